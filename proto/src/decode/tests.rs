@@ -1,0 +1,63 @@
+use super::*;
+use crate::v1::{Command, Remainder, Shuffle, Train};
+
+fn decode(bytes: &[u8]) -> Result<Command, DecodeError> {
+    Encoding::of(bytes).decode("Command", bytes)
+}
+
+#[test]
+fn the_documented_example_reads_as_documented() {
+    let json = br#"{"train": {"dataset": "flights", "columns": ["delay", "distance"], "batch_size": 4096, "seed": "7",
+        "shuffle": {"window_rows": 1048576}, "epoch": 0, "epochs": 1, "world_size": 4, "lanes": 1,
+        "remainder": "SHORT", "start_step": 0, "job": "ctr-v3", "label": "delay"}}"#;
+    let train = decode(json).unwrap().train.unwrap();
+    assert_eq!(train.dataset, "flights");
+    assert_eq!(train.seed, 7);
+    assert_eq!(train.world_size, Some(4));
+    assert_eq!(train.remainder(), Remainder::Short);
+    assert_eq!(train.shuffle.unwrap().window_rows, Some(1 << 20));
+}
+
+#[test]
+fn both_forms_carry_the_same_message() {
+    let command = Command {
+        train: Some(Train {
+            dataset: "d".into(),
+            batch_size: u64::MAX,
+            remainder: Remainder::Drop.into(),
+            shuffle: Some(Shuffle { none: Some(Default::default()), ..Default::default() }),
+            ..Default::default()
+        }),
+    };
+    for encoding in [Encoding::Json, Encoding::Protobuf] {
+        let bytes = encoding.encode(&command);
+        assert_eq!(Encoding::of(&bytes), encoding);
+        assert_eq!(decode(&bytes).unwrap(), command);
+    }
+}
+
+#[test]
+fn an_unknown_field_is_refused_by_name_or_number() {
+    let error = decode(br#"{"train": {"dataset": "d", "batchsize": 3}}"#).unwrap_err().to_string();
+    assert!(error.contains("batchsize") && error.contains("batch_size"), "{error}");
+    let mut bytes = Encoding::Protobuf.encode(&Command { train: Some(Train::default()) });
+    // Field 99 of Train, varint 1.
+    bytes = [&[0x0a, bytes[1] + 3], &bytes[2..], &[0x98, 0x06, 0x01]].concat();
+    let error = decode(&bytes).unwrap_err().to_string();
+    assert!(error.contains("unknown field 99 in Train"), "{error}");
+}
+
+#[test]
+fn malformed_values_are_refused() {
+    for json in [
+        r#"{"train": {"batch_size": -1}}"#,
+        r#"{"train": {"batch_size": "x"}}"#,
+        r#"{"train": {"remainder": "MAYBE"}}"#,
+        r#"{"train": {"seed": 18446744073709551616}}"#,
+        r#"{"train": 3}"#,
+        r#"{"#,
+    ] {
+        assert!(decode(json.as_bytes()).is_err(), "{json}");
+    }
+    assert!(decode(b"\xff\xff\xff").is_err());
+}

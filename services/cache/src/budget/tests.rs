@@ -1,0 +1,78 @@
+use std::time::Duration;
+
+use futures::FutureExt;
+use tokio::time::timeout;
+
+use super::*;
+
+#[tokio::test]
+async fn what_the_whole_budget_cannot_hold_is_refused_at_once() {
+    let error = Budget::new(10).reserve(11).await.err();
+    assert_eq!(error, Some(TooLarge { bytes: 11, capacity_bytes: 10 }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_line_is_served_in_order_and_a_small_request_does_not_overtake() {
+    let budget = Budget::new(10);
+    let first = budget.reserve(8).await.unwrap();
+    let large = tokio::spawn({
+        let budget = budget.clone();
+        async move { budget.reserve(6).await }
+    });
+    tokio::task::yield_now().await;
+    assert!(budget.try_reserve(1).is_none(), "one waits already");
+    let mut small = Box::pin(budget.reserve(1));
+    assert!(timeout(Duration::from_secs(1), &mut small).await.is_err());
+    drop(first);
+    let large = large.await.unwrap().unwrap();
+    let small = small.await.unwrap();
+    assert_eq!(budget.reserved_bytes(), 7);
+    drop((large, small));
+    assert_eq!(budget.reserved_bytes(), 0);
+}
+
+#[tokio::test]
+async fn a_wait_that_is_given_up_leaves_the_line() {
+    let budget = Budget::new(10);
+    let held = budget.reserve(8).await.unwrap();
+    assert!(budget.reserve(10).now_or_never().is_none());
+    assert!(budget.try_reserve(2).is_some());
+    drop(held);
+    assert!(budget.reserve(10).now_or_never().is_some());
+    assert_eq!(budget.reserved_bytes(), 0);
+}
+
+#[tokio::test]
+async fn a_raised_share_overdraws_and_holds_the_others_back() {
+    let budget = Budget::new(10);
+    let mut held = budget.reserve(5).await.unwrap();
+    held.raise(12);
+    held.raise(3);
+    assert_eq!((held.bytes(), budget.reserved_bytes()), (12, 12));
+    assert!(budget.reserve(1).now_or_never().is_none());
+    drop(held);
+    assert!(budget.reserve(10).now_or_never().is_some());
+}
+
+proptest::proptest! {
+    #[test]
+    fn reservations_never_exceed_the_budget_and_all_come_back(
+        sizes in proptest::collection::vec((0u64..=10, proptest::bool::ANY), 1..60)
+    ) {
+        let budget = Budget::new(10);
+        let mut held = VecDeque::new();
+        for (bytes, release) in sizes {
+            if let Some(Ok(share)) = budget.reserve(bytes).now_or_never() {
+                held.push_back(share);
+            }
+            let sum: u64 = held.iter().map(Reservation::bytes).sum();
+            proptest::prop_assert_eq!(budget.reserved_bytes(), sum);
+            proptest::prop_assert!(sum <= 10);
+            if release {
+                held.pop_front();
+            }
+        }
+        held.clear();
+        proptest::prop_assert_eq!(budget.reserved_bytes(), 0);
+    }
+}

@@ -1,0 +1,20 @@
+//! Have I got it: weighed values under a byte budget.
+//!
+//! - [`Memory`]: the memory tier. Maps a key to a shared value, loads a missing value once for all
+//!   who ask at the same time (single flight), and evicts what nobody holds to stay within its budget.
+//! - [`Reservation`]: a share of that budget. Whoever is going to hold values reserves their bytes
+//!   first, in one step, or waits in line.
+//!
+//! A reader reserves, loads, holds the values as `Arc`s while it reads, and drops them before the
+//! reservation. Values that are held are never evicted; since the bytes held are reserved and the
+//! reservations never exceed the budget, there is always room for what is being loaded.
+//!
+//! This crate knows nothing of Parquet, epochs or transports.
+
+#![forbid(unsafe_code)]
+
+mod budget;
+mod memory;
+
+pub use budget::{Budget, Reservation, TooLarge};
+pub use memory::{Memory, Weigh};
