@@ -1,0 +1,190 @@
+use std::ops::Range;
+
+use crate::spans::Spans;
+use crate::{Key, Level, PLAN_VERSION, Permutation, Shuffle};
+
+/// Offsets permuted at a time in the batch form: enough to amortise, few enough to stay in L1.
+const CHUNK: u64 = 1024;
+
+/// An item by where it lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Location {
+    /// The block's index in the snapshot's list.
+    pub block: u32,
+    /// The item's index in the block: a row, or a kept row, or a group.
+    pub item: u32,
+}
+
+/// A window: a run of positions and the whole blocks they are drawn from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Window<'a> {
+    /// The positions of the epoch that it covers; never none.
+    pub positions: Range<u64>,
+    /// Its blocks, by index in the snapshot's list, in permuted order. Empty blocks are among them.
+    pub blocks: &'a [u32],
+}
+
+/// The order of one epoch: for every position the item that comes there.
+///
+/// Each item of the snapshot has exactly one position. Memory is 24 bytes a block at most, whatever the
+/// number of items; any position is found in well under a microsecond.
+#[derive(Debug, Clone)]
+pub struct EpochOrder {
+    shuffle: Shuffle,
+    seed: u64,
+    epoch: u64,
+    /// Block indices in permuted order.
+    blocks: Vec<u32>,
+    /// The positions of each of `blocks`, before the items are permuted.
+    spans: Spans,
+    /// Where in `blocks` each window starts, and last where the last one ends.
+    cuts: Vec<u32>,
+}
+
+impl EpochOrder {
+    /// The order of the items of these blocks in an epoch.
+    ///
+    /// # Panics
+    /// If there are more than 2^32 - 1 blocks, or more than 2^62 items.
+    #[must_use]
+    pub fn new(items_per_block: &[u32], shuffle: Shuffle, seed: u64, epoch: u64) -> Self {
+        let count = u32::try_from(items_per_block.len()).expect("a snapshot has fewer than 2^32 blocks");
+        let (window_rows, in_order) = match shuffle {
+            Shuffle::Window { rows, in_order } => (rows.max(1), in_order),
+            Shuffle::Global => (u64::MAX, false),
+            // As soon as a window has one item it is closed: every block that isn't empty is a window.
+            Shuffle::None => (1, true),
+        };
+
+        let blocks = if in_order { (0..count).collect() } else { permuted_blocks(count, seed, epoch) };
+        let spans = Spans::new(blocks.iter().map(|&block| items_per_block[block as usize]));
+        let cuts = cut_windows(&spans, count, window_rows);
+        Self { shuffle, seed, epoch, blocks, spans, cuts }
+    }
+
+    /// Items in the epoch: the sum over the blocks.
+    #[must_use]
+    pub fn items(&self) -> u64 {
+        self.spans.end()
+    }
+
+    /// How many windows the epoch has; none if it has no items.
+    #[must_use]
+    pub fn windows(&self) -> usize {
+        self.cuts.len() - 1
+    }
+
+    /// The `i`-th window.
+    ///
+    /// # Panics
+    /// If `i` is not below [`windows`](Self::windows).
+    #[must_use]
+    pub fn window(&self, i: usize) -> Window<'_> {
+        let (first, end) = (self.cuts[i] as usize, self.cuts[i + 1] as usize);
+        Window { positions: self.spans.start(first)..self.spans.start(end), blocks: &self.blocks[first..end] }
+    }
+
+    /// The window that covers `position`.
+    ///
+    /// # Panics
+    /// If `position` is not below [`items`](Self::items).
+    #[must_use]
+    pub fn window_at(&self, position: u64) -> usize {
+        assert!(position < self.items(), "position {position} of an epoch of {} items", self.items());
+        self.cuts.partition_point(|&cut| self.spans.start(cut as usize) <= position) - 1
+    }
+
+    /// The item at `position`.
+    ///
+    /// # Panics
+    /// If `position` is not below [`items`](Self::items).
+    #[must_use]
+    pub fn locate(&self, position: u64) -> Location {
+        let window = self.window_at(position);
+        let Some(permutation) = self.permutation(window) else { return self.location(position) };
+        let start = self.window(window).positions.start;
+        self.location(start + permutation.get(position - start))
+    }
+
+    /// Appends the items at `positions`: what [`locate`](Self::locate) says of each, many times as fast.
+    ///
+    /// # Panics
+    /// If `positions` ends past [`items`](Self::items).
+    pub fn locate_range(&self, positions: Range<u64>, out: &mut Vec<Location>) {
+        if positions.is_empty() {
+            return;
+        }
+        assert!(positions.end <= self.items(), "positions up to {} of {} items", positions.end, self.items());
+        out.reserve((positions.end - positions.start) as usize);
+        if self.shuffle == Shuffle::None {
+            out.extend(positions.map(|position| self.location(position)));
+            return;
+        }
+
+        let mut offsets = Vec::with_capacity(CHUNK as usize);
+        let mut next = positions.start;
+        let mut index = self.window_at(next);
+        while next < positions.end {
+            let Range { start, end } = self.window(index).positions;
+            let end = end.min(positions.end);
+            let permutation = self.permutation(index).expect("every mode but none permutes items");
+            while next < end {
+                let chunk_end = end.min(next + CHUNK);
+                offsets.clear();
+                permutation.fill(next - start..chunk_end - start, &mut offsets);
+                out.extend(offsets.iter().map(|&offset| self.location(start + offset)));
+                next = chunk_end;
+            }
+            index += 1;
+        }
+    }
+
+    /// How the items of a window are permuted; mode `none` doesn't.
+    fn permutation(&self, window: usize) -> Option<Permutation> {
+        if self.shuffle == Shuffle::None {
+            return None;
+        }
+        let Range { start, end } = self.window(window).positions;
+        let key = Key::derive(PLAN_VERSION, self.seed, self.epoch, Level::Rows, window as u64);
+        Some(Permutation::new(end - start, key))
+    }
+
+    /// The item at a position that is permuted already.
+    #[inline]
+    fn location(&self, position: u64) -> Location {
+        let (index, item) = self.spans.find(position);
+        Location { block: self.blocks[index], item }
+    }
+}
+
+fn permuted_blocks(count: u32, seed: u64, epoch: u64) -> Vec<u32> {
+    let key = Key::derive(PLAN_VERSION, seed, epoch, Level::Blocks, 0);
+    let mut blocks = Vec::new();
+    Permutation::new(u64::from(count), key).fill(0..u64::from(count), &mut blocks);
+    blocks.into_iter().map(|block| block as u32).collect()
+}
+
+/// Cuts after every block with which a window has its rows. What is left at the end joins the window before
+/// it, unless it is all there is.
+fn cut_windows(spans: &Spans, count: u32, window_rows: u64) -> Vec<u32> {
+    let mut cuts = vec![0];
+    let mut start = 0;
+    for end in 1..=count {
+        let position = spans.start(end as usize);
+        if position - start >= window_rows {
+            cuts.push(end);
+            start = position;
+        }
+    }
+    let only_remainder = cuts.len() == 1 && spans.end() > 0;
+    if only_remainder {
+        cuts.push(count);
+    } else if cuts.len() > 1 {
+        let last = cuts.len() - 1;
+        cuts[last] = count;
+    }
+    cuts
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use std::ops::Range;
+
+use crate::Error;
+
+/// What becomes of a last step with less than a global batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Remainder {
+    /// It is a step, and the ranks share it evenly. With fewer items than ranks some of them get an empty
+    /// batch.
+    Short,
+    /// It is left out.
+    Drop,
+}
+
+/// How an epoch's positions are dealt out to steps and ranks.
+///
+/// Step `s` covers the `s`-th global batch of positions, and rank `r` the `r`-th contiguous part of it. So
+/// the ranks' batches one after the other are the global batch, whatever their number; every rank takes the
+/// same number of steps; and nothing is padded, repeated or lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Steps {
+    items: u64,
+    batch_size: u32,
+    world_size: u32,
+    remainder: Remainder,
+}
+
+impl Steps {
+    /// The steps of an epoch of `items`, with `batch_size` items a rank a step.
+    ///
+    /// # Errors
+    /// [`Error::Zero`] if `batch_size` or `world_size` is 0.
+    pub fn new(items: u64, batch_size: u32, world_size: u32, remainder: Remainder) -> Result<Self, Error> {
+        if batch_size == 0 {
+            return Err(Error::Zero { field: "batch_size" });
+        }
+        if world_size == 0 {
+            return Err(Error::Zero { field: "world_size" });
+        }
+        Ok(Self { items, batch_size, world_size, remainder })
+    }
+
+    /// Steps in an epoch, the same for every rank.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        match self.remainder {
+            Remainder::Short => self.items.div_ceil(self.global_batch()),
+            Remainder::Drop => self.full_steps(),
+        }
+    }
+
+    /// Items in a full step, over all ranks.
+    #[must_use]
+    pub fn global_batch(&self) -> u64 {
+        u64::from(self.batch_size) * u64::from(self.world_size)
+    }
+
+    /// Items a rank gets of a full step.
+    #[must_use]
+    pub fn batch_size(&self) -> u32 {
+        self.batch_size
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn world_size(&self) -> u32 {
+        self.world_size
+    }
+
+    /// The positions of a step, over all ranks. Past the last step there are none.
+    #[must_use]
+    pub fn global(&self, step: u64) -> Range<u64> {
+        let end = match self.remainder {
+            Remainder::Short => self.items,
+            Remainder::Drop => self.full_steps() * self.global_batch(),
+        };
+        let start = step.saturating_mul(self.global_batch());
+        let next = start.saturating_add(self.global_batch());
+        start.min(end)..next.min(end)
+    }
+
+    /// The positions rank `rank` gets of a step. Past the last step there are none.
+    ///
+    /// # Panics
+    /// If `rank` is not below `world_size`.
+    #[must_use]
+    pub fn rank(&self, step: u64, rank: u32) -> Range<u64> {
+        assert!(rank < self.world_size, "rank {rank} of {}", self.world_size);
+        let Range { start, end } = self.global(step);
+        // In a full step this is rank * batch_size.
+        let offset = |rank: u64| {
+            let shares = u128::from(rank) * u128::from(end - start);
+            (shares / u128::from(self.world_size)) as u64
+        };
+        start + offset(u64::from(rank))..start + offset(u64::from(rank) + 1)
+    }
+
+    /// Exactly how many rows rank `rank` gets in these steps of one epoch. Steps past the last have none.
+    ///
+    /// # Panics
+    /// If `rank` is not below `world_size`.
+    #[must_use]
+    pub fn rank_rows(&self, steps: Range<u64>, rank: u32) -> u64 {
+        let full_steps = self.full_steps();
+        let full = steps.end.min(full_steps).saturating_sub(steps.start);
+        let short = if steps.contains(&full_steps) { self.short_rows(rank) } else { 0 };
+        full * u64::from(self.batch_size) + short
+    }
+
+    /// The step that has less than a global batch, if there is one.
+    pub(crate) fn short_step(&self) -> Option<u64> {
+        (self.count() > self.full_steps()).then(|| self.full_steps())
+    }
+
+    /// Rows rank `rank` gets of the short step; 0 if there is none.
+    pub(crate) fn short_rows(&self, rank: u32) -> u64 {
+        let Range { start, end } = self.rank(self.full_steps(), rank);
+        end - start
+    }
+
+    fn full_steps(&self) -> u64 {
+        self.items / self.global_batch()
+    }
+}
+
+#[cfg(test)]
+mod tests;
