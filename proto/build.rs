@@ -18,8 +18,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .type_attribute(".", "#[allow(missing_docs)]");
     for (message, field, optional) in integers(&descriptors) {
         let with = if optional { "crate::json::optional_u64" } else { "crate::json::u64" };
-        config = config
-            .field_attribute(format!(".{message}.{field}"), format!(r#"#[serde(deserialize_with = "{with}")]"#));
+        config = config.field_attribute(
+            format!(".{message}.{field}"),
+            format!(r#"#[serde(deserialize_with = "{with}")]"#),
+        );
     }
     for (message, field) in absent_when_empty(&descriptors) {
         config = config.field_attribute(

@@ -52,8 +52,8 @@ impl Encoding {
                 let descriptor = POOL
                     .get_message_by_name(&format!("forebay.v1.{name}"))
                     .ok_or_else(|| malformed("no such message in forebay.v1".into()))?;
-                let dynamic =
-                    DynamicMessage::decode(descriptor, bytes).map_err(|error| malformed(error.to_string()))?;
+                let dynamic = DynamicMessage::decode(descriptor, bytes)
+                    .map_err(|error| malformed(error.to_string()))?;
                 if let Some(field) = unknown_field(&dynamic) {
                     return Err(malformed(field));
                 }
@@ -66,7 +66,9 @@ impl Encoding {
     pub fn encode<M: Message + Serialize>(self, message: &M) -> Vec<u8> {
         match self {
             Self::Protobuf => message.encode_to_vec(),
-            Self::Json => serde_json::to_vec(message).expect("the messages have string keys and plain values"),
+            Self::Json => {
+                serde_json::to_vec(message).expect("the messages have string keys and plain values")
+            }
         }
     }
 }

@@ -157,7 +157,8 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
             }
         }
         drop(ledger);
-        metrics::counter!("forebay_cache_evictions_total", "tier" => "memory").increment(evicted.len() as u64);
+        metrics::counter!("forebay_cache_evictions_total", "tier" => "memory")
+            .increment(evicted.len() as u64);
     }
 
     fn discharge(&self, bytes: u64) {

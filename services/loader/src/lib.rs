@@ -1,1 +1,46 @@
-//! Placeholder.
+//! The training path: order and frames in, finished batches out.
+//!
+//! ```text
+//! v1::Train --> Job ------------------------------> Batches --> WireBatch, WireBatch, ...
+//!               (view, steps, order: all pure)      |    ^
+//!                                                   v    | gather
+//!                     storage::Reader --> Windows --> Frames
+//!                     fetch, decode       reserve     one block of one view,
+//!                                                     row-major, in cache::Memory
+//! ```
+//!
+//! - [`Job`]: a request resolved against a snapshot. From here on every batch is a pure function of
+//!   (epoch, step, rank).
+//! - [`View`]: what the job wants of a row, and how that row lies in memory ([`Frame`]) and on the wire.
+//! - [`Loader`]: the running part. It owns the memory tier and the CPU pool, loads the windows of all
+//!   jobs, and opens [`Batches`].
+//! - [`WireBatch`]: one assembled batch, already in its final Arrow IPC form.
+//!
+//! This crate does not choose the order (`forebay-plan` does) and names no transport.
+
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod batches;
+mod canonical;
+mod config;
+mod cpu;
+mod error;
+mod frame;
+mod job;
+mod loader;
+mod tensor;
+mod view;
+mod window;
+mod wire;
+
+pub use assemble::assemble;
+pub use batches::Batches;
+pub use config::Config;
+pub use cpu::Pool;
+pub use error::Error;
+pub use frame::{Frame, FrameBuilder, RowRef};
+pub use job::Job;
+pub use loader::{Loader, Warmed};
+pub use view::{View, near};
+pub use wire::WireBatch;

@@ -1,1 +1,16 @@
-fn main(){}
+//! The `forebay` binary.
+
+use clap::Parser;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    match forebay::cli::Cli::parse().run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forebay: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

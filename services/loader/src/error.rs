@@ -1,0 +1,48 @@
+//! What can go wrong between a request and its batches.
+
+/// A failure of the training path; each variant is something a caller answers differently.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The request can never be served as it stands.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// Field of the request.
+        field: String,
+        /// What was found and what was expected.
+        reason: String,
+    },
+    /// The request exceeds a limit.
+    #[error("{what} needs {needed} bytes, the limit is {limit}: {advice}")]
+    TooLarge {
+        /// What is too large.
+        what: String,
+        /// Bytes it needs.
+        needed: u64,
+        /// Bytes there are.
+        limit: u64,
+        /// What to turn.
+        advice: String,
+    },
+    /// A value of the data does not fit what the request makes of it.
+    #[error("column '{column}' in {place}: {reason}")]
+    Value {
+        /// The column.
+        column: String,
+        /// File and rows.
+        place: String,
+        /// What was found and what was expected.
+        reason: String,
+    },
+    /// The data could not be read.
+    #[error(transparent)]
+    Storage(#[from] forebay_storage::Error),
+    /// A defect of this program.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+impl Error {
+    pub(crate) fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Invalid { field: field.into(), reason: reason.into() }
+    }
+}

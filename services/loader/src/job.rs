@@ -1,0 +1,316 @@
+//! A request resolved against a snapshot.
+
+use std::{ops::Range, sync::Arc};
+
+use forebay_plan::{EpochOrder, PLAN_VERSION, Remainder, Run, Shuffle, Steps, default_window_rows};
+use forebay_proto::v1;
+use forebay_storage::{Reader, Snapshot};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{Error, View, view::near};
+
+/// Largest `batch_size`, in rows.
+pub(crate) const MAX_BATCH_SIZE: u64 = 1 << 20;
+/// Largest `world_size`.
+pub(crate) const MAX_WORLD_SIZE: u64 = 1 << 16;
+/// Most `lanes` a rank.
+pub(crate) const MAX_LANES: u64 = 256;
+/// Blocks over which the windows of a job's epochs are checked against the memory before it starts.
+const CHECKED_BLOCKS: u64 = 1 << 20;
+
+/// A job: what it wants of a row, in which order, from which step to which.
+///
+/// Everything is resolved: the batch at (epoch, step, rank) is a pure function of a job.
+#[derive(Debug)]
+pub struct Job {
+    train: v1::Train,
+    reader: Reader,
+    view: Arc<View>,
+    shuffle: Shuffle,
+    steps: Steps,
+    run: Run,
+    items: Arc<[u32]>,
+    frame_bytes: Vec<u64>,
+}
+
+impl Job {
+    /// Resolves `train` against the snapshot of `reader`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] naming the field, what it was and what was expected.
+    pub fn resolve(train: &v1::Train, reader: Reader) -> Result<Self, Error> {
+        let snapshot = Arc::clone(reader.snapshot());
+        let batch_size = within("batch_size", train.batch_size, 1, MAX_BATCH_SIZE)?;
+        let world_size = within("world_size", train.world_size.unwrap_or(1), 1, MAX_WORLD_SIZE)?;
+        let lanes = within("lanes", train.lanes.unwrap_or(1), 1, MAX_LANES)?;
+        if let Some(rank) = train.rank {
+            within("rank", rank, 0, world_size - 1)?;
+        }
+        if let Some(lane) = train.lane {
+            within("lane", lane, 0, lanes - 1)?;
+        }
+        if train.epochs == Some(0) {
+            return Err(Error::invalid("epochs", "is 0, expected at least 1"));
+        }
+        let plan_version = if train.plan_version == 0 { u64::from(PLAN_VERSION) } else { train.plan_version };
+        if plan_version != u64::from(PLAN_VERSION) {
+            let reason = format!("is {plan_version}, this server knows version {PLAN_VERSION}");
+            return Err(Error::invalid("plan_version", reason));
+        }
+        let view = View::resolve(&snapshot, &train.columns, &train.tensors)?;
+        check_label(&snapshot, &train.label)?;
+
+        let global_batch = batch_size * world_size;
+        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_batch, &snapshot)?;
+        let remainder = match train.remainder() {
+            v1::Remainder::Short => Remainder::Short,
+            v1::Remainder::Drop => Remainder::Drop,
+            v1::Remainder::Auto if world_size == 1 => Remainder::Short,
+            v1::Remainder::Auto => Remainder::Drop,
+        };
+        let plan_error = |error: forebay_plan::Error| Error::invalid("start_step", error.to_string());
+        let steps = Steps::new(snapshot.rows(), batch_size as u32, world_size as u32, remainder)
+            .map_err(plan_error)?;
+        let epochs = train.epochs.unwrap_or(1);
+        let limit = (train.steps > 0).then_some(train.steps);
+        let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit).map_err(plan_error)?;
+
+        let resolved = v1::Train {
+            snapshot: snapshot.id().to_owned(),
+            shuffle: Some(shuffle_message(shuffle)),
+            epochs: Some(epochs),
+            world_size: Some(world_size),
+            lanes: Some(lanes),
+            remainder: match remainder {
+                Remainder::Short => v1::Remainder::Short.into(),
+                Remainder::Drop => v1::Remainder::Drop.into(),
+            },
+            hash: Some(train.hash.unwrap_or(true)),
+            plan_version,
+            ..train.clone()
+        };
+        let items = snapshot.blocks().iter().map(|block| block.rows).collect();
+        let frame_bytes =
+            (0..snapshot.blocks().len()).map(|block| view.frame_bytes(&snapshot, block)).collect();
+        Ok(Self { train: resolved, reader, view: Arc::new(view), shuffle, steps, run, items, frame_bytes })
+    }
+
+    /// The request with every default resolved.
+    pub fn train(&self) -> &v1::Train {
+        &self.train
+    }
+
+    /// The ticket of one rank and lane: the resolved request with both named.
+    pub fn ticket(&self, rank: u32, lane: u32) -> v1::Train {
+        v1::Train { rank: Some(rank.into()), lane: Some(lane.into()), ..self.train.clone() }
+    }
+
+    /// The ranks and lanes that the request asks for, rank-major.
+    pub fn endpoints(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let one_or_all = |one: Option<u64>, count: u32| match one {
+            Some(one) => one as u32..one as u32 + 1,
+            None => 0..count,
+        };
+        let lanes = one_or_all(self.train.lane, self.lanes());
+        one_or_all(self.train.rank, self.world_size())
+            .flat_map(move |rank| lanes.clone().map(move |lane| (rank, lane)))
+    }
+
+    /// Rows that one rank and lane will be sent; exact.
+    pub fn rows(&self, rank: u32, lane: u32) -> u64 {
+        self.run.lane_rows(&self.steps, rank, lane, self.lanes())
+    }
+
+    /// Batches that `lane` of a rank will be sent.
+    pub fn batches(&self, lane: u32) -> u64 {
+        self.run.lane_len(lane, self.lanes())
+    }
+
+    /// What the caller should know of the plan.
+    pub fn summary(&self) -> v1::PlanSummary {
+        let order = self.order(self.train.epoch);
+        let blocks = (0..order.windows()).map(|window| order.window(window).blocks.len()).min();
+        v1::PlanSummary {
+            snapshot: self.train.snapshot.clone(),
+            plan_version: self.train.plan_version,
+            plan_hash: format!("{:016x}", self.plan_hash()),
+            rows: self.snapshot().rows(),
+            steps: self.steps.count(),
+            window_rows: match self.shuffle {
+                Shuffle::Window { rows, .. } => Some(rows),
+                Shuffle::Global => Some(self.snapshot().rows()),
+                Shuffle::None => None,
+            },
+            windows: order.windows() as u64,
+            blocks_per_window: blocks.unwrap_or(0) as u64,
+            window_bytes: self.largest_window(&order),
+            batch_size: self.train.batch_size,
+            world_size: u64::from(self.world_size()),
+            remainder: self.train.remainder,
+        }
+    }
+
+    /// What the job wants of a row.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// The snapshot that the job reads.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        self.reader.snapshot()
+    }
+
+    /// Reads the blocks of that snapshot.
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    pub(crate) fn run(&self) -> &Run {
+        &self.run
+    }
+
+    pub(crate) fn world_size(&self) -> u32 {
+        self.train.world_size.unwrap_or(1) as u32
+    }
+
+    pub(crate) fn lanes(&self) -> u32 {
+        self.train.lanes.unwrap_or(1) as u32
+    }
+
+    /// Positions of the batch of `rank` at `step`.
+    pub(crate) fn positions(&self, step: u64, rank: u32) -> Range<u64> {
+        self.steps.rank(step, rank)
+    }
+
+    /// The order of `epoch`; O(blocks).
+    pub(crate) fn order(&self, epoch: u64) -> EpochOrder {
+        EpochOrder::new(&self.items, self.shuffle, self.train.seed, epoch)
+    }
+
+    /// Estimated bytes of the frames of `blocks`.
+    pub(crate) fn bytes_of(&self, blocks: &[u32]) -> u64 {
+        blocks.iter().map(|block| self.frame_bytes[*block as usize]).sum()
+    }
+
+    /// Names the windows of an epoch: equal for jobs that see the same rows in the same windows.
+    pub(crate) fn windows_key(&self) -> u64 {
+        let train = &self.train;
+        let key = (&train.dataset, &train.snapshot, train.plan_version, train.seed, &train.shuffle);
+        xxh3_64(format!("{key:?}").as_bytes())
+    }
+
+    /// Names the order of the rows in the global batches.
+    fn plan_hash(&self) -> u64 {
+        let train = &self.train;
+        let global_batch = train.batch_size * u64::from(self.world_size());
+        let key =
+            (&train.snapshot, train.plan_version, train.seed, &train.shuffle, global_batch, train.remainder);
+        xxh3_64(format!("{key:?}").as_bytes())
+    }
+
+    fn largest_window(&self, order: &EpochOrder) -> u64 {
+        (0..order.windows()).map(|window| self.bytes_of(order.window(window).blocks)).max().unwrap_or(0)
+    }
+
+    /// Refuses a job of which a window can never be held in `memory_bytes`, and says which would fit.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub(crate) fn check_fits(&self, memory_bytes: u64) -> Result<(), Error> {
+        let epochs = (CHECKED_BLOCKS / (self.items.len() as u64 + 1)).max(1);
+        let last = self.train.epoch.saturating_add(self.train.epochs.unwrap_or(1).min(epochs) - 1);
+        let needed = (self.train.epoch..=last).map(|epoch| self.largest_window(&self.order(epoch))).max();
+        let needed = needed.unwrap_or(0);
+        if needed <= memory_bytes {
+            return Ok(());
+        }
+        let advice = match self.largest_window_rows_within(memory_bytes) {
+            Some(rows) => {
+                format!("the largest shuffle.window_rows that fits is {rows}; or raise --cache-memory")
+            }
+            None => "no window fits: raise --cache-memory, ask for fewer columns or write smaller row groups"
+                .into(),
+        };
+        let what = format!("the largest shuffle window of '{}'", self.train.dataset);
+        Err(Error::TooLarge { what, needed, limit: memory_bytes, advice })
+    }
+
+    fn largest_window_rows_within(&self, memory_bytes: u64) -> Option<u64> {
+        let in_order = matches!(self.shuffle, Shuffle::Window { in_order: true, .. });
+        let fits = |rows: u64| {
+            let shuffle = Shuffle::Window { rows, in_order };
+            let order = EpochOrder::new(&self.items, shuffle, self.train.seed, self.train.epoch);
+            self.largest_window(&order) <= memory_bytes
+        };
+        // The bytes of a window don't grow strictly with its rows, so the answer is one that was tried.
+        let (mut low, mut high) = (1, self.snapshot().rows());
+        let mut best = fits(low).then_some(low)?;
+        while low <= high {
+            let middle = low + (high - low) / 2;
+            if fits(middle) {
+                best = middle;
+                low = middle + 1;
+            } else {
+                high = middle - 1;
+            }
+        }
+        Some(best)
+    }
+}
+
+fn within(field: &str, value: u64, least: u64, most: u64) -> Result<u64, Error> {
+    if (least..=most).contains(&value) {
+        return Ok(value);
+    }
+    Err(Error::invalid(field, format!("is {value}, expected {least} to {most}")))
+}
+
+fn check_label(snapshot: &Snapshot, label: &str) -> Result<(), Error> {
+    if label.is_empty() {
+        return Ok(());
+    }
+    let schema = snapshot.schema();
+    let Ok(field) = schema.field_with_name(label) else {
+        let near = near(label, schema.fields().iter().map(|field| field.name().as_str()));
+        return Err(Error::invalid("label", format!("there is no column '{label}'; near: {near:?}")));
+    };
+    if field.data_type().is_numeric() || field.data_type() == &arrow_schema::DataType::Boolean {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "label",
+        format!("column '{label}' is of type {}, expected a number", field.data_type()),
+    ))
+}
+
+fn resolve_shuffle(
+    shuffle: Option<&v1::Shuffle>,
+    global_batch: u64,
+    snapshot: &Snapshot,
+) -> Result<Shuffle, Error> {
+    let shuffle = shuffle.cloned().unwrap_or_default();
+    match (shuffle.window_rows, shuffle.global, shuffle.none) {
+        (Some(0), None, None) => Err(Error::invalid("shuffle.window_rows", "is 0, expected at least 1")),
+        (Some(rows), None, None) => Ok(Shuffle::Window { rows, in_order: shuffle.in_order }),
+        (None, Some(_), None) if !shuffle.in_order => Ok(Shuffle::Global),
+        (None, None, Some(_)) if !shuffle.in_order => Ok(Shuffle::None),
+        (None, None, None) => {
+            let rows = default_window_rows(global_batch, snapshot.rows(), snapshot.uncompressed_bytes());
+            Ok(Shuffle::Window { rows, in_order: shuffle.in_order })
+        }
+        _ => Err(Error::invalid(
+            "shuffle",
+            "expected one of window_rows, global and none; in_order goes with window_rows alone",
+        )),
+    }
+}
+
+fn shuffle_message(shuffle: Shuffle) -> v1::Shuffle {
+    match shuffle {
+        Shuffle::Window { rows, in_order } => {
+            v1::Shuffle { window_rows: Some(rows), in_order, ..v1::Shuffle::default() }
+        }
+        Shuffle::Global => v1::Shuffle { global: Some(v1::shuffle::Global {}), ..v1::Shuffle::default() },
+        Shuffle::None => v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() },
+    }
+}

@@ -1,0 +1,50 @@
+use std::sync::Arc;
+
+use arrow_array::{BooleanArray, Decimal128Array, Float32Array, Float64Array, Int64Array, UInt8Array};
+
+use super::*;
+
+fn one(array: impl Array + 'static, dtype: DataType) -> Result<ArrayRef, String> {
+    convert(&(Arc::new(array) as ArrayRef), &dtype)
+}
+
+#[test]
+fn overflow_and_nan_to_an_integer_are_errors() {
+    assert!(one(Int64Array::from(vec![300]), DataType::Int8).unwrap_err().contains("300"));
+    assert!(one(Int64Array::from(vec![-1]), DataType::UInt64).is_err());
+    assert!(one(Float64Array::from(vec![f64::NAN]), DataType::Int32).is_err());
+    assert!(one(Float64Array::from(vec![1e300]), DataType::Float32).is_err());
+    assert!(one(Float32Array::from(vec![1e6]), DataType::Float16).is_err());
+}
+
+#[test]
+fn rounding_infinities_nulls_and_bools_pass() {
+    assert!(one(Int64Array::from(vec![(1 << 53) + 1]), DataType::Float64).is_ok());
+    let array =
+        one(Float64Array::from(vec![Some(f64::INFINITY), None, Some(0.1)]), DataType::Float32).unwrap();
+    assert_eq!(array.as_primitive::<Float32Type>().value(2), 0.1f32);
+    assert!(array.is_null(1));
+    let array = one(BooleanArray::from(vec![true, false]), DataType::UInt8).unwrap();
+    assert_eq!(array.as_ref(), &UInt8Array::from(vec![1, 0]));
+    let array =
+        one(Decimal128Array::from(vec![125]).with_precision_and_scale(5, 2).unwrap(), DataType::Float32);
+    assert_eq!(array.unwrap().as_primitive::<Float32Type>().value(0), 1.25);
+}
+
+#[test]
+fn a_fill_that_is_not_a_value_of_the_dtype_is_refused() {
+    for (fill, dtype) in
+        [(0.5, DataType::Int32), (256.0, DataType::UInt8), (-1.0, DataType::UInt8), (1e39, DataType::Float32)]
+    {
+        assert!(check_fill("x", fill, &dtype).is_err(), "{fill} {dtype}");
+    }
+    for (fill, dtype, bytes) in [
+        (-128.0, DataType::Int8, vec![0x80]),
+        (255.0, DataType::UInt8, vec![0xff]),
+        (1.0, DataType::Float16, vec![0x00, 0x3c]),
+        (-1.0, DataType::Int64, vec![0xff; 8]),
+    ] {
+        check_fill("x", fill, &dtype).unwrap();
+        assert_eq!(fill_bytes(fill, &dtype), bytes);
+    }
+}

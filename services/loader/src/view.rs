@@ -1,0 +1,326 @@
+//! What a job wants of a row, and how that row lies in a frame.
+
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field, FieldRef, IntervalUnit, Schema, SchemaRef};
+use forebay_proto::v1;
+use forebay_storage::Snapshot;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::{Error, tensor};
+
+/// The columns and tensors of a job, resolved against a snapshot: the delivered schema and the layout
+/// of a [`Frame`](crate::Frame).
+///
+/// Fixed-width values of a row lie together, the tensors first, then the plain columns. A column that
+/// may have nulls has one bit in the row's validity prefix. Strings and binary, and what is nested,
+/// lie column by column.
+#[derive(Debug)]
+pub struct View {
+    pub(crate) parts: Vec<Part>,
+    schema: SchemaRef,
+    projection: Vec<usize>,
+    /// Bytes of a row's fixed-width values.
+    pub(crate) stride: usize,
+    /// First byte of the plain columns in a row; the tensors lie before it.
+    pub(crate) plain_start: usize,
+    /// Bytes of a row's validity prefix.
+    pub(crate) validity_width: usize,
+    pub(crate) variable_count: usize,
+    pub(crate) nested_count: usize,
+    key: u128,
+}
+
+/// One delivered column.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// A column of fixed width.
+    Fixed { input: usize, offset: usize, width: usize, bit: bool, nulls: Nulls },
+    /// Strings or binary; `wide` ones have 64-bit offsets on the wire.
+    Variable { input: usize, index: usize, wide: bool, nulls: Nulls },
+    /// Everything else goes through Arrow's kernels.
+    Nested { input: usize, index: usize },
+    /// A tensor of `inputs.len()` columns.
+    Tensor { inputs: Vec<usize>, offset: usize, width: usize, dtype: DataType, fill: Option<f64> },
+}
+
+/// Bit of the validity prefix; `None` when the footers rule nulls out.
+pub(crate) type Nulls = Option<usize>;
+
+impl View {
+    /// Resolves the `columns` and `tensors` of a request.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for names that are unknown (with the near ones) or double, types that make
+    /// no tensor, and nulls without a fill where the footers tell.
+    pub fn resolve(snapshot: &Snapshot, columns: &[String], tensors: &[v1::Tensor]) -> Result<Self, Error> {
+        let mut builder = Builder::new(snapshot);
+        if columns.is_empty() && tensors.is_empty() {
+            for index in 0..snapshot.schema().fields().len() {
+                builder.plain(index)?;
+            }
+        }
+        for name in columns {
+            let index = builder.find("columns", name)?;
+            builder.plain(index)?;
+        }
+        for request in tensors {
+            builder.tensor(request)?;
+        }
+        builder.build()
+    }
+
+    /// The delivered schema.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The columns of the snapshot that this view reads, in the order in which they are decoded.
+    pub fn projection(&self) -> &[usize] {
+        &self.projection
+    }
+
+    /// Names the view: equal exactly for equal layouts and conversions.
+    pub fn key(&self) -> u128 {
+        self.key
+    }
+
+    /// Estimated bytes of the frame of one block.
+    pub fn frame_bytes(&self, snapshot: &Snapshot, block: usize) -> u64 {
+        let rows = u64::from(snapshot.blocks()[block].rows);
+        let column_bytes = |input: usize| snapshot.column_bytes(block, self.projection[input]);
+        let by_column: u64 = self
+            .parts
+            .iter()
+            .map(|part| match part {
+                Part::Variable { input, .. } | Part::Nested { input, .. } => column_bytes(*input),
+                Part::Fixed { .. } | Part::Tensor { .. } => 0,
+            })
+            .sum();
+        rows * (self.stride + self.validity_width) as u64 + by_column
+    }
+}
+
+/// Names in `known` that `name` may have meant, nearest first.
+pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut scored: Vec<(f64, &str)> = known
+        .into_iter()
+        .map(|other| (strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase()), other))
+        .filter(|(score, _)| *score > 0.75)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0));
+    scored.into_iter().take(3).map(|(_, other)| other).collect()
+}
+
+/// Width in bytes of a type whose values all have one, as it lies in a frame (a bool takes a byte).
+pub(crate) fn fixed_width(data_type: &DataType) -> Option<usize> {
+    match data_type {
+        DataType::Boolean => Some(1),
+        DataType::FixedSizeBinary(width) => usize::try_from(*width).ok().filter(|width| *width > 0),
+        DataType::Interval(IntervalUnit::MonthDayNano) => Some(16),
+        other => other.primitive_width(),
+    }
+}
+
+struct Builder<'a> {
+    snapshot: &'a Snapshot,
+    fields: Vec<FieldRef>,
+    parts: Vec<Part>,
+    projection: Vec<usize>,
+    validity_bits: usize,
+    variable_count: usize,
+    nested_count: usize,
+}
+
+impl<'a> Builder<'a> {
+    fn new(snapshot: &'a Snapshot) -> Self {
+        Self {
+            snapshot,
+            fields: Vec::new(),
+            parts: Vec::new(),
+            projection: Vec::new(),
+            validity_bits: 0,
+            variable_count: 0,
+            nested_count: 0,
+        }
+    }
+
+    fn find(&self, field: &str, name: &str) -> Result<usize, Error> {
+        let schema = self.snapshot.schema();
+        schema.index_of(name).map_err(|_| {
+            let near = near(name, schema.fields().iter().map(|f| f.name().as_str()));
+            let hint = match near.is_empty() {
+                true => format!("the dataset has {} columns", schema.fields().len()),
+                false => format!("did you mean {}?", quoted(&near)),
+            };
+            Error::invalid(field, format!("there is no column '{name}'; {hint}"))
+        })
+    }
+
+    fn input(&mut self, column: usize) -> usize {
+        self.projection.iter().position(|known| *known == column).unwrap_or_else(|| {
+            self.projection.push(column);
+            self.projection.len() - 1
+        })
+    }
+
+    fn deliver(&mut self, field: FieldRef) -> Result<(), Error> {
+        if self.fields.iter().any(|known| known.name() == field.name()) {
+            return Err(Error::invalid("columns", format!("'{}' is asked for twice", field.name())));
+        }
+        self.fields.push(field);
+        Ok(())
+    }
+
+    fn plain(&mut self, column: usize) -> Result<(), Error> {
+        let schema = Arc::clone(self.snapshot.schema());
+        let field = &schema.fields()[column];
+        self.deliver(Arc::clone(field))?;
+        let input = self.input(column);
+        let data_type = field.data_type();
+        let part = match (fixed_width(data_type), data_type) {
+            (Some(width), _) => {
+                let (bit, nulls) = (*data_type == DataType::Boolean, self.nulls(column));
+                // The offset is set once it is known how wide the tensors are.
+                Part::Fixed { input, offset: 0, width, bit, nulls }
+            }
+            (None, DataType::Utf8 | DataType::Binary | DataType::LargeUtf8 | DataType::LargeBinary) => {
+                let index = self.variable_count;
+                self.variable_count += 1;
+                let wide = matches!(data_type, DataType::LargeUtf8 | DataType::LargeBinary);
+                Part::Variable { input, index, wide, nulls: self.nulls(column) }
+            }
+            (None, nested) if deliverable(nested) => {
+                let index = self.nested_count;
+                self.nested_count += 1;
+                Part::Nested { input, index }
+            }
+            (None, other) => {
+                let reason = format!("'{}' is of type {other}, which can't be delivered", field.name());
+                return Err(Error::invalid("columns", reason));
+            }
+        };
+        self.parts.push(part);
+        Ok(())
+    }
+
+    fn nulls(&mut self, column: usize) -> Nulls {
+        let possible =
+            self.snapshot.schema().field(column).is_nullable() && self.snapshot.nulls(column) != Some(0);
+        possible.then(|| {
+            self.validity_bits += 1;
+            self.validity_bits - 1
+        })
+    }
+
+    fn tensor(&mut self, request: &v1::Tensor) -> Result<(), Error> {
+        let name = &request.name;
+        if name.is_empty() {
+            return Err(Error::invalid("tensors", "a tensor has no name"));
+        }
+        let columns = self.tensor_columns(request)?;
+        let schema = Arc::clone(self.snapshot.schema());
+        let types: Vec<&DataType> = columns.iter().map(|column| schema.field(*column).data_type()).collect();
+        let dtype = tensor::dtype(name, &request.dtype, &types)?;
+        for column in &columns {
+            let field = schema.field(*column);
+            tensor::check_convertible(name, field, &dtype)?;
+            if request.fill.is_none() && self.snapshot.nulls(*column).is_some_and(|nulls| nulls > 0) {
+                let nulls = self.snapshot.nulls(*column).unwrap_or_default();
+                let reason = format!("column '{}' has {nulls} nulls; give the tensor a fill", field.name());
+                return Err(Error::invalid(format!("tensors.{name}"), reason));
+            }
+        }
+        if let Some(fill) = request.fill {
+            tensor::check_fill(name, fill, &dtype)?;
+        }
+        let size = i32::try_from(columns.len())
+            .map_err(|_| Error::invalid(format!("tensors.{name}"), "has too many columns"))?;
+        let item = Arc::new(Field::new("item", dtype.clone(), false));
+        self.deliver(Arc::new(Field::new(name, DataType::FixedSizeList(item, size), false)))?;
+        let width = fixed_width(&dtype).ok_or_else(|| Error::Internal(format!("{dtype} has no width")))?;
+        let inputs = columns.into_iter().map(|column| self.input(column)).collect();
+        self.parts.push(Part::Tensor { inputs, offset: 0, width, dtype, fill: request.fill });
+        Ok(())
+    }
+
+    fn tensor_columns(&self, request: &v1::Tensor) -> Result<Vec<usize>, Error> {
+        let field = format!("tensors.{}", request.name);
+        let schema = self.snapshot.schema();
+        let mut columns = Vec::new();
+        for pattern in &request.columns {
+            let Some(prefix) = pattern.strip_suffix('*') else {
+                columns.push(self.find(&field, pattern)?);
+                continue;
+            };
+            let before = columns.len();
+            columns
+                .extend((0..schema.fields().len()).filter(|i| schema.field(*i).name().starts_with(prefix)));
+            if columns.len() == before {
+                return Err(Error::invalid(field, format!("no column begins with '{prefix}'")));
+            }
+        }
+        if columns.is_empty() {
+            return Err(Error::invalid(field, "names no columns"));
+        }
+        for (position, column) in columns.iter().enumerate() {
+            if columns[..position].contains(column) {
+                let name = schema.field(*column).name();
+                return Err(Error::invalid(field, format!("column '{name}' is asked for twice")));
+            }
+        }
+        Ok(columns)
+    }
+
+    fn build(mut self) -> Result<View, Error> {
+        let mut stride = 0;
+        for part in &mut self.parts {
+            if let Part::Tensor { inputs, offset, width, .. } = part {
+                *offset = stride;
+                stride += inputs.len() * *width;
+            }
+        }
+        let plain_start = stride;
+        for part in &mut self.parts {
+            if let Part::Fixed { offset, width, .. } = part {
+                *offset = stride;
+                stride += *width;
+            }
+        }
+        let schema = Schema::new(self.fields);
+        let inputs: Vec<_> =
+            self.projection.iter().map(|column| self.snapshot.schema().field(*column)).collect();
+        let key = xxh3_128(format!("{:?} {inputs:?}", self.parts).as_bytes());
+        Ok(View {
+            parts: self.parts,
+            schema: Arc::new(schema),
+            projection: self.projection,
+            stride,
+            plain_start,
+            validity_width: self.validity_bits.div_ceil(8),
+            variable_count: self.variable_count,
+            nested_count: self.nested_count,
+            key,
+        })
+    }
+}
+
+/// Whether the canonical encoder knows the type.
+fn deliverable(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Null | DataType::Utf8 | DataType::Binary | DataType::LargeUtf8 | DataType::LargeBinary => {
+            true
+        }
+        DataType::FixedSizeBinary(_) => true,
+        DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _) => {
+            deliverable(field.data_type())
+        }
+        DataType::Map(field, _) => deliverable(field.data_type()),
+        DataType::Struct(fields) => fields.iter().all(|field| deliverable(field.data_type())),
+        other => fixed_width(other).is_some(),
+    }
+}
+
+fn quoted(names: &[&str]) -> String {
+    names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(" or ")
+}

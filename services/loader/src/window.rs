@@ -1,0 +1,242 @@
+//! The windows of all jobs: reserved in one step, loaded once, shared by the ranks of a job.
+
+use std::sync::{Arc, Weak};
+
+use dashmap::DashMap;
+use forebay_cache::{Memory, Reservation, Weigh};
+use forebay_plan::Location;
+use futures::{StreamExt, TryStreamExt, stream};
+use tokio::sync::{OnceCell, Semaphore};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::{Config, Error, Frame, FrameBuilder, Job, Pool, RowRef};
+
+/// Loads windows into the memory tier.
+pub(crate) struct Windows {
+    config: Config,
+    pool: Pool,
+    frames: Memory<FrameKey, Frame>,
+    /// Permits of 1 KiB for blocks that are being fetched and decoded.
+    decoding: Arc<Semaphore>,
+    held: Arc<DashMap<WindowKey, Weak<HeldWindow>>>,
+}
+
+/// One block of one view. A changed file, column list, type or fill is another key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct FrameKey {
+    file: u128,
+    first_row_group: u32,
+    view: u128,
+}
+
+/// One window of one epoch of one order, seen through one view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct WindowKey {
+    order: u64,
+    view: u128,
+    id: WindowId,
+}
+
+/// A window of an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct WindowId {
+    pub(crate) epoch: u64,
+    pub(crate) window: usize,
+}
+
+/// A window that somebody holds or waits for. When the last holder drops it, its frames may be evicted.
+pub(crate) struct HeldWindow {
+    window: OnceCell<Window>,
+    key: WindowKey,
+    registry: Arc<DashMap<WindowKey, Weak<HeldWindow>>>,
+}
+
+/// The frames of one window.
+pub(crate) struct Window {
+    /// Frame of each block of the snapshot; `u32::MAX` for blocks of other windows.
+    frame_of: Vec<u32>,
+    pub(crate) frames: Vec<Arc<Frame>>,
+    /// Given back after the frames, as fields are dropped in order.
+    _reservation: Reservation,
+}
+
+/// Whether to wait for memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Wait,
+    OnlyIfFree,
+}
+
+impl Windows {
+    pub(crate) fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
+        let permits = (config.decode_bytes / 1024).clamp(1, u64::from(u32::MAX)) as usize;
+        Self {
+            frames: Memory::new(memory_bytes),
+            decoding: Arc::new(Semaphore::new(permits)),
+            held: Arc::default(),
+            config,
+            pool,
+        }
+    }
+
+    pub(crate) fn memory(&self) -> &Memory<FrameKey, Frame> {
+        &self.frames
+    }
+
+    /// The loaded window `id` of `job`, whose blocks are `blocks`. `Ok(None)` only for
+    /// [`Room::OnlyIfFree`], when there is no free memory.
+    ///
+    /// Whoever waits here must hold no other window, lest two wait for each other.
+    pub(crate) async fn acquire(
+        &self,
+        job: &Job,
+        id: WindowId,
+        blocks: &[u32],
+        room: Room,
+    ) -> Result<Option<Arc<HeldWindow>>, Error> {
+        let held = self.hold(WindowKey { order: job.windows_key(), view: job.view().key(), id });
+        let loaded = held.window.get_or_try_init(|| self.reserve_and_load(job, blocks, room)).await;
+        match loaded {
+            Ok(_) => Ok(Some(held)),
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
+        }
+    }
+
+    fn hold(&self, key: WindowKey) -> Arc<HeldWindow> {
+        let mut entry = self.held.entry(key).or_default();
+        if let Some(held) = entry.upgrade() {
+            return held;
+        }
+        let held = Arc::new(HeldWindow { window: OnceCell::new(), key, registry: Arc::clone(&self.held) });
+        *entry = Arc::downgrade(&held);
+        held
+    }
+
+    /// `Err(None)` when there is no free memory and the caller won't wait.
+    async fn reserve_and_load(&self, job: &Job, blocks: &[u32], room: Room) -> Result<Window, Option<Error>> {
+        let bytes = self.bytes_of(job, blocks);
+        let reservation = match room {
+            Room::OnlyIfFree => self.frames.budget().try_reserve(bytes).ok_or(None)?,
+            Room::Wait => {
+                let reserved = self.frames.budget().reserve(bytes).await;
+                reserved.map_err(|error| Some(too_large(error.bytes, error.capacity_bytes)))?
+            }
+        };
+        self.load(job, blocks, reservation).await.map_err(Some)
+    }
+
+    /// Bytes of the frames of `blocks`: what they take if they are in memory, else the estimate.
+    fn bytes_of(&self, job: &Job, blocks: &[u32]) -> u64 {
+        let bytes_of = |block: &u32| {
+            self.frames
+                .weight(&frame_key(job, *block))
+                .unwrap_or_else(|| job.bytes_of(std::slice::from_ref(block)))
+        };
+        blocks.iter().map(bytes_of).sum()
+    }
+
+    async fn load(&self, job: &Job, blocks: &[u32], mut reservation: Reservation) -> Result<Window, Error> {
+        let frames: Vec<Arc<Frame>> = stream::iter(blocks.iter().copied())
+            .map(|block| self.frame(job, block))
+            .buffered(self.config.concurrent_blocks.max(1))
+            .try_collect()
+            .await?;
+        let bytes = frames.iter().map(|frame| frame.weight()).sum();
+        let capacity_bytes = self.frames.budget().capacity_bytes();
+        if bytes > capacity_bytes {
+            // The footers promised less.
+            return Err(too_large(bytes, capacity_bytes));
+        }
+        reservation.raise(bytes);
+        let mut frame_of = vec![u32::MAX; job.snapshot().blocks().len()];
+        for (index, block) in blocks.iter().enumerate() {
+            frame_of[*block as usize] = index as u32;
+        }
+        Ok(Window { frame_of, frames, _reservation: reservation })
+    }
+
+    /// The frame of one block, fetched and decoded if it is not in memory.
+    pub(crate) async fn frame(&self, job: &Job, block: u32) -> Result<Arc<Frame>, Error> {
+        let expected_bytes = job.bytes_of(&[block]);
+        self.frames
+            .get_or_load(&frame_key(job, block), expected_bytes, || self.decode(job, block, expected_bytes))
+            .await
+    }
+
+    async fn decode(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
+        // Compressed bytes, decoded chunks and the frame itself.
+        let permits = (expected_bytes.saturating_mul(2) / 1024).min(self.config.decode_bytes / 1024).max(1);
+        let permit = Arc::clone(&self.decoding)
+            .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX))
+            .await
+            .map_err(|_| Error::Internal("the decode semaphore is closed".into()))?;
+        let encoded = job.reader().fetch(block as usize, job.view().projection()).await?;
+        let (view, rows, place) = (Arc::clone(job.view()), encoded.rows(), place_of(job, block));
+        let decode_rows = self.config.decode_rows;
+        self.pool
+            .run(move || {
+                let started = std::time::Instant::now();
+                let mut builder = FrameBuilder::new(view, rows, place);
+                for chunk in encoded.decode(decode_rows) {
+                    builder.append(&chunk?)?;
+                }
+                let frame = builder.finish()?;
+                metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
+                metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
+                drop(permit);
+                Ok(frame)
+            })
+            .await
+    }
+}
+
+impl HeldWindow {
+    /// The window. It is loaded before [`Windows::acquire`] hands it out.
+    pub(crate) fn window(&self) -> &Window {
+        self.window.get().expect("acquire hands out loaded windows only")
+    }
+}
+
+impl Drop for HeldWindow {
+    fn drop(&mut self) {
+        self.registry.remove_if(&self.key, |_, held| held.strong_count() == 0);
+    }
+}
+
+impl Window {
+    /// Where in `frames` the rows at `locations` lie; frame numbers begin at `first_frame`.
+    pub(crate) fn rows(&self, locations: &[Location], first_frame: u32, rows: &mut Vec<RowRef>) {
+        rows.extend(locations.iter().map(|location| RowRef {
+            frame: first_frame + self.frame_of[location.block as usize],
+            row: location.item,
+        }));
+    }
+}
+
+fn too_large(needed: u64, limit: u64) -> Error {
+    let advice = "lower shuffle.window_rows or raise --cache-memory".into();
+    Error::TooLarge { what: "a shuffle window".into(), needed, limit, advice }
+}
+
+fn frame_key(job: &Job, block: u32) -> FrameKey {
+    let snapshot = job.snapshot();
+    let block = &snapshot.blocks()[block as usize];
+    let file = &snapshot.files()[block.file as usize];
+    let version = (&job.train().dataset, &file.path, file.size(), file.etag(), file.last_modified());
+    FrameKey {
+        file: xxh3_128(format!("{version:?}").as_bytes()),
+        first_row_group: block.row_groups.start,
+        view: job.view().key(),
+    }
+}
+
+fn place_of(job: &Job, block: u32) -> String {
+    let snapshot = job.snapshot();
+    let block = &snapshot.blocks()[block as usize];
+    let path = &snapshot.files()[block.file as usize].path;
+    match block.row_groups.len() {
+        1 => format!("{path}, row group {}", block.row_groups.start),
+        _ => format!("{path}, row groups {} to {}", block.row_groups.start, block.row_groups.end - 1),
+    }
+}

@@ -1,0 +1,90 @@
+//! A batch in its final form: the body and metadata of an Arrow IPC record-batch message.
+
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_ipc::{FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder};
+use bytes::Bytes;
+use flatbuffers::FlatBufferBuilder;
+
+/// Alignment of the body and of every buffer in it, in bytes.
+pub(crate) const ALIGNMENT: usize = 64;
+
+/// One assembled batch. `header` is the flatbuffer `Message` of Arrow IPC (a Flight `data_header`),
+/// `body` one contiguous allocation aligned to 64 bytes (a Flight `data_body`).
+///
+/// Its bytes are a pure function of the view and the rows: padding, unused bits and values under nulls
+/// are zero, a validity buffer is there only if the batch has a null, offsets start at 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WireBatch {
+    /// Number of rows.
+    pub rows: u64,
+    /// Message metadata.
+    pub header: Bytes,
+    /// Message body.
+    pub body: Bytes,
+    /// XXH3-64 (seed 0) of the body, if it was asked for.
+    pub hash: Option<u64>,
+}
+
+/// Where the buffers of a body lie.
+#[derive(Default)]
+pub(crate) struct Layout {
+    nodes: Vec<FieldNode>,
+    buffers: Vec<arrow_ipc::Buffer>,
+    end: usize,
+}
+
+impl Layout {
+    pub(crate) fn node(&mut self, rows: usize, nulls: usize) {
+        self.nodes.push(FieldNode::new(rows as i64, nulls as i64));
+    }
+
+    /// Places a buffer of `len` bytes and returns where it starts.
+    pub(crate) fn buffer(&mut self, len: usize) -> usize {
+        let start = self.end;
+        self.buffers.push(arrow_ipc::Buffer::new(start as i64, len as i64));
+        self.end = (start + len).next_multiple_of(ALIGNMENT);
+        start
+    }
+
+    /// Bytes of the body so far, padded to the alignment.
+    pub(crate) fn len(&self) -> usize {
+        self.end
+    }
+
+    /// The flatbuffer `Message` of a record batch of `rows` rows.
+    pub(crate) fn header(&self, rows: usize) -> Bytes {
+        let mut builder =
+            FlatBufferBuilder::with_capacity(256 + 16 * self.nodes.len() + 16 * self.buffers.len());
+        let nodes = builder.create_vector(&self.nodes);
+        let buffers = builder.create_vector(&self.buffers);
+        let mut batch = RecordBatchBuilder::new(&mut builder);
+        batch.add_length(rows as i64);
+        batch.add_nodes(nodes);
+        batch.add_buffers(buffers);
+        let batch = batch.finish();
+        let mut message = MessageBuilder::new(&mut builder);
+        message.add_version(MetadataVersion::V5);
+        message.add_header_type(MessageHeader::RecordBatch);
+        message.add_bodyLength(self.end as i64);
+        message.add_header(batch.as_union_value());
+        let message = message.finish();
+        builder.finish(message, None);
+        Bytes::copy_from_slice(builder.finished_data())
+    }
+}
+
+/// A zeroed body of `len` bytes.
+pub(crate) fn zeroed_body(len: usize) -> MutableBuffer {
+    MutableBuffer::from_len_zeroed(len)
+}
+
+/// Hands the body over to whoever sends it, without a copy.
+pub(crate) fn into_bytes(body: MutableBuffer) -> Bytes {
+    struct Owner(Buffer);
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            self.0.as_slice()
+        }
+    }
+    Bytes::from_owner(Owner(body.into()))
+}

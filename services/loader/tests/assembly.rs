@@ -1,0 +1,224 @@
+//! An assembled batch holds what Arrow's own kernels make of the same rows, in canonical bytes.
+
+mod fixture;
+
+use std::sync::Arc;
+
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, BooleanArray, Decimal128Array, FixedSizeBinaryArray, FixedSizeListArray,
+    Float16Array, Float64Array, Int8Array, Int32Array, LargeStringArray, ListArray, NullArray, RecordBatch,
+    StringArray, StructArray, TimestampMicrosecondArray, UInt16Array,
+    builder::{Int32Builder, MapBuilder, StringBuilder},
+    types::{Float32Type, Int64Type},
+};
+use arrow_buffer::{NullBuffer, ScalarBuffer};
+use arrow_schema::{DataType, Field};
+use arrow_select::interleave::interleave_record_batch;
+use fixture::{decode, drain, job, loader, reader, store};
+use forebay_loader::{Config, Frame, FrameBuilder, RowRef, assemble};
+use forebay_proto::v1::{self, Shuffle, Train};
+use proptest::prelude::*;
+
+/// A batch of every kind of column: `rows` of them, a null where `is_null` says.
+fn everything(rows: usize, is_null: impl Fn(usize) -> bool + Copy) -> RecordBatch {
+    let some = |row: usize| (!is_null(row)).then_some(row);
+    let options = || (0..rows).map(some);
+    let lists = || {
+        options().map(|row| {
+            row.map(|row| (0..row % 4).map(move |i| (i % 3 != 1).then_some(row as i64)).collect::<Vec<_>>())
+        })
+    };
+    let mut map = MapBuilder::new(None, StringBuilder::new(), Int32Builder::new());
+    for row in options() {
+        for key in 0..row.map_or(0, |row| row % 3) {
+            map.keys().append_value(format!("k{key}"));
+            map.values().append_value(key as i32);
+        }
+        map.append(row.is_some()).unwrap();
+    }
+    let structs = StructArray::from(vec![
+        (
+            Arc::new(Field::new("a", DataType::Int32, true)),
+            Arc::new(options().map(|row| row.map(|row| row as i32)).collect::<Int32Array>()) as ArrayRef,
+        ),
+        (
+            Arc::new(Field::new("l", DataType::new_list(DataType::Int64, true), true)),
+            Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists())),
+        ),
+    ]);
+    let vectors = options().map(|row| row.map(|row| vec![Some(row as f32), Some(0.5)]));
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("bool", Arc::new(options().map(|row| row.map(|row| row % 2 == 0)).collect::<BooleanArray>())),
+        ("i8", Arc::new(options().map(|row| row.map(|row| row as i8)).collect::<Int8Array>())),
+        ("u16", Arc::new(options().map(|row| row.map(|row| row as u16)).collect::<UInt16Array>())),
+        (
+            "f16",
+            Arc::new(
+                options().map(|row| row.map(|row| half::f16::from_f32(row as f32))).collect::<Float16Array>(),
+            ),
+        ),
+        ("f64", Arc::new(options().map(|row| row.map(|row| row as f64)).collect::<Float64Array>())),
+        ("full", Arc::new((0..rows as i32).collect::<Int32Array>())),
+        (
+            "time",
+            Arc::new(
+                options()
+                    .map(|row| row.map(|row| row as i64))
+                    .collect::<TimestampMicrosecondArray>()
+                    .with_timezone("UTC"),
+            ),
+        ),
+        ("decimal", Arc::new(options().map(|row| row.map(|row| row as i128)).collect::<Decimal128Array>())),
+        (
+            "fixed",
+            Arc::new(
+                FixedSizeBinaryArray::try_from_sparse_iter_with_size(
+                    options().map(|row| row.map(|row| [row as u8; 3])),
+                    3,
+                )
+                .unwrap(),
+            ),
+        ),
+        ("text", Arc::new(options().map(|row| row.map(|row| "x".repeat(row % 5))).collect::<StringArray>())),
+        (
+            "large",
+            Arc::new(options().map(|row| row.map(|row| row.to_string())).collect::<LargeStringArray>()),
+        ),
+        (
+            "binary",
+            Arc::new(options().map(|row| row.map(|row| vec![row as u8; row % 3])).collect::<BinaryArray>()),
+        ),
+        ("list", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists()))),
+        ("vector", Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(vectors, 2))),
+        ("struct", Arc::new(structs)),
+        ("map", Arc::new(map.finish())),
+        ("null", Arc::new(NullArray::new(rows))),
+    ];
+    let fields: Vec<Field> = columns
+        .iter()
+        .map(|(name, array)| Field::new(*name, array.data_type().clone(), *name != "full"))
+        .collect();
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    RecordBatch::try_new(Arc::new(arrow_schema::Schema::new(fields)), arrays).unwrap()
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    #[test]
+    fn a_batch_holds_what_arrows_kernels_make_of_the_same_rows(
+        sizes in prop::collection::vec(1usize..300, 1..4),
+        null_every in 1usize..6,
+        picks in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..400),
+    ) {
+        let inputs: Vec<RecordBatch> =
+            sizes.iter().enumerate().map(|(file, rows)| everything(*rows, move |row| (row + file) % null_every == 1)).collect();
+        let (job, frames) = runtime().block_on(async {
+            let reader = reader(store(&inputs, 1 << 20).await).await;
+            let job = job(&Train { batch_size: 1, ..Train::default() }, &reader);
+            let mut frames = Vec::new();
+            for (block, rows) in sizes.iter().enumerate() {
+                let mut builder = FrameBuilder::new(job.view().clone(), *rows, "test".into());
+                for chunk in reader.fetch(block, job.view().projection()).await.unwrap().decode(100) {
+                    builder.append(&chunk.unwrap()).unwrap();
+                }
+                frames.push(Arc::new(builder.finish().unwrap()));
+            }
+            (job, frames)
+        });
+        let rows: Vec<RowRef> = picks.iter().map(|(frame, row)| {
+            let frame = frame.index(sizes.len());
+            RowRef { frame: frame as u32, row: row.index(sizes[frame]) as u32 }
+        }).collect();
+        let batch = assemble(job.view(), &frames, &rows, true, u64::MAX).unwrap();
+        let decoded = decode(&batch, &job);
+        let indices: Vec<(usize, usize)> = rows.iter().map(|row| (row.frame as usize, row.row as usize)).collect();
+        let expected = interleave_record_batch(&inputs.iter().collect::<Vec<_>>(), &indices).unwrap();
+        prop_assert_eq!(decoded.columns(), expected.columns());
+        prop_assert_eq!(batch.hash, Some(xxhash_rust::xxh3::xxh3_64(&batch.body)));
+        check_canonical(&decoded);
+        let selected: Vec<Arc<Frame>> = frames.clone();
+        prop_assert_eq!(assemble(job.view(), &selected, &rows, true, u64::MAX).unwrap(), batch);
+    }
+}
+
+/// No validity buffer without a null, zeros under nulls.
+fn check_canonical(batch: &RecordBatch) {
+    for column in batch.columns() {
+        if column.data_type() != &DataType::Null {
+            assert_eq!(column.nulls().is_some(), column.null_count() > 0, "{}", column.data_type());
+        }
+        let Some(width) = column.data_type().primitive_width() else { continue };
+        let data = column.to_data();
+        let values = &data.buffers()[0].as_slice()[data.offset() * width..];
+        for row in (0..column.len()).filter(|row| column.is_null(*row)) {
+            assert!(values[row * width..][..width].iter().all(|byte| *byte == 0));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_tensor_lies_as_a_matrix_and_converts_with_its_fill() {
+    let nulls = NullBuffer::from(vec![true, false, true]);
+    let input = RecordBatch::try_from_iter([
+        ("i1", Arc::new(Int32Array::new(ScalarBuffer::from(vec![1, 77, 3]), Some(nulls))) as ArrayRef),
+        ("i2", Arc::new(BooleanArray::from(vec![true, false, true]))),
+        ("other", Arc::new(StringArray::from(vec!["a", "b", "c"]))),
+    ])
+    .unwrap();
+    let reader = reader(store(&[input], 100).await).await;
+    let tensor = v1::Tensor {
+        name: "x".into(),
+        columns: vec!["i*".into()],
+        dtype: "float32".into(),
+        fill: Some(-1.0),
+    };
+    let train = Train {
+        batch_size: 3,
+        columns: vec!["other".into()],
+        tensors: vec![tensor],
+        shuffle: Some(Shuffle { none: Some(v1::shuffle::None {}), ..Shuffle::default() }),
+        ..Train::default()
+    };
+    let job = job(&train, &reader);
+    let loader = loader(1 << 20, 1, Config::default());
+    let batches = drain(loader.batches(job.clone(), 0, 0)).await.unwrap();
+    let decoded = decode(&batches[0].1, &job);
+    assert_eq!(
+        decoded.schema().fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>(),
+        ["other", "x"]
+    );
+    let expected = [[1.0, 1.0], [-1.0, 0.0], [3.0, 1.0]].map(|row| Some(row.map(Some)));
+    let expected = FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(expected, 2);
+    let found = decoded.column(1).as_any().downcast_ref::<FixedSizeListArray>().unwrap();
+    assert_eq!(found.values(), expected.values());
+    assert!(!decoded.schema().field(1).is_nullable());
+}
+
+#[tokio::test]
+async fn a_value_that_no_tensor_can_hold_is_an_error_that_names_column_and_place() {
+    let input =
+        RecordBatch::try_from_iter([("big", Arc::new(Int32Array::from(vec![1, 300])) as ArrayRef)]).unwrap();
+    let reader = reader(store(&[input], 100).await).await;
+    let tensor =
+        v1::Tensor { name: "x".into(), columns: vec!["big".into()], dtype: "int8".into(), fill: None };
+    let job = job(&Train { batch_size: 2, tensors: vec![tensor], ..Train::default() }, &reader);
+    let error =
+        drain(loader(1 << 20, 1, Config::default()).batches(job, 0, 0)).await.unwrap_err().to_string();
+    for word in ["big", "part-000.parquet", "row group 0", "300"] {
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_batch_over_its_limit_is_refused_with_what_it_needs() {
+    let reader = reader(store(&[fixture::numbered(0..1000)], 1000).await).await;
+    let job = job(&Train { batch_size: 1000, ..Train::default() }, &reader);
+    let config = Config { max_batch_bytes: 10_000, ..Config::default() };
+    let error = drain(loader(1 << 20, 1, config).batches(job, 0, 0)).await.unwrap_err().to_string();
+    assert!(error.contains("10000") && error.contains("batch_size"), "{error}");
+}

@@ -1,0 +1,191 @@
+//! The promises of a stream: same request, same bytes, whatever lies beneath.
+
+mod fixture;
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use arrow_array::{RecordBatch, cast::AsArray, types::Int64Type};
+use fixture::{decode, drain, job, loader, numbered, reader, store};
+use forebay_loader::{Config, Error, Job, Loader};
+use forebay_proto::v1::{self, Shuffle, Train};
+use forebay_storage::Reader;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
+
+const ROWS: i64 = 10_007;
+
+/// Many files, for small row groups of one file are joined; one of a single row.
+async fn dataset() -> Reader {
+    let mut ends: Vec<i64> = (0..ROWS).step_by(523).chain([ROWS, 3001]).collect();
+    ends.sort_unstable();
+    let files: Vec<RecordBatch> = ends.windows(2).map(|ends| numbered(ends[0]..ends[1])).collect();
+    reader(store(&files, 700).await).await
+}
+
+fn train(world_size: u64) -> Train {
+    let shuffle = Shuffle { window_rows: Some(2500), ..Shuffle::default() };
+    Train {
+        batch_size: 96 / world_size,
+        world_size: Some(world_size),
+        remainder: v1::Remainder::Short.into(),
+        shuffle: Some(shuffle),
+        ..Train::default()
+    }
+}
+
+/// The ids of the global batches in order: the ranks of a step one after the other.
+async fn ids(loader: &Loader, job: &Arc<Job>) -> Vec<Vec<i64>> {
+    let mut steps: Vec<Vec<i64>> = Vec::new();
+    let world_size = job.train().world_size();
+    let lanes = job.train().lanes();
+    for rank in 0..world_size as u32 {
+        let mut streams = Vec::new();
+        for lane in 0..lanes as u32 {
+            streams.push(drain(loader.batches(job.clone(), rank, lane)).await.unwrap().into_iter());
+        }
+        let total: usize = streams.iter().map(|stream| stream.len()).sum();
+        steps.resize(total.max(steps.len()), Vec::new());
+        for step in 0..total {
+            let (metadata, batch) = streams[step % lanes as usize].next().unwrap();
+            let rows = decode(&batch, job);
+            let ids = rows.column(0).as_primitive::<Int64Type>().values().to_vec();
+            assert_eq!((metadata.rank, metadata.rows), (u64::from(rank), ids.len() as u64));
+            let names = rows.column(2).as_string::<i32>();
+            for (row, id) in ids.iter().enumerate() {
+                let name = (id % 7 != 0).then(|| format!("row {id}"));
+                let found = (!arrow_array::Array::is_null(names, row)).then(|| names.value(row).to_owned());
+                assert_eq!(found, name, "a row is torn apart");
+            }
+            steps[step].extend(ids);
+        }
+    }
+    steps
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn same_order_for_any_world_size_lanes_threads_and_memory_cold_and_warm() {
+    let reader = dataset().await;
+    let ample = loader(1 << 30, 2, Config::default());
+    let expected = ids(&ample, &job(&train(1), &reader)).await;
+    let all: HashSet<i64> = expected.iter().flatten().copied().collect();
+    assert_eq!((all.len(), expected.iter().flatten().count()), (ROWS as usize, ROWS as usize));
+
+    let needed = job(&train(1), &reader).summary().window_bytes;
+    let narrow = loader(needed + needed / 2, 1, Config::default());
+    let nothing_ahead = Config {
+        prefetch_bytes: 1,
+        read_ahead_bytes: 0,
+        concurrent_blocks: 1,
+        decode_rows: 64,
+        ..Config::default()
+    };
+    let slow = loader(needed * 2, 3, nothing_ahead);
+    for world_size in [1, 2, 3, 4, 6, 8] {
+        for lanes in [1, 2, 5] {
+            let job = job(&Train { lanes: Some(lanes), ..train(world_size) }, &reader);
+            for loader in [&ample, &narrow, &slow] {
+                assert_eq!(ids(loader, &job).await, expected, "world_size {world_size}, lanes {lanes}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_step_gives_exactly_the_tail_across_epochs() {
+    let reader = dataset().await;
+    let loader = loader(1 << 30, 2, Config::default());
+    let whole = ids(&loader, &job(&Train { epochs: Some(3), epoch: 5, ..train(1) }, &reader)).await;
+    let steps = whole.len() / 3;
+    for start_step in [0, 1, 50, steps - 1, steps] {
+        let tail = Train { epochs: Some(3), epoch: 5, start_step: start_step as u64, ..train(1) };
+        assert_eq!(ids(&loader, &job(&tail, &reader)).await, whole[start_step..]);
+    }
+    let some = Train { epochs: Some(3), epoch: 5, start_step: 100, steps: 20, ..train(1) };
+    assert_eq!(ids(&loader, &job(&some, &reader)).await, whole[100..120]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_larger_than_several_windows_and_windows_of_one_block_hold() {
+    let reader = dataset().await;
+    let order = |window_rows, batch_size| {
+        let shuffle = Shuffle { window_rows: Some(window_rows), ..Shuffle::default() };
+        job(&Train { batch_size, shuffle: Some(shuffle), ..Train::default() }, &reader)
+    };
+    for window_rows in [1, 700, 2000] {
+        let small = order(window_rows, 10);
+        let large = order(window_rows, 5000);
+        let loader = loader(large.summary().window_bytes, 2, Config::default());
+        let flat = |steps: Vec<Vec<i64>>| steps.into_iter().flatten().collect::<Vec<_>>();
+        assert_eq!(flat(ids(&loader, &small).await), flat(ids(&loader, &large).await));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stalled_consumer_keeps_no_other_from_finishing() {
+    let reader = dataset().await;
+    let job = job(&train(1), &reader);
+    // Room for one window only, and a consumer that took one batch of it and no more.
+    let config = Config { prefetch_bytes: 1, stall_timeout: Duration::from_millis(50), ..Config::default() };
+    let other = fixture::job(&Train { seed: 1, ..train(1) }, &reader);
+    let room = job.summary().window_bytes.max(other.summary().window_bytes);
+    let loader = loader(room, 2, config);
+    let mut stalled = loader.batches(job.clone(), 0, 0);
+    let first = stalled.next().await.unwrap().unwrap();
+    let finished = tokio::time::timeout(Duration::from_secs(20), ids(&loader, &other)).await.unwrap();
+    assert_eq!(finished.iter().flatten().count(), ROWS as usize);
+    // The stalled one goes on where it was.
+    let mut rest = vec![first];
+    rest.extend(drain(stalled).await.unwrap());
+    let whole = drain(loader.batches(job, 0, 0)).await.unwrap();
+    assert_eq!(rest, whole);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_jobs_share_memory_for_one_window_and_all_finish() {
+    let reader = dataset().await;
+    let jobs: Vec<Arc<Job>> = (0..6).map(|seed| job(&Train { seed, ..train(2) }, &reader)).collect();
+    let loader =
+        loader(jobs.iter().map(|job| job.summary().window_bytes).max().unwrap(), 2, Config::default());
+    let streams = jobs.iter().flat_map(|job| [0, 1].map(|rank| (job.clone(), rank)));
+    let runs = streams.map(|(job, rank)| tokio::spawn(drain(loader.batches(job, rank, 0))));
+    for run in runs.collect::<Vec<_>>() {
+        let batches = tokio::time::timeout(Duration::from_secs(60), run).await.unwrap().unwrap().unwrap();
+        assert_eq!(batches.len(), (ROWS as usize).div_ceil(96));
+    }
+}
+
+#[tokio::test]
+async fn a_window_that_can_never_fit_is_refused_with_what_it_needs_and_what_fits() {
+    let reader = dataset().await;
+    let whole = job(
+        &Train { shuffle: Some(Shuffle { window_rows: Some(1 << 20), ..Shuffle::default() }), ..train(1) },
+        &reader,
+    );
+    let needed = whole.summary().window_bytes;
+    let small = loader(needed / 3, 1, Config::default());
+    let Error::TooLarge { needed: said, limit, advice, .. } = small.admit(&whole).unwrap_err() else {
+        panic!("expected TooLarge");
+    };
+    assert_eq!((said, limit), (needed, needed / 3));
+    let fits: u64 =
+        advice.split_whitespace().find_map(|word| word.trim_end_matches(';').parse().ok()).unwrap();
+    let shuffle = Shuffle { window_rows: Some(fits), ..Shuffle::default() };
+    let fitting = job(&Train { shuffle: Some(shuffle), ..train(1) }, &reader);
+    small.admit(&fitting).unwrap();
+    assert_eq!(ids(&small, &fitting).await.iter().flatten().count(), ROWS as usize);
+    let nothing = loader(10, 1, Config::default());
+    assert!(nothing.admit(&whole).unwrap_err().to_string().contains("no window fits"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_store_changes_nothing_but_the_time() {
+    let inner = store(&[numbered(0..3000)], 500).await;
+    let fast = reader(inner.clone()).await;
+    let throttle =
+        ThrottleConfig { wait_get_per_call: Duration::from_millis(20), ..ThrottleConfig::default() };
+    let slow = reader(Arc::new(ThrottledStore::new(inner, throttle))).await;
+    let loader = loader(1 << 30, 2, Config::default());
+    let expected = ids(&loader, &job(&train(1), &fast)).await;
+    // Another store, so another snapshot; but the same rows in the same order.
+    let of_slow = ids(&fixture::loader(1 << 30, 2, Config::default()), &job(&train(1), &slow)).await;
+    assert_eq!(of_slow, expected);
+}

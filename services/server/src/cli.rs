@@ -1,0 +1,158 @@
+//! The command line.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use anyhow::Context;
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::{Server, Settings, demo, inspect};
+
+/// Parquet in, deterministically shuffled Arrow Flight batches out.
+#[derive(Debug, Parser)]
+#[command(name = "forebay", version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// How logs are written to standard error.
+    #[arg(long, env = "FOREBAY_LOG_FORMAT", value_enum, default_value = "text", global = true)]
+    log_format: LogFormat,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve datasets to trainers.
+    Serve(Serve),
+    /// Shuffle and stream real Parquet to a small trainer in this process, and show what it took.
+    Demo(demo::Demo),
+    /// Say what a dataset holds, and what streaming it would cost.
+    Inspect(inspect::Inspect),
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Flags of `forebay serve`; they override the configuration file.
+#[derive(Debug, Args)]
+struct Serve {
+    /// A dataset by name: a Parquet file, or a folder of them. Repeats.
+    #[arg(long = "dataset", value_name = "NAME=URL", env = "FOREBAY_DATASET", value_delimiter = ',')]
+    datasets: Vec<String>,
+    /// Configuration file (TOML).
+    #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
+    config: Option<PathBuf>,
+    /// Folder for what can be rebuilt; held by one server at a time.
+    #[arg(long, value_name = "DIR", env = "FOREBAY_CACHE_DIR")]
+    cache_dir: Option<PathBuf>,
+    /// Where manifests of snapshots are kept, a path or URL that all servers of a tier reach.
+    #[arg(long, value_name = "URL", env = "FOREBAY_STATE")]
+    state: Option<String>,
+    /// Where gRPC (Arrow Flight) listens; port 0 takes a free one.
+    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_GRPC")]
+    grpc: Option<SocketAddr>,
+    /// Where HTTP (page, probes, metrics) listens; port 0 takes a free one.
+    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_HTTP")]
+    http: Option<SocketAddr>,
+    /// Memory for decoded data, such as 8GiB.
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_MEMORY")]
+    cache_memory: Option<ByteSize>,
+    /// Threads that decode and gather.
+    #[arg(long, value_name = "N", env = "FOREBAY_CPU_THREADS")]
+    cpu_threads: Option<usize>,
+    /// Threads that read and send.
+    #[arg(long, value_name = "N", env = "FOREBAY_IO_THREADS")]
+    io_threads: Option<usize>,
+    /// How long running streams may finish after SIGTERM, such as 30s.
+    #[arg(long, value_name = "TIME", env = "FOREBAY_GRACE_PERIOD", value_parser = humantime::parse_duration)]
+    grace_period: Option<Duration>,
+    /// How often datasets are looked at for new files, such as 5m.
+    #[arg(long, value_name = "TIME", env = "FOREBAY_REFRESH_INTERVAL", value_parser = humantime::parse_duration)]
+    refresh_interval: Option<Duration>,
+    /// Print the resolved configuration and stop.
+    #[arg(long)]
+    print_config: bool,
+}
+
+impl Cli {
+    /// Runs the command to its end.
+    ///
+    /// # Errors
+    /// Whatever stopped it, in words for a person.
+    pub fn run(self) -> anyhow::Result<()> {
+        let level = if matches!(self.command, Command::Serve(_)) { "info" } else { "warn" };
+        init_logs(self.log_format, level);
+        match self.command {
+            Command::Serve(serve) => serve.run(),
+            Command::Demo(demo) => demo.run(),
+            Command::Inspect(inspect) => inspect.run(),
+        }
+    }
+}
+
+impl Serve {
+    fn run(self) -> anyhow::Result<()> {
+        let print_config = self.print_config;
+        let settings = self.settings()?;
+        settings.check()?;
+        if print_config {
+            print!("{}", toml::to_string_pretty(&settings)?);
+            return Ok(());
+        }
+        runtime(settings.io_threads)?.block_on(async {
+            let server = Server::start(settings).await?;
+            println!("{}", server.ready_line());
+            server.run_until_signal().await
+        })
+    }
+
+    fn settings(self) -> anyhow::Result<Settings> {
+        let mut settings = match &self.config {
+            Some(path) => Settings::read(path)?,
+            None => Settings::default(),
+        };
+        for dataset in &self.datasets {
+            settings.add_dataset(dataset)?;
+        }
+        set(&mut settings.cache_dir, self.cache_dir);
+        set(&mut settings.grpc, self.grpc);
+        set(&mut settings.http, self.http);
+        set(&mut settings.cache_memory, self.cache_memory);
+        set(&mut settings.cpu_threads, self.cpu_threads);
+        set(&mut settings.io_threads, self.io_threads);
+        set(&mut settings.grace_period, self.grace_period);
+        settings.state = self.state.or(settings.state);
+        settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
+        Ok(settings)
+    }
+}
+
+fn set<T>(setting: &mut T, flag: Option<T>) {
+    if let Some(flag) = flag {
+        *setting = flag;
+    }
+}
+
+/// The runtime on which everything but CPU work runs.
+pub(crate) fn runtime(io_threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(io_threads)
+        .thread_name("forebay-io")
+        .enable_all()
+        .build()
+        .context("can't start the I/O threads")
+}
+
+/// `FOREBAY_LOG` takes the directives of tracing's `EnvFilter`, such as `debug` or `forebay=trace`.
+fn init_logs(format: LogFormat, level: &str) {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second call, as in tests, changes nothing.
+    drop(match format {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    });
+}

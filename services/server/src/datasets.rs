@@ -1,0 +1,238 @@
+//! The datasets by name: opened in the background, tried again with backoff, refreshed on demand.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use dashmap::DashMap;
+use forebay_loader::near;
+use forebay_storage::{Error, Location, Reader, Snapshot, State, load_snapshot, take_snapshot};
+use tokio::sync::{Mutex, watch};
+use tonic::Status;
+
+use crate::{Settings, settings::Limits, status};
+
+/// All datasets of a server. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Datasets {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    entries: BTreeMap<String, Dataset>,
+    state: State,
+    config: forebay_storage::Config,
+    limits: Limits,
+    /// Readers of snapshots other than the current ones, by dataset and id.
+    pinned: DashMap<(String, String), Reader>,
+}
+
+struct Dataset {
+    location: Location,
+    phase: watch::Sender<Phase>,
+    /// Held while a snapshot is taken.
+    taking: Mutex<()>,
+}
+
+/// Where a dataset stands.
+#[derive(Clone)]
+pub(crate) enum Phase {
+    /// Listed and its footers being read for the first time.
+    Opening { files_done: u64, files: u64 },
+    /// There is a current snapshot.
+    Open(Reader),
+    /// The last try failed, and there is no snapshot.
+    Failed(Error),
+}
+
+/// A dataset as it is listed.
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) phase: Phase,
+}
+
+impl Datasets {
+    /// The datasets of `settings`, none of them opened yet.
+    ///
+    /// # Errors
+    /// When a URL makes no sense.
+    pub(crate) fn new(settings: &Settings, state: State) -> anyhow::Result<Self> {
+        let mut entries = BTreeMap::new();
+        for (name, url) in &settings.datasets {
+            let location =
+                Location::parse(url, &settings.storage).with_context(|| format!("dataset '{name}'"))?;
+            let phase = watch::Sender::new(Phase::Opening { files_done: 0, files: 0 });
+            entries.insert(name.clone(), Dataset { location, phase, taking: Mutex::default() });
+        }
+        Ok(Self {
+            shared: Arc::new(Shared {
+                entries,
+                state,
+                config: settings.storage.clone(),
+                limits: settings.limits.clone(),
+                pinned: DashMap::new(),
+            }),
+        })
+    }
+
+    /// Opens dataset `name` and keeps it fresh; never returns. A failure is logged once and tried again.
+    pub(crate) async fn tend(self, name: String, refresh_interval: Option<Duration>) {
+        let mut backoff = Duration::from_secs(1);
+        loop {
+            match self.refresh(&name).await {
+                Ok(_) => {
+                    let Some(interval) = refresh_interval else { return };
+                    tokio::time::sleep(interval).await;
+                    backoff = Duration::from_secs(1);
+                }
+                Err(error) => {
+                    let error = error.message();
+                    tracing::warn!(
+                        dataset = name,
+                        error,
+                        "can't open the dataset, trying again in {backoff:?}"
+                    );
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(self.shared.limits.max_open_backoff);
+                }
+            }
+        }
+    }
+
+    /// Takes a snapshot of what is there now, and makes it the current one. Returns it, and whether it
+    /// differs from the one before. When that fails, an older snapshot stays current.
+    pub(crate) async fn refresh(&self, name: &str) -> Result<(Reader, bool), Status> {
+        let dataset = self.dataset(name)?;
+        let _taking = dataset.taking.lock().await;
+        let current = match &*dataset.phase.borrow() {
+            Phase::Open(reader) => Some(reader.clone()),
+            Phase::Opening { .. } | Phase::Failed(_) => None,
+        };
+        match self.take(name, dataset).await {
+            Ok(snapshot) => {
+                if let Some(current) = current {
+                    if current.snapshot().id() == snapshot.id() {
+                        return Ok((current, false));
+                    }
+                    self.keep_pinned(name, current);
+                }
+                let reader = self.reader(dataset, snapshot);
+                dataset.phase.send_replace(Phase::Open(reader.clone()));
+                Ok((reader, true))
+            }
+            Err(error) => {
+                if current.is_none() {
+                    dataset.phase.send_replace(Phase::Failed(error.clone()));
+                }
+                Err(named(name, &error))
+            }
+        }
+    }
+
+    /// The reader of the current snapshot. Waits for a dataset that is being opened.
+    pub(crate) async fn current(&self, name: &str) -> Result<Reader, Status> {
+        let dataset = self.dataset(name)?;
+        let mut phase = dataset.phase.subscribe();
+        let opened = phase.wait_for(|phase| !matches!(phase, Phase::Opening { .. }));
+        let waited = tokio::time::timeout(self.shared.limits.open_timeout, opened).await.map(|phase| {
+            phase.map_or_else(|_| Phase::Opening { files_done: 0, files: 0 }, |phase| phase.clone())
+        });
+        match waited.unwrap_or_else(|_| dataset.phase.borrow().clone()) {
+            Phase::Open(reader) => Ok(reader),
+            Phase::Failed(error) => Err(named(name, &error)),
+            Phase::Opening { files_done, files } => Err(Status::unavailable(format!(
+                "dataset '{name}' is still being opened ({files_done} of {files} files)"
+            ))),
+        }
+    }
+
+    /// The reader of snapshot `id`, current or not. An empty id means the current one.
+    pub(crate) async fn pinned(&self, name: &str, id: &str) -> Result<Reader, Status> {
+        let dataset = self.dataset(name)?;
+        if id.is_empty() {
+            return self.current(name).await;
+        }
+        if let Phase::Open(reader) = &*dataset.phase.borrow()
+            && reader.snapshot().id() == id
+        {
+            return Ok(reader.clone());
+        }
+        let key = (name.to_owned(), id.to_owned());
+        if let Some(reader) = self.shared.pinned.get(&key) {
+            return Ok(reader.clone());
+        }
+        match load_snapshot(name, id, &self.shared.state).await {
+            Ok(snapshot) => {
+                let reader = self.reader(dataset, snapshot);
+                self.keep_pinned(name, reader.clone());
+                Ok(reader)
+            }
+            Err(error @ Error::UnknownSnapshot { .. }) => {
+                let current = match &*dataset.phase.borrow() {
+                    Phase::Open(reader) => format!("the current one is {}", reader.snapshot().id()),
+                    Phase::Opening { .. } | Phase::Failed(_) => "there is no current one".to_owned(),
+                };
+                Err(Status::failed_precondition(format!("{error}; {current}")))
+            }
+            Err(error) => Err(named(name, &error)),
+        }
+    }
+
+    /// Every dataset with where it stands, by name.
+    pub(crate) fn list(&self) -> Vec<Listed> {
+        let listed = |(name, dataset): (&String, &Dataset)| Listed {
+            name: name.clone(),
+            url: dataset.location.url().to_owned(),
+            phase: dataset.phase.borrow().clone(),
+        };
+        self.shared.entries.iter().map(listed).collect()
+    }
+
+    /// Whether every dataset has been tried once.
+    pub(crate) fn all_tried(&self) -> bool {
+        self.shared.entries.values().all(|dataset| !matches!(&*dataset.phase.borrow(), Phase::Opening { .. }))
+    }
+
+    fn dataset(&self, name: &str) -> Result<&Dataset, Status> {
+        self.shared.entries.get(name).ok_or_else(|| {
+            let near = near(name, self.shared.entries.keys().map(String::as_str));
+            let hint = match near.is_empty() {
+                true => format!("this server has {} datasets", self.shared.entries.len()),
+                false => format!("did you mean '{}'?", near.join("' or '")),
+            };
+            Status::not_found(format!("there is no dataset '{name}'; {hint}"))
+        })
+    }
+
+    async fn take(&self, name: &str, dataset: &Dataset) -> Result<Snapshot, Error> {
+        let progress = |files_done, files| {
+            dataset.phase.send_if_modified(|phase| {
+                if let Phase::Opening { .. } = phase {
+                    *phase = Phase::Opening { files_done, files };
+                }
+                false
+            });
+        };
+        take_snapshot(name, &dataset.location, &self.shared.state, &self.shared.config, progress).await
+    }
+
+    fn reader(&self, dataset: &Dataset, snapshot: Snapshot) -> Reader {
+        let config = self.shared.config.clone();
+        Reader::new(Arc::new(snapshot), dataset.location.clone(), &self.shared.state, config)
+    }
+
+    fn keep_pinned(&self, name: &str, reader: Reader) {
+        let pinned = &self.shared.pinned;
+        if pinned.len() >= self.shared.limits.max_pinned_snapshots {
+            // Any will do: it is loaded again from its manifest when it is asked for.
+            let any = pinned.iter().next().map(|entry| entry.key().clone());
+            any.and_then(|key| pinned.remove(&key));
+        }
+        pinned.insert((name.to_owned(), reader.snapshot().id().to_owned()), reader);
+    }
+}
+
+fn named(name: &str, error: &Error) -> Status {
+    let status = status::of_storage(error);
+    Status::new(status.code(), format!("dataset '{name}': {}", status.message()))
+}

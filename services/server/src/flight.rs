@@ -1,0 +1,50 @@
+//! gRPC: Arrow Flight, health and reflection.
+
+mod actions;
+mod commands;
+mod framed;
+mod guard;
+mod service;
+
+use std::sync::Arc;
+
+use arrow_flight::flight_service_server::FlightServiceServer;
+use forebay_loader::Loader;
+
+use crate::{datasets::Datasets, sessions::Sessions, settings::Limits};
+
+pub(crate) use framed::FramedDoGet;
+pub(crate) use guard::{Guard, GuardLayer};
+pub(crate) use service::Flight;
+
+/// What every Flight method works with. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) datasets: Datasets,
+    pub(crate) loader: Loader,
+    pub(crate) sessions: Sessions,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) guard: Guard,
+}
+
+/// The router of all gRPC methods. DoGet, whose bytes are framed by hand, lies before tonic's own route
+/// of that name; all of them pass the same guard.
+pub(crate) fn router(
+    context: Context,
+    health: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
+) -> Result<axum::Router, tonic_reflection::server::Error> {
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(forebay_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    let max_request_bytes = context.limits.max_request_bytes;
+    let flight =
+        FlightServiceServer::new(Flight::new(context.clone())).max_decoding_message_size(max_request_bytes);
+    let guard = GuardLayer::new(context.guard.clone());
+    Ok(tonic::service::Routes::new(flight)
+        .add_service(health)
+        .add_service(reflection)
+        .into_axum_router()
+        .route_service("/arrow.flight.protocol.FlightService/DoGet", FramedDoGet::new(context))
+        .layer(guard))
+}

@@ -1,0 +1,98 @@
+//! DoAction: what a caller can set going.
+
+use arrow_flight::{Action, ActionType, Result as ActionResult};
+use forebay_loader::Warmed;
+use forebay_proto::{
+    Encoding,
+    v1::{RefreshRequest, RefreshResult, WarmResult},
+};
+use futures::{StreamExt, stream, stream::BoxStream};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
+
+use super::Context;
+use crate::status;
+
+const REFRESH: (&str, &str) = (
+    "refresh",
+    "Look at a dataset for new files, and make what is there now its current snapshot. \
+     Body: {\"dataset\": NAME}. Result: {\"dataset\", \"snapshot\", \"changed\", \"rows\", \"files\"}. \
+     Running streams and tickets keep their snapshot.",
+);
+
+const WARM: (&str, &str) = (
+    "warm",
+    "Load what a job will need into memory, as far as it fits. Body: a command, {\"train\": {...}}. \
+     Results, as it goes on: {\"blocks\", \"blocks_done\", \"bytes\"}.",
+);
+
+/// Every action with its description.
+pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
+    [REFRESH, WARM].into_iter().map(|(name, description)| ActionType {
+        r#type: name.to_owned(),
+        description: description.to_owned(),
+    })
+}
+
+/// Runs one action; its results come as they are made.
+pub(super) async fn run(
+    context: Context,
+    action: Action,
+) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+    let known = || types().map(|action| action.r#type).collect::<Vec<_>>().join(", ");
+    match action.r#type.as_str() {
+        "refresh" => refresh(&context, &action.body).await,
+        "warm" => warm(context, &action.body).await,
+        other => {
+            Err(Status::invalid_argument(format!("there is no action '{other}'; there are {}", known())))
+        }
+    }
+}
+
+async fn refresh(
+    context: &Context,
+    body: &[u8],
+) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+    let encoding = Encoding::of(body);
+    let request: RefreshRequest =
+        encoding.decode("RefreshRequest", body).map_err(|error| status::of_decode(&error))?;
+    let (reader, changed) = context.datasets.refresh(&request.dataset).await?;
+    let snapshot = reader.snapshot();
+    let result = RefreshResult {
+        dataset: request.dataset,
+        snapshot: snapshot.id().to_owned(),
+        changed,
+        rows: snapshot.rows(),
+        files: snapshot.files().len() as u64,
+    };
+    let result = ActionResult { body: encoding.encode(&result).into() };
+    Ok(stream::iter([Ok(result)]).boxed())
+}
+
+async fn warm(
+    context: Context,
+    body: &[u8],
+) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+    let asked = context.job(body).await?;
+    let encoding = asked.encoding;
+    // One small message a block: bounded by the snapshot.
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let task = AbortOnDropHandle::new(tokio::spawn(async move {
+        let progress = |warmed: Warmed| {
+            let result =
+                WarmResult { blocks: warmed.blocks, blocks_done: warmed.blocks_done, bytes: warmed.bytes };
+            drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
+        };
+        if let Err(error) = context.loader.warm(&asked.job, progress).await {
+            drop(sender.send(Err(status::of_load(&error))));
+        }
+    }));
+    let results = UnboundedReceiverStream::new(receiver).map(move |result| {
+        // The task lives as long as somebody takes its results.
+        let _ = &task;
+        result
+    });
+    Ok(results.boxed())
+}

@@ -1,0 +1,89 @@
+//! From the bytes of a descriptor or ticket to a job.
+
+use std::sync::Arc;
+
+use arrow_flight::FlightDescriptor;
+use forebay_loader::Job;
+use forebay_proto::{Encoding, v1};
+use tonic::Status;
+
+use crate::{flight::Context, status};
+
+/// A job, and the form in which its caller speaks.
+pub(super) struct Asked {
+    pub(super) job: Job,
+    pub(super) encoding: Encoding,
+}
+
+impl Context {
+    /// The job that `bytes`, a `forebay.v1.Command`, ask for.
+    pub(super) async fn job(&self, bytes: &[u8]) -> Result<Asked, Status> {
+        let encoding = Encoding::of(bytes);
+        let command: v1::Command =
+            encoding.decode("Command", bytes).map_err(|error| status::of_decode(&error))?;
+        let Some(train) = command.train else {
+            return Err(Status::invalid_argument("the command is empty; expected {\"train\": {...}}"));
+        };
+        if train.dataset.is_empty() {
+            return Err(Status::invalid_argument("dataset: is missing, expected the name of a dataset"));
+        }
+        let reader = self.datasets.pinned(&train.dataset, &train.snapshot).await?;
+        let loader = self.loader.clone();
+        // Resolving looks at every block, and admitting at every window.
+        let job = tokio::task::spawn_blocking(move || {
+            let job = Job::resolve(&train, reader)?;
+            loader.admit(&job)?;
+            Ok(job)
+        });
+        let job = job.await.map_err(|error| Status::internal(error.to_string()))?;
+        Ok(Asked { job: job.map_err(|error| status::of_load(&error))?, encoding })
+    }
+
+    /// The stream that `ticket` asks for: a job, and which of its ranks and lanes.
+    pub(super) async fn stream(&self, ticket: &[u8]) -> Result<(Asked, u32, u32), Status> {
+        let asked = self.job(ticket).await?;
+        let mut endpoints = asked.job.endpoints();
+        let (Some((rank, lane)), None) = (endpoints.next(), endpoints.next()) else {
+            let train = asked.job.train();
+            let missing = if train.rank.is_none() && train.world_size() > 1 { "rank" } else { "lane" };
+            return Err(Status::invalid_argument(format!(
+                "{missing}: is missing; with world_size {} and lanes {} a ticket names one of each",
+                train.world_size(),
+                train.lanes(),
+            )));
+        };
+        Ok((asked, rank, lane))
+    }
+}
+
+/// The command of a descriptor, or the dataset that its path names.
+pub(super) enum Described<'a> {
+    Command(&'a [u8]),
+    Dataset(&'a str),
+}
+
+pub(super) fn described(descriptor: &FlightDescriptor) -> Result<Described<'_>, Status> {
+    match descriptor.path.as_slice() {
+        [] if descriptor.cmd.is_empty() => Err(Status::invalid_argument(
+            "the descriptor is empty; expected a command such as {\"train\": {...}}, or the path of a dataset",
+        )),
+        [] => Ok(Described::Command(&descriptor.cmd)),
+        [name] => Ok(Described::Dataset(name)),
+        several => Err(Status::invalid_argument(format!(
+            "the descriptor's path has {} parts, expected one, the name of a dataset",
+            several.len()
+        ))),
+    }
+}
+
+/// The ticket of one rank and lane, in the caller's form.
+pub(super) fn ticket(asked: &Asked, rank: u32, lane: u32) -> Vec<u8> {
+    let command = v1::Command { train: Some(asked.job.ticket(rank, lane)) };
+    asked.encoding.encode(&command)
+}
+
+impl Asked {
+    pub(super) fn into_job(self) -> Arc<Job> {
+        Arc::new(self.job)
+    }
+}

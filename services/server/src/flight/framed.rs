@@ -1,0 +1,207 @@
+//! DoGet, framed by hand: a batch's body goes to the socket as the one allocation it was assembled in.
+//!
+//! A gRPC message is a zero byte, its length as a big-endian `u32`, and the message. Of `FlightData` we
+//! send `data_header` (field 2), `app_metadata` (3) and `data_body` (1000, last by the standard's advice).
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    pin::Pin,
+    sync::Arc,
+    task::{Context as TaskContext, Poll},
+};
+
+use arrow_flight::{FlightData, SchemaAsIpc, Ticket};
+use arrow_ipc::writer::IpcWriteOptions;
+use bytes::{BufMut, Bytes, BytesMut};
+use forebay_loader::{Batches, Job, WireBatch};
+use forebay_proto::{Encoding, v1::BatchMetadata};
+use futures::stream;
+use http_body::Frame;
+use http_body_util::{BodyExt, Limited, StreamBody};
+use prost::{Message, encoding::encode_varint};
+use tonic::{Code, Status, body::Body};
+
+use super::Context;
+use crate::{sessions::Running, status};
+
+/// Bodies smaller than this are copied behind their header: many small frames cost more than the copy.
+const COALESCE_BYTES: usize = 4096;
+
+/// The route of DoGet.
+#[derive(Clone)]
+pub(crate) struct FramedDoGet {
+    context: Arc<Context>,
+}
+
+impl FramedDoGet {
+    pub(crate) fn new(context: Context) -> Self {
+        Self { context: Arc::new(context) }
+    }
+}
+
+impl tower::Service<http::Request<axum::body::Body>> for FramedDoGet {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<axum::body::Body>) -> Self::Future {
+        let context = Arc::clone(&self.context);
+        Box::pin(async move { Ok(answer(&context, request).await.unwrap_or_else(Status::into_http)) })
+    }
+}
+
+async fn answer(
+    context: &Context,
+    request: http::Request<axum::body::Body>,
+) -> Result<http::Response<Body>, Status> {
+    let ticket = read_ticket(request, context.limits.max_request_bytes).await?;
+    let (asked, rank, lane) = context.stream(&ticket).await?;
+    let encoding = asked.encoding;
+    let job = asked.into_job();
+    let running = context.sessions.enter(job.ticket(rank, lane), job.batches(lane))?;
+    let schema = schema_message(&job)?;
+    let batches = context.loader.batches(Arc::clone(&job), rank, lane);
+    let sender = Sender {
+        frames: VecDeque::from([schema]),
+        batches,
+        encoding,
+        running,
+        guard: context.guard.clone(),
+        ended: false,
+    };
+    let body = StreamBody::new(stream::unfold(sender, |mut sender| async {
+        let frame = sender.next().await?;
+        Some((Ok::<_, Status>(frame), sender))
+    }));
+    let response = http::Response::builder().header(http::header::CONTENT_TYPE, "application/grpc");
+    response.body(Body::new(body)).map_err(|error| Status::internal(error.to_string()))
+}
+
+async fn read_ticket(request: http::Request<axum::body::Body>, max_bytes: usize) -> Result<Bytes, Status> {
+    // The message's prefix, and the tag and length of its one field.
+    let body = Limited::new(request.into_body(), max_bytes + 16).collect().await.map_err(|error| {
+        if error.is::<http_body_util::LengthLimitError>() {
+            Status::resource_exhausted(format!("the ticket is longer than {max_bytes} bytes"))
+        } else {
+            Status::cancelled(format!("the ticket was not received: {error}"))
+        }
+    })?;
+    let body = body.to_bytes();
+    let Some((&[compressed, a, b, c, d], message)) = body.split_first_chunk::<5>() else {
+        return Err(Status::invalid_argument("the request holds no message, expected a ticket"));
+    };
+    if compressed != 0 {
+        return Err(Status::unimplemented("compressed requests are not read; send the ticket as it is"));
+    }
+    if u32::from_be_bytes([a, b, c, d]) as usize != message.len() {
+        return Err(Status::invalid_argument("the request does not hold exactly one message"));
+    }
+    let ticket = Ticket::decode(message)
+        .map_err(|error| Status::invalid_argument(format!("not a ticket: {error}")))?;
+    Ok(ticket.ticket)
+}
+
+fn schema_message(job: &Job) -> Result<Bytes, Status> {
+    let options = IpcWriteOptions::default();
+    let data: FlightData = SchemaAsIpc::new(job.view().schema(), &options).into();
+    let mut message = BytesMut::with_capacity(data.encoded_len() + 5);
+    put_prefix(&mut message, data.encoded_len())?;
+    data.encode(&mut message).map_err(|error| Status::internal(error.to_string()))?;
+    Ok(message.freeze())
+}
+
+/// Turns batches into the frames of the response, one DATA frame at a time.
+struct Sender {
+    /// What is to be sent before the next batch is taken.
+    frames: VecDeque<Bytes>,
+    batches: Batches,
+    encoding: Encoding,
+    running: Running,
+    guard: super::Guard,
+    ended: bool,
+}
+
+impl Sender {
+    /// The next frame; the last one carries the status.
+    async fn next(&mut self) -> Option<Frame<Bytes>> {
+        if self.ended {
+            return None;
+        }
+        if let Some(frame) = self.frames.pop_front() {
+            return Some(Frame::data(frame));
+        }
+        let status = match self.next_batch().await {
+            Ok(Some(first)) => return Some(Frame::data(first)),
+            Ok(None) => Status::new(Code::Ok, ""),
+            Err(status) => status,
+        };
+        self.ended = true;
+        let mut trailers = http::HeaderMap::new();
+        if status.add_header(&mut trailers).is_err() {
+            trailers.insert("grpc-status", http::HeaderValue::from(Code::Internal as i32));
+        }
+        Some(Frame::trailers(trailers))
+    }
+
+    /// Takes a batch and returns its first frame; `None` after the last batch.
+    async fn next_batch(&mut self) -> Result<Option<Bytes>, Status> {
+        let next = tokio::select! {
+            biased;
+            next = self.batches.next() => next,
+            () = self.guard.handed_over() => {
+                let message = "the server is stopping; go on at the next step on another one";
+                return Err(Status::unavailable(message));
+            }
+        };
+        let Some(next) = next else { return Ok(None) };
+        let (metadata, batch) = next.map_err(|error| status::of_load(&error))?;
+        self.running.sent(&metadata, batch.body.len() as u64);
+        let (first, body) = frames(&self.encoding.encode::<BatchMetadata>(&metadata), batch)?;
+        self.frames.extend(body);
+        Ok(Some(first))
+    }
+}
+
+/// The frames of one batch: the header, and the body unless it is small enough to lie behind it.
+fn frames(metadata: &[u8], batch: WireBatch) -> Result<(Bytes, Option<Bytes>), Status> {
+    let mut fields = BytesMut::with_capacity(batch.header.len() + metadata.len() + 32);
+    put_field(&mut fields, 2, &batch.header);
+    put_field(&mut fields, 3, metadata);
+    put_tag(&mut fields, 1000, batch.body.len());
+    let length = fields.len() + batch.body.len();
+    let mut first = BytesMut::with_capacity(5 + fields.len() + COALESCE_BYTES);
+    put_prefix(&mut first, length)?;
+    first.put_slice(&fields);
+    if batch.body.len() >= COALESCE_BYTES {
+        return Ok((first.freeze(), Some(batch.body)));
+    }
+    first.put_slice(&batch.body);
+    Ok((first.freeze(), None))
+}
+
+fn put_prefix(out: &mut BytesMut, length: usize) -> Result<(), Status> {
+    let length = u32::try_from(length)
+        .map_err(|_| Status::resource_exhausted(format!("a message of {length} bytes, gRPC allows 4 GiB")))?;
+    out.put_u8(0);
+    out.put_u32(length);
+    Ok(())
+}
+
+fn put_field(out: &mut BytesMut, number: u64, bytes: &[u8]) {
+    put_tag(out, number, bytes.len());
+    out.put_slice(bytes);
+}
+
+fn put_tag(out: &mut BytesMut, number: u64, length: usize) {
+    const LENGTH_DELIMITED: u64 = 2;
+    encode_varint(number << 3 | LENGTH_DELIMITED, out);
+    encode_varint(length as u64, out);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! What every gRPC call passes, the framed route included: counting, and refusal while draining.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status, body::Body};
+
+/// The server's state as calls see it. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Guard {
+    draining: CancellationToken,
+    handed_over: CancellationToken,
+}
+
+impl Guard {
+    /// From now on no call is let in.
+    pub(crate) fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// From now on running streams end with `UNAVAILABLE` instead of their next batch.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.cancel();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
+
+    pub(crate) async fn handed_over(&self) {
+        self.handed_over.cancelled().await;
+    }
+}
+
+/// Puts a [`Guard`] before every route.
+#[derive(Clone)]
+pub(crate) struct GuardLayer {
+    guard: Guard,
+}
+
+impl GuardLayer {
+    pub(crate) fn new(guard: Guard) -> Self {
+        Self { guard }
+    }
+}
+
+impl<S> tower::Layer<S> for GuardLayer {
+    type Service = Guarded<S>;
+
+    fn layer(&self, inner: S) -> Guarded<S> {
+        Guarded { inner, guard: self.guard.clone() }
+    }
+}
+
+/// A service behind a [`Guard`].
+#[derive(Clone)]
+pub(crate) struct Guarded<S> {
+    inner: S,
+    guard: Guard,
+}
+
+impl<S, B> tower::Service<http::Request<B>> for Guarded<S>
+where
+    S: tower::Service<http::Request<B>, Response = http::Response<axum::body::Body>>,
+    S::Future: Send + 'static,
+{
+    type Response = http::Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let call = Call { method: method(request.uri().path()), started: Instant::now(), code: None };
+        // Health is asked after on purpose while a server drains.
+        if self.guard.is_draining() && call.method != "health" {
+            let refused = Status::unavailable("the server is stopping; go on on another one");
+            return Box::pin(async { Ok(call.observe(refused.into_http::<Body>())) });
+        }
+        let answer = self.inner.call(request);
+        Box::pin(async { Ok(call.observe(answer.await?)) })
+    }
+}
+
+/// The methods that are counted under their own name; one label value each, whatever is asked for.
+fn method(path: &str) -> &'static str {
+    let Some(flight) = path.strip_prefix("/arrow.flight.protocol.FlightService/") else {
+        return if path.starts_with("/grpc.health.") { "health" } else { "other" };
+    };
+    match flight {
+        "DoAction" => "DoAction",
+        "DoExchange" => "DoExchange",
+        "DoGet" => "DoGet",
+        "DoPut" => "DoPut",
+        "GetFlightInfo" => "GetFlightInfo",
+        "GetSchema" => "GetSchema",
+        "Handshake" => "Handshake",
+        "ListActions" => "ListActions",
+        "ListFlights" => "ListFlights",
+        "PollFlightInfo" => "PollFlightInfo",
+        _ => "other",
+    }
+}
+
+/// One call, counted when its response ends; one that ends without a status was cancelled.
+struct Call {
+    method: &'static str,
+    started: Instant,
+    code: Option<Code>,
+}
+
+impl Call {
+    fn observe<B>(mut self, response: http::Response<B>) -> http::Response<Body>
+    where
+        B: HttpBody<Data = bytes::Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.see(response.headers());
+        response.map(|body| Body::new(Observed { body: Box::pin(body), call: self }))
+    }
+
+    fn see(&mut self, headers: &http::HeaderMap) {
+        if let Some(code) = headers.get("grpc-status") {
+            self.code = Some(Code::from_bytes(code.as_bytes()));
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let code = format!("{:?}", self.code.unwrap_or(Code::Cancelled));
+        metrics::counter!("forebay_grpc_calls_total", "method" => self.method, "code" => code).increment(1);
+        metrics::histogram!("forebay_grpc_call_duration_seconds", "method" => self.method)
+            .record(self.started.elapsed());
+    }
+}
+
+/// A response body whose trailers are seen.
+struct Observed<B> {
+    body: Pin<Box<B>>,
+    call: Call,
+}
+
+impl<B: HttpBody> HttpBody for Observed<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let frame = ready!(self.body.as_mut().poll_frame(context));
+        if let Some(Ok(frame)) = &frame
+            && let Some(trailers) = frame.trailers_ref()
+        {
+            self.call.see(trailers);
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

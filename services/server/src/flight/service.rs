@@ -1,0 +1,181 @@
+//! The Flight methods that are not DoGet.
+
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo,
+    HandshakeRequest, HandshakeResponse, PollInfo, PutResult, Result as ActionResult, SchemaAsIpc,
+    SchemaResult, Ticket, flight_service_server::FlightService,
+};
+use arrow_ipc::writer::IpcWriteOptions;
+use forebay_proto::{Encoding, v1::DatasetInfo};
+use forebay_storage::Snapshot;
+use futures::{StreamExt, stream, stream::BoxStream};
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::{
+    Context, actions,
+    commands::{Described, described, ticket},
+};
+use crate::datasets::{Listed, Phase};
+
+/// Most endpoints that one FlightInfo lists.
+const MAX_ENDPOINTS: u64 = 4096;
+
+/// The Flight service but for DoGet.
+pub(crate) struct Flight {
+    context: Context,
+}
+
+type Reply<T> = BoxStream<'static, Result<T, Status>>;
+
+impl Flight {
+    pub(crate) fn new(context: Context) -> Self {
+        Self { context }
+    }
+
+    async fn train_info(&self, descriptor: FlightDescriptor, command: &[u8]) -> Result<FlightInfo, Status> {
+        let asked = self.context.job(command).await?;
+        let job = &asked.job;
+        let train = job.train();
+        let ranks = if train.rank.is_some() { 1 } else { train.world_size() };
+        let endpoints = ranks * if train.lane.is_some() { 1 } else { train.lanes() };
+        if endpoints > MAX_ENDPOINTS {
+            return Err(Status::resource_exhausted(format!(
+                "world_size {} with {} lanes makes {endpoints} endpoints, the limit is {MAX_ENDPOINTS}; name a rank",
+                train.world_size(),
+                train.lanes(),
+            )));
+        }
+        let mut info = FlightInfo::new()
+            .with_descriptor(descriptor)
+            .with_ordered(false)
+            .with_app_metadata(asked.encoding.encode(&job.summary()))
+            .try_with_schema(job.view().schema())
+            .map_err(|error| Status::internal(error.to_string()))?;
+        let mut rows = 0u64;
+        for (rank, lane) in job.endpoints() {
+            rows = rows.saturating_add(job.rows(rank, lane));
+            let ticket = Ticket::new(ticket(&asked, rank, lane));
+            info = info.with_endpoint(FlightEndpoint::new().with_ticket(ticket));
+        }
+        Ok(info.with_total_records(i64::try_from(rows).unwrap_or(i64::MAX)))
+    }
+}
+
+/// The entry of a dataset in a listing; also what a path descriptor is answered with.
+fn dataset_info(name: &str, snapshot: &Snapshot) -> Result<FlightInfo, Status> {
+    let about = DatasetInfo {
+        dataset: name.to_owned(),
+        snapshot: snapshot.id().to_owned(),
+        rows: snapshot.rows(),
+        files: snapshot.files().len() as u64,
+        blocks: snapshot.blocks().len() as u64,
+        error: String::new(),
+    };
+    let info = FlightInfo::new()
+        .with_descriptor(FlightDescriptor::new_path(vec![name.to_owned()]))
+        .with_total_records(i64::try_from(snapshot.rows()).unwrap_or(i64::MAX))
+        .with_total_bytes(i64::try_from(snapshot.uncompressed_bytes()).unwrap_or(i64::MAX))
+        .with_app_metadata(Encoding::Json.encode(&about));
+    info.try_with_schema(snapshot.schema()).map_err(|error| Status::internal(error.to_string()))
+}
+
+fn listed_info(listed: &Listed) -> Result<FlightInfo, Status> {
+    let error = match &listed.phase {
+        Phase::Open(reader) => return dataset_info(&listed.name, reader.snapshot()),
+        Phase::Opening { files_done, files } => format!("is being opened ({files_done} of {files} files)"),
+        Phase::Failed(error) => error.to_string(),
+    };
+    let about = DatasetInfo { dataset: listed.name.clone(), error, ..DatasetInfo::default() };
+    FlightInfo::new()
+        .with_descriptor(FlightDescriptor::new_path(vec![listed.name.clone()]))
+        .with_app_metadata(Encoding::Json.encode(&about))
+        .try_with_schema(&arrow_schema::Schema::empty())
+        .map_err(|error| Status::internal(error.to_string()))
+}
+
+fn unimplemented<T>(method: &str, instead: &str) -> Result<T, Status> {
+    Err(Status::unimplemented(format!("{method} is not served; {instead}")))
+}
+
+#[async_trait]
+impl FlightService for Flight {
+    type HandshakeStream = Reply<HandshakeResponse>;
+    type ListFlightsStream = Reply<FlightInfo>;
+    type DoGetStream = Reply<FlightData>;
+    type DoPutStream = Reply<PutResult>;
+    type DoActionStream = Reply<ActionResult>;
+    type ListActionsStream = Reply<ActionType>;
+    type DoExchangeStream = Reply<FlightData>;
+
+    async fn handshake(
+        &self,
+        _: Request<Streaming<HandshakeRequest>>,
+    ) -> Result<Response<Self::HandshakeStream>, Status> {
+        unimplemented("Handshake", "no handshake is needed")
+    }
+
+    async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
+        let infos: Vec<_> = self.context.datasets.list().iter().map(listed_info).collect();
+        Ok(Response::new(stream::iter(infos).boxed()))
+    }
+
+    async fn get_flight_info(
+        &self,
+        request: Request<FlightDescriptor>,
+    ) -> Result<Response<FlightInfo>, Status> {
+        let descriptor = request.into_inner();
+        let info = match described(&descriptor)? {
+            Described::Command(command) => {
+                let command = command.to_vec();
+                self.train_info(descriptor, &command).await?
+            }
+            Described::Dataset(name) => {
+                dataset_info(name, self.context.datasets.current(name).await?.snapshot())?
+            }
+        };
+        Ok(Response::new(info))
+    }
+
+    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
+        unimplemented("PollFlightInfo", "GetFlightInfo answers at once")
+    }
+
+    async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        let descriptor = request.into_inner();
+        let schema = match described(&descriptor)? {
+            Described::Command(command) => self.context.job(command).await?.job.view().schema().clone(),
+            Described::Dataset(name) => {
+                self.context.datasets.current(name).await?.snapshot().schema().clone()
+            }
+        };
+        let options = IpcWriteOptions::default();
+        let result = SchemaAsIpc::new(&schema, &options).try_into();
+        result
+            .map(Response::new)
+            .map_err(|error: arrow_schema::ArrowError| Status::internal(error.to_string()))
+    }
+
+    async fn do_get(&self, _: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        unimplemented("DoGet", "its framed route answers before this one")
+    }
+
+    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        unimplemented("DoPut", "datasets are read from where they lie")
+    }
+
+    async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        let action = request.into_inner();
+        actions::run(self.context.clone(), action).await.map(Response::new)
+    }
+
+    async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
+        Ok(Response::new(stream::iter(actions::types().map(Ok)).boxed()))
+    }
+
+    async fn do_exchange(
+        &self,
+        _: Request<Streaming<FlightData>>,
+    ) -> Result<Response<Self::DoExchangeStream>, Status> {
+        unimplemented("DoExchange", "batches are streamed by DoGet")
+    }
+}

@@ -1,0 +1,142 @@
+//! `forebay inspect`: what a dataset holds, and what streaming it would cost.
+
+use std::{io::Write, sync::Arc};
+
+use bytesize::ByteSize;
+use clap::Args;
+use forebay_loader::Job;
+use forebay_proto::v1;
+use forebay_storage::{Config, Location, Reader, Snapshot, State, take_snapshot};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::cli::runtime;
+
+/// Flags of `forebay inspect`.
+#[derive(Debug, Args)]
+pub struct Inspect {
+    /// A Parquet file or a folder of them, a path or URL.
+    url: String,
+    /// Rows a rank a step, for the plan.
+    #[arg(long, default_value_t = 4096)]
+    batch_size: u64,
+    /// Ranks, for the plan.
+    #[arg(long, default_value_t = 1)]
+    world_size: u64,
+    /// Rows a shuffle window, for the plan; the default size if it is not given.
+    #[arg(long)]
+    window_rows: Option<u64>,
+}
+
+impl Inspect {
+    /// Reads the footers and prints what they tell.
+    ///
+    /// # Errors
+    /// When the dataset can't be opened.
+    pub fn run(self) -> anyhow::Result<()> {
+        let text = runtime(4)?.block_on(self.look())?;
+        std::io::stdout().write_all(text.as_bytes())?;
+        Ok(())
+    }
+
+    async fn look(self) -> anyhow::Result<String> {
+        let config = Config::default();
+        let location = Location::parse(&self.url, &config)?;
+        let folder = tempfile::tempdir()?;
+        let state = State::open(Location::parse(&folder.path().to_string_lossy(), &config)?, None, &config);
+        let bar = ProgressBar::new(0)
+            .with_style(ProgressStyle::with_template("reading footers {bar:40} {pos}/{len}")?);
+        let progress = |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        let snapshot = Arc::new(take_snapshot("inspected", &location, &state, &config, progress).await?);
+        bar.finish_and_clear();
+        let train = self.train();
+        let reader = Reader::new(Arc::clone(&snapshot), location, &state, config);
+        let job = Job::resolve(&train, reader)?;
+        let mut text = String::new();
+        describe(&mut text, &self.url, &snapshot)?;
+        plan(&mut text, &job.summary(), &snapshot)?;
+        Ok(text)
+    }
+
+    fn train(&self) -> v1::Train {
+        let shuffle =
+            self.window_rows.map(|rows| v1::Shuffle { window_rows: Some(rows), ..v1::Shuffle::default() });
+        v1::Train {
+            dataset: "inspected".to_owned(),
+            batch_size: self.batch_size,
+            world_size: Some(self.world_size),
+            shuffle,
+            ..v1::Train::default()
+        }
+    }
+}
+
+use std::fmt::Write as _;
+
+fn describe(text: &mut String, url: &str, snapshot: &Snapshot) -> std::fmt::Result {
+    let stored: u64 = snapshot.files().iter().map(forebay_storage::File::size).sum();
+    let mut rows: Vec<u32> = snapshot.blocks().iter().map(|block| block.rows).collect();
+    rows.sort_unstable();
+    let middle = |part: usize| rows.get((rows.len().saturating_sub(1)) * part / 2).copied().unwrap_or(0);
+    writeln!(text, "dataset      {url}")?;
+    writeln!(text, "snapshot     {}", snapshot.id())?;
+    writeln!(text, "files        {} ({} stored)", snapshot.files().len(), ByteSize(stored))?;
+    writeln!(
+        text,
+        "blocks       {} of {} to {} rows, median {}",
+        snapshot.blocks().len(),
+        middle(0),
+        middle(2),
+        middle(1)
+    )?;
+    let decoded: Vec<u64> =
+        (0..snapshot.schema().fields().len()).map(|column| column_bytes(snapshot, column)).collect();
+    writeln!(text, "rows         {}", snapshot.rows())?;
+    writeln!(text, "decoded      {}", ByteSize(decoded.iter().sum()))?;
+    writeln!(text)?;
+    let widest = snapshot.schema().fields().iter().map(|field| field.name().len()).max().unwrap_or(0).max(6);
+    writeln!(text, "{:<widest$}  {:>10}  {:>12}  type", "column", "decoded", "nulls")?;
+    for (column, field) in snapshot.schema().fields().iter().enumerate() {
+        let nulls = snapshot.nulls(column).map_or("unknown".to_owned(), |nulls| nulls.to_string());
+        let bytes = ByteSize(decoded[column]).to_string();
+        writeln!(text, "{:<widest$}  {bytes:>10}  {nulls:>12}  {}", field.name(), field.data_type())?;
+    }
+    writeln!(text)
+}
+
+fn column_bytes(snapshot: &Snapshot, column: usize) -> u64 {
+    (0..snapshot.blocks().len()).map(|block| snapshot.column_bytes(block, column)).sum()
+}
+
+fn plan(text: &mut String, plan: &v1::PlanSummary, snapshot: &Snapshot) -> std::fmt::Result {
+    writeln!(
+        text,
+        "an epoch     {} steps of {} rows for each of {} ranks",
+        plan.steps, plan.batch_size, plan.world_size
+    )?;
+    writeln!(
+        text,
+        "a window     {} rows, mixing {} or more of {} blocks; {} of memory",
+        plan.window_rows(),
+        plan.blocks_per_window,
+        snapshot.blocks().len(),
+        ByteSize(plan.window_bytes)
+    )?;
+    if plan.windows > 1 {
+        writeln!(
+            text,
+            "             {} windows: data that is sorted by its label varies from window to window like\n             \
+             samples of {} blocks; a larger --window-rows mixes more",
+            plan.windows, plan.blocks_per_window
+        )?;
+    }
+    let names: Vec<&str> =
+        snapshot.schema().fields().iter().map(|field| field.name().as_str()).take(8).collect();
+    let request = serde_json::json!({"train": {
+        "dataset": "NAME", "columns": names, "batch_size": plan.batch_size, "world_size": plan.world_size, "seed": 0,
+        "shuffle": {"window_rows": plan.window_rows()},
+    }});
+    writeln!(text, "\na request    {request}")
+}

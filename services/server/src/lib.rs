@@ -1,0 +1,30 @@
+//! The Forebay server: transports, configuration and wiring. No algorithm lives here.
+//!
+//! ```text
+//! main --> cli --+-- serve ---> Server --+-- flight   gRPC: Arrow Flight, health, reflection
+//!                |                       |     +-- framed   DoGet, whose bytes are framed by hand
+//!                +-- demo                |     +-- guard    what every call passes: counting, drain
+//!                +-- inspect             +-- ops      HTTP: page, probes, metrics
+//!                                        +-- Datasets names to snapshots, opened in the background
+//! ```
+//!
+//! - [`Settings`]: what an operator can set, resolved before a port is bound.
+//! - [`Server`]: binds, serves, drains.
+//! - [`status`]: the one place where errors become gRPC statuses.
+
+#![forbid(unsafe_code)]
+
+pub mod cli;
+mod datasets;
+pub mod demo;
+pub mod digest;
+mod flight;
+pub mod inspect;
+mod ops;
+mod server;
+mod sessions;
+pub mod settings;
+mod status;
+
+pub use server::Server;
+pub use settings::{Limits, Settings};

@@ -1,0 +1,279 @@
+//! A running server: bound, serving, drained.
+
+use std::{
+    fs::{File, TryLockError},
+    io,
+    net::SocketAddr,
+    path::Path,
+    pin::Pin,
+    sync::Arc,
+    task::{Context as TaskContext, Poll},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use arrow_flight::flight_service_server::FlightServiceServer;
+use forebay_loader::{Loader, Pool};
+use forebay_storage::{Location, State};
+use futures::{Stream, StreamExt};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::task::AbortOnDropHandle;
+use tonic_health::server::HealthReporter;
+
+use crate::{
+    Settings,
+    datasets::Datasets,
+    flight::{self, Flight, Guard},
+    ops,
+    sessions::Sessions,
+};
+
+/// A server with its ports bound. Dropping it stops it at once.
+pub struct Server {
+    grpc: SocketAddr,
+    http: SocketAddr,
+    grace_period: Duration,
+    guard: Guard,
+    sessions: Sessions,
+    health: HealthReporter,
+    tasks: Vec<AbortOnDropHandle<()>>,
+    _cache_dir: File,
+}
+
+/// How long the last bytes of a drained server may take to leave.
+const FLUSH_TIME: Duration = Duration::from_millis(200);
+
+impl Server {
+    /// Locks the cache directory, binds the ports and starts to open the datasets.
+    ///
+    /// # Errors
+    /// When a setting can't work, the directory is held by another server, or a port is taken.
+    pub async fn start(settings: Settings) -> anyhow::Result<Self> {
+        settings.check()?;
+        let cache_dir = lock(&settings.cache_dir)?;
+        let recorder = ops::install_metrics()?;
+        let state = Location::parse(&settings.state_url(), &settings.storage).context("state")?;
+        let state = State::open(state, Some(settings.cache_dir.join("footers")), &settings.storage);
+        let pool = Pool::new(settings.cpu_threads).context("can't start the CPU threads")?;
+        let loader = Loader::new(settings.cache_memory.0, settings.loader.clone(), pool);
+        let datasets = Datasets::new(&settings, state)?;
+        let sessions = Sessions::new(settings.limits.max_streams);
+        let guard = Guard::default();
+
+        let grpc =
+            TcpListener::bind(settings.grpc).await.with_context(|| format!("--grpc {}", settings.grpc))?;
+        let http =
+            TcpListener::bind(settings.http).await.with_context(|| format!("--http {}", settings.http))?;
+        let (health, health_service) = tonic_health::server::health_reporter();
+        health.set_serving::<FlightServiceServer<Flight>>().await;
+
+        let context = flight::Context {
+            datasets: datasets.clone(),
+            loader: loader.clone(),
+            sessions: sessions.clone(),
+            limits: Arc::new(settings.limits.clone()),
+            guard: guard.clone(),
+        };
+        let mut server = Self {
+            grpc: grpc.local_addr()?,
+            http: http.local_addr()?,
+            grace_period: settings.grace_period,
+            guard: guard.clone(),
+            sessions: sessions.clone(),
+            health,
+            tasks: Vec::new(),
+            _cache_dir: cache_dir,
+        };
+        for name in settings.datasets.keys() {
+            server.spawn(datasets.clone().tend(name.clone(), settings.refresh_interval));
+        }
+        server.spawn(serve_grpc(grpc, &settings, flight::router(context, health_service)?));
+        let http_app =
+            ops::router(ops::Ops { datasets, sessions, loader, guard, recorder, grpc: server.grpc });
+        server.spawn(async move {
+            if let Err(error) = axum::serve(http, http_app).await {
+                tracing::error!(%error, "the HTTP listener failed");
+            }
+        });
+        tracing::info!(grpc = %server.grpc, http = %server.http, "listening");
+        Ok(server)
+    }
+
+    /// Where gRPC listens.
+    pub fn grpc(&self) -> SocketAddr {
+        self.grpc
+    }
+
+    /// Where HTTP listens.
+    pub fn http(&self) -> SocketAddr {
+        self.http
+    }
+
+    /// One line of JSON that says where the server listens, for whoever started it.
+    pub fn ready_line(&self) -> String {
+        let line = serde_json::json!({
+            "grpc": self.grpc.to_string(), "http": self.http.to_string(), "pid": std::process::id(),
+        });
+        line.to_string()
+    }
+
+    /// Serves until SIGTERM or SIGINT, then drains.
+    ///
+    /// # Errors
+    /// When the signals can't be listened for.
+    pub async fn run_until_signal(self) -> anyhow::Result<()> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            _ = terminate.recv() => tracing::info!("SIGTERM, draining"),
+            _ = interrupt.recv() => tracing::info!("interrupted, draining"),
+        }
+        self.drain().await;
+        Ok(())
+    }
+
+    /// Lets nobody in, lets running streams finish within the grace period, hands over what is left
+    /// (`UNAVAILABLE`: go on elsewhere), and stops. With no stream running it takes no time.
+    pub async fn drain(self) {
+        let started = Instant::now();
+        self.guard.drain();
+        self.health.set_not_serving::<FlightServiceServer<Flight>>().await;
+        let finished = tokio::time::timeout(self.grace_period, self.sessions.none_running()).await.is_ok();
+        if !finished {
+            tracing::warn!(
+                streams = self.sessions.list().len(),
+                "the grace period is over, handing streams over"
+            );
+            self.guard.hand_over();
+            drop(tokio::time::timeout(FLUSH_TIME * 2, self.sessions.none_running()).await);
+        }
+        if started.elapsed() > Duration::from_millis(10) {
+            tokio::time::sleep(FLUSH_TIME).await;
+        }
+        tracing::info!(finished, "stopped");
+    }
+
+    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.push(AbortOnDropHandle::new(tokio::spawn(task)));
+    }
+}
+
+/// Holds the cache directory for this process.
+fn lock(cache_dir: &Path) -> anyhow::Result<File> {
+    std::fs::create_dir_all(cache_dir).with_context(|| format!("can't make {}", cache_dir.display()))?;
+    let path = cache_dir.join("lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("can't open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            bail!(
+                "the cache directory {} is held by another server; give this one its own",
+                cache_dir.display()
+            )
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("can't lock {}", path.display()))
+        }
+    }
+}
+
+/// HTTP/2 windows: a stream may have so much on the way, and all streams of a connection together.
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+
+fn serve_grpc(
+    listener: TcpListener,
+    settings: &Settings,
+    router: axum::Router,
+) -> impl Future<Output = ()> + Send + 'static + use<> {
+    let limits = &settings.limits;
+    let connections = bounded(listener, limits.max_connections);
+    let server = tonic::transport::Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(limits.max_calls_per_connection)
+        .http2_keepalive_interval(Some(limits.keepalive_interval))
+        .http2_keepalive_timeout(Some(limits.keepalive_timeout))
+        .http2_max_header_list_size(16 << 10)
+        .add_routes(router.into());
+    async move {
+        if let Err(error) = server.serve_with_incoming(connections).await {
+            tracing::error!(%error, "the gRPC listener failed");
+        }
+    }
+}
+
+/// The connections of `listener`, at most `max` at a time; more wait in the kernel's queue.
+fn bounded(listener: TcpListener, max: usize) -> impl Stream<Item = io::Result<Connection>> {
+    let places = Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS)));
+    TcpListenerStream::new(listener).then(move |stream| {
+        let places = Arc::clone(&places);
+        async move {
+            let place = places.acquire_owned().await.map_err(io::Error::other)?;
+            let stream = stream?;
+            stream.set_nodelay(true)?;
+            Ok(Connection { stream, _place: place })
+        }
+    })
+}
+
+/// A connection, and its place among those that are open.
+struct Connection {
+    stream: TcpStream,
+    _place: OwnedSemaphorePermit,
+}
+
+impl tonic::transport::server::Connected for Connection {
+    type ConnectInfo = tonic::transport::server::TcpConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.stream.connect_info()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut TaskContext<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,201 @@
+//! What an operator can set: flags and environment over a TOML file over defaults, resolved once.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail, ensure};
+use bytesize::ByteSize;
+use serde::{Deserialize, Serialize};
+
+/// Settings of a server, as they stand in `forebay.toml`. Every field has a default.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// Where gRPC (Arrow Flight) listens. Default: 127.0.0.1:8815; port 0 takes a free one.
+    pub grpc: SocketAddr,
+    /// Where HTTP listens. Default: 127.0.0.1:8816; port 0 takes a free one.
+    pub http: SocketAddr,
+    /// Datasets by name: a path or URL each.
+    pub datasets: BTreeMap<String, String>,
+    /// What can be rebuilt: footers and, unless `state` says otherwise, manifests.
+    /// Default: `$XDG_CACHE_HOME/forebay` or `~/.cache/forebay`.
+    pub cache_dir: PathBuf,
+    /// Where manifests are kept, a path or URL that all servers of a tier can reach. Default: `state`
+    /// in the cache directory.
+    pub state: Option<String>,
+    /// Memory for frames. Default: half of the machine's memory.
+    #[serde(serialize_with = "exactly")]
+    pub cache_memory: ByteSize,
+    /// Threads that decode and gather. Default: one a core.
+    pub cpu_threads: usize,
+    /// Threads that read and send. Default: one a core, at most 8.
+    pub io_threads: usize,
+    /// How long a stopping server lets running streams finish. Default: 30 s.
+    #[serde(with = "humantime_serde")]
+    pub grace_period: Duration,
+    /// How often datasets are looked at for new files. Default: never.
+    #[serde(with = "humantime_serde")]
+    pub refresh_interval: Option<Duration>,
+    /// Bounds on what clients can ask of the server.
+    pub limits: Limits,
+    /// The training path.
+    pub loader: forebay_loader::Config,
+    /// Reading and decoding.
+    pub storage: forebay_storage::Config,
+}
+
+/// Bounds on what clients can ask of the server.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Largest descriptor, ticket or action body, in bytes. Default: 1 MiB.
+    pub max_request_bytes: usize,
+    /// Batch streams at a time. Default: 1,024.
+    pub max_streams: usize,
+    /// gRPC connections at a time. Default: 1,024.
+    pub max_connections: usize,
+    /// Calls at a time on one connection. Default: 256.
+    pub max_calls_per_connection: u32,
+    /// Snapshots other than the current ones that are kept open. Default: 64.
+    pub max_pinned_snapshots: usize,
+    /// How long a call waits for a dataset that is being opened. Default: 60 s.
+    #[serde(with = "humantime_serde")]
+    pub open_timeout: Duration,
+    /// Longest pause between two tries at a dataset that can't be opened. Default: 60 s.
+    #[serde(with = "humantime_serde")]
+    pub max_open_backoff: Duration,
+    /// A connection on which nothing is heard is asked for a sign of life after this. Default: 20 s.
+    #[serde(with = "humantime_serde")]
+    pub keepalive_interval: Duration,
+    /// ... and closed when none comes within this. Default: 20 s.
+    #[serde(with = "humantime_serde")]
+    pub keepalive_timeout: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            max_request_bytes: 1 << 20,
+            max_streams: 1024,
+            max_connections: 1024,
+            max_calls_per_connection: 256,
+            max_pinned_snapshots: 64,
+            open_timeout: Duration::from_secs(60),
+            max_open_backoff: Duration::from_secs(60),
+            keepalive_interval: Duration::from_secs(20),
+            keepalive_timeout: Duration::from_secs(20),
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            grpc: SocketAddr::from(([127, 0, 0, 1], 8815)),
+            http: SocketAddr::from(([127, 0, 0, 1], 8816)),
+            datasets: BTreeMap::new(),
+            cache_dir: default_cache_dir(),
+            state: None,
+            cache_memory: ByteSize(machine_memory_bytes() / 2),
+            cpu_threads: cores,
+            io_threads: cores.min(8),
+            grace_period: Duration::from_secs(30),
+            refresh_interval: None,
+            limits: Limits::default(),
+            loader: forebay_loader::Config::default(),
+            storage: forebay_storage::Config::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Reads `forebay.toml`.
+    ///
+    /// # Errors
+    /// When the file can't be read, or a field is unknown or malformed; the error names it.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+        toml::from_str(&text).with_context(|| format!("in {}", path.display()))
+    }
+
+    /// Adds `NAME=URL`.
+    ///
+    /// # Errors
+    /// When it is not of that form, or the name is taken.
+    pub fn add_dataset(&mut self, dataset: &str) -> anyhow::Result<()> {
+        let Some((name, url)) = dataset.split_once('=') else {
+            bail!("--dataset {dataset}: expected NAME=URL");
+        };
+        let before = self.datasets.insert(name.to_owned(), url.to_owned());
+        ensure!(before.is_none(), "--dataset {name}: there are two of this name");
+        Ok(())
+    }
+
+    /// Checks what can be checked before anything is opened.
+    ///
+    /// # Errors
+    /// Naming the first setting that can't work, and what was expected.
+    pub fn check(&self) -> anyhow::Result<()> {
+        for (name, url) in &self.datasets {
+            let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+            ensure!(
+                !name.is_empty() && name.chars().all(legal),
+                "dataset name '{name}': expected letters, digits, '_', '-' and '.'"
+            );
+            ensure!(!url.is_empty(), "dataset '{name}' has no URL");
+        }
+        ensure!(self.cpu_threads >= 1 && self.io_threads >= 1, "cpu_threads and io_threads are at least 1");
+        ensure!(
+            self.cache_memory.0 >= 1 << 20,
+            "cache_memory is {}, expected at least 1 MiB",
+            self.cache_memory
+        );
+        ensure!(
+            (1..1 << 31).contains(&self.loader.max_batch_bytes),
+            "loader.max_batch_bytes is {}, expected 1 to 2147483647",
+            self.loader.max_batch_bytes
+        );
+        ensure!(
+            self.grpc.ip().is_loopback() && self.http.ip().is_loopback(),
+            "grpc and http can only listen on loopback addresses, for there is no authentication yet"
+        );
+        Ok(())
+    }
+
+    /// Where manifests are kept.
+    pub fn state_url(&self) -> String {
+        self.state.clone().unwrap_or_else(|| self.cache_dir.join("state").to_string_lossy().into_owned())
+    }
+}
+
+/// A size as its number of bytes; the readable form is rounded.
+fn exactly<S: serde::Serializer>(size: &ByteSize, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(size.0)
+}
+
+/// `$XDG_CACHE_HOME/forebay`, `~/.cache/forebay`, or a folder here.
+pub(crate) fn default_cache_dir() -> PathBuf {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    base.map_or_else(|| PathBuf::from(".forebay-cache"), |base| base.join("forebay"))
+}
+
+/// The machine's memory or the container's limit, whichever is less; 4 GiB if neither can be read.
+fn machine_memory_bytes() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+        let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kibibytes * 1024)
+    });
+    let container =
+        std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
+    [machine, container].into_iter().flatten().min().unwrap_or(4 << 30)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+use super::*;
+
+#[test]
+fn an_unknown_field_is_refused_by_name() {
+    let error = toml::from_str::<Settings>("grcp = \"127.0.0.1:1\"").unwrap_err().to_string();
+    assert!(error.contains("grcp"), "{error}");
+}
+
+#[test]
+fn what_is_printed_reads_back_the_same() {
+    let mut settings = Settings { refresh_interval: Some(Duration::from_secs(90)), ..Settings::default() };
+    settings.add_dataset("a.b-c_1=s3://bucket/x=1").unwrap();
+    let text = toml::to_string(&settings).unwrap();
+    assert_eq!(toml::from_str::<Settings>(&text).unwrap(), settings);
+    settings.check().unwrap();
+}
+
+#[test]
+fn sizes_and_times_read_as_people_write_them() {
+    let text = "cache_memory = \"64MiB\"\ngrace_period = \"5s\"\n[loader]\nstall_timeout = \"250ms\"";
+    let settings: Settings = toml::from_str(text).unwrap();
+    assert_eq!(settings.cache_memory.0, 64 << 20);
+    assert_eq!(settings.grace_period, Duration::from_secs(5));
+    assert_eq!(settings.loader.stall_timeout, Duration::from_millis(250));
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_anything_is_opened() {
+    for text in [
+        "[datasets]\n\"a b\" = \"x\"",
+        "[datasets]\na = \"\"",
+        "cpu_threads = 0",
+        "cache_memory = 1",
+        "grpc = \"0.0.0.0:8815\"",
+        "[loader]\nmax_batch_bytes = 3000000000",
+    ] {
+        assert!(toml::from_str::<Settings>(text).unwrap().check().is_err(), "{text}");
+    }
+    let mut settings = Settings::default();
+    assert!(settings.add_dataset("nourl").is_err());
+    settings.add_dataset("a=x").unwrap();
+    assert!(settings.add_dataset("a=y").is_err());
+}
