@@ -1,0 +1,38 @@
+//! What is kept is wrapped in a line that says what it is, in which version, and its checksum:
+//! `forebay-<kind> <version> <xxh3 in hex> <bytes>`, then the bytes.
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A kind of kept bytes, in one version of its format.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Envelope {
+    pub(crate) kind: &'static str,
+    pub(crate) version: u32,
+}
+
+impl Envelope {
+    pub(crate) fn seal(self, payload: &[u8]) -> Bytes {
+        let mut sealed = self.line(payload).into_bytes();
+        sealed.extend_from_slice(payload);
+        sealed.into()
+    }
+
+    /// The payload, or what is wrong with it.
+    pub(crate) fn open(self, sealed: &Bytes) -> Result<Bytes, String> {
+        let newline = sealed.iter().take(128).position(|byte| *byte == b'\n');
+        let Some(newline) = newline else { return Err(format!("it is no forebay-{}", self.kind)) };
+        let payload = sealed.slice(newline + 1..);
+        let (expected, found) = (self.line(&payload), sealed.slice(..=newline));
+        if found == expected.as_bytes() {
+            return Ok(payload);
+        }
+        let found = String::from_utf8_lossy(&found);
+        Err(format!("it begins {:?}, expected {:?}", found.trim_end(), expected.trim_end()))
+    }
+
+    fn line(self, payload: &[u8]) -> String {
+        let (kind, version) = (self.kind, self.version);
+        format!("forebay-{kind} {version} {:016x} {}\n", xxh3_64(payload), payload.len())
+    }
+}

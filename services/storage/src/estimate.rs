@@ -1,0 +1,53 @@
+//! How many bytes a column takes once it is decoded to Arrow.
+
+use arrow_schema::DataType;
+use parquet::file::metadata::ColumnChunkMetaData;
+
+/// The leaf types of a column, in Parquet's order of leaves.
+pub(crate) fn leaf_types(data_type: &DataType) -> Vec<&DataType> {
+    match data_type {
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => leaf_types(item.data_type()),
+        DataType::Struct(fields) => fields.iter().flat_map(|field| leaf_types(field.data_type())).collect(),
+        leaf => vec![leaf],
+    }
+}
+
+/// Bytes of `values` values of a leaf type, without what variable-width values point to.
+pub(crate) fn fixed_bytes(leaf: &DataType, values: u64) -> u64 {
+    match leaf {
+        DataType::Null => 0,
+        DataType::Boolean => values.div_ceil(8),
+        DataType::FixedSizeBinary(width) => values.saturating_mul(u64::from(width.unsigned_abs())),
+        DataType::LargeUtf8 | DataType::LargeBinary => values.saturating_add(1).saturating_mul(8),
+        leaf => match leaf.primitive_width() {
+            Some(width) => values.saturating_mul(width as u64),
+            None => values.saturating_add(1).saturating_mul(4),
+        },
+    }
+}
+
+/// Whether values of a leaf type have lengths of their own.
+pub(crate) fn is_variable(leaf: &DataType) -> bool {
+    matches!(leaf, DataType::Utf8 | DataType::Binary | DataType::LargeUtf8 | DataType::LargeBinary)
+}
+
+/// What a column chunk of `rows` rows will take: exact for fixed width, else as near as the footer tells.
+pub(crate) fn chunk_bytes(leaf: &DataType, chunk: &ColumnChunkMetaData, rows: u64) -> u64 {
+    let unsigned = |count: i64| u64::try_from(count).unwrap_or(0);
+    let values = unsigned(chunk.num_values());
+    let descriptor = chunk.column_descr();
+
+    let mut bytes = fixed_bytes(leaf, values);
+    if is_variable(leaf) {
+        let exact = chunk.unencoded_byte_array_data_bytes();
+        bytes = bytes.saturating_add(unsigned(exact.unwrap_or(chunk.uncompressed_size())));
+    }
+    if descriptor.max_def_level() > 0 {
+        bytes = bytes.saturating_add(values.div_ceil(8));
+    }
+    let list_offsets = rows.saturating_mul(4).saturating_mul(unsigned(descriptor.max_rep_level().into()));
+    bytes.saturating_add(list_offsets)
+}

@@ -1,0 +1,144 @@
+//! The I/O half of reading: from a block and columns to encoded bytes.
+
+use std::{ops::Range, sync::Arc};
+
+use bytes::Bytes;
+use futures::future::try_join_all;
+
+use crate::{
+    Block, Config, EncodedBlock, Error, Location, Snapshot, State,
+    decode::{Column, Encoded},
+    footer::Footer,
+    footers::Target,
+    ranges::{Sparse, coalesce, join, split},
+    request,
+    take::root,
+};
+
+/// Reads blocks of one snapshot. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    snapshot: Arc<Snapshot>,
+    location: Location,
+    state: State,
+    config: Arc<Config>,
+}
+
+impl Reader {
+    /// A reader of `snapshot`, whose files lie at `location`.
+    pub fn new(snapshot: Arc<Snapshot>, location: Location, state: &State, config: Config) -> Self {
+        Self { snapshot, location, state: state.clone(), config: Arc::new(config) }
+    }
+
+    /// The snapshot that it reads.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// Fetches `columns` (positions in the snapshot's schema, in any order, without duplicates) of one
+    /// block: ranged reads of just their column chunks, near ones joined, all at once, each bound to the
+    /// pinned version of the file. It may be dropped at any time.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if the file is not the pinned one any more; [`Error::Unavailable`] if the store
+    /// still fails after the retries; [`Error::Limit`] if the column chunks exceed `max_block_bytes`.
+    ///
+    /// # Panics
+    /// If the snapshot has no such block or column.
+    pub async fn fetch(&self, block: usize, columns: &[usize]) -> Result<EncodedBlock, Error> {
+        let Block { file, row_groups, rows, .. } = self.snapshot.blocks()[block].clone();
+        let pinned = &self.snapshot.files()[file as usize];
+        let (path, url) = self.snapshot.locate(&self.location, pinned)?;
+        let fields = self.snapshot.schema();
+        let schema = Arc::new(fields.project(columns).expect("the snapshot has the columns"));
+
+        let from_file = columns.iter().any(|column| self.snapshot.partition(file, *column).is_none());
+        let mut encoded = Encoded { url, rows, schema, columns: Vec::new(), data: None };
+        if !from_file {
+            let values = columns.iter().filter_map(|column| self.snapshot.partition(file, *column));
+            encoded.columns = values.cloned().map(Column::Partition).collect();
+            return Ok(EncodedBlock::new(encoded, Arc::clone(&self.config)));
+        }
+
+        let target = Target { path, url: encoded.url.clone(), version: pinned.version.clone() };
+        let footer = self.state.footers().get(&self.location, &target, &self.config).await?;
+        let groups = row_groups.start as usize..row_groups.end as usize;
+        check_rows(&footer, &groups, rows, &target)?;
+        for column in columns {
+            encoded.columns.push(match self.snapshot.partition(file, *column) {
+                Some(value) => Column::Partition(value.clone()),
+                None => Column::Root(self.root(&footer, *column, &target)?),
+            });
+        }
+        let ranges = self.ranges(&footer, &groups, &encoded.columns, &target)?;
+        let parts = try_join_all(ranges.into_iter().map(|range| self.read(range, &target))).await?;
+        let sparse = Sparse { length: target.version.size, parts };
+        encoded.data = Some((footer, groups, sparse));
+        Ok(EncodedBlock::new(encoded, Arc::clone(&self.config)))
+    }
+
+    /// The file's own position of a column.
+    fn root(&self, footer: &Footer, column: usize, target: &Target) -> Result<usize, Error> {
+        let name = self.snapshot.schema().field(column).name();
+        let found = root(footer.schema(), column, name);
+        found.ok_or_else(|| other_file(target, format!("no column {name}")))
+    }
+
+    /// The column chunks of the block, near ones joined.
+    fn ranges(
+        &self,
+        footer: &Footer,
+        groups: &Range<usize>,
+        columns: &[Column],
+        target: &Target,
+    ) -> Result<Vec<Range<u64>>, Error> {
+        let mut ranges = Vec::new();
+        let mut total = 0_u64;
+        for group in groups.clone() {
+            let group = footer.metadata().row_group(group);
+            for column in columns {
+                let Column::Root(root) = column else { continue };
+                for leaf in footer.leaves(*root) {
+                    let (start, length) = group.column(leaf).byte_range();
+                    total = total.saturating_add(length);
+                    if length > 0 {
+                        ranges.push(start..start + length);
+                    }
+                }
+            }
+        }
+        if total > self.config.max_block_bytes {
+            return Err(Error::Limit {
+                location: target.url.clone(),
+                what: "encoded bytes of one block's columns (max_block_bytes)",
+                limit: self.config.max_block_bytes,
+                found: total,
+            });
+        }
+        Ok(coalesce(ranges, self.config.coalesce_gap_bytes))
+    }
+
+    async fn read(&self, range: Range<u64>, target: &Target) -> Result<(u64, Bytes), Error> {
+        let Target { path, url, version } = target;
+        let parts = split(range.clone(), self.config.max_request_bytes);
+        let reads = parts.map(|part| request::read(&self.location, path, url, version, part));
+        Ok((range.start, join(try_join_all(reads).await?)))
+    }
+}
+
+/// The footer must tell of the rows that the manifest told of.
+fn check_rows(footer: &Footer, groups: &Range<usize>, rows: u32, target: &Target) -> Result<(), Error> {
+    let Some(found) = footer.metadata().row_groups().get(groups.clone()) else {
+        let found = footer.metadata().num_row_groups();
+        return Err(other_file(target, format!("{found} row groups")));
+    };
+    let found: i64 = found.iter().map(parquet::file::metadata::RowGroupMetaData::num_rows).sum();
+    if found == i64::from(rows) {
+        return Ok(());
+    }
+    Err(other_file(target, format!("{found} rows in the block, expected {rows}")))
+}
+
+fn other_file(target: &Target, found: String) -> Error {
+    Error::Changed { file: target.url.clone(), expected: target.version.to_string(), found }
+}

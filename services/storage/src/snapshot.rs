@@ -1,0 +1,229 @@
+//! An immutable, ordered list of files and of the blocks in them.
+
+use std::sync::Arc;
+
+use arrow_schema::{Field, Schema, SchemaRef};
+use chrono::{DateTime, Utc};
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{
+    Block, Error, Location, PartitionValue, Version,
+    block::{BLOCK_ROWS, join},
+};
+
+/// One file of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Path below the dataset's location; the file's name, if the location is the file.
+    pub path: String,
+    /// The pinned version.
+    #[serde(flatten)]
+    pub version: Version,
+    /// Values of the partition columns, in their order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<PartitionValue>,
+    /// The row groups, in the file's order.
+    pub row_groups: Vec<RowGroup>,
+}
+
+impl File {
+    /// Bytes.
+    pub fn size(&self) -> u64 {
+        self.version.size
+    }
+
+    /// The store's ETag; `None` for local files.
+    pub fn etag(&self) -> Option<&str> {
+        self.version.etag.as_deref()
+    }
+
+    /// Modification time.
+    pub fn last_modified(&self) -> DateTime<Utc> {
+        self.version.modified()
+    }
+}
+
+/// One row group of a file, as its footer tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowGroup {
+    /// Rows.
+    pub rows: u32,
+    /// Uncompressed bytes of all columns.
+    pub bytes: u64,
+    /// Estimated decoded bytes of each column of the file, in the snapshot's order.
+    pub columns: Vec<u64>,
+}
+
+/// An immutable pinned list of files.
+#[derive(Debug)]
+pub struct Snapshot {
+    id: String,
+    folder: bool,
+    schema: SchemaRef,
+    partition_columns: usize,
+    files: Vec<File>,
+    nulls: Vec<Option<u64>>,
+    blocks: Vec<Block>,
+    rows: u64,
+    uncompressed_bytes: u64,
+}
+
+/// What of a snapshot is kept; the rest follows from it.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) folder: bool,
+    /// The file's columns, then the partition columns.
+    pub(crate) schema: SchemaRef,
+    pub(crate) partition_columns: usize,
+    pub(crate) files: Vec<File>,
+    /// Nulls of each file's column, where the footers tell.
+    pub(crate) nulls: Vec<Option<u64>>,
+}
+
+impl Snapshot {
+    /// Derives blocks and sums; says what does not fit together.
+    pub(crate) fn new(parts: Parts) -> Result<Self, String> {
+        let Parts { folder, schema, partition_columns, files, nulls } = parts;
+        let file_columns = schema.fields().len().checked_sub(partition_columns);
+        if file_columns != Some(nulls.len()) {
+            return Err(format!("null counts of {} columns", nulls.len()));
+        }
+        let (mut blocks, mut rows, mut bytes) = (Vec::new(), 0_u64, 0_u64);
+        for (index, file) in files.iter().enumerate() {
+            if file.partitions.len() != partition_columns {
+                return Err(format!("{} partition values of {}", file.partitions.len(), file.path));
+            }
+            if file.row_groups.iter().any(|group| group.columns.len() != nulls.len()) {
+                return Err(format!("the sizes of the columns of {}", file.path));
+            }
+            let group_rows: Vec<u32> = file.row_groups.iter().map(|group| group.rows).collect();
+            for (row_groups, count) in join(&group_rows, BLOCK_ROWS) {
+                let file = u32::try_from(index).map_err(|_| "more files than fit 32 bits".to_owned())?;
+                blocks.push(Block { file, row_groups, rows: count, first_row: rows });
+                rows += u64::from(count);
+            }
+            bytes = file.row_groups.iter().fold(bytes, |sum, group| sum.saturating_add(group.bytes));
+        }
+        let id = snapshot_id(files.iter().map(|file| (file.path.as_str(), &file.version)));
+        Ok(Self {
+            id,
+            folder,
+            schema,
+            partition_columns,
+            files,
+            nulls,
+            blocks,
+            rows,
+            uncompressed_bytes: bytes,
+        })
+    }
+
+    /// 32 hexadecimal digits: a hash over the files' paths, sizes and versions, in order.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The files, in bytewise order of their paths.
+    pub fn files(&self) -> &[File] {
+        &self.files
+    }
+
+    /// The units of order: file by file, row group by row group. None is empty.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// The delivered columns: those of the first file in its order, then the partition columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// How many of the schema's last columns come from folder names.
+    pub fn partition_columns(&self) -> usize {
+        self.partition_columns
+    }
+
+    /// Rows of all blocks.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Uncompressed bytes of all columns, as the footers tell.
+    pub fn uncompressed_bytes(&self) -> u64 {
+        self.uncompressed_bytes
+    }
+
+    /// Uncompressed bytes of all columns of one block.
+    pub fn block_bytes(&self, block: usize) -> u64 {
+        self.row_groups(block).iter().fold(0, |sum, group| sum.saturating_add(group.bytes))
+    }
+
+    /// Nulls in a column of the schema; `None` where the footers do not tell.
+    pub fn nulls(&self, column: usize) -> Option<u64> {
+        let Some(partition) = column.checked_sub(self.nulls.len()) else { return self.nulls[column] };
+        let mut nulls = 0;
+        for block in &self.blocks {
+            if self.files[block.file as usize].partitions[partition] == PartitionValue::Null {
+                nulls += u64::from(block.rows);
+            }
+        }
+        Some(nulls)
+    }
+
+    /// Estimated bytes of one column of one block once it is decoded.
+    pub fn column_bytes(&self, block: usize, column: usize) -> u64 {
+        let Some(partition) = column.checked_sub(self.nulls.len()) else {
+            let groups = self.row_groups(block).iter();
+            return groups.fold(0, |sum, group| sum.saturating_add(group.columns[column]));
+        };
+        let Block { file, rows, .. } = self.blocks[block];
+        let value = &self.files[file as usize].partitions[partition];
+        value.bytes(self.schema.field(column).data_type(), rows.into())
+    }
+
+    /// The partition value of a file in a column of the schema, if that is a partition column.
+    pub(crate) fn partition(&self, file: u32, column: usize) -> Option<&PartitionValue> {
+        let partition = column.checked_sub(self.nulls.len())?;
+        Some(&self.files[file as usize].partitions[partition])
+    }
+
+    /// Where a file lies, and how to name it to a person.
+    pub(crate) fn locate(&self, location: &Location, file: &File) -> Result<(Path, String), Error> {
+        locate(location, self.folder, &file.path)
+    }
+
+    pub(crate) fn folder(&self) -> bool {
+        self.folder
+    }
+
+    pub(crate) fn file_nulls(&self) -> &[Option<u64>] {
+        &self.nulls
+    }
+
+    fn row_groups(&self, block: usize) -> &[RowGroup] {
+        let Block { file, row_groups, .. } = &self.blocks[block];
+        &self.files[*file as usize].row_groups[row_groups.start as usize..row_groups.end as usize]
+    }
+}
+
+pub(crate) fn locate(location: &Location, folder: bool, path: &str) -> Result<(Path, String), Error> {
+    if folder {
+        return Ok((location.child(path)?, location.child_url(path)));
+    }
+    Ok((location.root().clone(), location.url().to_owned()))
+}
+
+pub(crate) fn snapshot_id<'a>(files: impl Iterator<Item = (&'a str, &'a Version)>) -> String {
+    let mut hash = Xxh3::new();
+    for (path, version) in files {
+        version.hash_into(path, &mut hash);
+    }
+    format!("{:032x}", hash.digest128())
+}
+
+/// The schema of a snapshot: `columns` of its files, then `partitions`.
+pub(crate) fn delivered_schema(columns: Vec<Field>, partitions: Vec<Field>) -> SchemaRef {
+    Arc::new(Schema::new([columns, partitions].concat()))
+}

@@ -1,0 +1,142 @@
+//! A store in memory that counts reads and fails them on request.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use futures::stream::BoxStream;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, memory::InMemory, path::Path,
+};
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+#[derive(Debug, Default)]
+pub(crate) struct TestStore {
+    pub(crate) inner: InMemory,
+    pub(crate) reads: AtomicU64,
+    /// Every read fails.
+    pub(crate) down: AtomicBool,
+    /// ETags are weak, or absent.
+    pub(crate) weak: AtomicBool,
+    pub(crate) without_etags: AtomicBool,
+}
+
+impl TestStore {
+    pub(crate) async fn with(files: &[(&str, &[u8])]) -> Arc<Self> {
+        let store = Arc::new(Self::default());
+        for (path, bytes) in files {
+            store.write(path, bytes).await;
+        }
+        store
+    }
+
+    pub(crate) async fn write(&self, path: &str, bytes: &[u8]) {
+        self.inner.put(&Path::from(path), bytes.to_vec().into()).await.unwrap();
+    }
+
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    fn meta(&self, mut meta: ObjectMeta) -> ObjectMeta {
+        if self.without_etags.load(Ordering::SeqCst) {
+            meta.e_tag = None;
+        } else if self.weak.load(Ordering::SeqCst) {
+            meta.e_tag = meta.e_tag.map(|etag| format!("W/{etag}"));
+        }
+        meta
+    }
+}
+
+impl fmt::Display for TestStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TestStore")
+    }
+}
+
+impl ObjectStore for TestStore {
+    fn get_opts<'a, 'b, 'c>(&'a self, location: &'b Path, options: GetOptions) -> Answer<'c, GetResult>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        Box::pin(async move {
+            self.reads.fetch_add(1, Ordering::SeqCst);
+            if self.down.load(Ordering::SeqCst) {
+                return Err(object_store::Error::Generic {
+                    store: "test",
+                    source: "the store is down".into(),
+                });
+            }
+            let mut found = self.inner.get_opts(location, options).await?;
+            found.meta = self.meta(found.meta);
+            Ok(found)
+        })
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        use futures::StreamExt;
+        let weak = self.weak.load(Ordering::SeqCst);
+        let none = self.without_etags.load(Ordering::SeqCst);
+        let shown = Self { weak: weak.into(), without_etags: none.into(), ..Self::default() };
+        self.inner.list(prefix).map(move |meta| meta.map(|meta| shown.meta(meta))).boxed()
+    }
+
+    fn put_opts<'a, 'b, 'c>(
+        &'a self,
+        location: &'b Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Answer<'c, PutResult>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        self.inner.put_opts(location, payload, options)
+    }
+
+    fn put_multipart_opts<'a, 'b, 'c>(
+        &'a self,
+        location: &'b Path,
+        options: PutMultipartOptions,
+    ) -> Answer<'c, Box<dyn MultipartUpload>>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        self.inner.put_multipart_opts(location, options)
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(paths)
+    }
+
+    fn list_with_delimiter<'a, 'b, 'c>(&'a self, prefix: Option<&'b Path>) -> Answer<'c, ListResult>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        self.inner.list_with_delimiter(prefix)
+    }
+
+    fn copy_opts<'a, 'b, 'c, 'd>(
+        &'a self,
+        from: &'b Path,
+        to: &'c Path,
+        options: CopyOptions,
+    ) -> Answer<'d, ()>
+    where
+        'a: 'd,
+        'b: 'd,
+        'c: 'd,
+    {
+        self.inner.copy_opts(from, to, options)
+    }
+}

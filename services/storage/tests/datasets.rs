@@ -1,0 +1,347 @@
+//! Which files a dataset is made of, and whether they belong together.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use std::sync::Arc;
+
+use arrow_array::{
+    Array, DictionaryArray, Int32Array, Int64Array, RecordBatch, StringArray,
+    cast::AsArray,
+    types::{Int32Type, Int64Type},
+};
+use arrow_schema::{DataType, Field, Schema};
+use common::{Fixture, batch, integers, parquet_bytes, read_columns, rows, store::TestStore, strings};
+use forebay_storage::{Error, Location, PartitionValue};
+use parquet::file::properties::WriterProperties;
+
+fn x(batch: &RecordBatch) -> Vec<i32> {
+    batch.column_by_name("x").unwrap().as_primitive::<Int32Type>().values().to_vec()
+}
+
+#[tokio::test]
+async fn a_folder_is_its_parquet_files_in_bytewise_order_of_their_paths() {
+    let fixture = Fixture::new();
+    for (path, value) in
+        [("b.parquet", 3), ("a/z.parquet", 1), ("a.parquet", 0), ("a/é.parquet", 2), ("B.parquet", -1)]
+    {
+        fixture.write(path, &rows([value]));
+    }
+    assert_eq!(x(&fixture.read().await.unwrap()), [-1, 0, 1, 2, 3]);
+}
+
+#[tokio::test]
+async fn hidden_names_and_other_extensions_are_skipped() {
+    let fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1]));
+    for path in
+        ["_a.parquet", ".a.parquet", "_tmp/a.parquet", "x/.git/a.parquet", "x/_y/z/a.parquet", "a.csv"]
+    {
+        fixture.write_bytes(path, b"not Parquet");
+    }
+    assert_eq!(x(&fixture.read().await.unwrap()), [1]);
+}
+
+#[tokio::test]
+async fn a_hidden_name_above_the_root_does_not_matter() {
+    let mut fixture = Fixture::new();
+    fixture.write("_hidden/.too/a.parquet", &rows([1]));
+    let root = fixture.data().join("_hidden/.too");
+    let location = Location::parse(root.to_str().unwrap(), &fixture.config).unwrap();
+    fixture.restart();
+    assert_eq!(fixture.take_at(&location).await.unwrap().rows(), 1);
+}
+
+#[tokio::test]
+async fn a_file_is_read_whatever_its_extension() {
+    let fixture = Fixture::new();
+    fixture.write("a.bin", &rows([1, 2]));
+    let url = format!("file://{}", fixture.data().join("a.bin").display());
+    let location = Location::parse(&url, &fixture.config).unwrap();
+    let snapshot = fixture.take_at(&location).await.unwrap();
+    assert_eq!(snapshot.files()[0].path, "a.bin");
+    let reader = forebay_storage::Reader::new(snapshot, location, &fixture.state, fixture.config.clone());
+    assert_eq!(x(&read_columns(&reader, &[0]).await.unwrap()), [1, 2]);
+}
+
+#[tokio::test]
+async fn a_relative_path_is_understood() {
+    let config = forebay_storage::Config::default();
+    let location = Location::parse("./no/../such/folder", &config).unwrap();
+    assert_eq!(location.url(), "./no/../such/folder");
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_not_found() {
+    let fixture = Fixture::new();
+    let error = fixture.take().await.unwrap_err();
+    assert!(matches!(error, Error::NotFound { .. }), "{error}");
+    assert!(error.to_string().contains("*.parquet"), "{error}");
+
+    let missing = Location::parse(fixture.data().join("missing").to_str().unwrap(), &fixture.config).unwrap();
+    assert!(matches!(fixture.take_at(&missing).await, Err(Error::NotFound { .. })));
+}
+
+#[test]
+fn urls_that_name_no_store_are_invalid() {
+    let config = forebay_storage::Config::default();
+    for url in ["ftp://host/path", "https://host/a.parquet?signature=1", "file://host/path", "s3://"] {
+        let error = Location::parse(url, &config).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{url}: {error}");
+        assert!(error.to_string().contains(url), "{error}");
+    }
+    for url in
+        ["https://host/a.parquet", "http://host:80/a%20b.parquet", "s3://bucket/a/b", "gs://bucket", "/"]
+    {
+        Location::parse(url, &config).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[tokio::test]
+async fn table_formats_are_refused_by_name() {
+    for (path, format) in [("_delta_log/0.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")] {
+        let fixture = Fixture::new();
+        fixture.write("a.parquet", &rows([1]));
+        fixture.write_bytes(path, b"{}");
+        let error = fixture.take().await.unwrap_err();
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+        assert!(error.to_string().contains(format), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_named_metadata_is_no_table_format() {
+    let fixture = Fixture::new();
+    fixture.write("metadata/a.parquet", &rows([1]));
+    assert_eq!(fixture.take().await.unwrap().rows(), 1);
+}
+
+#[tokio::test]
+async fn an_empty_file_is_corrupt() {
+    let fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1]));
+    fixture.write_bytes("b.parquet", b"");
+    let error = fixture.take().await.unwrap_err();
+    assert!(matches!(&error, Error::Corrupt { file, .. } if file.ends_with("data/b.parquet")), "{error}");
+}
+
+#[tokio::test]
+async fn too_many_files_pass_the_limit() {
+    let mut fixture = Fixture::new();
+    fixture.config.max_files = 2;
+    for path in ["a.parquet", "b.parquet", "c.parquet"] {
+        fixture.write(path, &rows([1]));
+    }
+    assert!(matches!(fixture.take().await, Err(Error::Limit { limit: 2, found: 3, .. })));
+}
+
+#[tokio::test]
+async fn a_prefix_of_an_object_store_is_a_folder_and_an_object_a_file() {
+    let fixture = Fixture::new();
+    let file = parquet_bytes(&rows([7]), None);
+    let store = TestStore::with(&[
+        ("d/a.parquet", &file),
+        ("d/b.parquet", &file),
+        ("dx/c.parquet", &file),
+        ("d", b""),
+    ])
+    .await;
+    let at = |prefix: &str| Location::with_store(format!("mem://{prefix}"), Arc::clone(&store) as _, prefix);
+    assert_eq!(fixture.take_at(&at("d")).await.unwrap().files().len(), 2);
+    assert_eq!(fixture.take_at(&at("")).await.unwrap().files().len(), 3);
+    assert_eq!(fixture.take_at(&at("d/b.parquet")).await.unwrap().files().len(), 1);
+}
+
+#[tokio::test]
+async fn folder_names_become_the_last_columns() {
+    let fixture = Fixture::new();
+    let names = ["day=1/city=a%20b", "day=-2/city=caf%C3%A9", "day=10/city=__HIVE_DEFAULT_PARTITION__"];
+    for (value, folders) in names.into_iter().enumerate() {
+        fixture.write(&format!("{folders}/k=no.parquet"), &rows([value as i32, value as i32]));
+    }
+    let snapshot = fixture.take().await.unwrap();
+    assert_eq!(snapshot.partition_columns(), 2);
+    let day = Field::new("day", DataType::Int64, false);
+    assert_eq!((snapshot.schema().field(1), snapshot.schema().field(2).data_type()), (&day, &DataType::Utf8));
+    assert_eq!((snapshot.nulls(0), snapshot.nulls(1), snapshot.nulls(2)), (Some(0), Some(0), Some(2)));
+    assert_eq!(snapshot.column_bytes(0, 1), 16);
+
+    let read = fixture.read().await.unwrap();
+    assert_eq!(x(&read), [1, 1, 0, 0, 2, 2]);
+    assert_eq!(read.column(1).as_primitive::<Int64Type>().values(), &[-2, -2, 1, 1, 10, 10]);
+    let city: Vec<_> = read.column(2).as_string::<i32>().iter().collect();
+    assert_eq!(city, [Some("café"), Some("café"), Some("a b"), Some("a b"), None, None]);
+}
+
+#[tokio::test]
+async fn one_value_that_is_no_integer_makes_the_column_strings() {
+    let fixture = Fixture::new();
+    for folder in ["k=1", "k=x"] {
+        fixture.write(&format!("{folder}/a.parquet"), &rows([1]));
+    }
+    let snapshot = fixture.take().await.unwrap();
+    assert_eq!(snapshot.schema().field(1).data_type(), &DataType::Utf8);
+    assert_eq!(snapshot.files()[0].partitions, [PartitionValue::Utf8("1".into())]);
+}
+
+#[tokio::test]
+async fn partition_columns_alone_need_no_bytes() {
+    let fixture = Fixture::new();
+    fixture.write("k=5/a.parquet", &rows(0..2500));
+    let snapshot = fixture.take().await.unwrap();
+    let reader = fixture.reader(&snapshot);
+    let encoded = reader.fetch(0, &[1]).await.unwrap();
+    assert_eq!(encoded.bytes(), 0);
+    let sizes: Vec<usize> = encoded.decode(1000).map(|batch| batch.unwrap().num_rows()).collect();
+    assert_eq!(sizes, [1000, 1000, 500]);
+    assert_eq!(read_columns(&reader, &[]).await.unwrap().num_rows(), 2500);
+}
+
+#[tokio::test]
+async fn partition_keys_must_agree() {
+    for (first, second) in [("a=1/b=2", "b=2/a=1"), ("a=1", "b=1"), ("a=1", "plain")] {
+        let fixture = Fixture::new();
+        fixture.write(&format!("{first}/a.parquet"), &rows([1]));
+        fixture.write(&format!("{second}/a.parquet"), &rows([1]));
+        let error = fixture.take().await.unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }), "{first} {second}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_partition_key_must_not_clash() {
+    let fixture = Fixture::new();
+    fixture.write("x=1/a.parquet", &rows([1]));
+    assert!(matches!(fixture.take().await, Err(Error::Unsupported { .. })));
+    let fixture = Fixture::new();
+    fixture.write("k=1/k=2/a.parquet", &rows([1]));
+    assert!(matches!(fixture.take().await, Err(Error::Unsupported { .. })));
+}
+
+#[tokio::test]
+async fn files_may_differ_in_order_nullability_and_metadata() {
+    let fixture = Fixture::new();
+    let field = |name, data_type, nullable| Field::new(name, data_type, nullable);
+    let first = Schema::new(vec![field("x", DataType::Int32, false), field("s", DataType::Utf8, false)]);
+    let columns = vec![integers([1]), strings(["one"])];
+    fixture.write("a.parquet", &RecordBatch::try_new(Arc::new(first), columns).unwrap());
+
+    let keys = Int32Array::from(vec![Some(0), None]);
+    let dictionary = DictionaryArray::new(keys, Arc::new(StringArray::from(vec!["two"])));
+    let kind = dictionary.data_type().clone();
+    let metadata = [("owner".to_owned(), "me".to_owned())].into();
+    let second =
+        Schema::new_with_metadata(vec![field("s", kind, true), field("x", DataType::Int32, true)], metadata);
+    let columns = vec![Arc::new(dictionary) as _, integers([2, 3])];
+    fixture.write("b.parquet", &RecordBatch::try_new(Arc::new(second), columns).unwrap());
+
+    let read = fixture.read().await.unwrap();
+    assert_eq!(x(&read), [1, 2, 3]);
+    let names: Vec<_> = read.column(1).as_string::<i32>().iter().collect();
+    assert_eq!(names, [Some("one"), Some("two"), None]);
+    assert!(read.schema().field(0).is_nullable() && read.schema().field(1).is_nullable());
+    assert!(read.schema().metadata().is_empty());
+}
+
+#[tokio::test]
+async fn nested_fields_may_differ_in_nullability_and_item_names() {
+    use arrow_array::{ListArray, StructArray};
+    use arrow_buffer::OffsetBuffer;
+    let fixture = Fixture::new();
+    for (path, item, nullable) in [("a.parquet", "item", false), ("b.parquet", "element", true)] {
+        let inner = Field::new("v", DataType::Int32, nullable);
+        let structs = StructArray::new(vec![inner].into(), vec![integers([1, 2, 3])], None);
+        let item = Arc::new(Field::new(item, structs.data_type().clone(), nullable));
+        let list = ListArray::new(item, OffsetBuffer::from_lengths([2, 1]), Arc::new(structs), None);
+        fixture.write(path, &batch([("l", Arc::new(list) as _)]));
+    }
+    let read = fixture.read().await.unwrap();
+    assert_eq!(read.num_rows(), 4);
+    let list = read.column(0).as_list::<i32>();
+    let values = list.values().as_struct().column(0).as_primitive::<Int32Type>().values();
+    assert_eq!(values, &[1, 2, 3, 1, 2, 3]);
+}
+
+#[tokio::test]
+async fn files_must_agree_on_names_and_types() {
+    let other: [(&str, RecordBatch); 3] = [
+        ("Int64", batch([("x", Arc::new(Int64Array::from(vec![1])) as _)])),
+        ("absent", batch([("y", integers([1]))])),
+        ("absent", batch([("x", integers([1])), ("extra", integers([1]))])),
+    ];
+    for (expected, second) in other {
+        let fixture = Fixture::new();
+        fixture.write("a.parquet", &rows([1]));
+        fixture.write("b.parquet", &second);
+        let error = fixture.take().await.unwrap_err();
+        let Error::Mismatch { first, second, expected: a, found: b, .. } = &error else { panic!("{error}") };
+        assert!(first.ends_with("a.parquet") && second.ends_with("b.parquet"), "{error}");
+        assert!(a == expected || b == expected, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn small_row_groups_are_joined_within_a_file_and_large_ones_stand_alone() {
+    let fixture = Fixture::new();
+    let groups = |rows| Some(WriterProperties::builder().set_max_row_group_row_count(Some(rows)).build());
+    fixture.write_bytes("a.parquet", &parquet_bytes(&rows(0..20_000), groups(3000)));
+    fixture.write_bytes("b.parquet", &parquet_bytes(&rows(20_000..60_000), groups(20_000)));
+    fixture.write_bytes("c.parquet", &parquet_bytes(&rows([]), None));
+    fixture.write_bytes("d.parquet", &parquet_bytes(&rows(60_000..60_010), None));
+
+    let snapshot = fixture.take().await.unwrap();
+    let blocks: Vec<_> = snapshot.blocks().iter().map(|b| (b.file, b.row_groups.clone(), b.rows)).collect();
+    let expected = [(0, 0..5, 15_000), (0, 5..7, 5000), (1, 0..1, 20_000), (1, 1..2, 20_000), (3, 0..1, 10)];
+    assert_eq!(blocks, expected);
+    let firsts: Vec<_> = snapshot.blocks().iter().map(|block| block.first_row).collect();
+    assert_eq!(firsts, [0, 15_000, 20_000, 40_000, 60_000]);
+    assert_eq!(x(&fixture.read().await.unwrap()), (0..60_010).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn columns_come_in_the_order_asked_for() {
+    let fixture = Fixture::new();
+    let columns = [("x", integers([1])), ("y", integers([2])), ("z", strings(["3"]))];
+    fixture.write("k=4/a.parquet", &batch(columns));
+    let snapshot = fixture.take().await.unwrap();
+    let read = read_columns(&fixture.reader(&snapshot), &[3, 2, 0]).await.unwrap();
+    let names: Vec<_> = read.schema().fields().iter().map(|field| field.name().clone()).collect();
+    assert_eq!(names, ["k", "z", "x"]);
+    assert_eq!(x(&read), [1]);
+    assert_eq!(read.column(1).as_string::<i32>().value(0), "3");
+}
+
+#[tokio::test]
+async fn footers_tell_sizes_and_nulls() {
+    let fixture = Fixture::new();
+    let sparse = Int32Array::from(vec![Some(1), None, None, Some(4)]);
+    let words = strings(["a", "bb", "ccc", "dddd"]);
+    fixture.write("a.parquet", &batch([("i", Arc::new(sparse) as _), ("s", words)]));
+    let snapshot = fixture.take().await.unwrap();
+    assert_eq!((snapshot.nulls(0), snapshot.nulls(1)), (Some(2), Some(0)));
+    // Values, and a byte of validity.
+    assert_eq!(snapshot.column_bytes(0, 0), 4 * 4 + 1);
+    // Offsets, characters and a byte of validity.
+    assert_eq!(snapshot.column_bytes(0, 1), 5 * 4 + 10 + 1);
+    assert!(snapshot.uncompressed_bytes() > 0);
+    assert_eq!(snapshot.uncompressed_bytes(), snapshot.block_bytes(0));
+
+    let silent = parquet::file::properties::EnabledStatistics::None;
+    let silent = WriterProperties::builder().set_statistics_enabled(silent).build();
+    fixture.write_bytes("a.parquet", &parquet_bytes(&rows([1]), Some(silent)));
+    assert_eq!(fixture.take().await.unwrap().nulls(0), None);
+}
+
+#[tokio::test]
+async fn progress_counts_every_file() {
+    let fixture = Fixture::new();
+    for file in 0..10 {
+        fixture.write(&format!("{file}.parquet"), &rows([file]));
+    }
+    let seen = std::sync::Mutex::new(Vec::new());
+    let note = |done, total| seen.lock().unwrap().push((done, total));
+    let location = fixture.location();
+    forebay_storage::take_snapshot("test", &location, &fixture.state, &fixture.config, note).await.unwrap();
+    assert_eq!(*seen.lock().unwrap(), (1..=10).map(|done| (done, 10)).collect::<Vec<_>>());
+}

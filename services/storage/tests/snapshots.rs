@@ -1,0 +1,323 @@
+//! Snapshots are pinned: they outlive restarts, and a file that changed is never read as if it had not.
+
+#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod common;
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, SystemTime},
+};
+
+use arrow_array::{Array, cast::AsArray, types::Int32Type};
+use common::{Fixture, http, parquet_bytes, read_all, rows, store::TestStore};
+use forebay_storage::{Error, Location, Reader, Snapshot, load_snapshot};
+
+struct Remote {
+    fixture: Fixture,
+    store: Arc<TestStore>,
+    location: Location,
+}
+
+impl Remote {
+    async fn new() -> Self {
+        let store = TestStore::with(&[("d/a.parquet", &parquet_bytes(&rows([1, 2]), None))]).await;
+        let location = Location::with_store("mem://d", Arc::clone(&store) as _, "d");
+        Self { fixture: Fixture::new(), store, location }
+    }
+
+    async fn take(&self) -> Arc<Snapshot> {
+        self.fixture.take_at(&self.location).await.unwrap()
+    }
+
+    fn reader(&self, snapshot: &Arc<Snapshot>) -> Reader {
+        let config = self.fixture.config.clone();
+        Reader::new(Arc::clone(snapshot), self.location.clone(), &self.fixture.state, config)
+    }
+}
+
+#[tokio::test]
+async fn the_same_files_give_the_same_id_and_others_another() {
+    let fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1]));
+    let first = fixture.take().await.unwrap();
+    assert_eq!(first.id().len(), 32);
+    assert_eq!(fixture.take().await.unwrap().id(), first.id());
+
+    fixture.write("b.parquet", &rows([2]));
+    let grown = fixture.take().await.unwrap();
+    assert_ne!(grown.id(), first.id());
+
+    std::fs::remove_file(fixture.data().join("b.parquet")).unwrap();
+    assert_eq!(fixture.take().await.unwrap().id(), first.id());
+    touch(&fixture, "a.parquet");
+    assert_ne!(fixture.take().await.unwrap().id(), first.id());
+}
+
+fn touch(fixture: &Fixture, path: &str) {
+    let file = std::fs::File::options().write(true).open(fixture.data().join(path)).unwrap();
+    file.set_modified(SystemTime::now() + Duration::from_secs(1)).unwrap();
+}
+
+#[tokio::test]
+async fn a_ticket_outlives_a_restart_and_a_dataset_that_has_grown() {
+    let mut fixture = Fixture::new();
+    fixture.write("k=1/a.parquet", &rows([1, 2]));
+    let taken = fixture.take().await.unwrap();
+    fixture.write("k=2/b.parquet", &rows([3]));
+    fixture.restart();
+
+    let loaded = load_snapshot("test", taken.id(), &fixture.state).await.unwrap();
+    assert_eq!(loaded.id(), taken.id());
+    assert_eq!(loaded.schema(), taken.schema());
+    assert_eq!(loaded.files(), taken.files());
+    assert_eq!(loaded.blocks(), taken.blocks());
+    assert_eq!(loaded.nulls(0), taken.nulls(0));
+    assert_eq!(loaded.uncompressed_bytes(), taken.uncompressed_bytes());
+    assert_eq!(read_all(&fixture.reader(&Arc::new(loaded))).await.unwrap().num_rows(), 2);
+}
+
+#[tokio::test]
+async fn unknown_ids_are_told_apart_from_damage() {
+    let fixture = Fixture::new();
+    for id in ["0123456789abcdef0123456789abcdef", "../../etc/passwd", "", "0123456789ABCDEF0123456789ABCDEF"]
+    {
+        let error = load_snapshot("test", id, &fixture.state).await.unwrap_err();
+        assert!(matches!(&error, Error::UnknownSnapshot { dataset, .. } if dataset == "test"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_manifest_is_an_error_for_its_ticket_and_made_again_from_the_files() {
+    let fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1]));
+    let snapshot = fixture.take().await.unwrap();
+    let path = fixture.manifests().join(format!("{}.manifest", snapshot.id()));
+    let sound = std::fs::read(&path).unwrap();
+
+    let mut flipped = sound.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let future = String::from_utf8(sound.clone()).unwrap().replacen("manifest 1 ", "manifest 2 ", 1);
+    for damaged in [&flipped[..], &sound[..sound.len() / 2], b"", b"{}", future.as_bytes()] {
+        std::fs::write(&path, damaged).unwrap();
+        let error = load_snapshot("test", snapshot.id(), &fixture.state).await.unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+
+        assert_eq!(fixture.take().await.unwrap().id(), snapshot.id());
+        assert_eq!(std::fs::read(&path).unwrap(), sound);
+    }
+}
+
+#[tokio::test]
+async fn a_manifest_under_another_id_is_damage() {
+    let fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1]));
+    let snapshot = fixture.take().await.unwrap();
+    let other = "0123456789abcdef0123456789abcdef";
+    let path = |id| fixture.manifests().join(format!("{id}.manifest"));
+    std::fs::copy(path(snapshot.id()), path(other)).unwrap();
+    assert!(matches!(load_snapshot("test", other, &fixture.state).await, Err(Error::Corrupt { .. })));
+}
+
+#[tokio::test]
+async fn a_known_list_of_files_is_pinned_without_reading_them() {
+    let mut remote = Remote::new().await;
+    remote.take().await;
+    remote.fixture.restart();
+    let before = remote.store.reads();
+    remote.take().await;
+    // The look whether the location itself is an object.
+    assert_eq!(remote.store.reads() - before, 1);
+}
+
+#[tokio::test]
+async fn footers_that_were_read_before_are_taken_from_disk() {
+    let mut remote = Remote::new().await;
+    let snapshot = remote.take().await;
+    for file in std::fs::read_dir(remote.fixture.manifests()).unwrap() {
+        std::fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    remote.fixture.restart();
+    let before = remote.store.reads();
+    assert_eq!(remote.take().await.id(), snapshot.id());
+    assert_eq!(remote.store.reads() - before, 1);
+
+    let before = remote.store.reads();
+    read_all(&remote.reader(&snapshot)).await.unwrap();
+    assert_eq!(remote.store.reads() - before, 1, "one joined read of both columns");
+}
+
+#[tokio::test]
+async fn damaged_footers_on_disk_are_deleted_and_made_again() {
+    let mut fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1]));
+    let snapshot = fixture.take().await.unwrap();
+    let footers = fixture.directory.path().join("footers");
+    let folder = std::fs::read_dir(&footers).unwrap().next().unwrap().unwrap().path();
+    let path = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    let sound = std::fs::read(&path).unwrap();
+    for damaged in [&sound[..sound.len() - 1], b"", b"foreign"] {
+        std::fs::write(&path, damaged).unwrap();
+        fixture.restart();
+        assert_eq!(read_all(&fixture.reader(&snapshot)).await.unwrap().num_rows(), 1);
+        assert_eq!(std::fs::read(&path).unwrap(), sound);
+    }
+}
+
+#[tokio::test]
+async fn without_a_disk_for_footers_everything_still_works() {
+    let mut fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1]));
+    // A file where the folder should be: nothing can be written below it.
+    std::fs::write(fixture.directory.path().join("footers"), b"").unwrap();
+    fixture.restart();
+    assert_eq!(fixture.read().await.unwrap().num_rows(), 1);
+}
+
+#[tokio::test]
+async fn without_memory_for_footers_everything_still_works() {
+    let mut fixture = Fixture::new();
+    fixture.config.footer_memory_bytes = 0;
+    fixture.restart();
+    for name in 0..5 {
+        fixture.write(&format!("{name}.parquet"), &rows([name]));
+    }
+    assert_eq!(fixture.read().await.unwrap().num_rows(), 5);
+}
+
+#[tokio::test]
+async fn readers_of_one_file_share_one_read_of_its_footer() {
+    let mut remote = Remote::new().await;
+    let snapshot = remote.take().await;
+    std::fs::remove_dir_all(remote.fixture.directory.path().join("footers")).unwrap();
+    remote.fixture.restart();
+    let reader = remote.reader(&snapshot);
+    let before = remote.store.reads();
+    let fetches = (0..20).map(|_| reader.fetch(0, &[0]));
+    futures::future::try_join_all(fetches).await.unwrap();
+    assert_eq!(remote.store.reads() - before, 21);
+}
+
+fn is_changed(outcome: Result<impl Sized, Error>) -> bool {
+    matches!(outcome, Err(Error::Changed { file, .. }) if file.ends_with("/a.parquet"))
+}
+
+#[tokio::test]
+async fn a_local_file_that_was_rewritten_touched_or_deleted_has_changed() {
+    let fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1, 2]));
+    let snapshot = fixture.take().await.unwrap();
+    let reader = fixture.reader(&snapshot);
+
+    touch(&fixture, "a.parquet");
+    assert!(is_changed(read_all(&reader).await));
+    fixture.write("a.parquet", &rows(0..1000));
+    assert!(is_changed(read_all(&reader).await));
+    std::fs::remove_file(fixture.data().join("a.parquet")).unwrap();
+    assert!(is_changed(read_all(&reader).await));
+}
+
+#[tokio::test]
+async fn a_file_that_shrank_has_changed() {
+    let fixture = Fixture::new();
+    fixture.write("a.parquet", &rows((0..100_000).map(|row: i32| row.wrapping_mul(0x9e37_79b1_u32 as i32))));
+    let snapshot = fixture.take().await.unwrap();
+    let last = snapshot.files()[0].size() - 1;
+    // Shorter than the footer's offset, and, once the footer is known, than the first page's.
+    for length in [last, 10_000, 1, 0] {
+        let file = std::fs::File::options().write(true).open(fixture.data().join("a.parquet")).unwrap();
+        file.set_len(length).unwrap();
+        assert!(is_changed(read_all(&fixture.reader(&snapshot)).await), "{length}");
+    }
+}
+
+#[tokio::test]
+async fn a_remote_file_that_was_replaced_or_deleted_has_changed() {
+    let remote = Remote::new().await;
+    let snapshot = remote.take().await;
+    let reader = remote.reader(&snapshot);
+    // The same bytes, written again: another ETag.
+    remote.store.write("d/a.parquet", &parquet_bytes(&rows([1, 2]), None)).await;
+    assert!(is_changed(read_all(&reader).await));
+
+    let current = remote.take().await;
+    assert_ne!(current.id(), snapshot.id());
+    assert_eq!(read_all(&remote.reader(&current)).await.unwrap().num_rows(), 2);
+
+    use object_store::ObjectStoreExt;
+    remote.store.inner.delete(&"d/a.parquet".into()).await.unwrap();
+    assert!(is_changed(read_all(&remote.reader(&current)).await));
+}
+
+#[tokio::test]
+async fn a_file_with_a_weak_etag_or_none_is_still_pinned() {
+    for none in [false, true] {
+        let remote = Remote::new().await;
+        remote.store.weak.store(true, Ordering::SeqCst);
+        remote.store.without_etags.store(none, Ordering::SeqCst);
+        let snapshot = remote.take().await;
+        let reader = remote.reader(&snapshot);
+        assert_eq!(read_all(&reader).await.unwrap().num_rows(), 2);
+        remote.store.write("d/a.parquet", &parquet_bytes(&rows(0..1000), None)).await;
+        assert!(is_changed(read_all(&reader).await));
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_down_is_unavailable_and_recovers() {
+    let remote = Remote::new().await;
+    let snapshot = remote.take().await;
+    let reader = remote.reader(&snapshot);
+    remote.store.down.store(true, Ordering::SeqCst);
+    let error = read_all(&reader).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("the store is down"), "{error}");
+    assert!(matches!(remote.fixture.take_at(&remote.location).await, Err(Error::Unavailable { .. })));
+    remote.store.down.store(false, Ordering::SeqCst);
+    assert_eq!(read_all(&reader).await.unwrap().num_rows(), 2);
+}
+
+#[tokio::test]
+async fn long_chunks_are_read_in_parts() {
+    let mut remote = Remote::new().await;
+    remote.store.write("d/a.parquet", &parquet_bytes(&rows(0..10_000), None)).await;
+    remote.fixture.config.max_request_bytes = 1000;
+    let snapshot = remote.take().await;
+    let before = remote.store.reads();
+    let read = read_all(&remote.reader(&snapshot)).await.unwrap();
+    assert!(remote.store.reads() - before > 10);
+    assert_eq!(read.column(0).as_primitive::<Int32Type>().values(), &(0..10_000).collect::<Vec<_>>()[..]);
+}
+
+#[tokio::test]
+async fn a_fetch_can_be_dropped_at_any_time() {
+    let remote = Remote::new().await;
+    let snapshot = remote.take().await;
+    let reader = remote.reader(&snapshot);
+    for polls in 0..5 {
+        let mut fetch = Box::pin(reader.fetch(0, &[0]));
+        for _ in 0..polls {
+            if futures::poll!(&mut fetch).is_ready() {
+                break;
+            }
+        }
+    }
+    assert_eq!(read_all(&reader).await.unwrap().num_rows(), 2);
+}
+
+#[tokio::test]
+async fn a_file_is_read_over_http() {
+    let fixture = Fixture::new();
+    let server = http::serve(parquet_bytes(&rows(0..100), None)).await;
+    let location = Location::parse(&server.url("data%20set.parquet"), &fixture.config).unwrap();
+    let snapshot = fixture.take_at(&location).await.unwrap();
+    assert_eq!(snapshot.files()[0].path, "data set.parquet");
+    let reader = Reader::new(snapshot, location, &fixture.state, fixture.config.clone());
+    assert_eq!(read_all(&reader).await.unwrap().column(0).len(), 100);
+
+    server.replace(parquet_bytes(&rows(0..101), None));
+    assert!(matches!(read_all(&reader).await, Err(Error::Changed { .. })));
+
+    let missing = Location::parse(&server.url("missing"), &fixture.config).unwrap();
+    assert!(matches!(fixture.take_at(&missing).await, Err(Error::NotFound { .. })));
+}
