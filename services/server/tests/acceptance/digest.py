@@ -1,0 +1,197 @@
+"""Compares streams of rows, whole or as a multiset, without keeping them.
+
+`Digest` is a function of the values alone: not of how the stream is cut into batches, of offsets,
+of what lies under a null, or of the name and layout (view, dictionary) of a type. `row_hashes`
+gives every row one number, so that sorted arrays of them compare multisets of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+NULL_HASH = np.uint64(0x9E3779B97F4A7C15)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type as which a column of type `kind` is delivered: dictionaries as values, views as utf8."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    return kind
+
+
+def plain(array: pa.Array) -> pa.Array:
+    if isinstance(array, pa.DictionaryArray):
+        return plain(array.dictionary_decode())
+    wanted = plain_type(array.type)
+    return array if wanted == array.type else array.cast(wanted)
+
+
+def plain_table(table: pa.Table) -> pa.Table:
+    columns = [
+        pa.chunked_array([plain(chunk) for chunk in column.chunks], plain_type(column.type)) for column in table.columns
+    ]
+    return pa.table(columns, table.column_names)
+
+
+class Digest:
+    """Per column and nested node: a stream of validity bytes, one of lengths, one of values."""
+
+    def __init__(self) -> None:
+        self._streams: dict[tuple[str, str], xxhash.xxh3_128] = {}
+        self.rows = 0
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        self.rows += batch.num_rows
+        for index, column in enumerate(batch.columns):
+            self._node(f"{index}", plain(column))
+
+    def hexdigest(self) -> str:
+        whole = xxhash.xxh3_128(self.rows.to_bytes(8, "little"))
+        for (path, stream), hashed in sorted(self._streams.items()):
+            whole.update(f"{path}/{stream}=".encode() + hashed.digest())
+        return whole.hexdigest()
+
+    def _feed(self, path: str, stream: str, values: np.ndarray) -> None:
+        hashed = self._streams.setdefault((path, stream), xxhash.xxh3_128())
+        hashed.update(np.ascontiguousarray(values).view(np.uint8).data)
+
+    def _node(self, path: str, array: pa.Array) -> None:
+        self._feed(path, "validity", valid_mask(array))
+        kind = array.type
+        if pa.types.is_null(kind):
+            return
+        if pa.types.is_struct(kind):
+            for index, child in enumerate(array.flatten()):
+                self._node(f"{path}.{index}", plain(child))
+        elif is_list(kind):
+            lengths = pc.fill_null(pc.list_value_length(as_list(array)), 0)
+            self._feed(path, "lengths", lengths.to_numpy(zero_copy_only=False).astype("<u8"))
+            self._node(f"{path}[]", plain(as_list(array).flatten()))
+        elif is_variable_width(kind):
+            lengths = pc.fill_null(pc.binary_length(array), 0)
+            self._feed(path, "lengths", lengths.to_numpy(zero_copy_only=False).astype("<u8"))
+            self._feed(path, "values", joined_bytes(array.drop_null()))
+        else:
+            self._feed(path, "values", fixed_width_values(array))
+
+
+def digest_of(batches: Iterable[pa.RecordBatch]) -> str:
+    digest = Digest()
+    for batch in batches:
+        digest.update(batch)
+    return digest.hexdigest()
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_map(kind)
+    )
+
+
+def is_variable_width(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+    )
+
+
+def as_list(array: pa.Array) -> pa.Array:
+    """A map as the list of key and value pairs that it is."""
+    if not pa.types.is_map(array.type):
+        return array
+    entries = pa.struct([array.type.key_field, array.type.item_field])
+    return array.cast(pa.list_(pa.field("entries", entries, nullable=False)))
+
+
+def valid_mask(array: pa.Array) -> np.ndarray:
+    if array.null_count == 0:
+        return np.ones(len(array), np.uint8)
+    return array.is_valid().to_numpy(zero_copy_only=False).astype(np.uint8)
+
+
+def joined_bytes(array: pa.Array) -> np.ndarray:
+    """The bytes of a variable-width array without nulls, one value after the other."""
+    if len(array) == 0:
+        return np.empty(0, np.uint8)
+    is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64 if is_large else np.int32)[array.offset : array.offset + len(array) + 1]
+    values = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return values[bounds[0] : bounds[-1]]
+
+
+def fixed_width_values(array: pa.Array) -> np.ndarray:
+    """Little-endian values as `[rows, width]` bytes, zero under nulls; a bool is one byte."""
+    if pa.types.is_boolean(array.type):
+        return pc.fill_null(array, False).to_numpy(zero_copy_only=False).astype(np.uint8).reshape(-1, 1)
+    width = array.type.bit_width // 8
+    if len(array) == 0 or width == 0:
+        return np.empty((len(array), width), np.uint8)
+    raw = np.frombuffer(array.buffers()[1], np.uint8)
+    values = raw[array.offset * width : (array.offset + len(array)) * width].reshape(len(array), width)
+    if array.null_count == 0:
+        return values
+    return values * valid_mask(array)[:, None]
+
+
+def row_hashes(table: pa.Table | pa.RecordBatch) -> np.ndarray:
+    """One 64-bit number a row, over all its columns in order."""
+    rows = np.zeros(table.num_rows, np.uint64)
+    for name in table.column_names:
+        column = table.column(name)
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        hashed = [_value_hashes(plain(chunk)) for chunk in chunks if len(chunk)]
+        values = np.concatenate(hashed) if hashed else np.empty(0, np.uint64)
+        rows = _mix(rows * np.uint64(0x100000001B3) + values)
+    return rows
+
+
+def sorted_row_hashes(batches: Iterable[pa.RecordBatch]) -> np.ndarray:
+    hashes = [row_hashes(batch) for batch in batches]
+    return np.sort(np.concatenate(hashes)) if hashes else np.empty(0, np.uint64)
+
+
+def _value_hashes(array: pa.Array) -> np.ndarray:
+    if pa.types.is_primitive(array.type):
+        values = fixed_width_values(array)
+        words = np.zeros(len(array), np.uint64)
+        for place in range(values.shape[1]):
+            words |= values[:, place].astype(np.uint64) << np.uint64(8 * place)
+        hashes = _mix(words)
+    elif is_variable_width(array.type):
+        encoded = array.dictionary_encode()
+        texts = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+        of_text = np.fromiter((xxhash.xxh3_64_intdigest(text) for text in texts), np.uint64, len(texts))
+        indices = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
+        hashes = of_text[indices] if len(texts) else np.zeros(len(array), np.uint64)
+    else:
+        return np.fromiter(_hashes_by_text(array), np.uint64, len(array))
+    hashes[valid_mask(array) == 0] = NULL_HASH
+    return hashes
+
+
+def _hashes_by_text(array: pa.Array) -> Iterator[int]:
+    """For decimals and nested types: slow, general."""
+    for value in array:
+        yield xxhash.xxh3_64_intdigest(repr(value.as_py()).encode())
+
+
+def _mix(words: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

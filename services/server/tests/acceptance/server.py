@@ -1,0 +1,184 @@
+"""Starts, watches and ends `forebay serve` processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Mapping
+
+ROOT = Path(__file__).resolve().parents[4]
+START_TIMEOUT_S = 60
+EXIT_TIMEOUT_S = 45
+LOG_TAIL_LINES = 60
+
+
+class StartError(Exception):
+    """The server ended, or said nothing, before it was ready; carries its exit status and log."""
+
+    def __init__(self, reason: str, exit_status: int | None, log: str) -> None:
+        super().__init__(f"{reason} (exit status {exit_status})\n{log}")
+        self.exit_status = exit_status
+        self.log = log
+
+
+def binary() -> Path:
+    path = Path(os.environ.get("FOREBAY_BIN", ROOT / "target" / "release" / "forebay"))
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} is not there: run `cargo build --release`, or set FOREBAY_BIN")
+    return path
+
+
+def forebay(
+    *arguments: str | Path, env: Mapping[str, str] | None = None, timeout: float = 120
+) -> subprocess.CompletedProcess:
+    """Runs a `forebay` command to its end, without a standard input."""
+    return subprocess.run(
+        [str(binary()), *map(str, arguments)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={**os.environ, **(env or {})},
+    )
+
+
+@dataclass
+class Server:
+    """One running server. Ports are its own choice, read from the line it prints when it accepts."""
+
+    process: subprocess.Popen
+    cache_dir: Path
+    log_path: Path
+    grpc: str = ""
+    http: str = ""
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def location(self) -> str:
+        return f"grpc://{self.grpc}"
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def log_tail(self) -> str:
+        return "\n".join(self.log().splitlines()[-LOG_TAIL_LINES:])
+
+    def is_running(self) -> bool:
+        return self.process.poll() is None
+
+    def http_get(self, path: str, timeout: float = 10) -> tuple[int, str]:
+        """Status and body; a refused connection is status 0."""
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(errors="replace")
+        except OSError:
+            return 0, ""
+
+    def memory_bytes(self, entry: str = "VmRSS") -> int:
+        """Resident memory now; `VmHWM` is the most it ever was."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{entry}:"):
+                return int(line.split()[1]) * 1024
+        raise LookupError(f"no {entry} for process {self.pid}")
+
+    def forget_peak_memory(self) -> None:
+        """`VmHWM` counts from now on."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def terminate(self) -> None:
+        """Sends SIGTERM and returns at once."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float = EXIT_TIMEOUT_S) -> int:
+        return self.process.wait(timeout)
+
+    def stop(self) -> int:
+        self.terminate()
+        return self.wait()
+
+    def kill(self) -> None:
+        """SIGKILL: no chance to finish anything."""
+        self.process.kill()
+        self.process.wait()
+
+    def await_ready(self, ready_file: Path) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if not self.is_running():
+                raise StartError("the server ended before it was ready", self.process.returncode, self.log())
+            if not self.grpc:
+                first, newline, _ = ready_file.read_text().partition("\n")
+                if newline:
+                    ready = json.loads(first)
+                    self.grpc, self.http = ready["grpc"], ready["http"]
+                    assert ready["pid"] == self.pid
+            elif self.http_get("/readyz")[0] == 200:
+                return
+            time.sleep(0.01)
+        raise StartError(f"not ready within {START_TIMEOUT_S} s", None, self.log())
+
+
+@dataclass
+class Pool:
+    """Servers that live as long as a fixture. What is still running when it closes is killed."""
+
+    folder: Path
+    servers: list[Server] = field(default_factory=list)
+
+    def start(
+        self,
+        datasets: Mapping[str, str | Path],
+        *,
+        cache_dir: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        **flags: object,
+    ) -> Server:
+        """`flags` are spelled with underscores: `cpu_threads=1` is `--cpu-threads 1`."""
+        number = len(self.servers)
+        cache_dir = cache_dir or self.folder / f"cache-{number}"
+        ready_file, log_path = self.folder / f"ready-{number}.json", self.folder / f"server-{number}.log"
+        command = [
+            str(binary()),
+            "serve",
+            "--cache-dir",
+            str(cache_dir),
+            "--grpc",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+        ]
+        for name, url in datasets.items():
+            command += ["--dataset", f"{name}={url}"]
+        for name, value in flags.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        with ready_file.open("w") as ready, log_path.open("w") as log:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=ready, stderr=log, env={**os.environ, **(env or {})}
+            )
+        server = Server(process, cache_dir, log_path)
+        self.servers.append(server)
+        RUNNING.append(server)
+        server.await_ready(ready_file)
+        return server
+
+    def close(self) -> None:
+        for server in self.servers:
+            if server.is_running():
+                server.kill()
+            RUNNING.remove(server)
+
+
+# Every server of every open pool, for the log shown beside a failed test.
+RUNNING: list[Server] = []

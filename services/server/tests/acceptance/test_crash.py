@@ -1,0 +1,55 @@
+"""The server dies without warning; the trainer goes on at its own step count."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from client import FAILURES, Client, Plan, status_of
+from conftest import GROUP_ROWS
+from digest import digest_of
+from server import Pool
+
+KILLS = 20
+EPOCHS = 6
+REQUEST = {
+    "dataset": "small-groups",
+    "batch_size": 8192,
+    "seed": 3,
+    "shuffle": {"window_rows": 8 * GROUP_ROWS},
+}
+
+
+def test_killed_at_20_points_the_sequence_is_the_undisturbed_one(
+    pool: Pool, small_groups: Path, tmp_path: Path, flights_client: Client
+) -> None:
+    plan = flights_client.plan(**REQUEST)
+    expected = [digest_of([batch.data]) for batch in flights_client.batches(**REQUEST, epochs=EPOCHS)]
+    assert len(expected) == EPOCHS * plan.steps
+
+    received: list[str] = []
+    chance = random.Random(20)
+    for _ in range(KILLS):
+        server = pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache")
+        with Client(server.location) as client:
+            kill_after = len(received) + chance.randrange(1, 60)
+            try:
+                for batch in client.batches(**resume(plan, len(received))):
+                    received.append(digest_of([batch.data]))
+                    if len(received) == kill_after:
+                        server.kill()  # what is on its way still arrives, and counts
+            except FAILURES as error:
+                assert status_of(error) in {"UNAVAILABLE", "INTERNAL", "CANCELLED"}, error
+            else:
+                raise AssertionError(f"a killed server ended its stream with OK after {len(received)} batches")
+
+    server = pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache")
+    with Client(server.location) as client:
+        received += [digest_of([batch.data]) for batch in client.batches(**resume(plan, len(received)))]
+    assert received == expected
+
+
+def resume(plan: Plan, done: int) -> dict:
+    """The request of a trainer that remembers its snapshot and how many steps it has done."""
+    epoch, step = divmod(done, plan.steps)
+    return {**REQUEST, "snapshot": plan.snapshot, "epoch": epoch, "epochs": EPOCHS - epoch, "start_step": step}

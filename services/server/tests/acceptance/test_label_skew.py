@@ -1,0 +1,92 @@
+"""What a window costs in quality, on data sorted by label: the worst case."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from client import Client
+from conftest import GROUP_ROWS
+from server import Pool
+
+BLOCKS = 64
+ROWS = BLOCKS * GROUP_ROWS
+POSITIVE_SHARE = 0.3
+BATCH_ROWS = 4096
+WINDOWS = 8
+EPOCHS = 25
+
+
+@pytest.fixture(scope="module")
+def labels() -> np.ndarray:
+    return (np.arange(ROWS) >= (1 - POSITIVE_SHARE) * ROWS).astype(np.int8)
+
+
+@pytest.fixture(scope="module")
+def client(module_pool: Pool, labels: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """All negatives, then all positives, in 64 blocks."""
+    path = tmp_path_factory.mktemp("sorted") / "sorted.parquet"
+    pq.write_table(pa.table({"label": labels}), path, row_group_size=GROUP_ROWS)
+    server = module_pool.start({"sorted": path})
+    with Client(server.location) as opened:
+        yield opened
+
+
+def batch_means(client: Client, batch_rows: int, **request: Any) -> np.ndarray:
+    batches = client.batches(dataset="sorted", batch_size=batch_rows, **request)
+    return np.array([batch.data.column("label").to_numpy().mean() for batch in batches])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("shuffle", [{"shuffle": {"global": {}}}, {}], ids=["global", "default"])
+def test_where_one_window_holds_all_batch_label_means_are_those_of_a_fair_draw(
+    client: Client, labels: np.ndarray, shuffle: dict, seed: int
+) -> None:
+    share = labels.mean()
+    means = batch_means(client, BATCH_ROWS, seed=seed, **shuffle)
+    assert len(means) == ROWS // BATCH_ROWS
+    # Drawn without replacement: binomial, less the finite population's share.
+    deviation = np.sqrt(share * (1 - share) / BATCH_ROWS * (ROWS - BATCH_ROWS) / (ROWS - 1))
+    scores = (means - share) / deviation
+    assert np.abs(scores).max() < 5
+    chi_squared, degrees = (scores**2).sum(), len(scores) - 1
+    assert abs(chi_squared - degrees) < 5 * np.sqrt(2 * degrees)
+
+
+def test_over_8_windows_means_vary_like_a_sample_of_blocks(
+    client: Client, labels: np.ndarray, record_property: Callable[[str, object], None]
+) -> None:
+    window_rows = ROWS // WINDOWS
+    request = {"shuffle": {"window_rows": window_rows}, "epochs": EPOCHS}
+    summary = client.plan(dataset="sorted", batch_size=window_rows, **request).summary
+    assert int(summary["blocks_per_window"]) == BLOCKS // WINDOWS
+
+    means = batch_means(client, window_rows, **request)
+    assert len(means) == EPOCHS * WINDOWS
+    measured = ((means - labels.mean()) ** 2).mean()
+
+    block_means = labels.reshape(BLOCKS, GROUP_ROWS).mean(axis=1)
+    in_a_window = BLOCKS // WINDOWS
+    predicted = block_means.var(ddof=1) / in_a_window * (1 - in_a_window / BLOCKS)
+    fair = labels.mean() * (1 - labels.mean()) / window_rows
+    print(f"variance of window label means: {measured:.3e}; a sample of blocks {predicted:.3e}; a fair draw {fair:.3e}")
+    record_property("window_mean_variance", measured)
+    record_property("window_mean_variance_predicted", predicted)
+    # 200 means estimate a variance to about 11 %; the bound is four times that.
+    assert 0.55 < measured / predicted < 1.45
+
+
+def test_inside_a_window_batch_label_means_are_those_of_a_fair_draw_from_it(client: Client) -> None:
+    window_rows = ROWS // WINDOWS
+    batches_a_window = window_rows // BATCH_ROWS
+    means = batch_means(client, BATCH_ROWS, shuffle={"window_rows": window_rows}, seed=4).reshape(
+        WINDOWS, batches_a_window
+    )
+    shares = means.mean(axis=1, keepdims=True)
+    deviations = np.sqrt(shares * (1 - shares) / BATCH_ROWS * (1 - BATCH_ROWS / window_rows))
+    scores = (means - shares) / np.maximum(deviations, 1e-12)
+    assert np.abs(scores).max() < 5

@@ -1,0 +1,197 @@
+"""What the platform engineer relies on: readiness, metrics, drain, one server a cache, the other commands."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import subprocess
+import threading
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any, Callable
+
+import pyarrow.parquet as pq
+import pytest
+
+from client import FAILURES, Client, status_of
+from conftest import GROUP_ROWS
+from hostile import write_good
+from server import Pool, Server, StartError, forebay
+
+STREAM: dict[str, Any] = {"dataset": "small-groups", "batch_size": 16_384, "shuffle": {"window_rows": 8 * GROUP_ROWS}}
+
+
+def test_livez_and_readyz_answer(flights_server: Server) -> None:
+    assert flights_server.http_get("/livez")[0] == 200
+    assert flights_server.http_get("/readyz")[0] == 200
+
+
+def test_metrics_are_prometheus_text_with_our_prefix(flights_server: Server, flights_client: Client) -> None:
+    flights_client.digest(**STREAM, steps=3)
+    status, text = flights_server.http_get("/metrics")
+    assert status == 200
+    names = {re.split(r"[{ ]", line)[0] for line in text.splitlines() if line and not line.startswith("#")}
+    assert len(names) > 3
+    assert all(name.startswith("forebay_") for name in names), names
+    typed = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
+    assert "summary" not in typed.values()
+    assert all(name.endswith("_total") for name, kind in typed.items() if kind == "counter")
+    for line in text.splitlines():
+        assert line.startswith("#") or not line or re.fullmatch(r"[a-z_0-9]+(\{.*\})? [-+0-9.eEInfNa]+", line), line
+
+
+def test_a_page_tells_a_person_what_this_is(flights_server: Server) -> None:
+    status, text = flights_server.http_get("/")
+    assert status == 200
+    assert "forebay" in text.lower()
+
+
+def test_sigterm_without_a_stream_ends_within_a_second_idle_connections_or_not(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path
+) -> None:
+    server = pool.start({"small-groups": small_groups})
+    idle = connect(server)
+    assert idle.plan(**STREAM).steps > 0
+    finished = connect(server)
+    finished.digest(**STREAM, steps=2)
+    kept_alive = http.client.HTTPConnection(server.http)
+    kept_alive.request("GET", "/livez")
+    assert kept_alive.getresponse().read() is not None
+    started = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - started < 1
+
+
+def test_sigterm_lets_a_running_stream_finish_or_fails_it_as_unavailable(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path
+) -> None:
+    server = pool.start({"small-groups": small_groups}, grace_period="20s")
+    client = connect(server)
+    steps = client.plan(**STREAM).steps
+    stream = client.batches(**STREAM)
+    received = sum(1 for _ in islice(stream, 5))
+    server.terminate()
+    try:
+        received += sum(1 for _ in stream)
+    except FAILURES as error:
+        assert status_of(error) == "UNAVAILABLE", error
+    else:
+        assert received == steps, "a stream ended early with OK"
+    assert server.wait() == 0
+
+
+def test_sigterm_ends_a_stream_that_outlasts_the_grace_period_as_unavailable(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path
+) -> None:
+    server = pool.start({"small-groups": small_groups}, grace_period="3s")
+    stream = connect(server).batches(**STREAM, epochs=1_000_000)
+    next(stream)
+    outcome: list[str] = []
+
+    def read_on() -> None:
+        try:
+            for _ in stream:
+                pass
+            outcome.append("OK")
+        except FAILURES as error:
+            outcome.append(status_of(error))
+
+    reader = threading.Thread(target=read_on, daemon=True)
+    reader.start()
+    started = time.monotonic()
+    server.terminate()
+    time.sleep(0.3)
+    if server.is_running():
+        assert server.http_get("/readyz")[0] != 200
+    assert server.wait() == 0
+    assert time.monotonic() - started < 5
+    reader.join(10)
+    assert outcome == ["UNAVAILABLE"]
+
+
+def test_sigterm_is_not_held_up_by_a_consumer_that_stopped_reading(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path
+) -> None:
+    server = pool.start({"small-groups": small_groups}, grace_period="2s")
+    stream = connect(server).batches(**STREAM, epochs=1000)
+    next(stream)
+    started = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - started < 4
+    with pytest.raises(FAILURES):
+        for _ in stream:
+            pass
+
+
+def test_sigint_ends_it_like_sigterm(pool: Pool, small_groups: Path) -> None:
+    server = pool.start({"small-groups": small_groups})
+    server.process.send_signal(signal.SIGINT)
+    assert server.wait() == 0
+
+
+def test_a_second_server_on_the_same_cache_refuses_and_names_it(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path
+) -> None:
+    first = pool.start({"small-groups": small_groups})
+    with pytest.raises(StartError) as refusal:
+        pool.start({"small-groups": small_groups}, cache_dir=first.cache_dir)
+    assert refusal.value.exit_status not in (None, 0)
+    assert str(first.cache_dir) in refusal.value.log
+    assert sum(1 for _ in connect(first).batches(**STREAM, steps=3)) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--dataset", "no-url"], ["no-url"]),
+        (["--dataset", "bad name=/tmp"], ["bad name"]),
+        (["--cache-memory", "many", "--dataset", "a=/tmp"], ["many"]),
+        (["--cpu-threads", "0", "--dataset", "a=/tmp"], ["threads"]),
+        (["--no-such-flag"], ["--no-such-flag"]),
+    ],
+    ids=["dataset without URL", "dataset name", "size", "threads", "unknown flag"],
+)
+def test_bad_settings_end_the_start_with_a_reason(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    done = forebay(
+        "serve", "--cache-dir", tmp_path / "c", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments, timeout=20
+    )
+    assert done.returncode not in (0, 101, -6), done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert "panicked" not in done.stderr
+
+
+def test_inspect_tells_files_blocks_rows_and_schema(small_groups: Path) -> None:
+    done = forebay("inspect", small_groups)
+    assert done.returncode == 0, done.stderr
+    digits = done.stdout.replace(",", "").replace("_", "")
+    blocks = sum(pq.ParquetFile(path).num_row_groups for path in small_groups.iterdir())
+    assert re.search(r"\b3000000\b", digits)
+    assert re.search(rf"\b{blocks}\b", digits)
+    for name in ("date", "delay", "distance", "origin", "destination"):
+        assert name in done.stdout
+    assert '"train"' in done.stdout and '"dataset"' in done.stdout
+
+
+def test_inspect_of_a_bad_path_ends_with_a_reason(tmp_path: Path) -> None:
+    done = forebay("inspect", tmp_path / "nowhere")
+    assert done.returncode not in (0, 101)
+    assert "nowhere" in done.stderr
+
+
+def demo(path: Path, tmp_path: Path) -> subprocess.CompletedProcess:
+    home = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "NO_COLOR": "1"}
+    return forebay("demo", path, env=home, timeout=120)
+
+
+def test_the_demo_ends_by_itself_and_prints_the_same_digest_twice(tmp_path: Path) -> None:
+    path = write_good(tmp_path / "small.parquet", rows=60_000, row_group_size=5000)
+    digests = []
+    for _ in range(2):
+        done = demo(path, tmp_path)
+        assert done.returncode == 0, done.stderr
+        digests.append(re.findall(r"digest\W+(?:\w+\W+)*?([0-9a-f]{16,})", done.stdout, re.IGNORECASE))
+    assert digests[0], f"no digest in:\n{done.stdout}"
+    assert digests[0] == digests[1]

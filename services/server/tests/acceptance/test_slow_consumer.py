@@ -1,0 +1,129 @@
+"""A consumer that stops reading costs bounded memory and holds up nobody."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from client import Client
+from conftest import GROUP_ROWS
+from digest import digest_of
+from server import Pool, Server
+
+MIB = 1 << 20
+STALL_S = 4
+SETTLED_GROWTH = 48 * MIB
+
+CACHE_MEMORY = 64 * MIB
+DECODE_MEMORY = 64 * MIB
+PREFETCH_A_STREAM = 4 * MIB
+# Beyond what the settings bound: the process itself, and for each stream what its connection holds.
+PROCESS_MEMORY = 128 * MIB
+CONNECTION_MEMORY = 12 * MIB
+
+# Without an end for the test: 139 MB an epoch.
+ENDLESS: dict[str, Any] = {
+    "dataset": "small-groups",
+    "batch_size": 16_384,
+    "seed": 1,
+    "epochs": 10_000,
+    "shuffle": {"window_rows": 8 * GROUP_ROWS},
+}
+# 20 blocks of about 750 kB each: one window fits into 24 MiB, a second beside it does not.
+LARGE_WINDOW = {"window_rows": 20 * GROUP_ROWS}
+
+
+@pytest.fixture
+def bounded(pool: Pool, small_groups: Path, tmp_path: Path) -> Server:
+    """A server whose settings bound its memory."""
+    config = tmp_path / "forebay.toml"
+    config.write_text(f"[loader]\nprefetch_bytes = {PREFETCH_A_STREAM}\ndecode_bytes = {DECODE_MEMORY}\n")
+    return pool.start({"small-groups": small_groups}, config=config, cache_memory=CACHE_MEMORY)
+
+
+def memory_bound(streams: int) -> int:
+    return PROCESS_MEMORY + CACHE_MEMORY + DECODE_MEMORY + streams * (PREFETCH_A_STREAM + CONNECTION_MEMORY)
+
+
+@pytest.mark.parametrize("stalled_streams", [1, 8, 24])
+def test_stalled_consumers_cost_bounded_memory(
+    bounded: Server, connect: Callable[[Server], Client], stalled_streams: int
+) -> None:
+    streams = [connect(bounded).batches(**{**ENDLESS, "seed": seed}) for seed in range(stalled_streams)]
+    for stream in streams:
+        assert len(list(islice(stream, 3))) == 3
+
+    time.sleep(STALL_S / 2)
+    settled = bounded.memory_bytes()
+    time.sleep(STALL_S / 2)
+    stalled = bounded.memory_bytes()
+
+    assert stalled - settled < SETTLED_GROWTH, f"grew by {(stalled - settled) / MIB:.0f} MiB while nobody read"
+    peak = bounded.memory_bytes("VmHWM")
+    assert peak < memory_bound(stalled_streams), f"{peak / MIB:.0f} MiB of {memory_bound(stalled_streams) / MIB:.0f}"
+    assert bounded.is_running()
+
+
+@pytest.mark.parametrize(
+    ("flags", "shuffle"),
+    [
+        ({}, ENDLESS["shuffle"]),
+        ({"cache_memory": "24MiB"}, LARGE_WINDOW),
+        ({"cpu_threads": 1, "io_threads": 1}, ENDLESS["shuffle"]),
+    ],
+    ids=["ample memory", "memory for one window", "one thread"],
+)
+def test_another_stream_finishes_while_a_consumer_stays_stalled_and_goes_on_after(
+    pool: Pool,
+    connect: Callable[[Server], Client],
+    small_groups: Path,
+    flights_client: Client,
+    flags: dict,
+    shuffle: dict,
+) -> None:
+    request = {**ENDLESS, "shuffle": shuffle}
+    server = pool.start({"small-groups": small_groups}, **flags)
+    stalled = connect(server).batches(**request)
+    received = [batch.data for batch in islice(stalled, 3)]
+
+    other = {**request, "seed": 2, "epochs": 1}
+    assert connect(server).digest(**other) == flights_client.digest(**other)
+
+    received += [batch.data for batch in islice(stalled, 60)]
+    undisturbed = (batch.data for batch in flights_client.batches(**request, steps=63))
+    assert digest_of(received) == digest_of(undisturbed)
+
+
+def test_a_stalled_rank_does_not_hold_up_the_others(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path
+) -> None:
+    server = pool.start({"small-groups": small_groups}, cache_memory="24MiB")
+    request = {**ENDLESS, "shuffle": LARGE_WINDOW, "batch_size": 4096, "world_size": 4, "epochs": 1}
+    stalled = connect(server).batches(**request, rank=0)
+    next(stalled)
+    steps = connect(server).plan(**request).steps
+    for rank in (1, 2, 3):
+        assert sum(1 for _ in connect(server).batches(**request, rank=rank)) == steps
+    assert sum(1 for _ in stalled) == steps - 1
+
+
+def test_consumers_that_vanish_leave_nothing_behind(bounded: Server, connect: Callable[[Server], Client]) -> None:
+    def open_and_vanish(seeds: range) -> int:
+        for seed in seeds:
+            with Client(bounded.location) as client:
+                stream = client.batches(**{**ENDLESS, "seed": seed})
+                next(stream)
+                stream.close()
+        return bounded.memory_bytes()
+
+    settled = open_and_vanish(range(20))
+    assert open_and_vanish(range(20, 80)) - settled < 60 * PREFETCH_A_STREAM / 2
+    client = connect(bounded)
+    assert sum(batch.data.num_rows for batch in client.batches(**{**ENDLESS, "epochs": 1})) == 3_000_000
+    started = time.monotonic()
+    assert bounded.stop() == 0
+    assert time.monotonic() - started < 1.5, "a stream without a consumer kept the server from ending"
