@@ -68,12 +68,7 @@ impl BodyPlan {
             plan.outputs.push(output);
             let needed = plan.layout.len() as u64;
             if needed > max_bytes {
-                return Err(Error::TooLarge {
-                    what: format!("a batch of {} rows", rows.len()),
-                    needed,
-                    limit: max_bytes,
-                    advice: "lower batch_size or ask for fewer columns".into(),
-                });
+                return Err(Error::batch_too_large(rows.len() as u64, needed, max_bytes));
             }
         }
         Ok(plan)

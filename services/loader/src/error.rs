@@ -42,6 +42,11 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn batch_too_large(rows: u64, needed: u64, limit: u64) -> Self {
+        let advice = "lower batch_size, ask for fewer columns or raise loader.max_batch_bytes".into();
+        Self::TooLarge { what: format!("a batch of {rows} rows"), needed, limit, advice }
+    }
+
     pub(crate) fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Invalid { field: field.into(), reason: reason.into() }
     }

@@ -49,8 +49,12 @@ impl Job {
         if let Some(lane) = train.lane {
             within("lane", lane, 0, lanes - 1)?;
         }
-        if train.epochs == Some(0) {
-            return Err(Error::invalid("epochs", "is 0, expected at least 1"));
+        let epochs = within("epochs", train.epochs.unwrap_or(1), 1, u64::MAX)?;
+        if train.epoch.checked_add(epochs - 1).is_none() {
+            return Err(Error::invalid(
+                "epoch",
+                format!("{} and {epochs} epochs pass the last one there is", train.epoch),
+            ));
         }
         let plan_version = if train.plan_version == 0 { u64::from(PLAN_VERSION) } else { train.plan_version };
         if plan_version != u64::from(PLAN_VERSION) {
@@ -71,7 +75,6 @@ impl Job {
         let plan_error = |error: forebay_plan::Error| Error::invalid("start_step", error.to_string());
         let steps = Steps::new(snapshot.rows(), batch_size as u32, world_size as u32, remainder)
             .map_err(plan_error)?;
-        let epochs = train.epochs.unwrap_or(1);
         let limit = (train.steps > 0).then_some(train.steps);
         let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit).map_err(plan_error)?;
 
@@ -212,11 +215,16 @@ impl Job {
         (0..order.windows()).map(|window| self.bytes_of(order.window(window).blocks)).max().unwrap_or(0)
     }
 
-    /// Refuses a job of which a window can never be held in `memory_bytes`, and says which would fit.
+    /// Refuses a job whose batches exceed `max_batch_bytes` by their fixed-width columns alone, or of which a
+    /// window can never be held in `memory_bytes`; says which would fit.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
-    pub(crate) fn check_fits(&self, memory_bytes: u64) -> Result<(), Error> {
+    pub(crate) fn check_fits(&self, memory_bytes: u64, max_batch_bytes: u64) -> Result<(), Error> {
+        let batch = self.train.batch_size * self.view.least_row_bytes();
+        if batch > max_batch_bytes {
+            return Err(Error::batch_too_large(self.train.batch_size, batch, max_batch_bytes));
+        }
         let epochs = (CHECKED_BLOCKS / (self.items.len() as u64 + 1)).max(1);
         let last = self.train.epoch.saturating_add(self.train.epochs.unwrap_or(1).min(epochs) - 1);
         let needed = (self.train.epoch..=last).map(|epoch| self.largest_window(&self.order(epoch))).max();

@@ -37,9 +37,9 @@ impl Loader {
     /// Refuses a job that can never run here.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] with the bytes that a window needs and the largest window that fits.
+    /// [`Error::TooLarge`] with the bytes that a batch or a window needs, and the largest window that fits.
     pub fn admit(&self, job: &Job) -> Result<(), Error> {
-        job.check_fits(self.memory_bytes)
+        job.check_fits(self.memory_bytes, self.config.max_batch_bytes)
     }
 
     /// The batches of one rank and lane. Dropping the stream ends its work.

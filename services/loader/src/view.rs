@@ -85,6 +85,23 @@ impl View {
         self.key
     }
 
+    /// Bytes that a row takes on the wire at least: its fixed-width values and offsets, bits not counted.
+    pub(crate) fn least_row_bytes(&self) -> u64 {
+        let bytes = self.parts.iter().map(|part| match part {
+            Part::Fixed { bit: true, .. } | Part::Nested { .. } => 0,
+            Part::Fixed { width, .. } => *width,
+            Part::Variable { wide, .. } => {
+                if *wide {
+                    8
+                } else {
+                    4
+                }
+            }
+            Part::Tensor { inputs, width, .. } => inputs.len() * width,
+        });
+        bytes.sum::<usize>() as u64
+    }
+
     /// Estimated bytes of the frame of one block.
     pub fn frame_bytes(&self, snapshot: &Snapshot, block: usize) -> u64 {
         let rows = u64::from(snapshot.blocks()[block].rows);

@@ -1,6 +1,6 @@
 //! `forebay demo`: the whole way, from Parquet to a trainer, in one process over real Flight.
 
-mod lineitem;
+pub mod lineitem;
 mod report;
 mod trainer;
 

@@ -146,9 +146,13 @@ impl Error {
 
     /// Says where in the file, if the error does not yet.
     pub(crate) fn at(mut self, group: Option<usize>, name: Option<&str>) -> Self {
-        if let Self::Corrupt { row_group, column, .. } = &mut self {
-            *row_group = row_group.or(group);
-            *column = column.take().or_else(|| name.map(str::to_owned));
+        match &mut self {
+            Self::Corrupt { row_group, column, .. } => {
+                *row_group = row_group.or(group);
+                *column = column.take().or_else(|| name.map(str::to_owned));
+            }
+            Self::Limit { location, .. } => location.push_str(&place(&group, &name.map(str::to_owned))),
+            _ => {}
         }
         self
     }

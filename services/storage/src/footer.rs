@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use arrow_schema::Schema;
+use arrow_schema::{FieldRef, Schema};
 use bytes::Bytes;
 use object_store::path::Path;
 use parquet::{
@@ -23,6 +23,7 @@ use crate::{
     request,
     schema::{delivered, undeliverable},
     version::Version,
+    zones::{embedded_schema, with_zones},
 };
 
 /// The length of the footer and `PAR1`, at the end of a file.
@@ -143,8 +144,12 @@ fn leaves_by_root(reader: &ArrowReaderMetadata) -> Vec<Range<usize>> {
 
 fn delivered_reader(metadata: Arc<ParquetMetaData>) -> Result<ArrowReaderMetadata, ParquetError> {
     let inferred = ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())?;
-    let fields = inferred.schema().fields().iter().map(delivered);
-    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let embedded = embedded_schema(metadata.file_metadata());
+    let delivered = |field: &FieldRef| {
+        let as_embedded = embedded.as_ref().and_then(|schema| schema.field_with_name(field.name()).ok());
+        delivered(&as_embedded.map_or_else(|| Arc::clone(field), |embedded| with_zones(field, embedded)))
+    };
+    let schema = Arc::new(Schema::new(inferred.schema().fields().iter().map(delivered).collect::<Vec<_>>()));
     ArrowReaderMetadata::try_new(metadata, ArrowReaderOptions::new().with_schema(schema))
 }
 

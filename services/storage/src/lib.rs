@@ -51,6 +51,7 @@ mod state;
 mod take;
 mod thrift;
 mod version;
+mod zones;
 
 pub use block::{BLOCK_ROWS, Block};
 pub use config::Config;

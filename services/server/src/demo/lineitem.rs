@@ -27,7 +27,7 @@ const ROWS_A_FILE: f64 = 750_000.0;
 ///
 /// # Errors
 /// When the scale is out of range or the disk fails.
-pub(super) fn at(folder: &Path, scale: f64) -> anyhow::Result<PathBuf> {
+pub fn at(folder: &Path, scale: f64) -> anyhow::Result<PathBuf> {
     ensure!((0.001..=1000.0).contains(&scale), "--scale {scale}: expected 0.001 to 1000");
     let finished = folder.join(format!("lineitem-{scale}"));
     if finished.is_dir() {

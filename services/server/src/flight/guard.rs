@@ -117,11 +117,17 @@ struct Call {
 }
 
 impl Call {
-    fn observe<B>(mut self, response: http::Response<B>) -> http::Response<Body>
+    fn observe<B>(mut self, mut response: http::Response<B>) -> http::Response<Body>
     where
         B: HttpBody<Data = bytes::Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        if let Some(code) = response.headers_mut().get_mut("grpc-status")
+            && Code::from_bytes(code.as_bytes()) == Code::OutOfRange
+        {
+            // So tonic words a message over its limit, and we word nothing.
+            *code = http::HeaderValue::from(Code::ResourceExhausted as i32);
+        }
         self.see(response.headers());
         response.map(|body| Body::new(Observed { body: Box::pin(body), call: self }))
     }

@@ -42,46 +42,62 @@ def plain_table(table: pa.Table) -> pa.Table:
     return pa.table(columns, table.column_names)
 
 
-class Digest:
-    """Per column and nested node: a stream of validity bytes, one of lengths, one of values."""
+class Node:
+    """A column, or what is nested in one: a stream of validity bytes, one of lengths, one of values."""
 
     def __init__(self) -> None:
-        self._streams: dict[tuple[str, str], xxhash.xxh3_128] = {}
-        self.rows = 0
+        self.validity, self.lengths, self.values = xxhash.xxh3_64(), xxhash.xxh3_64(), xxhash.xxh3_64()
+        self.children: list[Node] = []
 
-    def update(self, batch: pa.RecordBatch) -> None:
-        self.rows += batch.num_rows
-        for index, column in enumerate(batch.columns):
-            self._node(f"{index}", plain(column))
-
-    def hexdigest(self) -> str:
-        whole = xxhash.xxh3_128(self.rows.to_bytes(8, "little"))
-        for (path, stream), hashed in sorted(self._streams.items()):
-            whole.update(f"{path}/{stream}=".encode() + hashed.digest())
-        return whole.hexdigest()
-
-    def _feed(self, path: str, stream: str, values: np.ndarray) -> None:
-        hashed = self._streams.setdefault((path, stream), xxhash.xxh3_128())
-        hashed.update(np.ascontiguousarray(values).view(np.uint8).data)
-
-    def _node(self, path: str, array: pa.Array) -> None:
-        self._feed(path, "validity", valid_mask(array))
+    def update(self, array: pa.Array) -> None:
+        feed(self.validity, valid_mask(array))
         kind = array.type
         if pa.types.is_null(kind):
             return
         if pa.types.is_struct(kind):
             for index, child in enumerate(array.flatten()):
-                self._node(f"{path}.{index}", plain(child))
+                self.child(index).update(plain(child))
         elif is_list(kind):
             lengths = pc.fill_null(pc.list_value_length(as_list(array)), 0)
-            self._feed(path, "lengths", lengths.to_numpy(zero_copy_only=False).astype("<u8"))
-            self._node(f"{path}[]", plain(as_list(array).flatten()))
+            feed(self.lengths, lengths.to_numpy(zero_copy_only=False).astype("<u8"))
+            self.child(0).update(plain(as_list(array).flatten()))
         elif is_variable_width(kind):
             lengths = pc.fill_null(pc.binary_length(array), 0)
-            self._feed(path, "lengths", lengths.to_numpy(zero_copy_only=False).astype("<u8"))
-            self._feed(path, "values", joined_bytes(array.drop_null()))
+            feed(self.lengths, lengths.to_numpy(zero_copy_only=False).astype("<u8"))
+            feed(self.values, joined_bytes(array.drop_null()))
         else:
-            self._feed(path, "values", fixed_width_values(array))
+            feed(self.values, fixed_width_values(array))
+
+    def child(self, index: int) -> Node:
+        while len(self.children) <= index:
+            self.children.append(Node())
+        return self.children[index]
+
+    def hashes(self) -> Iterator[bytes]:
+        for stream in (self.validity, self.lengths, self.values):
+            yield stream.intdigest().to_bytes(8, "little")
+        for child in self.children:
+            yield from child.hashes()
+
+
+class Digest:
+    """The digest of a stream, as docs/protocol.md defines it."""
+
+    def __init__(self) -> None:
+        self.columns: list[Node] = []
+
+    def update(self, batch: pa.RecordBatch) -> None:
+        while len(self.columns) < batch.num_columns:
+            self.columns.append(Node())
+        for node, column in zip(self.columns, batch.columns):
+            node.update(plain(column))
+
+    def hexdigest(self) -> str:
+        return xxhash.xxh3_64(b"".join(hashed for node in self.columns for hashed in node.hashes())).hexdigest()
+
+
+def feed(hashed: xxhash.xxh3_64, values: np.ndarray) -> None:
+    hashed.update(np.ascontiguousarray(values).view(np.uint8).data)
 
 
 def digest_of(batches: Iterable[pa.RecordBatch]) -> str:

@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Callable
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -195,3 +196,19 @@ def test_the_demo_ends_by_itself_and_prints_the_same_digest_twice(tmp_path: Path
         digests.append(re.findall(r"digest\W+(?:\w+\W+)*?([0-9a-f]{16,})", done.stdout, re.IGNORECASE))
     assert digests[0], f"no digest in:\n{done.stdout}"
     assert digests[0] == digests[1]
+
+
+def test_the_demos_digest_is_what_a_stock_client_computes(pool: Pool, tmp_path: Path) -> None:
+    path = write_good(tmp_path / "small.parquet", rows=60_000, row_group_size=5000)
+    done = demo(path, tmp_path)
+    cold, warm = re.search(r"^digest +([0-9a-f]{16}) +([0-9a-f]{16})$", done.stdout, re.MULTILINE).groups()
+    kinds = pq.read_schema(path)
+    numeric = [f.name for f in kinds if pa.types.is_integer(f.type) or pa.types.is_floating(f.type)]
+    tensors = [
+        {"name": name, "columns": columns, "dtype": "float32", "fill": 0}
+        for name, columns in (("x", numeric[:-1]), ("y", numeric[-1:]))
+    ]
+    with Client(pool.start({"small": path}).location) as client:
+        request = {"dataset": "small", "batch_size": 16_384, "tensors": tensors}
+        assert client.digest(**request) == cold
+        assert client.digest(**request, epoch=1) == warm
