@@ -89,7 +89,7 @@ impl Encoded {
     fn bytes<T: ByteArrayType>(&mut self, array: &arrow_array::GenericByteArray<T>) {
         let mut offsets = Offsets::<T::Offset>::new(array.len());
         let mut bytes = Vec::new();
-        for value in array.iter() {
+        for value in array {
             let value: &[u8] = value.map_or(&[], AsRef::as_ref);
             bytes.extend_from_slice(value);
             offsets.push(value.len());

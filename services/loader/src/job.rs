@@ -296,7 +296,7 @@ fn resolve_shuffle(
     global_batch: u64,
     snapshot: &Snapshot,
 ) -> Result<Shuffle, Error> {
-    let shuffle = shuffle.cloned().unwrap_or_default();
+    let shuffle = shuffle.copied().unwrap_or_default();
     match (shuffle.window_rows, shuffle.global, shuffle.none) {
         (Some(0), None, None) => Err(Error::invalid("shuffle.window_rows", "is 0, expected at least 1")),
         (Some(rows), None, None) => Ok(Shuffle::Window { rows, in_order: shuffle.in_order }),

@@ -57,7 +57,7 @@ impl Loader {
         let mut room = self.memory_bytes;
         let fits = (0..blocks as u32).take_while(|block| {
             let bytes = job.bytes_of(std::slice::from_ref(block));
-            room = room.checked_sub(bytes).unwrap_or_default();
+            room = room.saturating_sub(bytes);
             room > 0
         });
         let mut warmed = Warmed { blocks: blocks as u64, blocks_done: 0, bytes: 0 };

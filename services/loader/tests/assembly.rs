@@ -1,5 +1,7 @@
 //! An assembled batch holds what Arrow's own kernels make of the same rows, in canonical bytes.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
 mod fixture;
 
 use std::sync::Arc;

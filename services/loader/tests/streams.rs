@@ -1,5 +1,7 @@
 //! The promises of a stream: same request, same bytes, whatever lies beneath.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
 mod fixture;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -42,7 +44,7 @@ async fn ids(loader: &Loader, job: &Arc<Job>) -> Vec<Vec<i64>> {
         for lane in 0..lanes as u32 {
             streams.push(drain(loader.batches(job.clone(), rank, lane)).await.unwrap().into_iter());
         }
-        let total: usize = streams.iter().map(|stream| stream.len()).sum();
+        let total: usize = streams.iter().map(std::iter::ExactSizeIterator::len).sum();
         steps.resize(total.max(steps.len()), Vec::new());
         for step in 0..total {
             let (metadata, batch) = streams[step % lanes as usize].next().unwrap();

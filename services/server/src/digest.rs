@@ -68,7 +68,7 @@ impl Node {
             DataType::Binary => self.bytes(array.as_binary::<i32>()),
             DataType::LargeBinary => self.bytes(array.as_binary::<i64>()),
             DataType::List(_) => {
-                self.list(array.as_list::<i32>().offsets(), array.as_list::<i32>().values(), is_null)
+                self.list(array.as_list::<i32>().offsets(), array.as_list::<i32>().values(), is_null);
             }
             DataType::LargeList(_) => {
                 self.list(array.as_list::<i64>().offsets(), array.as_list::<i64>().values(), is_null);
@@ -112,7 +112,7 @@ impl Node {
     }
 
     fn bytes<T: ByteArrayType>(&mut self, array: &arrow_array::GenericByteArray<T>) {
-        for value in array.iter() {
+        for value in array {
             let value: &[u8] = value.map_or(&[], AsRef::as_ref);
             self.lengths.update(&(value.len() as u64).to_le_bytes());
             self.values.update(value);

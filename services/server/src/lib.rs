@@ -10,7 +10,7 @@
 //!
 //! - [`Settings`]: what an operator can set, resolved before a port is bound.
 //! - [`Server`]: binds, serves, drains.
-//! - [`status`]: the one place where errors become gRPC statuses.
+//! - `status`: the one place where errors become gRPC statuses.
 
 #![forbid(unsafe_code)]
 

@@ -66,7 +66,7 @@ async fn when_the_leader_fails_or_is_cancelled_the_next_waiter_loads() {
     let memory = Memory::<u32, Bytes>::new(100);
     let never = tokio::spawn({
         let memory = memory.clone();
-        async move { memory.get_or_load(&7, 50, || std::future::pending::<Result<Bytes, ()>>()).await.is_ok() }
+        async move { memory.get_or_load(&7, 50, std::future::pending::<Result<Bytes, ()>>).await.is_ok() }
     });
     tokio::task::yield_now().await;
     let gate = Arc::new(Notify::new());

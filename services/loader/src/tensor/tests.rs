@@ -4,30 +4,30 @@ use arrow_array::{BooleanArray, Decimal128Array, Float32Array, Float64Array, Int
 
 use super::*;
 
-fn one(array: impl Array + 'static, dtype: DataType) -> Result<ArrayRef, String> {
-    convert(&(Arc::new(array) as ArrayRef), &dtype)
+fn one(array: impl Array + 'static, dtype: &DataType) -> Result<ArrayRef, String> {
+    convert(&(Arc::new(array) as ArrayRef), dtype)
 }
 
 #[test]
 fn overflow_and_nan_to_an_integer_are_errors() {
-    assert!(one(Int64Array::from(vec![300]), DataType::Int8).unwrap_err().contains("300"));
-    assert!(one(Int64Array::from(vec![-1]), DataType::UInt64).is_err());
-    assert!(one(Float64Array::from(vec![f64::NAN]), DataType::Int32).is_err());
-    assert!(one(Float64Array::from(vec![1e300]), DataType::Float32).is_err());
-    assert!(one(Float32Array::from(vec![1e6]), DataType::Float16).is_err());
+    assert!(one(Int64Array::from(vec![300]), &DataType::Int8).unwrap_err().contains("300"));
+    assert!(one(Int64Array::from(vec![-1]), &DataType::UInt64).is_err());
+    assert!(one(Float64Array::from(vec![f64::NAN]), &DataType::Int32).is_err());
+    assert!(one(Float64Array::from(vec![1e300]), &DataType::Float32).is_err());
+    assert!(one(Float32Array::from(vec![1e6]), &DataType::Float16).is_err());
 }
 
 #[test]
 fn rounding_infinities_nulls_and_bools_pass() {
-    assert!(one(Int64Array::from(vec![(1 << 53) + 1]), DataType::Float64).is_ok());
+    assert!(one(Int64Array::from(vec![(1 << 53) + 1]), &DataType::Float64).is_ok());
     let array =
-        one(Float64Array::from(vec![Some(f64::INFINITY), None, Some(0.1)]), DataType::Float32).unwrap();
+        one(Float64Array::from(vec![Some(f64::INFINITY), None, Some(0.1)]), &DataType::Float32).unwrap();
     assert_eq!(array.as_primitive::<Float32Type>().value(2), 0.1f32);
     assert!(array.is_null(1));
-    let array = one(BooleanArray::from(vec![true, false]), DataType::UInt8).unwrap();
+    let array = one(BooleanArray::from(vec![true, false]), &DataType::UInt8).unwrap();
     assert_eq!(array.as_ref(), &UInt8Array::from(vec![1, 0]));
     let array =
-        one(Decimal128Array::from(vec![125]).with_precision_and_scale(5, 2).unwrap(), DataType::Float32);
+        one(Decimal128Array::from(vec![125]).with_precision_and_scale(5, 2).unwrap(), &DataType::Float32);
     assert_eq!(array.unwrap().as_primitive::<Float32Type>().value(0), 1.25);
 }
 
