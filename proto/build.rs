@@ -1,6 +1,12 @@
 //! Compiles `forebay/v1/*.proto` without protoc, and gives the messages their JSON form.
 
-use prost_reflect::prost::Message as _;
+use prost_reflect::{
+    prost::Message as _,
+    prost_types::{
+        FieldDescriptorProto as Field, FileDescriptorSet,
+        field_descriptor_proto::{Label, Type},
+    },
+};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=forebay");
@@ -33,11 +39,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-use prost_reflect::prost_types::{
-    FileDescriptorSet,
-    field_descriptor_proto::{Label, Type},
-};
-
 /// Every 64-bit unsigned field as (message, field, is optional): JSON may spell it as a string.
 fn integers(set: &FileDescriptorSet) -> Vec<(String, String, bool)> {
     fields(set, |field| matches!(field.r#type(), Type::Uint64 | Type::Fixed64))
@@ -53,8 +54,6 @@ fn absent_when_empty(set: &FileDescriptorSet) -> Vec<(String, String)> {
     .map(|(message, field)| (message, field.name().to_owned()))
     .collect()
 }
-
-type Field = prost_reflect::prost_types::FieldDescriptorProto;
 
 fn fields(set: &FileDescriptorSet, keep: fn(&Field) -> bool) -> impl Iterator<Item = (String, &Field)> {
     set.file

@@ -70,6 +70,8 @@ impl Budget {
         if bytes > capacity_bytes {
             return Err(TooLarge { bytes, capacity_bytes });
         }
+        // Dropped last: whoever waited behind a wait that is given up is looked at again.
+        let _leaving = Leaving { shared: &self.shared };
         let (granted, grant) = oneshot::channel();
         self.shared.state().waiting.push_back(Waiting { bytes, granted });
         self.shared.grant();
@@ -85,6 +87,17 @@ impl Budget {
         }
         state.reserved_bytes += bytes;
         Some(Reservation { bytes, shared: Arc::clone(&self.shared) })
+    }
+}
+
+/// A place in the line that is left, served or not.
+struct Leaving<'a> {
+    shared: &'a Arc<Shared>,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.shared.grant();
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use arrow_array::{Array, ArrayRef};
+use arrow_select::concat::concat;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -15,6 +17,10 @@ use crate::{
 /// Rows that are gathered together: few enough to stay in the first-level cache while each column is taken
 /// from them, and a multiple of 8, because bits are packed a tile at a time.
 const TILE_ROWS: usize = 64;
+/// Rows of nested columns that are gathered at once.
+const NESTED_ROWS: usize = 4096;
+/// What arrays in memory may take beyond their values, in bytes: capacity, headers, validity.
+const NESTED_SLACK_BYTES: u64 = 64 << 20;
 
 /// Assembles the given rows of `frames`, all of `view`, into one batch. `hash`: also hash the body.
 ///
@@ -64,7 +70,7 @@ impl BodyPlan {
             validities: Vec::new(),
         };
         for part in &view.parts {
-            let output = plan.place(view, part, frames, rows)?;
+            let output = plan.place(view, part, frames, rows, max_bytes)?;
             plan.outputs.push(output);
             let needed = plan.layout.len() as u64;
             if needed > max_bytes {
@@ -80,6 +86,7 @@ impl BodyPlan {
         part: &Part,
         frames: &[Arc<Frame>],
         rows: &[RowRef],
+        max_bytes: u64,
     ) -> Result<Output, Error> {
         match part {
             Part::Fixed { width, bit, nulls, .. } => {
@@ -105,7 +112,7 @@ impl BodyPlan {
             Part::Nested { index, .. } => {
                 let array = match rows.is_empty() {
                     true => arrow_array::new_empty_array(view.schema().field(self.outputs.len()).data_type()),
-                    false => interleave_nested(frames, rows, *index)?,
+                    false => gather_nested(frames, rows, *index, max_bytes)?,
                 };
                 let encoded = Encoded::column(&array).map_err(|error| Error::Internal(error.to_string()))?;
                 let places = encoded.place(&mut self.layout);
@@ -200,6 +207,29 @@ impl BodyPlan {
             }
         }
     }
+}
+
+/// The rows of nested column `index`, gathered piece by piece, so that too many bytes are noticed early.
+fn gather_nested(
+    frames: &[Arc<Frame>],
+    rows: &[RowRef],
+    index: usize,
+    max_bytes: u64,
+) -> Result<ArrayRef, Error> {
+    let (mut pieces, mut bytes) = (Vec::new(), 0);
+    for piece in rows.chunks(NESTED_ROWS) {
+        let piece = interleave_nested(frames, piece, index)?;
+        bytes += piece.get_array_memory_size() as u64;
+        if bytes > max_bytes.saturating_add(NESTED_SLACK_BYTES) {
+            return Err(Error::batch_too_large(rows.len() as u64, bytes, max_bytes));
+        }
+        pieces.push(piece);
+    }
+    if let [only] = pieces.as_slice() {
+        return Ok(Arc::clone(only));
+    }
+    let pieces: Vec<&dyn Array> = pieces.iter().map(AsRef::as_ref).collect();
+    concat(&pieces).map_err(|error| Error::Internal(error.to_string()))
 }
 
 /// Brings scattered values into the cache: nothing here depends on anything, so the processor waits for many

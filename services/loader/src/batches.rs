@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 
+use forebay_cache::Weigh;
 use forebay_plan::{Cursor, EpochOrder, Location};
 use forebay_proto::v1::BatchMetadata;
 use tokio::{
@@ -20,6 +21,7 @@ use crate::{
 /// Dropping it ends the work for it. A consumer that takes nothing costs the batches that are ready,
 /// and after a while no window.
 pub struct Batches {
+    remaining: u64,
     ready: mpsc::UnboundedReceiver<Result<Ready, Error>>,
     _producer: AbortOnDropHandle<()>,
 }
@@ -45,8 +47,9 @@ impl Batches {
     ) -> Self {
         let (sender, ready) = mpsc::unbounded_channel();
         let space = Arc::new(Semaphore::new(kibibytes(config.prefetch_bytes) as usize));
+        let count = job.batches(lane);
         let producer = Producer {
-            count: job.run().lane_len(lane, job.lanes()),
+            count,
             next: 0,
             orders: VecDeque::new(),
             held: None,
@@ -60,13 +63,33 @@ impl Batches {
             space,
             sender,
         };
-        Self { ready, _producer: AbortOnDropHandle::new(tokio::spawn(producer.run())) }
+        Self { remaining: count, ready, _producer: AbortOnDropHandle::new(tokio::spawn(producer.run())) }
     }
 
-    /// The next batch; `None` after the last. Cancel-safe. After an error the stream is over.
+    /// Batches that have not been taken yet.
+    pub fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// The next batch; `None` after the last, never before. Cancel-safe. After an error the stream is over.
     pub async fn next(&mut self) -> Option<Result<(BatchMetadata, WireBatch), Error>> {
-        let ready = self.ready.recv().await?;
-        Some(ready.map(|ready| (ready.metadata, ready.batch)))
+        if self.remaining == 0 {
+            return None;
+        }
+        match self.ready.recv().await {
+            Some(Ok(ready)) => {
+                self.remaining -= 1;
+                Some(Ok((ready.metadata, ready.batch)))
+            }
+            Some(Err(error)) => {
+                self.remaining = 0;
+                Some(Err(error))
+            }
+            None => {
+                self.remaining = 0;
+                Some(Err(Error::Internal("the stream's producer stopped before its last batch".into())))
+            }
+        }
     }
 }
 
@@ -103,7 +126,7 @@ impl Producer {
             let failed = made.is_err();
             let ready = match made {
                 Ok((metadata, batch)) => {
-                    let share = self.share(batch.body.len() as u64).await;
+                    let share = self.share((batch.header.len() + batch.body.len()) as u64).await;
                     share.map(|share| Ready { metadata, batch, _share: share })
                 }
                 Err(error) => Err(error),
@@ -154,7 +177,8 @@ impl Producer {
     /// at a time: the rows of all but the last are set aside.
     async fn gather(&mut self, epoch: u64, positions: Range<u64>, hash: bool) -> Result<WireBatch, Error> {
         let order = self.order(epoch).await?;
-        let mut aside = Vec::new();
+        let max_bytes = self.config.max_batch_bytes;
+        let mut aside: Vec<Arc<Frame>> = Vec::new();
         let mut start = positions.start;
         while start < positions.end {
             let id = WindowId { epoch, window: order.window_at(start) };
@@ -165,13 +189,15 @@ impl Producer {
             let view = Arc::clone(self.job.view());
             if start < positions.end {
                 aside.push(self.pool.run(move || part.select(&view).map(Arc::new)).await?);
+                let bytes = aside.iter().map(|frame| frame.weight()).sum();
+                if bytes > max_bytes {
+                    return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));
+                }
                 continue;
             }
-            let max_bytes = self.config.max_batch_bytes;
             return self.pool.run(move || part.assemble(&view, aside, hash, max_bytes)).await;
         }
         let view = Arc::clone(self.job.view());
-        let max_bytes = self.config.max_batch_bytes;
         self.pool.run(move || assemble(&view, &[], &[], hash, max_bytes)).await
     }
 
@@ -199,10 +225,19 @@ impl Producer {
     }
 
     async fn made_ahead(&mut self, id: WindowId) -> Result<Option<Arc<HeldWindow>>, Error> {
-        while let Some(ahead) = self.ahead.pop_front() {
-            if ahead.id == id {
-                return ahead.task.await.map_err(|error| Error::Internal(error.to_string()))?;
+        while let Some(mut ahead) = self.ahead.pop_front() {
+            if ahead.id != id {
+                continue;
             }
+            // It may have joined another rank's wait for memory, and that wait may be for what is held here.
+            let made = match timeout(self.config.stall_timeout, &mut ahead.task).await {
+                Ok(made) => made,
+                Err(_) => {
+                    self.ahead.clear();
+                    ahead.task.await
+                }
+            };
+            return made.map_err(|error| Error::Internal(error.to_string()))?;
         }
         Ok(None)
     }

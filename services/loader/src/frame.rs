@@ -105,7 +105,9 @@ impl Frame {
             let mut column = Variable::with_rows(rows.len());
             for row in rows {
                 let value = frames[row.frame as usize].variable[index].get(row.row as usize);
-                column.push(value).map_err(Error::Internal)?;
+                let pushed = column.push(value);
+                let most = u64::from(u32::MAX);
+                pushed.map_err(|_| Error::batch_too_large(rows.len() as u64, most, most))?;
             }
             selected.variable.push(column);
         }

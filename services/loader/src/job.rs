@@ -15,6 +15,10 @@ pub(crate) const MAX_BATCH_SIZE: u64 = 1 << 20;
 pub(crate) const MAX_WORLD_SIZE: u64 = 1 << 16;
 /// Most `lanes` a rank.
 pub(crate) const MAX_LANES: u64 = 256;
+/// Longest name of a job, in bytes; every ticket carries it.
+const MAX_JOB_NAME_BYTES: usize = 256;
+/// Epochs whose windows are checked against the memory before a job starts, at most.
+const CHECKED_EPOCHS: u64 = 64;
 /// Blocks over which the windows of a job's epochs are checked against the memory before it starts.
 const CHECKED_BLOCKS: u64 = 1 << 20;
 
@@ -61,16 +65,21 @@ impl Job {
             let reason = format!("is {plan_version}, this server knows version {PLAN_VERSION}");
             return Err(Error::invalid("plan_version", reason));
         }
+        if train.job.len() > MAX_JOB_NAME_BYTES {
+            let reason = format!("has {} bytes, expected at most {MAX_JOB_NAME_BYTES}", train.job.len());
+            return Err(Error::invalid("job", reason));
+        }
         let view = View::resolve(&snapshot, &train.columns, &train.tensors)?;
         check_label(&snapshot, &train.label)?;
 
         let global_batch = batch_size * world_size;
         let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_batch, &snapshot)?;
-        let remainder = match train.remainder() {
-            v1::Remainder::Short => Remainder::Short,
-            v1::Remainder::Drop => Remainder::Drop,
-            v1::Remainder::Auto if world_size == 1 => Remainder::Short,
-            v1::Remainder::Auto => Remainder::Drop,
+        let remainder = match v1::Remainder::try_from(train.remainder) {
+            Ok(v1::Remainder::Short) => Remainder::Short,
+            Ok(v1::Remainder::Drop) => Remainder::Drop,
+            Ok(v1::Remainder::Auto) if world_size == 1 => Remainder::Short,
+            Ok(v1::Remainder::Auto) => Remainder::Drop,
+            Err(_) => return Err(Error::invalid("remainder", format!("{} is not known", train.remainder))),
         };
         let plan_error = |error: forebay_plan::Error| Error::invalid("start_step", error.to_string());
         let steps = Steps::new(snapshot.rows(), batch_size as u32, world_size as u32, remainder)
@@ -192,23 +201,32 @@ impl Job {
 
     /// Estimated bytes of the frames of `blocks`.
     pub(crate) fn bytes_of(&self, blocks: &[u32]) -> u64 {
-        blocks.iter().map(|block| self.frame_bytes[*block as usize]).sum()
+        let bytes = blocks.iter().map(|block| self.frame_bytes[*block as usize]);
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// Names the windows of an epoch: equal for jobs that see the same rows in the same windows.
     pub(crate) fn windows_key(&self) -> u64 {
-        let train = &self.train;
-        let key = (&train.dataset, &train.snapshot, train.plan_version, train.seed, &train.shuffle);
-        xxh3_64(format!("{key:?}").as_bytes())
+        xxh3_64(format!("{}/{}", self.train.dataset, self.order_identity()).as_bytes())
     }
 
-    /// Names the order of the rows in the global batches.
+    /// Names the order of the rows in the global batches; the same on every server.
     fn plan_hash(&self) -> u64 {
-        let train = &self.train;
-        let global_batch = train.batch_size * u64::from(self.world_size());
-        let key =
-            (&train.snapshot, train.plan_version, train.seed, &train.shuffle, global_batch, train.remainder);
-        xxh3_64(format!("{key:?}").as_bytes())
+        let global_batch = self.train.batch_size * u64::from(self.world_size());
+        let remainder = self.train.remainder().as_str_name();
+        xxh3_64(format!("{}/{global_batch}/{remainder}", self.order_identity()).as_bytes())
+    }
+
+    /// What the order of an epoch depends on, spelled out.
+    fn order_identity(&self) -> String {
+        let v1::Train { snapshot, plan_version, seed, .. } = &self.train;
+        let shuffle = match self.shuffle {
+            Shuffle::Window { rows, in_order: false } => format!("window {rows}"),
+            Shuffle::Window { rows, in_order: true } => format!("in_order {rows}"),
+            Shuffle::Global => "global".to_owned(),
+            Shuffle::None => "none".to_owned(),
+        };
+        format!("{snapshot}/{plan_version}/{seed}/{shuffle}")
     }
 
     fn largest_window(&self, order: &EpochOrder) -> u64 {
@@ -225,7 +243,7 @@ impl Job {
         if batch > max_batch_bytes {
             return Err(Error::batch_too_large(self.train.batch_size, batch, max_batch_bytes));
         }
-        let epochs = (CHECKED_BLOCKS / (self.items.len() as u64 + 1)).max(1);
+        let epochs = (CHECKED_BLOCKS / (self.items.len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
         let last = self.train.epoch.saturating_add(self.train.epochs.unwrap_or(1).min(epochs) - 1);
         let needed = (self.train.epoch..=last).map(|epoch| self.largest_window(&self.order(epoch))).max();
         let needed = needed.unwrap_or(0);

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use forebay_cache::Weigh;
+use forebay_proto::v1;
+use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
 use crate::{Batches, Config, Error, Job, Pool, window::Windows};
@@ -34,6 +36,21 @@ impl Loader {
         Self { windows, memory_bytes, config, pool }
     }
 
+    /// The job that `train` asks for, resolved against the snapshot of `reader` and admitted.
+    ///
+    /// # Errors
+    /// Those of [`Job::resolve`] and [`Self::admit`].
+    pub async fn job(&self, train: v1::Train, reader: Reader) -> Result<Job, Error> {
+        let loader = self.clone();
+        // It looks at every block and every window.
+        let resolve = move || {
+            let job = Job::resolve(&train, reader)?;
+            loader.admit(&job)?;
+            Ok(job)
+        };
+        self.pool.run(resolve).await
+    }
+
     /// Refuses a job that can never run here.
     ///
     /// # Errors
@@ -47,19 +64,25 @@ impl Loader {
         Batches::start(job, rank, lane, Arc::clone(&self.windows), self.pool.clone(), self.config.clone())
     }
 
-    /// Loads the blocks of the job's snapshot into memory, in path order, until they would no longer all
-    /// fit; calls `progress` after each.
+    /// Loads the blocks of the job's snapshot into memory, in the order in which its first epoch needs them,
+    /// until they would no longer all fit; calls `progress` after each.
     ///
     /// # Errors
     /// Those of the first block that can't be read.
     pub async fn warm(&self, job: &Job, progress: impl Fn(Warmed)) -> Result<Warmed, Error> {
         let blocks = job.snapshot().blocks().len();
+        let order = job.order(job.train().epoch);
         let mut room = self.memory_bytes;
-        let fits = (0..blocks as u32).take_while(|block| {
-            let bytes = job.bytes_of(std::slice::from_ref(block));
-            room = room.saturating_sub(bytes);
-            room > 0
-        });
+        let needed = (0..order.windows()).flat_map(|window| order.window(window).blocks);
+        let mut fits = Vec::new();
+        for block in needed.copied() {
+            let bytes = job.bytes_of(&[block]);
+            if bytes > room {
+                break;
+            }
+            room -= bytes;
+            fits.push(block);
+        }
         let mut warmed = Warmed { blocks: blocks as u64, blocks_done: 0, bytes: 0 };
         let mut frames = stream::iter(fits)
             .map(|block| self.windows.frame(job, block))

@@ -1,6 +1,9 @@
 //! What a job wants of a row, and how that row lies in a frame.
 
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use arrow_schema::{DataType, Field, FieldRef, IntervalUnit, Schema, SchemaRef};
 use forebay_proto::v1;
@@ -22,8 +25,6 @@ pub struct View {
     projection: Vec<usize>,
     /// Bytes of a row's fixed-width values.
     pub(crate) stride: usize,
-    /// First byte of the plain columns in a row; the tensors lie before it.
-    pub(crate) plain_start: usize,
     /// Bytes of a row's validity prefix.
     pub(crate) validity_width: usize,
     pub(crate) variable_count: usize,
@@ -106,20 +107,27 @@ impl View {
     pub fn frame_bytes(&self, snapshot: &Snapshot, block: usize) -> u64 {
         let rows = u64::from(snapshot.blocks()[block].rows);
         let column_bytes = |input: usize| snapshot.column_bytes(block, self.projection[input]);
-        let by_column: u64 = self
-            .parts
-            .iter()
-            .map(|part| match part {
-                Part::Variable { input, .. } | Part::Nested { input, .. } => column_bytes(*input),
-                Part::Fixed { .. } | Part::Tensor { .. } => 0,
-            })
-            .sum();
-        rows * (self.stride + self.validity_width) as u64 + by_column
+        let by_column = self.parts.iter().map(|part| match part {
+            Part::Variable { input, .. } | Part::Nested { input, .. } => column_bytes(*input),
+            Part::Fixed { .. } | Part::Tensor { .. } => 0,
+        });
+        let by_row = rows.saturating_mul((self.stride + self.validity_width) as u64);
+        by_column.fold(by_row, u64::saturating_add)
     }
 }
 
+/// Names longer than this, in bytes, are near to none.
+const MAX_NEAR_BYTES: usize = 256;
+/// Most columns and tensors of a view.
+const MAX_COLUMNS: usize = 1 << 16;
+/// Most names and prefixes of a tensor's columns.
+const MAX_PATTERNS: usize = 4096;
+
 /// Names in `known` that `name` may have meant, nearest first.
 pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    if name.len() > MAX_NEAR_BYTES {
+        return Vec::new();
+    }
     let mut scored: Vec<(f64, &str)> = known
         .into_iter()
         .map(|other| (strsim::jaro_winkler(&name.to_lowercase(), &other.to_lowercase()), other))
@@ -141,6 +149,11 @@ pub(crate) fn fixed_width(data_type: &DataType) -> Option<usize> {
 
 struct Builder<'a> {
     snapshot: &'a Snapshot,
+    /// Columns of the snapshot by name.
+    columns: HashMap<&'a str, usize>,
+    /// Where columns of the snapshot lie in the projection.
+    inputs: HashMap<usize, usize>,
+    delivered: HashSet<String>,
     fields: Vec<FieldRef>,
     parts: Vec<Part>,
     projection: Vec<usize>,
@@ -151,8 +164,12 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(snapshot: &'a Snapshot) -> Self {
+        let names = snapshot.schema().fields().iter().map(|field| field.name().as_str());
         Self {
             snapshot,
+            columns: names.enumerate().map(|(index, name)| (name, index)).collect(),
+            inputs: HashMap::new(),
+            delivered: HashSet::new(),
             fields: Vec::new(),
             parts: Vec::new(),
             projection: Vec::new(),
@@ -164,7 +181,7 @@ impl<'a> Builder<'a> {
 
     fn find(&self, field: &str, name: &str) -> Result<usize, Error> {
         let schema = self.snapshot.schema();
-        schema.index_of(name).map_err(|_| {
+        self.columns.get(name).copied().ok_or_else(|| {
             let near = near(name, schema.fields().iter().map(|f| f.name().as_str()));
             let hint = match near.is_empty() {
                 true => format!("the dataset has {} columns", schema.fields().len()),
@@ -175,15 +192,18 @@ impl<'a> Builder<'a> {
     }
 
     fn input(&mut self, column: usize) -> usize {
-        self.projection.iter().position(|known| *known == column).unwrap_or_else(|| {
+        *self.inputs.entry(column).or_insert_with(|| {
             self.projection.push(column);
             self.projection.len() - 1
         })
     }
 
     fn deliver(&mut self, field: FieldRef) -> Result<(), Error> {
-        if self.fields.iter().any(|known| known.name() == field.name()) {
+        if !self.delivered.insert(field.name().clone()) {
             return Err(Error::invalid("columns", format!("'{}' is asked for twice", field.name())));
+        }
+        if self.fields.len() == MAX_COLUMNS {
+            return Err(Error::invalid("columns", format!("more than {MAX_COLUMNS} columns and tensors")));
         }
         self.fields.push(field);
         Ok(())
@@ -264,26 +284,31 @@ impl<'a> Builder<'a> {
     fn tensor_columns(&self, request: &v1::Tensor) -> Result<Vec<usize>, Error> {
         let field = format!("tensors.{}", request.name);
         let schema = self.snapshot.schema();
-        let mut columns = Vec::new();
+        if request.columns.is_empty() || request.columns.len() > MAX_PATTERNS {
+            let reason = format!("names {} columns, expected 1 to {MAX_PATTERNS}", request.columns.len());
+            return Err(Error::invalid(field, reason));
+        }
+        let (mut columns, mut seen) = (Vec::new(), HashSet::new());
+        let mut add = |column: usize| {
+            if !seen.insert(column) {
+                let name = schema.field(column).name();
+                return Err(Error::invalid(&field, format!("column '{name}' is asked for twice")));
+            }
+            columns.push(column);
+            Ok(())
+        };
         for pattern in &request.columns {
             let Some(prefix) = pattern.strip_suffix('*') else {
-                columns.push(self.find(&field, pattern)?);
+                add(self.find(&field, pattern)?)?;
                 continue;
             };
-            let before = columns.len();
-            columns
-                .extend((0..schema.fields().len()).filter(|i| schema.field(*i).name().starts_with(prefix)));
-            if columns.len() == before {
-                return Err(Error::invalid(field, format!("no column begins with '{prefix}'")));
+            let mut found = false;
+            for column in (0..schema.fields().len()).filter(|i| schema.field(*i).name().starts_with(prefix)) {
+                add(column)?;
+                found = true;
             }
-        }
-        if columns.is_empty() {
-            return Err(Error::invalid(field, "names no columns"));
-        }
-        for (position, column) in columns.iter().enumerate() {
-            if columns[..position].contains(column) {
-                let name = schema.field(*column).name();
-                return Err(Error::invalid(field, format!("column '{name}' is asked for twice")));
+            if !found {
+                return Err(Error::invalid(&field, format!("no column begins with '{prefix}'")));
             }
         }
         Ok(columns)
@@ -297,7 +322,6 @@ impl<'a> Builder<'a> {
                 stride += inputs.len() * *width;
             }
         }
-        let plain_start = stride;
         for part in &mut self.parts {
             if let Part::Fixed { offset, width, .. } = part {
                 *offset = stride;
@@ -305,15 +329,16 @@ impl<'a> Builder<'a> {
             }
         }
         let schema = Schema::new(self.fields);
-        let inputs: Vec<_> =
-            self.projection.iter().map(|column| self.snapshot.schema().field(*column)).collect();
-        let key = xxh3_128(format!("{:?} {inputs:?}", self.parts).as_bytes());
+        let inputs = self.projection.iter().map(|column| {
+            let field = self.snapshot.schema().field(*column);
+            (field.name(), field.data_type())
+        });
+        let key = xxh3_128(format!("{:?} {:?}", self.parts, inputs.collect::<Vec<_>>()).as_bytes());
         Ok(View {
             parts: self.parts,
             schema: Arc::new(schema),
             projection: self.projection,
             stride,
-            plain_start,
             validity_width: self.validity_bits.div_ceil(8),
             variable_count: self.variable_count,
             nested_count: self.nested_count,

@@ -137,18 +137,21 @@ impl Windows {
     }
 
     async fn load(&self, job: &Job, blocks: &[u32], mut reservation: Reservation) -> Result<Window, Error> {
-        let frames: Vec<Arc<Frame>> = stream::iter(blocks.iter().copied())
-            .map(|block| self.frame(job, block))
-            .buffered(self.config.concurrent_blocks.max(1))
-            .try_collect()
-            .await?;
-        let bytes = frames.iter().map(|frame| frame.weight()).sum();
         let capacity_bytes = self.frames.budget().capacity_bytes();
-        if bytes > capacity_bytes {
-            // The footers promised less.
-            return Err(too_large(bytes, capacity_bytes));
+        let mut loading = stream::iter(blocks.iter().copied())
+            .map(|block| self.frame(job, block))
+            .buffered(self.config.concurrent_blocks.max(1));
+        let (mut frames, mut bytes) = (Vec::with_capacity(blocks.len()), 0);
+        while let Some(frame) = loading.try_next().await? {
+            bytes += frame.weight();
+            if bytes > capacity_bytes {
+                // The footers promised less.
+                return Err(too_large(bytes, capacity_bytes));
+            }
+            reservation.raise(bytes);
+            frames.push(frame);
         }
-        reservation.raise(bytes);
+        drop(loading);
         let mut frame_of = vec![u32::MAX; job.snapshot().blocks().len()];
         for (index, block) in blocks.iter().enumerate() {
             frame_of[*block as usize] = index as u32;

@@ -155,6 +155,31 @@ async fn many_jobs_share_memory_for_one_window_and_all_finish() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn ranks_whose_windows_are_unequal_never_wait_for_each_other() {
+    let mut ends: Vec<i64> = vec![0];
+    for rows in [400, 3000, 300, 500, 2500, 600, 200, 1500, 700, 307] {
+        ends.push(ends[ends.len() - 1] + rows);
+    }
+    let files: Vec<RecordBatch> = ends.windows(2).map(|ends| numbered(ends[0]..ends[1])).collect();
+    let reader = reader(store(&files, 1 << 20).await).await;
+    for seed in 0..40 {
+        let shuffle = Shuffle { window_rows: Some(500), ..Shuffle::default() };
+        let job = job(&Train { seed, epochs: Some(4), shuffle: Some(shuffle), ..train(3) }, &reader);
+        let config =
+            Config { prefetch_bytes: 1, stall_timeout: Duration::from_millis(20), ..Config::default() };
+        let largest = (0..4)
+            .map(|epoch| fixture::job(&Train { epoch, epochs: Some(1), ..job.train().clone() }, &reader));
+        let largest = largest.map(|job| job.summary().window_bytes).max().unwrap();
+        let loader = loader(largest + largest / 3, 2, config);
+        let ranks: Vec<_> =
+            (0..3).map(|rank| tokio::spawn(drain(loader.batches(job.clone(), rank, 0)))).collect();
+        for rank in ranks {
+            tokio::time::timeout(Duration::from_secs(30), rank).await.expect("no deadlock").unwrap().unwrap();
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_window_that_can_never_fit_is_refused_with_what_it_needs_and_what_fits() {
     let reader = dataset().await;

@@ -119,7 +119,7 @@ async fn epochs(data: &Path, columns: &[String]) -> anyhow::Result<(f64, f64, f6
     let mut settings = Settings { cache_dir: cache.path().to_owned(), ..Settings::default() };
     settings.grpc.set_port(0);
     settings.http.set_port(0);
-    settings.add_dataset(&format!("lineitem={}", data.display()))?;
+    settings.add_datasets(&[format!("lineitem={}", data.display())])?;
     let server = Server::start(settings).await?;
     let channel = Endpoint::from_shared(format!("http://{}", server.grpc()))?
         .initial_stream_window_size(8 << 20)

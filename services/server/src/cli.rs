@@ -39,7 +39,7 @@ enum LogFormat {
 #[derive(Debug, Args)]
 struct Serve {
     /// A dataset by name: a Parquet file, or a folder of them. Repeats.
-    #[arg(long = "dataset", value_name = "NAME=URL", env = "FOREBAY_DATASET", value_delimiter = ',')]
+    #[arg(long = "dataset", value_name = "NAME=URL", env = "FOREBAY_DATASET")]
     datasets: Vec<String>,
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
@@ -113,9 +113,7 @@ impl Serve {
             Some(path) => Settings::read(path)?,
             None => Settings::default(),
         };
-        for dataset in &self.datasets {
-            settings.add_dataset(dataset)?;
-        }
+        settings.add_datasets(&self.datasets)?;
         set(&mut settings.cache_dir, self.cache_dir);
         set(&mut settings.grpc, self.grpc);
         set(&mut settings.http, self.http);

@@ -178,6 +178,20 @@ impl Datasets {
         }
     }
 
+    /// The status of a failure in mid-stream: with the dataset, and for a changed file the current snapshot.
+    pub(crate) fn stream_status(&self, name: &str, error: &forebay_loader::Error) -> Status {
+        let status = status::of_load(error);
+        let changed = matches!(error, forebay_loader::Error::Storage(Error::Changed { .. }));
+        let current = self.shared.entries.get(name).map(|dataset| dataset.phase.borrow().clone());
+        let hint = match current {
+            Some(Phase::Open(reader)) if changed => {
+                format!("; the current snapshot is {}, and `refresh` takes a new one", reader.snapshot().id())
+            }
+            _ => String::new(),
+        };
+        Status::new(status.code(), format!("dataset '{name}': {}{hint}", status.message()))
+    }
+
     /// Every dataset with where it stands, by name.
     pub(crate) fn list(&self) -> Vec<Listed> {
         let listed = |(name, dataset): (&String, &Dataset)| Listed {
@@ -200,7 +214,7 @@ impl Datasets {
                 true => format!("this server has {} datasets", self.shared.entries.len()),
                 false => format!("did you mean '{}'?", near.join("' or '")),
             };
-            Status::not_found(format!("there is no dataset '{name}'; {hint}"))
+            Status::not_found(status::clip(&format!("there is no dataset '{name}'; {hint}")))
         })
     }
 

@@ -1,6 +1,6 @@
 //! `forebay inspect`: what a dataset holds, and what streaming it would cost.
 
-use std::{io::Write, sync::Arc};
+use std::{fmt::Write as _, io::Write as _, sync::Arc};
 
 use bytesize::ByteSize;
 use clap::Args;
@@ -72,8 +72,6 @@ impl Inspect {
         }
     }
 }
-
-use std::fmt::Write as _;
 
 fn describe(text: &mut String, url: &str, snapshot: &Snapshot) -> std::fmt::Result {
     let stored: u64 = snapshot.files().iter().map(forebay_storage::File::size).sum();

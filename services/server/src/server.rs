@@ -8,7 +8,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context as TaskContext, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, bail};
@@ -22,8 +22,9 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_stream::wrappers::TcpListenerStream;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tonic_health::server::HealthReporter;
+use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     Settings,
@@ -41,12 +42,19 @@ pub struct Server {
     guard: Guard,
     sessions: Sessions,
     health: HealthReporter,
+    /// Ends `serving` once its connections have sent what they have.
+    stop: CancellationToken,
+    serving: Option<AbortOnDropHandle<()>>,
     tasks: Vec<AbortOnDropHandle<()>>,
     _cache_dir: File,
 }
 
-/// How long the last bytes of a drained server may take to leave.
-const FLUSH_TIME: Duration = Duration::from_millis(200);
+/// How long the last bytes of a drained server may take to leave, and idle connections to close.
+const FLUSH_TIME: Duration = Duration::from_millis(500);
+/// How long nobody is accepted after that has failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often the metrics recorder is tidied, scraped or not.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 impl Server {
     /// Locks the cache directory, binds the ports and starts to open the datasets.
@@ -86,13 +94,29 @@ impl Server {
             guard: guard.clone(),
             sessions: sessions.clone(),
             health,
+            stop: CancellationToken::new(),
+            serving: None,
             tasks: Vec::new(),
             _cache_dir: cache_dir,
         };
         for name in settings.datasets.keys() {
             server.spawn(datasets.clone().tend(name.clone(), settings.refresh_interval));
         }
-        server.spawn(serve_grpc(grpc, &settings, flight::router(context, health_service)?));
+        let router = flight::router(context, health_service)?;
+        server.serving = Some(AbortOnDropHandle::new(tokio::spawn(serve_grpc(
+            grpc,
+            &settings,
+            router,
+            server.stop.clone(),
+        ))));
+        let upkept = recorder.clone();
+        server.spawn(async move {
+            // Histograms keep every sample until they are drained.
+            loop {
+                tokio::time::sleep(UPKEEP_INTERVAL).await;
+                upkept.run_upkeep();
+            }
+        });
         let http_app =
             ops::router(ops::Ops { datasets, sessions, loader, guard, recorder, grpc: server.grpc });
         server.spawn(async move {
@@ -134,16 +158,19 @@ impl Server {
             _ = terminate.recv() => tracing::info!("SIGTERM, draining"),
             _ = interrupt.recv() => tracing::info!("interrupted, draining"),
         }
-        self.drain().await;
+        tokio::select! {
+            () = self.drain() => {}
+            _ = interrupt.recv() => tracing::warn!("interrupted again, stopping at once"),
+        }
         Ok(())
     }
 
     /// Lets nobody in, lets running streams finish within the grace period, hands over what is left
-    /// (`UNAVAILABLE`: go on elsewhere), and stops. With no stream running it takes no time.
-    pub async fn drain(self) {
-        let started = Instant::now();
+    /// (`UNAVAILABLE`: go on elsewhere), and stops. With no stream running it takes less than a second.
+    pub async fn drain(mut self) {
         self.guard.drain();
         self.health.set_not_serving::<FlightServiceServer<Flight>>().await;
+        self.health.set_service_status("", ServingStatus::NotServing).await;
         let finished = tokio::time::timeout(self.grace_period, self.sessions.none_running()).await.is_ok();
         if !finished {
             tracing::warn!(
@@ -151,10 +178,11 @@ impl Server {
                 "the grace period is over, handing streams over"
             );
             self.guard.hand_over();
-            drop(tokio::time::timeout(FLUSH_TIME * 2, self.sessions.none_running()).await);
+            drop(tokio::time::timeout(FLUSH_TIME, self.sessions.none_running()).await);
         }
-        if started.elapsed() > Duration::from_millis(10) {
-            tokio::time::sleep(FLUSH_TIME).await;
+        self.stop.cancel();
+        if let Some(serving) = self.serving.take() {
+            drop(tokio::time::timeout(FLUSH_TIME, serving).await);
         }
         tracing::info!(finished, "stopped");
     }
@@ -184,27 +212,22 @@ fn lock(cache_dir: &Path) -> anyhow::Result<File> {
     }
 }
 
-/// HTTP/2 windows: a stream may have so much on the way, and all streams of a connection together.
-const STREAM_WINDOW_BYTES: u32 = 8 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
-
 fn serve_grpc(
     listener: TcpListener,
     settings: &Settings,
     router: axum::Router,
+    stop: CancellationToken,
 ) -> impl Future<Output = ()> + Send + 'static + use<> {
     let limits = &settings.limits;
     let connections = bounded(listener, limits.max_connections);
     let server = tonic::transport::Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(limits.max_calls_per_connection)
         .http2_keepalive_interval(Some(limits.keepalive_interval))
         .http2_keepalive_timeout(Some(limits.keepalive_timeout))
         .http2_max_header_list_size(16 << 10)
         .add_routes(router.into());
     async move {
-        if let Err(error) = server.serve_with_incoming(connections).await {
+        if let Err(error) = server.serve_with_incoming_shutdown(connections, stop.cancelled()).await {
             tracing::error!(%error, "the gRPC listener failed");
         }
     }
@@ -217,7 +240,14 @@ fn bounded(listener: TcpListener, max: usize) -> impl Stream<Item = io::Result<C
         let places = Arc::clone(&places);
         async move {
             let place = places.acquire_owned().await.map_err(io::Error::other)?;
-            let stream = stream?;
+            let stream = match stream {
+                Ok(stream) => stream,
+                Err(error) => {
+                    // Out of file descriptors, say. Without a pause, accepting spins.
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    return Err(error);
+                }
+            };
             stream.set_nodelay(true)?;
             Ok(Connection { stream, _place: place })
         }

@@ -123,16 +123,20 @@ impl Settings {
         toml::from_str(&text).with_context(|| format!("in {}", path.display()))
     }
 
-    /// Adds `NAME=URL`.
+    /// Adds datasets of the form `NAME=URL`, over those of the same names in the file.
     ///
     /// # Errors
-    /// When it is not of that form, or the name is taken.
-    pub fn add_dataset(&mut self, dataset: &str) -> anyhow::Result<()> {
-        let Some((name, url)) = dataset.split_once('=') else {
-            bail!("--dataset {dataset}: expected NAME=URL");
-        };
-        let before = self.datasets.insert(name.to_owned(), url.to_owned());
-        ensure!(before.is_none(), "--dataset {name}: there are two of this name");
+    /// When one is not of that form, or two have one name.
+    pub fn add_datasets(&mut self, datasets: &[String]) -> anyhow::Result<()> {
+        let mut added = BTreeMap::new();
+        for dataset in datasets {
+            let Some((name, url)) = dataset.split_once('=') else {
+                bail!("--dataset {dataset}: expected NAME=URL");
+            };
+            let before = added.insert(name.to_owned(), url.to_owned());
+            ensure!(before.is_none(), "--dataset {name}: there are two of this name");
+        }
+        self.datasets.extend(added);
         Ok(())
     }
 
@@ -149,6 +153,11 @@ impl Settings {
             );
             ensure!(!url.is_empty(), "dataset '{name}' has no URL");
         }
+        let backoff = self.limits.max_open_backoff;
+        ensure!(
+            backoff >= Duration::from_secs(1),
+            "limits.max_open_backoff is {backoff:?}, expected at least 1s"
+        );
         ensure!(self.cpu_threads >= 1 && self.io_threads >= 1, "cpu_threads and io_threads are at least 1");
         ensure!(
             self.cache_memory.0 >= 1 << 20,

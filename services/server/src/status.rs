@@ -14,7 +14,7 @@ pub(crate) fn of_load(error: &Load) -> Status {
         Load::Storage(error) => return of_storage(error),
         Load::Internal(_) => Code::Internal,
     };
-    Status::new(code, error.to_string())
+    Status::new(code, clip(&error.to_string()))
 }
 
 /// The status of a failure to list, read or decode.
@@ -29,10 +29,38 @@ pub(crate) fn of_storage(error: &Storage) -> Status {
         Storage::Invalid { .. } => Code::InvalidArgument,
         _ => Code::Unknown,
     };
-    Status::new(code, error.to_string())
+    Status::new(code, clip(&error.to_string()))
 }
 
 /// The status of bytes that are no message.
 pub(crate) fn of_decode(error: &DecodeError) -> Status {
-    Status::invalid_argument(error.to_string())
+    Status::invalid_argument(clip(&error.to_string()))
+}
+
+/// Longest message of a status, in bytes: it travels in a header, and clients bound those.
+const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// The middle of a message that is too long is left out: it begins with what, and ends with what was expected.
+pub(crate) fn clip(message: &str) -> String {
+    if message.len() <= MAX_MESSAGE_BYTES {
+        return message.to_owned();
+    }
+    let half = MAX_MESSAGE_BYTES / 2 - 8;
+    let start = message.floor_char_boundary(half);
+    let end = message.ceil_char_boundary(message.len() - half);
+    format!("{} [...] {}", &message[..start], &message[end..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_is_too_long_keeps_its_beginning_and_its_end() {
+        let long = format!("there is no column '{}'; did you mean 'x'?", "ü".repeat(1 << 20));
+        let clipped = clip(&long);
+        assert!(clipped.len() <= MAX_MESSAGE_BYTES);
+        assert!(clipped.starts_with("there is no column") && clipped.ends_with("did you mean 'x'?"));
+        assert_eq!(clip("short"), "short");
+    }
 }

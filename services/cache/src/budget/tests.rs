@@ -42,6 +42,25 @@ async fn a_wait_that_is_given_up_leaves_the_line() {
     assert_eq!(budget.reserved_bytes(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn when_the_head_of_the_line_gives_up_the_next_is_served() {
+    let budget = Budget::new(100);
+    let held = budget.reserve(60).await.unwrap();
+    let head = tokio::spawn({
+        let budget = budget.clone();
+        async move { budget.reserve(90).await }
+    });
+    tokio::task::yield_now().await;
+    let next = tokio::spawn({
+        let budget = budget.clone();
+        async move { budget.reserve(10).await.map(|share| share.bytes()) }
+    });
+    tokio::task::yield_now().await;
+    head.abort();
+    assert_eq!(timeout(Duration::from_secs(1), next).await.unwrap().unwrap(), Ok(10));
+    drop(held);
+}
+
 #[tokio::test]
 async fn a_raised_share_overdraws_and_holds_the_others_back() {
     let budget = Budget::new(10);

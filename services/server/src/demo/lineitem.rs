@@ -23,7 +23,7 @@ const ROWS_A_SCALE: f64 = 6_001_215.0;
 const ROWS_A_FILE: f64 = 750_000.0;
 
 /// The folder of the data under `folder`. It is generated if it is not there; a generation that was cut
-/// short leaves nothing.
+/// short leaves nothing that is taken for whole.
 ///
 /// # Errors
 /// When the scale is out of range or the disk fails.

@@ -85,8 +85,9 @@ async fn warm(
                 WarmResult { blocks: warmed.blocks, blocks_done: warmed.blocks_done, bytes: warmed.bytes };
             drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
         };
-        if let Err(error) = context.loader.warm(&asked.job, progress).await {
-            drop(sender.send(Err(status::of_load(&error))));
+        match context.loader.warm(&asked.job, &progress).await {
+            Ok(warmed) => progress(warmed),
+            Err(error) => drop(sender.send(Err(status::of_load(&error)))),
         }
     }));
     let results = UnboundedReceiverStream::new(receiver).map(move |result| {

@@ -28,15 +28,8 @@ impl Context {
             return Err(Status::invalid_argument("dataset: is missing, expected the name of a dataset"));
         }
         let reader = self.datasets.pinned(&train.dataset, &train.snapshot).await?;
-        let loader = self.loader.clone();
-        // Resolving looks at every block, and admitting at every window.
-        let job = tokio::task::spawn_blocking(move || {
-            let job = Job::resolve(&train, reader)?;
-            loader.admit(&job)?;
-            Ok(job)
-        });
-        let job = job.await.map_err(|error| Status::internal(error.to_string()))?;
-        Ok(Asked { job: job.map_err(|error| status::of_load(&error))?, encoding })
+        let job = self.loader.job(train, reader).await.map_err(|error| status::of_load(&error))?;
+        Ok(Asked { job, encoding })
     }
 
     /// The stream that `ticket` asks for: a job, and which of its ranks and lanes.

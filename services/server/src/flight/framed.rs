@@ -23,7 +23,7 @@ use prost::{Message, encoding::encode_varint};
 use tonic::{Code, Status, body::Body};
 
 use super::Context;
-use crate::{sessions::Running, status};
+use crate::{datasets::Datasets, sessions::Running};
 
 /// Bodies smaller than this are copied behind their header: many small frames cost more than the copy.
 const COALESCE_BYTES: usize = 4096;
@@ -72,6 +72,8 @@ async fn answer(
         encoding,
         running,
         guard: context.guard.clone(),
+        datasets: context.datasets.clone(),
+        dataset: job.train().dataset.clone(),
         ended: false,
     };
     let body = StreamBody::new(stream::unfold(sender, |mut sender| async {
@@ -123,6 +125,8 @@ struct Sender {
     encoding: Encoding,
     running: Running,
     guard: super::Guard,
+    datasets: Datasets,
+    dataset: String,
     ended: bool,
 }
 
@@ -150,16 +154,17 @@ impl Sender {
 
     /// Takes a batch and returns its first frame; `None` after the last batch.
     async fn next_batch(&mut self) -> Result<Option<Bytes>, Status> {
+        let has_more = self.batches.remaining() > 0;
         let next = tokio::select! {
             biased;
-            next = self.batches.next() => next,
-            () = self.guard.handed_over() => {
+            () = self.guard.handed_over(), if has_more => {
                 let message = "the server is stopping; go on at the next step on another one";
                 return Err(Status::unavailable(message));
             }
+            next = self.batches.next() => next,
         };
         let Some(next) = next else { return Ok(None) };
-        let (metadata, batch) = next.map_err(|error| status::of_load(&error))?;
+        let (metadata, batch) = next.map_err(|error| self.datasets.stream_status(&self.dataset, &error))?;
         self.running.sent(&metadata, batch.body.len() as u64);
         let (first, body) = frames(&self.encoding.encode::<BatchMetadata>(&metadata), batch)?;
         self.frames.extend(body);

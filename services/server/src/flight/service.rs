@@ -20,6 +20,9 @@ use crate::datasets::{Listed, Phase};
 /// Most endpoints that one FlightInfo lists.
 const MAX_ENDPOINTS: u64 = 4096;
 
+/// Most bytes that the tickets of one FlightInfo take.
+const MAX_TICKET_BYTES: u64 = 16 << 20;
+
 /// The Flight service but for DoGet.
 pub(crate) struct Flight {
     context: Context,
@@ -43,6 +46,12 @@ impl Flight {
                 "world_size {} with {} lanes makes {endpoints} endpoints, the limit is {MAX_ENDPOINTS}; name a rank",
                 train.world_size(),
                 train.lanes(),
+            )));
+        }
+        let tickets = ticket(&asked, u32::MAX, u32::MAX).len() as u64 * endpoints;
+        if tickets > MAX_TICKET_BYTES {
+            return Err(Status::resource_exhausted(format!(
+                "the tickets of {endpoints} endpoints take {tickets} bytes, the limit is {MAX_TICKET_BYTES}; name a rank"
             )));
         }
         let mut info = FlightInfo::new()

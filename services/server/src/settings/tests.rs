@@ -9,7 +9,7 @@ fn an_unknown_field_is_refused_by_name() {
 #[test]
 fn what_is_printed_reads_back_the_same() {
     let mut settings = Settings { refresh_interval: Some(Duration::from_secs(90)), ..Settings::default() };
-    settings.add_dataset("a.b-c_1=s3://bucket/x=1").unwrap();
+    settings.add_datasets(&["a.b-c_1=s3://bucket/x=1".to_owned()]).unwrap();
     let text = toml::to_string(&settings).unwrap();
     assert_eq!(toml::from_str::<Settings>(&text).unwrap(), settings);
     settings.check().unwrap();
@@ -37,7 +37,13 @@ fn what_cannot_work_is_refused_before_anything_is_opened() {
         assert!(toml::from_str::<Settings>(text).unwrap().check().is_err(), "{text}");
     }
     let mut settings = Settings::default();
-    assert!(settings.add_dataset("nourl").is_err());
-    settings.add_dataset("a=x").unwrap();
-    assert!(settings.add_dataset("a=y").is_err());
+    let mut add = |datasets: &[&str]| {
+        let datasets: Vec<String> = datasets.iter().map(|dataset| (*dataset).to_owned()).collect();
+        settings.add_datasets(&datasets)
+    };
+    assert!(add(&["nourl"]).is_err());
+    assert!(add(&["a=x", "a=y"]).is_err());
+    add(&["a=x"]).unwrap();
+    add(&["a=y"]).unwrap();
+    assert_eq!(settings.datasets["a"], "y", "a flag overrides the file");
 }

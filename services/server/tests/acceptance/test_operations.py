@@ -89,15 +89,15 @@ def test_sigterm_ends_a_stream_that_outlasts_the_grace_period_as_unavailable(
     server = pool.start({"small-groups": small_groups}, grace_period="3s")
     stream = connect(server).batches(**STREAM, epochs=1_000_000)
     next(stream)
-    outcome: list[str] = []
+    outcome: list[tuple[str, str]] = []
 
     def read_on() -> None:
         try:
             for _ in stream:
                 pass
-            outcome.append("OK")
+            outcome.append(("OK", ""))
         except FAILURES as error:
-            outcome.append(status_of(error))
+            outcome.append((status_of(error), str(error)))
 
     reader = threading.Thread(target=read_on, daemon=True)
     reader.start()
@@ -109,7 +109,8 @@ def test_sigterm_ends_a_stream_that_outlasts_the_grace_period_as_unavailable(
     assert server.wait() == 0
     assert time.monotonic() - started < 5
     reader.join(10)
-    assert outcome == ["UNAVAILABLE"]
+    [(status, message)] = outcome
+    assert status == "UNAVAILABLE" and "go on at the next step" in message, message
 
 
 def test_sigterm_is_not_held_up_by_a_consumer_that_stopped_reading(

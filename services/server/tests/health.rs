@@ -1,0 +1,63 @@
+//! gRPC health as a load balancer sees it.
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::{sync::Arc, time::Duration};
+
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use arrow_flight::{Ticket, flight_service_client::FlightServiceClient};
+use forebay::{Server, Settings};
+use parquet::arrow::ArrowWriter;
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::{
+    HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
+};
+
+async fn status(client: &mut HealthClient<Channel>, service: &str) -> ServingStatus {
+    let request = HealthCheckRequest { service: service.to_owned() };
+    client.check(request).await.unwrap().into_inner().status()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_is_serving_until_draining_begins_and_a_drain_waits_for_running_streams() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("numbers.parquet");
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+    let batch = RecordBatch::try_from_iter([("n", numbers)]).unwrap();
+    let mut writer =
+        ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+
+    let mut settings = Settings { cache_dir: folder.path().join("cache"), ..Settings::default() };
+    settings.grpc.set_port(0);
+    settings.http.set_port(0);
+    settings.add_datasets(&[format!("numbers={}", path.display())]).unwrap();
+    let server = Server::start(settings).await.unwrap();
+    let channel =
+        Endpoint::from_shared(format!("http://{}", server.grpc())).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel.clone());
+    for service in ["", "arrow.flight.protocol.FlightService"] {
+        assert_eq!(status(&mut health, service).await, ServingStatus::Serving);
+    }
+
+    // More batches than may wait for a consumer, so that the stream runs until they are taken.
+    let request = r#"{"train": {"dataset": "numbers", "batch_size": 1000, "epochs": 100000}}"#;
+    let mut flight = FlightServiceClient::new(channel);
+    let mut stream = flight.do_get(Ticket::new(request)).await.unwrap().into_inner();
+    stream.message().await.unwrap().unwrap();
+    let drained = tokio::spawn(server.drain());
+    tokio::time::timeout(Duration::from_secs(5), async {
+        for service in ["", "arrow.flight.protocol.FlightService"] {
+            while status(&mut health, service).await != ServingStatus::NotServing {
+                tokio::task::yield_now().await;
+            }
+        }
+    })
+    .await
+    .unwrap();
+    assert!(!drained.is_finished(), "a stream is running");
+    let refused = flight.do_get(Ticket::new(request)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unavailable);
+    drop((stream, flight, health));
+    tokio::time::timeout(Duration::from_secs(5), drained).await.unwrap().unwrap();
+}
