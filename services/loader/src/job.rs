@@ -81,11 +81,11 @@ impl Job {
             Ok(v1::Remainder::Auto) => Remainder::Drop,
             Err(_) => return Err(Error::invalid("remainder", format!("{} is not known", train.remainder))),
         };
-        let plan_error = |error: forebay_plan::Error| Error::invalid("start_step", error.to_string());
         let steps = Steps::new(snapshot.rows(), batch_size as u32, world_size as u32, remainder)
-            .map_err(plan_error)?;
+            .map_err(|error| of_plan(&error))?;
         let limit = (train.steps > 0).then_some(train.steps);
-        let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit).map_err(plan_error)?;
+        let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit)
+            .map_err(|error| of_plan(&error))?;
 
         let resolved = v1::Train {
             snapshot: snapshot.id().to_owned(),
@@ -281,6 +281,17 @@ impl Job {
             }
         }
         Some(best)
+    }
+}
+
+fn of_plan(error: &forebay_plan::Error) -> Error {
+    match error {
+        forebay_plan::Error::Zero { field } => Error::invalid(*field, "is 0, expected at least 1"),
+        forebay_plan::Error::StartStepPastEnd { start_step, steps } => {
+            let reason =
+                format!("is {start_step}, past an epoch of {steps} steps; {steps} is the next epoch");
+            Error::invalid("start_step", reason)
+        }
     }
 }
 

@@ -1,6 +1,10 @@
 //! The command line.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::Context;
 use bytesize::ByteSize;
@@ -51,10 +55,10 @@ struct Serve {
     #[arg(long, value_name = "URL", env = "FOREBAY_STATE")]
     state: Option<String>,
     /// Where gRPC (Arrow Flight) listens; port 0 takes a free one.
-    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_GRPC")]
+    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_GRPC", value_parser = address)]
     grpc: Option<SocketAddr>,
     /// Where HTTP (page, probes, metrics) listens; port 0 takes a free one.
-    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_HTTP")]
+    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_HTTP", value_parser = address)]
     http: Option<SocketAddr>,
     /// Memory for decoded data, such as 8GiB.
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_MEMORY")]
@@ -125,6 +129,12 @@ impl Serve {
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
         Ok(settings)
     }
+}
+
+/// An address, or a name and a port.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let mut found = text.to_socket_addrs().map_err(|error| format!("expected HOST:PORT: {error}"))?;
+    found.next().ok_or_else(|| "the name has no address".to_owned())
 }
 
 fn set<T>(setting: &mut T, flag: Option<T>) {

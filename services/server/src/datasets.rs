@@ -31,6 +31,8 @@ struct Dataset {
     phase: watch::Sender<Phase>,
     /// Held while a snapshot is taken.
     taking: Mutex<()>,
+    /// Held while a pinned snapshot is loaded, so that a thousand ranks load it once.
+    loading: Mutex<()>,
 }
 
 /// Where a dataset stands.
@@ -62,7 +64,10 @@ impl Datasets {
             let location =
                 Location::parse(url, &settings.storage).with_context(|| format!("dataset '{name}'"))?;
             let phase = watch::Sender::new(Phase::Opening { files_done: 0, files: 0 });
-            entries.insert(name.clone(), Dataset { location, phase, taking: Mutex::default() });
+            entries.insert(
+                name.clone(),
+                Dataset { location, phase, taking: Mutex::default(), loading: Mutex::default() },
+            );
         }
         Ok(Self {
             shared: Arc::new(Shared {
@@ -158,8 +163,13 @@ impl Datasets {
             return Ok(reader.clone());
         }
         let key = (name.to_owned(), id.to_owned());
-        if let Some(reader) = self.shared.pinned.get(&key) {
-            return Ok(reader.clone());
+        let pinned = || self.shared.pinned.get(&key).map(|reader| reader.clone());
+        if let Some(reader) = pinned() {
+            return Ok(reader);
+        }
+        let _loading = dataset.loading.lock().await;
+        if let Some(reader) = pinned() {
+            return Ok(reader);
         }
         match load_snapshot(name, id, &self.shared.state).await {
             Ok(snapshot) => {
