@@ -12,7 +12,7 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    Config, Error, Frame, Job, Pool, RowRef, WireBatch, assemble,
+    Config, Error, Frame, Job, Pool, Priority, RowRef, WireBatch, assemble,
     window::{HeldWindow, Room, WindowId, Windows},
 };
 
@@ -188,17 +188,20 @@ impl Producer {
             start = end;
             let view = Arc::clone(self.job.view());
             if start < positions.end {
-                aside.push(self.pool.run(move || part.select(&view).map(Arc::new)).await?);
+                aside.push(self.pool.run(Priority::First, move || part.select(&view).map(Arc::new)).await?);
                 let bytes = aside.iter().map(|frame| frame.weight()).sum();
                 if bytes > max_bytes {
                     return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));
                 }
                 continue;
             }
-            return self.pool.run(move || part.assemble(&view, aside, hash, max_bytes)).await;
+            return self
+                .pool
+                .run(Priority::First, move || part.assemble(&view, aside, hash, max_bytes))
+                .await;
         }
         let view = Arc::clone(self.job.view());
-        self.pool.run(move || assemble(&view, &[], &[], hash, max_bytes)).await
+        self.pool.run(Priority::First, move || assemble(&view, &[], &[], hash, max_bytes)).await
     }
 
     /// The loaded window `id`. It replaces the one that was held.
@@ -293,7 +296,7 @@ impl Producer {
             return Ok(Arc::clone(order));
         }
         let job = Arc::clone(&self.job);
-        let order = self.pool.run(move || Ok(Arc::new(job.order(epoch)))).await?;
+        let order = self.pool.run(Priority::First, move || Ok(Arc::new(job.order(epoch)))).await?;
         // This epoch's and the ones being made ahead.
         if self.orders.len() > MAX_WINDOWS_AHEAD {
             self.orders.pop_front();

@@ -37,7 +37,7 @@ mod wire;
 pub use assemble::assemble;
 pub use batches::Batches;
 pub use config::Config;
-pub use cpu::Pool;
+pub use cpu::{Pool, Priority};
 pub use error::Error;
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use job::Job;

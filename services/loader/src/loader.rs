@@ -7,7 +7,7 @@ use forebay_proto::v1;
 use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
-use crate::{Batches, Config, Error, Job, Pool, window::Windows};
+use crate::{Batches, Config, Error, Job, Pool, Priority, window::Windows};
 
 /// Loads windows and opens streams. Cheap to clone; clones share memory and threads.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl Loader {
             loader.admit(&job)?;
             Ok(job)
         };
-        self.pool.run(resolve).await
+        self.pool.run(Priority::First, resolve).await
     }
 
     /// Refuses a job that can never run here.

@@ -9,7 +9,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{OnceCell, Semaphore};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::{Config, Error, Frame, FrameBuilder, Job, Pool, RowRef};
+use crate::{Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef};
 
 /// Loads windows into the memory tier.
 pub(crate) struct Windows {
@@ -178,7 +178,7 @@ impl Windows {
         let (view, rows, place) = (Arc::clone(job.view()), encoded.rows(), place_of(job, block));
         let decode_rows = self.config.decode_rows;
         self.pool
-            .run(move || {
+            .run(Priority::Second, move || {
                 let started = std::time::Instant::now();
                 let mut builder = FrameBuilder::new(view, rows, place);
                 for chunk in encoded.decode(decode_rows) {
