@@ -10,10 +10,13 @@ use prost_reflect::{
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=forebay");
+    println!("cargo:rerun-if-changed=arrow");
     let files = ["forebay/v1/command.proto", "forebay/v1/metadata.proto"];
     let descriptors = protox::compile(files, ["."])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("forebay.fds"), descriptors.encode_to_vec())?;
+    let flight = protox::compile(["arrow/flight/flight.proto"], ["."])?;
+    std::fs::write(out.join("flight.fds"), flight.encode_to_vec())?;
 
     let mut config = tonic_prost_build::configure()
         .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")

@@ -35,6 +35,7 @@ pub(crate) fn router(
 ) -> Result<axum::Router, tonic_reflection::server::Error> {
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(forebay_proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(forebay_proto::FLIGHT_DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
     let max_request_bytes = context.limits.max_request_bytes;

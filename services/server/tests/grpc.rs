@@ -1,4 +1,4 @@
-//! gRPC health as a load balancer sees it.
+//! gRPC health and reflection as a load balancer and a stock command-line client see them.
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use std::{sync::Arc, time::Duration};
@@ -11,6 +11,10 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
+use tonic_reflection::pb::v1::{
+    ServerReflectionRequest, server_reflection_client::ServerReflectionClient,
+    server_reflection_request::MessageRequest, server_reflection_response::MessageResponse,
+};
 
 async fn status(client: &mut HealthClient<Channel>, service: &str) -> ServingStatus {
     let request = HealthCheckRequest { service: service.to_owned() };
@@ -18,7 +22,7 @@ async fn status(client: &mut HealthClient<Channel>, service: &str) -> ServingSta
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_serving_until_draining_begins_and_a_drain_waits_for_running_streams() {
+async fn health_and_reflection_answer_and_a_drain_is_seen_and_waits_for_running_streams() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("numbers.parquet");
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
@@ -39,6 +43,28 @@ async fn health_is_serving_until_draining_begins_and_a_drain_waits_for_running_s
     for service in ["", "arrow.flight.protocol.FlightService"] {
         assert_eq!(status(&mut health, service).await, ServingStatus::Serving);
     }
+
+    let mut reflection = ServerReflectionClient::new(channel.clone());
+    let asked = [
+        MessageRequest::ListServices(String::new()),
+        MessageRequest::FileContainingSymbol("arrow.flight.protocol.FlightService.DoGet".to_owned()),
+        MessageRequest::FileContainingSymbol("forebay.v1.Command".to_owned()),
+    ];
+    let asked =
+        asked.map(|request| ServerReflectionRequest { host: String::new(), message_request: Some(request) });
+    let mut answers =
+        reflection.server_reflection_info(tokio_stream::iter(asked)).await.unwrap().into_inner();
+    let Some(MessageResponse::ListServicesResponse(listed)) =
+        answers.message().await.unwrap().unwrap().message_response
+    else {
+        panic!("expected the services");
+    };
+    assert!(listed.service.iter().any(|service| service.name == "arrow.flight.protocol.FlightService"));
+    for _ in 0..2 {
+        let answer = answers.message().await.unwrap().unwrap().message_response;
+        assert!(matches!(answer, Some(MessageResponse::FileDescriptorResponse(_))), "{answer:?}");
+    }
+    drop((answers, reflection));
 
     // More batches than may wait for a consumer, so that the stream runs until they are taken.
     let request = r#"{"train": {"dataset": "numbers", "batch_size": 1000, "epochs": 100000}}"#;
