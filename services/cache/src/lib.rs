@@ -2,6 +2,7 @@
 //!
 //! - [`Memory`]: the memory tier. Maps a key to a shared value, loads a missing value once for all
 //!   who ask at the same time (single flight), and evicts what nobody holds to stay within its budget.
+//! - [`Slabs`]: the memory that large values lie in.
 //! - [`Reservation`]: a share of that budget. Whoever is going to hold values reserves their bytes
 //!   first, in one step, or waits in line.
 //!
@@ -15,6 +16,8 @@
 
 mod budget;
 mod memory;
+mod slabs;
 
 pub use budget::{Budget, Reservation, TooLarge};
 pub use memory::{Memory, Weigh};
+pub use slabs::{Slab, Slabs};

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef};
 use arrow_select::concat::concat;
+use bytes::Bytes;
+use forebay_cache::Slabs;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -11,7 +13,7 @@ use crate::{
     canonical::Encoded,
     frame::interleave_nested,
     view::{Nulls, Part},
-    wire::{Layout, into_bytes, zeroed_body},
+    wire::Layout,
 };
 
 /// Rows that are gathered together: few enough to stay in the first-level cache while each column is taken
@@ -22,7 +24,8 @@ const NESTED_ROWS: usize = 4096;
 /// What arrays in memory may take beyond their values, in bytes: capacity, headers, validity.
 const NESTED_SLACK_BYTES: u64 = 64 << 20;
 
-/// Assembles the given rows of `frames`, all of `view`, into one batch. `hash`: also hash the body.
+/// Assembles the given rows of `frames`, all of `view`, into one batch, whose body is one of `slabs`.
+/// `hash`: also hash the body.
 ///
 /// # Errors
 /// [`Error::TooLarge`] when the body would exceed `max_bytes`.
@@ -32,15 +35,16 @@ pub fn assemble(
     rows: &[RowRef],
     hash: bool,
     max_bytes: u64,
+    slabs: &Slabs,
 ) -> Result<WireBatch, Error> {
     let plan = BodyPlan::new(view, frames, rows, max_bytes)?;
-    let mut body = zeroed_body(plan.layout.len());
+    let mut body = slabs.take(plan.layout.len());
     plan.write(view, frames, rows, &mut body);
     Ok(WireBatch {
         rows: rows.len() as u64,
         header: plan.layout.header(rows.len()),
         hash: hash.then(|| xxh3_64(&body)),
-        body: into_bytes(body),
+        body: Bytes::from_owner(body),
     })
 }
 
@@ -135,8 +139,11 @@ impl BodyPlan {
         }
     }
 
+    /// Writes every byte of `body`, whatever it held before.
     fn write(&self, view: &View, frames: &[Arc<Frame>], rows: &[RowRef], body: &mut [u8]) {
+        self.layout.clear_padding(body);
         for (bit, start) in &self.validities {
+            body[*start..*start + rows.len().div_ceil(8)].fill(0);
             let prefixes = self.prefixes.chunks_exact(view.validity_width);
             for (row, prefix) in prefixes.enumerate() {
                 body[start + row / 8] |= u8::from(is_set(prefix, *bit)) << (row % 8);
@@ -264,7 +271,7 @@ fn is_set(prefix: &[u8], bit: usize) -> bool {
 fn write_ends(lengths: &[u32], wide: bool, out: &mut [u8]) {
     let width = if wide { 8 } else { 4 };
     let mut end = 0u64;
-    // The first offset is 0, as the body is.
+    out[..width].fill(0);
     for (len, out) in lengths.iter().zip(out[width..].chunks_exact_mut(width)) {
         end += u64::from(*len);
         out.copy_from_slice(&end.to_le_bytes()[..width]);
@@ -295,6 +302,7 @@ fn transpose_by<const W: usize>(rows: &[&[u8]], offset: usize, out: &mut [u8]) {
 
 /// Packs the bytes (0 or 1) at `offset` of each row into bits.
 fn pack_bits(rows: &[&[u8]], offset: usize, out: &mut [u8]) {
+    out[..rows.len().div_ceil(8)].fill(0);
     for (position, row) in rows.iter().enumerate() {
         out[position / 8] |= row[offset] << (position % 8);
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, ops::Range, sync::Arc, time::Instant};
 
-use forebay_cache::Weigh;
+use forebay_cache::{Slabs, Weigh};
 use forebay_plan::{Cursor, EpochOrder, Location};
 use forebay_proto::v1::BatchMetadata;
 use tokio::{
@@ -186,9 +186,9 @@ impl Producer {
             let end = order.window(id.window).positions.end.min(positions.end);
             let part = Part { order: Arc::clone(&order), held, positions: start..end };
             start = end;
-            let view = Arc::clone(self.job.view());
+            let (view, slabs) = (Arc::clone(self.job.view()), self.windows.slabs().clone());
             if start < positions.end {
-                aside.push(self.pool.run(Priority::First, move || part.select(&view).map(Arc::new)).await?);
+                aside.push(self.pool.run(Priority::First, move || part.select(&view, &slabs).map(Arc::new)).await?);
                 let bytes = aside.iter().map(|frame| frame.weight()).sum();
                 if bytes > max_bytes {
                     return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));
@@ -197,11 +197,11 @@ impl Producer {
             }
             return self
                 .pool
-                .run(Priority::First, move || part.assemble(&view, aside, hash, max_bytes))
+                .run(Priority::First, move || part.assemble(&view, aside, hash, max_bytes, &slabs))
                 .await;
         }
-        let view = Arc::clone(self.job.view());
-        self.pool.run(Priority::First, move || assemble(&view, &[], &[], hash, max_bytes)).await
+        let (view, slabs) = (Arc::clone(self.job.view()), self.windows.slabs().clone());
+        self.pool.run(Priority::First, move || assemble(&view, &[], &[], hash, max_bytes, &slabs)).await
     }
 
     /// The loaded window `id`. It replaces the one that was held.
@@ -320,10 +320,10 @@ impl Part {
         self.held.window().rows(&locations, first_frame, rows);
     }
 
-    fn select(&self, view: &crate::View) -> Result<Frame, Error> {
+    fn select(&self, view: &crate::View, slabs: &Slabs) -> Result<Frame, Error> {
         let mut rows = Vec::new();
         self.rows(0, &mut rows);
-        Frame::select(view, &self.held.window().frames, &rows)
+        Frame::select(view, &self.held.window().frames, &rows, slabs)
     }
 
     fn assemble(
@@ -332,6 +332,7 @@ impl Part {
         aside: Vec<Arc<Frame>>,
         hash: bool,
         max_bytes: u64,
+        slabs: &Slabs,
     ) -> Result<WireBatch, Error> {
         let started = Instant::now();
         let window = self.held.window();
@@ -341,11 +342,11 @@ impl Part {
         }
         self.rows(aside.len() as u32, &mut rows);
         let batch = if aside.is_empty() {
-            assemble(view, &window.frames, &rows, hash, max_bytes)
+            assemble(view, &window.frames, &rows, hash, max_bytes, slabs)
         } else {
             let mut frames = aside;
             frames.extend(window.frames.iter().cloned());
-            assemble(view, &frames, &rows, hash, max_bytes)
+            assemble(view, &frames, &rows, hash, max_bytes, slabs)
         };
         metrics::histogram!("forebay_gather_duration_seconds").record(started.elapsed());
         batch

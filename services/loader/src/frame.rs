@@ -6,7 +6,7 @@ use arrow_array::{Array, ArrayRef, RecordBatch, UInt64Array, cast::AsArray};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_schema::DataType;
 use arrow_select::{concat::concat, interleave::interleave, take::take};
-use forebay_cache::Weigh;
+use forebay_cache::{Slab, Slabs, Weigh};
 
 use crate::{
     Error, View, tensor,
@@ -18,7 +18,7 @@ use crate::{
 pub struct Frame {
     pub(crate) rows: usize,
     /// `rows` times the view's stride: the fixed-width values of each row.
-    pub(crate) fixed: Vec<u8>,
+    pub(crate) fixed: Slab,
     /// `rows` times the view's validity width: one bit a column that may have nulls, 1 for a value.
     pub(crate) validity: Vec<u8>,
     pub(crate) variable: Vec<Variable>,
@@ -86,17 +86,23 @@ impl Frame {
     ///
     /// # Errors
     /// When the variable-width values of the rows exceed 4 GiB a column.
-    pub(crate) fn select(view: &View, frames: &[Arc<Frame>], rows: &[RowRef]) -> Result<Self, Error> {
+    pub(crate) fn select(
+        view: &View,
+        frames: &[Arc<Frame>],
+        rows: &[RowRef],
+        slabs: &Slabs,
+    ) -> Result<Self, Error> {
         let mut selected = Self {
             rows: rows.len(),
-            fixed: Vec::with_capacity(rows.len() * view.stride),
+            fixed: slabs.take(rows.len() * view.stride),
             validity: Vec::with_capacity(rows.len() * view.validity_width),
             variable: Vec::new(),
             nested: Vec::new(),
         };
-        for row in rows {
+        for (at, row) in rows.iter().enumerate() {
             let (frame, row) = (&frames[row.frame as usize], row.row as usize);
-            selected.fixed.extend_from_slice(&frame.fixed[row * view.stride..][..view.stride]);
+            let from = &frame.fixed[row * view.stride..][..view.stride];
+            selected.fixed[at * view.stride..][..view.stride].copy_from_slice(from);
             selected
                 .validity
                 .extend_from_slice(&frame.validity[row * view.validity_width..][..view.validity_width]);
@@ -146,11 +152,11 @@ pub struct FrameBuilder {
 }
 
 impl FrameBuilder {
-    /// A builder for `rows` rows. `place` names the block in errors.
-    pub fn new(view: Arc<View>, rows: usize, place: String) -> Self {
+    /// A builder for `rows` rows, which will lie in one of `slabs`. `place` names the block in errors.
+    pub fn new(view: Arc<View>, rows: usize, place: String, slabs: &Slabs) -> Self {
         let frame = Frame {
             rows: 0,
-            fixed: vec![0; rows * view.stride],
+            fixed: slabs.take(rows * view.stride),
             validity: vec![0; rows * view.validity_width],
             variable: (0..view.variable_count).map(|_| Variable::with_rows(rows)).collect(),
             nested: Vec::new(),

@@ -18,7 +18,7 @@
 //!
 //! This crate does not choose the order (`forebay-plan` does) and names no transport.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod assemble;
 mod batches;
@@ -29,6 +29,7 @@ mod error;
 mod frame;
 mod job;
 mod loader;
+mod prefetch;
 mod tensor;
 mod view;
 mod window;
