@@ -110,9 +110,7 @@ impl Deref for Slab {
     fn deref(&self) -> &[u8] {
         match &self.memory {
             Memory::Heap(buffer) => buffer.as_slice(),
-            Memory::Mapped(mapped, _) => {
-                &mapped.as_ref().expect("it is there until the drop")[..self.len]
-            }
+            Memory::Mapped(mapped, _) => &mapped.as_ref().expect("it is there until the drop")[..self.len],
         }
     }
 }

@@ -3,8 +3,8 @@
 use std::{hint::black_box, sync::Arc};
 
 use arrow_array::{ArrayRef, Float32Array, RecordBatch};
-use forebay_cache::Slabs;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use forebay_cache::Slabs;
 use forebay_loader::{Config, Frame, FrameBuilder, Job, RowRef, assemble};
 use forebay_proto::v1::{Tensor, Train};
 

@@ -188,7 +188,9 @@ impl Producer {
             start = end;
             let (view, slabs) = (Arc::clone(self.job.view()), self.windows.slabs().clone());
             if start < positions.end {
-                aside.push(self.pool.run(Priority::First, move || part.select(&view, &slabs).map(Arc::new)).await?);
+                aside.push(
+                    self.pool.run(Priority::First, move || part.select(&view, &slabs).map(Arc::new)).await?,
+                );
                 let bytes = aside.iter().map(|frame| frame.weight()).sum();
                 if bytes > max_bytes {
                     return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));

@@ -79,4 +79,3 @@ impl Layout {
         Bytes::copy_from_slice(builder.finished_data())
     }
 }
-
