@@ -20,6 +20,7 @@
 
 #![deny(unsafe_code)]
 
+mod ahead;
 mod assemble;
 mod batches;
 mod canonical;
@@ -30,6 +31,7 @@ mod frame;
 mod job;
 mod loader;
 mod prefetch;
+mod producer;
 mod tensor;
 mod view;
 mod window;
@@ -38,7 +40,7 @@ mod wire;
 pub use assemble::assemble;
 pub use batches::Batches;
 pub use config::Config;
-pub use cpu::{Pool, Priority};
+pub use cpu::{Pool, Priority, Submitted};
 pub use error::Error;
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use job::Job;
