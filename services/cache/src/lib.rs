@@ -2,6 +2,8 @@
 //!
 //! - [`Memory`]: the memory tier. Maps a key to a shared value, loads a missing value once for all
 //!   who ask at the same time (single flight), and evicts what nobody holds to stay within its budget.
+//! - [`Policy`]: which values go, by a [`Forecast`] of when each is needed next. Whoever owns the tiers
+//!   knows the future; without one it is the least recently used that goes.
 //! - [`Reservation`]: a share of that budget. Whoever is going to hold values reserves their bytes
 //!   first, in one step, or waits in line.
 //!
@@ -15,6 +17,8 @@
 
 mod budget;
 mod memory;
+mod policy;
 
 pub use budget::{Budget, Reservation, TooLarge};
 pub use memory::{Memory, Weigh};
+pub use policy::{Forecast, Hunt, NoForecast, Policy, Victim};
