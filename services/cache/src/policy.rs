@@ -158,19 +158,22 @@ impl<K: Hash + Eq + Clone> Hunt<'_, K> {
     /// The next entry that should go; none when all were offered. Whoever lets it go
     /// [removes](Policy::remove) it.
     pub fn victim(&mut self) -> Option<Victim<K>> {
+        let mut just_asked = false;
         loop {
             let Some(candidate) = self.queue.farthest.pop() else {
                 self.fill();
                 if self.queue.farthest.is_empty() {
                     return None;
                 }
+                just_asked = true;
                 continue;
             };
-            if self.policy.entries().last_use.get(&candidate.key) != Some(&candidate.last_use) {
+            if !self.policy.entries().is_at(&candidate) {
                 continue;
             }
             let next_use = self.policy.next_use(&candidate.key);
-            if next_use < self.nearest_use {
+            // Just after all were asked the first is taken, lest a forecast that never settles be asked forever.
+            if next_use < self.nearest_use && !just_asked {
                 continue;
             }
             let key = candidate.key.clone();
@@ -186,7 +189,10 @@ impl<K: Hash + Eq + Clone> Hunt<'_, K> {
             self.queue.farthest.clear();
             return;
         };
-        self.nearest_use = nearest.next_use.min(self.policy.next_use(&nearest.key));
+        // Time went on and speeds changed for all alike, unless it was used itself, or is gone.
+        let now = self.policy.next_use(&nearest.key);
+        let unused = self.policy.entries().is_at(&nearest);
+        self.nearest_use = if unused { now } else { now.min(nearest.next_use) };
         let nearest = Candidate { next_use: self.nearest_use, ..nearest };
         let unnoted = unnoted.into_iter().map(|(key, last_use)| self.policy.ask(key, last_use));
         self.queue.farthest.extend(unnoted.filter(|candidate| *candidate > nearest));
@@ -217,9 +223,8 @@ impl<K: Hash + Eq + Clone> Hunt<'_, K> {
 impl<K: Hash + Eq + Clone> Drop for Hunt<'_, K> {
     fn drop(&mut self) {
         let entries = self.policy.entries();
-        let kept =
-            |candidate: &Candidate<K>| entries.last_use.get(&candidate.key) == Some(&candidate.last_use);
-        let kept = std::mem::take(&mut self.offered).into_iter().filter(kept);
+        let offered = std::mem::take(&mut self.offered).into_iter();
+        let kept = offered.filter(|candidate| entries.is_at(candidate));
         self.queue.farthest.extend(kept);
     }
 }
@@ -240,6 +245,11 @@ impl<K: Hash + Eq + Clone> Entries<K> {
             all_unnoted: true,
             removed: 0,
         }
+    }
+
+    /// Whether this is still an entry, unused since.
+    fn is_at(&self, candidate: &Candidate<K>) -> bool {
+        self.last_use.get(&candidate.key) == Some(&candidate.last_use)
     }
 
     fn tick(&mut self) -> u64 {

@@ -38,6 +38,8 @@ fn two_jobs_at_different_speeds_share_what_either_needs_soon() {
         let ours = trace.hit_ratio(Choice::Forecast, percent);
         let best = trace.hit_ratio(Choice::Offline, percent);
         assert!(ours <= best && ours >= 0.95 * best, "{percent} %: {ours}, possible {best}");
+        let rough = trace.hit_ratio(Choice::RoughForecast, percent);
+        assert!(rough >= 0.95 * best, "{percent} %: {rough} by wrong speeds, possible {best}");
         for choice in [Choice::LeastRecentlyUsed, Choice::FirstIn] {
             assert!(trace.hit_ratio(choice, percent) < ours, "{percent} %: {choice:?}");
         }

@@ -87,6 +87,39 @@ fn time_that_passes_for_all_alike_asks_for_nothing_anew() {
 }
 
 #[test]
+fn a_forecast_that_wavers_is_asked_no_more_than_one_that_does_not() {
+    const ENTRIES: u64 = 20_000;
+    let (known, policy) = known((0..ENTRIES).map(|key| key * 1000).collect());
+    (0..ENTRIES as u32).for_each(|key| policy.insert(key));
+    for round in 0..2000 {
+        let percent = 70 + round * 37 % 60;
+        let mut next_use = known.next_use.lock().unwrap();
+        next_use.iter_mut().enumerate().for_each(|(key, next_use)| *next_use = key as u64 * 10 * percent);
+        drop(next_use);
+        let victim = evict(&policy).unwrap();
+        assert!(u64::from(victim) > ENTRIES * 9 / 10 - round, "{victim} is not among the farthest");
+        policy.insert(victim / 2 + round as u32);
+    }
+    assert!(known.asked.load(Relaxed) < 100 * 2000);
+}
+
+/// Says less every time.
+struct Unsettled(AtomicU64);
+
+impl Forecast<u32> for Unsettled {
+    fn next_use(&self, _: &u32) -> u64 {
+        self.0.fetch_sub(1, Relaxed)
+    }
+}
+
+#[test]
+fn a_forecast_that_never_settles_does_not_keep_anybody_waiting() {
+    let policy = Policy::new(Arc::new(Unsettled(AtomicU64::new(1 << 60))));
+    (0..100).for_each(|key| policy.insert(key));
+    (0..100).for_each(|_| assert!(evict(&policy).is_some()));
+}
+
+#[test]
 fn what_was_offered_and_stayed_is_offered_again() {
     let (_, policy) = known((0..500).collect());
     (0..500).for_each(|key| policy.insert(key));

@@ -47,6 +47,8 @@ struct Job {
     rank: Vec<Vec<u32>>,
     /// Blocks read so far.
     done: AtomicUsize,
+    /// What the forecast takes for its speed, in percent of what it is.
+    believed_percent: AtomicUsize,
 }
 
 /// How a tier chooses what goes.
@@ -58,6 +60,9 @@ pub(crate) enum Choice {
     FirstIn,
     /// The tier's policy, with a forecast that knows the current and the next epoch of each job.
     Forecast,
+    /// The same with a forecast that is wrong about the speed of each job by up to a third, at every read
+    /// anew.
+    RoughForecast,
     /// Belady with bypass, which knows everything.
     Offline,
 }
@@ -84,7 +89,12 @@ impl Trace {
                 }
                 rank.push(rank_of);
             }
-            jobs.push(Job { ticks_per_read, rank, done: AtomicUsize::new(0) });
+            jobs.push(Job {
+                ticks_per_read,
+                rank,
+                done: AtomicUsize::new(0),
+                believed_percent: AtomicUsize::new(100),
+            });
         }
         reads.sort_by(|a, b| a.0.total_cmp(&b.0));
         let epoch_ticks = blocks as f64 * jobs[0].ticks_per_read;
@@ -98,8 +108,9 @@ impl Trace {
     pub(crate) fn hit_ratio(&self, choice: Choice, percent: usize) -> f64 {
         let capacity = self.blocks * percent / 100;
         let hits = match choice {
-            Choice::LeastRecentlyUsed => self.by_policy(Arc::new(NoForecast), capacity),
-            Choice::Forecast => self.by_policy(Arc::new(Known(Arc::clone(&self.jobs))), capacity),
+            Choice::LeastRecentlyUsed => self.by_policy(Arc::new(NoForecast), capacity, 0),
+            Choice::Forecast => self.by_policy(Arc::new(Known(Arc::clone(&self.jobs))), capacity, 0),
+            Choice::RoughForecast => self.by_policy(Arc::new(Known(Arc::clone(&self.jobs))), capacity, 33),
             Choice::FirstIn => self.first_in(capacity),
             Choice::Offline => self.offline(capacity),
         };
@@ -108,13 +119,25 @@ impl Trace {
     }
 
     /// What both tiers do, in the order of the disk tier's `put`.
-    fn by_policy(&self, forecast: Arc<dyn Forecast<u32>>, capacity: usize) -> Vec<bool> {
+    fn by_policy(
+        &self,
+        forecast: Arc<dyn Forecast<u32>>,
+        capacity: usize,
+        wrong_percent: usize,
+    ) -> Vec<bool> {
         self.jobs.iter().for_each(|job| job.done.store(0, Relaxed));
+        let mut scattered = 1usize;
         let policy = Policy::new(forecast);
         let mut resident = HashSet::new();
         let mut hits = Vec::with_capacity(self.reads.len());
         for &(job, block) in &self.reads {
             self.jobs[job].done.fetch_add(1, Relaxed);
+            for job in self.jobs.iter() {
+                scattered =
+                    scattered.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let percent = 100 - wrong_percent + (scattered >> 40) % (2 * wrong_percent + 1);
+                job.believed_percent.store(percent, Relaxed);
+            }
             let hit = resident.contains(&block);
             hits.push(hit);
             if hit {
@@ -191,7 +214,8 @@ impl Job {
         let epoch = done / blocks;
         let at = |epoch: usize| epoch * blocks + self.rank[epoch][block as usize] as usize;
         let next = Some(at(epoch)).filter(|&at| at >= done).unwrap_or_else(|| at(epoch + 1));
-        ((next - done) as f64 * self.ticks_per_read) as u64
+        ((next - done) as f64 * self.ticks_per_read * 100.0 / self.believed_percent.load(Relaxed) as f64)
+            as u64
     }
 }
 
