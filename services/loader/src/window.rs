@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use dashmap::DashMap;
-use forebay_cache::{Memory, Reservation, Slabs, Weigh};
+use forebay_cache::{Memory, NoForecast, Reservation, Slabs, Weigh};
 use forebay_plan::Location;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{OnceCell, Semaphore};
@@ -72,7 +72,7 @@ impl Windows {
     pub(crate) fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
         let permits = (config.decode_bytes / 1024).clamp(1, u64::from(u32::MAX)) as usize;
         Self {
-            frames: Memory::new(memory_bytes),
+            frames: Memory::new(memory_bytes, Arc::new(NoForecast)),
             slabs: Slabs::new(config.idle_bytes),
             decoding: Arc::new(Semaphore::new(permits)),
             held: Arc::default(),
