@@ -8,6 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     Config, Error, Job, Pool, Priority,
+    forecast::Progress,
     window::{HeldWindow, Room, WindowId, Windows},
 };
 
@@ -24,6 +25,7 @@ pub(crate) struct WindowsAhead {
     held: Option<(WindowId, Arc<HeldWindow>)>,
     ahead: VecDeque<Ahead>,
     windows: Arc<Windows>,
+    progress: Arc<Progress>,
     pool: Pool,
     config: Config,
 }
@@ -41,11 +43,12 @@ impl WindowsAhead {
         rank: u32,
         lane: u32,
         windows: Arc<Windows>,
+        progress: Arc<Progress>,
         pool: Pool,
         config: Config,
     ) -> Self {
         let (orders, ahead) = (VecDeque::new(), VecDeque::new());
-        Self { job, rank, lane, orders, held: None, ahead, windows, pool, config }
+        Self { job, rank, lane, orders, held: None, ahead, windows, progress, pool, config }
     }
 
     /// The loaded window `id`, for batch `index` of the lane. It replaces the one that was held.
@@ -62,7 +65,9 @@ impl WindowsAhead {
                 // Nothing may be held while waiting for memory.
                 self.ahead.clear();
                 let order = self.order(id.epoch).await?;
-                let blocks = order.window(id.window).blocks;
+                let window = order.window(id.window);
+                self.progress.loading(id.epoch, window.positions.end);
+                let blocks = window.blocks;
                 let acquired = self.windows.acquire(&self.job, id, blocks, Room::Wait).await?;
                 acquired.ok_or_else(|| Error::Internal("a wait for memory ended without memory".into()))?
             }
@@ -122,7 +127,9 @@ impl WindowsAhead {
             }
             let Some(next) = self.window_after(last, index).await? else { return Ok(()) };
             let order = self.order(next.epoch).await?;
-            let blocks = order.window(next.window).blocks.to_vec();
+            let window = order.window(next.window);
+            self.progress.loading(next.epoch, window.positions.end);
+            let blocks = window.blocks.to_vec();
             let bytes = self.job.bytes_of(&blocks);
             let (windows, job) = (Arc::clone(&self.windows), Arc::clone(&self.job));
             let task =

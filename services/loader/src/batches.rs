@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use forebay_proto::v1::BatchMetadata;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Config, Error, Job, Pool, Submitted, WireBatch, producer::Producer, window::Windows};
+use crate::{
+    Config, Error, Job, Pool, Submitted, WireBatch, producer::Producer, space::Share, window::Windows,
+};
 
 /// Batches of one rank and lane, made ahead of their consumer up to a number of bytes.
 ///
@@ -25,7 +27,7 @@ pub(crate) struct Making {
     /// All but rows and hash.
     pub(crate) metadata: BatchMetadata,
     pub(crate) batch: Submitted<WireBatch>,
-    pub(crate) _share: OwnedSemaphorePermit,
+    pub(crate) _share: Share,
 }
 
 impl Batches {
@@ -39,9 +41,8 @@ impl Batches {
     ) -> Self {
         // Bounded by the shares of what is in it.
         let (sender, made) = mpsc::unbounded_channel();
-        let space = Arc::new(Semaphore::new(kibibytes(config.prefetch_bytes) as usize));
         let remaining = job.batches(lane);
-        let producer = Producer::new(job, rank, lane, windows, pool, config, space, sender);
+        let producer = Producer::new(job, rank, lane, windows, pool, config, sender);
         let producer = AbortOnDropHandle::new(tokio::spawn(producer.run()));
         Self { remaining, made, next: None, producer: Some(producer) }
     }
@@ -78,9 +79,4 @@ impl Batches {
         let metadata = BatchMetadata { rows: batch.rows, hash: batch.hash, ..making.metadata };
         Ok((metadata, batch))
     }
-}
-
-/// `bytes` in the unit in which ready batches are counted; at least one.
-pub(crate) fn kibibytes(bytes: u64) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX >> 3).max(1)
 }

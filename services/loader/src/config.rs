@@ -8,14 +8,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Memory for row groups that are being fetched and decoded, in bytes. Default: 1 GiB. One block
-    /// is always let through alone, however large.
-    pub decode_bytes: u64,
+    /// Memory for row groups that are being fetched and decoded, in bytes. Default: an eighth of the memory for
+    /// frames, at most 1 GiB. One block is always let through alone, however large.
+    pub decode_bytes: Option<u64>,
     /// Blocks of a window that are fetched at the same time. Default: 16.
     pub concurrent_blocks: usize,
     /// Finished batches that wait for a slow consumer, in bytes a stream. Default: 64 MiB. One batch
     /// is always let through alone.
     pub prefetch_bytes: u64,
+    /// ... and in bytes of all streams, shared out evenly. Default: an eighth of the memory for frames.
+    pub total_prefetch_bytes: Option<u64>,
     /// Windows that are made ahead of their use, in bytes a stream. Default: 256 MiB; one window is
     /// always made ahead if there is room for it.
     pub read_ahead_bytes: u64,
@@ -27,6 +29,8 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// Largest batch, in bytes of its body; at most 2 GiB - 1. Default: 256 MiB.
     pub max_batch_bytes: u64,
+    /// Which decoded columns are written to the disk tier. Default: `needed`.
+    pub disk_writes: DiskWrites,
     /// Rows decoded at a time; a chunk of all columns should fit the second-level cache. Default: 4,096.
     pub decode_rows: usize,
 }
@@ -34,14 +38,39 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            decode_bytes: 1 << 30,
+            decode_bytes: None,
             concurrent_blocks: 16,
             prefetch_bytes: 64 << 20,
+            total_prefetch_bytes: None,
             read_ahead_bytes: 256 << 20,
             idle_bytes: 64 << 20,
             stall_timeout: Duration::from_secs(1),
             max_batch_bytes: 256 << 20,
+            disk_writes: DiskWrites::Needed,
             decode_rows: 4096,
         }
     }
+}
+
+impl Config {
+    /// `decode_bytes`, resolved.
+    pub(crate) fn decode_bytes(&self, memory_bytes: u64) -> u64 {
+        self.decode_bytes.unwrap_or((memory_bytes / 8).min(1 << 30))
+    }
+
+    /// `total_prefetch_bytes`, resolved.
+    pub(crate) fn total_prefetch_bytes(&self, memory_bytes: u64) -> u64 {
+        self.total_prefetch_bytes.unwrap_or(memory_bytes / 8)
+    }
+}
+
+/// Which decoded columns are written to the disk tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DiskWrites {
+    /// Those that memory alone won't keep: when the frames of all running jobs exceed it, or several views share
+    /// the columns. Writing costs about as much CPU as decoding.
+    Needed,
+    /// All of them, so that also a restarted server, or a later view of the same columns, finds them.
+    Always,
 }

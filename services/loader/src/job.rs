@@ -35,6 +35,7 @@ pub struct Job {
     run: Run,
     items: Arc<[u32]>,
     frame_bytes: Vec<u64>,
+    snapshot_bytes: u64,
 }
 
 impl Job {
@@ -102,9 +103,20 @@ impl Job {
             ..train.clone()
         };
         let items = snapshot.blocks().iter().map(|block| block.rows).collect();
-        let frame_bytes =
+        let frame_bytes: Vec<u64> =
             (0..snapshot.blocks().len()).map(|block| view.frame_bytes(&snapshot, block)).collect();
-        Ok(Self { train: resolved, reader, view: Arc::new(view), shuffle, steps, run, items, frame_bytes })
+        let snapshot_bytes = frame_bytes.iter().copied().fold(0, u64::saturating_add);
+        Ok(Self {
+            train: resolved,
+            reader,
+            view: Arc::new(view),
+            shuffle,
+            steps,
+            run,
+            items,
+            frame_bytes,
+            snapshot_bytes,
+        })
     }
 
     /// The request with every default resolved.
@@ -200,6 +212,16 @@ impl Job {
         EpochOrder::new(&self.items, self.shuffle, self.train.seed, epoch)
     }
 
+    /// Rows of a step of all ranks together.
+    pub(crate) fn global_batch(&self) -> u64 {
+        self.train.batch_size * u64::from(self.world_size())
+    }
+
+    /// Estimated bytes of the frames of all blocks.
+    pub(crate) fn snapshot_bytes(&self) -> u64 {
+        self.snapshot_bytes
+    }
+
     /// Estimated bytes of the frames of `blocks`.
     pub(crate) fn bytes_of(&self, blocks: &[u32]) -> u64 {
         let bytes = blocks.iter().map(|block| self.frame_bytes[*block as usize]);
@@ -213,7 +235,7 @@ impl Job {
 
     /// Names the order of the rows in the global batches; the same on every server.
     fn plan_hash(&self) -> u64 {
-        let global_batch = self.train.batch_size * u64::from(self.world_size());
+        let global_batch = self.global_batch();
         let remainder = self.train.remainder().as_str_name();
         xxh3_64(format!("{}/{global_batch}/{remainder}", self.order_identity()).as_bytes())
     }

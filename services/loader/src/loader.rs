@@ -1,13 +1,13 @@
 //! The running part of the training path.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
-use forebay_cache::Weigh;
+use forebay_cache::{Disk, DiskConfig, Weigh};
 use forebay_proto::v1;
 use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
-use crate::{Batches, Config, Error, Job, Pool, Priority, window::Windows};
+use crate::{Batches, Config, Error, Job, Pool, Priority, forecast::Future, window::Windows};
 
 /// Loads windows and opens streams. Cheap to clone; clones share memory and threads.
 #[derive(Clone)]
@@ -30,10 +30,28 @@ pub struct Warmed {
 }
 
 impl Loader {
-    /// A loader that keeps frames in `memory_bytes` and does its CPU work on `pool`.
+    /// A loader that keeps frames in `memory_bytes` and, if `disk` is given, decoded columns there, and does
+    /// its CPU work on `pool`. Blocks while it looks at what is on disk.
+    ///
+    /// # Errors
+    /// When the disk tier can't be opened.
+    pub fn open(
+        memory_bytes: u64,
+        disk: Option<(&Path, DiskConfig)>,
+        config: Config,
+        pool: Pool,
+    ) -> Result<Self, forebay_cache::Error> {
+        let future = Future::new();
+        let open = |(directory, config)| Disk::open(directory, config, Arc::new(future.clone()));
+        let disk = disk.map(open).transpose()?;
+        let windows = Windows::new(memory_bytes, disk, future, config.clone(), pool.clone());
+        Ok(Self { windows: Arc::new(windows), memory_bytes, config, pool })
+    }
+
+    /// A loader that keeps frames in `memory_bytes` and nothing on disk, and does its CPU work on `pool`.
     pub fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
-        let windows = Arc::new(Windows::new(memory_bytes, config.clone(), pool.clone()));
-        Self { windows, memory_bytes, config, pool }
+        let windows = Windows::new(memory_bytes, None, Future::new(), config.clone(), pool.clone());
+        Self { windows: Arc::new(windows), memory_bytes, config, pool }
     }
 
     /// The job that `train` asks for, resolved against the snapshot of `reader` and admitted.
@@ -95,8 +113,68 @@ impl Loader {
         Ok(warmed)
     }
 
+    /// Brings the columns of the job's view to the disk tier and keeps them there until [`Self::unpin`] or the
+    /// end of the process; calls `progress` after each block.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without a disk tier, [`Error::TooLarge`] when it can't hold them, and those of the
+    /// first block that can't be read.
+    pub async fn pin(&self, job: &Job, progress: impl Fn(Warmed)) -> Result<Warmed, Error> {
+        let columns = self.windows.columns();
+        let capacity = columns.disk().ok_or_else(no_disk)?.capacity_bytes();
+        let needed = job.snapshot_bytes();
+        if needed > capacity {
+            let what = format!("pinning the columns of '{}'", job.train().dataset);
+            let advice = "raise --cache-disk or ask for fewer columns".into();
+            return Err(Error::TooLarge { what, needed, limit: capacity, advice });
+        }
+        let blocks = job.snapshot().blocks().len() as u32;
+        let mut pinned = Warmed { blocks: blocks.into(), blocks_done: 0, bytes: 0 };
+        let mut pinning = stream::iter(0..blocks)
+            .map(|block| async move { self.windows.pin(job, block).await.map(|()| job.bytes_of(&[block])) })
+            .buffer_unordered(self.config.concurrent_blocks.max(1));
+        while let Some(bytes) = pinning.next().await {
+            pinned.blocks_done += 1;
+            pinned.bytes += bytes?;
+            progress(pinned);
+        }
+        Ok(pinned)
+    }
+
+    /// Takes back the pins of the blocks of the job's snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without a disk tier.
+    pub fn unpin(&self, job: &Job) -> Result<(), Error> {
+        let disk = self.windows.columns().disk().ok_or_else(no_disk)?;
+        for block in 0..job.snapshot().blocks().len() as u32 {
+            disk.unpin(job.reader().block_ids().id(block));
+        }
+        Ok(())
+    }
+
+    /// Drops the blocks that `picks` names from both tiers, pinned or not; running streams make again what they
+    /// still need. Returns the bytes of memory and of disk that were freed.
+    pub async fn drop_cache(&self, picks: impl Fn(u128) -> bool) -> (u64, u64) {
+        let memory = self.windows.memory().remove_where(|key| picks(key.block));
+        let disk = match self.windows.columns().disk() {
+            Some(disk) => disk.remove_where(picks).await,
+            None => 0,
+        };
+        (memory, disk)
+    }
+
+    /// Bytes of columns on disk, and how many there may be; `None` without a disk tier.
+    pub fn disk_bytes(&self) -> Option<(u64, u64)> {
+        self.windows.columns().disk().map(|disk| (disk.resident_bytes(), disk.capacity_bytes()))
+    }
+
     /// Bytes of frames in memory.
     pub fn resident_bytes(&self) -> u64 {
         self.windows.memory().resident_bytes()
     }
+}
+
+fn no_disk() -> Error {
+    Error::invalid("pin", "this server keeps nothing on disk; start it with --cache-disk")
 }

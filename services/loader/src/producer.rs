@@ -12,16 +12,15 @@ use std::{
 use forebay_cache::{Slabs, Weigh};
 use forebay_plan::{Cursor, EpochOrder, Location};
 use forebay_proto::v1::BatchMetadata;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::timeout,
-};
+use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
     Config, Error, Frame, Job, Pool, Priority, RowRef, Submitted, View, WireBatch,
     ahead::WindowsAhead,
     assemble,
-    batches::{Making, kibibytes},
+    batches::Making,
+    forecast::Progress,
+    space::{Share, Space},
     window::{HeldWindow, WindowId, Windows},
 };
 
@@ -34,14 +33,14 @@ pub(crate) struct Producer {
     slabs: Slabs,
     pool: Pool,
     config: Config,
-    space: Arc<Semaphore>,
+    space: Arc<Space>,
+    progress: Arc<Progress>,
     /// Bytes of the batch that was finished last: what the next ones are expected to take.
     batch_bytes: Arc<AtomicU64>,
     sender: mpsc::UnboundedSender<Result<Making, Error>>,
 }
 
 impl Producer {
-    #[allow(clippy::too_many_arguments, reason = "its one caller hands on what it was given")]
     pub(crate) fn new(
         job: Arc<Job>,
         rank: u32,
@@ -49,14 +48,22 @@ impl Producer {
         windows: Arc<Windows>,
         pool: Pool,
         config: Config,
-        space: Arc<Semaphore>,
         sender: mpsc::UnboundedSender<Result<Making, Error>>,
     ) -> Self {
         let least = job.train().batch_size * job.view().least_row_bytes();
         let slabs = windows.slabs().clone();
-        let windows = WindowsAhead::new(Arc::clone(&job), rank, lane, windows, pool.clone(), config.clone());
+        let (space, progress) = (windows.space().enter(), Arc::new(windows.future().enter(&job, rank, lane)));
+        let windows = WindowsAhead::new(
+            Arc::clone(&job),
+            rank,
+            lane,
+            windows,
+            Arc::clone(&progress),
+            pool.clone(),
+            config.clone(),
+        );
         let batch_bytes = Arc::new(AtomicU64::new(least));
-        Self { job, rank, lane, windows, slabs, pool, config, space, batch_bytes, sender }
+        Self { job, rank, lane, windows, slabs, pool, config, space, progress, batch_bytes, sender }
     }
 
     pub(crate) async fn run(mut self) {
@@ -72,7 +79,7 @@ impl Producer {
 
     /// Starts to make one batch, once there is space for it.
     async fn make(&mut self, index: u64, cursor: Cursor) -> Result<Making, Error> {
-        let share = self.share().await?;
+        let share = self.share().await;
         let positions = self.job.positions(cursor.step, self.rank);
         let metadata = BatchMetadata {
             epoch: cursor.epoch,
@@ -88,16 +95,14 @@ impl Producer {
 
     /// Waits until one more batch may be ready. When the consumer takes nothing for a while, the windows
     /// are let go, so that nobody waits for memory that only this consumer could free.
-    async fn share(&mut self) -> Result<OwnedSemaphorePermit, Error> {
+    async fn share(&mut self) -> Share {
         let bytes = self.batch_bytes.load(Ordering::Relaxed);
-        let permits = kibibytes(bytes.min(self.config.prefetch_bytes));
-        let closed = |_| Error::Internal("the space semaphore is closed".into());
-        let mut wait = Box::pin(Arc::clone(&self.space).acquire_many_owned(permits));
-        if let Ok(share) = timeout(self.config.stall_timeout, &mut wait).await {
-            return share.map_err(closed);
+        let space = Arc::clone(&self.space);
+        if let Ok(share) = timeout(self.config.stall_timeout, space.take(bytes)).await {
+            return share;
         }
         self.windows.let_go();
-        wait.await.map_err(closed)
+        space.take(bytes).await
     }
 
     /// Starts to gather the batch of the rows at `positions`. They may lie in several windows, of which only
@@ -115,6 +120,7 @@ impl Producer {
         while start < positions.end {
             let id = WindowId { epoch, window: order.window_at(start) };
             let held = self.windows.window(id, index).await?;
+            self.note(epoch, start, id, &order).await?;
             let end = order.window(id.window).positions.end.min(positions.end);
             let part = Part { order: Arc::clone(&order), held, positions: start..end };
             start = end;
@@ -139,6 +145,23 @@ impl Producer {
             metrics::histogram!("forebay_gather_duration_seconds").record(started.elapsed());
             Ok(batch)
         }))
+    }
+}
+
+impl Producer {
+    /// Tells the forecast where this stream is; the first time in an epoch that takes a while.
+    async fn note(&self, epoch: u64, start: u64, id: WindowId, order: &Arc<EpochOrder>) -> Result<(), Error> {
+        let window_start = order.window(id.window).positions.start;
+        if !self.progress.is_new(epoch) {
+            self.progress.reached(epoch, start, window_start, order);
+            return Ok(());
+        }
+        let (progress, order) = (Arc::clone(&self.progress), Arc::clone(order));
+        let note = move || {
+            progress.reached(epoch, start, window_start, &order);
+            Ok(())
+        };
+        self.pool.run(Priority::First, note).await
     }
 }
 

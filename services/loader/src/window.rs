@@ -2,32 +2,38 @@
 
 use std::sync::{Arc, Weak};
 
+use arrow_array::RecordBatch;
 use dashmap::DashMap;
-use forebay_cache::{Memory, NoForecast, Reservation, Slabs, Weigh};
+use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
 use forebay_plan::Location;
 use futures::{StreamExt, TryStreamExt, stream};
-use tokio::sync::{OnceCell, Semaphore};
-use xxhash_rust::xxh3::xxh3_128;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 
-use crate::{Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef};
+use crate::{
+    Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef, columns::Columns, forecast::Future,
+    space::Total,
+};
 
 /// Loads windows into the memory tier.
 pub(crate) struct Windows {
     config: Config,
     pool: Pool,
     frames: Memory<FrameKey, Frame>,
+    columns: Columns,
+    future: Future,
     slabs: Slabs,
+    space: Total,
     /// Permits of 1 KiB for blocks that are being fetched and decoded.
     decoding: Arc<Semaphore>,
+    decode_bytes: u64,
     held: Arc<DashMap<WindowKey, Weak<HeldWindow>>>,
 }
 
 /// One block of one view. A changed file, column list, type or fill is another key.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FrameKey {
-    file: u128,
-    first_row_group: u32,
-    view: u128,
+    pub(crate) block: u128,
+    pub(crate) view: u128,
 }
 
 /// One window of one epoch of one order, seen through one view.
@@ -69,16 +75,43 @@ pub(crate) enum Room {
 }
 
 impl Windows {
-    pub(crate) fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
-        let permits = (config.decode_bytes / 1024).clamp(1, u64::from(u32::MAX)) as usize;
+    /// Frames in `memory_bytes`, above columns on `disk` if there is one; its forecast is `future`.
+    pub(crate) fn new(
+        memory_bytes: u64,
+        disk: Option<Disk>,
+        future: Future,
+        config: Config,
+        pool: Pool,
+    ) -> Self {
+        let decode_bytes = config.decode_bytes(memory_bytes);
+        let permits = (decode_bytes / 1024).clamp(1, u64::from(u32::MAX)) as usize;
         Self {
-            frames: Memory::new(memory_bytes, Arc::new(NoForecast)),
+            frames: Memory::new(memory_bytes, Arc::new(future.clone())),
+            columns: Columns::new(disk, future.clone(), memory_bytes, config.clone(), pool.clone()),
+            future,
             slabs: Slabs::new(config.idle_bytes),
+            space: Total::new(config.total_prefetch_bytes(memory_bytes), config.prefetch_bytes),
             decoding: Arc::new(Semaphore::new(permits)),
+            decode_bytes,
             held: Arc::default(),
             config,
             pool,
         }
+    }
+
+    /// Decoded columns, and the disk tier below them.
+    pub(crate) fn columns(&self) -> &Columns {
+        &self.columns
+    }
+
+    /// When each block is needed next.
+    pub(crate) fn future(&self) -> &Future {
+        &self.future
+    }
+
+    /// Where finished batches wait.
+    pub(crate) fn space(&self) -> &Total {
+        &self.space
     }
 
     pub(crate) fn memory(&self) -> &Memory<FrameKey, Frame> {
@@ -170,35 +203,62 @@ impl Windows {
     pub(crate) async fn frame(&self, job: &Job, block: u32) -> Result<Arc<Frame>, Error> {
         let expected_bytes = job.bytes_of(&[block]);
         self.frames
-            .get_or_load(&frame_key(job, block), expected_bytes, || self.decode(job, block, expected_bytes))
+            .get_or_load(&frame_key(job, block), expected_bytes, || self.make(job, block, expected_bytes))
             .await
     }
 
-    async fn decode(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
-        // Compressed bytes, decoded chunks and the frame itself.
-        let permits = (expected_bytes.saturating_mul(2) / 1024).min(self.config.decode_bytes / 1024).max(1);
+    /// Brings the columns of one block to disk and keeps them there.
+    pub(crate) async fn pin(&self, job: &Job, block: u32) -> Result<(), Error> {
+        let permit = self.permit(job.bytes_of(&[block])).await?;
+        self.columns.pin(job, block, permit).await
+    }
+
+    /// Waits for memory for a block of so many bytes: compressed bytes, decoded chunks and the frame itself.
+    async fn permit(&self, expected_bytes: u64) -> Result<Arc<OwnedSemaphorePermit>, Error> {
+        let permits = (expected_bytes.saturating_mul(2) / 1024).min(self.decode_bytes / 1024).max(1);
         let permit = Arc::clone(&self.decoding)
             .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX))
             .await
             .map_err(|_| Error::Internal("the decode semaphore is closed".into()))?;
+        Ok(Arc::new(permit))
+    }
+
+    async fn make(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
+        let permit = self.permit(expected_bytes).await?;
+        let rows = job.snapshot().blocks()[block as usize].rows as usize;
+        let builder = FrameBuilder::new(Arc::clone(job.view()), rows, place_of(job, block), &self.slabs);
+        if self.columns.are_kept(job, block) {
+            let chunks = self.columns.get(job, block, Arc::clone(&permit)).await?;
+            let build = move || build(builder, chunks.into_iter().map(Ok), permit);
+            return self.pool.run(Priority::Second, build).await;
+        }
         let encoded = job.reader().fetch(block as usize, job.view().projection()).await?;
-        let (view, rows, place) = (Arc::clone(job.view()), encoded.rows(), place_of(job, block));
-        let (decode_rows, slabs) = (self.config.decode_rows, self.slabs.clone());
+        let (decode_rows, columns) = (self.config.decode_rows, job.view().projection().len());
         self.pool
             .run(Priority::Second, move || {
-                let started = std::time::Instant::now();
-                let mut builder = FrameBuilder::new(view, rows, place, &slabs);
-                for chunk in encoded.decode(decode_rows) {
-                    builder.append(&chunk?)?;
-                }
-                let frame = builder.finish()?;
-                metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
-                metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
-                drop(permit);
+                let frame = build(builder, encoded.decode(decode_rows), permit)?;
+                metrics::counter!("forebay_decode_columns_total").increment(columns as u64);
                 Ok(frame)
             })
             .await
     }
+}
+
+/// Lays chunks into a frame, each while it is in the processor's cache.
+fn build(
+    mut builder: FrameBuilder,
+    chunks: impl Iterator<Item = Result<RecordBatch, forebay_storage::Error>>,
+    permit: Arc<OwnedSemaphorePermit>,
+) -> Result<Frame, Error> {
+    let started = std::time::Instant::now();
+    for chunk in chunks {
+        builder.append(&chunk?)?;
+    }
+    let frame = builder.finish()?;
+    metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
+    metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
+    drop(permit);
+    Ok(frame)
 }
 
 impl HeldWindow {
@@ -230,15 +290,7 @@ fn too_large(needed: u64, limit: u64) -> Error {
 }
 
 fn frame_key(job: &Job, block: u32) -> FrameKey {
-    let snapshot = job.snapshot();
-    let block = &snapshot.blocks()[block as usize];
-    let file = &snapshot.files()[block.file as usize];
-    let version = (&job.train().dataset, &file.path, file.size(), file.etag(), file.last_modified());
-    FrameKey {
-        file: xxh3_128(format!("{version:?}").as_bytes()),
-        first_row_group: block.row_groups.start,
-        view: job.view().key(),
-    }
+    FrameKey { block: job.reader().block_ids().id(block), view: job.view().key() }
 }
 
 fn place_of(job: &Job, block: u32) -> String {

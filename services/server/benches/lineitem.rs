@@ -117,11 +117,11 @@ fn parquet_alone(data: &Path, columns: &[String], threads: usize) -> anyhow::Res
 async fn epochs(data: &Path, columns: &[String]) -> anyhow::Result<(f64, f64, f64, Moved)> {
     let cache = tempfile::tempdir()?;
     let mut settings = Settings { cache_dir: cache.path().to_owned(), ..Settings::default() };
-    settings.grpc.set_port(0);
+    settings.grpc = "127.0.0.1:0".parse().expect("an address");
     settings.http.set_port(0);
     settings.add_datasets(&[format!("lineitem={}", data.display())])?;
     let server = Server::start(settings).await?;
-    let channel = Endpoint::from_shared(format!("http://{}", server.grpc()))?
+    let channel = Endpoint::from_shared(server.grpc().url())?
         .initial_stream_window_size(8 << 20)
         .initial_connection_window_size(64 << 20)
         .connect()

@@ -10,7 +10,7 @@ use anyhow::Context;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{Server, Settings, demo, inspect};
+use crate::{Address, Server, Settings, demo, inspect};
 
 /// Parquet in, deterministically shuffled Arrow Flight batches out.
 #[derive(Debug, Parser)]
@@ -54,15 +54,18 @@ struct Serve {
     /// Where manifests of snapshots are kept, a path or URL that all servers of a tier reach.
     #[arg(long, value_name = "URL", env = "FOREBAY_STATE")]
     state: Option<String>,
-    /// Where gRPC (Arrow Flight) listens; port 0 takes a free one.
-    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_GRPC", value_parser = address)]
-    grpc: Option<SocketAddr>,
+    /// Where gRPC (Arrow Flight) listens; port 0 takes a free one. unix:/path for trainers on this host.
+    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_GRPC")]
+    grpc: Option<Address>,
     /// Where HTTP (page, probes, metrics) listens; port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_HTTP", value_parser = address)]
     http: Option<SocketAddr>,
     /// Memory for decoded data, such as 8GiB.
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_MEMORY")]
     cache_memory: Option<ByteSize>,
+    /// Disk for decoded columns in the cache directory, such as 200GiB; 0 for none.
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_DISK")]
+    cache_disk: Option<ByteSize>,
     /// Threads that decode and gather.
     #[arg(long, value_name = "N", env = "FOREBAY_CPU_THREADS")]
     cpu_threads: Option<usize>,
@@ -122,6 +125,7 @@ impl Serve {
         set(&mut settings.grpc, self.grpc);
         set(&mut settings.http, self.http);
         set(&mut settings.cache_memory, self.cache_memory);
+        settings.cache_disk = self.cache_disk.or(settings.cache_disk);
         set(&mut settings.cpu_threads, self.cpu_threads);
         set(&mut settings.io_threads, self.io_threads);
         set(&mut settings.grace_period, self.grace_period);

@@ -202,6 +202,17 @@ impl Datasets {
         Status::new(status.code(), format!("dataset '{name}': {}{hint}", status.message()))
     }
 
+    /// The readers of all snapshots of dataset `name` that are open.
+    pub(crate) fn open_readers(&self, name: &str) -> Result<Vec<Reader>, Status> {
+        let dataset = self.dataset(name)?;
+        let pinned = self.shared.pinned.iter().filter(|entry| entry.key().0 == name);
+        let mut readers: Vec<Reader> = pinned.map(|entry| entry.value().clone()).collect();
+        if let Phase::Open(reader) = &*dataset.phase.borrow() {
+            readers.push(reader.clone());
+        }
+        Ok(readers)
+    }
+
     /// Every dataset with where it stands, by name.
     pub(crate) fn list(&self) -> Vec<Listed> {
         let listed = |(name, dataset): (&String, &Dataset)| Listed {

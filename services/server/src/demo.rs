@@ -66,7 +66,7 @@ impl Demo {
         // A cache of its own: the demo is cold each time, and runs beside any other server.
         let cache = tempfile::tempdir().context("can't make a temporary folder")?;
         settings.cache_dir = cache.path().to_owned();
-        settings.grpc.set_port(0);
+        settings.grpc = "127.0.0.1:0".parse().map_err(anyhow::Error::msg)?;
         settings.http.set_port(0);
         settings.datasets = [(name.clone(), source.clone())].into();
         let server = Server::start(settings).await?;

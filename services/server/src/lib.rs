@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod cli;
 mod datasets;
 pub mod demo;
@@ -26,5 +27,6 @@ mod sessions;
 pub mod settings;
 mod status;
 
+pub use address::Address;
 pub use server::Server;
 pub use settings::{Limits, Settings};

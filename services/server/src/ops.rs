@@ -3,8 +3,6 @@
 mod metrics;
 mod page;
 
-use std::net::SocketAddr;
-
 use axum::{
     Json, Router,
     extract::State,
@@ -31,7 +29,7 @@ pub(crate) struct Ops {
     pub(crate) loader: Loader,
     pub(crate) guard: Guard,
     pub(crate) recorder: PrometheusHandle,
-    pub(crate) grpc: SocketAddr,
+    pub(crate) grpc: crate::Address,
 }
 
 pub(crate) fn router(ops: Ops) -> Router {

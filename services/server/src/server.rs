@@ -13,21 +13,21 @@ use std::{
 
 use anyhow::{Context, bail};
 use arrow_flight::flight_service_server::FlightServiceServer;
+use forebay_cache::DiskConfig;
 use forebay_loader::{Loader, Pool};
 use forebay_storage::{Location, State};
-use futures::{Stream, StreamExt};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::{OwnedSemaphorePermit, Semaphore},
 };
-use tokio_stream::wrappers::TcpListenerStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
-    Settings,
+    Address, Settings,
+    address::{Listener, Stream},
     datasets::Datasets,
     flight::{self, Flight, Guard},
     ops,
@@ -36,7 +36,7 @@ use crate::{
 
 /// A server with its ports bound. Dropping it stops it at once.
 pub struct Server {
-    grpc: SocketAddr,
+    grpc: Address,
     http: SocketAddr,
     grace_period: Duration,
     guard: Guard,
@@ -68,13 +68,12 @@ impl Server {
         let state = Location::parse(&settings.state_url(), &settings.storage).context("state")?;
         let state = State::open(state, Some(settings.cache_dir.join("footers")), &settings.storage);
         let pool = Pool::new(settings.cpu_threads).context("can't start the CPU threads")?;
-        let loader = Loader::new(settings.cache_memory.0, settings.loader.clone(), pool);
+        let loader = open_loader(&settings, pool).await?;
         let datasets = Datasets::new(&settings, state)?;
         let sessions = Sessions::new(settings.limits.max_streams);
         let guard = Guard::default();
 
-        let grpc =
-            TcpListener::bind(settings.grpc).await.with_context(|| format!("--grpc {}", settings.grpc))?;
+        let grpc = settings.grpc.bind().await.with_context(|| format!("--grpc {}", settings.grpc))?;
         let http =
             TcpListener::bind(settings.http).await.with_context(|| format!("--http {}", settings.http))?;
         let (health, health_service) = tonic_health::server::health_reporter();
@@ -88,7 +87,7 @@ impl Server {
             guard: guard.clone(),
         };
         let mut server = Self {
-            grpc: grpc.local_addr()?,
+            grpc: grpc.address()?,
             http: http.local_addr()?,
             grace_period: settings.grace_period,
             guard: guard.clone(),
@@ -118,7 +117,7 @@ impl Server {
             }
         });
         let http_app =
-            ops::router(ops::Ops { datasets, sessions, loader, guard, recorder, grpc: server.grpc });
+            ops::router(ops::Ops { datasets, sessions, loader, guard, recorder, grpc: server.grpc.clone() });
         server.spawn(async move {
             if let Err(error) = axum::serve(http, http_app).await {
                 tracing::error!(%error, "the HTTP listener failed");
@@ -129,8 +128,8 @@ impl Server {
     }
 
     /// Where gRPC listens.
-    pub fn grpc(&self) -> SocketAddr {
-        self.grpc
+    pub fn grpc(&self) -> &Address {
+        &self.grpc
     }
 
     /// Where HTTP listens.
@@ -192,6 +191,22 @@ impl Server {
     }
 }
 
+/// Opens the tiers; looking at what is on disk takes a while.
+async fn open_loader(settings: &Settings, pool: Pool) -> anyhow::Result<Loader> {
+    let (memory_bytes, disk_bytes) = (settings.cache_memory.0, settings.cache_disk_bytes());
+    let (directory, config) = (settings.cache_dir.clone(), settings.loader.clone());
+    let opened = tokio::task::spawn_blocking(move || {
+        let disk = DiskConfig {
+            capacity_bytes: disk_bytes,
+            // What is written is still counted as being decoded, which bounds it.
+            max_write_queue_bytes: u64::MAX,
+            ..DiskConfig::default()
+        };
+        Loader::open(memory_bytes, (disk_bytes > 0).then_some((&*directory, disk)), config, pool)
+    });
+    opened.await?.context("the disk tier")
+}
+
 /// Holds the cache directory for this process.
 fn lock(cache_dir: &Path) -> anyhow::Result<File> {
     std::fs::create_dir_all(cache_dir).with_context(|| format!("can't make {}", cache_dir.display()))?;
@@ -213,7 +228,7 @@ fn lock(cache_dir: &Path) -> anyhow::Result<File> {
 }
 
 fn serve_grpc(
-    listener: TcpListener,
+    listener: Listener,
     settings: &Settings,
     router: axum::Router,
     stop: CancellationToken,
@@ -234,38 +249,34 @@ fn serve_grpc(
 }
 
 /// The connections of `listener`, at most `max` at a time; more wait in the kernel's queue.
-fn bounded(listener: TcpListener, max: usize) -> impl Stream<Item = io::Result<Connection>> {
+fn bounded(listener: Listener, max: usize) -> impl futures::Stream<Item = io::Result<Connection>> {
     let places = Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS)));
-    TcpListenerStream::new(listener).then(move |stream| {
-        let places = Arc::clone(&places);
-        async move {
-            let place = places.acquire_owned().await.map_err(io::Error::other)?;
-            let stream = match stream {
-                Ok(stream) => stream,
+    futures::stream::unfold((listener, places), async |(listener, places)| {
+        let accept = async {
+            let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
+            match listener.accept().await {
+                Ok(stream) => Ok(Connection { stream, _place: place }),
                 Err(error) => {
                     // Out of file descriptors, say. Without a pause, accepting spins.
                     tokio::time::sleep(ACCEPT_PAUSE).await;
-                    return Err(error);
+                    Err(error)
                 }
-            };
-            stream.set_nodelay(true)?;
-            Ok(Connection { stream, _place: place })
-        }
+            }
+        };
+        Some((accept.await, (listener, places)))
     })
 }
 
 /// A connection, and its place among those that are open.
 struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     _place: OwnedSemaphorePermit,
 }
 
 impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = tonic::transport::server::TcpConnectInfo;
+    type ConnectInfo = ();
 
-    fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.connect_info()
-    }
+    fn connect_info(&self) {}
 }
 
 impl AsyncRead for Connection {

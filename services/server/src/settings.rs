@@ -11,12 +11,15 @@ use anyhow::{Context, bail, ensure};
 use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 
+use crate::Address;
+
 /// Settings of a server, as they stand in `forebay.toml`. Every field has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where gRPC (Arrow Flight) listens. Default: 127.0.0.1:8815; port 0 takes a free one.
-    pub grpc: SocketAddr,
+    /// Where gRPC (Arrow Flight) listens: `HOST:PORT`, or `unix:/path` for trainers on the same host.
+    /// Default: 127.0.0.1:8815; port 0 takes a free one.
+    pub grpc: Address,
     /// Where HTTP listens. Default: 127.0.0.1:8816; port 0 takes a free one.
     pub http: SocketAddr,
     /// Datasets by name: a path or URL each.
@@ -30,6 +33,8 @@ pub struct Settings {
     /// Memory for frames. Default: half of the machine's memory.
     #[serde(serialize_with = "exactly")]
     pub cache_memory: ByteSize,
+    /// Disk for decoded columns, in the cache directory; 0 for none. Default: half of what is free there.
+    pub cache_disk: Option<ByteSize>,
     /// Threads that decode and gather. Default: one a core.
     pub cpu_threads: usize,
     /// Threads that read and send. Default: one a core, at most 8.
@@ -96,12 +101,13 @@ impl Default for Settings {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            grpc: SocketAddr::from(([127, 0, 0, 1], 8815)),
+            grpc: Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8815))),
             http: SocketAddr::from(([127, 0, 0, 1], 8816)),
             datasets: BTreeMap::new(),
             cache_dir: default_cache_dir(),
             state: None,
             cache_memory: ByteSize(machine_memory_bytes() / 2),
+            cache_disk: None,
             cpu_threads: cores,
             io_threads: cores.min(8),
             grace_period: Duration::from_secs(30),
@@ -170,10 +176,22 @@ impl Settings {
             self.loader.max_batch_bytes
         );
         ensure!(
-            self.grpc.ip().is_loopback() && self.http.ip().is_loopback(),
+            self.grpc_is_local() && self.http.ip().is_loopback(),
             "grpc and http can only listen on loopback addresses, for there is no authentication yet"
         );
         Ok(())
+    }
+
+    fn grpc_is_local(&self) -> bool {
+        match &self.grpc {
+            Address::Tcp(address) => address.ip().is_loopback(),
+            Address::Unix(_) => true,
+        }
+    }
+
+    /// `cache_disk`, resolved.
+    pub(crate) fn cache_disk_bytes(&self) -> u64 {
+        self.cache_disk.map_or_else(|| free_disk_bytes(&self.cache_dir) / 2, |size| size.0)
     }
 
     /// Where manifests are kept.
@@ -204,6 +222,11 @@ fn machine_memory_bytes() -> u64 {
     let container =
         std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
     [machine, container].into_iter().flatten().min().unwrap_or(4 << 30)
+}
+
+/// Bytes that are free on the disk of `directory`; 0 if that can't be told.
+fn free_disk_bytes(directory: &Path) -> u64 {
+    rustix::fs::statvfs(directory).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 #[cfg(test)]

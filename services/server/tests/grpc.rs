@@ -33,12 +33,11 @@ async fn health_and_reflection_answer_and_a_drain_is_seen_and_waits_for_running_
     writer.close().unwrap();
 
     let mut settings = Settings { cache_dir: folder.path().join("cache"), ..Settings::default() };
-    settings.grpc.set_port(0);
+    settings.grpc = "127.0.0.1:0".parse().expect("an address");
     settings.http.set_port(0);
     settings.add_datasets(&[format!("numbers={}", path.display())]).unwrap();
     let server = Server::start(settings).await.unwrap();
-    let channel =
-        Endpoint::from_shared(format!("http://{}", server.grpc())).unwrap().connect().await.unwrap();
+    let channel = Endpoint::from_shared(server.grpc().url()).unwrap().connect().await.unwrap();
     let mut health = HealthClient::new(channel.clone());
     for service in ["", "arrow.flight.protocol.FlightService"] {
         assert_eq!(status(&mut health, service).await, ServingStatus::Serving);

@@ -23,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+mod block_ids;
 mod blocking;
 mod bounds;
 mod chunks;
@@ -54,6 +55,7 @@ mod version;
 mod zones;
 
 pub use block::{BLOCK_ROWS, Block};
+pub use block_ids::BlockIds;
 pub use config::Config;
 pub use decode::{Decode, EncodedBlock};
 pub use error::{Error, Source};

@@ -1,12 +1,15 @@
 //! The I/O half of reading: from a block and columns to encoded bytes.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
 
 use bytes::Bytes;
 use futures::future::try_join_all;
 
 use crate::{
-    Block, Config, EncodedBlock, Error, Location, Snapshot, State,
+    Block, BlockIds, Config, EncodedBlock, Error, Location, Snapshot, State,
     decode::{Column, Encoded},
     footer::Footer,
     footers::Target,
@@ -22,17 +25,23 @@ pub struct Reader {
     location: Location,
     state: State,
     config: Arc<Config>,
+    ids: Arc<OnceLock<Arc<BlockIds>>>,
 }
 
 impl Reader {
     /// A reader of `snapshot`, whose files lie at `location`.
     pub fn new(snapshot: Arc<Snapshot>, location: Location, state: &State, config: Config) -> Self {
-        Self { snapshot, location, state: state.clone(), config: Arc::new(config) }
+        Self { snapshot, location, state: state.clone(), config: Arc::new(config), ids: Arc::default() }
     }
 
     /// The snapshot that it reads.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
+    }
+
+    /// What names each block for ever: equal for equal bytes of one place, whatever the snapshot.
+    pub fn block_ids(&self) -> &Arc<BlockIds> {
+        self.ids.get_or_init(|| Arc::new(BlockIds::of(&self.snapshot, &self.location)))
     }
 
     /// Fetches `columns` (positions in the snapshot's schema, in any order, without duplicates) of one

@@ -1,9 +1,6 @@
 //! The trainer: a stock Flight client, and a linear model that is fitted on what it receives.
 
-use std::{
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use arrow_array::{Array, RecordBatch, cast::AsArray, types::Float32Type};
@@ -16,7 +13,7 @@ use forebay_proto::{Encoding, v1};
 use futures::TryStreamExt;
 use tonic::transport::Endpoint;
 
-use crate::digest::Digest;
+use crate::{Address, digest::Digest};
 
 /// A trainer that is connected to a server.
 pub(super) struct Trainer {
@@ -39,8 +36,8 @@ pub(super) struct Passed {
 }
 
 impl Trainer {
-    pub(super) async fn connect(server: SocketAddr) -> anyhow::Result<Self> {
-        let channel = Endpoint::from_shared(format!("http://{server}"))?
+    pub(super) async fn connect(server: &Address) -> anyhow::Result<Self> {
+        let channel = Endpoint::from_shared(server.url())?
             .initial_stream_window_size(8 << 20)
             .initial_connection_window_size(64 << 20)
             .connect()

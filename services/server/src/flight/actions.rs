@@ -4,8 +4,9 @@ use arrow_flight::{Action, ActionType, Result as ActionResult};
 use forebay_loader::Warmed;
 use forebay_proto::{
     Encoding,
-    v1::{RefreshRequest, RefreshResult, WarmResult},
+    v1::{DropCacheRequest, DropCacheResult, RefreshRequest, RefreshResult, WarmResult},
 };
+use forebay_storage::Reader;
 use futures::{StreamExt, stream, stream::BoxStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
@@ -28,9 +29,26 @@ const WARM: (&str, &str) = (
      Results, as it goes on: {\"blocks\", \"blocks_done\", \"bytes\"}.",
 );
 
+const PIN: (&str, &str) = (
+    "pin",
+    "Bring the columns that a job reads to the disk tier, and keep them there until `unpin` or a restart. \
+     Body: a command, {\"train\": {...}}. Results, as it goes on: {\"blocks\", \"blocks_done\", \"bytes\"}.",
+);
+
+const UNPIN: (&str, &str) = (
+    "unpin",
+    "Take back one `pin` of the same dataset and snapshot. Body: a command, {\"train\": {...}}. No result.",
+);
+
+const DROP_CACHE: (&str, &str) = (
+    "drop-cache",
+    "Drop what is cached of a dataset, or everything, from memory and disk, pinned or not. Running streams go on. \
+     Body: {\"dataset\": NAME}, or {} for everything. Result: {\"memory_bytes\", \"disk_bytes\"}.",
+);
+
 /// Every action with its description.
 pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
-    [REFRESH, WARM].into_iter().map(|(name, description)| ActionType {
+    [REFRESH, WARM, PIN, UNPIN, DROP_CACHE].into_iter().map(|(name, description)| ActionType {
         r#type: name.to_owned(),
         description: description.to_owned(),
     })
@@ -44,7 +62,10 @@ pub(super) async fn run(
     let known = || types().map(|action| action.r#type).collect::<Vec<_>>().join(", ");
     match action.r#type.as_str() {
         "refresh" => refresh(&context, &action.body).await,
-        "warm" => warm(context, &action.body).await,
+        "warm" => load(context, &action.body, Tier::Memory).await,
+        "pin" => load(context, &action.body, Tier::Disk).await,
+        "unpin" => unpin(&context, &action.body).await,
+        "drop-cache" => drop_cache(&context, &action.body).await,
         other => {
             Err(Status::invalid_argument(format!("there is no action '{other}'; there are {}", known())))
         }
@@ -71,9 +92,47 @@ async fn refresh(
     Ok(stream::iter([Ok(result)]).boxed())
 }
 
-async fn warm(
+async fn unpin(
+    context: &Context,
+    body: &[u8],
+) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+    let asked = context.job(body).await?;
+    context.loader.unpin(&asked.job).map_err(|error| status::of_load(&error))?;
+    Ok(stream::empty().boxed())
+}
+
+async fn drop_cache(
+    context: &Context,
+    body: &[u8],
+) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+    let encoding = Encoding::of(body);
+    let request: DropCacheRequest =
+        encoding.decode("DropCacheRequest", body).map_err(|error| status::of_decode(&error))?;
+    let readers = match request.dataset.as_str() {
+        "" => None,
+        name => Some(context.datasets.open_readers(name)?),
+    };
+    let picks = |block: u128| {
+        let of = |reader: &Reader| reader.block_ids().block(block).is_some();
+        readers.as_ref().is_none_or(|readers| readers.iter().any(of))
+    };
+    let (memory_bytes, disk_bytes) = context.loader.drop_cache(picks).await;
+    let result = DropCacheResult { memory_bytes, disk_bytes };
+    let result = ActionResult { body: encoding.encode(&result).into() };
+    Ok(stream::iter([Ok(result)]).boxed())
+}
+
+/// Where the blocks of a job are brought.
+#[derive(Clone, Copy)]
+enum Tier {
+    Memory,
+    Disk,
+}
+
+async fn load(
     context: Context,
     body: &[u8],
+    tier: Tier,
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let asked = context.job(body).await?;
     let encoding = asked.encoding;
@@ -85,7 +144,11 @@ async fn warm(
                 WarmResult { blocks: warmed.blocks, blocks_done: warmed.blocks_done, bytes: warmed.bytes };
             drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
         };
-        match context.loader.warm(&asked.job, &progress).await {
+        let loaded = match tier {
+            Tier::Memory => context.loader.warm(&asked.job, &progress).await,
+            Tier::Disk => context.loader.pin(&asked.job, &progress).await,
+        };
+        match loaded {
             Ok(warmed) => progress(warmed),
             Err(error) => drop(sender.send(Err(status::of_load(&error)))),
         }

@@ -1,0 +1,104 @@
+//! How many bytes of finished batches may wait for their consumers.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tokio::sync::Notify;
+
+/// The space of all streams, shared out evenly. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Total {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    total_bytes: u64,
+    stream_bytes: u64,
+    streams: AtomicU64,
+}
+
+/// The space of one stream. One batch always has space, however large.
+pub(crate) struct Space {
+    total: Total,
+    used_bytes: AtomicU64,
+    freed: Notify,
+}
+
+/// Space that a batch takes; dropping it gives it back.
+pub(crate) struct Share {
+    space: Arc<Space>,
+    bytes: u64,
+}
+
+impl Total {
+    /// Space for `total_bytes` of all streams together, at most `stream_bytes` for each.
+    pub(crate) fn new(total_bytes: u64, stream_bytes: u64) -> Self {
+        let shared = Shared { total_bytes, stream_bytes, streams: AtomicU64::new(0) };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Space for one more stream.
+    pub(crate) fn enter(&self) -> Arc<Space> {
+        self.shared.streams.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Space { total: self.clone(), used_bytes: AtomicU64::new(0), freed: Notify::new() })
+    }
+
+    fn bytes_a_stream(&self) -> u64 {
+        let streams = self.shared.streams.load(Ordering::Relaxed).max(1);
+        self.shared.stream_bytes.min(self.shared.total_bytes / streams)
+    }
+}
+
+impl Space {
+    /// Waits until there is space for `bytes` more. For one caller at a time; cancel-safe.
+    pub(crate) async fn take(self: &Arc<Self>, bytes: u64) -> Share {
+        loop {
+            let used = self.used_bytes.load(Ordering::Acquire);
+            if used == 0 || used.saturating_add(bytes) <= self.total.bytes_a_stream() {
+                self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
+                return Share { space: Arc::clone(self), bytes };
+            }
+            // A share that was given back since is remembered.
+            self.freed.notified().await;
+        }
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        self.total.shared.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.space.used_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.space.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn streams_share_the_space_and_one_batch_always_has_some() {
+        let total = Total::new(100, 60);
+        let (first, second) = (total.enter(), total.enter());
+        // Half of it each.
+        let share = first.take(40).now_or_never().unwrap();
+        assert!(first.take(20).now_or_never().is_none());
+        let large = second.take(1000).now_or_never().unwrap();
+        assert!(second.take(1).now_or_never().is_none());
+        drop((large, second));
+        // Alone: as much as a stream may have.
+        let more = first.take(20).now_or_never().unwrap();
+        assert!(first.take(1).now_or_never().is_none());
+        drop((share, more));
+        assert!(first.take(60).now_or_never().is_some());
+    }
+}

@@ -1,0 +1,199 @@
+//! Where the server listens.
+
+use std::{
+    fmt, io,
+    net::{SocketAddr, ToSocketAddrs},
+    os::unix::fs::FileTypeExt,
+    path::{Path, PathBuf},
+    pin::Pin,
+    str::FromStr,
+    task::{Context, Poll},
+};
+
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+};
+
+/// A TCP address, spelled `HOST:PORT`, or a Unix socket, spelled `unix:/path`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Address {
+    /// TCP; port 0 takes a free one.
+    Tcp(SocketAddr),
+    /// A Unix socket: for trainers on the same host.
+    Unix(PathBuf),
+}
+
+impl Address {
+    /// How a gRPC client spells it.
+    pub fn url(&self) -> String {
+        match self {
+            Self::Tcp(address) => format!("http://{address}"),
+            Self::Unix(_) => self.to_string(),
+        }
+    }
+
+    /// Listens there. A socket that a dead server left behind is replaced.
+    pub(crate) async fn bind(&self) -> io::Result<Listener> {
+        match self {
+            Self::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp),
+            Self::Unix(path) => {
+                remove_stale(path)?;
+                let listener = UnixListener::bind(path)?;
+                Ok(Listener::Unix(listener, Socket { path: path.clone() }))
+            }
+        }
+    }
+}
+
+/// Removes a socket on which nobody listens; anything else stays.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {}
+        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket")),
+        Err(_) => return Ok(()),
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
+        Err(_) => std::fs::remove_file(path),
+    }
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return match path.starts_with('/') {
+                true => Ok(Self::Unix(path.into())),
+                false => Err(format!("'{text}': expected unix:/path, an absolute one")),
+            };
+        }
+        let found = text.to_socket_addrs();
+        let mut found = found.map_err(|error| format!("expected HOST:PORT or unix:/path: {error}"))?;
+        found.next().map(Self::Tcp).ok_or_else(|| "the name has no address".to_owned())
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Address> for String {
+    fn from(address: Address) -> Self {
+        address.to_string()
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A bound [`Address`].
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, Socket),
+}
+
+/// The file of a Unix socket; it goes when nobody listens any more.
+pub(crate) struct Socket {
+    path: PathBuf,
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // Whoever comes next removes it otherwise.
+        drop(std::fs::remove_file(&self.path));
+    }
+}
+
+impl Listener {
+    /// Where it listens, with the port that was taken.
+    pub(crate) fn address(&self) -> io::Result<Address> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+            Self::Unix(_, socket) => Ok(Address::Unix(socket.path.clone())),
+        }
+    }
+
+    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+        }
+    }
+}
+
+/// A connection.
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+macro_rules! either {
+    ($stream:expr, $name:ident => $call:expr) => {
+        match $stream {
+            Stream::Tcp($name) => $call,
+            Stream::Unix($name) => $call,
+        }
+    };
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_read(context, buffer))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_write(context, bytes))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_write_vectored(context, buffers))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        either!(self, stream => stream.is_write_vectored())
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_flush(context))
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        either!(&mut *self, stream => Pin::new(stream).poll_shutdown(context))
+    }
+}
+
+#[cfg(test)]
+mod tests;
