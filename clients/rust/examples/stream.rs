@@ -18,7 +18,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::connect(url, Config::default()).await?;
     for epoch in 0..epochs.parse()? {
         let started = Instant::now();
-        let mut batches = client.train(&v1::Train { epoch, ..train.clone() }).await?;
+        let mut batches = client.train(&v1::Train { epoch: train.epoch + epoch, ..train.clone() }).await?;
         let (mut rows, mut bytes, mut columns) = (0, 0, 0);
         while let Some(batch) = batches.next().await {
             let batch = batch?;
