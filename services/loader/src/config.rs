@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Memory for row groups that are being fetched and decoded, in bytes. Default: an eighth of the memory for
-    /// frames, at most 1 GiB. One block is always let through alone, however large.
+    /// frames, at most 256 MiB. One block is always let through alone, however large.
     pub decode_bytes: Option<u64>,
-    /// Blocks of a window that are fetched at the same time. Default: 16.
+    /// Blocks of a window that are fetched at the same time, as far as `decode_bytes` allows. Default: 64.
     pub concurrent_blocks: usize,
     /// Finished batches that wait for a slow consumer, in bytes a stream. Default: 64 MiB. One batch
     /// is always let through alone.
@@ -39,7 +39,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             decode_bytes: None,
-            concurrent_blocks: 16,
+            concurrent_blocks: 64,
             prefetch_bytes: 64 << 20,
             total_prefetch_bytes: None,
             read_ahead_bytes: 256 << 20,
@@ -55,7 +55,7 @@ impl Default for Config {
 impl Config {
     /// `decode_bytes`, resolved.
     pub(crate) fn decode_bytes(&self, memory_bytes: u64) -> u64 {
-        self.decode_bytes.unwrap_or((memory_bytes / 8).min(1 << 30))
+        self.decode_bytes.unwrap_or((memory_bytes / 8).min(256 << 20))
     }
 
     /// `total_prefetch_bytes`, resolved.

@@ -32,6 +32,8 @@ pub struct Config {
     pub coalesce_gap_bytes: u64,
     /// Largest single request; a longer range is read by several at once, in bytes. Default 16 MiB.
     pub max_request_bytes: u64,
+    /// Memory that local files were read into, kept for the next ones, in bytes a location. Default 64 MiB.
+    pub idle_bytes: u64,
     /// Parsed footers kept in memory, in bytes. Default 256 MiB.
     pub footer_memory_bytes: usize,
 }
@@ -51,6 +53,7 @@ impl Default for Config {
             retry_timeout: Duration::from_secs(60),
             coalesce_gap_bytes: MIB,
             max_request_bytes: 16 * MIB,
+            idle_bytes: 64 * MIB,
             footer_memory_bytes: 256 << 20,
         }
     }

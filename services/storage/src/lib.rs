@@ -39,6 +39,7 @@ mod grammar;
 mod guard;
 mod inflate;
 mod listing;
+mod local;
 mod location;
 mod manifest;
 mod pages;

@@ -2,6 +2,7 @@
 
 use std::{fmt, path::Component, sync::Arc};
 
+use forebay_cache::Slabs;
 use object_store::{
     ClientConfigKey, ObjectStore, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
@@ -35,6 +36,8 @@ pub struct Location {
     store: Arc<dyn ObjectStore>,
     root: Path,
     kind: Kind,
+    /// What local files are read into.
+    slabs: Option<Slabs>,
 }
 
 impl Location {
@@ -62,7 +65,7 @@ impl Location {
 
     /// A location in a store that is already there: in memory, throttled, or made to fail in tests.
     pub fn with_store(url: impl Into<String>, store: Arc<dyn ObjectStore>, prefix: impl Into<Path>) -> Self {
-        Self { url: url.into().into(), store, root: prefix.into(), kind: Kind::Object }
+        Self { url: url.into().into(), store, root: prefix.into(), kind: Kind::Object, slabs: None }
     }
 
     /// The URL as it was given.
@@ -78,7 +81,8 @@ impl Location {
 
     fn new(url: &str, store: Arc<dyn ObjectStore>, root: Path, kind: Kind, config: &Config) -> Self {
         let store = Arc::new(LimitStore::new(store, config.concurrent_requests.max(1)));
-        Self { url: url.into(), store, root, kind }
+        let slabs = (kind == Kind::Local).then(|| Slabs::new(config.idle_bytes));
+        Self { url: url.into(), store, root, kind, slabs }
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -91,6 +95,10 @@ impl Location {
 
     pub(crate) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    pub(crate) fn slabs(&self) -> Option<&Slabs> {
+        self.slabs.as_ref()
     }
 
     /// The path of `relative` (as a listing gave it) below the root.

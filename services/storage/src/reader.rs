@@ -129,7 +129,9 @@ impl Reader {
 
     async fn read(&self, range: Range<u64>, target: &Target) -> Result<(u64, Bytes), Error> {
         let Target { path, url, version } = target;
-        let parts = split(range.clone(), self.config.max_request_bytes);
+        // One read of a local file is one copy; cut up it would have to be joined.
+        let most = if self.location.slabs().is_some() { u64::MAX } else { self.config.max_request_bytes };
+        let parts = split(range.clone(), most);
         let reads = parts.map(|part| request::read(&self.location, path, url, version, part));
         Ok((range.start, join(try_join_all(reads).await?)))
     }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use object_store::{GetOptions, GetRange, ObjectMeta, PutMode, PutOptions, PutPayload, path::Path};
 
-use crate::{Error, Location, location::Kind, version::Version};
+use crate::{Error, Location, local, location::Kind, version::Version};
 
 /// Reads `range` of one pinned file, which `url` names in errors.
 pub(crate) async fn read(
@@ -17,7 +17,10 @@ pub(crate) async fn read(
     range: Range<u64>,
 ) -> Result<Bytes, Error> {
     let started = Instant::now();
-    let outcome = read_checked(location, path, url, version, range).await;
+    let outcome = match (location.kind(), location.slabs()) {
+        (Kind::Local, Some(slabs)) => local::read(path, url, version, range, slabs).await,
+        _ => read_checked(location, path, url, version, range).await,
+    };
     observe("get", started, outcome.is_ok());
     match &outcome {
         Ok(bytes) => {
@@ -76,7 +79,7 @@ fn check_version(kind: Kind, url: &str, version: &Version, found: &ObjectMeta) -
     if same { Ok(()) } else { Err(changed(url, version, now.to_string())) }
 }
 
-fn changed(url: &str, version: &Version, found: impl Into<String>) -> Error {
+pub(crate) fn changed(url: &str, version: &Version, found: impl Into<String>) -> Error {
     Error::Changed { file: url.to_owned(), expected: version.to_string(), found: found.into() }
 }
 

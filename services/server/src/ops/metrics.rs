@@ -42,12 +42,17 @@ fn describe() {
         Unit::Seconds,
         "Time to decode a block and lay its frame."
     );
-    describe_counter!("forebay_decode_rows_total", "Rows decoded.");
+    describe_counter!("forebay_decode_rows_total", "Rows laid into frames.");
+    describe_counter!("forebay_decode_columns_total", "Columns of blocks decoded from their files.");
     describe_gauge!("forebay_cache_capacity_bytes", Unit::Bytes, "Budget of a cache tier.");
     describe_gauge!("forebay_cache_resident_bytes", Unit::Bytes, "Bytes that a cache tier holds.");
     describe_counter!("forebay_cache_hits_total", "Values found in a cache tier.");
     describe_counter!("forebay_cache_misses_total", "Values loaded into a cache tier.");
     describe_counter!("forebay_cache_evictions_total", "Values evicted from a cache tier.");
+    describe_counter!("forebay_cache_hit_bytes_total", Unit::Bytes, "Bytes found in a cache tier.");
+    describe_counter!("forebay_cache_miss_bytes_total", Unit::Bytes, "Bytes that a cache tier lacked.");
+    describe_counter!("forebay_cache_bypasses_total", "Values that a cache tier did not take, by reason.");
+    describe_counter!("forebay_cache_errors_total", "What was wrong with the disk tier, by kind.");
     describe_counter!("forebay_cache_single_flight_joins_total", "Readers that waited for another's load.");
     describe_counter!(
         "forebay_storage_requests_total",

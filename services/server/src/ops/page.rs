@@ -5,7 +5,7 @@ use std::{fmt::Write, sync::atomic::Ordering};
 use bytesize::ByteSize;
 
 use super::Ops;
-use crate::{datasets::Phase, sessions::Session};
+use crate::{Address, datasets::Phase, sessions::Session};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}\
  table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3rem .8rem .3rem 0;\
@@ -18,14 +18,30 @@ pub(super) fn render(ops: &Ops) -> String {
     let mut page = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
          <title>Forebay</title><style>{STYLE}</style><h1>Forebay</h1>\
-         <p>Arrow Flight at <code>grpc://{}</code> · {} of frames in memory · <a href=/metrics>metrics</a> · \
+         <p>Arrow Flight at <code>{}</code> · {} of frames in memory · {} · <a href=/metrics>metrics</a> · \
          <a href=/readyz>readiness</a></p>",
-        ops.grpc,
+        escape(&location(&ops.grpc)),
         ByteSize(ops.loader.resident_bytes()),
+        disk(ops),
     );
     datasets(ops, &mut page);
     streams(ops, &mut page);
     page
+}
+
+/// How a Flight client spells it.
+fn location(address: &Address) -> String {
+    match address {
+        Address::Tcp(address) => format!("grpc://{address}"),
+        Address::Unix(path) => format!("grpc+unix://{}", path.display()),
+    }
+}
+
+fn disk(ops: &Ops) -> String {
+    match ops.loader.disk_bytes() {
+        Some((resident, capacity)) => format!("{} of {} on disk", ByteSize(resident), ByteSize(capacity)),
+        None => "nothing on disk".to_owned(),
+    }
 }
 
 fn datasets(ops: &Ops, page: &mut String) {
