@@ -61,16 +61,32 @@ def ahead(batches: Iterable[Batch]) -> Iterator[tuple[bool, Batch]]:
         yield was_waiting, batch
 
 
-def consume(open_batches: Callable[[], Iterable[Batch]], compute_ms: float | None, prefetch: bool) -> dict:
-    """One run. `prefetch` receives in a thread while the accelerator computes."""
+def directly(batches: Iterable[Batch], is_waiting: Callable[[], bool]) -> Iterator[tuple[bool, Batch]]:
+    """The batches; each with whether it already lay there."""
+    iterator = iter(batches)
+    while True:
+        was_waiting = is_waiting()
+        batch = next(iterator, None)
+        if batch is None:
+            return
+        yield was_waiting, batch
+
+
+def consume(
+    open_batches: Callable[[], Iterable[Batch]],
+    compute_ms: float | None,
+    is_waiting: Callable[[], bool] | None = None,
+) -> dict:
+    """One run. `is_waiting` says whether a batch lies there already; without it, a thread receives ahead
+    while the accelerator computes."""
     asked = time.monotonic()
     accelerator = Accelerator(compute_ms / 1e3) if compute_ms is not None else None
     rows = size = count = 0
     first_s = 0.0
-    if accelerator is not None and prefetch:
+    if accelerator is not None and is_waiting is None:
         source = ahead(open_batches())
     else:
-        source = ((False, batch) for batch in open_batches())
+        source = directly(open_batches(), is_waiting or (lambda: False))
     for was_waiting, batch in source:
         now = time.monotonic()
         if count == 0:

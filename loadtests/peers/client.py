@@ -18,7 +18,7 @@ def main() -> None:
         for chunk in client.do_get(flight.Ticket(ticket.encode())):
             yield chunk.data.num_rows, chunk.data.nbytes, chunk.data
 
-    answer_all(lambda ticket, compute_ms: consume(lambda: batches(ticket), compute_ms, prefetch=True))
+    answer_all(lambda ticket, compute_ms: consume(lambda: batches(ticket), compute_ms))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import json
 import multiprocessing as mp
 import sys
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any, Iterator
 
@@ -26,7 +27,6 @@ BUFFER_ROWS = 262_144
 # torch's prefetch_factor is 2; one more is in the consumer's hands, and one at work.
 SLOTS_A_WORKER = 4
 ALIGNMENT = 64
-POLL_S = 1.0
 
 
 @dataclass
@@ -54,7 +54,7 @@ def main() -> None:
         asked = json.loads(ticket)
         epochs = range(asked["epoch"], asked["epoch"] + asked["epochs"])
         # The workers are ahead by themselves.
-        return consume(lambda: loader.batches(epochs), compute_ms, prefetch=False)
+        return consume(lambda: loader.batches(epochs), compute_ms, loader.is_waiting)
 
     try:
         answer_all(run)
@@ -72,7 +72,7 @@ class Loader:
         ]
         self.asked = [context.SimpleQueue() for _ in range(WORKERS)]
         self.free = [context.SimpleQueue() for _ in range(WORKERS)]
-        self.sent = context.SimpleQueue()
+        self.received, self.sent = zip(*(context.Pipe(duplex=False) for _ in range(WORKERS)))
         for worker in range(WORKERS):
             for slot in range(SLOTS_A_WORKER):
                 self.free[worker].put(slot)
@@ -88,7 +88,7 @@ class Loader:
                 asked.put(epoch)
             at_work = WORKERS
             while at_work:
-                sent = self.sent.get()
+                sent = self.next()
                 if isinstance(sent, Ended):
                     if sent.error is not None:
                         raise RuntimeError(sent.error)
@@ -100,6 +100,17 @@ class Loader:
                 # Computed on: the worker may fill it again. The views end first.
                 arrays.clear()
                 self.free[sent.worker].put(sent.slot)
+
+    def next(self) -> Sent | Ended:
+        ends = [process.sentinel for process in self.workers]
+        ready = wait([*self.received, *ends])
+        for received in self.received:
+            if received in ready:
+                return received.recv()
+        raise RuntimeError("a worker process died")
+
+    def is_waiting(self) -> bool:
+        return any(received.poll() for received in self.received)
 
     def close(self) -> None:
         for process in self.workers:
@@ -123,21 +134,9 @@ def views(memory: SharedMemory, sent: Sent) -> dict[str, Any]:
 
 
 def slot_size(request: dict) -> int:
-    """Room for a batch of the widest rows, by the footers."""
-    worst = 0
-    for file in request["files"]:
-        footer = pq.ParquetFile(file).metadata
-        for group in range(footer.num_row_groups):
-            rows = footer.row_group(group)
-            worst = max(worst, rows.total_byte_size // max(rows.num_rows, 1))
-    schema = pq.read_schema(request["files"][0])
-    fixed = sum(width(schema.field(name).type) for name in needed(request))
-    # Dictionaries make footers understate sizes; strings and lists are given twice their room.
-    return request["batch_size"] * (fixed + 2 * worst + 64) * 2 + (1 << 20)
-
-
-def width(kind: pa.DataType) -> int:
-    return kind.bit_width // 8 + 1 if is_fixed(kind) else 0
+    """Room for twice an average batch; memory that is never touched takes none."""
+    group = pq.ParquetFile(request["files"][0]).read_row_group(0, columns=needed(request))
+    return 2 * request["batch_size"] * (group.nbytes // group.num_rows + 1) + (1 << 20)
 
 
 def is_fixed(kind: pa.DataType) -> bool:
@@ -150,11 +149,11 @@ def work(worker: int, request: dict, loader: Loader) -> None:
         while True:
             epoch = loader.asked[worker].get()
             one_epoch(worker, request, loader, epoch)
-            loader.sent.put(Ended())
+            loader.sent[worker].send(Ended())
     except (EOFError, KeyboardInterrupt):
         return
     except Exception as error:
-        loader.sent.put(Ended(f"worker {worker}: {type(error).__name__}: {error}"))
+        loader.sent[worker].send(Ended(f"worker {worker}: {type(error).__name__}: {error}"))
 
 
 def one_epoch(worker: int, request: dict, loader: Loader, epoch: int) -> None:
@@ -187,7 +186,7 @@ def flush(
     for first in range(0, end, size):
         slot = loader.free[worker].get()
         rows = order[first : min(first + size, end)]
-        loader.sent.put(buffer.gather(rows, worker, slot, loader.slots[worker][slot]))
+        loader.sent[worker].send(buffer.gather(rows, worker, slot, loader.slots[worker][slot]))
     return [table.take(pa.array(order[end:]))] if end < len(order) else []
 
 
@@ -220,7 +219,7 @@ class Buffer:
         arrow = None
         if self.arrow is not None:
             taken = self.arrow.take(pa.array(rows)).combine_chunks()
-            out = pa.FixedSizeBufferWriter(pa.py_buffer(memory.buf)[place:])
+            out = pa.FixedSizeBufferWriter(pa.py_buffer(memory.buf[place:]))
             with pa.ipc.new_stream(out, taken.schema) as writer:
                 writer.write_batch(taken.to_batches()[0])
                 size = out.tell()

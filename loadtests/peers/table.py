@@ -6,6 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+TILE_ROWS = 1024
+
 
 def needed(request: dict) -> list[str]:
     """Every column that a request reads."""
@@ -14,9 +16,12 @@ def needed(request: dict) -> list[str]:
 
 def matrix(table: pa.Table | pa.RecordBatch, tensor: dict) -> np.ndarray:
     """The columns of a tensor, row by row."""
-    out = np.empty((table.num_rows, len(tensor["columns"])), dtype=tensor["dtype"])
-    for at, name in enumerate(tensor["columns"]):
-        out[:, at] = table.column(name).to_numpy()
+    columns = [table.column(name).to_numpy().astype(tensor["dtype"], copy=False) for name in tensor["columns"]]
+    out = np.empty((table.num_rows, len(columns)), dtype=tensor["dtype"])
+    # Tile by tile: columns at full length would miss the caches with every value.
+    for first in range(0, table.num_rows, TILE_ROWS):
+        tile = slice(first, first + TILE_ROWS)
+        np.stack([column[tile] for column in columns], axis=1, out=out[tile])
     return out
 
 

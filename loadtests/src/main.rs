@@ -11,7 +11,7 @@
 //!   for the largest share of an accelerator that is kept busy.
 //! - [`peers`]: contestants, each a server process and a consumer process that speaks [`ask`].
 //! - [`process`], [`usage`], [`server`]: child processes and what they used.
-//! - [`stats`], [`machine`], [`plot`], [`logical`]: what figures are made of.
+//! - [`stats`], [`machine`], [`foreign`], [`plot`], [`logical`]: what figures are made of.
 
 #![forbid(unsafe_code)]
 
@@ -19,6 +19,7 @@ mod accelerator;
 mod ask;
 mod consume;
 mod data;
+mod foreign;
 mod logical;
 mod machine;
 mod peers;

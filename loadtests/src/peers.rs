@@ -10,13 +10,22 @@ mod python;
 mod report;
 pub(crate) mod stock;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::Args;
 use serde::Serialize;
 
-use crate::{Source, ask::Passed, data::Prepared, logical, scenario::Scenario, share, stats::Spread};
+use crate::{
+    Source,
+    ask::Passed,
+    data::Prepared,
+    foreign::{self, Clock},
+    logical,
+    scenario::Scenario,
+    share,
+    stats::Spread,
+};
 use contestant::{Contest, Contestant};
 use python::Python;
 use report::Report;
@@ -38,6 +47,10 @@ pub(crate) struct Peers {
     /// Python with pyarrow; else FOREBAY_PYTHON, the acceptance tests' environment, or one made for it.
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
+    /// How many seconds to wait, for each turn, until others leave the machine alone, and to repeat what
+    /// they disturbed.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    patience: u64,
     /// Write all figures to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -54,6 +67,8 @@ pub(crate) struct Turn {
     client_cpu_seconds: f64,
     server_peak_rss_bytes: u64,
     client_peak_rss_bytes: u64,
+    /// The share of the machine that other processes had.
+    others: f64,
 }
 
 /// What a contestant did in all rounds.
@@ -97,7 +112,9 @@ impl Peers {
         for round in 1..=self.rounds {
             for (contestant, standing) in contestants.iter().zip(&mut standings) {
                 eprintln!("round {round} of {}: {}", self.rounds, contestant.name());
-                match turn(&contest, *contestant, &scenario, &data) {
+                let patience = Duration::from_secs(self.patience);
+                let one = || turn(&contest, *contestant, &scenario, &data);
+                match foreign::undisturbed(patience, |turn: &Turn| turn.others, one) {
                     Ok(turn) => standing.turns.push(turn),
                     Err(error) => standing.failures.push(format!("{error:#}")),
                 }
@@ -150,17 +167,22 @@ fn turn(
     let mut running = contest.start(contestant)?;
     running.ask(0, 1, None)?;
     let before = running.usage()?;
+    let clock = Clock::now()?;
     let passed = running.ask(1, scenario.epochs, None)?;
     let after = running.usage()?;
+    let server_cpu_seconds = after.server.cpu_seconds - before.server.cpu_seconds;
+    let client_cpu_seconds = after.client.cpu_seconds - before.client.cpu_seconds;
+    let others = clock.others_since(server_cpu_seconds + client_cpu_seconds)?;
     let expected = data.sizes.rows * scenario.epochs;
     anyhow::ensure!(passed.rows == expected, "{} rows were received, expected {expected}", passed.rows);
     logical::check_bytes(passed.bytes, data.sizes.epoch_bytes(&scenario.request)? * scenario.epochs)?;
     Ok(Turn {
         passed,
-        server_cpu_seconds: after.server.cpu_seconds - before.server.cpu_seconds,
-        client_cpu_seconds: after.client.cpu_seconds - before.client.cpu_seconds,
+        server_cpu_seconds,
+        client_cpu_seconds,
         server_peak_rss_bytes: after.server.peak_rss_bytes,
         client_peak_rss_bytes: after.client.peak_rss_bytes,
+        others,
     })
 }
 
@@ -177,8 +199,10 @@ fn find_share(
     running.ask(0, 1, None)?;
     let mut epoch = 1;
     share::search(share::guess(scenario.compute_ms / 1e3, seconds_a_batch), |share| {
-        let passed = running.ask(epoch, scenario.epochs, Some(scenario.compute_ms / share))?;
-        epoch += scenario.epochs;
-        passed.au.context("the consumer reported no utilization")
+        share::repeated(&mut || {
+            let passed = running.ask(epoch, scenario.epochs, Some(scenario.compute_ms / share))?;
+            epoch += scenario.epochs;
+            passed.au.context("the consumer reported no utilization")
+        })
     })
 }

@@ -18,7 +18,7 @@ use crate::{
 /// How long a process may take to load its data and be ready.
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 /// ... and for one run.
-const RUN_TIMEOUT: Duration = Duration::from_secs(300);
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 /// ... and to end by itself once its input has ended.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 const LOG_TAIL_BYTES: usize = 2000;

@@ -1,16 +1,20 @@
 //! The largest share of an emulated accelerator that is kept busy.
 //!
 //! Utilization falls as the share grows, so the largest share that holds [`HELD`] is found by bracketing it
-//! from a first guess and then by bisection. Every probe is a real run.
+//! from a first guess and then by bisection. Every probe is real runs.
 
+use anyhow::Context;
 use serde::Serialize;
+
+use crate::stats::Spread;
 
 /// Utilization at which an accelerator counts as fed: MLPerf Storage's limit for recommenders.
 pub(crate) const HELD: f64 = 0.70;
 /// The bracket's ratio at which the search ends.
 const CLOSE: f64 = 1.03;
 const STEP: f64 = 1.25;
-const MAX_RUNS: usize = 14;
+const MAX_PROBES: usize = 14;
+const RUNS_A_PROBE: usize = 3;
 
 /// A share, and the utilization it had.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -19,7 +23,7 @@ pub(crate) struct Probe {
     pub(crate) utilization: f64,
 }
 
-/// What a search found, and every run it took.
+/// What a search found, and every probe it took.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Found {
     /// The largest share that held.
@@ -32,6 +36,12 @@ pub(crate) fn guess(compute_seconds: f64, delivery_seconds: f64) -> f64 {
     compute_seconds / (HELD * delivery_seconds)
 }
 
+/// The median of [`RUNS_A_PROBE`] runs: one may be disturbed.
+pub(crate) fn repeated(one_run: &mut impl FnMut() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
+    let utilizations = (0..RUNS_A_PROBE).map(|_| one_run()).collect::<anyhow::Result<Vec<f64>>>()?;
+    Ok(Spread::of(utilizations).context("a utilization is a number")?.median)
+}
+
 /// Searches from `guess` on; `measure` runs one share and returns its utilization.
 pub(crate) fn search(
     guess: f64,
@@ -40,7 +50,7 @@ pub(crate) fn search(
     let mut found = Found { best: None, probes: Vec::new() };
     let (mut held, mut failed): (Option<f64>, Option<f64>) = (None, None);
     let mut share = guess;
-    while found.probes.len() < MAX_RUNS {
+    while found.probes.len() < MAX_PROBES {
         let probe = Probe { share, utilization: measure(share)? };
         found.probes.push(probe);
         if probe.utilization >= HELD {
@@ -78,7 +88,7 @@ mod tests {
             let largest = capacity / HELD;
             assert!(best.share <= largest && best.share > largest / 1.04, "{first}: {best:?}");
             assert!(best.utilization >= HELD);
-            assert!(found.probes.len() <= MAX_RUNS);
+            assert!(found.probes.len() <= MAX_PROBES);
         }
     }
 
@@ -92,7 +102,7 @@ mod tests {
     #[test]
     fn a_search_that_never_holds_ends_without_a_share() {
         let found = search(1.0, |_| Ok(0.1)).expect("no run fails");
-        assert_eq!((found.best, found.probes.len()), (None, MAX_RUNS));
+        assert_eq!((found.best, found.probes.len()), (None, MAX_PROBES));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::{
     Source,
     ask::Passed,
     data::Prepared,
+    foreign::{self, Clock},
     logical,
     receive::receive,
     scenario::Scenario,
@@ -57,6 +58,10 @@ pub(crate) struct Train {
     /// Ask for the hash of each batch's body.
     #[arg(long)]
     hash: bool,
+    /// How many seconds to wait, for each run, until others leave the machine alone, and to repeat what
+    /// they disturbed.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    patience: u64,
     /// Write all figures to a file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -79,6 +84,8 @@ pub(crate) struct Run {
     /// Of the server; absent if it was not started here.
     server_cpu_seconds: Option<f64>,
     client_cpu_seconds: f64,
+    /// The share of the machine that other processes had; a server that was not started here is one.
+    others: f64,
 }
 
 impl Train {
@@ -92,7 +99,8 @@ impl Train {
         let compute = self.share.map(|share| scenario.compute(share));
         let mut runs = Vec::new();
         for _ in 0..self.runs {
-            runs.push(trainer.one_run(compute)?);
+            let patience = Duration::from_secs(self.patience);
+            runs.push(foreign::undisturbed(patience, |run: &Run| run.others, || trainer.one_run(compute))?);
         }
         let found = if self.find_share { Some(trainer.find_share(&runs)?) } else { None };
         let report = Report::new(&self, &scenario, trainer.epoch_bytes, runs, found, trainer.peak_memory()?);
@@ -171,6 +179,7 @@ impl<'a> Trainer<'a> {
         };
         let usage = || self.server.as_ref().map(Server::usage).transpose();
         let (server_before, client_before) = (usage()?, Usage::own()?);
+        let clock = Clock::now()?;
         let started = Instant::now();
         let runtime = self.runtime.handle();
         let ranks = std::thread::scope(|scope| {
@@ -186,6 +195,10 @@ impl<'a> Trainer<'a> {
         })?;
         let seconds = started.elapsed().as_secs_f64();
         let (server_after, client_after) = (usage()?, Usage::own()?);
+        let server_cpu_seconds =
+            server_after.zip(server_before).map(|(after, before)| after.cpu_seconds - before.cpu_seconds);
+        let client_cpu_seconds = client_after.cpu_seconds - client_before.cpu_seconds;
+        let others = clock.others_since(server_cpu_seconds.unwrap_or(0.0) + client_cpu_seconds)?;
         let rows: u64 = ranks.iter().map(|rank| rank.rows).sum();
         let expected = self.epoch_rows * self.epochs;
         ensure!(rows == expected, "{rows} rows were received, expected {expected}");
@@ -200,10 +213,9 @@ impl<'a> Trainer<'a> {
             seconds,
             first_batch_seconds: firsts[firsts.len() / 2],
             au: used.map(|used| used.iter().sum::<f64>() / used.len() as f64),
-            server_cpu_seconds: server_after
-                .zip(server_before)
-                .map(|(after, before)| after.cpu_seconds - before.cpu_seconds),
-            client_cpu_seconds: client_after.cpu_seconds - client_before.cpu_seconds,
+            server_cpu_seconds,
+            client_cpu_seconds,
+            others,
         })
     }
 
@@ -214,8 +226,11 @@ impl<'a> Trainer<'a> {
         let guess = share::guess(self.scenario.compute_ms / 1e3, fastest);
         let scenario = self.scenario;
         share::search(guess, |share| {
-            let run = self.one_run(Some(scenario.compute(share)))?;
-            run.au.context("the utilization of a rank needs two batches: fewer ranks, or more epochs")
+            let mut one = || {
+                let run = self.one_run(Some(scenario.compute(share)))?;
+                run.au.context("the utilization of a rank needs two batches: fewer ranks, or more epochs")
+            };
+            share::repeated(&mut one)
         })
     }
 

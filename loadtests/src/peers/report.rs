@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{Standing, Turn};
 use crate::{
     data::Prepared,
+    foreign::TROUBLING,
     machine::Machine,
     plot::{self, Bar},
     scenario::Scenario,
@@ -38,6 +39,8 @@ struct Line {
     client_cpu_seconds_per_million_rows: Option<Spread>,
     server_peak_rss_bytes: Option<Spread>,
     client_peak_rss_bytes: Option<Spread>,
+    /// The share of the machine that other processes had.
+    others: Option<Spread>,
     standing: Standing,
 }
 
@@ -66,6 +69,7 @@ impl Report {
                     .spread(|turn| turn.client_cpu_seconds / millions(turn)),
                 server_peak_rss_bytes: standing.spread(|turn| turn.server_peak_rss_bytes as f64),
                 client_peak_rss_bytes: standing.spread(|turn| turn.client_peak_rss_bytes as f64),
+                others: standing.spread(|turn| turn.others),
                 standing,
             }
         };
@@ -107,7 +111,7 @@ impl Display for Report {
         )?;
         writeln!(
             f,
-            "{:<21} {:>9} {:>7} {:>15} {:>6} {:>9} {:>13} {:>13} {:>7}",
+            "{:<21} {:>9} {:>7} {:>15} {:>6} {:>9} {:>13} {:>13} {:>7} {:>8}",
             "contestant",
             "M rows/s",
             "MB/s",
@@ -116,7 +120,8 @@ impl Display for Report {
             "first, ms",
             "CPU s/M rows",
             "peak RSS GiB",
-            "share"
+            "share",
+            "others %"
         )?;
         for line in &self.lines {
             line.fmt(f)?;
@@ -125,6 +130,9 @@ impl Display for Report {
             for failure in &line.standing.failures {
                 writeln!(f, "FAILED {}: {failure}", line.standing.name)?;
             }
+        }
+        if self.lines.iter().any(|line| line.others.is_some_and(|others| others.median > TROUBLING)) {
+            writeln!(f, "\nOther processes were at work: compare only turns that were alone.")?;
         }
         writeln!(f, "\nCPU and memory: server + client; memory that processes share counts for each")?;
         for line in &self.lines {
@@ -156,10 +164,11 @@ impl Line {
         };
         writeln!(
             f,
-            "{name:<21} {:>9.2} {:>7.0} {range:>15} {ratio:>6} {:>9.1} {cpu:>13} {memory:>13} {share:>7}",
+            "{name:<21} {:>9.2} {:>7.0} {range:>15} {ratio:>6} {:>9.1} {cpu:>13} {memory:>13} {share:>7} {:>8.1}",
             rows.median / 1e6,
             bytes.median,
             median(self.first_batch_seconds) * 1e3,
+            median(self.others) * 100.0,
         )
     }
 }

@@ -14,7 +14,8 @@ use arrow_flight::{
     flight_service_client::FlightServiceClient,
     flight_service_server::{FlightService, FlightServiceServer},
 };
-use arrow_select::take::take_record_batch;
+use arrow_schema::{ArrowError, DataType};
+use arrow_select::{interleave::interleave, take::take};
 use clap::Args;
 use futures::{Stream, StreamExt, TryStreamExt};
 use serde::Deserialize;
@@ -106,8 +107,7 @@ impl Stock {
         tokio::task::spawn_blocking(move || {
             for epoch in epochs {
                 for rows in permutation(table.num_rows(), epoch).chunks(batch_size) {
-                    let rows = UInt32Array::from(rows.to_vec());
-                    let batch = take_record_batch(&table, &rows).map_err(FlightError::from);
+                    let batch = gather(&table, rows).map_err(FlightError::from);
                     if sender.blocking_send(batch).is_err() {
                         return;
                     }
@@ -116,6 +116,18 @@ impl Stock {
         });
         batches
     }
+}
+
+/// The rows of `table` that `rows` names. Lists of fixed size are interleaved, row by row, which is several
+/// times as fast as arrow-select's `take` of their elements.
+fn gather(table: &RecordBatch, rows: &[u32]) -> Result<RecordBatch, ArrowError> {
+    let taken = UInt32Array::from(rows.to_vec());
+    let places: Vec<(usize, usize)> = rows.iter().map(|row| (0, *row as usize)).collect();
+    let columns = table.columns().iter().map(|column| match column.data_type() {
+        DataType::FixedSizeList(_, _) => interleave(&[column.as_ref()], &places),
+        _ => take(column, &taken, None),
+    });
+    RecordBatch::try_new(table.schema(), columns.collect::<Result<_, _>>()?)
 }
 
 /// Fisher and Yates's shuffle of `0..rows`, by SplitMix64.

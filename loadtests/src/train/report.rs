@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::{Run, Train};
 use crate::{
+    foreign::TROUBLING,
     machine::Machine,
     plot::{self, Bar},
     scenario::Scenario,
@@ -29,6 +30,8 @@ pub(crate) struct Report {
     client_cpu_seconds_per_million_rows: Option<Spread>,
     server_peak_rss_bytes: Option<u64>,
     client_peak_rss_bytes: u64,
+    /// The share of the machine that other processes had.
+    others: Option<Spread>,
     found_share: Option<Found>,
     #[serde(skip)]
     bytes_a_row: f64,
@@ -62,6 +65,7 @@ impl Report {
             client_cpu_seconds_per_million_rows: of(&|run| Some(run.client_cpu_seconds / millions(run))),
             server_peak_rss_bytes,
             client_peak_rss_bytes,
+            others: of(&|run| Some(run.others)),
             found_share,
             bytes_a_row,
             runs,
@@ -106,11 +110,15 @@ impl Display for Report {
         line("first batch p50, ms", self.first_batch_seconds, 1e3)?;
         line("server CPU s / M rows", self.server_cpu_seconds_per_million_rows, 1.0)?;
         line("client CPU s / M rows", self.client_cpu_seconds_per_million_rows, 1.0)?;
+        line("others' share of the machine, %", self.others, 100.0)?;
         let memory = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         if let Some(bytes) = self.server_peak_rss_bytes {
             writeln!(f, "{:<34} {:>9.2}", "server peak RSS, GiB", memory(bytes))?;
         }
         writeln!(f, "{:<34} {:>9.2}", "client peak RSS, GiB", memory(self.client_peak_rss_bytes))?;
+        if self.others.is_some_and(|others| others.median > TROUBLING) {
+            writeln!(f, "\nOther processes were at work: these figures are too low.")?;
+        }
         let Some(found) = &self.found_share else { return Ok(()) };
         writeln!(f, "\nshare of an accelerator of {} ms a batch, each rank", self.scenario.compute_ms)?;
         for probe in &found.probes {
