@@ -13,13 +13,15 @@ import pyarrow.parquet as pq
 from lines import serve
 from table import deliver, needed
 
+CANDIDATES = 16
+
 
 class Prepared(flight.FlightServerBase):
     def __init__(self, request: dict) -> None:
         super().__init__("grpc://127.0.0.1:0")
         self.rows = sum(pq.ParquetFile(file).metadata.num_rows for file in request["files"])
         self.size = request["batch_size"]
-        self.batch = deliver(first_rows(request, self.size), request)
+        self.batch = deliver(average_rows(request, self.size), request)
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         epochs = json.loads(ticket.ticket)["epochs"]
@@ -34,14 +36,16 @@ class Prepared(flight.FlightServerBase):
                 yield self.batch.slice(0, rest)
 
 
-def first_rows(request: dict, rows: int) -> pa.Table:
+def average_rows(request: dict, rows: int) -> pa.Table:
+    """Of the first batches the one whose size is nearest to their mean."""
     batches = []
-    for file in request["files"]:
-        for batch in pq.ParquetFile(file).iter_batches(rows, columns=needed(request)):
-            batches.append(batch)
-            if sum(len(batch) for batch in batches) >= rows:
-                return pa.Table.from_batches(batches).slice(0, rows)
-    return pa.Table.from_batches(batches)
+    for batch in pq.ParquetFile(request["files"][0]).iter_batches(rows, columns=needed(request)):
+        batches.append(batch)
+        if len(batches) == CANDIDATES:
+            break
+    whole = [batch for batch in batches if len(batch) == rows] or batches
+    mean = sum(batch.nbytes for batch in whole) / len(whole)
+    return pa.Table.from_batches([min(whole, key=lambda batch: abs(batch.nbytes - mean))])
 
 
 if __name__ == "__main__":

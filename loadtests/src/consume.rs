@@ -56,7 +56,7 @@ impl Consume {
 
 enum Client {
     Forebay(forebay_client::Client),
-    Stock(stock::Client),
+    Stock(Box<stock::Client>),
 }
 
 impl Client {
@@ -65,7 +65,7 @@ impl Client {
             Kind::Forebay => {
                 Self::Forebay(forebay_client::Client::connect(url, forebay_client::Config::default()).await?)
             }
-            Kind::Stock => Self::Stock(stock::Client::connect(url).await?),
+            Kind::Stock => Self::Stock(Box::new(stock::Client::connect(url).await?)),
         })
     }
 
