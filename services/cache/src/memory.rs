@@ -1,15 +1,17 @@
 //! The memory tier.
 
 use std::{
-    collections::BTreeMap,
     hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use dashmap::{DashMap, Entry};
 use tokio::sync::watch;
 
-use crate::Budget;
+use crate::{Budget, Forecast, Policy};
 
 /// How many bytes a value takes.
 pub trait Weigh {
@@ -35,34 +37,28 @@ struct Tier<K, V> {
     values: DashMap<K, Value<V>>,
     /// Loads under way. The sender is dropped when the load has ended, however it ended.
     flights: DashMap<K, watch::Receiver<()>>,
-    ledger: Mutex<Ledger<K>>,
+    /// Its entries are the keys of `values`, and change under the same lock.
+    policy: Policy<K>,
+    /// Bytes of the values, and of those being loaded.
+    resident_bytes: AtomicU64,
 }
 
 struct Value<V> {
     value: Arc<V>,
     weight: u64,
-    used: u64,
-}
-
-struct Ledger<K> {
-    /// Bytes of the values, and of those being loaded.
-    resident_bytes: u64,
-    clock: u64,
-    /// Keys by time of last use, the oldest first.
-    by_use: BTreeMap<u64, K>,
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
-    /// A tier of `capacity_bytes`.
-    pub fn new(capacity_bytes: u64) -> Self {
+    /// A tier of `capacity_bytes`, from which what `forecast` says is needed last goes first.
+    pub fn new(capacity_bytes: u64, forecast: Arc<dyn Forecast<K>>) -> Self {
         metrics::gauge!("forebay_cache_capacity_bytes", "tier" => "memory").set(capacity_bytes as f64);
-        let ledger = Ledger { resident_bytes: 0, clock: 0, by_use: BTreeMap::new() };
         Self {
             tier: Arc::new(Tier {
                 budget: Budget::new(capacity_bytes),
                 values: DashMap::new(),
                 flights: DashMap::new(),
-                ledger: Mutex::new(ledger),
+                policy: Policy::new(forecast),
+                resident_bytes: AtomicU64::new(0),
             }),
         }
     }
@@ -74,7 +70,7 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
 
     /// Bytes of the values that are in, and of those that are being loaded.
     pub fn resident_bytes(&self) -> u64 {
-        self.ledger().resident_bytes
+        self.tier.resident_bytes.load(Ordering::Relaxed)
     }
 
     /// The weight of the value under `key`, if it is in. Does not count as a use.
@@ -100,7 +96,6 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
     {
         loop {
             if let Some(value) = self.get(key) {
-                metrics::counter!("forebay_cache_hits_total", "tier" => "memory").increment(1);
                 return Ok(value);
             }
             let mut flight = match self.tier.flights.entry(key.clone()) {
@@ -121,63 +116,66 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
         }
     }
 
+    /// Drops the values under the keys that `predicate` picks, held ones too: whoever holds one keeps it,
+    /// but its bytes no longer count as resident. Returns the bytes dropped. What is being loaded meanwhile
+    /// comes in afterwards. `predicate` must not use the tier.
+    pub fn remove_where(&self, predicate: impl Fn(&K) -> bool) -> u64 {
+        let keys = self.tier.values.iter().map(|entry| entry.key().clone());
+        let picked: Vec<K> = keys.filter(|key| predicate(key)).collect();
+        let removed: Vec<Value<V>> = picked.iter().filter_map(|key| self.remove_if(key, |_| true)).collect();
+        self.set_gauge();
+        removed.iter().map(|removed| removed.weight).sum()
+    }
+
     fn get(&self, key: &K) -> Option<Arc<V>> {
-        let mut entry = self.tier.values.get_mut(key)?;
-        let value = Arc::clone(&entry.value);
-        let before = entry.used;
-        let mut ledger = self.ledger();
-        entry.used = ledger.touch(key, Some(before));
+        let entry = self.tier.values.get(key)?;
+        let (value, weight) = (Arc::clone(&entry.value), entry.weight);
+        drop(entry);
+        self.tier.policy.touch(key);
+        metrics::counter!("forebay_cache_hits_total", "tier" => "memory").increment(1);
+        metrics::counter!("forebay_cache_hit_bytes_total", "tier" => "memory").increment(weight);
         Some(value)
     }
 
-    /// Counts `bytes` as resident and evicts unheld values, the least recently used first, until the
+    fn insert(&self, key: &K, value: Value<V>) {
+        let entry = self.tier.values.entry(key.clone());
+        self.tier.policy.insert(key.clone());
+        entry.insert(value);
+    }
+
+    /// Takes a value out of the tier and settles its bytes.
+    fn remove_if(&self, key: &K, condition: impl FnOnce(&Value<V>) -> bool) -> Option<Value<V>> {
+        let removable = |key: &K, value: &Value<V>| condition(value) && self.tier.policy.remove(key);
+        let (_, removed) = self.tier.values.remove_if(key, removable)?;
+        self.discharge(removed.weight);
+        Some(removed)
+    }
+
+    /// Counts `bytes` as resident and evicts unheld values, those that are needed last first, until the
     /// tier is within its budget or nothing more can go.
     fn charge(&self, bytes: u64) {
-        let mut ledger = self.ledger();
-        ledger.resident_bytes += bytes;
-        let mut excess = ledger.resident_bytes.saturating_sub(self.tier.budget.capacity_bytes());
-        if excess == 0 {
+        self.tier.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let capacity_bytes = self.tier.budget.capacity_bytes();
+        if self.resident_bytes() <= capacity_bytes {
             return;
         }
         let mut evicted = Vec::new();
-        let mut after = 0;
-        while excess > 0 {
-            let Some((&used, key)) = ledger.by_use.range(after..).next() else { break };
-            let key = key.clone();
-            after = used + 1;
-            drop(ledger);
-            let unheld = |_: &K, entry: &Value<V>| entry.used == used && Arc::strong_count(&entry.value) == 1;
-            let removed = self.tier.values.remove_if(&key, unheld);
-            ledger = self.ledger();
-            if let Some((_, entry)) = removed {
-                ledger.by_use.remove(&used);
-                ledger.resident_bytes -= entry.weight;
-                excess = excess.saturating_sub(entry.weight);
-                evicted.push(entry);
-            }
+        let mut hunt = self.tier.policy.hunt();
+        while self.resident_bytes() > capacity_bytes {
+            let Some(victim) = hunt.victim() else { break };
+            evicted.extend(self.remove_if(&victim.key, |value| Arc::strong_count(&value.value) == 1));
         }
-        drop(ledger);
+        drop(hunt);
         metrics::counter!("forebay_cache_evictions_total", "tier" => "memory")
             .increment(evicted.len() as u64);
     }
 
     fn discharge(&self, bytes: u64) {
-        self.ledger().resident_bytes -= bytes;
+        self.tier.resident_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn ledger(&self) -> MutexGuard<'_, Ledger<K>> {
-        self.tier.ledger.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl<K: Clone> Ledger<K> {
-    fn touch(&mut self, key: &K, before: Option<u64>) -> u64 {
-        if let Some(before) = before {
-            self.by_use.remove(&before);
-        }
-        self.clock += 1;
-        self.by_use.insert(self.clock, key.clone());
-        self.clock
+    fn set_gauge(&self) {
+        metrics::gauge!("forebay_cache_resident_bytes", "tier" => "memory").set(self.resident_bytes() as f64);
     }
 }
 
@@ -202,11 +200,9 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Landing<'_, K, 
         self.memory.charge(weight.saturating_sub(expected_bytes));
         self.memory.discharge(expected_bytes.saturating_sub(weight));
         self.charged_bytes = 0;
-        let used = self.memory.ledger().touch(self.key, None);
-        let entry = Value { value: Arc::clone(&value), weight, used };
-        self.memory.tier.values.insert(self.key.clone(), entry);
-        metrics::gauge!("forebay_cache_resident_bytes", "tier" => "memory")
-            .set(self.memory.resident_bytes() as f64);
+        self.memory.insert(self.key, Value { value: Arc::clone(&value), weight });
+        self.memory.set_gauge();
+        metrics::counter!("forebay_cache_miss_bytes_total", "tier" => "memory").increment(weight);
         Ok(value)
     }
 }

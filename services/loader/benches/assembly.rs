@@ -4,6 +4,7 @@ use std::{hint::black_box, sync::Arc};
 
 use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use forebay_cache::Slabs;
 use forebay_loader::{Config, Frame, FrameBuilder, Job, RowRef, assemble};
 use forebay_proto::v1::{Tensor, Train};
 
@@ -23,8 +24,8 @@ fn input() -> RecordBatch {
     RecordBatch::try_from_iter((0..COLUMNS).map(column)).expect("equal lengths")
 }
 
-fn frame(job: &Job, input: &RecordBatch) -> Frame {
-    let mut builder = FrameBuilder::new(job.view().clone(), BLOCK_ROWS, "bench".into());
+fn frame(job: &Job, input: &RecordBatch, slabs: &Slabs) -> Frame {
+    let mut builder = FrameBuilder::new(job.view().clone(), BLOCK_ROWS, "bench".into(), slabs);
     let chunk = Config::default().decode_rows;
     for start in (0..BLOCK_ROWS).step_by(chunk) {
         builder.append(&input.slice(start, chunk)).expect("fits");
@@ -34,7 +35,7 @@ fn frame(job: &Job, input: &RecordBatch) -> Frame {
 
 fn bench(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
-    let input = input();
+    let (input, slabs) = (input(), Slabs::new(64 << 20));
     let reader =
         runtime.block_on(async { fixture::reader(fixture::store(&[input.slice(0, 10)], 10).await).await });
     let tensor = Tensor { name: "x".into(), columns: vec!["c*".into()], ..Tensor::default() };
@@ -43,13 +44,13 @@ fn bench(criterion: &mut Criterion) {
 
     let mut group = criterion.benchmark_group("frame");
     group.throughput(Throughput::Bytes((BLOCK_ROWS * COLUMNS * 4) as u64));
-    group.bench_function("from 40 float32 columns", |bench| bench.iter(|| frame(&plain, &input)));
+    group.bench_function("from 40 float32 columns", |bench| bench.iter(|| frame(&plain, &input, &slabs)));
     group.finish();
 
     let mut group = criterion.benchmark_group("assemble");
     group.throughput(Throughput::Bytes((BATCH_ROWS * COLUMNS * 4) as u64));
     for (name, job) in [("40 float32 columns", &plain), ("one tensor of 40 float32", &tensor)] {
-        let frames: Vec<Arc<Frame>> = (0..BLOCKS).map(|_| Arc::new(frame(job, &input))).collect();
+        let frames: Vec<Arc<Frame>> = (0..BLOCKS).map(|_| Arc::new(frame(job, &input, &slabs))).collect();
         // A multiplicative walk over the window: as scattered as a permutation, and costs nothing.
         let mut next = 1u64;
         let mut rows = || -> Vec<RowRef> {
@@ -65,7 +66,7 @@ fn bench(criterion: &mut Criterion) {
             group.bench_function(format!("{name}{}", if hash { ", hashed" } else { "" }), |bench| {
                 bench.iter(|| {
                     index = (index + 1) % batches.len();
-                    assemble(job.view(), &frames, &batches[index], hash, u64::MAX).expect("fits")
+                    assemble(job.view(), &frames, &batches[index], hash, u64::MAX, &slabs).expect("fits")
                 });
             });
         }

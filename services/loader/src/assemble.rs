@@ -4,25 +4,31 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef};
 use arrow_select::concat::concat;
+use bytes::Bytes;
+use forebay_cache::Slabs;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     Error, Frame, RowRef, View, WireBatch,
     canonical::Encoded,
-    frame::interleave_nested,
-    view::{Nulls, Part},
-    wire::{Layout, into_bytes, zeroed_body},
+    frame::{Item, Rows, Tail, interleave_nested},
+    prefetch::{AHEAD_BYTES, prefetch},
+    view::{Items, Nulls, Part},
+    wire::Layout,
 };
 
 /// Rows that are gathered together: few enough to stay in the first-level cache while each column is taken
 /// from them, and a multiple of 8, because bits are packed a tile at a time.
 const TILE_ROWS: usize = 64;
+/// Rows whose strings and lists are on their way into the cache while others are copied.
+const HEAP_AHEAD_ROWS: usize = 16;
 /// Rows of nested columns that are gathered at once.
 const NESTED_ROWS: usize = 4096;
 /// What arrays in memory may take beyond their values, in bytes: capacity, headers, validity.
 const NESTED_SLACK_BYTES: u64 = 64 << 20;
 
-/// Assembles the given rows of `frames`, all of `view`, into one batch. `hash`: also hash the body.
+/// Assembles the given rows of `frames`, all of `view`, into one batch, whose body is one of `slabs`.
+/// `hash`: also hash the body.
 ///
 /// # Errors
 /// [`Error::TooLarge`] when the body would exceed `max_bytes`.
@@ -32,45 +38,58 @@ pub fn assemble(
     rows: &[RowRef],
     hash: bool,
     max_bytes: u64,
+    slabs: &Slabs,
 ) -> Result<WireBatch, Error> {
     let plan = BodyPlan::new(view, frames, rows, max_bytes)?;
-    let mut body = zeroed_body(plan.layout.len());
-    plan.write(view, frames, rows, &mut body);
+    let mut body = slabs.take(plan.layout.len());
+    plan.write(&mut body);
     Ok(WireBatch {
         rows: rows.len() as u64,
         header: plan.layout.header(rows.len()),
         hash: hash.then(|| xxh3_64(&body)),
-        body: into_bytes(body),
+        body: Bytes::from_owner(body),
     })
 }
 
-/// What a first pass over the validity prefixes and the lengths tells: where each buffer will lie.
-struct BodyPlan {
+/// What a first pass over the tails of the rows tells: where each buffer will lie.
+struct BodyPlan<'a> {
+    view: &'a View,
+    rows: &'a [RowRef],
+    source: Rows<'a>,
     layout: Layout,
     outputs: Vec<Output>,
-    /// The validity prefixes of the rows.
-    prefixes: Vec<u8>,
-    /// Columns that have a null among the rows: bit of the prefix, start of the validity buffer.
+    /// The tails of the rows, one behind the other.
+    tails: Vec<u8>,
+    /// Columns that have a null among the rows: bit in the row, start of the validity buffer.
     validities: Vec<(usize, usize)>,
 }
 
 /// One part of the view on its way into the body; the numbers are starts of buffers.
 enum Output {
     Fixed { values: usize },
-    Variable { ends: usize, bytes: usize, lengths: Vec<u32> },
+    Variable { ends: usize, values: usize, item_validity: Option<usize> },
     Nested { encoded: Encoded, places: Vec<usize> },
 }
 
-impl BodyPlan {
-    fn new(view: &View, frames: &[Arc<Frame>], rows: &[RowRef], max_bytes: u64) -> Result<Self, Error> {
+impl<'a> BodyPlan<'a> {
+    fn new(
+        view: &'a View,
+        frames: &'a [Arc<Frame>],
+        rows: &'a [RowRef],
+        max_bytes: u64,
+    ) -> Result<Self, Error> {
+        let source = Rows::new(view, frames);
         let mut plan = Self {
+            tails: gather_tails(view, &source, rows),
+            view,
+            rows,
+            source,
             layout: Layout::default(),
             outputs: Vec::with_capacity(view.parts.len()),
-            prefixes: gather_prefixes(view.validity_width, frames, rows),
             validities: Vec::new(),
         };
         for part in &view.parts {
-            let output = plan.place(view, part, frames, rows, max_bytes)?;
+            let output = plan.place(part, frames, max_bytes)?;
             plan.outputs.push(output);
             let needed = plan.layout.len() as u64;
             if needed > max_bytes {
@@ -80,39 +99,38 @@ impl BodyPlan {
         Ok(plan)
     }
 
-    fn place(
-        &mut self,
-        view: &View,
-        part: &Part,
-        frames: &[Arc<Frame>],
-        rows: &[RowRef],
-        max_bytes: u64,
-    ) -> Result<Output, Error> {
+    fn place(&mut self, part: &Part, frames: &[Arc<Frame>], max_bytes: u64) -> Result<Output, Error> {
+        let rows = self.rows.len();
         match part {
             Part::Fixed { width, bit, nulls, .. } => {
-                self.place_validity(view.validity_width, *nulls, rows.len());
-                let len = if *bit { rows.len().div_ceil(8) } else { rows.len() * width };
+                self.place_validity(*nulls);
+                let len = if *bit { rows.div_ceil(8) } else { rows * width };
                 Ok(Output::Fixed { values: self.layout.buffer(len) })
             }
             Part::Tensor { inputs, width, .. } => {
-                self.place_validity(0, None, rows.len());
-                self.place_validity(0, None, rows.len() * inputs.len());
-                Ok(Output::Fixed { values: self.layout.buffer(rows.len() * inputs.len() * width) })
+                self.place_validity(None);
+                self.layout.node(rows * inputs.len(), 0);
+                self.layout.buffer(0);
+                Ok(Output::Fixed { values: self.layout.buffer(rows * inputs.len() * width) })
             }
-            Part::Variable { index, wide, nulls, .. } => {
-                self.place_validity(view.validity_width, *nulls, rows.len());
-                let lengths: Vec<u32> = rows
-                    .iter()
-                    .map(|row| frames[row.frame as usize].variable[*index].len(row.row as usize))
-                    .collect();
-                let total: usize = lengths.iter().map(|len| *len as usize).sum();
-                let ends = self.layout.buffer((rows.len() + 1) * if *wide { 8 } else { 4 });
-                Ok(Output::Variable { ends, bytes: self.layout.buffer(total), lengths })
+            Part::Variable { index, items, wide, nulls, .. } => {
+                self.place_validity(*nulls);
+                let lengths = self.tails().map(|tail| tail.item(*index));
+                let bytes = lengths.map(Item::bytes).sum();
+                let ends = self.layout.buffer((rows + 1) * if *wide { 8 } else { 4 });
+                let item_validity = match items {
+                    Items::Bytes => None,
+                    Items::OfWidth(width) => self.place_items(*index, bytes / width),
+                };
+                Ok(Output::Variable { ends, values: self.layout.buffer(bytes), item_validity })
             }
             Part::Nested { index, .. } => {
-                let array = match rows.is_empty() {
-                    true => arrow_array::new_empty_array(view.schema().field(self.outputs.len()).data_type()),
-                    false => gather_nested(frames, rows, *index, max_bytes)?,
+                let array = match self.rows {
+                    [] => {
+                        let field = self.view.schema().field(self.outputs.len());
+                        arrow_array::new_empty_array(field.data_type())
+                    }
+                    rows => gather_nested(frames, rows, *index, max_bytes)?,
                 };
                 let encoded = Encoded::column(&array).map_err(|error| Error::Internal(error.to_string()))?;
                 let places = encoded.place(&mut self.layout);
@@ -121,11 +139,10 @@ impl BodyPlan {
         }
     }
 
-    /// Places a node of `rows` values and its validity buffer, which is empty unless there is a null.
-    fn place_validity(&mut self, width: usize, bit: Nulls, rows: usize) {
-        let is_valid =
-            |bit: usize| self.prefixes.chunks_exact(width).filter(move |prefix| is_set(prefix, bit));
-        let nulls = bit.map_or(0, |bit| rows - is_valid(bit).count());
+    /// Places a node of one value a row and its validity buffer, which is empty unless there is a null.
+    fn place_validity(&mut self, bit: Nulls) {
+        let rows = self.rows.len();
+        let nulls = bit.map_or(0, |bit| rows - self.validity_bits(bit).filter(|valid| *valid).count());
         self.layout.node(rows, nulls);
         let start = self.layout.buffer(if nulls > 0 { rows.div_ceil(8) } else { 0 });
         if let Some(bit) = bit
@@ -135,41 +152,46 @@ impl BodyPlan {
         }
     }
 
-    fn write(&self, view: &View, frames: &[Arc<Frame>], rows: &[RowRef], body: &mut [u8]) {
-        for (bit, start) in &self.validities {
-            let prefixes = self.prefixes.chunks_exact(view.validity_width);
-            for (row, prefix) in prefixes.enumerate() {
-                body[start + row / 8] |= u8::from(is_set(prefix, *bit)) << (row % 8);
+    /// Places the node of the `count` items of lists and their validity buffer, if one of them is null.
+    fn place_items(&mut self, index: usize, count: usize) -> Option<usize> {
+        let mut nulls = 0;
+        for (row, tail) in self.rows.iter().zip(self.tails()) {
+            if tail.item(index).has_null_items() {
+                let (_, validity) = self.value(*row, tail, index);
+                let items = Bits { bytes: validity, len: self.items(tail, index) };
+                nulls += items.iter().filter(|valid| !valid).count();
             }
         }
-        self.write_fixed(view, frames, rows, body);
-        for (part, output) in view.parts.iter().zip(&self.outputs) {
-            match (part, output) {
-                (Part::Variable { index, wide, .. }, Output::Variable { ends, bytes, lengths }) => {
-                    write_ends(lengths, *wide, &mut body[*ends..]);
-                    let mut at = *bytes;
-                    let mut values: Vec<&[u8]> = Vec::with_capacity(TILE_ROWS);
-                    for rows in rows.chunks(TILE_ROWS) {
-                        let value_of =
-                            |row: &RowRef| frames[row.frame as usize].variable[*index].get(row.row as usize);
-                        values.clear();
-                        values.extend(rows.iter().map(value_of));
-                        touch(&values);
-                        for value in &values {
-                            body[at..at + value.len()].copy_from_slice(value);
-                            at += value.len();
-                        }
-                    }
-                }
-                (_, Output::Nested { encoded, places }) => encoded.write(places, body),
-                _ => {}
+        self.layout.node(count, nulls);
+        let start = self.layout.buffer(if nulls > 0 { count.div_ceil(8) } else { 0 });
+        (nulls > 0).then_some(start)
+    }
+
+    /// Writes every byte of `body`, whatever it held before.
+    fn write(&self, body: &mut [u8]) {
+        self.layout.clear_padding(body);
+        for (bit, start) in &self.validities {
+            let out = &mut body[*start..*start + self.rows.len().div_ceil(8)];
+            write_bits(out, self.validity_bits(*bit));
+        }
+        if self.view.tail > 0 {
+            self.write_fixed(body);
+        }
+        if !self.view.variable_items.is_empty() {
+            self.write_variable(body);
+        }
+        for output in &self.outputs {
+            if let Output::Nested { encoded, places } = output {
+                encoded.write(places, body);
             }
         }
     }
 
     /// Copies the fixed-width values a tile at a time: of each row the tensors, then of all its rows each plain
-    /// column (bench: assemble; by way of a buffer for the tile it takes twice as long).
-    fn write_fixed(&self, view: &View, frames: &[Arc<Frame>], rows: &[RowRef], body: &mut [u8]) {
+    /// column, while the next tile is on its way (bench: assemble; by way of a buffer for the tile it takes twice
+    /// as long).
+    fn write_fixed(&self, body: &mut [u8]) {
+        let view = self.view;
         let fixed: Vec<(&Part, usize)> = view
             .parts
             .iter()
@@ -179,15 +201,20 @@ impl BodyPlan {
                 _ => None,
             })
             .collect();
+        let has_plain = fixed.iter().any(|(part, _)| matches!(part, Part::Fixed { .. }));
+        let ahead = if has_plain { TILE_ROWS } else { (AHEAD_BYTES / view.tail).clamp(1, TILE_ROWS) };
+        let values_of = |row: &RowRef| &self.source.row(*row)[..view.tail];
+        self.rows.iter().take(ahead).for_each(|row| prefetch(values_of(row)));
         let mut sources: Vec<&[u8]> = Vec::with_capacity(TILE_ROWS);
-        for (number, tile_rows) in rows.chunks(TILE_ROWS).enumerate() {
+        for (number, tile) in self.rows.chunks(TILE_ROWS).enumerate() {
             let first = number * TILE_ROWS;
             sources.clear();
-            sources.extend(tile_rows.iter().map(|row| {
-                &frames[row.frame as usize].fixed[row.row as usize * view.stride..][..view.stride]
-            }));
-            touch(&sources);
-            for (position, source) in sources.iter().enumerate() {
+            for (position, row) in tile.iter().enumerate() {
+                if let Some(next) = self.rows.get(first + position + ahead) {
+                    prefetch(values_of(next));
+                }
+                let source = values_of(row);
+                sources.push(source);
                 for (part, values) in &fixed {
                     if let Part::Tensor { inputs, offset, width, .. } = part {
                         let len = inputs.len() * width;
@@ -199,14 +226,127 @@ impl BodyPlan {
             for (part, values) in &fixed {
                 let Part::Fixed { offset, width, bit, .. } = part else { continue };
                 if *bit {
-                    pack_bits(&sources, *offset, &mut body[values + first / 8..]);
+                    let out = &mut body[values + first / 8..][..sources.len().div_ceil(8)];
+                    write_bits(out, sources.iter().map(|row| row[*offset] != 0));
                 } else {
-                    let out = &mut body[values + first * width..][..tile_rows.len() * width];
+                    let out = &mut body[values + first * width..][..tile.len() * width];
                     transpose(&sources, *offset, *width, out);
                 }
             }
         }
     }
+
+    /// Copies strings, binary and lists: of each row those of all columns, which lie together.
+    fn write_variable(&self, body: &mut [u8]) {
+        let mut columns: Vec<VariableColumn> = Vec::with_capacity(self.view.variable_items.len());
+        for (part, output) in self.view.parts.iter().zip(&self.outputs) {
+            let Part::Variable { index, items, wide, .. } = part else { continue };
+            let Output::Variable { ends, values, item_validity } = output else { continue };
+            let lengths = self.tails().map(|tail| self.items(tail, *index));
+            write_ends(lengths, *wide, &mut body[*ends..]);
+            if let Some(start) = item_validity {
+                let count: usize = self.tails().map(|tail| self.items(tail, *index)).sum();
+                write_bits(&mut body[*start..*start + count.div_ceil(8)], self.item_validity(*index));
+            }
+            columns.push(VariableColumn { index: *index, items: *items, at: *values });
+        }
+        for (position, (row, tail)) in self.rows.iter().zip(self.tails()).enumerate() {
+            if let Some(next) = self.rows.get(position + HEAP_AHEAD_ROWS) {
+                prefetch(self.source.heap_of(self.view, *next, self.tail(position + HEAP_AHEAD_ROWS)));
+            }
+            let mut values = self.source.heap_of(self.view, *row, tail);
+            for column in &mut columns {
+                let item = tail.item(column.index);
+                let (value, rest) = values.split_at(item.bytes());
+                body[column.at..column.at + value.len()].copy_from_slice(value);
+                column.at += value.len();
+                values = &rest[item.validity_bytes(column.items)..];
+            }
+        }
+    }
+
+    /// Whether the row's value is there, row by row.
+    fn validity_bits(&self, bit: usize) -> impl Iterator<Item = bool> {
+        let (width, at) = (self.tail_width(), self.view.validity - self.view.tail + bit / 8);
+        self.tails.chunks_exact(width).map(move |tail| tail[at] >> (bit % 8) & 1 == 1)
+    }
+
+    /// Whether each item of the lists of variable column `index` is there.
+    fn item_validity(&self, index: usize) -> impl Iterator<Item = bool> {
+        self.rows.iter().zip(self.tails()).flat_map(move |(row, tail)| {
+            let (_, bytes) = self.value(*row, tail, index);
+            Bits { bytes, len: self.items(tail, index) }.iter()
+        })
+    }
+
+    /// Items, or bytes, of a value.
+    fn items(&self, tail: Tail<'_>, index: usize) -> usize {
+        let bytes = tail.item(index).bytes();
+        match self.view.variable_items[index] {
+            Items::Bytes => bytes,
+            Items::OfWidth(width) => bytes / width,
+        }
+    }
+
+    /// The bytes of one value, and the validity of its items if one is null.
+    fn value(&self, row: RowRef, tail: Tail<'_>, index: usize) -> (&[u8], &[u8]) {
+        let mut values = self.source.heap_of(self.view, row, tail);
+        for (before, items) in self.view.variable_items[..index].iter().enumerate() {
+            let item = tail.item(before);
+            values = &values[item.bytes() + item.validity_bytes(*items)..];
+        }
+        let item = tail.item(index);
+        let (value, rest) = values.split_at(item.bytes());
+        (value, &rest[..item.validity_bytes(self.view.variable_items[index])])
+    }
+
+    fn tail_width(&self) -> usize {
+        self.view.stride - self.view.tail
+    }
+
+    fn tail(&self, position: usize) -> Tail<'_> {
+        Tail::new(self.view, &self.tails[position * self.tail_width()..])
+    }
+
+    fn tails(&self) -> impl Iterator<Item = Tail<'_>> {
+        (0..self.rows.len()).map(|position| self.tail(position))
+    }
+}
+
+/// Where the next value of a variable column goes.
+struct VariableColumn {
+    index: usize,
+    items: Items,
+    at: usize,
+}
+
+/// The first `len` bits of `bytes`; all set if there are no bytes.
+#[derive(Clone, Copy)]
+struct Bits<'a> {
+    bytes: &'a [u8],
+    len: usize,
+}
+
+impl<'a> Bits<'a> {
+    fn iter(self) -> impl Iterator<Item = bool> + 'a {
+        (0..self.len).map(move |bit| self.bytes.is_empty() || self.bytes[bit / 8] >> (bit % 8) & 1 == 1)
+    }
+}
+
+/// The tails of the rows: one visit to each row tells all lengths and nulls.
+fn gather_tails(view: &View, source: &Rows<'_>, rows: &[RowRef]) -> Vec<u8> {
+    const AHEAD_ROWS: usize = 32;
+    let mut tails = Vec::with_capacity(rows.len() * (view.stride - view.tail));
+    if view.tail == view.stride {
+        return tails;
+    }
+    for (position, row) in rows.iter().enumerate() {
+        if let Some(next) = rows.get(position + AHEAD_ROWS) {
+            prefetch(&source.row(*next)[view.tail..]);
+        }
+        tails.extend_from_slice(&source.row(*row)[view.tail..]);
+    }
+    tails
 }
 
 /// The rows of nested column `index`, gathered piece by piece, so that too many bytes are noticed early.
@@ -232,41 +372,13 @@ fn gather_nested(
     concat(&pieces).map_err(|error| Error::Internal(error.to_string()))
 }
 
-/// Brings scattered values into the cache: nothing here depends on anything, so the processor waits for many
-/// of them at once, where the copies that follow would wait for one after the other (bench: assemble).
-fn touch(values: &[&[u8]]) {
-    const CACHE_LINE: usize = 64;
-    let mut seen = 0;
-    for value in values {
-        for line in value.chunks(CACHE_LINE) {
-            seen ^= line[line.len() - 1];
-        }
-    }
-    std::hint::black_box(seen);
-}
-
-fn gather_prefixes(width: usize, frames: &[Arc<Frame>], rows: &[RowRef]) -> Vec<u8> {
-    let mut prefixes = Vec::with_capacity(rows.len() * width);
-    if width > 0 {
-        for row in rows {
-            let validity = &frames[row.frame as usize].validity;
-            prefixes.extend_from_slice(&validity[row.row as usize * width..][..width]);
-        }
-    }
-    prefixes
-}
-
-fn is_set(prefix: &[u8], bit: usize) -> bool {
-    prefix[bit / 8] >> (bit % 8) & 1 == 1
-}
-
 /// Writes 0 and the running sums of `lengths`, little-endian, 64-bit if `wide`.
-fn write_ends(lengths: &[u32], wide: bool, out: &mut [u8]) {
+fn write_ends(lengths: impl Iterator<Item = usize>, wide: bool, out: &mut [u8]) {
     let width = if wide { 8 } else { 4 };
     let mut end = 0u64;
-    // The first offset is 0, as the body is.
-    for (len, out) in lengths.iter().zip(out[width..].chunks_exact_mut(width)) {
-        end += u64::from(*len);
+    out[..width].fill(0);
+    for (len, out) in lengths.zip(out[width..].chunks_exact_mut(width)) {
+        end += len as u64;
         out.copy_from_slice(&end.to_le_bytes()[..width]);
     }
 }
@@ -293,9 +405,10 @@ fn transpose_by<const W: usize>(rows: &[&[u8]], offset: usize, out: &mut [u8]) {
     }
 }
 
-/// Packs the bytes (0 or 1) at `offset` of each row into bits.
-fn pack_bits(rows: &[&[u8]], offset: usize, out: &mut [u8]) {
-    for (position, row) in rows.iter().enumerate() {
-        out[position / 8] |= row[offset] << (position % 8);
+/// Packs bits, the first one lowest.
+fn write_bits(out: &mut [u8], bits: impl Iterator<Item = bool>) {
+    out.fill(0);
+    for (position, bit) in bits.enumerate() {
+        out[position / 8] |= u8::from(bit) << (position % 8);
     }
 }

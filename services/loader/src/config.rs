@@ -19,6 +19,9 @@ pub struct Config {
     /// Windows that are made ahead of their use, in bytes a stream. Default: 256 MiB; one window is
     /// always made ahead if there is room for it.
     pub read_ahead_bytes: u64,
+    /// Memory of batches that were sent and of frames that were evicted, kept for the next ones, in bytes.
+    /// Default: 64 MiB.
+    pub idle_bytes: u64,
     /// How long a stream whose consumer takes nothing keeps its window in memory. Default: 1 s.
     #[serde(with = "humantime_serde")]
     pub stall_timeout: Duration,
@@ -35,6 +38,7 @@ impl Default for Config {
             concurrent_blocks: 16,
             prefetch_bytes: 64 << 20,
             read_ahead_bytes: 256 << 20,
+            idle_bytes: 64 << 20,
             stall_timeout: Duration::from_secs(1),
             max_batch_bytes: 256 << 20,
             decode_rows: 4096,

@@ -3,7 +3,9 @@
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
 };
 
 use tokio::sync::oneshot;
@@ -27,6 +29,20 @@ pub enum Priority {
 }
 
 type Work = Box<dyn FnOnce() + Send>;
+
+/// Work that was handed to a [`Pool`]: a future of its result.
+pub struct Submitted<T> {
+    receiver: oneshot::Receiver<Result<T, Error>>,
+}
+
+impl<T> Future for Submitted<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let stopped = |_| Err(Error::Internal("the CPU pool has stopped".into()));
+        Pin::new(&mut self.receiver).poll(context).map(|result| result.unwrap_or_else(stopped))
+    }
+}
 
 /// Work that no thread has taken yet, first come first served within a priority. Its length is bounded by
 /// those who wait for it: a few for each stream.
@@ -66,12 +82,12 @@ impl Pool {
         Ok(Self { threads: Arc::new(threads), waiting: Arc::default() })
     }
 
-    /// Runs `work` on the pool. Work whose caller has gone before it starts is dropped; work that has
-    /// started runs to its end.
+    /// Runs `work` on the pool, from the call on; what is returned waits for it. Work of which nobody waits
+    /// for the result before it starts is dropped; work that has started runs to its end.
     ///
     /// # Errors
     /// Those of `work`; [`Error::Internal`] when it panics.
-    pub async fn run<T, F>(&self, priority: Priority, work: F) -> Result<T, Error>
+    pub fn run<T, F>(&self, priority: Priority, work: F) -> Submitted<T>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, Error> + Send + 'static,
@@ -93,7 +109,7 @@ impl Pool {
                 work();
             }
         });
-        receiver.await.unwrap_or_else(|_| Err(Error::Internal("the CPU pool has stopped".into())))
+        Submitted { receiver }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
-use forebay_plan::{EpochOrder, PLAN_VERSION, Remainder, Run, Shuffle, Steps, default_window_rows};
+use forebay_plan::{Cursor, EpochOrder, PLAN_VERSION, Remainder, Run, Shuffle, Steps, default_window_rows};
 use forebay_proto::v1;
 use forebay_storage::{Reader, Snapshot};
 use xxhash_rust::xxh3::xxh3_64;
@@ -177,8 +177,9 @@ impl Job {
         &self.reader
     }
 
-    pub(crate) fn run(&self) -> &Run {
-        &self.run
+    /// Epoch and step of batch `index` of `lane`.
+    pub(crate) fn cursor(&self, lane: u32, index: u64) -> Cursor {
+        self.run.cursor(u64::from(lane) + index * u64::from(self.lanes()))
     }
 
     pub(crate) fn world_size(&self) -> u32 {

@@ -18,8 +18,9 @@
 //!
 //! This crate does not choose the order (`forebay-plan` does) and names no transport.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+mod ahead;
 mod assemble;
 mod batches;
 mod canonical;
@@ -29,6 +30,8 @@ mod error;
 mod frame;
 mod job;
 mod loader;
+mod prefetch;
+mod producer;
 mod tensor;
 mod view;
 mod window;
@@ -37,7 +40,7 @@ mod wire;
 pub use assemble::assemble;
 pub use batches::Batches;
 pub use config::Config;
-pub use cpu::{Pool, Priority};
+pub use cpu::{Pool, Priority, Submitted};
 pub use error::Error;
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use job::Job;

@@ -15,19 +15,29 @@ use crate::{Error, tensor};
 /// The columns and tensors of a job, resolved against a snapshot: the delivered schema and the layout
 /// of a [`Frame`](crate::Frame).
 ///
-/// Fixed-width values of a row lie together, the tensors first, then the plain columns. A column that
-/// may have nulls has one bit in the row's validity prefix. Strings and binary, and what is nested,
-/// lie column by column.
+/// A row of a frame has a fixed number of bytes, so that one read from memory brings all of it:
+///
+/// ```text
+/// | tensors | plain columns of fixed width | start in the heap, length of each value there | validity bits |
+/// |<------------------------------ stride --------------------------------------------------------------->|
+///                                          |<----------------------- tail ----------------------------->|
+/// ```
+///
+/// Strings, binary and lists of fixed-width items lie in the frame's *heap*, those of one row together. A
+/// column that may have nulls has a bit in each row. What is nested deeper lies column by column.
 #[derive(Debug)]
 pub struct View {
     pub(crate) parts: Vec<Part>,
     schema: SchemaRef,
     projection: Vec<usize>,
-    /// Bytes of a row's fixed-width values.
+    /// Bytes of a row.
     pub(crate) stride: usize,
-    /// Bytes of a row's validity prefix.
-    pub(crate) validity_width: usize,
-    pub(crate) variable_count: usize,
+    /// Where a row's tail begins.
+    pub(crate) tail: usize,
+    /// Where a row's validity bits begin.
+    pub(crate) validity: usize,
+    /// Of each column whose values lie in the heap, what they are made of.
+    pub(crate) variable_items: Vec<Items>,
     pub(crate) nested_count: usize,
     key: u128,
 }
@@ -37,15 +47,24 @@ pub struct View {
 pub(crate) enum Part {
     /// A column of fixed width.
     Fixed { input: usize, offset: usize, width: usize, bit: bool, nulls: Nulls },
-    /// Strings or binary; `wide` ones have 64-bit offsets on the wire.
-    Variable { input: usize, index: usize, wide: bool, nulls: Nulls },
+    /// Strings, binary, or lists of items of a fixed width; `wide` ones have 64-bit offsets on the wire.
+    Variable { input: usize, index: usize, items: Items, wide: bool, nulls: Nulls },
     /// Everything else goes through Arrow's kernels.
     Nested { input: usize, index: usize },
     /// A tensor of `inputs.len()` columns.
     Tensor { inputs: Vec<usize>, offset: usize, width: usize, dtype: DataType, fill: Option<f64> },
 }
 
-/// Bit of the validity prefix; `None` when the footers rule nulls out.
+/// What a value in the heap is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Items {
+    /// Bytes of a string or binary.
+    Bytes,
+    /// Items of a list, each of this many bytes.
+    OfWidth(usize),
+}
+
+/// Bit among a row's validity bits; `None` when the footers rule nulls out.
 pub(crate) type Nulls = Option<usize>;
 
 impl View {
@@ -111,7 +130,7 @@ impl View {
             Part::Variable { input, .. } | Part::Nested { input, .. } => column_bytes(*input),
             Part::Fixed { .. } | Part::Tensor { .. } => 0,
         });
-        let by_row = rows.saturating_mul((self.stride + self.validity_width) as u64);
+        let by_row = rows.saturating_mul(self.stride as u64);
         by_column.fold(by_row, u64::saturating_add)
     }
 }
@@ -158,7 +177,7 @@ struct Builder<'a> {
     parts: Vec<Part>,
     projection: Vec<usize>,
     validity_bits: usize,
-    variable_count: usize,
+    variable_items: Vec<Items>,
     nested_count: usize,
 }
 
@@ -174,7 +193,7 @@ impl<'a> Builder<'a> {
             parts: Vec::new(),
             projection: Vec::new(),
             validity_bits: 0,
-            variable_count: 0,
+            variable_items: Vec::new(),
             nested_count: 0,
         }
     }
@@ -221,11 +240,10 @@ impl<'a> Builder<'a> {
                 // The offset is set once it is known how wide the tensors are.
                 Part::Fixed { input, offset: 0, width, bit, nulls }
             }
-            (None, DataType::Utf8 | DataType::Binary | DataType::LargeUtf8 | DataType::LargeBinary) => {
-                let index = self.variable_count;
-                self.variable_count += 1;
-                let wide = matches!(data_type, DataType::LargeUtf8 | DataType::LargeBinary);
-                Part::Variable { input, index, wide, nulls: self.nulls(column) }
+            (None, variable) if let Some((items, wide)) = items_of(variable) => {
+                let index = self.variable_items.len();
+                self.variable_items.push(items);
+                Part::Variable { input, index, items, wide, nulls: self.nulls(column) }
             }
             (None, nested) if deliverable(nested) => {
                 let index = self.nested_count;
@@ -328,6 +346,12 @@ impl<'a> Builder<'a> {
                 stride += *width;
             }
         }
+        let tail = stride;
+        if !self.variable_items.is_empty() {
+            stride += size_of::<u32>() * (1 + self.variable_items.len());
+        }
+        let validity = stride;
+        stride += self.validity_bits.div_ceil(8);
         let schema = Schema::new(self.fields);
         let inputs = self.projection.iter().map(|column| {
             let field = self.snapshot.schema().field(*column);
@@ -339,11 +363,28 @@ impl<'a> Builder<'a> {
             schema: Arc::new(schema),
             projection: self.projection,
             stride,
-            validity_width: self.validity_bits.div_ceil(8),
-            variable_count: self.variable_count,
+            tail,
+            validity,
+            variable_items: self.variable_items,
             nested_count: self.nested_count,
             key,
         })
+    }
+}
+
+/// What values of a type are made of that lie in the heap, and whether their offsets have 64 bits.
+fn items_of(data_type: &DataType) -> Option<(Items, bool)> {
+    let list = |field: &Field| match field.data_type() {
+        // Bits don't begin at bytes.
+        DataType::Boolean => None,
+        item => fixed_width(item).map(Items::OfWidth),
+    };
+    match data_type {
+        DataType::Utf8 | DataType::Binary => Some((Items::Bytes, false)),
+        DataType::LargeUtf8 | DataType::LargeBinary => Some((Items::Bytes, true)),
+        DataType::List(field) => list(field).map(|items| (items, false)),
+        DataType::LargeList(field) => list(field).map(|items| (items, true)),
+        _ => None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use dashmap::DashMap;
-use forebay_cache::{Memory, Reservation, Weigh};
+use forebay_cache::{Memory, NoForecast, Reservation, Slabs, Weigh};
 use forebay_plan::Location;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{OnceCell, Semaphore};
@@ -16,6 +16,7 @@ pub(crate) struct Windows {
     config: Config,
     pool: Pool,
     frames: Memory<FrameKey, Frame>,
+    slabs: Slabs,
     /// Permits of 1 KiB for blocks that are being fetched and decoded.
     decoding: Arc<Semaphore>,
     held: Arc<DashMap<WindowKey, Weak<HeldWindow>>>,
@@ -71,7 +72,8 @@ impl Windows {
     pub(crate) fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
         let permits = (config.decode_bytes / 1024).clamp(1, u64::from(u32::MAX)) as usize;
         Self {
-            frames: Memory::new(memory_bytes),
+            frames: Memory::new(memory_bytes, Arc::new(NoForecast)),
+            slabs: Slabs::new(config.idle_bytes),
             decoding: Arc::new(Semaphore::new(permits)),
             held: Arc::default(),
             config,
@@ -81,6 +83,11 @@ impl Windows {
 
     pub(crate) fn memory(&self) -> &Memory<FrameKey, Frame> {
         &self.frames
+    }
+
+    /// What frames and batches lie in.
+    pub(crate) fn slabs(&self) -> &Slabs {
+        &self.slabs
     }
 
     /// The loaded window `id` of `job`, whose blocks are `blocks`. `Ok(None)` only for
@@ -176,11 +183,11 @@ impl Windows {
             .map_err(|_| Error::Internal("the decode semaphore is closed".into()))?;
         let encoded = job.reader().fetch(block as usize, job.view().projection()).await?;
         let (view, rows, place) = (Arc::clone(job.view()), encoded.rows(), place_of(job, block));
-        let decode_rows = self.config.decode_rows;
+        let (decode_rows, slabs) = (self.config.decode_rows, self.slabs.clone());
         self.pool
             .run(Priority::Second, move || {
                 let started = std::time::Instant::now();
-                let mut builder = FrameBuilder::new(view, rows, place);
+                let mut builder = FrameBuilder::new(view, rows, place, &slabs);
                 for chunk in encoded.decode(decode_rows) {
                     builder.append(&chunk?)?;
                 }

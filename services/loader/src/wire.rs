@@ -1,6 +1,5 @@
 //! A batch in its final form: the body and metadata of an Arrow IPC record-batch message.
 
-use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_ipc::{FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder};
 use bytes::Bytes;
 use flatbuffers::FlatBufferBuilder;
@@ -51,6 +50,14 @@ impl Layout {
         self.end
     }
 
+    /// Clears what lies between the buffers, for the memory may hold an older batch.
+    pub(crate) fn clear_padding(&self, body: &mut [u8]) {
+        for buffer in &self.buffers {
+            let end = (buffer.offset() + buffer.length()) as usize;
+            body[end..end.next_multiple_of(ALIGNMENT)].fill(0);
+        }
+    }
+
     /// The flatbuffer `Message` of a record batch of `rows` rows.
     pub(crate) fn header(&self, rows: usize) -> Bytes {
         let mut builder =
@@ -71,20 +78,4 @@ impl Layout {
         builder.finish(message, None);
         Bytes::copy_from_slice(builder.finished_data())
     }
-}
-
-/// A zeroed body of `len` bytes.
-pub(crate) fn zeroed_body(len: usize) -> MutableBuffer {
-    MutableBuffer::from_len_zeroed(len)
-}
-
-/// Hands the body over to whoever sends it, without a copy.
-pub(crate) fn into_bytes(body: MutableBuffer) -> Bytes {
-    struct Owner(Buffer);
-    impl AsRef<[u8]> for Owner {
-        fn as_ref(&self) -> &[u8] {
-            self.0.as_slice()
-        }
-    }
-    Bytes::from_owner(Owner(body.into()))
 }

@@ -17,6 +17,7 @@ use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field};
 use arrow_select::interleave::interleave_record_batch;
 use fixture::{decode, drain, job, loader, reader, store};
+use forebay_cache::Slabs;
 use forebay_loader::{Config, FrameBuilder, RowRef, assemble};
 use forebay_proto::v1::{self, Shuffle, Train};
 use proptest::prelude::*;
@@ -124,7 +125,7 @@ proptest! {
             let job = job(&Train { batch_size: 1, ..Train::default() }, &reader);
             let mut frames = Vec::new();
             for (block, rows) in sizes.iter().enumerate() {
-                let mut builder = FrameBuilder::new(job.view().clone(), *rows, "test".into());
+                let mut builder = FrameBuilder::new(job.view().clone(), *rows, "test".into(), &Slabs::new(0));
                 for chunk in reader.fetch(block, job.view().projection()).await.unwrap().decode(100) {
                     builder.append(&chunk.unwrap()).unwrap();
                 }
@@ -136,7 +137,7 @@ proptest! {
             let frame = frame.index(sizes.len());
             RowRef { frame: frame as u32, row: row.index(sizes[frame]) as u32 }
         }).collect();
-        let batch = assemble(job.view(), &frames, &rows, true, u64::MAX).unwrap();
+        let batch = assemble(job.view(), &frames, &rows, true, u64::MAX, &Slabs::new(0)).unwrap();
         let decoded = decode(&batch, &job);
         let indices: Vec<(usize, usize)> = rows.iter().map(|row| (row.frame as usize, row.row as usize)).collect();
         let expected = interleave_record_batch(&inputs.iter().collect::<Vec<_>>(), &indices).unwrap();
@@ -144,8 +145,29 @@ proptest! {
         prop_assert_eq!(batch.hash, Some(xxhash_rust::xxh3::xxh3_64(&batch.body)));
         check_canonical(&decoded);
         // The same rows again are the same bytes.
-        prop_assert_eq!(assemble(job.view(), &frames, &rows, true, u64::MAX).unwrap(), batch);
+        prop_assert_eq!(assemble(job.view(), &frames, &rows, true, u64::MAX, &Slabs::new(0)).unwrap(), batch);
     }
+}
+
+#[tokio::test]
+async fn a_reused_buffer_leaks_nothing() {
+    let input = everything(997, |row| row % 3 == 1);
+    let reader = reader(store(std::slice::from_ref(&input), 1 << 20).await).await;
+    let job = job(&Train { batch_size: 1, ..Train::default() }, &reader);
+    let slabs = Slabs::new(1 << 30);
+    let mut builder = FrameBuilder::new(job.view().clone(), 997, "test".into(), &slabs);
+    builder.append(&input).unwrap();
+    let frames = [Arc::new(builder.finish().unwrap())];
+    let rows: Vec<RowRef> = (0..20_003).map(|row| RowRef { frame: 0, row: row * 31 % 997 }).collect();
+    let batch = || assemble(job.view(), &frames, &rows, false, u64::MAX, &slabs).unwrap();
+    let first = batch().body.to_vec();
+    let mut used = slabs.take(first.len());
+    used.fill(0xff);
+    let address = used.as_ptr();
+    drop(used);
+    let second = batch();
+    assert_eq!(second.body.as_ptr(), address, "the batch lies in the buffer that was used before");
+    assert!(second.body == first, "equal rows are equal bytes");
 }
 
 /// No validity buffer without a null, zeros under nulls.

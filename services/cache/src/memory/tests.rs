@@ -4,6 +4,7 @@ use futures::future::join_all;
 use tokio::sync::Notify;
 
 use super::*;
+use crate::NoForecast;
 
 struct Bytes(u64);
 
@@ -19,7 +20,7 @@ async fn load(memory: &Memory<u32, Bytes>, key: u32, weight: u64) -> Arc<Bytes> 
 
 #[tokio::test]
 async fn the_least_recently_used_value_goes_first_and_held_ones_stay() {
-    let memory = Memory::new(30);
+    let memory = Memory::new(30, Arc::new(NoForecast));
     let held = load(&memory, 1, 10).await;
     for key in [2, 3, 2, 4] {
         load(&memory, key, 10).await;
@@ -33,7 +34,7 @@ async fn the_least_recently_used_value_goes_first_and_held_ones_stay() {
 
 #[tokio::test]
 async fn a_value_heavier_than_expected_is_charged_in_full() {
-    let memory = Memory::new(30);
+    let memory = Memory::new(30, Arc::new(NoForecast));
     load(&memory, 1, 10).await;
     memory.get_or_load(&2, 5, || async { Ok::<_, ()>(Bytes(25)) }).await.unwrap();
     assert_eq!(memory.resident_bytes(), 25);
@@ -43,7 +44,7 @@ async fn a_value_heavier_than_expected_is_charged_in_full() {
 
 #[tokio::test]
 async fn concurrent_readers_share_one_load() {
-    let memory = Memory::<u32, Bytes>::new(100);
+    let memory = Memory::<u32, Bytes>::new(100, Arc::new(NoForecast));
     let loads = AtomicUsize::new(0);
     let gate = Notify::new();
     let reads = (0..10).map(|_| {
@@ -63,7 +64,7 @@ async fn concurrent_readers_share_one_load() {
 
 #[tokio::test]
 async fn when_the_leader_fails_or_is_cancelled_the_next_waiter_loads() {
-    let memory = Memory::<u32, Bytes>::new(100);
+    let memory = Memory::<u32, Bytes>::new(100, Arc::new(NoForecast));
     let never = tokio::spawn({
         let memory = memory.clone();
         async move { memory.get_or_load(&7, 50, std::future::pending::<Result<Bytes, ()>>).await.is_ok() }
@@ -96,8 +97,74 @@ async fn when_the_leader_fails_or_is_cancelled_the_next_waiter_loads() {
 
 #[tokio::test]
 async fn a_failed_load_leaves_no_charge() {
-    let memory = Memory::<u32, Bytes>::new(100);
+    let memory = Memory::<u32, Bytes>::new(100, Arc::new(NoForecast));
     assert!(memory.get_or_load(&7, 50, || async { Err("no") }).await.is_err());
     assert_eq!(memory.resident_bytes(), 0);
     assert!(memory.tier.flights.is_empty());
+}
+
+/// The greater the key, the later it is needed.
+struct ByKey;
+
+impl Forecast<u32> for ByKey {
+    fn next_use(&self, key: &u32) -> u64 {
+        u64::from(*key)
+    }
+}
+
+#[tokio::test]
+async fn what_is_needed_last_is_evicted_first_unless_it_is_held() {
+    let memory = Memory::new(40, Arc::new(ByKey));
+    let held = load(&memory, 9, 10).await;
+    for key in [3, 8, 1] {
+        load(&memory, key, 10).await;
+    }
+    load(&memory, 2, 10).await;
+    assert!(memory.weight(&9).is_some(), "held");
+    assert!(memory.weight(&8).is_none(), "needed last of those that can go");
+    drop(held);
+    load(&memory, 4, 10).await;
+    assert!(memory.weight(&9).is_none());
+    assert_eq!(memory.resident_bytes(), 40);
+}
+
+#[tokio::test]
+async fn what_is_removed_no_longer_counts_even_while_it_is_held() {
+    let memory = Memory::new(40, Arc::new(NoForecast));
+    let held = load(&memory, 1, 10).await;
+    for key in [2, 3, 4] {
+        load(&memory, key, 10).await;
+    }
+    assert_eq!(memory.remove_where(|key| *key % 2 == 1), 20);
+    assert_eq!((memory.resident_bytes(), held.0), (20, 10));
+    assert!(memory.weight(&1).is_none() && memory.weight(&2).is_some());
+    let again = load(&memory, 1, 10).await;
+    assert!(!Arc::ptr_eq(&held, &again));
+    drop(held);
+    assert_eq!(memory.resident_bytes(), 30);
+    assert_eq!(memory.remove_where(|_| true), 30);
+    assert_eq!(memory.resident_bytes(), 0);
+    assert!(memory.tier.policy.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whatever_readers_do_at_once_the_tier_keeps_its_books() {
+    let memory = Memory::new(200, Arc::new(ByKey));
+    let readers = (0..4u32).map(|reader| {
+        let memory = memory.clone();
+        tokio::spawn(async move {
+            for step in 0..5000 {
+                let key = (step * 7 + reader * 13) % 40;
+                drop(load(&memory, key, u64::from(key % 9) + 1).await);
+                if step % 500 == 0 {
+                    memory.remove_where(|key| key % 5 == 0);
+                }
+            }
+        })
+    });
+    join_all(readers).await.into_iter().for_each(|reader| reader.unwrap());
+    let weights: u64 = memory.tier.values.iter().map(|value| value.weight).sum();
+    assert_eq!(memory.resident_bytes(), weights);
+    assert_eq!(memory.tier.policy.len(), memory.tier.values.len());
+    assert!(weights <= 200);
 }

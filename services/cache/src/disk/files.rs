@@ -1,0 +1,85 @@
+//! The file operations that the tier is made of, so that tests can make them fail.
+
+use std::{
+    ffi::OsString,
+    fs::{self, File, OpenOptions},
+    io::{self, BufWriter, Write},
+    os::unix::fs::FileExt,
+    path::Path,
+    time::SystemTime,
+};
+
+/// Small parts are joined up to this size before they are written.
+const WRITE_BUFFER_BYTES: usize = 1 << 20;
+
+/// Blocking file operations.
+pub(crate) trait Files: Send + Sync + 'static {
+    /// Makes a folder and its parents, if they are missing.
+    fn create_folder(&self, path: &Path) -> io::Result<()>;
+    /// Writes a file that consists of `parts`, replacing what was there.
+    fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()>;
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+    /// Opens the file, fills each of `ranges` and closes it.
+    fn read(&self, path: &Path, ranges: &mut [FileRange<'_>]) -> io::Result<()>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
+    fn list(&self, folder: &Path) -> io::Result<Vec<Listed>>;
+}
+
+/// A part of a file and where it is read to.
+pub(crate) struct FileRange<'a> {
+    pub(crate) offset: u64,
+    pub(crate) bytes: &'a mut [u8],
+}
+
+/// Something in a folder.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    pub(crate) name: OsString,
+    pub(crate) is_folder: bool,
+    pub(crate) bytes: u64,
+    pub(crate) modified: SystemTime,
+}
+
+/// The file system.
+pub(crate) struct FileSystem;
+
+impl Files for FileSystem {
+    fn create_folder(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
+    fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+        let mut writer = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
+        for part in parts {
+            writer.write_all(part)?;
+        }
+        writer.flush()
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn read(&self, path: &Path, ranges: &mut [FileRange<'_>]) -> io::Result<()> {
+        let file = File::open(path)?;
+        ranges.iter_mut().try_for_each(|range| file.read_exact_at(range.bytes, range.offset))
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn list(&self, folder: &Path) -> io::Result<Vec<Listed>> {
+        let listed = |entry: fs::DirEntry| {
+            let metadata = entry.metadata()?;
+            Ok(Listed {
+                name: entry.file_name(),
+                is_folder: metadata.is_dir(),
+                bytes: metadata.len(),
+                modified: metadata.modified()?,
+            })
+        };
+        fs::read_dir(folder)?.map(|entry| entry.and_then(listed)).collect()
+    }
+}

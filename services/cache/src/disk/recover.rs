@@ -1,0 +1,134 @@
+//! What is on the disk when it is opened.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::SystemTime,
+};
+
+use super::{
+    files::{FileRange, Files, Listed},
+    folder::MARKER,
+    format::{self, Table},
+    index::Stored,
+    name::{self, FileKey, Named},
+    trouble::{Trouble, Troubles},
+};
+
+/// Sub-folders that are looked through at the same time.
+const THREADS: usize = 8;
+/// What is read of a file at first: most headers are no longer.
+const FIRST_READ_BYTES: u64 = 4096;
+
+/// A scan of the folder. Only headers are read; sections are checked when they are.
+pub(crate) struct Scan<'a> {
+    pub(crate) files: &'a dyn Files,
+    pub(crate) folder: &'a Path,
+    pub(crate) troubles: &'a Troubles,
+}
+
+type Found = (SystemTime, Arc<Stored>);
+
+impl Scan<'_> {
+    /// The files that are whole, the least recently written first. Deletes the others.
+    pub(crate) fn run(&self) -> Vec<Arc<Stored>> {
+        let folders = self.folders();
+        let next = AtomicUsize::new(0);
+        let found = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS.min(folders.len()) {
+                scope.spawn(|| {
+                    while let Some(&first_byte) = folders.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let stored = self.folder(first_byte);
+                        found.lock().unwrap_or_else(PoisonError::into_inner).extend(stored);
+                    }
+                });
+            }
+        });
+        let mut found: Vec<Found> = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.sort_unstable_by_key(|(modified, stored)| (*modified, stored.key));
+        found.into_iter().map(|(_, stored)| stored).collect()
+    }
+
+    /// Our sub-folders, by first byte. Files beside them are foreign.
+    fn folders(&self) -> Vec<u8> {
+        let mut folders = Vec::new();
+        for listed in self.list(self.folder) {
+            let name = listed.name.to_string_lossy();
+            let first_byte = u8::from_str_radix(&name, 16).ok();
+            match first_byte.filter(|&byte| listed.is_folder && name == name::folder(byte)) {
+                Some(byte) => folders.push(byte),
+                None if name == MARKER => {}
+                None => self.foreign(&self.folder.join(&listed.name), &listed),
+            }
+        }
+        folders
+    }
+
+    fn folder(&self, first_byte: u8) -> Vec<Found> {
+        let folder = self.folder.join(name::folder(first_byte));
+        let mut found = Vec::new();
+        for listed in self.list(&folder) {
+            let path = folder.join(&listed.name);
+            let named = listed.name.to_str().map_or(Named::Foreign, |name| name::parse(first_byte, name));
+            match named {
+                _ if listed.is_folder => self.foreign(&path, &listed),
+                Named::Foreign => self.foreign(&path, &listed),
+                Named::Temporary => self.delete(&path, Trouble::Temporary, "a write that never ended"),
+                Named::File(key) => match self.table(&path, key, listed.bytes) {
+                    Ok(table) => found.push((listed.modified, Arc::new(Stored { key, table }))),
+                    Err(trouble) => self.delete(&path, trouble, "not a file as it was written"),
+                },
+            }
+        }
+        found
+    }
+
+    fn table(&self, path: &Path, key: FileKey, file_bytes: u64) -> Result<Table, Trouble> {
+        let mut header = self.read(path, file_bytes.min(FIRST_READ_BYTES))?;
+        let header_bytes = format::header_bytes(format::announced_sections(&header)?) as u64;
+        if header_bytes > file_bytes {
+            return Err(Trouble::Length);
+        }
+        if header_bytes > header.len() as u64 {
+            header = self.read(path, header_bytes)?;
+        }
+        let table = Table::parse(&header, file_bytes)?;
+        if table.entry == key.entry { Ok(table) } else { Err(Trouble::Header) }
+    }
+
+    fn read(&self, path: &Path, bytes: u64) -> Result<Vec<u8>, Trouble> {
+        if bytes < format::PREAMBLE_BYTES as u64 {
+            return Err(Trouble::Length);
+        }
+        let mut header = vec![0; bytes as usize];
+        let read = self.files.read(path, &mut [FileRange { offset: 0, bytes: &mut header }]);
+        read.map(|()| header).map_err(|_| Trouble::Read)
+    }
+
+    fn list(&self, folder: &Path) -> Vec<Listed> {
+        self.files.list(folder).unwrap_or_else(|error| {
+            self.troubles.note(Trouble::List, folder, &error);
+            Vec::new()
+        })
+    }
+
+    /// Folders are left alone: they take nothing from the budget's files, and may be a mistake worth seeing.
+    fn foreign(&self, path: &Path, listed: &Listed) {
+        if listed.is_folder {
+            self.troubles.note(Trouble::Foreign, path, &"a folder that isn't the cache's, left alone");
+        } else {
+            self.delete(path, Trouble::Foreign, "not a file of the cache");
+        }
+    }
+
+    fn delete(&self, path: &Path, trouble: Trouble, why: &str) {
+        self.troubles.note(trouble, path, &why);
+        if let Err(error) = self.files.remove(path) {
+            self.troubles.note(Trouble::Remove, path, &error);
+        }
+    }
+}

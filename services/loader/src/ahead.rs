@@ -1,0 +1,160 @@
+//! The windows of one stream: the one it gathers from, and those that are made ahead of their use.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use forebay_plan::EpochOrder;
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::{
+    Config, Error, Job, Pool, Priority,
+    window::{HeldWindow, Room, WindowId, Windows},
+};
+
+/// At most so many windows are made ahead of their use.
+const MAX_WINDOWS_AHEAD: usize = 8;
+
+/// The windows of one rank and lane, in the order of their use.
+pub(crate) struct WindowsAhead {
+    job: Arc<Job>,
+    rank: u32,
+    lane: u32,
+    /// Orders of the epochs at hand, the oldest first.
+    orders: VecDeque<(u64, Arc<EpochOrder>)>,
+    held: Option<(WindowId, Arc<HeldWindow>)>,
+    ahead: VecDeque<Ahead>,
+    windows: Arc<Windows>,
+    pool: Pool,
+    config: Config,
+}
+
+/// A window that is being made ahead of its use.
+struct Ahead {
+    id: WindowId,
+    bytes: u64,
+    task: AbortOnDropHandle<Result<Option<Arc<HeldWindow>>, Error>>,
+}
+
+impl WindowsAhead {
+    pub(crate) fn new(
+        job: Arc<Job>,
+        rank: u32,
+        lane: u32,
+        windows: Arc<Windows>,
+        pool: Pool,
+        config: Config,
+    ) -> Self {
+        let (orders, ahead) = (VecDeque::new(), VecDeque::new());
+        Self { job, rank, lane, orders, held: None, ahead, windows, pool, config }
+    }
+
+    /// The loaded window `id`, for batch `index` of the lane. It replaces the one that was held.
+    pub(crate) async fn window(&mut self, id: WindowId, index: u64) -> Result<Arc<HeldWindow>, Error> {
+        if let Some((held_id, held)) = &self.held
+            && *held_id == id
+        {
+            return Ok(Arc::clone(held));
+        }
+        self.held = None;
+        let held = match self.made_ahead(id).await? {
+            Some(held) => held,
+            None => {
+                // Nothing may be held while waiting for memory.
+                self.ahead.clear();
+                let order = self.order(id.epoch).await?;
+                let blocks = order.window(id.window).blocks;
+                let acquired = self.windows.acquire(&self.job, id, blocks, Room::Wait).await?;
+                acquired.ok_or_else(|| Error::Internal("a wait for memory ended without memory".into()))?
+            }
+        };
+        self.held = Some((id, Arc::clone(&held)));
+        self.read_ahead(id, index).await?;
+        Ok(held)
+    }
+
+    /// Lets all windows go. They are made again when they are needed.
+    pub(crate) fn let_go(&mut self) {
+        self.held = None;
+        self.ahead.clear();
+    }
+
+    /// The order of `epoch`.
+    pub(crate) async fn order(&mut self, epoch: u64) -> Result<Arc<EpochOrder>, Error> {
+        if let Some((_, order)) = self.orders.iter().find(|(known, _)| *known == epoch) {
+            return Ok(Arc::clone(order));
+        }
+        let job = Arc::clone(&self.job);
+        let order = self.pool.run(Priority::First, move || Ok(Arc::new(job.order(epoch)))).await?;
+        // This epoch's and the ones being made ahead.
+        if self.orders.len() > MAX_WINDOWS_AHEAD {
+            self.orders.pop_front();
+        }
+        self.orders.push_back((epoch, Arc::clone(&order)));
+        Ok(order)
+    }
+
+    async fn made_ahead(&mut self, id: WindowId) -> Result<Option<Arc<HeldWindow>>, Error> {
+        while let Some(mut ahead) = self.ahead.pop_front() {
+            if ahead.id != id {
+                continue;
+            }
+            // It may have joined another rank's wait for memory, and that wait may be for what is held here.
+            let made = match timeout(self.config.stall_timeout, &mut ahead.task).await {
+                Ok(made) => made,
+                Err(_) => {
+                    self.ahead.clear();
+                    ahead.task.await
+                }
+            };
+            return made.map_err(|error| Error::Internal(error.to_string()))?;
+        }
+        Ok(None)
+    }
+
+    /// Starts making the windows that come after `id`, in order of need, as far as memory is free.
+    async fn read_ahead(&mut self, id: WindowId, index: u64) -> Result<(), Error> {
+        let mut last = self.ahead.back().map_or(id, |ahead| ahead.id);
+        loop {
+            let bytes: u64 = self.ahead.iter().map(|ahead| ahead.bytes).sum();
+            let enough = !self.ahead.is_empty() && bytes >= self.config.read_ahead_bytes;
+            if enough || self.ahead.len() >= MAX_WINDOWS_AHEAD {
+                return Ok(());
+            }
+            let Some(next) = self.window_after(last, index).await? else { return Ok(()) };
+            let order = self.order(next.epoch).await?;
+            let blocks = order.window(next.window).blocks.to_vec();
+            let bytes = self.job.bytes_of(&blocks);
+            let (windows, job) = (Arc::clone(&self.windows), Arc::clone(&self.job));
+            let task =
+                tokio::spawn(async move { windows.acquire(&job, next, &blocks, Room::OnlyIfFree).await });
+            self.ahead.push_back(Ahead { id: next, bytes, task: AbortOnDropHandle::new(task) });
+            last = next;
+        }
+    }
+
+    /// The next window after `id` of which this lane needs a row in batch `index` or a later one.
+    async fn window_after(&mut self, id: WindowId, index: u64) -> Result<Option<WindowId>, Error> {
+        let end = self.order(id.epoch).await?.window(id.window).positions.end;
+        let count = self.job.batches(self.lane);
+        let (mut low, mut high) = (index, count);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let cursor = self.job.cursor(self.lane, middle);
+            let reaches_past =
+                (cursor.epoch, self.job.positions(cursor.step, self.rank).end) > (id.epoch, end);
+            if reaches_past { high = middle } else { low = middle + 1 }
+        }
+        // Only the last batch of an epoch can be empty, so one of two has a row, if any has.
+        for index in low..count.min(low.saturating_add(2)) {
+            let cursor = self.job.cursor(self.lane, index);
+            let positions = self.job.positions(cursor.step, self.rank);
+            if positions.is_empty() {
+                continue;
+            }
+            let first = if cursor.epoch == id.epoch { positions.start.max(end) } else { positions.start };
+            let window = self.order(cursor.epoch).await?.window_at(first);
+            return Ok(Some(WindowId { epoch: cursor.epoch, window }));
+        }
+        Ok(None)
+    }
+}

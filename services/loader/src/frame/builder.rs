@@ -1,0 +1,174 @@
+//! From decoded columns to rows.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_buffer::NullBuffer;
+use arrow_select::concat::concat;
+use forebay_cache::Slabs;
+
+use super::{
+    Frame, Tail,
+    fixed::{Input, scatter_all},
+    variable::Values,
+};
+use crate::{
+    Error, View, tensor,
+    view::{Nulls, Part},
+};
+
+/// Builds a [`Frame`] from decoded chunks of a block.
+pub struct FrameBuilder {
+    view: Arc<View>,
+    place: String,
+    /// Rows that the frame will have.
+    rows: usize,
+    frame: Frame,
+    nested: Vec<Vec<ArrayRef>>,
+}
+
+impl FrameBuilder {
+    /// A builder for `rows` rows, which will lie in one of `slabs`. `place` names the block in errors.
+    pub fn new(view: Arc<View>, rows: usize, place: String, slabs: &Slabs) -> Self {
+        let frame =
+            Frame { rows: 0, fixed: slabs.take(rows * view.stride), heap: Vec::new(), nested: Vec::new() };
+        let nested = vec![Vec::new(); view.nested_count];
+        Self { view, place, rows, frame, nested }
+    }
+
+    /// Appends a chunk whose columns are the view's projection.
+    ///
+    /// # Errors
+    /// [`Error::Value`] for a value that a tensor can't hold, for a null where the footers promised none, and for
+    /// more than 4 GiB of strings, binary and lists; [`Error::Internal`] for more rows than announced.
+    pub fn append(&mut self, chunk: &RecordBatch) -> Result<(), Error> {
+        let start = self.frame.rows;
+        let end = start + chunk.num_rows();
+        if end > self.rows {
+            return Err(Error::Internal(format!("{}: more rows than the block has", self.place)));
+        }
+        let view = Arc::clone(&self.view);
+        let mut parts = ChunkParts::default();
+        for part in &view.parts {
+            self.part(part, chunk, &mut parts)?;
+        }
+        self.frame.rows = end;
+        if view.stride == 0 {
+            return Ok(());
+        }
+        let out = &mut self.frame.fixed[start * view.stride..end * view.stride];
+        scatter_all(&parts.inputs, chunk.num_rows(), out, view.stride);
+        for row in out.chunks_exact_mut(view.stride) {
+            row[view.validity..].fill(0);
+        }
+        for (bit, nulls) in &parts.validities {
+            mark_valid(out, &view, *bit, nulls.as_ref());
+        }
+        if parts.variable.is_empty() {
+            return Ok(());
+        }
+        for (row, out) in out.chunks_exact_mut(view.stride).enumerate() {
+            append_values(&parts.variable, row, &mut out[view.tail..view.validity], &mut self.frame.heap)
+                .map_err(|(input, reason)| value_error(&self.place, chunk, input, reason))?;
+        }
+        Ok(())
+    }
+
+    /// The finished frame.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] when rows are missing.
+    pub fn finish(mut self) -> Result<Frame, Error> {
+        if self.frame.rows != self.rows {
+            return Err(Error::Internal(format!("{}: fewer rows than the block has", self.place)));
+        }
+        for chunks in &self.nested {
+            let chunks: Vec<&dyn Array> = chunks.iter().map(AsRef::as_ref).collect();
+            self.frame.nested.push(concat(&chunks).map_err(|error| Error::Internal(error.to_string()))?);
+        }
+        self.frame.heap.shrink_to_fit();
+        Ok(self.frame)
+    }
+
+    fn part(&mut self, part: &Part, chunk: &RecordBatch, parts: &mut ChunkParts) -> Result<(), Error> {
+        match part {
+            Part::Fixed { input, offset, width, nulls, .. } => {
+                parts.validities.extend(self.validity(chunk, *input, *nulls)?);
+                parts.inputs.push(Input::new(chunk.column(*input), *offset, *width, None));
+            }
+            Part::Tensor { inputs, offset, width, dtype, fill } => {
+                for (position, input) in inputs.iter().enumerate() {
+                    let array = tensor::convert(chunk.column(*input), dtype)
+                        .map_err(|reason| value_error(&self.place, chunk, *input, reason))?;
+                    if fill.is_none() && array.null_count() > 0 {
+                        let reason = "a null; give the tensor a fill".to_owned();
+                        return Err(value_error(&self.place, chunk, *input, reason));
+                    }
+                    let fill = fill.map(|fill| tensor::fill_bytes(fill, dtype));
+                    parts.inputs.push(Input::new(&array, offset + position * width, *width, fill));
+                }
+            }
+            Part::Variable { input, nulls, .. } => {
+                parts.validities.extend(self.validity(chunk, *input, *nulls)?);
+                let values = Values::new(chunk.column(*input))
+                    .map_err(|reason| value_error(&self.place, chunk, *input, reason))?;
+                parts.variable.push((*input, values));
+            }
+            Part::Nested { input, index } => self.nested[*index].push(Arc::clone(chunk.column(*input))),
+        }
+        Ok(())
+    }
+
+    /// The bit of a column and its nulls in this chunk; an error if it has nulls and no bit.
+    fn validity(&self, chunk: &RecordBatch, input: usize, bit: Nulls) -> Result<Option<Validity>, Error> {
+        let array = chunk.column(input);
+        match bit {
+            Some(bit) => Ok(Some((bit, array.nulls().filter(|nulls| nulls.null_count() > 0).cloned()))),
+            None if array.null_count() == 0 => Ok(None),
+            None => {
+                let reason = "a null where the footer promises none".to_owned();
+                Err(value_error(&self.place, chunk, input, reason))
+            }
+        }
+    }
+}
+
+/// The columns of one chunk, ready to be laid into rows.
+#[derive(Default)]
+struct ChunkParts {
+    inputs: Vec<Input>,
+    /// Those for the heap, each with its position in the chunk.
+    variable: Vec<(usize, Values)>,
+    validities: Vec<Validity>,
+}
+
+/// Validity bit of a column, and its nulls in a chunk if it has any.
+type Validity = (usize, Option<NullBuffer>);
+
+/// Appends the values of one row to the heap and writes the row's tail. The error names the column.
+fn append_values(
+    columns: &[(usize, Values)],
+    row: usize,
+    tail: &mut [u8],
+    heap: &mut Vec<u8>,
+) -> Result<(), (usize, String)> {
+    Tail::move_to(tail, heap.len()).map_err(|reason| (columns[0].0, reason))?;
+    let (words, _) = tail.as_chunks_mut::<4>();
+    for ((input, values), word) in columns.iter().zip(&mut words[1..]) {
+        *word = values.append(row, heap).map_err(|reason| (*input, reason))?.to_le_bytes();
+    }
+    Ok(())
+}
+
+/// Sets `bit` in each row that is not null.
+fn mark_valid(rows: &mut [u8], view: &View, bit: usize, nulls: Option<&NullBuffer>) {
+    for (row, bytes) in rows.chunks_exact_mut(view.stride).enumerate() {
+        let valid = nulls.is_none_or(|nulls| nulls.is_valid(row));
+        bytes[view.validity + bit / 8] |= u8::from(valid) << (bit % 8);
+    }
+}
+
+fn value_error(place: &str, chunk: &RecordBatch, input: usize, reason: String) -> Error {
+    let column = chunk.schema_ref().field(input).name().clone();
+    Error::Value { column, place: place.to_owned(), reason }
+}

@@ -1,0 +1,191 @@
+//! Makes the batches of one stream, in order.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use forebay_cache::{Slabs, Weigh};
+use forebay_plan::{Cursor, EpochOrder, Location};
+use forebay_proto::v1::BatchMetadata;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
+    time::timeout,
+};
+
+use crate::{
+    Config, Error, Frame, Job, Pool, Priority, RowRef, Submitted, View, WireBatch,
+    ahead::WindowsAhead,
+    assemble,
+    batches::{Making, kibibytes},
+    window::{HeldWindow, WindowId, Windows},
+};
+
+/// Makes batches for as long as there is space for them. Several are gathered at the same time.
+pub(crate) struct Producer {
+    job: Arc<Job>,
+    rank: u32,
+    lane: u32,
+    windows: WindowsAhead,
+    slabs: Slabs,
+    pool: Pool,
+    config: Config,
+    space: Arc<Semaphore>,
+    /// Bytes of the batch that was finished last: what the next ones are expected to take.
+    batch_bytes: Arc<AtomicU64>,
+    sender: mpsc::UnboundedSender<Result<Making, Error>>,
+}
+
+impl Producer {
+    #[allow(clippy::too_many_arguments, reason = "its one caller hands on what it was given")]
+    pub(crate) fn new(
+        job: Arc<Job>,
+        rank: u32,
+        lane: u32,
+        windows: Arc<Windows>,
+        pool: Pool,
+        config: Config,
+        space: Arc<Semaphore>,
+        sender: mpsc::UnboundedSender<Result<Making, Error>>,
+    ) -> Self {
+        let least = job.train().batch_size * job.view().least_row_bytes();
+        let slabs = windows.slabs().clone();
+        let windows = WindowsAhead::new(Arc::clone(&job), rank, lane, windows, pool.clone(), config.clone());
+        let batch_bytes = Arc::new(AtomicU64::new(least));
+        Self { job, rank, lane, windows, slabs, pool, config, space, batch_bytes, sender }
+    }
+
+    pub(crate) async fn run(mut self) {
+        for index in 0..self.job.batches(self.lane) {
+            let cursor = self.job.cursor(self.lane, index);
+            let made = self.make(index, cursor).await;
+            let failed = made.is_err();
+            if self.sender.send(made).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    /// Starts to make one batch, once there is space for it.
+    async fn make(&mut self, index: u64, cursor: Cursor) -> Result<Making, Error> {
+        let share = self.share().await?;
+        let positions = self.job.positions(cursor.step, self.rank);
+        let metadata = BatchMetadata {
+            epoch: cursor.epoch,
+            step: cursor.step,
+            rank: self.rank.into(),
+            rows: 0,
+            position: positions.start,
+            hash: None,
+        };
+        let batch = self.gather(index, cursor.epoch, positions).await?;
+        Ok(Making { metadata, batch, _share: share })
+    }
+
+    /// Waits until one more batch may be ready. When the consumer takes nothing for a while, the windows
+    /// are let go, so that nobody waits for memory that only this consumer could free.
+    async fn share(&mut self) -> Result<OwnedSemaphorePermit, Error> {
+        let bytes = self.batch_bytes.load(Ordering::Relaxed);
+        let permits = kibibytes(bytes.min(self.config.prefetch_bytes));
+        let closed = |_| Error::Internal("the space semaphore is closed".into());
+        let mut wait = Box::pin(Arc::clone(&self.space).acquire_many_owned(permits));
+        if let Ok(share) = timeout(self.config.stall_timeout, &mut wait).await {
+            return share.map_err(closed);
+        }
+        self.windows.let_go();
+        wait.await.map_err(closed)
+    }
+
+    /// Starts to gather the batch of the rows at `positions`. They may lie in several windows, of which only
+    /// one is held at a time: the rows of all but the last are set aside.
+    async fn gather(
+        &mut self,
+        index: u64,
+        epoch: u64,
+        positions: Range<u64>,
+    ) -> Result<Submitted<WireBatch>, Error> {
+        let order = self.windows.order(epoch).await?;
+        let max_bytes = self.config.max_batch_bytes;
+        let mut parts = Parts { view: Arc::clone(self.job.view()), aside: Vec::new(), last: None };
+        let mut start = positions.start;
+        while start < positions.end {
+            let id = WindowId { epoch, window: order.window_at(start) };
+            let held = self.windows.window(id, index).await?;
+            let end = order.window(id.window).positions.end.min(positions.end);
+            let part = Part { order: Arc::clone(&order), held, positions: start..end };
+            start = end;
+            if start == positions.end {
+                parts.last = Some(part);
+                break;
+            }
+            let (view, slabs) = (Arc::clone(self.job.view()), self.slabs.clone());
+            let select = self.pool.run(Priority::First, move || part.select(&view, &slabs).map(Arc::new));
+            parts.aside.push(select.await?);
+            let bytes = parts.aside.iter().map(|frame| frame.weight()).sum();
+            if bytes > max_bytes {
+                return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));
+            }
+        }
+        let (slabs, hash) = (self.slabs.clone(), self.job.train().hash.unwrap_or(true));
+        let batch_bytes = Arc::clone(&self.batch_bytes);
+        Ok(self.pool.run(Priority::First, move || {
+            let started = Instant::now();
+            let batch = parts.assemble(hash, max_bytes, &slabs)?;
+            batch_bytes.store((batch.header.len() + batch.body.len()) as u64, Ordering::Relaxed);
+            metrics::histogram!("forebay_gather_duration_seconds").record(started.elapsed());
+            Ok(batch)
+        }))
+    }
+}
+
+/// The rows of a batch: those that were set aside, and those of the last of its windows.
+struct Parts {
+    view: Arc<View>,
+    aside: Vec<Arc<Frame>>,
+    last: Option<Part>,
+}
+
+impl Parts {
+    fn assemble(self, hash: bool, max_bytes: u64, slabs: &Slabs) -> Result<WireBatch, Error> {
+        let mut rows = Vec::new();
+        for (frame, aside) in self.aside.iter().enumerate() {
+            rows.extend((0..aside.rows() as u32).map(|row| RowRef { frame: frame as u32, row }));
+        }
+        let Some(last) = self.last else {
+            return assemble(&self.view, &self.aside, &rows, hash, max_bytes, slabs);
+        };
+        last.rows(self.aside.len() as u32, &mut rows);
+        let window = last.held.window();
+        if self.aside.is_empty() {
+            return assemble(&self.view, &window.frames, &rows, hash, max_bytes, slabs);
+        }
+        let mut frames = self.aside;
+        frames.extend(window.frames.iter().cloned());
+        assemble(&self.view, &frames, &rows, hash, max_bytes, slabs)
+    }
+}
+
+/// The rows of a batch that lie in one window.
+struct Part {
+    order: Arc<EpochOrder>,
+    held: Arc<HeldWindow>,
+    positions: Range<u64>,
+}
+
+impl Part {
+    fn rows(&self, first_frame: u32, rows: &mut Vec<RowRef>) {
+        let mut locations: Vec<Location> = Vec::new();
+        self.order.locate_range(self.positions.clone(), &mut locations);
+        self.held.window().rows(&locations, first_frame, rows);
+    }
+
+    fn select(&self, view: &View, slabs: &Slabs) -> Result<Frame, Error> {
+        let mut rows = Vec::new();
+        self.rows(0, &mut rows);
+        Frame::select(view, &self.held.window().frames, &rows, slabs)
+    }
+}
