@@ -1,9 +1,15 @@
-"""What a user writes in an afternoon: a pyarrow Flight server that holds the table and takes shuffled rows."""
+"""What a user writes in an afternoon: a pyarrow Flight server that holds the table and takes shuffled rows.
+
+Batches are taken ahead by threads: `take` lets go of the interpreter, and without them it would wait for
+every batch to be sent.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Iterator
 
 import numpy as np
@@ -12,6 +18,8 @@ import pyarrow.flight as flight
 
 from lines import serve
 from table import load
+
+TAKERS = 2
 
 
 class Shuffled(flight.FlightServerBase):
@@ -26,10 +34,20 @@ class Shuffled(flight.FlightServerBase):
         return flight.GeneratorStream(self.table.schema, self.batches(epochs))
 
     def batches(self, epochs: range) -> Iterator[pa.RecordBatch]:
+        with ThreadPoolExecutor(TAKERS) as pool:
+            ahead: deque[Future] = deque()
+            for rows in self.indices(epochs):
+                ahead.append(pool.submit(self.table.take, rows))
+                if len(ahead) > TAKERS:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+
+    def indices(self, epochs: range) -> Iterator[pa.Array]:
         for epoch in epochs:
             order = np.random.default_rng(epoch).permutation(self.table.num_rows)
             for first in range(0, len(order), self.size):
-                yield self.table.take(pa.array(order[first : first + self.size]))
+                yield pa.array(order[first : first + self.size])
 
 
 if __name__ == "__main__":

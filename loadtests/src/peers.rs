@@ -81,6 +81,12 @@ pub(crate) struct Standing {
     share: Option<share::Found>,
 }
 
+impl Turn {
+    fn is_calm(&self) -> bool {
+        self.others <= foreign::TROUBLING
+    }
+}
+
 impl Standing {
     fn new(contestant: Contestant) -> Self {
         Self {
@@ -92,8 +98,15 @@ impl Standing {
         }
     }
 
+    /// Over the turns that others left alone; over all of them if there was none.
     fn spread(&self, value: impl Fn(&Turn) -> f64) -> Option<Spread> {
-        Spread::of(self.turns.iter().map(value))
+        let is_counted = |turn: &&Turn| turn.is_calm() || self.calm() == 0;
+        Spread::of(self.turns.iter().filter(is_counted).map(value))
+    }
+
+    /// How many turns others left alone.
+    fn calm(&self) -> usize {
+        self.turns.iter().filter(|turn| turn.is_calm()).count()
     }
 }
 

@@ -111,7 +111,7 @@ impl Display for Report {
         )?;
         writeln!(
             f,
-            "{:<21} {:>9} {:>7} {:>15} {:>6} {:>9} {:>13} {:>13} {:>7} {:>8}",
+            "{:<21} {:>9} {:>7} {:>15} {:>6} {:>9} {:>13} {:>13} {:>7} {:>8} {:>5}",
             "contestant",
             "M rows/s",
             "MB/s",
@@ -121,7 +121,8 @@ impl Display for Report {
             "CPU s/M rows",
             "peak RSS GiB",
             "share",
-            "others %"
+            "others %",
+            "calm"
         )?;
         for line in &self.lines {
             line.fmt(f)?;
@@ -131,10 +132,13 @@ impl Display for Report {
                 writeln!(f, "FAILED {}: {failure}", line.standing.name)?;
             }
         }
-        if self.lines.iter().any(|line| line.others.is_some_and(|others| others.median > TROUBLING)) {
-            writeln!(f, "\nOther processes were at work: compare only turns that were alone.")?;
-        }
         writeln!(f, "\nCPU and memory: server + client; memory that processes share counts for each")?;
+        writeln!(
+            f,
+            "Calm: turns in which others had at most {:.0} % of the machine; only they count",
+            TROUBLING * 100.0
+        )?;
+        writeln!(f, "if there is one.\n")?;
         for line in &self.lines {
             writeln!(f, "{:<21} {}", line.standing.name, line.standing.about)?;
         }
@@ -157,6 +161,7 @@ impl Line {
             median(self.client_cpu_seconds_per_million_rows)
         );
         let memory = format!("{:.2}+{:.2}", gib(self.server_peak_rss_bytes), gib(self.client_peak_rss_bytes));
+        let calm = format!("{}/{}", self.standing.calm(), self.standing.turns.len());
         let ratio = self.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
         let share = match &self.standing.share {
             Some(found) => found.best.map_or_else(|| "none".to_owned(), |best| format!("{:.3}", best.share)),
@@ -164,7 +169,7 @@ impl Line {
         };
         writeln!(
             f,
-            "{name:<21} {:>9.2} {:>7.0} {range:>15} {ratio:>6} {:>9.1} {cpu:>13} {memory:>13} {share:>7} {:>8.1}",
+            "{name:<21} {:>9.2} {:>7.0} {range:>15} {ratio:>6} {:>9.1} {cpu:>13} {memory:>13} {share:>7} {:>8.1} {calm:>5}",
             rows.median / 1e6,
             bytes.median,
             median(self.first_batch_seconds) * 1e3,

@@ -1,9 +1,9 @@
 //! What arrow-rs gives: its Flight server and client over tonic, the table in memory, and the same shuffle.
 //!
 //! It is set up as well as its interfaces allow: large frames and windows on both sides, batches that are
-//! not split, a batch taken ahead while another is encoded, and another received while one is computed on.
+//! not split, batches taken ahead while another is encoded, and another received while one is computed on.
 
-use std::{io::Read, pin::Pin};
+use std::{io::Read, pin::Pin, sync::Arc};
 
 use arrow_array::{RecordBatch, UInt32Array};
 use arrow_flight::{
@@ -17,11 +17,10 @@ use arrow_flight::{
 use arrow_schema::{ArrowError, DataType};
 use arrow_select::{interleave::interleave, take::take};
 use clap::Args;
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::{net::TcpListener, runtime::Runtime, sync::mpsc};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{
     Request, Response, Status, Streaming, async_trait,
     service::Routes,
@@ -100,21 +99,26 @@ struct Asked {
 type Reply<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Stock {
-    fn batches(&self, asked: &Asked) -> mpsc::Receiver<Result<RecordBatch, FlightError>> {
-        let (sender, batches) = mpsc::channel(AHEAD);
+    /// Shuffled batches, taken ahead on threads of their own.
+    fn batches(
+        &self,
+        asked: &Asked,
+    ) -> impl Stream<Item = Result<RecordBatch, FlightError>> + Send + 'static + use<> {
         let (table, batch_size) = (self.table.clone(), self.batch_size);
-        let epochs = asked.epoch..asked.epoch + asked.epochs;
-        tokio::task::spawn_blocking(move || {
-            for epoch in epochs {
-                for rows in permutation(table.num_rows(), epoch).chunks(batch_size) {
-                    let batch = gather(&table, rows).map_err(FlightError::from);
-                    if sender.blocking_send(batch).is_err() {
-                        return;
-                    }
-                }
-            }
+        let rows = table.num_rows();
+        let parts = stream::iter(asked.epoch..asked.epoch + asked.epochs).flat_map(move |epoch| {
+            let order = Arc::new(permutation(rows, epoch));
+            let firsts = stream::iter((0..rows).step_by(batch_size));
+            firsts.map(move |first| (Arc::clone(&order), first..rows.min(first + batch_size)))
         });
-        batches
+        let taken = parts.map(move |(order, part)| {
+            let table = table.clone();
+            tokio::task::spawn_blocking(move || gather(&table, &order[part]))
+        });
+        taken.buffered(AHEAD).map(|taken| match taken {
+            Ok(batch) => batch.map_err(FlightError::from),
+            Err(error) => Err(FlightError::ExternalError(error.into())),
+        })
     }
 }
 
@@ -167,7 +171,7 @@ impl FlightService for Stock {
         let stream = FlightDataEncoderBuilder::new()
             .with_schema(self.table.schema())
             .with_max_flight_data_size(usize::MAX)
-            .build(ReceiverStream::new(self.batches(&asked)))
+            .build(self.batches(&asked))
             .map_err(Status::from);
         Ok(Response::new(Box::pin(stream)))
     }
