@@ -1,0 +1,114 @@
+//! A click log: a label, a query, counts, and ids of very different cardinalities.
+
+use std::{ops::Range, sync::Arc};
+
+use arrow_array::{ArrayRef, Float32Array, Int8Array, Int64Array, StringArray};
+use arrow_schema::DataType;
+use serde::{Deserialize, Serialize};
+
+use super::{Layout, random::Random, writer::Table};
+
+const FLOATS: usize = 13;
+const IDS: usize = 26;
+/// Rows of one query: its impressions.
+const ROWS_A_QUERY: u64 = 10;
+const CLICKED_PERCENT: u32 = 3;
+/// Cardinalities go from this up to the other, in equal ratios.
+const FEWEST_IDS: f64 = 4.0;
+const MOST_IDS: f64 = 10_000_000.0;
+/// Every so many id columns one has nulls.
+const ID_COLUMNS_A_NULLABLE: usize = 4;
+const WORDS: u64 = 100_000;
+
+/// Sizes of the log: `label`, `query_id`, `dense00` to `dense12`, `id00` to `id25`, `text0`, ...
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Clicks {
+    /// Rows in all.
+    rows: u64,
+    /// Files they are cut into.
+    files: u64,
+    /// Rows a row group.
+    row_group_rows: u64,
+    /// Nulls among the values of each float column, in percent. Default: 0.
+    #[serde(default)]
+    float_null_percent: u32,
+    /// ... and of every fourth id column. Default: 0.
+    #[serde(default)]
+    id_null_percent: u32,
+    /// Columns of strings of 4 to 16 bytes. Default: 0.
+    #[serde(default)]
+    strings: usize,
+}
+
+impl Clicks {
+    pub(super) fn table(&self) -> Table {
+        let layout = Layout { rows: self.rows, files: self.files, row_group_rows: self.row_group_rows };
+        let mut table = Table::new(layout);
+        let random = Random::of_column(0);
+        table.push("label".to_owned(), DataType::Int8, move |rows| {
+            let clicked = |row| i8::from(random.happens(row, CLICKED_PERCENT));
+            Arc::new(Int8Array::from_iter_values(rows.map(clicked)))
+        });
+        table.push("query_id".to_owned(), DataType::Int64, |rows| {
+            Arc::new(Int64Array::from_iter_values(rows.map(|row| (row / ROWS_A_QUERY) as i64)))
+        });
+        for number in 0..FLOATS {
+            let (random, nulls) = (Random::of_column(table.width()), self.float_null_percent);
+            table.push(format!("dense{number:02}"), DataType::Float32, move |rows| {
+                counts(random, nulls, rows)
+            });
+        }
+        for number in 0..IDS {
+            let is_nullable = number % ID_COLUMNS_A_NULLABLE == 0;
+            let nulls = if is_nullable { self.id_null_percent } else { 0 };
+            let random = Random::of_column(table.width());
+            table.push(format!("id{number:02}"), DataType::Int64, move |rows| {
+                ids(random, cardinality(number), nulls, rows)
+            });
+        }
+        for number in 0..self.strings {
+            let random = Random::of_column(table.width());
+            table.push(format!("text{number}"), DataType::Utf8, move |rows| words(random, rows));
+        }
+        table
+    }
+}
+
+fn cardinality(number: usize) -> u64 {
+    let step = number as f64 / (IDS - 1) as f64;
+    (FEWEST_IDS * (MOST_IDS / FEWEST_IDS).powf(step)) as u64
+}
+
+/// Whole numbers with a long tail.
+fn counts(random: Random, null_percent: u32, rows: Range<u64>) -> ArrayRef {
+    let nulls = random.other(0);
+    let value = |row| (random.unit(row).powi(4) * 1000.0).floor() as f32;
+    if null_percent == 0 {
+        return Arc::new(Float32Array::from_iter_values(rows.map(value)));
+    }
+    let values = rows.map(|row| (!nulls.happens(row, null_percent)).then(|| value(row)));
+    Arc::new(values.collect::<Float32Array>())
+}
+
+fn ids(random: Random, cardinality: u64, null_percent: u32, rows: Range<u64>) -> ArrayRef {
+    let nulls = random.other(0);
+    let value = |row| random.skewed(row, cardinality) as i64;
+    if null_percent == 0 {
+        return Arc::new(Int64Array::from_iter_values(rows.map(value)));
+    }
+    let values = rows.map(|row| (!nulls.happens(row, null_percent)).then(|| value(row)));
+    Arc::new(values.collect::<Int64Array>())
+}
+
+/// Words of 4 to 16 letters, the same id always the same word.
+fn words(random: Random, rows: Range<u64>) -> ArrayRef {
+    let (lengths, letters) = (random.other(1), random.other(2));
+    let word = |row| {
+        let id = random.skewed(row, WORDS);
+        let length = 4 + lengths.below(id, 13);
+        let letter = |at| char::from(b'a' + letters.below(id * 16 + at, 26) as u8);
+        (0..length).map(letter).collect::<String>()
+    };
+    Arc::new(StringArray::from_iter_values(rows.map(word)))
+}

@@ -1,0 +1,48 @@
+//! Wide tables of four-byte numbers.
+
+use std::sync::Arc;
+
+use arrow_array::{Float32Array, Int32Array};
+use arrow_schema::DataType;
+use serde::{Deserialize, Serialize};
+
+use super::{Layout, random::Random, writer::Table};
+
+/// Distinct values of an integer column.
+const INTEGERS: u64 = 1 << 20;
+
+/// Sizes of the table: columns `f000`, `f001`, ... and `i000`, `i001`, ...
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Columns {
+    /// Rows in all.
+    rows: u64,
+    /// Files they are cut into.
+    files: u64,
+    /// Rows a row group.
+    row_group_rows: u64,
+    /// Columns of float32.
+    float32: usize,
+    /// Columns of int32.
+    int32: usize,
+}
+
+impl Columns {
+    pub(super) fn table(&self) -> Table {
+        let layout = Layout { rows: self.rows, files: self.files, row_group_rows: self.row_group_rows };
+        let mut table = Table::new(layout);
+        for number in 0..self.float32 {
+            let random = Random::of_column(table.width());
+            table.push(format!("f{number:03}"), DataType::Float32, move |rows| {
+                Arc::new(Float32Array::from_iter_values(rows.map(|row| random.unit(row) as f32)))
+            });
+        }
+        for number in 0..self.int32 {
+            let random = Random::of_column(table.width());
+            table.push(format!("i{number:03}"), DataType::Int32, move |rows| {
+                Arc::new(Int32Array::from_iter_values(rows.map(|row| random.skewed(row, INTEGERS) as i32)))
+            });
+        }
+        table
+    }
+}

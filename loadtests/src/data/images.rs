@@ -1,0 +1,47 @@
+//! Rows of a picture's size, and a label.
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, BinaryArray, Int32Array};
+use arrow_schema::DataType;
+use serde::{Deserialize, Serialize};
+
+use super::{Layout, random::Random, writer::Table};
+
+const CLASSES: u64 = 1000;
+
+/// Sizes of the table: `image` and `label`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Images {
+    /// Rows in all.
+    rows: u64,
+    /// Files they are cut into.
+    files: u64,
+    /// Rows a row group.
+    row_group_rows: u64,
+    /// Bytes an image on average; sizes are even between half and one and a half times as many.
+    mean_bytes: u64,
+}
+
+impl Images {
+    pub(super) fn table(&self) -> Table {
+        let layout = Layout { rows: self.rows, files: self.files, row_group_rows: self.row_group_rows };
+        let mut table = Table::new(layout);
+        let (random, mean) = (Random::of_column(0), self.mean_bytes);
+        table.push("image".to_owned(), DataType::Binary, move |rows| -> ArrayRef {
+            let image = |row| {
+                let bytes = mean / 2 + random.below(row, mean + 1);
+                let noise = random.other(row);
+                let words = (0..bytes.div_ceil(8)).flat_map(move |word| noise.bits(word).to_le_bytes());
+                words.take(bytes as usize).collect::<Vec<u8>>()
+            };
+            Arc::new(BinaryArray::from_iter_values(rows.map(image)))
+        });
+        let random = Random::of_column(1);
+        table.push("label".to_owned(), DataType::Int32, move |rows| {
+            Arc::new(Int32Array::from_iter_values(rows.map(|row| random.below(row, CLASSES) as i32)))
+        });
+        table
+    }
+}

@@ -1,0 +1,124 @@
+//! Writes a generated table as Parquet files, once and whole.
+
+use std::{
+    fs::{self, File},
+    ops::Range,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use anyhow::Context;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use parquet::{
+    arrow::ArrowWriter,
+    basic::{Compression, ZstdLevel},
+    file::properties::WriterProperties,
+    schema::types::ColumnPath,
+};
+use std::sync::Arc;
+
+use super::Layout;
+
+/// The values of one column in a range of rows.
+type Values = Box<dyn Fn(Range<u64>) -> ArrayRef + Send + Sync>;
+
+/// A table that is a function of its row numbers.
+pub(super) struct Table {
+    layout: Layout,
+    fields: Vec<Field>,
+    columns: Vec<Values>,
+}
+
+impl Table {
+    pub(super) fn new(layout: Layout) -> Self {
+        Self { layout, fields: Vec::new(), columns: Vec::new() }
+    }
+
+    pub(super) fn push(
+        &mut self,
+        name: String,
+        data_type: DataType,
+        values: impl Fn(Range<u64>) -> ArrayRef + Send + Sync + 'static,
+    ) {
+        self.fields.push(Field::new(name, data_type, true));
+        self.columns.push(Box::new(values));
+    }
+
+    /// Columns so far.
+    pub(super) fn width(&self) -> usize {
+        self.fields.len()
+    }
+
+    fn batch(&self, schema: &SchemaRef, rows: Range<u64>) -> anyhow::Result<RecordBatch> {
+        let columns = self.columns.iter().map(|values| values(rows.clone())).collect();
+        Ok(RecordBatch::try_new(SchemaRef::clone(schema), columns)?)
+    }
+}
+
+/// The folder `place` with the files of `table`, written unless it is there. A generation that was cut
+/// short leaves nothing that is taken for whole.
+pub(super) fn at(place: &Path, table: &Table) -> anyhow::Result<PathBuf> {
+    if place.is_dir() {
+        return Ok(place.to_owned());
+    }
+    let parent = place.parent().context("the data need a folder to lie in")?;
+    let unfinished = tempfile::tempdir_in(parent)?;
+    eprintln!("generating {} rows in {}", table.layout.rows, place.display());
+    write_files(unfinished.path(), table)?;
+    match fs::rename(unfinished.path(), place) {
+        Ok(()) => drop(unfinished.keep()),
+        // Another run was faster.
+        Err(_) if place.is_dir() => {}
+        Err(error) => return Err(error).with_context(|| format!("can't make {}", place.display())),
+    }
+    Ok(place.to_owned())
+}
+
+fn write_files(folder: &Path, table: &Table) -> anyhow::Result<()> {
+    let files = table.layout.files.clamp(1, table.layout.rows.max(1));
+    let next = AtomicU64::new(0);
+    let work = || -> anyhow::Result<()> {
+        loop {
+            let file = next.fetch_add(1, Ordering::Relaxed);
+            if file >= files {
+                return Ok(());
+            }
+            let rows = table.layout.rows * file / files..table.layout.rows * (file + 1) / files;
+            write_file(&folder.join(format!("part-{file:04}.parquet")), table, rows)?;
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            worker.join().map_err(|_| anyhow::anyhow!("the generator panicked"))??;
+        }
+        Ok(())
+    })
+}
+
+fn write_file(path: &Path, table: &Table, rows: Range<u64>) -> anyhow::Result<()> {
+    let schema = Arc::new(Schema::new(table.fields.clone()));
+    let group_rows = table.layout.row_group_rows.max(1);
+    let mut properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_row_count(Some(group_rows as usize));
+    for field in &table.fields {
+        // A dictionary of values that hardly repeat is made only to be given up.
+        if matches!(field.data_type(), DataType::Float32 | DataType::Binary) {
+            properties =
+                properties.set_column_dictionary_enabled(ColumnPath::new(vec![field.name().clone()]), false);
+        }
+    }
+    let file = File::create(path).with_context(|| format!("can't write {}", path.display()))?;
+    let mut writer = ArrowWriter::try_new(file, SchemaRef::clone(&schema), Some(properties.build()))?;
+    let mut first = rows.start;
+    while first < rows.end {
+        let end = (first + group_rows).min(rows.end);
+        writer.write(&table.batch(&schema, first..end)?)?;
+        first = end;
+    }
+    writer.close()?;
+    Ok(())
+}

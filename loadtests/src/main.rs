@@ -1,0 +1,137 @@
+//! `forebay-load`: how fast Forebay feeds emulated accelerators, and what its users would pick instead.
+//!
+//! ```text
+//! scenario --> data (generated once) --> server --> receive --> accelerator --> report, plot
+//!                    \                                ^
+//!                     \-> peers (prepared, stock, python) taking turns
+//! ```
+//!
+//! - [`scenario`]: what is read, how it is asked for, by what kind of accelerator. [`data`] makes it.
+//! - [`train`]: ranks against one server. [`accelerator`] is MLPerf Storage's rule, [`share`] the search
+//!   for the largest share of an accelerator that is kept busy.
+//! - [`peers`]: contestants, each a server process and a consumer process that speaks [`ask`].
+//! - [`process`], [`usage`], [`server`]: child processes and what they used.
+//! - [`stats`], [`machine`], [`foreign`], [`plot`], [`logical`]: what figures are made of.
+
+#![forbid(unsafe_code)]
+
+mod accelerator;
+mod ask;
+mod consume;
+mod data;
+mod foreign;
+mod logical;
+mod machine;
+mod peers;
+mod place;
+mod plot;
+mod process;
+mod receive;
+mod scenario;
+mod server;
+mod share;
+mod stats;
+mod table;
+mod train;
+mod usage;
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use data::Prepared;
+use scenario::Scenario;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Load tests for Forebay.
+///
+/// Scenarios: tensor, dlrm, clicks, clicks-nulls, lists, lineitem, flights, images, or a file like those
+/// in loadtests/scenarios. Their data are generated once, under target/loadtests/data.
+///
+///   forebay-load train --scenario tensor --ranks 2 --runs 5
+///   forebay-load train --scenario dlrm --find-share --json dlrm.json
+///   forebay-load peers --scenario clicks --rounds 5 --plot clicks.svg
+#[derive(Debug, Parser)]
+#[command(name = "forebay-load", version, verbatim_doc_comment)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Stream a scenario to emulated accelerators: rates, utilization (AU), CPU time, memory.
+    Train(train::Train),
+    /// Let Forebay and what users would pick instead take turns on one scenario.
+    Peers(peers::Peers),
+    /// Make the data of a scenario and say where they are.
+    Data(MakeData),
+    /// A consumer for `peers`, driven over its standard streams.
+    #[command(hide = true)]
+    Consume(consume::Consume),
+    /// The server of prepared buffers for `peers`.
+    #[command(hide = true)]
+    ServePrepared(peers::prepared::ServePrepared),
+    /// The stock arrow-flight server for `peers`.
+    #[command(hide = true)]
+    ServeStock(peers::stock::ServeStock),
+}
+
+/// Which data.
+#[derive(Debug, Args)]
+struct Source {
+    /// A built-in scenario, or a file.
+    #[arg(long, value_name = "NAME|FILE")]
+    scenario: String,
+    /// Folder of the generated data; target/loadtests/data if it is not given.
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+impl Source {
+    fn prepared(&self) -> anyhow::Result<(Scenario, Prepared)> {
+        let scenario = Scenario::named(&self.scenario)?;
+        let folder = match &self.data {
+            Some(folder) => folder.clone(),
+            None => place::loadtests()?.join("data"),
+        };
+        let prepared = data::prepare(&scenario, &folder)?;
+        Ok((scenario, prepared))
+    }
+}
+
+#[derive(Debug, Args)]
+struct MakeData {
+    #[command(flatten)]
+    source: Source,
+}
+
+impl MakeData {
+    fn run(&self) -> anyhow::Result<()> {
+        let (scenario, data) = self.source.prepared()?;
+        let bytes = data.sizes.epoch_bytes(&scenario.request)?;
+        println!("{}: {}", scenario.name, scenario.about);
+        println!("{} rows, {bytes} bytes an epoch, in {}", data.sizes.rows, data.path.display());
+        Ok(())
+    }
+}
+
+fn main() -> std::process::ExitCode {
+    let done = match Cli::parse().command {
+        Command::Train(train) => train.run(),
+        Command::Peers(peers) => peers.run(),
+        Command::Data(data) => data.run(),
+        Command::Consume(consume) => consume.run(),
+        Command::ServePrepared(serve) => serve.run(),
+        Command::ServeStock(serve) => serve.run(),
+    };
+    match done {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("forebay-load: {error:#}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

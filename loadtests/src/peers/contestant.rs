@@ -1,0 +1,237 @@
+//! Who takes part, and how each is started and asked.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::Context;
+use forebay_proto::{Encoding, v1};
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use super::python::Python;
+use crate::{
+    Source,
+    ask::{Ask, Passed},
+    data::Prepared,
+    process::Process,
+    scenario::Scenario,
+    server::{self, Server, Transport},
+    usage::Usage,
+};
+
+/// A way to get batches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Contestant {
+    Prepared,
+    Forebay,
+    ForebayInOrder,
+    Stock,
+    PreparedPyarrow,
+    ForebayPyarrow,
+    ForebayPyarrowHash,
+    PyarrowServer,
+    PyarrowLoader,
+}
+
+impl Contestant {
+    pub(super) const ALL: [Self; 9] = [
+        Self::Prepared,
+        Self::Forebay,
+        Self::ForebayInOrder,
+        Self::Stock,
+        Self::PreparedPyarrow,
+        Self::ForebayPyarrow,
+        Self::ForebayPyarrowHash,
+        Self::PyarrowServer,
+        Self::PyarrowLoader,
+    ];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Prepared => "prepared",
+            Self::Forebay => "forebay",
+            Self::ForebayInOrder => "forebay-in-order",
+            Self::Stock => "stock",
+            Self::PreparedPyarrow => "prepared-pyarrow",
+            Self::ForebayPyarrow => "forebay-pyarrow",
+            Self::ForebayPyarrowHash => "forebay-pyarrow-hash",
+            Self::PyarrowServer => "pyarrow-server",
+            Self::PyarrowLoader => "pyarrow-loader",
+        }
+    }
+
+    pub(super) fn about(self) -> &'static str {
+        match self {
+            Self::Prepared => "prepared buffers, framed as Forebay's -> forebay-client",
+            Self::Forebay => "shuffled, warm -> forebay-client",
+            Self::ForebayInOrder => "shuffle none, warm -> forebay-client",
+            Self::Stock => "arrow-flight + tonic, table in RAM, take, shuffled -> arrow-flight client",
+            Self::PreparedPyarrow => "pyarrow server, one prepared batch -> pyarrow client",
+            Self::ForebayPyarrow => "shuffled, warm -> pyarrow client",
+            Self::ForebayPyarrowHash => "shuffled, warm, with content hashes -> pyarrow client",
+            Self::PyarrowServer => "pyarrow server, table in RAM, take, shuffled -> pyarrow client",
+            Self::PyarrowLoader => "2 worker processes, row groups, shuffle buffer, shared memory",
+        }
+    }
+
+    pub(super) fn needs_python(self) -> bool {
+        !matches!(self, Self::Prepared | Self::Forebay | Self::ForebayInOrder | Self::Stock)
+    }
+}
+
+/// What all contestants work on.
+pub(super) struct Contest<'a> {
+    source: &'a Source,
+    scenario: &'a Scenario,
+    data: &'a Prepared,
+    python: anyhow::Result<Python>,
+    program: PathBuf,
+    /// The order of names that a request with prefixes means.
+    request: serde_json::Value,
+}
+
+/// What both sides have used.
+pub(super) struct Used {
+    pub(super) server: Usage,
+    pub(super) client: Usage,
+}
+
+/// A contestant that runs.
+pub(super) struct Running<'a> {
+    scenario: &'a Scenario,
+    contestant: Contestant,
+    // Fields end in their order: consumers before servers.
+    consumer: Process,
+    server: Side,
+}
+
+/// The serving side.
+enum Side {
+    Forebay(Server),
+    Other(Process),
+    /// The consumer reads files itself.
+    None,
+}
+
+impl<'a> Contest<'a> {
+    pub(super) fn new(
+        source: &'a Source,
+        scenario: &'a Scenario,
+        data: &'a Prepared,
+        python: anyhow::Result<Python>,
+    ) -> anyhow::Result<Self> {
+        let files: Vec<String> =
+            crate::table::files(&data.path)?.iter().map(|file| file.display().to_string()).collect();
+        let names = |patterns: &[String]| crate::table::expand(patterns, data.sizes.names());
+        let tensors = scenario.request.tensors.iter().map(|tensor| {
+            Ok(json!({ "name": tensor.name, "columns": names(&tensor.columns)?, "dtype": tensor.dtype }))
+        });
+        let tensors = tensors.collect::<anyhow::Result<Vec<_>>>()?;
+        let plain: Vec<&str> = match (scenario.request.columns.as_slice(), tensors.is_empty()) {
+            ([], true) => data.sizes.names().collect(),
+            (columns, _) => columns.iter().map(String::as_str).collect(),
+        };
+        let request = json!({
+            "files": files, "columns": plain, "tensors": tensors, "batch_size": scenario.batch_size,
+        });
+        let program = std::env::current_exe().context("can't tell where this program lies")?;
+        Ok(Self { source, scenario, data, python, program, request })
+    }
+
+    /// Starts the server, if there is one, and its consumer; both are ready.
+    pub(super) fn start(&self, contestant: Contestant) -> anyhow::Result<Running<'a>> {
+        let mut server = match contestant {
+            Contestant::Prepared => Side::Other(self.own("serve-prepared")?),
+            Contestant::Stock => Side::Other(self.own("serve-stock")?),
+            Contestant::PreparedPyarrow => Side::Other(self.script("prepared.py")?),
+            Contestant::PyarrowServer => Side::Other(self.script("flight_server.py")?),
+            Contestant::PyarrowLoader => Side::None,
+            _ => Side::Forebay(Server::start(&self.scenario.name, &self.data.path, Transport::Tcp)?),
+        };
+        let url = match &mut server {
+            Side::Forebay(server) => {
+                Runtime::new()?.block_on(server::opened(server.url(), &self.scenario.train(0, 1)))?;
+                server.url().to_owned()
+            }
+            Side::Other(process) => {
+                let ready = process.ready()?;
+                ready["url"].as_str().context("the ready line has no url")?.to_owned()
+            }
+            Side::None => String::new(),
+        };
+        let mut consumer = match contestant {
+            Contestant::Prepared | Contestant::Forebay | Contestant::ForebayInOrder => {
+                self.consumer("forebay", &url)?
+            }
+            Contestant::Stock => self.consumer("stock", &url)?,
+            Contestant::PyarrowLoader => self.script("loader.py")?,
+            _ => {
+                let mut command = self.python()?.command("client.py");
+                command.arg(url.replace("http://", "grpc://"));
+                Process::spawn("client.py", command)?
+            }
+        };
+        consumer.ready()?;
+        Ok(Running { scenario: self.scenario, contestant, consumer, server })
+    }
+
+    fn python(&self) -> anyhow::Result<&Python> {
+        self.python.as_ref().map_err(|error| anyhow::anyhow!("python: {error:#}"))
+    }
+
+    /// A script that loads the data itself.
+    fn script(&self, name: &'static str) -> anyhow::Result<Process> {
+        let mut command = self.python()?.command(name);
+        command.arg(self.request.to_string());
+        Process::spawn(name, command)
+    }
+
+    fn own(&self, subcommand: &'static str) -> anyhow::Result<Process> {
+        let mut command = Command::new(&self.program);
+        command.args([subcommand, "--scenario", &self.source.scenario]);
+        if let Some(folder) = &self.source.data {
+            command.arg("--data").arg(Path::new(folder));
+        }
+        Process::spawn(subcommand, command)
+    }
+
+    fn consumer(&self, client: &'static str, url: &str) -> anyhow::Result<Process> {
+        let mut command = Command::new(&self.program);
+        command.args(["consume", "--client", client, "--url", url]);
+        Process::spawn("consume", command)
+    }
+}
+
+impl Running<'_> {
+    /// Has it stream `epochs` epochs from `epoch` on.
+    pub(super) fn ask(&mut self, epoch: u64, epochs: u64, compute_ms: Option<f64>) -> anyhow::Result<Passed> {
+        self.consumer.ask(&Ask { ticket: self.ticket(epoch, epochs), compute_ms })
+    }
+
+    fn ticket(&self, epoch: u64, epochs: u64) -> String {
+        let train = match self.contestant {
+            Contestant::Forebay | Contestant::ForebayPyarrow => self.scenario.train(epoch, epochs),
+            Contestant::ForebayPyarrowHash => {
+                v1::Train { hash: Some(true), ..self.scenario.train(epoch, epochs) }
+            }
+            Contestant::ForebayInOrder => {
+                let none = v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() };
+                v1::Train { shuffle: Some(none), ..self.scenario.train(epoch, epochs) }
+            }
+            _ => return json!({ "epoch": epoch, "epochs": epochs }).to_string(),
+        };
+        let command = Encoding::Json.encode(&v1::Command { train: Some(train) });
+        String::from_utf8_lossy(&command).into_owned()
+    }
+
+    pub(super) fn usage(&self) -> anyhow::Result<Used> {
+        let server = match &self.server {
+            Side::Forebay(server) => server.usage()?,
+            Side::Other(process) => process.usage()?,
+            Side::None => Usage::default(),
+        };
+        Ok(Used { server, client: self.consumer.usage()? })
+    }
+}

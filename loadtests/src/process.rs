@@ -1,0 +1,130 @@
+//! A child process that speaks lines of JSON; it ends when it is dropped.
+
+use std::{
+    io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
+    process::{Child, ChildStdin, Command, Stdio},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+use crate::{
+    ask::{Ask, Passed},
+    usage::Usage,
+};
+
+/// How long a process may take to load its data and be ready.
+const START_TIMEOUT: Duration = Duration::from_secs(300);
+/// ... and for one run.
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
+/// ... and to end by itself once its input has ended.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
+const LOG_TAIL_BYTES: usize = 2000;
+
+/// A child process. Dropping it ends its input, then kills it.
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: mpsc::Receiver<String>,
+    log: std::fs::File,
+}
+
+impl Process {
+    /// Starts `command`, which ends when its input does; its errors go to a file that is shown if it fails.
+    pub(crate) fn spawn(name: &str, command: Command) -> anyhow::Result<Self> {
+        Self::spawn_with(name, command, Stdio::piped())
+    }
+
+    /// Starts `command`, which reads no input and is killed in the end.
+    pub(crate) fn spawn_without_input(name: &str, command: Command) -> anyhow::Result<Self> {
+        Self::spawn_with(name, command, Stdio::null())
+    }
+
+    fn spawn_with(name: &str, mut command: Command, input: Stdio) -> anyhow::Result<Self> {
+        let log = tempfile::tempfile()?;
+        command.stdin(input).stdout(Stdio::piped()).stderr(log.try_clone()?);
+        let mut child =
+            command.spawn().with_context(|| format!("can't start {}", command.get_program().display()))?;
+        let output = child.stdout.take().context("the child has an output")?;
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { name: name.to_owned(), input: child.stdin.take(), child, lines, log })
+    }
+
+    /// Waits for the line that says it is ready.
+    pub(crate) fn ready(&mut self) -> anyhow::Result<Value> {
+        self.line(START_TIMEOUT)
+    }
+
+    /// Has it do one run.
+    pub(crate) fn ask(&mut self, ask: &Ask) -> anyhow::Result<Passed> {
+        let mut line = serde_json::to_vec(ask)?;
+        line.push(b'\n');
+        let input = self.input.as_mut().context("the child has an input")?;
+        if let Err(error) = input.write_all(&line).and_then(|()| input.flush()) {
+            bail!("{}: {error}\n{}", self.name, self.log_tail());
+        }
+        Ok(serde_json::from_value(self.line(RUN_TIMEOUT)?)?)
+    }
+
+    /// What it and its children have used so far.
+    pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
+        Usage::of_tree(self.child.id())
+    }
+
+    fn line(&mut self, timeout: Duration) -> anyhow::Result<Value> {
+        let line = match self.lines.recv_timeout(timeout) {
+            Ok(line) => line,
+            Err(mpsc::RecvTimeoutError::Timeout) => {
+                bail!("{} said nothing for {timeout:?}\n{}", self.name, self.log_tail())
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                let status = self.child.wait()?;
+                bail!("{} ended ({status})\n{}", self.name, self.log_tail())
+            }
+        };
+        let value: Value =
+            serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))?;
+        if let Some(error) = value.get("error").and_then(Value::as_str) {
+            bail!("{}: {error}", self.name);
+        }
+        Ok(value)
+    }
+
+    fn log_tail(&self) -> String {
+        let (mut file, mut log) = (&self.log, Vec::new());
+        // A log that can't be read is only a poorer message.
+        drop(file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut log)));
+        String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL_BYTES)..]).trim().to_owned()
+    }
+
+    fn ended_within(&mut self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let has_input = self.input.take().is_some();
+        if !has_input || !self.ended_within(EXIT_TIMEOUT) {
+            drop(self.child.kill());
+            drop(self.child.wait());
+        }
+    }
+}

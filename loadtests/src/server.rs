@@ -1,0 +1,83 @@
+//! `forebay serve` as a process of its own, with a cache that is empty at first and gone at last.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use forebay_client::{Client, Config, Error};
+use forebay_proto::v1;
+use tempfile::TempDir;
+
+use crate::{place, process::Process, usage::Usage};
+
+/// How long a dataset may take to be opened.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+const OPEN_PAUSE: Duration = Duration::from_millis(20);
+
+/// The way between server and client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Transport {
+    /// Loopback.
+    Tcp,
+    /// A Unix socket.
+    Unix,
+}
+
+/// A running server.
+pub(crate) struct Server {
+    url: String,
+    process: Process,
+    /// Removed after the process has ended.
+    _folder: TempDir,
+}
+
+impl Server {
+    /// Serves the data at `path` as `dataset`.
+    pub(crate) fn start(dataset: &str, path: &Path, transport: Transport) -> anyhow::Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let grpc = match transport {
+            Transport::Tcp => "127.0.0.1:0".to_owned(),
+            Transport::Unix => format!("unix:{}", folder.path().join("grpc.sock").display()),
+        };
+        let mut command = Command::new(place::forebay()?);
+        command
+            .args(["serve", "--grpc", &grpc, "--http", "127.0.0.1:0"])
+            .arg("--cache-dir")
+            .arg(folder.path().join("cache"))
+            .arg("--dataset")
+            .arg(format!("{dataset}={}", path.display()));
+        let mut process = Process::spawn_without_input("forebay", command)?;
+        let ready = process.ready()?;
+        let grpc = ready["grpc"].as_str().context("the ready line has no grpc")?;
+        let url = if grpc.starts_with("unix:") { grpc.to_owned() } else { format!("http://{grpc}") };
+        Ok(Self { url, process, _folder: folder })
+    }
+
+    /// Where it listens, for [`Client::connect`].
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What it has used so far.
+    pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
+        self.process.usage()
+    }
+}
+
+/// Waits until the server at `url` has opened the dataset of `train`; returns the rows that it will send.
+pub(crate) async fn opened(url: &str, train: &v1::Train) -> anyhow::Result<u64> {
+    let deadline = tokio::time::Instant::now() + OPEN_TIMEOUT;
+    let client = Client::connect(url, Config::default()).await?;
+    loop {
+        match client.info(train).await {
+            Ok(info) => return Ok(info.total_records.try_into()?),
+            Err(Error::Status(status)) if status.code() == tonic::Code::Unavailable => {
+                if tokio::time::Instant::now() > deadline {
+                    bail!("{}", status.message());
+                }
+                tokio::time::sleep(OPEN_PAUSE).await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A dataset in memory, in the layout in which a request is answered: what peers hold.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, ensure};
+use arrow_array::{
+    Array, ArrayRef, FixedSizeListArray, Float32Array, RecordBatch, cast::AsArray, types::Float32Type,
+};
+use arrow_cast::cast;
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use arrow_select::concat::concat_batches;
+use forebay_proto::v1;
+use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
+
+use crate::scenario::Request;
+
+/// Bytes of a tensor's element; peers know float32 alone.
+pub(crate) const FLOAT_BYTES: u64 = 4;
+const READ_ROWS: usize = 65_536;
+
+/// The Parquet files at `path`, in the order of their names.
+pub(crate) fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if path.is_file() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = std::fs::read_dir(path).with_context(|| format!("can't list {}", path.display()))?;
+    let mut files: Vec<PathBuf> =
+        entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "parquet"));
+    files.sort();
+    ensure!(!files.is_empty(), "{} holds no Parquet file", path.display());
+    Ok(files)
+}
+
+/// Reads the first `rows` rows of the data at `path`, as one batch of `request`'s layout.
+pub(crate) fn load(path: &Path, request: &Request, rows: usize) -> anyhow::Result<RecordBatch> {
+    let mut batches = Vec::new();
+    let mut wanted = rows;
+    for file in files(path)? {
+        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(&file)?)?;
+        let all: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
+        let needed = columns(request, &all)?;
+        let mask = ProjectionMask::columns(builder.parquet_schema(), needed.iter().map(String::as_str));
+        for batch in builder.with_projection(mask).with_batch_size(READ_ROWS.min(rows.max(1))).build()? {
+            if wanted == 0 {
+                break;
+            }
+            let batch = batch?;
+            let batch = batch.slice(0, batch.num_rows().min(wanted));
+            wanted -= batch.num_rows();
+            batches.push(delivered(&batch, request, &all)?);
+        }
+    }
+    let first = batches.first().context("the data have no rows")?;
+    Ok(concat_batches(&first.schema(), &batches)?)
+}
+
+/// Every column that `request` reads, tensors included.
+fn columns(request: &Request, all: &[String]) -> anyhow::Result<Vec<String>> {
+    if request.columns.is_empty() && request.tensors.is_empty() {
+        return Ok(all.to_vec());
+    }
+    let mut needed = request.columns.clone();
+    for tensor in &request.tensors {
+        needed.extend(expand(&tensor.columns, all.iter().map(String::as_str))?);
+    }
+    Ok(needed)
+}
+
+/// The names that `patterns` match: `*` at the end takes every name with that prefix.
+pub(crate) fn expand<'a>(
+    patterns: &[String],
+    names: impl Iterator<Item = &'a str>,
+) -> anyhow::Result<Vec<String>> {
+    let names: Vec<&str> = names.collect();
+    let mut found = Vec::new();
+    for pattern in patterns {
+        let before = found.len();
+        let matches = |name: &&&str| match pattern.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => *name == pattern,
+        };
+        found.extend(names.iter().filter(matches).map(|name| (*name).to_owned()));
+        ensure!(found.len() > before, "no column is named {pattern}");
+    }
+    Ok(found)
+}
+
+/// `batch` in the order and the tensors of `request`.
+fn delivered(batch: &RecordBatch, request: &Request, all: &[String]) -> anyhow::Result<RecordBatch> {
+    if request.columns.is_empty() && request.tensors.is_empty() {
+        return Ok(batch.clone());
+    }
+    let (mut fields, mut arrays) = (Vec::new(), Vec::new());
+    for name in &request.columns {
+        fields.push(batch.schema().field_with_name(name)?.clone());
+        arrays.push(column(batch, name)?);
+    }
+    for tensor in &request.tensors {
+        let names = expand(&tensor.columns, all.iter().map(String::as_str))?;
+        let array = matrix(batch, tensor, &names)?;
+        fields.push(Field::new(&tensor.name, array.data_type().clone(), false));
+        arrays.push(array);
+    }
+    let schema: SchemaRef = Arc::new(Schema::new(fields));
+    Ok(RecordBatch::try_new(schema, arrays)?)
+}
+
+fn column(batch: &RecordBatch, name: &str) -> anyhow::Result<ArrayRef> {
+    Ok(Arc::clone(batch.column_by_name(name).with_context(|| format!("the data have no column {name}"))?))
+}
+
+/// The columns row by row, as one list of fixed size.
+fn matrix(batch: &RecordBatch, tensor: &v1::Tensor, names: &[String]) -> anyhow::Result<ArrayRef> {
+    ensure!(tensor.dtype == "float32", "tensor {}: peers know dtype float32 alone", tensor.name);
+    let width = names.len();
+    let mut values = vec![0f32; batch.num_rows() * width];
+    for (at, name) in names.iter().enumerate() {
+        let array = cast(&column(batch, name)?, &DataType::Float32)?;
+        let array = array.as_primitive::<Float32Type>();
+        ensure!(array.null_count() == 0, "column {name} has nulls, which peers' tensors can't hold");
+        for (row, value) in array.values().iter().enumerate() {
+            values[row * width + at] = *value;
+        }
+    }
+    let item = Arc::new(Field::new("item", DataType::Float32, false));
+    let list = FixedSizeListArray::new(item, width as i32, Arc::new(Float32Array::from(values)), None);
+    Ok(Arc::new(list))
+}

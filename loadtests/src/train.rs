@@ -1,0 +1,248 @@
+//! `forebay-load train`: ranks against one server.
+
+mod report;
+
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use forebay_client::{Client, Config};
+use forebay_proto::v1;
+use serde::Serialize;
+use tokio::runtime::Runtime;
+
+use crate::{
+    Source,
+    ask::Passed,
+    data::Prepared,
+    foreign::{self, Clock},
+    logical,
+    receive::receive,
+    scenario::Scenario,
+    server::{self, Server, Transport},
+    share,
+    usage::Usage,
+};
+use report::Report;
+
+/// Flags of `forebay-load train`.
+#[derive(Debug, Args)]
+pub(crate) struct Train {
+    #[command(flatten)]
+    source: Source,
+    /// A running server that has the scenario's dataset under its name; started here if it is not given.
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// How a server that is started here is reached.
+    #[arg(long, value_enum, default_value = "tcp", conflicts_with = "server")]
+    transport: Transport,
+    /// Ranks that read at the same time, each on a connection of its own.
+    #[arg(long, default_value_t = 1)]
+    ranks: u64,
+    /// Epochs a run; the scenario's if it is not given.
+    #[arg(long)]
+    epochs: Option<u64>,
+    /// Measured runs, after an epoch that warms the server up.
+    #[arg(long, default_value_t = 3)]
+    runs: u64,
+    /// How much of an emulated accelerator each rank is; above 1 it is several. Without it batches are
+    /// dropped as they come.
+    #[arg(long)]
+    share: Option<f64>,
+    /// Find the largest share that is used for at least 70 % of its time.
+    #[arg(long, conflicts_with = "share")]
+    find_share: bool,
+    /// Ask for the hash of each batch's body.
+    #[arg(long)]
+    hash: bool,
+    /// How many seconds to wait, for each run, until others leave the machine alone, and to repeat what
+    /// they disturbed.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    patience: u64,
+    /// Write all figures to a file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a plot to a file.
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// All ranks of one run together.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Run {
+    rows: u64,
+    batches: u64,
+    /// Until the last rank was done.
+    seconds: f64,
+    /// The median rank's.
+    first_batch_seconds: f64,
+    /// Mean over the ranks.
+    au: Option<f64>,
+    /// Of the server; absent if it was not started here.
+    server_cpu_seconds: Option<f64>,
+    client_cpu_seconds: f64,
+    /// The share of the machine that other processes had; a server that was not started here is one.
+    others: f64,
+}
+
+impl Train {
+    /// Runs and reports.
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        ensure!(self.ranks > 0 && self.runs > 0, "--ranks and --runs: expected at least 1");
+        ensure!(self.share.is_none_or(|share| share > 0.0), "--share: expected more than 0");
+        let (scenario, data) = self.source.prepared()?;
+        let mut trainer = Trainer::new(&self, &scenario, &data)?;
+        trainer.warm_up()?;
+        let compute = self.share.map(|share| scenario.compute(share));
+        let mut runs = Vec::new();
+        for _ in 0..self.runs {
+            let patience = Duration::from_secs(self.patience);
+            runs.push(foreign::undisturbed(patience, |run: &Run| run.others, || trainer.one_run(compute))?);
+        }
+        let found = if self.find_share { Some(trainer.find_share(&runs)?) } else { None };
+        let report = Report::new(&self, &scenario, trainer.epoch_bytes, runs, found, trainer.peak_memory()?);
+        print!("{report}");
+        if let Some(file) = &self.json {
+            std::fs::write(file, serde_json::to_vec_pretty(&report)?)
+                .with_context(|| format!("can't write {}", file.display()))?;
+        }
+        if let Some(file) = &self.plot {
+            std::fs::write(file, report.plot()).with_context(|| format!("can't write {}", file.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// The ranks, connected.
+struct Trainer<'a> {
+    asked: &'a Train,
+    scenario: &'a Scenario,
+    runtime: Runtime,
+    server: Option<Server>,
+    clients: Vec<Client>,
+    epochs: u64,
+    /// The next epoch that nobody has read.
+    epoch: u64,
+    epoch_rows: u64,
+    epoch_bytes: u64,
+}
+
+impl<'a> Trainer<'a> {
+    fn new(asked: &'a Train, scenario: &'a Scenario, data: &Prepared) -> anyhow::Result<Self> {
+        let runtime = Runtime::new()?;
+        let server = match asked.server {
+            Some(_) => None,
+            None => Some(Server::start(&scenario.name, &data.path, asked.transport)?),
+        };
+        let url = match (&asked.server, &server) {
+            (Some(url), _) => url.clone(),
+            (None, server) => server.as_ref().context("one was started")?.url().to_owned(),
+        };
+        let clients = runtime.block_on(async {
+            let rows = server::opened(&url, &scenario.train(0, 1)).await?;
+            ensure!(rows == data.sizes.rows, "the server has {rows} rows, the data {}", data.sizes.rows);
+            let mut clients = Vec::new();
+            for _ in 0..asked.ranks {
+                clients.push(Client::connect(&url, Config::default()).await?);
+            }
+            anyhow::Ok(clients)
+        })?;
+        Ok(Self {
+            asked,
+            scenario,
+            runtime,
+            server,
+            clients,
+            epochs: asked.epochs.unwrap_or(scenario.epochs).max(1),
+            epoch: 0,
+            epoch_rows: data.sizes.rows,
+            epoch_bytes: data.sizes.epoch_bytes(&scenario.request)?,
+        })
+    }
+
+    fn warm_up(&mut self) -> anyhow::Result<()> {
+        let epochs = std::mem::replace(&mut self.epochs, 1);
+        self.one_run(None)?;
+        self.epochs = epochs;
+        Ok(())
+    }
+
+    /// Streams the next epochs to all ranks.
+    fn one_run(&mut self, compute: Option<Duration>) -> anyhow::Result<Run> {
+        let train = v1::Train {
+            world_size: Some(self.asked.ranks),
+            hash: Some(self.asked.hash),
+            ..self.scenario.train(self.epoch, self.epochs)
+        };
+        let usage = || self.server.as_ref().map(Server::usage).transpose();
+        let (server_before, client_before) = (usage()?, Usage::own()?);
+        let clock = Clock::now()?;
+        let started = Instant::now();
+        let runtime = self.runtime.handle();
+        let ranks = std::thread::scope(|scope| {
+            let ranks: Vec<_> = (0..)
+                .zip(&self.clients)
+                .map(|(rank, client)| {
+                    let train = v1::Train { rank: Some(rank), ..train.clone() };
+                    scope.spawn(move || runtime.block_on(one_rank(client, &train, compute)))
+                })
+                .collect();
+            let passed = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
+            passed.collect::<anyhow::Result<Vec<Passed>>>()
+        })?;
+        let seconds = started.elapsed().as_secs_f64();
+        let (server_after, client_after) = (usage()?, Usage::own()?);
+        let server_cpu_seconds =
+            server_after.zip(server_before).map(|(after, before)| after.cpu_seconds - before.cpu_seconds);
+        let client_cpu_seconds = client_after.cpu_seconds - client_before.cpu_seconds;
+        let others = clock.others_since(server_cpu_seconds.unwrap_or(0.0) + client_cpu_seconds)?;
+        let rows: u64 = ranks.iter().map(|rank| rank.rows).sum();
+        let expected = self.epoch_rows * self.epochs;
+        ensure!(rows == expected, "{rows} rows were received, expected {expected}");
+        logical::check_bytes(ranks.iter().map(|rank| rank.bytes).sum(), self.epoch_bytes * self.epochs)?;
+        self.epoch += self.epochs;
+        let mut firsts: Vec<f64> = ranks.iter().map(|rank| rank.first_batch_seconds).collect();
+        firsts.sort_by(f64::total_cmp);
+        let used: Option<Vec<f64>> = ranks.iter().map(|rank| rank.au).collect();
+        Ok(Run {
+            rows,
+            batches: ranks.iter().map(|rank| rank.batches).sum(),
+            seconds,
+            first_batch_seconds: firsts[firsts.len() / 2],
+            au: used.map(|used| used.iter().sum::<f64>() / used.len() as f64),
+            server_cpu_seconds,
+            client_cpu_seconds,
+            others,
+        })
+    }
+
+    /// Searches from the speed of `runs` on, which had no accelerator.
+    fn find_share(&mut self, runs: &[Run]) -> anyhow::Result<share::Found> {
+        let delivery = |run: &Run| run.seconds * self.asked.ranks as f64 / run.batches as f64;
+        let fastest = runs.iter().map(delivery).fold(f64::INFINITY, f64::min);
+        let guess = share::guess(self.scenario.compute_ms / 1e3, fastest);
+        let scenario = self.scenario;
+        share::search(guess, |share| {
+            let mut one = || {
+                let run = self.one_run(Some(scenario.compute(share)))?;
+                run.au.context("the utilization of a rank needs two batches: fewer ranks, or more epochs")
+            };
+            share::repeated(&mut one)
+        })
+    }
+
+    /// The most memory of the server, if it was started here, and of this process.
+    fn peak_memory(&self) -> anyhow::Result<(Option<u64>, u64)> {
+        let server = self.server.as_ref().map(Server::usage).transpose()?;
+        Ok((server.map(|usage| usage.peak_rss_bytes), Usage::own()?.peak_rss_bytes))
+    }
+}
+
+async fn one_rank(client: &Client, train: &v1::Train, compute: Option<Duration>) -> anyhow::Result<Passed> {
+    let asked = Instant::now();
+    let mut batches = client.train(train).await?;
+    receive(&mut batches, asked, compute).await
+}

@@ -1,0 +1,90 @@
+//! CPU time and memory of a process and its children, from `/proc`.
+
+use std::{collections::HashMap, fs, path::Path};
+
+use anyhow::Context;
+
+/// Linux counts CPU time for user space in hundredths of a second, whatever its own tick is.
+const TICKS_A_SECOND: f64 = 100.0;
+
+/// What a tree of processes has used.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Usage {
+    /// User and system time.
+    pub(crate) cpu_seconds: f64,
+    /// The most memory that was resident, summed over the processes: what they share counts for each.
+    pub(crate) peak_rss_bytes: u64,
+}
+
+impl Usage {
+    /// Of the process `pid` and all its descendants that live.
+    pub(crate) fn of_tree(pid: u32) -> anyhow::Result<Self> {
+        let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+        for entry in fs::read_dir("/proc")? {
+            let Some(child) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            if let Some(stat) = Stat::of(child) {
+                children.entry(stat.parent).or_default().push(child);
+            }
+        }
+        let mut usage = Self::of(pid).with_context(|| format!("process {pid} is gone"))?;
+        let mut open = children.remove(&pid).unwrap_or_default();
+        while let Some(next) = open.pop() {
+            let used = Self::of(next).unwrap_or_default();
+            usage.cpu_seconds += used.cpu_seconds;
+            usage.peak_rss_bytes += used.peak_rss_bytes;
+            open.extend(children.remove(&next).unwrap_or_default());
+        }
+        Ok(usage)
+    }
+
+    /// Of this process.
+    pub(crate) fn own() -> anyhow::Result<Self> {
+        Self::of(std::process::id()).context("/proc does not know this process")
+    }
+
+    fn of(pid: u32) -> Option<Self> {
+        let stat = Stat::of(pid)?;
+        let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib: u64 = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
+        Some(Self { cpu_seconds: stat.ticks as f64 / TICKS_A_SECOND, peak_rss_bytes: kib << 10 })
+    }
+}
+
+struct Stat {
+    parent: u32,
+    /// User and system time.
+    ticks: u64,
+}
+
+impl Stat {
+    fn of(pid: u32) -> Option<Self> {
+        Self::parse(&fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?)
+    }
+
+    /// See proc_pid_stat(5): the name is in parentheses and may hold anything.
+    fn parse(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
+        Some(Self { parent: fields.get(1)?.parse().ok()?, ticks: ticks(11)? + ticks(12)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_name_may_hold_anything() {
+        let line = "42 (a) b (c) S 7 42 42 0 -1 4194304 1 2 3 4 500 25 9 9 20 0 1 0 100";
+        let stat = Stat::parse(line).expect("well formed");
+        assert_eq!((stat.parent, stat.ticks), (7, 525));
+    }
+
+    #[test]
+    fn this_process_has_used_memory() {
+        assert!(Usage::own().expect("own").peak_rss_bytes > 1 << 20);
+    }
+}
