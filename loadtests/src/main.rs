@@ -17,6 +17,7 @@
 
 mod accelerator;
 mod ask;
+mod cold;
 mod consume;
 mod data;
 mod foreign;
@@ -27,9 +28,11 @@ mod place;
 mod plot;
 mod process;
 mod receive;
+mod remote;
 mod scenario;
 mod server;
 mod share;
+mod soak;
 mod stats;
 mod table;
 mod train;
@@ -53,6 +56,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   forebay-load train --scenario tensor --ranks 2 --runs 5
 ///   forebay-load train --scenario dlrm --find-share --json dlrm.json
 ///   forebay-load peers --scenario clicks --rounds 5 --plot clicks.svg
+///   forebay-load cold --scenario clicks
+///   forebay-load remote --scenario clicks --latency 20ms --s3-server s3s-fs
+///   forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 5 --cache-memory 1GiB
 #[derive(Debug, Parser)]
 #[command(name = "forebay-load", version, verbatim_doc_comment)]
 struct Cli {
@@ -66,11 +72,21 @@ enum Command {
     Train(train::Train),
     /// Let Forebay and what users would pick instead take turns on one scenario.
     Peers(peers::Peers),
+    /// A first epoch beside what it can't do without: decoding alone, and a warm epoch.
+    Cold(cold::Cold),
+    /// Epochs from an S3-speaking server, near and behind a delay, beside local files.
+    Remote(remote::Remote),
+    /// Many jobs of different views in little memory, some of them stalled: who progresses, and how much
+    /// memory it takes.
+    Soak(soak::Soak),
     /// Make the data of a scenario and say where they are.
     Data(MakeData),
     /// A consumer for `peers`, driven over its standard streams.
     #[command(hide = true)]
     Consume(consume::Consume),
+    /// parquet-rs alone for `cold`.
+    #[command(hide = true)]
+    Decode(cold::Decode),
     /// The server of prepared buffers for `peers`.
     #[command(hide = true)]
     ServePrepared(peers::prepared::ServePrepared),
@@ -122,6 +138,10 @@ fn main() -> std::process::ExitCode {
     let done = match Cli::parse().command {
         Command::Train(train) => train.run(),
         Command::Peers(peers) => peers.run(),
+        Command::Cold(cold) => cold.run(),
+        Command::Remote(remote) => remote.run(),
+        Command::Soak(soak) => soak.run(),
+        Command::Decode(decode) => decode.run(),
         Command::Data(data) => data.run(),
         Command::Consume(consume) => consume.run(),
         Command::ServePrepared(serve) => serve.run(),

@@ -9,15 +9,17 @@ use serde::{Deserialize, Serialize};
 use crate::data::Data;
 
 /// The scenarios that come with the program.
-const BUILT_IN: [(&str, &str); 8] = [
+const BUILT_IN: [(&str, &str); 10] = [
     ("tensor", include_str!("../scenarios/tensor.toml")),
     ("dlrm", include_str!("../scenarios/dlrm.toml")),
     ("clicks", include_str!("../scenarios/clicks.toml")),
+    ("clicks-files", include_str!("../scenarios/clicks-files.toml")),
     ("clicks-nulls", include_str!("../scenarios/clicks-nulls.toml")),
     ("lists", include_str!("../scenarios/lists.toml")),
     ("lineitem", include_str!("../scenarios/lineitem.toml")),
     ("flights", include_str!("../scenarios/flights.toml")),
     ("images", include_str!("../scenarios/images.toml")),
+    ("soak", include_str!("../scenarios/soak.toml")),
 ];
 
 /// A scenario file.

@@ -34,6 +34,17 @@ pub(crate) struct Server {
 impl Server {
     /// Serves the data at `path` as `dataset`.
     pub(crate) fn start(dataset: &str, path: &Path, transport: Transport) -> anyhow::Result<Self> {
+        Self::start_with(dataset, &path.display().to_string(), transport, &[], &[])
+    }
+
+    /// Serves the data at `url` as `dataset`, with more flags and variables.
+    pub(crate) fn start_with(
+        dataset: &str,
+        url: &str,
+        transport: Transport,
+        flags: &[&str],
+        variables: &[(&str, String)],
+    ) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let grpc = match transport {
             Transport::Tcp => "127.0.0.1:0".to_owned(),
@@ -45,7 +56,9 @@ impl Server {
             .arg("--cache-dir")
             .arg(folder.path().join("cache"))
             .arg("--dataset")
-            .arg(format!("{dataset}={}", path.display()));
+            .arg(format!("{dataset}={url}"))
+            .args(flags)
+            .envs(variables.iter().map(|(name, value)| (name, value)));
         let mut process = Process::spawn_without_input("forebay", command)?;
         let ready = process.ready()?;
         let grpc = ready["grpc"].as_str().context("the ready line has no grpc")?;

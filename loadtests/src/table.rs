@@ -60,7 +60,7 @@ pub(crate) fn load(path: &Path, request: &Request, rows: usize) -> anyhow::Resul
 }
 
 /// Every column that `request` reads, tensors included.
-fn columns(request: &Request, all: &[String]) -> anyhow::Result<Vec<String>> {
+pub(crate) fn columns(request: &Request, all: &[String]) -> anyhow::Result<Vec<String>> {
     if request.columns.is_empty() && request.tensors.is_empty() {
         return Ok(all.to_vec());
     }

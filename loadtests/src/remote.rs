@@ -1,0 +1,223 @@
+//! `forebay-load remote`: epochs from an S3-speaking server, with and without a delay on the way to it.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener as StdListener},
+    path::PathBuf,
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use forebay_client::{Client, Config};
+use serde::Serialize;
+use serde_json::json;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    runtime::Runtime,
+    sync::mpsc,
+};
+
+use crate::{
+    Source,
+    data::Prepared,
+    machine::Machine,
+    process::Process,
+    receive::receive,
+    scenario::Scenario,
+    server::{self, Server, Transport},
+    stats::Spread,
+};
+
+/// Flags of `forebay-load remote`.
+#[derive(Debug, Args)]
+pub(crate) struct Remote {
+    #[command(flatten)]
+    source: Source,
+    /// Turns of each place.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Delay of a round trip to the store, such as 20ms.
+    #[arg(long, default_value = "20ms", value_parser = humantime::parse_duration)]
+    latency: Duration,
+    /// The S3-speaking server: s3s-fs, from `cargo install s3s-fs --version 0.14.1 --locked --features binary`.
+    #[arg(long, default_value = "s3s-fs", value_name = "FILE")]
+    s3_server: PathBuf,
+    /// Write all figures to a file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Where the files are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Place {
+    Local,
+    Store,
+    DelayedStore,
+}
+
+/// Seconds of one turn.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Turn {
+    place: Place,
+    /// Until the dataset was open: listed, and its footers read.
+    open: f64,
+    cold: f64,
+    warm: f64,
+}
+
+const KEY: &str = "forebay-load";
+
+impl Remote {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let (scenario, data) = self.source.prepared()?;
+        let root = data.path.parent().context("the data lie in a folder")?;
+        let bucket = data.path.file_name().and_then(|name| name.to_str()).context("the data have a name")?;
+        let runtime = Runtime::new()?;
+        let port = free_port()?;
+        let mut command = Command::new(&self.s3_server);
+        command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
+        command.args(["--access-key", KEY, "--secret-key", KEY]).arg(root);
+        let _store = Process::spawn_without_input("the S3 server", command)?;
+        let near = SocketAddr::from(([127, 0, 0, 1], port));
+        let far = runtime.block_on(delayed(near, self.latency / 2))?;
+        let mut turns = Vec::new();
+        for round in 1..=self.rounds {
+            for place in [Place::Local, Place::Store, Place::DelayedStore] {
+                eprintln!("round {round} of {}: {place:?}", self.rounds);
+                let server = match place {
+                    Place::Local => Server::start(&scenario.name, &data.path, Transport::Tcp)?,
+                    Place::Store => start(&scenario, bucket, near)?,
+                    Place::DelayedStore => start(&scenario, bucket, far)?,
+                };
+                turns.push(runtime.block_on(turn(place, &scenario, &data, &server))?);
+            }
+        }
+        let machine = Machine::this();
+        println!(
+            "{}: {}\n{machine}\n{} rows; delay {:?}; medians of {} turns\n",
+            scenario.name, scenario.about, data.sizes.rows, self.latency, self.rounds
+        );
+        report(&turns, data.sizes.rows as f64);
+        if let Some(file) = &self.json {
+            let all =
+                json!({ "scenario": scenario, "machine": machine, "latency": self.latency, "turns": turns });
+            std::fs::write(file, serde_json::to_vec_pretty(&all)?)
+                .with_context(|| file.display().to_string())?;
+        }
+        Ok(())
+    }
+}
+
+fn report(turns: &[Turn], rows: f64) {
+    let median = |place: Place, of: fn(&Turn) -> f64| {
+        let turns = turns.iter().filter(|turn| turn.place == place);
+        Spread::of(turns.map(of)).map_or(f64::NAN, |spread| spread.median)
+    };
+    println!("{:<16} {:>10} {:>16} {:>16}", "where", "open, s", "cold, M rows/s", "warm, M rows/s");
+    for (name, place) in
+        [("local files", Place::Local), ("store", Place::Store), ("delayed store", Place::DelayedStore)]
+    {
+        let rate = |of| rows / median(place, of) / 1e6;
+        let open = median(place, |turn| turn.open);
+        println!("{name:<16} {open:>10.3} {:>16.2} {:>16.2}", rate(|turn| turn.cold), rate(|turn| turn.warm));
+    }
+    let ratio = |of: fn(&Turn) -> f64, of_place, to_place| median(to_place, of) / median(of_place, of);
+    println!(
+        "\ncold, delayed store / store        {:.2}",
+        ratio(|turn| turn.cold, Place::DelayedStore, Place::Store)
+    );
+    println!(
+        "warm, delayed store / local files  {:.2}",
+        ratio(|turn| turn.warm, Place::DelayedStore, Place::Local)
+    );
+}
+
+fn start(scenario: &Scenario, bucket: &str, store: SocketAddr) -> anyhow::Result<Server> {
+    let variables = [
+        ("AWS_ENDPOINT", format!("http://{store}")),
+        ("AWS_ALLOW_HTTP", "true".to_owned()),
+        ("AWS_REGION", "us-east-1".to_owned()),
+        ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", KEY.to_owned()),
+    ];
+    Server::start_with(&scenario.name, &format!("s3://{bucket}"), Transport::Tcp, &[], &variables)
+}
+
+async fn turn(place: Place, scenario: &Scenario, data: &Prepared, server: &Server) -> anyhow::Result<Turn> {
+    let started = Instant::now();
+    let rows = server::opened(server.url(), &scenario.train(0, 1)).await?;
+    ensure!(rows == data.sizes.rows, "the server has {rows} rows of {}", data.sizes.rows);
+    let open = started.elapsed().as_secs_f64();
+    let client = Client::connect(server.url(), Config::default()).await?;
+    let mut seconds = [0.0; 2];
+    for (epoch, seconds) in seconds.iter_mut().enumerate() {
+        let asked = Instant::now();
+        let mut batches = client.train(&scenario.train(epoch as u64, 1)).await?;
+        let passed = receive(&mut batches, asked, None).await?;
+        ensure!(passed.rows == rows, "{} rows came of {rows}", passed.rows);
+        *seconds = passed.seconds;
+    }
+    Ok(Turn { place, open, cold: seconds[0], warm: seconds[1] })
+}
+
+fn free_port() -> anyhow::Result<u16> {
+    Ok(StdListener::bind("127.0.0.1:0")?.local_addr()?.port())
+}
+
+/// Listens for connections to `target` on which every byte is `delay` late, each way.
+async fn delayed(target: SocketAddr, delay: Duration) -> anyhow::Result<SocketAddr> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while TcpStream::connect(target).await.is_err() {
+        if Instant::now() > deadline {
+            bail!("nobody listens at {target}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    tokio::spawn(async move {
+        while let Ok((near, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let far = TcpStream::connect(target).await?;
+                near.set_nodelay(true)?;
+                far.set_nodelay(true)?;
+                let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+                tokio::try_join!(pump(near_in, far_out, delay), pump(far_in, near_out, delay)).map(drop)
+            });
+        }
+    });
+    Ok(address)
+}
+
+/// Passes bytes on, each so long after it came. Bytes on the way are bounded by the queue.
+async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) -> io::Result<()> {
+    const ON_THE_WAY: usize = 4096;
+    const PIECE_BYTES: usize = 64 << 10;
+    let (sender, mut queue) = mpsc::channel::<(tokio::time::Instant, Arc<[u8]>)>(ON_THE_WAY);
+    let read = async move {
+        let mut piece = vec![0; PIECE_BYTES];
+        loop {
+            let length = from.read(&mut piece).await?;
+            let due = tokio::time::Instant::now() + delay;
+            if length == 0 || sender.send((due, piece[..length].into())).await.is_err() {
+                return Ok(());
+            }
+        }
+    };
+    let write = async move {
+        while let Some((due, piece)) = queue.recv().await {
+            tokio::time::sleep_until(due).await;
+            to.write_all(&piece).await?;
+        }
+        to.shutdown().await
+    };
+    tokio::try_join!(read, write).map(drop)
+}

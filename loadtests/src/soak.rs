@@ -1,0 +1,143 @@
+//! `forebay-load soak`: many jobs of different views at the same time in little memory, some of them stalled.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, ensure};
+use clap::Args;
+use forebay_client::{Client, Config};
+use forebay_proto::v1;
+use serde_json::json;
+use tokio::{runtime::Runtime, task::JoinSet, time::Instant};
+
+use crate::{
+    Source,
+    machine::Machine,
+    server::{self, Server, Transport},
+};
+
+/// Flags of `forebay-load soak`.
+#[derive(Debug, Args)]
+pub(crate) struct Soak {
+    #[command(flatten)]
+    source: Source,
+    /// Jobs, each of a view of its own: job i of n leaves out every n-th column from the i-th on.
+    #[arg(long, default_value_t = 8)]
+    jobs: usize,
+    /// So many of them take one batch and then nothing more.
+    #[arg(long, default_value_t = 1)]
+    stalled: usize,
+    /// How long it lasts.
+    #[arg(long, default_value_t = 5.0)]
+    minutes: f64,
+    /// The server's memory for frames.
+    #[arg(long, default_value = "1GiB")]
+    cache_memory: String,
+    /// The server's disk for columns.
+    #[arg(long, default_value = "4GiB")]
+    cache_disk: String,
+    /// Rows of a shuffle window.
+    #[arg(long, default_value_t = 131_072)]
+    window_rows: u64,
+    /// Write all figures to a file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// How often the jobs are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
+impl Soak {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        ensure!(self.stalled < self.jobs, "--stalled {}: expected fewer than the jobs", self.stalled);
+        let (scenario, data) = self.source.prepared()?;
+        let flags = ["--cache-memory", &self.cache_memory, "--cache-disk", &self.cache_disk];
+        let path = data.path.display().to_string();
+        let server = Server::start_with(&scenario.name, &path, Transport::Tcp, &flags, &[])?;
+        let names: Vec<&str> = data.sizes.names().collect();
+        let trains: Vec<v1::Train> = (0..self.jobs)
+            .map(|job| v1::Train {
+                columns: Vec::new(),
+                tensors: vec![v1::Tensor {
+                    name: "x".into(),
+                    columns: (0..names.len())
+                        .filter(|column| column % self.jobs != job)
+                        .map(|column| names[column].to_owned())
+                        .collect(),
+                    ..v1::Tensor::default()
+                }],
+                seed: job as u64,
+                shuffle: Some(v1::Shuffle { window_rows: Some(self.window_rows), ..v1::Shuffle::default() }),
+                job: format!("soak-{job}"),
+                ..scenario.train(0, 1_000_000)
+            })
+            .collect();
+        let runtime = Runtime::new()?;
+        let (rows, longest_pause) = runtime.block_on(self.stream(&server, &trains))?;
+        let peak = server.usage()?.peak_rss_bytes as f64 / f64::from(1 << 30);
+        let machine = Machine::this();
+        println!("{}: {}\n{machine}", scenario.name, scenario.about);
+        println!(
+            "{} jobs of different views, {} of them stalled, {} minutes, --cache-memory {}, --cache-disk {}\n",
+            self.jobs, self.stalled, self.minutes, self.cache_memory, self.cache_disk
+        );
+        println!("{:<8} {:>12} {:>18}", "job", "rows", "longest pause, s");
+        for (job, (rows, pause)) in rows.iter().zip(&longest_pause).enumerate() {
+            let note = if job < self.stalled { "  stalled" } else { "" };
+            println!("{job:<8} {rows:>12} {pause:>18.1}{note}");
+        }
+        println!("\npeak RSS of the server: {peak:.2} GiB");
+        if let Some(file) = &self.json {
+            let all = json!({ "machine": machine, "rows": rows, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak });
+            std::fs::write(file, serde_json::to_vec_pretty(&all)?)
+                .with_context(|| file.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Rows that each job got, and its longest pause in seconds.
+    async fn stream(&self, server: &Server, trains: &[v1::Train]) -> anyhow::Result<(Vec<u64>, Vec<f64>)> {
+        server::opened(server.url(), &trains[0]).await?;
+        let rows: Vec<Arc<AtomicU64>> = trains.iter().map(|_| Arc::default()).collect();
+        let mut jobs = JoinSet::new();
+        for (index, (train, rows)) in trains.iter().zip(&rows).enumerate() {
+            let client = Client::connect(server.url(), Config::default()).await?;
+            let (train, rows, stalls) = (train.clone(), Arc::clone(rows), index < self.stalled);
+            jobs.spawn(async move {
+                let mut batches = client.train(&train).await?;
+                while let Some(batch) = batches.next().await {
+                    rows.fetch_add(batch?.rows(), Ordering::Relaxed);
+                    if stalls {
+                        std::future::pending::<()>().await;
+                    }
+                }
+                anyhow::Ok(())
+            });
+        }
+        let end = Instant::now() + Duration::from_secs_f64(self.minutes * 60.0);
+        let mut last = vec![(0, Instant::now()); trains.len()];
+        let mut pauses = vec![0.0f64; trains.len()];
+        while Instant::now() < end {
+            tokio::select! {
+                ended = jobs.join_next() => {
+                    ended.context("there are jobs")???;
+                }
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            for ((last, pause), rows) in last.iter_mut().zip(&mut pauses).zip(&rows) {
+                let now = rows.load(Ordering::Relaxed);
+                *pause = pause.max(last.1.elapsed().as_secs_f64());
+                if now != last.0 {
+                    *last = (now, Instant::now());
+                }
+            }
+        }
+        Ok((rows.iter().map(|rows| rows.load(Ordering::Relaxed)).collect(), pauses))
+    }
+}
