@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from accelerator import Batch, consume
 from lines import answer_all
-from table import matrix, needed
+from table import matrix, needed, plain
 
 WORKERS = 2
 BUFFER_ROWS = 262_144
@@ -166,7 +166,7 @@ def one_epoch(worker: int, request: dict, loader: Loader, epoch: int) -> None:
     pending: list[pa.Table] = []
     for file, group in groups[worker::WORKERS]:
         opened = files.get(file) or files.setdefault(file, pq.ParquetFile(file))
-        pending.append(opened.read_row_group(group, columns=needed(request), use_threads=False))
+        pending.append(plain(opened.read_row_group(group, columns=needed(request), use_threads=False)))
         if sum(table.num_rows for table in pending) >= BUFFER_ROWS:
             pending = flush(pending, worker, request, loader, rng, is_last=False)
     flush(pending, worker, request, loader, rng, is_last=True)

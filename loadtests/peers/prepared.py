@@ -11,7 +11,7 @@ import pyarrow.flight as flight
 import pyarrow.parquet as pq
 
 from lines import serve
-from table import deliver, needed
+from table import deliver, needed, plain
 
 CANDIDATES = 16
 
@@ -45,7 +45,7 @@ def average_rows(request: dict, rows: int) -> pa.Table:
             break
     whole = [batch for batch in batches if len(batch) == rows] or batches
     mean = sum(batch.nbytes for batch in whole) / len(whole)
-    return pa.Table.from_batches([min(whole, key=lambda batch: abs(batch.nbytes - mean))])
+    return plain(pa.Table.from_batches([min(whole, key=lambda batch: abs(batch.nbytes - mean))]))
 
 
 if __name__ == "__main__":

@@ -25,9 +25,20 @@ def matrix(table: pa.Table | pa.RecordBatch, tensor: dict) -> np.ndarray:
     return out
 
 
+def plain(table: pa.Table) -> pa.Table:
+    """Views as strings: `take` knows no views."""
+    schema = table.schema
+    for at, field in enumerate(schema):
+        if pa.types.is_string_view(field.type):
+            schema = schema.set(at, field.with_type(pa.string()))
+        elif pa.types.is_binary_view(field.type):
+            schema = schema.set(at, field.with_type(pa.binary()))
+    return table if schema is table.schema else table.cast(schema)
+
+
 def load(request: dict) -> pa.RecordBatch:
     """The whole dataset."""
-    parts = [pq.read_table(file, columns=needed(request)) for file in request["files"]]
+    parts = [plain(pq.read_table(file, columns=needed(request))) for file in request["files"]]
     return deliver(pa.concat_tables(parts), request)
 
 

@@ -26,7 +26,7 @@ use crate::{
     share,
     stats::Spread,
 };
-use contestant::{Contest, Contestant};
+use contestant::{Contest, Contestant, Running};
 use python::Python;
 use report::Report;
 
@@ -122,10 +122,10 @@ impl Peers {
         };
         let contest = Contest::new(&self.source, &scenario, &data, python)?;
         let mut standings: Vec<Standing> = contestants.iter().copied().map(Standing::new).collect();
+        let patience = Duration::from_secs(self.patience);
         for round in 1..=self.rounds {
             for (contestant, standing) in contestants.iter().zip(&mut standings) {
                 eprintln!("round {round} of {}: {}", self.rounds, contestant.name());
-                let patience = Duration::from_secs(self.patience);
                 let one = || turn(&contest, *contestant, &scenario, &data);
                 match foreign::undisturbed(patience, |turn: &Turn| turn.others, one) {
                     Ok(turn) => standing.turns.push(turn),
@@ -136,7 +136,7 @@ impl Peers {
         if self.find_share {
             for (contestant, standing) in contestants.iter().zip(&mut standings) {
                 eprintln!("share: {}", contestant.name());
-                match find_share(&contest, *contestant, &scenario, standing) {
+                match find_share(&contest, *contestant, &scenario, standing, patience) {
                     Ok(found) => standing.share = Some(found),
                     Err(error) => standing.failures.push(format!("share: {error:#}")),
                 }
@@ -179,23 +179,35 @@ fn turn(
 ) -> anyhow::Result<Turn> {
     let mut running = contest.start(contestant)?;
     running.ask(0, 1, None)?;
-    let before = running.usage()?;
-    let clock = Clock::now()?;
-    let passed = running.ask(1, scenario.epochs, None)?;
-    let after = running.usage()?;
-    let server_cpu_seconds = after.server.cpu_seconds - before.server.cpu_seconds;
-    let client_cpu_seconds = after.client.cpu_seconds - before.client.cpu_seconds;
-    let others = clock.others_since(server_cpu_seconds + client_cpu_seconds)?;
+    let turn = measured(&mut running, &mut 1, scenario.epochs, None)?;
+    let passed = &turn.passed;
     let expected = data.sizes.rows * scenario.epochs;
     anyhow::ensure!(passed.rows == expected, "{} rows were received, expected {expected}", passed.rows);
     logical::check_bytes(passed.bytes, data.sizes.epoch_bytes(&scenario.request)? * scenario.epochs)?;
+    Ok(turn)
+}
+
+/// Streams `epochs` epochs from `epoch` on, which moves with them, and what that took.
+fn measured(
+    running: &mut Running<'_>,
+    epoch: &mut u64,
+    epochs: u64,
+    compute_ms: Option<f64>,
+) -> anyhow::Result<Turn> {
+    let before = running.usage()?;
+    let clock = Clock::now()?;
+    let passed = running.ask(*epoch, epochs, compute_ms)?;
+    *epoch += epochs;
+    let after = running.usage()?;
+    let server_cpu_seconds = after.server.cpu_seconds - before.server.cpu_seconds;
+    let client_cpu_seconds = after.client.cpu_seconds - before.client.cpu_seconds;
     Ok(Turn {
         passed,
         server_cpu_seconds,
         client_cpu_seconds,
         server_peak_rss_bytes: after.server.peak_rss_bytes,
         client_peak_rss_bytes: after.client.peak_rss_bytes,
-        others,
+        others: clock.others_since(server_cpu_seconds + client_cpu_seconds)?,
     })
 }
 
@@ -205,6 +217,7 @@ fn find_share(
     contestant: Contestant,
     scenario: &Scenario,
     standing: &Standing,
+    patience: Duration,
 ) -> anyhow::Result<share::Found> {
     let seconds_a_batch = standing.spread(|turn| turn.passed.seconds / turn.passed.batches as f64);
     let seconds_a_batch = seconds_a_batch.context("it has no run to start from")?.median;
@@ -213,9 +226,10 @@ fn find_share(
     let mut epoch = 1;
     share::search(share::guess(scenario.compute_ms / 1e3, seconds_a_batch), |share| {
         share::repeated(&mut || {
-            let passed = running.ask(epoch, scenario.epochs, Some(scenario.compute_ms / share))?;
-            epoch += scenario.epochs;
-            passed.au.context("the consumer reported no utilization")
+            let compute_ms = scenario.compute_ms / share;
+            let one = || measured(&mut running, &mut epoch, scenario.epochs, Some(compute_ms));
+            let turn = foreign::undisturbed(patience, |turn: &Turn| turn.others, one)?;
+            turn.passed.au.context("the consumer reported no utilization")
         })
     })
 }

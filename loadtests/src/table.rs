@@ -92,13 +92,13 @@ pub(crate) fn expand<'a>(
 
 /// `batch` in the order and the tensors of `request`.
 fn delivered(batch: &RecordBatch, request: &Request, all: &[String]) -> anyhow::Result<RecordBatch> {
-    if request.columns.is_empty() && request.tensors.is_empty() {
-        return Ok(batch.clone());
-    }
+    let is_all = request.columns.is_empty() && request.tensors.is_empty();
+    let plain_columns = if is_all { all } else { &request.columns };
     let (mut fields, mut arrays) = (Vec::new(), Vec::new());
-    for name in &request.columns {
-        fields.push(batch.schema().field_with_name(name)?.clone());
-        arrays.push(column(batch, name)?);
+    for name in plain_columns {
+        let array = plain(column(batch, name)?)?;
+        fields.push(Field::new(name, array.data_type().clone(), true));
+        arrays.push(array);
     }
     for tensor in &request.tensors {
         let names = expand(&tensor.columns, all.iter().map(String::as_str))?;
@@ -112,6 +112,15 @@ fn delivered(batch: &RecordBatch, request: &Request, all: &[String]) -> anyhow::
 
 fn column(batch: &RecordBatch, name: &str) -> anyhow::Result<ArrayRef> {
     Ok(Arc::clone(batch.column_by_name(name).with_context(|| format!("the data have no column {name}"))?))
+}
+
+/// Views as the strings that Forebay sends.
+fn plain(array: ArrayRef) -> anyhow::Result<ArrayRef> {
+    match array.data_type() {
+        DataType::Utf8View => Ok(cast(&array, &DataType::Utf8)?),
+        DataType::BinaryView => Ok(cast(&array, &DataType::Binary)?),
+        _ => Ok(array),
+    }
 }
 
 /// The columns row by row, as one list of fixed size.

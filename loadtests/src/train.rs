@@ -225,9 +225,14 @@ impl<'a> Trainer<'a> {
         let fastest = runs.iter().map(delivery).fold(f64::INFINITY, f64::min);
         let guess = share::guess(self.scenario.compute_ms / 1e3, fastest);
         let scenario = self.scenario;
+        let patience = Duration::from_secs(self.asked.patience);
         share::search(guess, |share| {
             let mut one = || {
-                let run = self.one_run(Some(scenario.compute(share)))?;
+                let run = foreign::undisturbed(
+                    patience,
+                    |run: &Run| run.others,
+                    || self.one_run(Some(scenario.compute(share))),
+                )?;
                 run.au.context("the utilization of a rank needs two batches: fewer ranks, or more epochs")
             };
             share::repeated(&mut one)

@@ -32,7 +32,7 @@ pub(super) struct Report {
 struct Line {
     rows_per_second: Option<Spread>,
     megabytes_per_second: Option<Spread>,
-    /// Of [`OURS`], median by median.
+    /// Of [`OURS`], median by median; absent unless both had a calm turn.
     ratio: Option<f64>,
     first_batch_seconds: Option<Spread>,
     server_cpu_seconds_per_million_rows: Option<Spread>,
@@ -53,7 +53,7 @@ impl Report {
         let epoch_bytes = data.sizes.epoch_bytes(&scenario.request)?;
         let bytes_a_row = epoch_bytes as f64 / data.sizes.rows.max(1) as f64;
         let rate = |turn: &Turn| turn.passed.rows as f64 / turn.passed.seconds;
-        let ours = standings.iter().find(|standing| standing.name == OURS);
+        let ours = standings.iter().find(|standing| standing.name == OURS && standing.calm() > 0);
         let ours = ours.and_then(|standing| standing.spread(rate)).map(|spread| spread.median);
         let line = |standing: Standing| {
             let millions = |turn: &Turn| turn.passed.rows as f64 / 1e6;
@@ -61,7 +61,10 @@ impl Report {
             Line {
                 rows_per_second,
                 megabytes_per_second: standing.spread(|turn| rate(turn) * bytes_a_row / 1e6),
-                ratio: rows_per_second.zip(ours).map(|(spread, ours)| spread.median / ours),
+                ratio: rows_per_second
+                    .filter(|_| standing.calm() > 0)
+                    .zip(ours)
+                    .map(|(spread, ours)| spread.median / ours),
                 first_batch_seconds: standing.spread(|turn| turn.passed.first_batch_seconds),
                 server_cpu_seconds_per_million_rows: standing
                     .spread(|turn| turn.server_cpu_seconds / millions(turn)),
@@ -138,7 +141,7 @@ impl Display for Report {
             "Calm: turns in which others had at most {:.0} % of the machine; only they count",
             TROUBLING * 100.0
         )?;
-        writeln!(f, "if there is one.\n")?;
+        writeln!(f, "if there is one, and without one there is no ratio.\n")?;
         for line in &self.lines {
             writeln!(f, "{:<21} {}", line.standing.name, line.standing.about)?;
         }

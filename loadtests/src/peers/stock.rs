@@ -259,8 +259,11 @@ impl receive::Source for Batches {
     async fn next(&mut self) -> anyhow::Result<Option<Arrived>> {
         let Some(batch) = self.received.recv().await else { return Ok(None) };
         let batch = batch?;
-        let bytes = batch.columns().iter().map(|column| logical::array_bytes(column)).sum::<usize>();
-        Ok(Some(Arrived { rows: batch.num_rows() as u64, bytes: bytes as u64 }))
+        let mut bytes = 0;
+        for column in batch.columns() {
+            bytes += logical::array_bytes(column)? as u64;
+        }
+        Ok(Some(Arrived { rows: batch.num_rows() as u64, bytes }))
     }
 }
 
