@@ -158,7 +158,8 @@ fn report(turns: &[Turn], cores: f64) {
     let median =
         |of: fn(&Turn) -> f64| Spread::of(turns.iter().map(of)).map_or(f64::NAN, |spread| spread.median);
     println!("{:<28} {:>9} {:>9} {:>16}", "what", "wall, s", "CPU, s", "first batch, s");
-    let costs: [(&str, fn(&Turn) -> Cost); 4] = [
+    type Of = fn(&Turn) -> Cost;
+    let costs: [(&str, Of); 4] = [
         ("parquet-rs alone", |turn| turn.alone),
         ("parquet-rs alone, a window", |turn| turn.alone_window),
         ("cold epoch", |turn| turn.cold),

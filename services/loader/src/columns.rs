@@ -24,7 +24,7 @@ pub(crate) struct Columns {
     config: Config,
     pool: Pool,
     /// Columns that are being decoded or written, by block and name.
-    flights: Arc<DashMap<ColumnKey, watch::Receiver<Option<Chunks>>>>,
+    flights: Arc<DashMap<ColumnKey, Flight>>,
 }
 
 /// A block and one of its columns, each by a complete hash.
@@ -32,6 +32,9 @@ type ColumnKey = (u128, u128);
 
 /// The values of one column of a block, a few thousand rows at a time.
 type Chunks = Arc<Vec<ArrayRef>>;
+
+/// Where somebody's decoded column will be.
+type Flight = watch::Receiver<Option<Chunks>>;
 
 /// The columns of a block, as far as they were found.
 struct Wanted {
@@ -188,7 +191,7 @@ impl Columns {
     }
 
     /// Claims what nobody is decoding; of the rest, the flights to wait for.
-    fn claim(&self, wanted: &Wanted) -> (Claim, Vec<(usize, watch::Receiver<Option<Chunks>>)>) {
+    fn claim(&self, wanted: &Wanted) -> (Claim, Vec<(usize, Flight)>) {
         let mut claim = Claim { flights: Arc::clone(&self.flights), keys: Vec::new(), senders: Vec::new() };
         let mut waiting = Vec::new();
         for index in wanted.missing() {
@@ -270,6 +273,7 @@ impl Columns {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
 fn internal(error: arrow_schema::ArrowError) -> Error {
     Error::Internal(error.to_string())
 }
@@ -287,7 +291,7 @@ impl Wanted {
 
 /// Columns that this one decodes. Dropping it lets others do so; those who wait find out.
 struct Claim {
-    flights: Arc<DashMap<ColumnKey, watch::Receiver<Option<Chunks>>>>,
+    flights: Arc<DashMap<ColumnKey, Flight>>,
     keys: Vec<(usize, ColumnKey)>,
     senders: Vec<watch::Sender<Option<Chunks>>>,
 }

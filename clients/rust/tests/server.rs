@@ -1,0 +1,106 @@
+//! The client against a real server, beside the stock client.
+
+use std::path::Path;
+
+use arrow_array::RecordBatch;
+use arrow_flight::{FlightClient, Ticket};
+use forebay::{Server, Settings, demo::lineitem};
+use forebay_client::{Batches, Client, Config, Error};
+use forebay_proto::{
+    Encoding,
+    v1::{Command, Train},
+};
+use futures::TryStreamExt;
+use tempfile::TempDir;
+use tonic::{Code, transport::Endpoint};
+
+async fn server(folder: &Path, grpc: &str) -> Server {
+    let data = lineitem::at(&folder.join("data"), 0.01).unwrap();
+    let mut settings = Settings { cache_dir: folder.join("cache"), ..Settings::default() };
+    settings.grpc = grpc.parse().unwrap();
+    settings.http.set_port(0);
+    settings.grace_period = std::time::Duration::ZERO;
+    settings.cache_disk = Some("0B".parse().unwrap());
+    settings.add_datasets(&[format!("lineitem={}", data.display())]).unwrap();
+    Server::start(settings).await.unwrap()
+}
+
+fn train(epochs: u64) -> Train {
+    Train { dataset: "lineitem".into(), batch_size: 1000, epochs: Some(epochs), ..Train::default() }
+}
+
+async fn all(mut batches: Batches) -> Result<Vec<RecordBatch>, Error> {
+    let mut all = Vec::new();
+    while let Some(batch) = batches.next().await {
+        let batch = batch?;
+        assert_eq!(batch.metadata.rows, batch.rows());
+        assert_eq!(batch.metadata.hash, Some(xxhash_rust::xxh3::xxh3_64(batch.body())));
+        assert_eq!(batch.body().as_ptr() as usize % 64, 0);
+        all.push(batch.record_batch()?);
+    }
+    Ok(all)
+}
+
+#[tokio::test]
+async fn it_gets_what_the_stock_client_gets_over_tcp_and_over_a_unix_socket() {
+    for socket in [false, true] {
+        let folder = TempDir::new().unwrap();
+        let path = format!("unix:{}", folder.path().join("socket").display());
+        let server = server(folder.path(), if socket { &path } else { "127.0.0.1:0" }).await;
+        let url = server.grpc().url();
+        let client = Client::connect(&url, Config::default()).await.unwrap();
+        let info = client.info(&train(2)).await.unwrap();
+        let found = all(client.train(&train(2)).await.unwrap()).await.unwrap();
+        let rows: usize = found.iter().map(RecordBatch::num_rows).sum();
+        assert_eq!((rows as i64, &*found[0].schema()), (info.total_records, &*info.schema));
+        assert_eq!(all(client.get(info.tickets[0].clone()).await.unwrap()).await.unwrap(), found);
+
+        let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
+        let ticket = Encoding::Protobuf.encode(&Command { train: Some(train(2)) });
+        let stock = FlightClient::new(channel).do_get(Ticket::new(ticket)).await.unwrap();
+        assert_eq!(stock.try_collect::<Vec<_>>().await.unwrap(), found);
+    }
+}
+
+#[tokio::test]
+async fn errors_keep_their_status_and_their_words() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "127.0.0.1:0").await;
+    let client = Client::connect(&server.grpc().url(), Config::default()).await.unwrap();
+    let unknown = Train { dataset: "lineitm".into(), ..train(1) };
+    for error in [client.train(&unknown).await.err().unwrap(), client.info(&unknown).await.err().unwrap()] {
+        let Error::Status(status) = &error else { panic!("{error:?}") };
+        assert_eq!(status.code(), Code::NotFound);
+        assert!(error.to_string().contains("did you mean 'lineitem'"), "{error}");
+    }
+    let nobody = Client::connect("http://127.0.0.1:1", Config::default()).await.err().unwrap();
+    assert!(matches!(&nobody, Error::Connect { url, .. } if url == "http://127.0.0.1:1"), "{nobody:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_goes_away_is_an_error_and_never_an_end() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "127.0.0.1:0").await;
+    let client = Client::connect(&server.grpc().url(), Config::default()).await.unwrap();
+    let mut batches = client.train(&train(100_000)).await.unwrap();
+    batches.next().await.unwrap().unwrap();
+    server.drain().await;
+    let error = loop {
+        match batches.next().await.expect("100,000 epochs are not over") {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, Error::Status(status) if status.code() == Code::Unavailable), "{error:?}");
+    assert!(batches.next().await.is_none(), "after an error the stream is over");
+}
+
+#[tokio::test]
+async fn a_batch_over_the_clients_limit_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "127.0.0.1:0").await;
+    let config = Config { max_batch_bytes: 1000, ..Config::default() };
+    let client = Client::connect(&server.grpc().url(), config).await.unwrap();
+    let error = all(client.train(&train(1)).await.unwrap()).await.unwrap_err();
+    assert!(error.to_string().contains("the limit is 1000"), "{error}");
+}
