@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use forebay_plan::EpochOrder;
-use tokio::time::timeout;
+use tokio::{sync::oneshot, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
@@ -24,6 +24,8 @@ pub(crate) struct WindowsAhead {
     orders: VecDeque<(u64, Arc<EpochOrder>)>,
     held: Option<(WindowId, Arc<HeldWindow>)>,
     ahead: VecDeque<Ahead>,
+    /// Whether there was memory for the last of them; those behind it wait for that.
+    last_has_memory: Option<oneshot::Receiver<()>>,
     windows: Arc<Windows>,
     progress: Arc<Progress>,
     pool: Pool,
@@ -48,7 +50,19 @@ impl WindowsAhead {
         config: Config,
     ) -> Self {
         let (orders, ahead) = (VecDeque::new(), VecDeque::new());
-        Self { job, rank, lane, orders, held: None, ahead, windows, progress, pool, config }
+        Self {
+            job,
+            rank,
+            lane,
+            orders,
+            held: None,
+            ahead,
+            last_has_memory: None,
+            windows,
+            progress,
+            pool,
+            config,
+        }
     }
 
     /// The loaded window `id`, for batch `index` of the lane. It replaces the one that was held.
@@ -63,7 +77,7 @@ impl WindowsAhead {
             Some(held) => held,
             None => {
                 // Nothing may be held while waiting for memory.
-                self.ahead.clear();
+                self.let_go();
                 let order = self.order(id.epoch).await?;
                 let window = order.window(id.window);
                 self.progress.loading(id.epoch, window.positions.end);
@@ -81,6 +95,7 @@ impl WindowsAhead {
     pub(crate) fn let_go(&mut self) {
         self.held = None;
         self.ahead.clear();
+        self.last_has_memory = None;
     }
 
     /// The order of `epoch`.
@@ -107,7 +122,7 @@ impl WindowsAhead {
             let made = match timeout(self.config.stall_timeout, &mut ahead.task).await {
                 Ok(made) => made,
                 Err(_) => {
-                    self.ahead.clear();
+                    self.let_go();
                     ahead.task.await
                 }
             };
@@ -132,8 +147,17 @@ impl WindowsAhead {
             let blocks = window.blocks.to_vec();
             let bytes = self.job.bytes_of(&blocks);
             let (windows, job) = (Arc::clone(&self.windows), Arc::clone(&self.job));
-            let task =
-                tokio::spawn(async move { windows.acquire(&job, next, &blocks, Room::OnlyIfFree).await });
+            let (reserved, has_memory) = oneshot::channel();
+            let before = self.last_has_memory.replace(has_memory);
+            let task = tokio::spawn(async move {
+                // What is needed later must not take the memory of what is needed sooner.
+                if let Some(before) = before
+                    && before.await.is_err()
+                {
+                    return Ok(None);
+                }
+                windows.acquire(&job, next, &blocks, Room::OnlyIfFree(Some(reserved))).await
+            });
             self.ahead.push_back(Ahead { id: next, bytes, task: AbortOnDropHandle::new(task) });
             last = next;
         }

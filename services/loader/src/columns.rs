@@ -133,6 +133,11 @@ impl Columns {
     ) -> Result<(), Error> {
         loop {
             let (claim, mut waiting) = self.claim(wanted);
+            if self.came_to_disk(wanted.block, &claim) {
+                drop(claim);
+                self.read(wanted).await;
+                continue;
+            }
             if !claim.keys.is_empty() {
                 self.decode(job, block, wanted, claim, keep.then(|| Arc::clone(permit))).await?;
             }
@@ -188,6 +193,12 @@ impl Columns {
         for (index, chunks) in decoded.await.unwrap_or_default() {
             wanted.fields[index].found = Some(Arc::new(chunks));
         }
+    }
+
+    /// Whether somebody has finished what was claimed since it was looked for.
+    fn came_to_disk(&self, block: u128, claim: &Claim) -> bool {
+        let names: Vec<u128> = claim.keys.iter().map(|(_, (_, name))| *name).collect();
+        self.disk.as_ref().is_some_and(|disk| disk.sections(block, &names).contains(&true))
     }
 
     /// Claims what nobody is decoding; of the rest, the flights to wait for.

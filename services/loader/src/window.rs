@@ -7,7 +7,7 @@ use dashmap::DashMap;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
 use forebay_plan::Location;
 use futures::{StreamExt, TryStreamExt, stream};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{
     Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef, columns::Columns, forecast::Future,
@@ -68,10 +68,21 @@ pub(crate) struct Window {
 }
 
 /// Whether to wait for memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     Wait,
-    OnlyIfFree,
+    /// Says so once there is memory; drops the sender when there is none.
+    OnlyIfFree(Option<oneshot::Sender<()>>),
+}
+
+impl Room {
+    fn found(&mut self) {
+        if let Self::OnlyIfFree(reserved) = self
+            && let Some(reserved) = reserved.take()
+        {
+            // Nobody need be waiting for that.
+            let _ = reserved.send(());
+        }
+    }
 }
 
 impl Windows {
@@ -135,9 +146,13 @@ impl Windows {
         room: Room,
     ) -> Result<Option<Arc<HeldWindow>>, Error> {
         let held = self.hold(WindowKey { order: job.windows_key(), view: job.view().key(), id });
-        let loaded = held.window.get_or_try_init(|| self.reserve_and_load(job, blocks, room)).await;
+        let mut room = room;
+        let loaded = held.window.get_or_try_init(|| self.reserve_and_load(job, blocks, &mut room)).await;
         match loaded {
-            Ok(_) => Ok(Some(held)),
+            Ok(_) => {
+                room.found();
+                Ok(Some(held))
+            }
             Err(None) => Ok(None),
             Err(Some(error)) => Err(error),
         }
@@ -154,15 +169,21 @@ impl Windows {
     }
 
     /// `Err(None)` when there is no free memory and the caller won't wait.
-    async fn reserve_and_load(&self, job: &Job, blocks: &[u32], room: Room) -> Result<Window, Option<Error>> {
+    async fn reserve_and_load(
+        &self,
+        job: &Job,
+        blocks: &[u32],
+        room: &mut Room,
+    ) -> Result<Window, Option<Error>> {
         let bytes = self.bytes_of(job, blocks);
         let reservation = match room {
-            Room::OnlyIfFree => self.frames.budget().try_reserve(bytes).ok_or(None)?,
+            Room::OnlyIfFree(_) => self.frames.budget().try_reserve(bytes).ok_or(None)?,
             Room::Wait => {
                 let reserved = self.frames.budget().reserve(bytes).await;
                 reserved.map_err(|error| Some(too_large(error.bytes, error.capacity_bytes)))?
             }
         };
+        room.found();
         self.load(job, blocks, reservation).await.map_err(Some)
     }
 

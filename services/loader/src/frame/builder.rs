@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch, make_array};
 use arrow_buffer::NullBuffer;
+use arrow_data::transform::MutableArrayData;
 use arrow_select::concat::concat;
 use forebay_cache::Slabs;
 
@@ -83,8 +84,7 @@ impl FrameBuilder {
             return Err(Error::Internal(format!("{}: fewer rows than the block has", self.place)));
         }
         for chunks in &self.nested {
-            let chunks: Vec<&dyn Array> = chunks.iter().map(AsRef::as_ref).collect();
-            self.frame.nested.push(concat(&chunks).map_err(|error| Error::Internal(error.to_string()))?);
+            self.frame.nested.push(joined(chunks)?);
         }
         self.frame.heap.shrink_to_fit();
         Ok(self.frame)
@@ -166,6 +166,20 @@ fn mark_valid(rows: &mut [u8], view: &View, bit: usize, nulls: Option<&NullBuffe
         let valid = nulls.is_none_or(|nulls| nulls.is_valid(row));
         bytes[view.validity + bit / 8] |= u8::from(valid) << (bit % 8);
     }
+}
+
+/// The chunks as one array that holds on to nothing else: a chunk from disk lies in memory that was read for
+/// several columns.
+fn joined(chunks: &[ArrayRef]) -> Result<ArrayRef, Error> {
+    let internal = |error: arrow_schema::ArrowError| Error::Internal(error.to_string());
+    let [only] = chunks else {
+        let chunks: Vec<&dyn Array> = chunks.iter().map(AsRef::as_ref).collect();
+        return concat(&chunks).map_err(internal);
+    };
+    let data = only.to_data();
+    let mut copy = MutableArrayData::new(vec![&data], false, data.len());
+    copy.try_extend(0, 0, data.len()).map_err(internal)?;
+    Ok(make_array(copy.freeze()))
 }
 
 fn value_error(place: &str, chunk: &RecordBatch, input: usize, reason: String) -> Error {

@@ -1,6 +1,6 @@
 //! The metrics by name, and the recorder that keeps them.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
@@ -11,8 +11,9 @@ const SECONDS: [f64; 13] = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3
 
 /// The process's recorder. It is installed once; later servers of the process share it.
 pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
-    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
-    if let Some(recorder) = RECORDER.get() {
+    static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
+    let mut installed = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(recorder) = &*installed {
         return Ok(recorder.clone());
     }
     let recorder = PrometheusBuilder::new()
@@ -21,7 +22,7 @@ pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
         .context("can't install the metrics recorder")?;
     describe();
     gauge!("forebay_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-    Ok(RECORDER.get_or_init(|| recorder).clone())
+    Ok(installed.insert(recorder).clone())
 }
 
 fn describe() {
