@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -143,9 +144,11 @@ class Pool:
         *,
         cache_dir: Path | None = None,
         env: Mapping[str, str] | None = None,
+        wrapper: str | None = None,
         **flags: object,
     ) -> Server:
-        """`flags` are spelled with underscores: `cpu_threads=1` is `--cpu-threads 1`."""
+        """`flags` are spelled with underscores: `cpu_threads=1` is `--cpu-threads 1`. `wrapper` is a Python program
+        that prepares the process and then becomes the server."""
         number = len(self.servers)
         cache_dir = cache_dir or self.folder / f"cache-{number}"
         ready_file, log_path = self.folder / f"ready-{number}.json", self.folder / f"server-{number}.log"
@@ -154,11 +157,10 @@ class Pool:
             "serve",
             "--cache-dir",
             str(cache_dir),
-            "--grpc",
-            "127.0.0.1:0",
-            "--http",
-            "127.0.0.1:0",
         ]
+        flags = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", **flags}
+        if wrapper:
+            command = [sys.executable, "-c", wrapper, *command]
         for name, url in datasets.items():
             command += ["--dataset", f"{name}={url}"]
         for name, value in flags.items():
