@@ -4,7 +4,7 @@ CARGO ?= cargo
 PYTHON ?= python3
 ACCEPTANCE := services/server/tests/acceptance
 
-.PHONY: help demo test test-rust test-acceptance lint bench clean
+.PHONY: help demo test test-rust test-acceptance lint load bench clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -27,6 +27,12 @@ lint: ## formatting, clippy, documentation, dependencies
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
 	.ci/deny
+
+load: ## Forebay beside what people use today, and cold epochs
+	$(CARGO) build --release --workspace
+	target/release/forebay-load peers --scenario tensor
+	target/release/forebay-load peers --scenario clicks
+	target/release/forebay-load cold --scenario clicks
 
 bench: ## the benchmarks of docs/benchmarks.md
 	$(CARGO) bench --workspace
