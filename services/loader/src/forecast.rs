@@ -6,11 +6,12 @@ use std::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use forebay_cache::Forecast;
 use forebay_plan::EpochOrder;
+use tokio::time::Instant;
 
 use crate::{Job, window::FrameKey};
 
@@ -110,11 +111,11 @@ impl Future {
             courses.push(Arc::new(course));
             Arc::clone(courses.last().expect("just pushed"))
         });
-        drop(courses);
+        // Under the lock of the courses: one without streams is forgotten.
         let mut streams = course.streams.write().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|other| other.is_running() || (other.rank, other.lane) != (rank, lane));
         streams.push(Arc::clone(&stream));
-        drop(streams);
+        drop((streams, courses));
         Progress { future: self.clone(), course, stream }
     }
 
@@ -148,9 +149,11 @@ impl Future {
     fn forget_old(&self, courses: &mut Vec<Arc<Course>>) {
         let (now, linger) = (self.now(), LINGER.as_nanos() as u64);
         courses.retain(|course| {
-            course.streams().iter().any(|stream| {
+            let mut streams = course.streams.write().unwrap_or_else(PoisonError::into_inner);
+            streams.retain(|stream| {
                 stream.is_running() || now.saturating_sub(stream.made_at.load(Ordering::Relaxed)) < linger
-            })
+            });
+            !streams.is_empty()
         });
         let ended = |course: &Arc<Course>| !course.streams().iter().any(|stream| stream.is_running());
         while courses.iter().filter(|course| ended(course)).count() > MAX_LINGERING {
