@@ -247,8 +247,14 @@ impl Disk {
         written.await.unwrap_or(Outcome::Failing)
     }
 
+    /// Bytes of the files that are pinned.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.shared.index().pinned_bytes()
+    }
+
     /// Keeps the files of `entry` from being evicted, those that are to come too, until it is
-    /// [unpinned](Self::unpin) as often. Pins are kept in memory only.
+    /// [unpinned](Self::unpin) as often. They take the place of whatever isn't pinned. Pins are kept in memory
+    /// only.
     pub fn pin(&self, entry: u128) {
         self.shared.index().pin(entry);
     }

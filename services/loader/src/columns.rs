@@ -3,18 +3,22 @@
 //! A column of a block is decoded once for all who ask meanwhile, whatever their views. It is kept on disk when
 //! it will be asked for again and memory alone won't do.
 
+mod align;
 mod section;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, SchemaRef};
 use dashmap::{DashMap, Entry};
-use forebay_cache::Disk;
+use forebay_cache::{Disk, Outcome};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{Config, DiskWrites, Error, Job, Pool, Priority, forecast::Future};
+
+/// How long a pin waits when too much waits to be written already.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Finds or makes decoded columns.
 pub(crate) struct Columns {
@@ -23,7 +27,7 @@ pub(crate) struct Columns {
     memory_bytes: u64,
     config: Config,
     pool: Pool,
-    /// Columns that are being decoded or written, by block and name.
+    /// Columns that are being read, decoded or written, by block and name.
     flights: Arc<DashMap<ColumnKey, Flight>>,
 }
 
@@ -32,9 +36,6 @@ type ColumnKey = (u128, u128);
 
 /// The values of one column of a block, a few thousand rows at a time.
 type Chunks = Arc<Vec<ArrayRef>>;
-
-/// Where somebody's decoded column will be.
-type Flight = watch::Receiver<Option<Chunks>>;
 
 /// The columns of a block, as far as they were found.
 struct Wanted {
@@ -97,49 +98,21 @@ impl Columns {
         permit: Arc<OwnedSemaphorePermit>,
     ) -> Result<Vec<RecordBatch>, Error> {
         let mut wanted = self.wanted(job, block);
-        self.read(&mut wanted).await;
         let keep = self.must_keep(wanted.block);
-        self.complete(job, block, &mut wanted, &permit, keep).await?;
-        self.chunks(job, wanted)
-    }
-
-    /// Brings the columns of the job's view of one block to disk, where they stay.
-    ///
-    /// # Errors
-    /// As [`Self::get`].
-    pub(crate) async fn pin(
-        &self,
-        job: &Job,
-        block: u32,
-        permit: Arc<OwnedSemaphorePermit>,
-    ) -> Result<(), Error> {
-        let Some(disk) = &self.disk else { return Ok(()) };
-        let mut wanted = self.wanted(job, block);
-        disk.pin(wanted.block);
-        let there = disk.sections(wanted.block, &wanted.names());
-        let mut there = there.into_iter();
-        wanted.fields.retain(|_| !there.next().unwrap_or(false));
-        self.complete(job, block, &mut wanted, &permit, true).await
-    }
-
-    /// Decodes what is missing, or waits for those who do.
-    async fn complete(
-        &self,
-        job: &Job,
-        block: u32,
-        wanted: &mut Wanted,
-        permit: &Arc<OwnedSemaphorePermit>,
-        keep: bool,
-    ) -> Result<(), Error> {
         loop {
-            let (claim, mut waiting) = self.claim(wanted);
-            if self.came_to_disk(wanted.block, &claim) {
-                drop(claim);
-                self.read(wanted).await;
-                continue;
-            }
-            if !claim.keys.is_empty() {
-                self.decode(job, block, wanted, claim, keep.then(|| Arc::clone(permit))).await?;
+            let (mut claim, mut waiting) = self.claim(&wanted);
+            // Only now, lest somebody's columns are written between a look and a claim, and are decoded again.
+            self.read(&mut wanted, &mut claim).await;
+            if !claim.columns.is_empty() {
+                let decoded = self.decode(job, block, &mut wanted, &claim).await?;
+                if keep && let Some(disk) = self.disk.clone() {
+                    let permit = Arc::clone(&permit);
+                    tokio::spawn(async move {
+                        write(&disk, &claim, &decoded).await;
+                        // Until here others find the columns in this flight.
+                        drop((claim, permit));
+                    });
+                }
             }
             // Whatever this one has to give is given: it may wait for others.
             for (index, flight) in &mut waiting {
@@ -147,10 +120,49 @@ impl Columns {
                     wanted.fields[*index].found = chunks.clone();
                 }
             }
-            if wanted.missing().next().is_none() {
-                return Ok(());
+            if wanted.fields.iter().all(|column| column.found.is_some()) {
+                return chunks(job, &wanted);
             }
-            self.read(wanted).await;
+        }
+    }
+
+    /// Brings the columns of the job's view of one block to disk, whose block is pinned. When this returns they
+    /// are there, unless the answer is false: then there is no room.
+    ///
+    /// # Errors
+    /// As [`Self::get`], and [`Error::Unavailable`] when the disk fails.
+    pub(crate) async fn pin(
+        &self,
+        job: &Job,
+        block: u32,
+        _permit: Arc<OwnedSemaphorePermit>,
+    ) -> Result<bool, Error> {
+        let Some(disk) = &self.disk else { return Ok(false) };
+        loop {
+            let mut wanted = self.wanted(job, block);
+            let (mut claim, waiting) = self.claim(&wanted);
+            claim.retain(|column| disk.sections(wanted.block, &[column.key.1]) == [false]);
+            if claim.columns.is_empty() && waiting.is_empty() {
+                return Ok(true);
+            }
+            if !claim.columns.is_empty() {
+                let decoded = self.decode(job, block, &mut wanted, &claim).await?;
+                let mut outcome = write(disk, &claim, &decoded).await;
+                while outcome == Outcome::Busy {
+                    tokio::time::sleep(BUSY_PAUSE).await;
+                    outcome = write(disk, &claim, &decoded).await;
+                }
+                match outcome {
+                    Outcome::Written | Outcome::Present | Outcome::Busy => {}
+                    Outcome::Bypassed | Outcome::TooLarge => return Ok(false),
+                    Outcome::Failing => return Err(Error::Unavailable("the cache's disk fails".into())),
+                }
+            }
+            // Others have written theirs when their flights end, or don't keep them.
+            for (_, mut flight) in waiting {
+                while flight.changed().await.is_ok() {}
+            }
+            drop(claim);
         }
     }
 
@@ -173,18 +185,19 @@ impl Columns {
         xxh3_128(spelled.as_bytes())
     }
 
-    /// Looks on disk for what is missing.
-    async fn read(&self, wanted: &mut Wanted) {
+    /// Looks on disk for what was claimed, and hands it to those who wait.
+    async fn read(&self, wanted: &mut Wanted, claim: &mut Claim) {
         let Some(disk) = &self.disk else { return };
-        let missing: Vec<usize> = wanted.missing().collect();
-        let names: Vec<u128> = missing.iter().map(|index| wanted.fields[*index].name).collect();
+        let names: Vec<u128> = claim.columns.iter().map(|column| column.key.1).collect();
         if !disk.sections(wanted.block, &names).contains(&true) {
             return;
         }
         let sections = disk.get(wanted.block, &names).await;
-        let found = missing.into_iter().zip(sections).filter_map(|(index, section)| Some((index, section?)));
-        let found: Vec<_> =
-            found.map(|(index, section)| (index, section, wanted.fields[index].data_type.clone())).collect();
+        let indices = claim.columns.iter().map(|column| column.index);
+        let found: Vec<_> = indices
+            .zip(sections)
+            .filter_map(|(index, section)| Some((index, section?, wanted.fields[index].data_type.clone())))
+            .collect();
         // Strings are checked to be UTF-8.
         let decoded = self.pool.run(Priority::Second, move || {
             let decode = |(index, section, data_type)| Some((index, section::decode(&section, &data_type)?));
@@ -193,17 +206,13 @@ impl Columns {
         for (index, chunks) in decoded.await.unwrap_or_default() {
             wanted.fields[index].found = Some(Arc::new(chunks));
         }
+        claim.hand_out(wanted);
+        claim.retain(|column| wanted.fields[column.index].found.is_none());
     }
 
-    /// Whether somebody has finished what was claimed since it was looked for.
-    fn came_to_disk(&self, block: u128, claim: &Claim) -> bool {
-        let names: Vec<u128> = claim.keys.iter().map(|(_, (_, name))| *name).collect();
-        self.disk.as_ref().is_some_and(|disk| disk.sections(block, &names).contains(&true))
-    }
-
-    /// Claims what nobody is decoding; of the rest, the flights to wait for.
+    /// Claims what is missing and nobody has claimed; of the rest, the flights to wait for.
     fn claim(&self, wanted: &Wanted) -> (Claim, Vec<(usize, Flight)>) {
-        let mut claim = Claim { flights: Arc::clone(&self.flights), keys: Vec::new(), senders: Vec::new() };
+        let mut claim = Claim { flights: Arc::clone(&self.flights), columns: Vec::new() };
         let mut waiting = Vec::new();
         for index in wanted.missing() {
             let key = (wanted.block, wanted.fields[index].name);
@@ -212,26 +221,23 @@ impl Columns {
                 Entry::Vacant(entry) => {
                     let (sender, flight) = watch::channel(None);
                     entry.insert(flight);
-                    claim.keys.push((index, key));
-                    claim.senders.push(sender);
+                    claim.columns.push(Claimed { index, key, sender });
                 }
             }
         }
         (claim, waiting)
     }
 
-    /// Decodes what was claimed, hands it to those who wait, and has it written in the background if it is to
-    /// be kept; the permit is then held until that is done.
+    /// Decodes what was claimed, and hands it to those who wait.
     async fn decode(
         &self,
         job: &Job,
         block: u32,
         wanted: &mut Wanted,
-        claim: Claim,
-        keep: Option<Arc<OwnedSemaphorePermit>>,
-    ) -> Result<(), Error> {
+        claim: &Claim,
+    ) -> Result<Vec<Chunks>, Error> {
         let positions: Vec<usize> =
-            claim.keys.iter().map(|(index, _)| wanted.fields[*index].position).collect();
+            claim.columns.iter().map(|column| wanted.fields[column.index].position).collect();
         let encoded = job.reader().fetch(block as usize, &positions).await?;
         let decode_rows = self.config.decode_rows;
         let decoded = self.pool.run(Priority::Second, move || {
@@ -246,45 +252,38 @@ impl Columns {
             Ok(columns.into_iter().map(Arc::new).collect::<Vec<Chunks>>())
         });
         let decoded = decoded.await?;
-        for (((index, _), sender), chunks) in claim.keys.iter().zip(&claim.senders).zip(&decoded) {
-            wanted.fields[*index].found = Some(Arc::clone(chunks));
-            sender.send_replace(Some(Arc::clone(chunks)));
+        for (column, chunks) in claim.columns.iter().zip(&decoded) {
+            wanted.fields[column.index].found = Some(Arc::clone(chunks));
         }
-        if let Some(disk) = &self.disk
-            && let Some(permit) = keep
-        {
-            let (disk, block) = (disk.clone(), wanted.block);
-            tokio::spawn(async move {
-                let names = claim.keys.iter().map(|(_, (_, name))| *name);
-                let sections = names.zip(&decoded).map(|(name, chunks)| (name, section::encode(chunks)));
-                disk.put(block, sections.collect()).await;
-                // Until here others find the columns in this flight.
-                drop((claim, permit));
-            });
-        }
-        Ok(())
-    }
-
-    /// The columns side by side.
-    fn chunks(&self, job: &Job, wanted: Wanted) -> Result<Vec<RecordBatch>, Error> {
-        let schema: SchemaRef =
-            Arc::new(job.snapshot().schema().project(job.view().projection()).map_err(internal)?);
-        let columns: Vec<Chunks> = wanted.fields.into_iter().filter_map(|column| column.found).collect();
-        let count = columns.first().map_or(0, |chunks| chunks.len());
-        let chunk = |index: usize| {
-            let arrays: Option<Vec<ArrayRef>> =
-                columns.iter().map(|chunks| chunks.get(index).cloned()).collect();
-            let arrays =
-                arrays.ok_or_else(|| Error::Internal("columns of one block differ in chunks".into()))?;
-            let rows = arrays.first().map(|array| array.len());
-            let options = RecordBatchOptions::new().with_row_count(rows);
-            RecordBatch::try_new_with_options(SchemaRef::clone(&schema), arrays, &options).map_err(internal)
-        };
-        (0..count).map(chunk).collect()
+        claim.hand_out(wanted);
+        Ok(decoded)
     }
 }
 
-#[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
+/// Offers the columns of a claim, all of one block, to the disk.
+async fn write(disk: &Disk, claim: &Claim, decoded: &[Chunks]) -> Outcome {
+    let Some(first) = claim.columns.first() else { return Outcome::Present };
+    let names = claim.columns.iter().map(|column| column.key.1);
+    let sections = names.zip(decoded).map(|(name, chunks)| (name, section::encode(chunks)));
+    disk.put(first.key.0, sections.collect()).await
+}
+
+/// The columns side by side.
+fn chunks(job: &Job, wanted: &Wanted) -> Result<Vec<RecordBatch>, Error> {
+    let schema = job.snapshot().schema().project(job.view().projection()).map_err(internal)?;
+    let schema: SchemaRef = Arc::new(schema);
+    let columns: Vec<&[ArrayRef]> =
+        wanted.fields.iter().filter_map(|column| column.found.as_ref()).map(|chunks| &chunks[..]).collect();
+    let aligned = align::align(&columns)
+        .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
+    let batch = |arrays: Vec<ArrayRef>| {
+        let rows = arrays.first().map(|array| array.len());
+        let options = RecordBatchOptions::new().with_row_count(rows);
+        RecordBatch::try_new_with_options(SchemaRef::clone(&schema), arrays, &options).map_err(internal)
+    };
+    aligned.into_iter().map(batch).collect()
+}
+
 fn internal(error: arrow_schema::ArrowError) -> Error {
     Error::Internal(error.to_string())
 }
@@ -300,17 +299,46 @@ impl Wanted {
     }
 }
 
-/// Columns that this one decodes. Dropping it lets others do so; those who wait find out.
+/// Columns that this one reads or decodes. Dropping it lets others do so; those who wait find out.
 struct Claim {
     flights: Arc<DashMap<ColumnKey, Flight>>,
-    keys: Vec<(usize, ColumnKey)>,
-    senders: Vec<watch::Sender<Option<Chunks>>>,
+    columns: Vec<Claimed>,
+}
+
+/// Where those who wait for a column find it. It ends when its claim is dropped.
+type Flight = watch::Receiver<Option<Chunks>>;
+
+struct Claimed {
+    /// Position among what is wanted.
+    index: usize,
+    key: ColumnKey,
+    sender: watch::Sender<Option<Chunks>>,
+}
+
+impl Claim {
+    /// Gives what was found to those who wait for it.
+    fn hand_out(&self, wanted: &Wanted) {
+        for column in &self.columns {
+            if let Some(chunks) = &wanted.fields[column.index].found {
+                column.sender.send_replace(Some(Arc::clone(chunks)));
+            }
+        }
+    }
+
+    /// Lets go what `predicate` says no to.
+    fn retain(&mut self, predicate: impl Fn(&Claimed) -> bool) {
+        self.columns.retain(|column| {
+            let stays = predicate(column);
+            if !stays {
+                self.flights.remove(&column.key);
+            }
+            stays
+        });
+    }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        for (_, key) in &self.keys {
-            self.flights.remove(key);
-        }
+        self.retain(|_| false);
     }
 }

@@ -36,6 +36,9 @@ pub enum Error {
     /// The data could not be read.
     #[error(transparent)]
     Storage(#[from] forebay_storage::Error),
+    /// What is asked for can't be done now.
+    #[error("{0}: try again later")]
+    Unavailable(String),
     /// A defect of this program.
     #[error("internal error: {0}")]
     Internal(String),

@@ -111,7 +111,7 @@ impl Future {
             courses.push(Arc::new(course));
             Arc::clone(courses.last().expect("just pushed"))
         });
-        // While the courses are locked: one without streams would be forgotten.
+        // Under the lock of the courses: one without streams is forgotten.
         let mut streams = course.streams.write().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|other| other.is_running() || (other.rank, other.lane) != (rank, lane));
         streams.push(Arc::clone(&stream));

@@ -32,6 +32,7 @@ mod forecast;
 mod frame;
 mod job;
 mod loader;
+mod pins;
 mod prefetch;
 mod producer;
 mod space;

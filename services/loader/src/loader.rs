@@ -7,7 +7,7 @@ use forebay_proto::v1;
 use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
-use crate::{Batches, Config, Error, Job, Pool, Priority, forecast::Future, window::Windows};
+use crate::{Batches, Config, Error, Job, Pool, Priority, forecast::Future, pins::Pins, window::Windows};
 
 /// Loads windows and opens streams. Cheap to clone; clones share memory and threads.
 #[derive(Clone)]
@@ -114,30 +114,39 @@ impl Loader {
     }
 
     /// Brings the columns of the job's view to the disk tier and keeps them there until [`Self::unpin`] or the
-    /// end of the process; calls `progress` after each block.
+    /// end of the process; calls `progress` after each block. When it fails or is cancelled, nothing is pinned.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a disk tier, [`Error::TooLarge`] when it can't hold them, and those of the
-    /// first block that can't be read.
+    /// [`Error::Invalid`] without a disk tier, [`Error::TooLarge`] when it can't hold them beside what is pinned
+    /// already, and those of the first block that can't be read or written.
     pub async fn pin(&self, job: &Job, progress: impl Fn(Warmed)) -> Result<Warmed, Error> {
-        let columns = self.windows.columns();
-        let capacity = columns.disk().ok_or_else(no_disk)?.capacity_bytes();
-        let needed = job.snapshot_bytes();
-        if needed > capacity {
-            let what = format!("pinning the columns of '{}'", job.train().dataset);
-            let advice = "raise --cache-disk or ask for fewer columns".into();
-            return Err(Error::TooLarge { what, needed, limit: capacity, advice });
+        let disk = self.windows.columns().disk().ok_or_else(no_disk)?;
+        let too_large = |needed| Error::TooLarge {
+            what: format!("pinning the columns of '{}'", job.train().dataset),
+            needed,
+            limit: disk.capacity_bytes(),
+            advice: "raise --cache-disk, ask for fewer columns or unpin others".into(),
+        };
+        if job.snapshot_bytes() > disk.capacity_bytes() {
+            return Err(too_large(job.snapshot_bytes()));
         }
         let blocks = job.snapshot().blocks().len() as u32;
+        let pins =
+            Pins::new(disk.clone(), (0..blocks).map(|block| job.reader().block_ids().id(block)).collect());
         let mut pinned = Warmed { blocks: blocks.into(), blocks_done: 0, bytes: 0 };
         let mut pinning = stream::iter(0..blocks)
-            .map(|block| async move { self.windows.pin(job, block).await.map(|()| job.bytes_of(&[block])) })
+            .map(|block| async move { (job.bytes_of(&[block]), self.windows.pin(job, block).await) })
             .buffer_unordered(self.config.concurrent_blocks.max(1));
-        while let Some(bytes) = pinning.next().await {
+        while let Some((bytes, has_room)) = pinning.next().await {
+            if !has_room? {
+                let left = job.snapshot_bytes() - pinned.bytes;
+                return Err(too_large(disk.pinned_bytes().saturating_add(left)));
+            }
             pinned.blocks_done += 1;
-            pinned.bytes += bytes?;
+            pinned.bytes += bytes;
             progress(pinned);
         }
+        pins.keep();
         Ok(pinned)
     }
 

@@ -119,8 +119,9 @@ impl Producer {
         let mut start = positions.start;
         while start < positions.end {
             let id = WindowId { epoch, window: order.window_at(start) };
-            let held = self.windows.window(id, index).await?;
+            // First: what makes room for the window should know of it.
             self.note(epoch, start, id, &order).await?;
+            let held = self.windows.window(id, index).await?;
             let end = order.window(id.window).positions.end.min(positions.end);
             let part = Part { order: Arc::clone(&order), held, positions: start..end };
             start = end;

@@ -228,8 +228,8 @@ impl Windows {
             .await
     }
 
-    /// Brings the columns of one block to disk and keeps them there.
-    pub(crate) async fn pin(&self, job: &Job, block: u32) -> Result<(), Error> {
+    /// Brings the columns of one block, which is pinned, to disk; false if there is no room.
+    pub(crate) async fn pin(&self, job: &Job, block: u32) -> Result<bool, Error> {
         let permit = self.permit(job.bytes_of(&[block])).await?;
         self.columns.pin(job, block, permit).await
     }

@@ -7,103 +7,17 @@ mod fixture;
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, BinaryArray, BooleanArray, Decimal128Array, FixedSizeBinaryArray, FixedSizeListArray,
-    Float16Array, Float64Array, Int8Array, Int32Array, LargeStringArray, ListArray, NullArray, RecordBatch,
-    StringArray, StructArray, TimestampMicrosecondArray, UInt16Array,
-    builder::{Int32Builder, MapBuilder, StringBuilder},
-    types::{Float32Type, Int64Type},
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, Int32Array, RecordBatch, StringArray,
+    types::Float32Type,
 };
 use arrow_buffer::{NullBuffer, ScalarBuffer};
-use arrow_schema::{DataType, Field};
+use arrow_schema::DataType;
 use arrow_select::interleave::interleave_record_batch;
-use fixture::{decode, drain, job, loader, reader, store};
+use fixture::{decode, drain, everything::everything, job, loader, reader, store};
 use forebay_cache::Slabs;
 use forebay_loader::{Config, FrameBuilder, RowRef, assemble};
 use forebay_proto::v1::{self, Shuffle, Train};
 use proptest::prelude::*;
-
-/// A batch of every kind of column: `rows` of them, a null where `is_null` says.
-fn everything(rows: usize, is_null: impl Fn(usize) -> bool + Copy) -> RecordBatch {
-    let some = |row: usize| (!is_null(row)).then_some(row);
-    let options = || (0..rows).map(some);
-    let lists = || {
-        options().map(|row| {
-            row.map(|row| (0..row % 4).map(move |i| (i % 3 != 1).then_some(row as i64)).collect::<Vec<_>>())
-        })
-    };
-    let mut map = MapBuilder::new(None, StringBuilder::new(), Int32Builder::new());
-    for row in options() {
-        for key in 0..row.map_or(0, |row| row % 3) {
-            map.keys().append_value(format!("k{key}"));
-            map.values().append_value(key as i32);
-        }
-        map.append(row.is_some()).unwrap();
-    }
-    let structs = StructArray::from(vec![
-        (
-            Arc::new(Field::new("a", DataType::Int32, true)),
-            Arc::new(options().map(|row| row.map(|row| row as i32)).collect::<Int32Array>()) as ArrayRef,
-        ),
-        (
-            Arc::new(Field::new("l", DataType::new_list(DataType::Int64, true), true)),
-            Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists())),
-        ),
-    ]);
-    let vectors = options().map(|row| row.map(|row| vec![Some(row as f32), Some(0.5)]));
-    let columns: Vec<(&str, ArrayRef)> = vec![
-        ("bool", Arc::new(options().map(|row| row.map(|row| row % 2 == 0)).collect::<BooleanArray>())),
-        ("i8", Arc::new(options().map(|row| row.map(|row| row as i8)).collect::<Int8Array>())),
-        ("u16", Arc::new(options().map(|row| row.map(|row| row as u16)).collect::<UInt16Array>())),
-        (
-            "f16",
-            Arc::new(
-                options().map(|row| row.map(|row| half::f16::from_f32(row as f32))).collect::<Float16Array>(),
-            ),
-        ),
-        ("f64", Arc::new(options().map(|row| row.map(|row| row as f64)).collect::<Float64Array>())),
-        ("full", Arc::new((0..rows as i32).collect::<Int32Array>())),
-        (
-            "time",
-            Arc::new(
-                options()
-                    .map(|row| row.map(|row| row as i64))
-                    .collect::<TimestampMicrosecondArray>()
-                    .with_timezone("UTC"),
-            ),
-        ),
-        ("decimal", Arc::new(options().map(|row| row.map(|row| row as i128)).collect::<Decimal128Array>())),
-        (
-            "fixed",
-            Arc::new(
-                FixedSizeBinaryArray::try_from_sparse_iter_with_size(
-                    options().map(|row| row.map(|row| [row as u8; 3])),
-                    3,
-                )
-                .unwrap(),
-            ),
-        ),
-        ("text", Arc::new(options().map(|row| row.map(|row| "x".repeat(row % 5))).collect::<StringArray>())),
-        (
-            "large",
-            Arc::new(options().map(|row| row.map(|row| row.to_string())).collect::<LargeStringArray>()),
-        ),
-        (
-            "binary",
-            Arc::new(options().map(|row| row.map(|row| vec![row as u8; row % 3])).collect::<BinaryArray>()),
-        ),
-        ("list", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists()))),
-        ("vector", Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(vectors, 2))),
-        ("struct", Arc::new(structs)),
-        ("map", Arc::new(map.finish())),
-        ("null", Arc::new(NullArray::new(rows))),
-    ];
-    let fields: Vec<Field> = columns
-        .iter()
-        .map(|(name, array)| Field::new(*name, array.data_type().clone(), *name != "full"))
-        .collect();
-    let arrays = columns.into_iter().map(|(_, array)| array).collect();
-    RecordBatch::try_new(Arc::new(arrow_schema::Schema::new(fields)), arrays).unwrap()
-}
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()

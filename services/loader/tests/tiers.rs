@@ -1,4 +1,4 @@
-//! The promises of the two tiers: the same bytes from wherever, decoded no more often than needed.
+//! The promises of the cache tiers: they change how often a column is decoded, and nothing else.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
@@ -7,290 +7,426 @@ mod fixture;
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
+    time::Duration,
 };
 
-use arrow_array::{
-    ArrayRef, BooleanArray, Decimal128Array, Float32Array, Int64Array, ListArray, RecordBatch, StringArray,
-    StructArray, TimestampMicrosecondArray, types::Int32Type,
-};
-use arrow_schema::{DataType, Field};
-use fixture::{drain, job, loader, reader, store};
+use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
+use fixture::{counters::Counters, drain, everything::everything, job, numbered, reader, store};
 use forebay_cache::DiskConfig;
-use forebay_loader::{Config, DiskWrites, Job, Loader, Pool};
+use forebay_loader::{Batches, Config, DiskWrites, Error, Job, Loader, Pool};
 use forebay_proto::v1::{Shuffle, Train};
 use forebay_storage::Reader;
-use metrics::{Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use tempfile::TempDir;
-use tokio::sync::Mutex;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
+use xxhash_rust::xxh3::xxh3_64;
 
-/// Counts decoded columns. The count is the process's, so these tests go one by one.
-#[derive(Default)]
-struct Decoded(AtomicU64);
+const DECODED: &str = "forebay_decode_columns_total";
+const AMPLE: u64 = 1 << 30;
 
-static ONE_BY_ONE: Mutex<()> = Mutex::const_new(());
-
-impl CounterFn for Decoded {
-    fn increment(&self, value: u64) {
-        self.0.fetch_add(value, Ordering::Relaxed);
-    }
-
-    fn absolute(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
-    }
+fn open(directory: &Path, memory_bytes: u64, disk_bytes: u64, config: Config) -> Loader {
+    let disk = DiskConfig { capacity_bytes: disk_bytes, ..DiskConfig::default() };
+    Loader::open(memory_bytes, Some((directory, disk)), config, Pool::new(2).unwrap()).unwrap()
 }
 
-struct Only(Arc<Decoded>);
+fn always() -> Config {
+    Config { disk_writes: DiskWrites::Always, ..Config::default() }
+}
 
-impl Recorder for Only {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+/// One hash a batch: of its place and of all of its bytes.
+async fn digests(batches: Batches) -> Vec<u64> {
+    let batches = tokio::time::timeout(Duration::from_secs(60), drain(batches)).await.unwrap().unwrap();
+    let digest = |(metadata, batch): &(_, forebay_loader::WireBatch)| {
+        let place = xxh3_64(format!("{metadata:?}").as_bytes());
+        xxh3_64(&[&place.to_le_bytes()[..], &batch.header[..], &batch.body[..]].concat())
+    };
+    batches.iter().map(digest).collect()
+}
 
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        match key.name() {
-            "forebay_decode_columns_total" => Counter::from_arc(Arc::clone(&self.0)),
-            _ => Counter::noop(),
+/// The job of one epoch, as a trainer asks for it that asks epoch by epoch.
+fn of_epoch(train: &Train, epoch: u64, reader: &Reader) -> Arc<Job> {
+    job(&Train { epoch, ..train.clone() }, reader)
+}
+
+/// Column files, once all are written.
+async fn column_files(directory: &Path) -> Vec<PathBuf> {
+    let mut before = None;
+    loop {
+        let found = list(&directory.join("columns"));
+        let is_writing = found.iter().any(|path| fs::metadata(path).is_err() || is_temporary(path));
+        if !is_writing && before.as_ref() == Some(&found) {
+            return found;
         }
-    }
-
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
-    }
-
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
+        before = Some(found);
+        tokio::time::sleep(Duration::from_millis(4)).await;
     }
 }
 
-fn decoded() -> u64 {
-    static DECODED: OnceLock<Arc<Decoded>> = OnceLock::new();
-    let decoded = DECODED.get_or_init(|| {
-        let decoded = Arc::new(Decoded::default());
-        metrics::set_global_recorder(Only(Arc::clone(&decoded))).unwrap();
-        decoded
-    });
-    decoded.0.load(Ordering::Relaxed)
+fn is_temporary(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "tmp")
 }
 
-/// Columns of all kinds, nulls in most of them.
-fn everything(rows: std::ops::Range<i64>) -> RecordBatch {
-    let some = |row: &i64| row % 5 != 0;
-    let maybe = |row: i64| some(&row).then_some(row);
-    let items = |row: i64| some(&row).then(|| (0..row % 4).map(|item| (item != 1).then_some(item as i32)));
-    let numbers = Arc::new(Int64Array::from_iter(rows.clone().map(maybe))) as ArrayRef;
-    let lists = ListArray::from_iter_primitive::<Int32Type, _, _>(rows.clone().map(items));
-    let parts = vec![(Arc::new(Field::new("n", DataType::Int64, true)), Arc::clone(&numbers))];
-    RecordBatch::try_from_iter([
-        ("id", Arc::new(Int64Array::from_iter_values(rows.clone())) as ArrayRef),
-        ("x", Arc::new(Float32Array::from_iter_values(rows.clone().map(|row| row as f32)))),
-        (
-            "flag",
-            Arc::new(BooleanArray::from_iter(rows.clone().map(|row| maybe(row).map(|row| row % 2 == 0)))),
-        ),
-        ("price", Arc::new(Decimal128Array::from_iter(rows.clone().map(|row| maybe(row).map(i128::from))))),
-        ("at", Arc::new(TimestampMicrosecondArray::from_iter(rows.clone().map(maybe)))),
-        (
-            "name",
-            Arc::new(StringArray::from_iter(rows.map(|row| maybe(row).map(|row| format!("row {row}"))))),
-        ),
-        ("list", Arc::new(lists)),
-        ("nested", Arc::new(StructArray::from(parts))),
-    ])
-    .unwrap()
+fn list(folder: &Path) -> Vec<PathBuf> {
+    let folders = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let folders = folders.filter(|path| path.is_dir());
+    let mut files: Vec<PathBuf> =
+        folders.flat_map(|folder| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path())).collect();
+    files.sort();
+    files
 }
 
-const COLUMNS: u64 = 8;
-const BLOCKS: i64 = 208;
-const BLOCK_ROWS: i64 = 50;
-/// Memory for one window and little more: two blocks, mostly what arrays take besides their values.
-const WINDOW_BYTES: u64 = 40_000;
+/// What may happen to the column files between two epochs.
+const DAMAGES: [(&str, fn(&Path)); 6] = [
+    ("untouched", |_| {}),
+    ("a flipped byte", |path| {
+        let mut bytes = fs::read(path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0x10;
+        fs::write(path, bytes).unwrap();
+    }),
+    ("another file's header", |path| {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[..64].fill(0xff);
+        fs::write(path, bytes).unwrap();
+    }),
+    ("truncated", |path| {
+        let bytes = fs::read(path).unwrap();
+        fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+    }),
+    ("foreign", |path| fs::write(path, b"PAR1 and what else people put into folders").unwrap()),
+    ("deleted", |path| fs::remove_file(path).unwrap()),
+];
 
-async fn dataset() -> Reader {
+/// Many files, so many blocks.
+async fn dataset(rows: i64, rows_a_file: i64) -> Reader {
+    let starts = (0..rows).step_by(rows_a_file as usize);
     let files: Vec<RecordBatch> =
-        (0..BLOCKS).map(|file| everything(file * BLOCK_ROWS..(file + 1) * BLOCK_ROWS)).collect();
+        starts.map(|start| numbered(start..(start + rows_a_file).min(rows))).collect();
     reader(store(&files, 1 << 20).await).await
 }
 
-fn epoch(epoch: u64) -> Train {
-    let shuffle = Shuffle { window_rows: Some(100), ..Shuffle::default() };
-    Train { batch_size: 64, seed: 3, epoch, shuffle: Some(shuffle), ..Train::default() }
+fn windowed(window_rows: u64) -> Train {
+    let shuffle = Shuffle { window_rows: Some(window_rows), ..Shuffle::default() };
+    Train { batch_size: 100, shuffle: Some(shuffle), ..Train::default() }
 }
 
-async fn hashes(loader: &Loader, job: &Arc<Job>) -> Vec<u64> {
-    let batches = drain(loader.batches(job.clone(), 0, 0)).await.unwrap();
-    batches.iter().map(|(metadata, _)| metadata.hash.unwrap()).collect()
+/// The most that a window of the first epochs takes.
+fn window_bytes(train: &Train, reader: &Reader) -> u64 {
+    (0..8).map(|epoch| of_epoch(train, epoch, reader).summary().window_bytes).max().unwrap()
 }
 
-fn tiers(memory_bytes: u64, folder: &TempDir, disk_bytes: u64, disk_writes: DiskWrites) -> Loader {
-    let disk = DiskConfig { capacity_bytes: disk_bytes, ..DiskConfig::default() };
-    let config = Config { disk_writes, ..Config::default() };
-    Loader::open(memory_bytes, Some((folder.path(), disk)), config, Pool::new(2).unwrap()).unwrap()
-}
-
-fn column_files(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    let is_column = |path: &PathBuf| path.file_name().is_some_and(|name| name != "CACHEDIR.TAG");
-    let nested = entries.flat_map(|path| if path.is_dir() { column_files(&path) } else { vec![path] });
-    nested.filter(is_column).collect()
-}
-
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn batches_are_the_same_cold_warm_half_evicted_and_from_a_corrupted_disk() {
-    let _one = ONE_BY_ONE.lock().await;
-    let reader = dataset().await;
-    let jobs: Vec<Arc<Job>> = (0..3).map(|number| job(&epoch(number), &reader)).collect();
-    let plenty = loader(1 << 30, 2, Config::default());
+    let _counters = Counters::from_zero().await;
+    let reader = dataset(20_011, 523).await;
+    let train = windowed(2500);
+    let plain = fixture::loader(AMPLE, 2, Config::default());
     let mut expected = Vec::new();
-    for job in &jobs {
-        expected.push(hashes(&plenty, job).await);
+    for epoch in 0..3 {
+        expected.push(digests(plain.batches(of_epoch(&train, epoch, &reader), 0, 0)).await);
     }
-    let memory = 3 * WINDOW_BYTES;
-    let whole = {
-        let folder = TempDir::new().unwrap();
-        let loader = tiers(memory, &folder, 1 << 30, DiskWrites::Always);
-        hashes(&loader, &jobs[0]).await;
-        settled(&loader).await
-    };
-    for disk in [1 << 30, whole / 2, 10_000] {
-        let folder = TempDir::new().unwrap();
-        let columns = folder.path().join("columns");
-        for damage in 0..6 {
-            // Each time a new process finds what the one before has left.
-            let loader = tiers(memory, &folder, disk, DiskWrites::Needed);
-            for (job, expected) in jobs.iter().zip(&expected) {
-                assert_eq!(&hashes(&loader, job).await, expected, "disk of {disk}, damage {damage}");
-                for (number, path) in column_files(&columns).into_iter().enumerate() {
-                    let mut bytes = fs::read(&path).unwrap_or_default();
-                    if bytes.is_empty() || number % 3 == 0 {
-                        continue;
+    let (window, all) = (window_bytes(&train, &reader), plain.resident_bytes());
+    let writes = [DiskWrites::Needed, DiskWrites::Always];
+    let budgets = [(window, AMPLE), (window, all / 2), (3 * window, all / 2), (AMPLE, AMPLE)];
+    for (damage, spoil) in DAMAGES {
+        for ((memory_bytes, disk_bytes), disk_writes) in
+            budgets.into_iter().flat_map(|b| writes.map(|w| (b, w)))
+        {
+            let case = format!("{damage}, {memory_bytes} of memory, {disk_bytes} of disk, {disk_writes:?}");
+            let directory = tempfile::tempdir().unwrap();
+            let config = Config { disk_writes, ..Config::default() };
+            for run in ["fresh", "restarted"] {
+                let loader = open(directory.path(), memory_bytes, disk_bytes, config.clone());
+                for (epoch, expected) in expected.iter().enumerate() {
+                    let batches = loader.batches(of_epoch(&train, epoch as u64, &reader), 0, 0);
+                    assert_eq!(&digests(batches).await, expected, "{run}: epoch {epoch}, {case}");
+                    let files = column_files(directory.path()).await;
+                    if disk_writes == DiskWrites::Always && memory_bytes < AMPLE {
+                        assert!(!files.is_empty(), "nothing was written: {case}");
                     }
-                    let at = number * 7919 % bytes.len();
-                    match damage {
-                        0 => continue,
-                        1 => bytes[at] ^= 0x10,
-                        2 => bytes.truncate(at),
-                        3 => bytes = b"PAR1 foreign".to_vec(),
-                        4 => bytes.clear(),
-                        _ => {
-                            fs::remove_file(&path).unwrap();
-                            continue;
-                        }
-                    }
-                    fs::write(&path, bytes).unwrap();
+                    assert!(loader.disk_bytes().unwrap().0 <= disk_bytes, "{case}");
+                    files.iter().for_each(|path| spoil(path));
                 }
             }
-            settled(&loader).await;
         }
     }
 }
 
-/// Bytes on disk once nothing is being written.
-async fn settled(loader: &Loader) -> u64 {
-    let mut before = u64::MAX;
-    loop {
-        let (now, _) = loader.disk_bytes().unwrap();
-        if now == before {
-            return now;
-        }
-        before = now;
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-}
-
-#[tokio::test]
-async fn half_the_columns_on_disk_serve_nearly_half_of_the_bytes_in_every_later_epoch() {
-    let _one = ONE_BY_ONE.lock().await;
-    let reader = dataset().await;
-    let jobs: Vec<Arc<Job>> = (0..6).map(|number| job(&epoch(number), &reader)).collect();
-    let memory = WINDOW_BYTES;
-    let folder = TempDir::new().unwrap();
-    let loader = tiers(memory, &folder, 1 << 30, DiskWrites::Always);
-    hashes(&loader, &jobs[0]).await;
-    let whole = settled(&loader).await;
-    drop(loader);
-
-    let folder = TempDir::new().unwrap();
-    let loader = tiers(memory, &folder, whole / 2, DiskWrites::Needed);
-    let all = COLUMNS * BLOCKS as u64;
-    for (number, job) in jobs.iter().enumerate() {
-        let before = decoded();
-        hashes(&loader, job).await;
-        settled(&loader).await;
-        let again = decoded() - before;
-        if number == 0 {
-            assert!(again >= all, "nothing was there before");
-        } else {
-            let hit = 100 * (all - again) / all;
-            assert!(hit >= 48, "{hit} % in epoch {number}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn columns_are_decoded_once_for_ten_views_that_differ_in_three_of_forty() {
-    let _one = ONE_BY_ONE.lock().await;
-    let files: Vec<RecordBatch> = (0..20i64)
-        .map(|file| {
-            let values = move |column: i64| (0..100).map(move |row| (file * 100 + row) * 40 + column);
-            let column = |column: i64| {
-                (format!("c{column:02}"), Arc::new(Int64Array::from_iter_values(values(column))) as ArrayRef)
-            };
-            RecordBatch::try_from_iter((0..40).map(column)).unwrap()
-        })
+#[tokio::test(flavor = "multi_thread")]
+async fn every_type_comes_back_from_disk_as_the_same_bytes() {
+    let counters = Counters::from_zero().await;
+    let files: Vec<RecordBatch> = (0..12)
+        .map(|file| everything(300 + 17 * file, move |row| file % 3 > 0 && (row + file) % (file + 1) == 1))
         .collect();
     let reader = reader(store(&files, 1 << 20).await).await;
-    let folder = TempDir::new().unwrap();
-    let loader = tiers(1 << 20, &folder, 1 << 30, DiskWrites::Always);
-    let before = decoded();
-    let streams = (0..10u64).map(|number| {
-        let left_out = |column: &u64| (0..3).all(|more| *column != (number + more * 10));
-        let columns: Vec<String> = (0..40).filter(left_out).map(|column| format!("c{column:02}")).collect();
-        assert_eq!(columns.len(), 37);
-        let train = Train { columns, seed: number, ..epoch(0) };
-        let (loader, job) = (loader.clone(), job(&train, &reader));
-        async move {
-            let rows: u64 = drain(loader.batches(job, 0, 0))
-                .await
-                .unwrap()
-                .iter()
-                .map(|(metadata, _)| metadata.rows)
-                .sum();
-            assert_eq!(rows, 2000);
-        }
-    });
-    futures::future::join_all(streams).await;
-    assert_eq!(decoded() - before, 40 * 20, "each column of each block once");
+    let train = windowed(1000);
+    let plain = fixture::loader(AMPLE, 2, Config::default());
+    let directory = tempfile::tempdir().unwrap();
+    let memory_bytes = window_bytes(&train, &reader);
+    let config = Config { decode_rows: 128, ..always() };
+    let loader = open(directory.path(), memory_bytes, AMPLE, config.clone());
+    let mut expected = Vec::new();
+    for epoch in 0..3 {
+        let job = of_epoch(&train, epoch, &reader);
+        expected.push(digests(plain.batches(job.clone(), 0, 0)).await);
+        let before = counters.get(DECODED);
+        assert_eq!(digests(loader.batches(job, 0, 0)).await, expected[epoch as usize], "epoch {epoch}");
+        let decoded = if epoch == 0 { 12 * 17 } else { 0 };
+        assert_eq!(counters.get(DECODED) - before, decoded, "epoch {epoch} is read from disk");
+        column_files(directory.path()).await;
+    }
+    drop(loader);
+    let restarted = open(directory.path(), memory_bytes, AMPLE, config);
+    let before = counters.get(DECODED);
+    for (epoch, expected) in expected.iter().enumerate() {
+        let job = of_epoch(&train, epoch as u64, &reader);
+        assert_eq!(&digests(restarted.batches(job, 0, 0)).await, expected);
+    }
+    assert_eq!(counters.get(DECODED), before, "a restarted server finds everything");
 }
 
-#[tokio::test]
-async fn what_is_pinned_is_on_disk_and_stays_there_until_the_cache_is_dropped() {
-    let _one = ONE_BY_ONE.lock().await;
-    let reader = dataset().await;
-    let folder = TempDir::new().unwrap();
-    let job = job(&epoch(0), &reader);
-    let loader = tiers(1 << 20, &folder, 1 << 30, DiskWrites::Needed);
-    let pinned = loader.pin(&job, |_| ()).await.unwrap();
-    assert_eq!((pinned.blocks, pinned.blocks_done), (BLOCKS as u64, BLOCKS as u64));
-    let on_disk = settled(&loader).await;
-    let before = decoded();
-    hashes(&loader, &job).await;
-    assert_eq!(decoded(), before, "everything came from disk");
-    let (_, disk) = loader.drop_cache(|_| true).await;
-    assert_eq!((disk, loader.disk_bytes().unwrap().0), (on_disk, 0));
-    hashes(&loader, &job).await;
-    assert!(decoded() > before, "it was decoded again");
+/// `blocks` of two columns of floats, 256 KiB decoded.
+async fn heavy_blocks(blocks: u32) -> Reader {
+    const ROWS: u32 = 16_384;
+    let block = |number: u32| {
+        let column = |seed: u32| {
+            let values = (0..ROWS).map(move |row| {
+                f64::from((number * ROWS + row).wrapping_mul(2_654_435_761).wrapping_add(seed))
+            });
+            Arc::new(Float64Array::from_iter_values(values)) as ArrayRef
+        };
+        RecordBatch::try_from_iter([("x", column(1)), ("y", column(7))]).unwrap()
+    };
+    let files: Vec<RecordBatch> = (0..blocks).map(block).collect();
+    reader(store(&files, 1 << 20).await).await
+}
 
-    let small = tiers(1 << 20, &TempDir::new().unwrap(), 1000, DiskWrites::Needed);
-    let error = small.pin(&job, |_| ()).await.unwrap_err().to_string();
-    assert!(error.contains("1000") && error.contains("--cache-disk"), "{error}");
-    let error = loader_without_disk().pin(&job, |_| ()).await.unwrap_err().to_string();
+#[tokio::test(flavor = "multi_thread")]
+async fn half_the_columns_on_disk_serve_nearly_half_of_the_bytes_in_every_later_epoch() {
+    const BLOCKS: u32 = 240;
+    let counters = Counters::from_zero().await;
+    let reader = heavy_blocks(BLOCKS).await;
+    let train = Train { batch_size: 4096, ..windowed(6 * 16_384) };
+    let window = window_bytes(&train, &reader);
+    let decoded_bytes = u64::from(BLOCKS) * 16_384 * 16;
+    for epochs_a_stream in [1, 8] {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config { read_ahead_bytes: 0, ..Config::default() };
+        let loader = open(directory.path(), 2 * window, decoded_bytes / 2, config);
+        let mut decoded = vec![counters.get(DECODED)];
+        for first in (0..8).step_by(epochs_a_stream) {
+            let epochs = Some(epochs_a_stream as u64);
+            let job = job(&Train { epoch: first, epochs, ..train.clone() }, &reader);
+            let mut batches = loader.batches(job.clone(), 0, 0);
+            let mut epoch = first;
+            while let Some(batch) = batches.next().await {
+                if batch.unwrap().0.epoch > epoch {
+                    epoch += 1;
+                    decoded.push(counters.get(DECODED));
+                }
+            }
+            decoded.push(counters.get(DECODED));
+        }
+        let decoded: Vec<u64> = decoded.windows(2).map(|counts| counts[1] - counts[0]).collect();
+        let served: Vec<f64> =
+            decoded.iter().map(|decoded| 1.0 - *decoded as f64 / f64::from(2 * BLOCKS)).collect();
+        println!("epochs a stream {epochs_a_stream}: served without decoding {served:.3?}");
+        assert_eq!(served.len(), 8);
+        let least = served[1..].iter().copied().fold(1.0, f64::min);
+        assert!(least >= 0.48, "epochs a stream {epochs_a_stream}: {served:.3?}");
+    }
+}
+
+/// `blocks` of `columns` columns `c00`, `c01` and so on.
+async fn wide_blocks(blocks: i64, columns: usize) -> forebay_storage::Reader {
+    reader(store(&wide(blocks, columns), 1 << 20).await).await
+}
+
+fn wide(blocks: i64, columns: usize) -> Vec<RecordBatch> {
+    let block = |block: i64| {
+        let column = |column: usize| {
+            let values = (0..400).map(|row| (block * 400 + row) * 1000 + column as i64);
+            (format!("c{column:02}"), Arc::new(Int64Array::from_iter_values(values)) as ArrayRef)
+        };
+        RecordBatch::try_from_iter((0..columns).map(column)).unwrap()
+    };
+    (0..blocks).map(block).collect()
+}
+
+fn columns(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
+    numbers.into_iter().map(|number| format!("c{number:02}")).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_are_decoded_once_for_ten_views_that_differ_in_three_of_forty() {
+    const BLOCKS: i64 = 30;
+    let counters = Counters::from_zero().await;
+    let reader = wide_blocks(BLOCKS, 64).await;
+    // The first of a view's own three is the last of the one before.
+    let own = |view: usize| 37 + 2 * view..40 + 2 * view;
+    let distinct = 37 + 21;
+    for (case, seeds) in [("in step", 1), ("in orders of their own", 10)] {
+        let jobs: Vec<Arc<Job>> = (0..10)
+            .map(|view| {
+                let columns = columns((0..37).chain(own(view)));
+                job(&Train { columns, seed: view as u64 % seeds, ..windowed(1600) }, &reader)
+            })
+            .collect();
+        let plain = fixture::loader(AMPLE, 2, Config::default());
+        let directory = tempfile::tempdir().unwrap();
+        let loader = open(directory.path(), 30 << 20, AMPLE, always());
+        let before = counters.get(DECODED);
+        let streams = jobs.iter().map(|job| tokio::spawn(digests(loader.batches(job.clone(), 0, 0))));
+        let mut found = Vec::new();
+        for stream in streams.collect::<Vec<_>>() {
+            found.push(stream.await.unwrap());
+        }
+        assert_eq!(counters.get(DECODED) - before, distinct * BLOCKS as u64, "{case}");
+        for (job, found) in jobs.iter().zip(found) {
+            assert!(digests(plain.batches(job.clone(), 0, 0)).await == found, "{case}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_dies_leaves_its_columns_to_the_next() {
+    let counters = Counters::from_zero().await;
+    let store = store(&wide(20, 6), 1 << 20).await;
+    let fast = reader(store.clone()).await;
+    let wait = Duration::from_millis(40);
+    let throttle = ThrottleConfig { wait_get_per_call: wait, ..ThrottleConfig::default() };
+    let slow = reader(Arc::new(ThrottledStore::new(store, throttle))).await;
+    let train = |of: [usize; 3]| Train { columns: columns(of), ..windowed(1600) };
+    let plain = fixture::loader(AMPLE, 2, Config::default());
+    let expected = digests(plain.batches(job(&train([0, 1, 3]), &fast), 0, 0)).await;
+    for life in [5, 15, 30, 45, 60, 100] {
+        let directory = tempfile::tempdir().unwrap();
+        let loader = open(directory.path(), AMPLE, AMPLE, always());
+        let before = counters.get(DECODED);
+        let mut leader = loader.batches(job(&train([0, 1, 2]), &slow), 0, 0);
+        drop(tokio::time::timeout(Duration::from_millis(life), leader.next()).await);
+        let follower = tokio::spawn(digests(loader.batches(job(&train([0, 1, 3]), &slow), 0, 0)));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        drop(leader);
+        assert_eq!(follower.await.unwrap().len(), expected.len(), "the leader died after {life} ms");
+        let decoded = counters.get(DECODED) - before;
+        assert!((60..=80).contains(&decoded), "{decoded} columns were decoded");
+        // The rows are the same, under names that the slow store's snapshot gives them.
+        let again = digests(loader.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await;
+        assert_eq!(again, digests(plain.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pin_keeps_columns_on_disk_and_drop_cache_removes_them() {
+    let counters = Counters::from_zero().await;
+    let (pinned, other) = (wide_blocks(20, 8).await, heavy_blocks(30).await);
+    let directory = tempfile::tempdir().unwrap();
+    let of_pinned = job(&Train { columns: columns(0..8), ..windowed(1600) }, &pinned);
+    let of_other = job(&Train { batch_size: 4096, epochs: Some(3), ..windowed(5 * 16_384) }, &other);
+    let memory_bytes = of_pinned.summary().window_bytes.max(of_other.summary().window_bytes * 2);
+    let loader = open(directory.path(), memory_bytes, 4 << 20, Config::default());
+
+    let last = loader.pin(&of_pinned, |_| {}).await.unwrap();
+    assert_eq!((last.blocks, last.blocks_done), (20, 20));
+    assert_eq!(counters.get(DECODED), 20 * 8);
+    assert_eq!(column_files(directory.path()).await.len(), 20, "they are there when pin returns");
+    // Another job fills the disk, and is sure to need its columns sooner.
+    digests(loader.batches(of_other.clone(), 0, 0)).await;
+    let before = counters.get(DECODED);
+    let expected =
+        digests(fixture::loader(AMPLE, 2, Config::default()).batches(of_pinned.clone(), 0, 0)).await;
+    let by_plain = counters.get(DECODED) - before;
+    assert_eq!(digests(loader.batches(of_pinned.clone(), 0, 0)).await, expected);
+    assert_eq!(counters.get(DECODED) - before, by_plain, "what was pinned is not decoded again");
+
+    let (_, disk_bytes) = loader.drop_cache(|block| of_pinned_blocks(&pinned, block)).await;
+    assert!(disk_bytes >= 20 * 8 * 400 * 8);
+    let (memory, disk) = loader.drop_cache(|_| true).await;
+    assert!(memory + disk > 0);
+    assert_eq!((loader.resident_bytes(), loader.disk_bytes().unwrap().0), (0, 0));
+    assert!(column_files(directory.path()).await.is_empty());
+    let before = counters.get(DECODED);
+    assert_eq!(digests(loader.batches(of_pinned, 0, 0)).await, expected);
+    assert_eq!(counters.get(DECODED) - before, 20 * 8, "it is made again");
+}
+
+fn of_pinned_blocks(reader: &Reader, block: u128) -> bool {
+    reader.block_ids().block(block).is_some()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pin_makes_room_on_a_disk_full_of_what_is_needed_sooner() {
+    let counters = Counters::from_zero().await;
+    let (pinned, other) = (wide_blocks(20, 8).await, heavy_blocks(30).await);
+    let directory = tempfile::tempdir().unwrap();
+    let of_pinned = job(&Train { columns: columns(0..8), ..windowed(1600) }, &pinned);
+    let of_other = job(&Train { batch_size: 4096, epochs: Some(2), ..windowed(5 * 16_384) }, &other);
+    let loader = open(directory.path(), of_other.summary().window_bytes * 2, 4 << 20, Config::default());
+    let mut running = loader.batches(of_other, 0, 0);
+    for _ in 0..150 {
+        running.next().await.unwrap().unwrap();
+    }
+    column_files(directory.path()).await;
+    let (used, capacity) = loader.disk_bytes().unwrap();
+    assert!(used > capacity * 9 / 10, "the disk is full: {used} of {capacity}");
+    loader.pin(&of_pinned, |_| {}).await.unwrap();
+    drop(running);
+    column_files(directory.path()).await;
+    let before = counters.get(DECODED);
+    loader.pin(&of_pinned, |_| {}).await.unwrap();
+    assert_eq!(counters.get(DECODED), before, "all of it is on disk");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pin_that_can_not_fit_names_the_bytes_needed_and_leaves_no_pins() {
+    let _counters = Counters::from_zero().await;
+    let (small, large) = (wide_blocks(20, 8).await, heavy_blocks(30).await);
+    let (of_small, of_large) =
+        (job(&windowed(1600), &small), job(&Train { batch_size: 4096, ..windowed(5 * 16_384) }, &large));
+    let directory = tempfile::tempdir().unwrap();
+    let capacity = 8 << 20;
+    let loader = open(directory.path(), AMPLE, capacity, Config::default());
+    let refused = |error: Error, least: u64| {
+        let Error::TooLarge { needed, limit, advice, .. } = error else { panic!("{error}") };
+        assert!(needed >= least && limit == capacity, "{needed} of {limit}");
+        assert!(advice.contains("--cache-disk"), "{advice}");
+    };
+    // One block more than there is room for, and then one pin more.
+    let tiny = open(tempfile::tempdir().unwrap().path(), AMPLE, 1 << 20, Config::default());
+    assert!(matches!(tiny.pin(&of_large, |_| {}).await, Err(Error::TooLarge { needed: 7_864_320.., .. })));
+    loader.pin(&of_small, |_| {}).await.unwrap();
+    refused(loader.pin(&of_large, |_| {}).await.unwrap_err(), 8 << 20);
+    column_files(directory.path()).await;
+    // What the one that failed has brought is not in the way of others.
+    loader.unpin(&of_small).unwrap();
+    loader.pin(&of_large, |_| {}).await.unwrap();
+    let without = fixture::loader(AMPLE, 1, Config::default());
+    let error = without.pin(&of_small, |_| {}).await.unwrap_err().to_string();
     assert!(error.contains("--cache-disk"), "{error}");
 }
 
-fn loader_without_disk() -> Loader {
-    loader(1 << 20, 1, Config::default())
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_that_were_cut_into_chunks_of_other_lengths_fit_together() {
+    let _counters = Counters::from_zero().await;
+    let rows = 3000;
+    let long = "x".repeat(5000);
+    let texts = (0..rows).map(|row| if row % 100 == 7 { &long[..] } else { "short" });
+    let block = RecordBatch::try_from_iter([
+        ("n", Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef),
+        ("text", Arc::new(StringArray::from_iter_values(texts))),
+    ])
+    .unwrap();
+    // Few rows at a time may be decoded where values are long.
+    let config = forebay_storage::Config { max_block_bytes: 1 << 20, ..forebay_storage::Config::default() };
+    let reader = fixture::reader_with(store(&[block], 1 << 20).await, config).await;
+    let train =
+        |of: &[&str]| Train { columns: of.iter().map(|name| (*name).into()).collect(), ..windowed(100) };
+    let plain = fixture::loader(AMPLE, 2, Config::default());
+    let expected = digests(plain.batches(job(&train(&["n", "text"]), &reader), 0, 0)).await;
+    let directory = tempfile::tempdir().unwrap();
+    let loader = open(directory.path(), AMPLE, AMPLE, always());
+    digests(loader.batches(job(&train(&["n"]), &reader), 0, 0)).await;
+    column_files(directory.path()).await;
+    let both = digests(loader.batches(job(&train(&["n", "text"]), &reader), 0, 0)).await;
+    assert_eq!(both, expected);
 }

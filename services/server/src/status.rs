@@ -12,6 +12,7 @@ pub(crate) fn of_load(error: &Load) -> Status {
         Load::TooLarge { .. } => Code::ResourceExhausted,
         Load::Value { .. } => Code::InvalidArgument,
         Load::Storage(error) => return of_storage(error),
+        Load::Unavailable(_) => Code::Unavailable,
         Load::Internal(_) => Code::Internal,
     };
     Status::new(code, clip(&error.to_string()))

@@ -152,6 +152,12 @@ impl Index {
         self.pins.contains_key(&entry)
     }
 
+    /// Bytes of the files that are pinned.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        let files = self.pins.keys().flat_map(|entry| self.entries.get(entry).into_iter().flatten());
+        files.map(|stored| stored.charged_bytes()).sum()
+    }
+
     pub(crate) fn entries(&self) -> Vec<u128> {
         self.entries.keys().copied().collect()
     }

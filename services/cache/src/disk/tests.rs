@@ -297,6 +297,25 @@ async fn pinned_entries_are_never_evicted() {
 }
 
 #[tokio::test]
+async fn pinned_entries_take_the_place_of_what_is_needed_sooner() {
+    let rig = Rig::new();
+    let disk = rig.open_with(2 * 4096, Arc::new(ByEntryNumber));
+    for entry in [1, 2] {
+        assert_eq!(put(&disk, entry, &[1], 1000).await, Outcome::Written);
+    }
+    assert_eq!(put(&disk, 9, &[1], 1000).await, Outcome::Bypassed);
+    disk.pin(9);
+    assert_eq!(disk.pinned_bytes(), 0);
+    assert_eq!(put(&disk, 9, &[1], 1000).await, Outcome::Written);
+    assert_eq!(disk.pinned_bytes(), 4096);
+    assert_eq!((disk.sections(1, &[1]), disk.sections(2, &[1])), (vec![true], vec![false]));
+    disk.pin(1);
+    disk.pin(8);
+    assert_eq!(put(&disk, 8, &[1], 1000).await, Outcome::Bypassed, "all that is there is pinned");
+    agree(&rig, &disk);
+}
+
+#[tokio::test]
 async fn what_is_removed_is_gone_and_its_bytes_are_free() {
     let rig = Rig::new();
     let disk = rig.open(MIB);

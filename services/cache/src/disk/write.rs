@@ -89,7 +89,9 @@ impl Shared {
             return Ok(Room { shared: self, bytes });
         }
         let mut hunt = self.policy.hunt();
-        let next_use = self.policy.next_use(&FileKey { entry, id: 0 });
+        // What is pinned is wanted whatever the forecast says.
+        let is_pinned = self.index().is_pinned(entry);
+        let next_use = if is_pinned { 0 } else { self.policy.next_use(&FileKey { entry, id: 0 }) };
         let (mut going, mut freed_bytes): (BTreeSet<FileKey>, u64) = (BTreeSet::new(), 0);
         let evicted = loop {
             if let Some(evicted) = self.replace(&going, freed_bytes, bytes) {
