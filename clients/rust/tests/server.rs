@@ -1,5 +1,7 @@
 //! The client against a real server, beside the stock client.
 
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
 use std::path::Path;
 
 use arrow_array::RecordBatch;

@@ -284,6 +284,7 @@ fn chunks(job: &Job, wanted: &Wanted) -> Result<Vec<RecordBatch>, Error> {
     aligned.into_iter().map(batch).collect()
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
 fn internal(error: arrow_schema::ArrowError) -> Error {
     Error::Internal(error.to_string())
 }

@@ -75,7 +75,9 @@ fn list(folder: &Path) -> Vec<PathBuf> {
 }
 
 /// What may happen to the column files between two epochs.
-const DAMAGES: [(&str, fn(&Path)); 6] = [
+type Damage = fn(&Path);
+
+const DAMAGES: [(&str, Damage); 6] = [
     ("untouched", |_| {}),
     ("a flipped byte", |path| {
         let mut bytes = fs::read(path).unwrap();
