@@ -110,8 +110,8 @@ class Plan:
 class Client:
     """One connection. Requests are the keyword arguments of `train`."""
 
-    def __init__(self, location: str, **options: Any) -> None:
-        self.flight = flight.FlightClient(location, **options)
+    def __init__(self, location: str) -> None:
+        self.flight = flight.connect(location)
 
     def close(self) -> None:
         self.flight.close()

@@ -6,13 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Mapping
+from typing import Callable, Mapping
 
 ROOT = Path(__file__).resolve().parents[4]
 START_TIMEOUT_S = 60
@@ -144,11 +143,12 @@ class Pool:
         *,
         cache_dir: Path | None = None,
         env: Mapping[str, str] | None = None,
-        wrapper: str | None = None,
+        grpc: str = "127.0.0.1:0",
+        preexec: Callable[[], None] | None = None,
         **flags: object,
     ) -> Server:
-        """`flags` are spelled with underscores: `cpu_threads=1` is `--cpu-threads 1`. `wrapper` is a Python program
-        that prepares the process and then becomes the server."""
+        """`flags` are spelled with underscores: `cpu_threads=1` is `--cpu-threads 1`. `preexec` runs in the
+        new process before the server does."""
         number = len(self.servers)
         cache_dir = cache_dir or self.folder / f"cache-{number}"
         ready_file, log_path = self.folder / f"ready-{number}.json", self.folder / f"server-{number}.log"
@@ -157,17 +157,23 @@ class Pool:
             "serve",
             "--cache-dir",
             str(cache_dir),
+            "--grpc",
+            grpc,
+            "--http",
+            "127.0.0.1:0",
         ]
-        flags = {"grpc": "127.0.0.1:0", "http": "127.0.0.1:0", **flags}
-        if wrapper:
-            command = [sys.executable, "-c", wrapper, *command]
         for name, url in datasets.items():
             command += ["--dataset", f"{name}={url}"]
         for name, value in flags.items():
             command += [f"--{name.replace('_', '-')}", str(value)]
         with ready_file.open("w") as ready, log_path.open("w") as log:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=ready, stderr=log, env={**os.environ, **(env or {})}
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=ready,
+                stderr=log,
+                env={**os.environ, **(env or {})},
+                preexec_fn=preexec,
             )
         server = Server(process, cache_dir, log_path)
         self.servers.append(server)

@@ -1,176 +1,413 @@
-"""Two cache tiers: the same bytes whatever the cache holds, and what an operator can do with it."""
+"""The cache tiers and the Unix socket: faster, and otherwise as if they weren't there."""
 
 from __future__ import annotations
 
-import json
 import re
+import resource
+import signal
+import time
+from itertools import islice
 from pathlib import Path
-from typing import Callable
+from typing import Any, Callable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.flight as flight
 import pyarrow.parquet as pq
+import pytest
 
-from client import Client, refused
-from server import Pool, Server
+from client import Client, command, refused
+from conftest import GROUP_ROWS
+from server import Pool, Server, StartError
 
-REQUEST = {"dataset": "lineitem", "batch_size": 5000, "seed": 2, "shuffle": {"window_rows": 60_000}}
-# A window of all columns and little more, so that columns are written to disk.
-MEMORY = "48MiB"
+MIB = 1 << 20
+# 186 blocks of five columns, 175 MB as frames; a window of 8 blocks is 8 MB.
+REQUEST: dict[str, Any] = {
+    "dataset": "small-groups",
+    "batch_size": 16_384,
+    "seed": 5,
+    "shuffle": {"window_rows": 8 * GROUP_ROWS},
+}
+EPOCHS = 3
+BLOCKS = 186
 
 
-def metric(server: Server, name: str) -> float:
-    """The sum over all labels."""
-    _, text = server.http_get("/metrics")
-    values = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
-    return sum(float(value) for value in values)
+@pytest.fixture(scope="module")
+def undisturbed(flights_client: Client) -> list[str]:
+    """One digest an epoch."""
+    return [flights_client.digest(**REQUEST, epoch=epoch) for epoch in range(EPOCHS)]
+
+
+@pytest.fixture(scope="module")
+def decoded_bytes(flights_client: Client) -> int:
+    """What all blocks take, from what one window takes."""
+    summary = flights_client.plan(**{**REQUEST, "shuffle": {"global": {}}}).summary
+    return int(summary["window_bytes"])
+
+
+def digests(client: Client) -> list[str]:
+    return [client.digest(**REQUEST, epoch=epoch) for epoch in range(EPOCHS)]
+
+
+def counter(server: Server, name: str, **labels: str) -> int:
+    """The sum of a counter over the labels that are not given."""
+    status, text = server.http_get("/metrics")
+    assert status == 200
+    total = 0
+    for line in text.splitlines():
+        found = re.fullmatch(rf"{name}(\{{.*\}})? (\d+)", line)
+        if found and all(f'{key}="{value}"' in (found[1] or "") for key, value in labels.items()):
+            total += int(found[2])
+    return total
 
 
 def column_files(server: Server) -> list[Path]:
-    files = (server.cache_dir / "columns").rglob("*")
-    return [path for path in files if path.is_file() and path.name != "CACHEDIR.TAG"]
+    return sorted((server.cache_dir / "columns").rglob("*.col"))
 
 
-def digests(client: Client, epochs: range = range(3)) -> list:
-    return [client.digest(**REQUEST, epoch=epoch) for epoch in epochs]
+def settled_column_files(server: Server) -> list[Path]:
+    """Once nothing is being written."""
+    before: list[Path] | None = None
+    while (found := column_files(server)) != before or any(server.cache_dir.rglob("*.tmp")):
+        before = found
+        time.sleep(0.1)
+    return found
 
 
-def test_batches_are_the_same_whatever_the_disk_holds(
-    pool: Pool, connect: Callable[[Server], Client], lineitem: Path
+def troubles(server: Server) -> list[str]:
+    return [line for line in server.log().splitlines() if "trouble with the disk cache" in line]
+
+
+# -- the same bytes ----------------------------------------------------------------------------------
+
+
+def test_half_of_the_columns_on_disk_and_little_memory_change_no_byte(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path, undisturbed: list[str], decoded_bytes: int
 ) -> None:
-    expected = digests(connect(pool.start({"lineitem": lineitem}, cache_disk="0B")))
-    for disk in ("1GiB", "50MiB", "1MiB"):
-        server = pool.start({"lineitem": lineitem}, cache_memory=MEMORY, cache_disk=disk)
-        client = connect(server)
-        assert digests(client) == expected
-        files = column_files(server)
-        # No block fits a disk of 1 MiB.
-        assert bool(files) == (disk != "1MiB")
-        for number, path in enumerate(files):
-            content = bytearray(path.read_bytes())
-            if number % 4 == 0:
-                content[len(content) // 2] ^= 0x40
-            elif number % 4 == 1:
-                del content[len(content) // 3 :]
-            elif number % 4 == 2:
-                content[:] = b"not a column"
-            path.write_bytes(content)
-        assert digests(client) == expected
-        if disk == "1GiB":
-            assert metric(server, "forebay_cache_errors_total") > 0
-            # Said, and not once a file.
-            assert 1 <= server.log().count("WARN") < len(files) / 4
+    flags: dict[str, Any] = {"cache_memory": decoded_bytes // 8, "cache_disk": decoded_bytes // 2}
+    server = pool.start({"small-groups": small_groups}, **flags)
+    client = connect(server)
+    assert digests(client) == undisturbed
+    settled_column_files(server)
+    assert counter(server, "forebay_cache_resident_bytes", tier="disk") <= decoded_bytes // 2
+    assert counter(server, "forebay_cache_capacity_bytes", tier="disk") == decoded_bytes // 2
+    before = counter(server, "forebay_decode_columns_total")
+    assert client.digest(**REQUEST) == undisturbed[0]
+    columns = 5 * BLOCKS
+    decoded = counter(server, "forebay_decode_columns_total") - before
+    assert decoded < 0.6 * columns, f"{decoded} of {columns} columns were decoded again"
+    assert counter(server, "forebay_cache_hit_bytes_total", tier="disk") > decoded_bytes // 2
+    assert not troubles(server)
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    path.write_bytes(content)
+
+
+DAMAGES = {
+    "flipped": flip_a_byte,
+    "truncated": lambda path: path.write_bytes(path.read_bytes()[:1000]),
+    "emptied": lambda path: path.write_bytes(b""),
+    "foreign": lambda path: path.write_bytes(b"PAR1" * 5000),
+    "deleted": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_corrupted_disk_changes_no_byte_while_it_is_served_or_at_a_restart(
+    pool: Pool,
+    connect: Callable[[Server], Client],
+    small_groups: Path,
+    tmp_path: Path,
+    undisturbed: list[str],
+    decoded_bytes: int,
+    damage: str,
+) -> None:
+    flags: dict[str, Any] = {"cache_memory": decoded_bytes // 8, "cache_disk": 4 * decoded_bytes}
+    flags["cache_dir"] = tmp_path / "cache"
+
+    def spoil(server: Server) -> int:
+        files = settled_column_files(server)
+        assert len(files) > 100
+        for path in files:
+            DAMAGES[damage](path)
+        return len(files)
+
+    def check_troubles(server: Server, files: int) -> None:
+        counted = counter(server, "forebay_cache_errors_total", tier="disk")
+        assert counted == 0 if damage == "deleted" else counted >= files
+        # The first of a kind, the second, the fourth and so on.
+        assert len(troubles(server)) <= 10, "\n".join(troubles(server))
+
+    server = pool.start({"small-groups": small_groups}, **flags)
+    client = connect(server)
+    assert digests(client) == undisturbed
+    files = spoil(server)
+    assert digests(client) == undisturbed
+    check_troubles(server, files)
+    files = spoil(server)
+    assert server.stop() == 0
+
+    server = pool.start({"small-groups": small_groups}, **flags)
+    assert digests(connect(server)) == undisturbed
+    check_troubles(server, files)
+
+
+def test_a_disk_that_can_not_be_written_changes_no_byte_and_is_told_once(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path, undisturbed: list[str], decoded_bytes: int
+) -> None:
+    def no_large_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    flags: dict[str, Any] = {"cache_memory": decoded_bytes // 8, "cache_disk": 4 * decoded_bytes}
+    server = pool.start({"small-groups": small_groups}, preexec=no_large_files, **flags)
+    assert digests(connect(server)) == undisturbed
+    assert counter(server, "forebay_cache_errors_total", tier="disk", kind="write") >= 1
+    assert counter(server, "forebay_cache_bypasses_total", tier="disk", reason="failing") >= 1
+    assert column_files(server) == [] and not list(server.cache_dir.rglob("*.tmp"))
+    kinds = [re.search(r"kind=\W*(\w+)", line) for line in troubles(server)]
+    assert kinds and len(kinds) <= 4, "\n".join(troubles(server))
+
+
+def test_killed_while_it_writes_and_started_again_on_the_same_directory_it_serves_the_same_bytes(
+    pool: Pool,
+    connect: Callable[[Server], Client],
+    small_groups: Path,
+    tmp_path: Path,
+    undisturbed: list[str],
+    decoded_bytes: int,
+) -> None:
+    flags: dict[str, Any] = {"cache_memory": decoded_bytes // 8, "cache_disk": decoded_bytes}
+    for batches in (2, 15, 40, 90):
+        server = pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache", **flags)
+        for _ in islice(connect(server).batches(**REQUEST), batches):
+            pass
         server.kill()
-        again = pool.start({"lineitem": lineitem}, cache_dir=server.cache_dir, cache_memory=MEMORY, cache_disk=disk)
-        assert digests(connect(again)) == expected
+    server = pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache", **flags)
+    assert column_files(server), "what was written is still there"
+    assert not list((tmp_path / "cache" / "columns").rglob("*.tmp"))
+    assert digests(connect(server)) == undisturbed
+    assert counter(server, "forebay_cache_hits_total", tier="disk") > 0
 
 
-def test_a_disk_that_is_full_lets_everything_through(
-    pool: Pool, connect: Callable[[Server], Client], lineitem: Path, tmp_path: Path
+def test_a_restarted_server_finds_the_columns_of_the_one_before(
+    pool: Pool,
+    connect: Callable[[Server], Client],
+    small_groups: Path,
+    tmp_path: Path,
+    undisturbed: list[str],
+    decoded_bytes: int,
 ) -> None:
-    expected = digests(connect(pool.start({"lineitem": lineitem}, cache_disk="0B")))
-    server = pool.start(
-        {"lineitem": lineitem}, wrapper=FULL_DISK, cache_memory=MEMORY, cache_disk="1GiB"
-    )
-    assert digests(connect(server)) == expected
-    assert metric(server, "forebay_cache_errors_total") > 0
-    assert all(path.stat().st_size <= FILE_LIMIT_BYTES for path in column_files(server))
-
-
-# No file can grow beyond this, as on a disk that is full; footers and manifests fit.
-FILE_LIMIT_BYTES = 64 * 1024
-FULL_DISK = (
-    "import os, resource, signal, sys\n"
-    "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-    f"resource.setrlimit(resource.RLIMIT_FSIZE, ({FILE_LIMIT_BYTES}, {FILE_LIMIT_BYTES}))\n"
-    "os.execv(sys.argv[1], sys.argv[1:])\n"
-)
-
-
-def test_a_server_killed_while_it_writes_begins_again_with_the_same_bytes(
-    pool: Pool, connect: Callable[[Server], Client], lineitem: Path
-) -> None:
-    expected = digests(connect(pool.start({"lineitem": lineitem}, cache_disk="0B")))
-    cache_dir = None
-    for batches in (1, 5, 20):
-        server = pool.start({"lineitem": lineitem}, cache_dir=cache_dir, cache_memory=MEMORY, cache_disk="1GiB")
-        stream = connect(server).batches(**REQUEST)
-        for _ in range(batches):
-            next(stream)
-        server.kill()
-        cache_dir = server.cache_dir
-    server = pool.start({"lineitem": lineitem}, cache_dir=cache_dir, cache_memory=MEMORY, cache_disk="1GiB")
-    assert digests(connect(server)) == expected
-
-
-def test_pin_unpin_and_drop_cache(pool: Pool, connect: Callable[[Server], Client], lineitem: Path) -> None:
-    server = pool.start({"lineitem": lineitem}, cache_disk="1GiB")
-    client = flight.connect(server.location)
-
-    def act(name: str, body: dict) -> list[dict]:
-        results = client.do_action(flight.Action(name, json.dumps(body).encode()))
-        return [json.loads(result.body.to_pybytes()) for result in results]
-
-    assert {"pin", "unpin", "drop-cache"} <= {action.type for action in client.list_actions()}
-    progress = act("pin", {"train": REQUEST})
-    assert progress[-1]["blocks_done"] == progress[-1]["blocks"]
-    decoded = metric(server, "forebay_decode_columns_total")
-    assert decoded > 0
-    connect(server).digest(**REQUEST)
-    assert metric(server, "forebay_decode_columns_total") == decoded, "all columns came from disk"
-    assert act("unpin", {"train": REQUEST}) == []
-    dropped = act("drop-cache", {"dataset": "lineitem"})
-    assert int(dropped[0]["memory_bytes"]) > 0 and int(dropped[0]["disk_bytes"]) > 0
-    assert column_files(server) == []
-    assert act("drop-cache", {})[0] == {} or int(act("drop-cache", {})[0].get("disk_bytes", 0)) == 0
-    with refused("NOT_FOUND", "lineitem"):
-        act("drop-cache", {"dataset": "lineitm"})
-    with refused("INVALID_ARGUMENT", "datset"):
-        act("drop-cache", {"datset": "lineitem"})
-    small = pool.start({"lineitem": lineitem}, cache_disk="1MiB")
-    client = flight.connect(small.location)
-    with refused("RESOURCE_EXHAUSTED", "--cache-disk", "1048576"):
-        act("pin", {"train": REQUEST})
-
-
-def test_ten_views_decode_each_column_once(
-    pool: Pool, connect: Callable[[Server], Client], tmp_path: Path
-) -> None:
-    columns, blocks = 40, 12
-    folder = tmp_path / "wide"
-    folder.mkdir()
-    for block in range(blocks):
-        table = pa.table({f"c{column:02}": range(block, block + 2000) for column in range(columns)})
-        pq.write_table(table, folder / f"{block:02}.parquet")
     config = tmp_path / "forebay.toml"
     config.write_text('[loader]\ndisk_writes = "always"\n')
-    server = pool.start({"wide": folder}, config=config, cache_disk="1GiB")
-    streams = []
-    for view in range(10):
-        names = [f"c{column:02}" for column in range(columns) if column not in (view, view + 10, view + 20)]
-        streams.append(connect(server).batches(dataset="wide", columns=names, batch_size=500, seed=view))
-    rows = [0] * len(streams)
-    for index, stream in enumerate(streams):
-        rows[index] = sum(batch.meta.rows for batch in stream)
-    assert rows == [blocks * 2000] * 10
-    assert metric(server, "forebay_decode_columns_total") == columns * blocks
+    flags: dict[str, Any] = {"cache_disk": 2 * decoded_bytes, "config": config, "cache_dir": tmp_path / "cache"}
+    server = pool.start({"small-groups": small_groups}, **flags)
+    assert connect(server).digest(**REQUEST) == undisturbed[0]
+    settled_column_files(server)
+    server.stop()
+    server = pool.start({"small-groups": small_groups}, **flags)
+    assert digests(connect(server)) == undisturbed
+    assert counter(server, "forebay_decode_columns_total") == 0
 
 
-def test_a_unix_socket_serves_what_tcp_serves(
-    pool: Pool, connect: Callable[[Server], Client], lineitem: Path, tmp_path: Path
+def test_no_disk_at_all_works_and_leaves_no_folder(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path, undisturbed: list[str]
 ) -> None:
-    expected = connect(pool.start({"lineitem": lineitem})).digest(**REQUEST)
-    socket = tmp_path / "forebay.sock"
-    for _ in range(2):
-        # The second one finds the socket of a dead server.
-        server = pool.start({"lineitem": lineitem}, grpc=f"unix:{socket}")
-        assert server.grpc == f"unix:{socket}"
-        options = [("grpc.default_authority", "localhost")]
-        client = flight.FlightClient(f"grpc+unix://{socket}", generic_options=options)
-        ticket = flight.Ticket(json.dumps({"train": REQUEST}).encode())
-        rows = sum(chunk.data.num_rows for chunk in client.do_get(ticket))
-        assert rows == 600_572
-        with Client(f"grpc+unix://{socket}", generic_options=options) as trainer:
-            assert trainer.digest(**REQUEST) == expected
-        server.kill()
-        assert socket.exists()
+    server = pool.start({"small-groups": small_groups}, cache_disk=0, cache_memory="16MiB")
+    client = connect(server)
+    assert digests(client) == undisturbed
+    assert not (server.cache_dir / "columns").exists()
+    with refused("INVALID_ARGUMENT", "--cache-disk"):
+        client.action("pin", {"train": REQUEST})
+    assert int(client.action("drop-cache", {})[-1].get("disk_bytes", 0)) == 0
+
+
+def test_a_second_server_on_the_same_cache_directory_is_refused(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path
+) -> None:
+    first = pool.start({"small-groups": small_groups}, cache_disk="64MiB")
+    with pytest.raises(StartError) as refusal:
+        pool.start({"small-groups": small_groups}, cache_dir=first.cache_dir, cache_disk="64MiB")
+    assert str(first.cache_dir) in refusal.value.log
+    assert sum(1 for _ in connect(first).batches(**REQUEST, steps=3)) == 3
+
+
+def test_a_folder_that_is_no_cache_is_left_alone_and_named(pool: Pool, small_groups: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "cache" / "columns" / "thesis.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    with pytest.raises(StartError) as refusal:
+        pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache", cache_disk="64MiB")
+    assert str(mine.parent) in refusal.value.log
+    assert mine.read_text() == "precious"
+
+
+# -- decoded once ------------------------------------------------------------------------------------
+
+
+def test_ten_views_at_a_time_decode_each_column_once(
+    pool: Pool, connect: Callable[[Server], Client], tmp_path: Path
+) -> None:
+    blocks, shared, own = 12, 37, 3
+    names = [f"c{number:02}" for number in range(shared + 10 * own)]
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for block in range(blocks):
+        columns = {name: rng.integers(0, 1 << 40, 5000) for name in names}
+        pq.write_table(pa.table(columns), folder / f"part-{block:02}.parquet")
+    config = tmp_path / "forebay.toml"
+    config.write_text('[loader]\ndisk_writes = "always"\n')
+    server = pool.start({"wide": folder}, config=config, cache_disk="256MiB", cache_memory="64MiB")
+
+    def request(view: int) -> dict[str, Any]:
+        of_view = names[:shared] + names[shared + view * own : shared + (view + 1) * own]
+        return {"dataset": "wide", "columns": of_view, "batch_size": 500, "shuffle": {"window_rows": 15_000}}
+
+    streams = [connect(server).batches(**request(view)) for view in range(10)]
+    received: list[list[pa.RecordBatch]] = [[] for _ in streams]
+    for step in zip(*streams):
+        for batches, batch in zip(received, step):
+            batches.append(batch.data)
+    assert [sum(batch.num_rows for batch in batches) for batches in received] == [blocks * 5000] * 10
+    for batches in received[1:]:
+        for one, other in zip(received[0], batches):
+            assert one.select(names[:shared]) == other.select(names[:shared])
+    assert counter(server, "forebay_decode_columns_total") == blocks * len(names)
+
+
+# -- actions -----------------------------------------------------------------------------------------
+
+
+def test_pin_unpin_and_drop_cache_are_documented_actions(flights_client: Client) -> None:
+    described = {action.type: action.description for action in flights_client.flight.list_actions()}
+    for name in ("refresh", "warm", "pin", "unpin", "drop-cache"):
+        assert "Body:" in described[name] and "{" in described[name], described[name]
+
+
+def test_pin_brings_columns_to_disk_and_keeps_them_until_unpin_or_drop_cache(
+    pool: Pool,
+    connect: Callable[[Server], Client],
+    small_groups: Path,
+    lineitem: Path,
+    undisturbed: list[str],
+    decoded_bytes: int,
+) -> None:
+    flags: dict[str, Any] = {"cache_memory": "48MiB", "cache_disk": 2 * decoded_bytes}
+    server = pool.start({"small-groups": small_groups, "lineitem": lineitem}, **flags)
+    client = connect(server)
+    progress = client.action("pin", {"train": REQUEST})
+    blocks = int(progress[-1]["blocks"])
+    assert int(progress[-1]["blocks_done"]) == blocks == BLOCKS
+    assert len(progress) >= blocks
+    assert len(column_files(server)) == BLOCKS, "they are there when the action ends"
+
+    other = {"dataset": "lineitem", "batch_size": 8192, "epochs": 2, "shuffle": {"window_rows": 30_000}}
+    assert sum(batch.meta.rows for batch in client.batches(**other)) == 2 * 600_572
+    before = counter(server, "forebay_decode_columns_total")
+    assert digests(client) == undisturbed
+    assert counter(server, "forebay_decode_columns_total") == before
+
+    assert client.action("unpin", {"train": REQUEST}) == []
+    stream = client.batches(**REQUEST)
+    next(stream)
+    freed = client.action("drop-cache", {"dataset": "small-groups"})[-1]
+    assert int(freed["disk_bytes"]) > decoded_bytes // 2
+    assert sum(1 for _ in stream) == client.plan(**REQUEST).steps - 1, "a running stream goes on"
+    client.action("drop-cache", {})
+    settled_column_files(server)
+    client.action("drop-cache", {})
+    assert column_files(server) == []
+    assert digests(client) == undisturbed
+
+
+def test_a_pin_that_can_not_fit_says_how_much_it_needs(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path, decoded_bytes: int
+) -> None:
+    server = pool.start({"small-groups": small_groups}, cache_disk="32MiB")
+    client = connect(server)
+    with refused("RESOURCE_EXHAUSTED", str(decoded_bytes), str(32 * MIB), "--cache-disk"):
+        client.action("pin", {"train": REQUEST})
+    assert client.action("pin", {"train": {**REQUEST, "columns": ["delay"]}})
+
+
+@pytest.mark.parametrize("action", ["pin", "unpin"])
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{}", "INVALID_ARGUMENT", ["train"]),
+        (b"{", "INVALID_ARGUMENT", []),
+        (command(dataset="nowhere", batch_size=1), "NOT_FOUND", ["nowhere"]),
+        (command(dataset="small-groups", batch_size=0), "INVALID_ARGUMENT", ["batch_size"]),
+        (command(dataset="small-groups", batch_size=1, columns=["delya"]), "INVALID_ARGUMENT", ["delya", "delay"]),
+    ],
+    ids=["no command", "no JSON", "unknown dataset", "batch size", "unknown column"],
+)
+def test_bad_bodies_of_pin_and_unpin_are_refused_with_the_reason(
+    flights_client: Client, action: str, body: bytes, status: str, words: list[str]
+) -> None:
+    with refused(status, *words):
+        list(flights_client.flight.do_action(flight.Action(action, body)))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        (b"{", "INVALID_ARGUMENT", []),
+        (b'{"dataset": 7}', "INVALID_ARGUMENT", ["integer `7`", "string"]),
+        (b'{"datasett": "small-groups"}', "INVALID_ARGUMENT", ["datasett"]),
+        (b'{"dataset": "nowhere"}', "NOT_FOUND", ["nowhere"]),
+    ],
+    ids=["no JSON", "number", "unknown field", "unknown dataset"],
+)
+def test_bad_bodies_of_drop_cache_are_refused_with_the_reason(
+    flights_client: Client, body: bytes, status: str, words: list[str]
+) -> None:
+    with refused(status, *words):
+        list(flights_client.flight.do_action(flight.Action("drop-cache", body)))
+
+
+# -- Unix socket -------------------------------------------------------------------------------------
+
+
+def connect_unix(server: Server) -> Client:
+    client = Client.__new__(Client)
+    path = server.grpc.removeprefix("unix:")
+    client.flight = flight.FlightClient(
+        f"grpc+unix://{path}", generic_options=[("grpc.default_authority", "localhost")]
+    )
+    return client
+
+
+def test_a_unix_socket_serves_the_same_bytes_and_a_stale_one_is_replaced(
+    pool: Pool, small_groups: Path, tmp_path: Path, undisturbed: list[str]
+) -> None:
+    path = tmp_path / "s.sock"
+    server = pool.start({"small-groups": small_groups}, grpc=f"unix:{path}")
+    assert server.grpc == f"unix:{path}", "the ready line names it"
+    with connect_unix(server) as client:
+        assert client.digest(**REQUEST) == undisturbed[0]
+    server.kill()
+    assert path.is_socket(), "a killed server leaves its socket"
+
+    server = pool.start({"small-groups": small_groups}, grpc=f"unix:{path}")
+    with connect_unix(server) as client:
+        assert client.digest(**REQUEST) == undisturbed[0]
+    with pytest.raises(StartError) as refusal:
+        pool.start({"small-groups": small_groups}, grpc=f"unix:{path}")
+    assert str(path) in refusal.value.log and "another server" in refusal.value.log
+    assert path.is_socket()
+    assert server.stop() == 0
+    assert not path.exists(), "who stops takes the socket away"
+
+
+def test_a_file_that_is_no_socket_is_left_alone(pool: Pool, small_groups: Path, tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("precious")
+    with pytest.raises(StartError) as refusal:
+        pool.start({"small-groups": small_groups}, grpc=f"unix:{path}")
+    assert str(path) in refusal.value.log
+    assert path.read_text() == "precious"
