@@ -74,7 +74,10 @@ fn check_version(kind: Kind, url: &str, version: &Version, found: &ObjectMeta) -
     let same = now.size == version.size
         && match kind {
             Kind::Local => now.modified_ns == version.modified_ns,
-            Kind::Http | Kind::Object => now.etag.is_none() || now.etag == version.etag,
+            // Some stores tell an ETag with an object and none in a listing.
+            Kind::Http | Kind::Object => {
+                now.etag.is_none() || version.etag.is_none() || now.etag == version.etag
+            }
         };
     if same { Ok(()) } else { Err(changed(url, version, now.to_string())) }
 }
