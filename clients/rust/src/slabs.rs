@@ -1,4 +1,6 @@
 //! Memory for bodies: aligned, and used again and again, so that the kernel clears no page twice.
+//!
+//! The server has its own: a client depends on no service, and keeps few slabs, all of them bodies.
 
 use std::{
     ops::{Deref, DerefMut},

@@ -3,6 +3,7 @@
 //! Fresh memory is cleared by the kernel page by page, which costs about as much as filling it.
 
 use std::{
+    io,
     ops::{Deref, DerefMut},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -52,14 +53,17 @@ impl Slabs {
     /// A slab of `len` bytes: of those that are long enough the one that was given back last, for it is the
     /// likeliest to be in the processor's cache. What it holds is left from its last use.
     ///
-    /// # Panics
-    /// When the system has no memory left, as every allocation does.
-    pub fn take(&self, len: usize) -> Slab {
+    /// # Errors
+    /// When the system has no memory left for it.
+    pub fn take(&self, len: usize) -> io::Result<Slab> {
         if len < MAPPED_BYTES {
-            return Slab { memory: Memory::Heap(MutableBuffer::from_len_zeroed(len)), len };
+            return Ok(Slab { memory: Memory::Heap(MutableBuffer::from_len_zeroed(len)), len });
         }
-        let mapped = self.take_idle(len).unwrap_or_else(|| map(mapped_len(len)));
-        Slab { memory: Memory::Mapped(Some(mapped), Arc::clone(&self.idle)), len }
+        let mapped = match self.take_idle(len) {
+            Some(mapped) => mapped,
+            None => map(mapped_len(len))?,
+        };
+        Ok(Slab { memory: Memory::Mapped(Some(mapped), Arc::clone(&self.idle)), len })
     }
 
     /// Bytes that wait for their next use.
@@ -87,11 +91,11 @@ fn mapped_len(len: usize) -> usize {
     if huge - len <= len / 8 { huge } else { len.next_multiple_of(GRAIN_BYTES) }
 }
 
-fn map(len: usize) -> MmapMut {
-    let mapped = MmapMut::map_anon(len).expect("there is memory, as every allocation expects");
+fn map(len: usize) -> io::Result<MmapMut> {
+    let mapped = MmapMut::map_anon(len)?;
     // A kernel without huge pages does without.
     drop(mapped.advise(Advice::HugePage));
-    mapped
+    Ok(mapped)
 }
 
 impl Slab {

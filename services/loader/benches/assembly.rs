@@ -25,7 +25,8 @@ fn input() -> RecordBatch {
 }
 
 fn frame(job: &Job, input: &RecordBatch, slabs: &Slabs) -> Frame {
-    let mut builder = FrameBuilder::new(job.view().clone(), BLOCK_ROWS, "bench".into(), slabs);
+    let mut builder =
+        FrameBuilder::new(job.view().clone(), BLOCK_ROWS, "bench".into(), slabs).expect("memory");
     let chunk = Config::default().decode_rows;
     for start in (0..BLOCK_ROWS).step_by(chunk) {
         builder.append(&input.slice(start, chunk)).expect("fits");

@@ -31,7 +31,8 @@ const NESTED_SLACK_BYTES: u64 = 64 << 20;
 /// `hash`: also hash the body.
 ///
 /// # Errors
-/// [`Error::TooLarge`] when the body would exceed `max_bytes`.
+/// [`Error::TooLarge`] when the body would exceed `max_bytes`; [`Error::Unavailable`] when the system has no
+/// memory left.
 pub fn assemble(
     view: &View,
     frames: &[Arc<Frame>],
@@ -41,7 +42,7 @@ pub fn assemble(
     slabs: &Slabs,
 ) -> Result<WireBatch, Error> {
     let plan = BodyPlan::new(view, frames, rows, max_bytes)?;
-    let mut body = slabs.take(plan.layout.len());
+    let mut body = slabs.take(plan.layout.len()).map_err(Error::out_of_memory)?;
     plan.write(&mut body);
     Ok(WireBatch {
         rows: rows.len() as u64,

@@ -50,6 +50,12 @@ impl Error {
         Self::TooLarge { what: format!("a batch of {rows} rows"), needed, limit, advice }
     }
 
+    /// The system has no memory left, although the budget has.
+    #[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
+    pub(crate) fn out_of_memory(error: std::io::Error) -> Self {
+        Self::Unavailable(format!("no memory: {error}"))
+    }
+
     pub(crate) fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Invalid { field: field.into(), reason: reason.into() }
     }

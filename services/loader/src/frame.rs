@@ -51,14 +51,15 @@ impl Frame {
     /// A frame of the given rows of several frames of one view, in that order.
     ///
     /// # Errors
-    /// When the values of the rows in the heap exceed 4 GiB.
+    /// When the values of the rows in the heap exceed 4 GiB, or the system has no memory left.
     pub(crate) fn select(
         view: &View,
         frames: &[Arc<Frame>],
         rows: &[RowRef],
         slabs: &Slabs,
     ) -> Result<Self, Error> {
-        let (mut fixed, mut heap) = (slabs.take(rows.len() * view.stride), Vec::new());
+        let mut fixed = slabs.take(rows.len() * view.stride).map_err(Error::out_of_memory)?;
+        let mut heap = Vec::new();
         if view.stride > 0 {
             let source = Rows::new(view, frames);
             for (row, copy) in rows.iter().zip(fixed.chunks_exact_mut(view.stride)) {

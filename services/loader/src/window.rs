@@ -247,7 +247,7 @@ impl Windows {
     async fn make(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
         let permit = self.permit(expected_bytes).await?;
         let rows = job.snapshot().blocks()[block as usize].rows as usize;
-        let builder = FrameBuilder::new(Arc::clone(job.view()), rows, place_of(job, block), &self.slabs);
+        let builder = FrameBuilder::new(Arc::clone(job.view()), rows, place_of(job, block), &self.slabs)?;
         if self.columns.are_kept(job, block) {
             let chunks = self.columns.get(job, block, Arc::clone(&permit)).await?;
             let build = move || build(builder, chunks.into_iter().map(Ok), permit);

@@ -39,7 +39,7 @@ proptest! {
             let job = job(&Train { batch_size: 1, ..Train::default() }, &reader);
             let mut frames = Vec::new();
             for (block, rows) in sizes.iter().enumerate() {
-                let mut builder = FrameBuilder::new(job.view().clone(), *rows, "test".into(), &Slabs::new(0));
+                let mut builder = FrameBuilder::new(job.view().clone(), *rows, "test".into(), &Slabs::new(0)).unwrap();
                 for chunk in reader.fetch(block, job.view().projection()).await.unwrap().decode(100) {
                     builder.append(&chunk.unwrap()).unwrap();
                 }
@@ -69,13 +69,13 @@ async fn a_reused_buffer_leaks_nothing() {
     let reader = reader(store(std::slice::from_ref(&input), 1 << 20).await).await;
     let job = job(&Train { batch_size: 1, ..Train::default() }, &reader);
     let slabs = Slabs::new(1 << 30);
-    let mut builder = FrameBuilder::new(job.view().clone(), 997, "test".into(), &slabs);
+    let mut builder = FrameBuilder::new(job.view().clone(), 997, "test".into(), &slabs).unwrap();
     builder.append(&input).unwrap();
     let frames = [Arc::new(builder.finish().unwrap())];
     let rows: Vec<RowRef> = (0..20_003).map(|row| RowRef { frame: 0, row: row * 31 % 997 }).collect();
     let batch = || assemble(job.view(), &frames, &rows, false, u64::MAX, &slabs).unwrap();
     let first = batch().body.to_vec();
-    let mut used = slabs.take(first.len());
+    let mut used = slabs.take(first.len()).unwrap();
     used.fill(0xff);
     let address = used.as_ptr();
     drop(used);

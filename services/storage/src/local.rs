@@ -38,7 +38,7 @@ pub(crate) async fn read(
             return Err(changed(&url, &version, found.to_string()));
         }
         let length = usize::try_from(range.end - range.start).map_err(io::Error::other).map_err(failed)?;
-        let mut slab = slabs.take(length);
+        let mut slab = slabs.take(length).map_err(failed)?;
         file.read_exact_at(&mut slab, range.start).map_err(failed)?;
         Ok(Bytes::from_owner(slab))
     })

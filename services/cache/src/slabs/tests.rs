@@ -4,7 +4,7 @@ use super::*;
 fn slabs_are_aligned_and_of_the_length_asked_for() {
     let slabs = Slabs::new(1 << 30);
     for len in [0, 1, 63, 4096, MAPPED_BYTES - 1, MAPPED_BYTES, 3 << 20, (8 << 20) + 5] {
-        let mut slab = slabs.take(len);
+        let mut slab = slabs.take(len).unwrap();
         assert_eq!((slab.len(), slab.as_ptr() as usize % 64), (len, 0));
         assert!(slab.capacity() >= len && slab.capacity() <= len + len / 8 + GRAIN_BYTES);
         slab.fill(0xff);
@@ -14,23 +14,23 @@ fn slabs_are_aligned_and_of_the_length_asked_for() {
 #[test]
 fn the_slab_given_back_last_is_used_again() {
     let slabs = Slabs::new(64 << 20);
-    let (first, second) = (slabs.take(4 << 20), slabs.take(4 << 20));
+    let (first, second) = (slabs.take(4 << 20).unwrap(), slabs.take(4 << 20).unwrap());
     let address = second.as_ptr();
     drop((first, second));
-    assert_eq!(slabs.take((4 << 20) - 5).as_ptr(), address);
+    assert_eq!(slabs.take((4 << 20) - 5).unwrap().as_ptr(), address);
     assert_eq!(slabs.idle_bytes(), 8 << 20);
 }
 
 #[test]
 fn no_more_is_kept_than_allowed() {
     let slabs = Slabs::new(5 << 20);
-    drop([slabs.take(2 << 20), slabs.take(2 << 20), slabs.take(2 << 20)]);
+    drop([slabs.take(2 << 20).unwrap(), slabs.take(2 << 20).unwrap(), slabs.take(2 << 20).unwrap()]);
     assert_eq!(slabs.idle_bytes(), 4 << 20);
 }
 
 #[test]
 fn a_small_value_does_not_keep_a_large_slab() {
     let slabs = Slabs::new(1 << 30);
-    drop(slabs.take(64 << 20));
-    assert!(slabs.take(2 << 20).capacity() < 4 << 20);
+    drop(slabs.take(64 << 20).unwrap());
+    assert!(slabs.take(2 << 20).unwrap().capacity() < 4 << 20);
 }

@@ -30,11 +30,14 @@ pub struct FrameBuilder {
 
 impl FrameBuilder {
     /// A builder for `rows` rows, which will lie in one of `slabs`. `place` names the block in errors.
-    pub fn new(view: Arc<View>, rows: usize, place: String, slabs: &Slabs) -> Self {
-        let frame =
-            Frame { rows: 0, fixed: slabs.take(rows * view.stride), heap: Vec::new(), nested: Vec::new() };
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the system has no memory left.
+    pub fn new(view: Arc<View>, rows: usize, place: String, slabs: &Slabs) -> Result<Self, Error> {
+        let fixed = slabs.take(rows * view.stride).map_err(Error::out_of_memory)?;
+        let frame = Frame { rows: 0, fixed, heap: Vec::new(), nested: Vec::new() };
         let nested = vec![Vec::new(); view.nested_count];
-        Self { view, place, rows, frame, nested }
+        Ok(Self { view, place, rows, frame, nested })
     }
 
     /// Appends a chunk whose columns are the view's projection.
