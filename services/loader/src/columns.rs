@@ -158,11 +158,12 @@ impl Columns {
                     Outcome::Failing => return Err(Error::Unavailable("the cache's disk fails".into())),
                 }
             }
+            // Before the wait: those who are waited for may wait for these.
+            drop(claim);
             // Others have written theirs when their flights end, or don't keep them.
             for (_, mut flight) in waiting {
                 while flight.changed().await.is_ok() {}
             }
-            drop(claim);
         }
     }
 

@@ -356,6 +356,25 @@ fn of_pinned_blocks(reader: &Reader, block: u128) -> bool {
     reader.block_ids().block(block).is_some()
 }
 
+/// Each claims the columns of a block one by one, so that two at a time each hold some that the other wants.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn pins_of_the_same_columns_at_the_same_time_all_end() {
+    let reader = wide_blocks(4, 200).await;
+    let jobs = [columns(0..200), columns((0..200).rev()), columns((0..200).step_by(2))];
+    let jobs = jobs.map(|columns| job(&Train { columns, ..windowed(1600) }, &reader));
+    for _ in 0..20 {
+        let directory = tempfile::tempdir().unwrap();
+        let loader = open(directory.path(), AMPLE, AMPLE, Config::default());
+        let pins = jobs.iter().cloned().cycle().take(6).map(|job| {
+            let loader = loader.clone();
+            tokio::spawn(async move { loader.pin(&job, |_| {}).await })
+        });
+        for pin in pins.collect::<Vec<_>>() {
+            tokio::time::timeout(Duration::from_secs(60), pin).await.unwrap().unwrap().unwrap();
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pin_makes_room_on_a_disk_full_of_what_is_needed_sooner() {
     let counters = Counters::from_zero().await;
