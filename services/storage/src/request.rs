@@ -17,9 +17,9 @@ pub(crate) async fn read(
     range: Range<u64>,
 ) -> Result<Bytes, Error> {
     let started = Instant::now();
-    let outcome = match (location.kind(), location.slabs()) {
-        (Kind::Local, Some(slabs)) => local::read(path, url, version, range, slabs).await,
-        _ => read_checked(location, path, url, version, range).await,
+    let outcome = match location.slabs() {
+        Some(slabs) => local::read(path, url, version, range, slabs).await,
+        None => read_checked(location, path, url, version, range).await,
     };
     observe("get", started, outcome.is_ok());
     match &outcome {

@@ -264,6 +264,18 @@ async fn a_file_with_a_weak_etag_or_none_is_still_pinned() {
 }
 
 #[tokio::test]
+async fn a_store_that_tells_an_etag_with_an_object_and_none_in_a_listing_can_be_read() {
+    let remote = Remote::new().await;
+    remote.store.listed_without_etags.store(true, Ordering::SeqCst);
+    let snapshot = remote.take().await;
+    let reader = remote.reader(&snapshot);
+    assert_eq!(read_all(&reader).await.unwrap().num_rows(), 2);
+    // It is pinned by size and time all the same.
+    remote.store.write("d/a.parquet", &parquet_bytes(&rows(0..1000), None)).await;
+    assert!(is_changed(read_all(&reader).await));
+}
+
+#[tokio::test]
 async fn a_store_that_is_down_is_unavailable_and_recovers() {
     let remote = Remote::new().await;
     let snapshot = remote.take().await;

@@ -26,6 +26,8 @@ pub(crate) struct TestStore {
     /// ETags are weak, or absent.
     pub(crate) weak: AtomicBool,
     pub(crate) without_etags: AtomicBool,
+    /// A listing tells no ETags; an object does.
+    pub(crate) listed_without_etags: AtomicBool,
 }
 
 impl TestStore {
@@ -84,7 +86,8 @@ impl ObjectStore for TestStore {
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         use futures::StreamExt;
         let weak = self.weak.load(Ordering::SeqCst);
-        let none = self.without_etags.load(Ordering::SeqCst);
+        let none =
+            self.without_etags.load(Ordering::SeqCst) || self.listed_without_etags.load(Ordering::SeqCst);
         let shown = Self { weak: weak.into(), without_etags: none.into(), ..Self::default() };
         self.inner.list(prefix).map(move |meta| meta.map(|meta| shown.meta(meta))).boxed()
     }
