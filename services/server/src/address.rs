@@ -5,16 +5,12 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
-    pin::Pin,
     str::FromStr,
-    task::{Context, Poll},
 };
 
 use serde::{Deserialize, Serialize};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
-};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio_util::either::Either;
 
 /// A TCP address, spelled `HOST:PORT`, or a Unix socket, spelled `unix:/path`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +115,9 @@ impl Drop for Socket {
     }
 }
 
+/// A connection to a [`Listener`].
+pub(crate) type Stream = Either<TcpStream, UnixStream>;
+
 impl Listener {
     /// Where it listens, with the port that was taken.
     pub(crate) fn address(&self) -> io::Result<Address> {
@@ -133,65 +132,10 @@ impl Listener {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Stream::Tcp(stream))
+                Ok(Either::Left(stream))
             }
-            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Either::Right(stream)),
         }
-    }
-}
-
-/// A connection.
-pub(crate) enum Stream {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-macro_rules! either {
-    ($stream:expr, $name:ident => $call:expr) => {
-        match $stream {
-            Stream::Tcp($name) => $call,
-            Stream::Unix($name) => $call,
-        }
-    };
-}
-
-impl AsyncRead for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        either!(&mut *self, stream => Pin::new(stream).poll_read(context, buffer))
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        either!(&mut *self, stream => Pin::new(stream).poll_write(context, bytes))
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        either!(&mut *self, stream => Pin::new(stream).poll_write_vectored(context, buffers))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        either!(self, stream => stream.is_write_vectored())
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(&mut *self, stream => Pin::new(stream).poll_flush(context))
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(&mut *self, stream => Pin::new(stream).poll_shutdown(context))
     }
 }
 

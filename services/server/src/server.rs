@@ -34,7 +34,8 @@ use crate::{
     sessions::Sessions,
 };
 
-/// A server with its ports bound. Dropping it stops it at once.
+/// A server with its ports bound. Dropping it stops listening; to end the streams that run, too,
+/// [drain](Self::drain) it.
 pub struct Server {
     grpc: Address,
     http: SocketAddr,
