@@ -15,7 +15,7 @@ use forebay_cache::{Disk, Outcome};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::{Config, DiskWrites, Error, Job, Pool, Priority, forecast::Future};
+use crate::{Config, DiskWrites, Error, Job, Pool, Priority, forecast::Outlook};
 
 /// How long a pin waits when too much waits to be written already.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
@@ -23,7 +23,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 /// Finds or makes decoded columns.
 pub(crate) struct Columns {
     disk: Option<Disk>,
-    future: Future,
+    outlook: Outlook,
     memory_bytes: u64,
     config: Config,
     pool: Pool,
@@ -54,12 +54,12 @@ struct Column {
 impl Columns {
     pub(crate) fn new(
         disk: Option<Disk>,
-        future: Future,
+        outlook: Outlook,
         memory_bytes: u64,
         config: Config,
         pool: Pool,
     ) -> Self {
-        Self { disk, future, memory_bytes, config, pool, flights: Arc::default() }
+        Self { disk, outlook, memory_bytes, config, pool, flights: Arc::default() }
     }
 
     pub(crate) fn disk(&self) -> Option<&Disk> {
@@ -72,7 +72,7 @@ impl Columns {
         let is_on_disk = |disk: &Disk| disk.sections(id, &self.wanted(job, block).names()).contains(&true);
         match &self.disk {
             Some(disk) => self.must_keep(id) || is_on_disk(disk),
-            None => self.future.is_shared(id),
+            None => self.outlook.is_shared(id),
         }
     }
 
@@ -81,7 +81,7 @@ impl Columns {
         match self.config.disk_writes {
             DiskWrites::Always => true,
             DiskWrites::Needed => {
-                self.future.frame_bytes() > self.memory_bytes || self.future.is_shared(block)
+                self.outlook.frame_bytes() > self.memory_bytes || self.outlook.is_shared(block)
             }
         }
     }

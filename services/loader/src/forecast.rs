@@ -26,7 +26,7 @@ const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The running streams, and those that have ended lately. Cheap to clone; clones share them.
 #[derive(Clone)]
-pub(crate) struct Future {
+pub(crate) struct Outlook {
     shared: Arc<Shared>,
 }
 
@@ -67,14 +67,14 @@ struct Stream {
     at_hand: RwLock<[Option<Arc<[u64]>>; 2]>,
 }
 
-/// A stream's entry in the future; it lingers when this is dropped.
+/// A stream's entry in the outlook; it lingers when this is dropped.
 pub(crate) struct Progress {
-    future: Future,
+    outlook: Outlook,
     course: Arc<Course>,
     stream: Arc<Stream>,
 }
 
-impl Future {
+impl Outlook {
     pub(crate) fn new() -> Self {
         Self { shared: Arc::new(Shared { started: Instant::now(), courses: RwLock::default() }) }
     }
@@ -116,7 +116,7 @@ impl Future {
         streams.retain(|other| other.is_running() || (other.rank, other.lane) != (rank, lane));
         streams.push(Arc::clone(&stream));
         drop((streams, courses));
-        Progress { future: self.clone(), course, stream }
+        Progress { outlook: self.clone(), course, stream }
     }
 
     /// Estimated bytes of the frames of all views that are streamed, whole snapshots.
@@ -167,13 +167,13 @@ impl Future {
     }
 }
 
-impl Forecast<FrameKey> for Future {
+impl Forecast<FrameKey> for Outlook {
     fn next_use(&self, key: &FrameKey) -> u64 {
         self.next_use(key.block, Tier::Memory { view: key.view })
     }
 }
 
-impl Forecast<u128> for Future {
+impl Forecast<u128> for Outlook {
     fn next_use(&self, block: &u128) -> u64 {
         self.next_use(*block, Tier::Disk)
     }
@@ -208,7 +208,7 @@ impl Progress {
     /// `window_start`. O(blocks) at the beginning of an epoch.
     pub(crate) fn reached(&self, epoch: u64, position: u64, window_start: u64, order: &EpochOrder) {
         let stream = &self.stream;
-        let now = self.future.now();
+        let now = self.outlook.now();
         let took = now.saturating_sub(stream.made_at.swap(now, Ordering::Relaxed));
         let mean = stream.interval.load(Ordering::Relaxed) as f64;
         stream.interval.store((mean + NEWEST * (took as f64 - mean)) as u64, Ordering::Relaxed);
@@ -221,9 +221,7 @@ impl Progress {
             *stream.at_hand.write().unwrap_or_else(PoisonError::into_inner) = at_hand;
         }
     }
-}
 
-impl Progress {
     /// Whether [`Self::reached`] will look at a new epoch.
     pub(crate) fn is_new(&self, epoch: u64) -> bool {
         self.stream.epoch.load(Ordering::Relaxed) != epoch

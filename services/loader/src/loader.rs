@@ -7,7 +7,7 @@ use forebay_proto::v1;
 use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
-use crate::{Batches, Config, Error, Job, Pool, Priority, forecast::Future, pins::Pins, window::Windows};
+use crate::{Batches, Config, Error, Job, Pool, Priority, forecast::Outlook, pins::Pins, window::Windows};
 
 /// Loads windows and opens streams. Cheap to clone; clones share memory and threads.
 #[derive(Clone)]
@@ -41,16 +41,16 @@ impl Loader {
         config: Config,
         pool: Pool,
     ) -> Result<Self, forebay_cache::Error> {
-        let future = Future::new();
-        let open = |(directory, config)| Disk::open(directory, config, Arc::new(future.clone()));
+        let outlook = Outlook::new();
+        let open = |(directory, config)| Disk::open(directory, config, Arc::new(outlook.clone()));
         let disk = disk.map(open).transpose()?;
-        let windows = Windows::new(memory_bytes, disk, future, config.clone(), pool.clone());
+        let windows = Windows::new(memory_bytes, disk, outlook, config.clone(), pool.clone());
         Ok(Self { windows: Arc::new(windows), memory_bytes, config, pool })
     }
 
     /// A loader that keeps frames in `memory_bytes` and nothing on disk, and does its CPU work on `pool`.
     pub fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
-        let windows = Windows::new(memory_bytes, None, Future::new(), config.clone(), pool.clone());
+        let windows = Windows::new(memory_bytes, None, Outlook::new(), config.clone(), pool.clone());
         Self { windows: Arc::new(windows), memory_bytes, config, pool }
     }
 

@@ -52,7 +52,8 @@ impl Producer {
     ) -> Self {
         let least = job.train().batch_size * job.view().least_row_bytes();
         let slabs = windows.slabs().clone();
-        let (space, progress) = (windows.space().enter(), Arc::new(windows.future().enter(&job, rank, lane)));
+        let (space, progress) =
+            (windows.space().enter(), Arc::new(windows.outlook().enter(&job, rank, lane)));
         let windows = WindowsAhead::new(
             Arc::clone(&job),
             rank,
@@ -147,9 +148,7 @@ impl Producer {
             Ok(batch)
         }))
     }
-}
 
-impl Producer {
     /// Tells the forecast where this stream is; the first time in an epoch that takes a while.
     async fn note(&self, epoch: u64, start: u64, id: WindowId, order: &Arc<EpochOrder>) -> Result<(), Error> {
         let window_start = order.window(id.window).positions.start;

@@ -10,7 +10,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::{
-    Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef, columns::Columns, forecast::Future,
+    Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef, columns::Columns, forecast::Outlook,
     space::Total,
 };
 
@@ -20,7 +20,7 @@ pub(crate) struct Windows {
     pool: Pool,
     frames: Memory<FrameKey, Frame>,
     columns: Columns,
-    future: Future,
+    outlook: Outlook,
     slabs: Slabs,
     space: Total,
     /// Permits of 1 KiB for blocks that are being fetched and decoded.
@@ -86,20 +86,20 @@ impl Room {
 }
 
 impl Windows {
-    /// Frames in `memory_bytes`, above columns on `disk` if there is one; its forecast is `future`.
+    /// Frames in `memory_bytes`, above columns on `disk` if there is one; its forecast is `outlook`.
     pub(crate) fn new(
         memory_bytes: u64,
         disk: Option<Disk>,
-        future: Future,
+        outlook: Outlook,
         config: Config,
         pool: Pool,
     ) -> Self {
         let decode_bytes = config.decode_bytes(memory_bytes);
         let permits = (decode_bytes / 1024).clamp(1, u64::from(u32::MAX)) as usize;
         Self {
-            frames: Memory::new(memory_bytes, Arc::new(future.clone())),
-            columns: Columns::new(disk, future.clone(), memory_bytes, config.clone(), pool.clone()),
-            future,
+            frames: Memory::new(memory_bytes, Arc::new(outlook.clone())),
+            columns: Columns::new(disk, outlook.clone(), memory_bytes, config.clone(), pool.clone()),
+            outlook,
             slabs: Slabs::new(config.idle_bytes),
             space: Total::new(config.total_prefetch_bytes(memory_bytes), config.prefetch_bytes),
             decoding: Arc::new(Semaphore::new(permits)),
@@ -116,8 +116,8 @@ impl Windows {
     }
 
     /// When each block is needed next.
-    pub(crate) fn future(&self) -> &Future {
-        &self.future
+    pub(crate) fn outlook(&self) -> &Outlook {
+        &self.outlook
     }
 
     /// Where finished batches wait.

@@ -81,13 +81,15 @@ fn pace_nanos(pace: Duration) -> u64 {
     pace.as_nanos() as u64
 }
 
-fn in_memory(future: &Future, job: &Job) -> Vec<u64> {
+fn in_memory(outlook: &Outlook, job: &Job) -> Vec<u64> {
     let key = |block| FrameKey { block: job.reader().block_ids().id(block), view: job.view().key() };
-    (0..BLOCKS).map(|block| Forecast::<FrameKey>::next_use(future, &key(block))).collect()
+    (0..BLOCKS).map(|block| Forecast::<FrameKey>::next_use(outlook, &key(block))).collect()
 }
 
-fn on_disk(future: &Future, job: &Job) -> Vec<u64> {
-    (0..BLOCKS).map(|block| Forecast::<u128>::next_use(future, &job.reader().block_ids().id(block))).collect()
+fn on_disk(outlook: &Outlook, job: &Job) -> Vec<u64> {
+    (0..BLOCKS)
+        .map(|block| Forecast::<u128>::next_use(outlook, &job.reader().block_ids().id(block)))
+        .collect()
 }
 
 fn nearest(one: &[u64], other: &[u64]) -> Vec<u64> {
@@ -97,26 +99,26 @@ fn nearest(one: &[u64], other: &[u64]) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn what_is_ahead_in_this_epoch_comes_before_what_is_in_the_next() {
     let job = job(&reader().await, 7, &["a"]);
-    let future = Future::new();
-    let progress = future.enter(&job, 0, 0);
-    assert_eq!(in_memory(&future, &job), [u64::MAX; BLOCKS as usize], "nothing is known of it yet");
+    let outlook = Outlook::new();
+    let progress = outlook.enter(&job, 0, 0);
+    assert_eq!(in_memory(&outlook, &job), [u64::MAX; BLOCKS as usize], "nothing is known of it yet");
     for window in 0..5 {
         begin(&progress, 0, window, 0, PACE).await;
         let position = job.order(0).window(window).positions.start;
-        assert_eq!(in_memory(&future, &job), expected(&job, position, window));
+        assert_eq!(in_memory(&outlook, &job), expected(&job, position, window));
         // It was read from disk when it was loaded: there its blocks are needed in the next epoch.
-        assert_eq!(on_disk(&future, &job), expected(&job, position, window + 1));
+        assert_eq!(on_disk(&outlook, &job), expected(&job, position, window + 1));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_window_at_hand_is_needed_now_in_memory_and_in_the_next_epoch_on_disk() {
     let job = job(&reader().await, 7, &["a"]);
-    let future = Future::new();
-    let progress = future.enter(&job, 0, 0);
+    let outlook = Outlook::new();
+    let progress = outlook.enter(&job, 0, 0);
     begin(&progress, 0, 2, 1, PACE).await;
     let order = job.order(0);
-    let (memory, disk) = (in_memory(&future, &job), on_disk(&future, &job));
+    let (memory, disk) = (in_memory(&outlook, &job), on_disk(&outlook, &job));
     let left_of_epoch = (ROWS - order.window(2).positions.start) / BATCH_ROWS * pace_nanos(PACE);
     for block in order.window(2).blocks {
         assert_eq!(memory[*block as usize], 0);
@@ -133,15 +135,15 @@ async fn a_window_at_hand_is_needed_now_in_memory_and_in_the_next_epoch_on_disk(
 #[tokio::test(start_paused = true)]
 async fn the_last_window_looks_into_the_next_epoch_and_one_loaded_ahead_beyond_it() {
     let job = job(&reader().await, 7, &["a"]);
-    let future = Future::new();
-    let progress = future.enter(&job, 0, 0);
+    let outlook = Outlook::new();
+    let progress = outlook.enter(&job, 0, 0);
     let last = job.order(0).windows() - 1;
     begin(&progress, 0, last, 0, PACE).await;
-    assert_eq!(on_disk(&future, &job), expected(&job, job.order(0).window(last).positions.start, last + 1));
+    assert_eq!(on_disk(&outlook, &job), expected(&job, job.order(0).window(last).positions.start, last + 1));
     // The next epoch's first window is loaded ahead, so its blocks' next use on disk is an epoch later.
     let next = job.order(1);
     progress.loading(1, next.window(0).positions.end);
-    let disk = on_disk(&future, &job);
+    let disk = on_disk(&outlook, &job);
     let first = next.window(0).blocks.iter().map(|block| disk[*block as usize]).min();
     let others = (1..next.windows()).flat_map(|window| next.window(window).blocks);
     assert!(first > others.map(|block| disk[*block as usize]).max());
@@ -151,8 +153,8 @@ async fn the_last_window_looks_into_the_next_epoch_and_one_loaded_ahead_beyond_i
 async fn the_sooner_of_two_jobs_decides() {
     let reader = reader().await;
     let (slow, fast) = (job(&reader, 1, &["a"]), job(&reader, 2, &["a"]));
-    let future = Future::new();
-    let (of_slow, of_fast) = (future.enter(&slow, 0, 0), future.enter(&fast, 0, 0));
+    let outlook = Outlook::new();
+    let (of_slow, of_fast) = (outlook.enter(&slow, 0, 0), outlook.enter(&fast, 0, 0));
     let (order_of_slow, order_of_fast) = (slow.order(0), fast.order(0));
     of_slow.loading(0, order_of_slow.window(0).positions.end);
     of_fast.loading(0, order_of_fast.window(0).positions.end);
@@ -169,44 +171,44 @@ async fn the_sooner_of_two_jobs_decides() {
     let sooner = nearest(&of_slow, &of_fast);
     assert!(sooner != of_fast && sooner != of_slow, "each is the sooner one for some blocks");
     let rounding = |(found, sooner): (&u64, &u64)| found.abs_diff(*sooner) < 10_000;
-    assert!(on_disk(&future, &slow).iter().zip(&sooner).all(rounding));
+    assert!(on_disk(&outlook, &slow).iter().zip(&sooner).all(rounding));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_a_stalled_job_needs_is_far_away() {
     let reader = reader().await;
     let (stalled, running) = (job(&reader, 1, &["a"]), job(&reader, 2, &["a"]));
-    let future = Future::new();
-    let of_stalled = future.enter(&stalled, 0, 0);
+    let outlook = Outlook::new();
+    let of_stalled = outlook.enter(&stalled, 0, 0);
     begin(&of_stalled, 0, 0, 0, PACE).await;
-    let before = on_disk(&future, &stalled);
+    let before = on_disk(&outlook, &stalled);
     assert_eq!(before, expected(&stalled, 0, 1));
     tokio::time::advance(Duration::from_secs(60)).await;
-    let of_running = future.enter(&running, 0, 0);
+    let of_running = outlook.enter(&running, 0, 0);
     begin(&of_running, 0, 0, 0, PACE).await;
-    assert_eq!(on_disk(&future, &stalled), expected(&running, 0, 1), "the one that goes on decides");
+    assert_eq!(on_disk(&outlook, &stalled), expected(&running, 0, 1), "the one that goes on decides");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_has_ended_is_expected_to_go_on_until_the_same_rank_does() {
     let job = job(&reader().await, 7, &["a"]);
-    let future = Future::new();
-    let first = future.enter(&job, 0, 0);
+    let outlook = Outlook::new();
+    let first = outlook.enter(&job, 0, 0);
     let last = job.order(0).windows() - 1;
     begin(&first, 0, last, 0, PACE).await;
-    let expected_then = on_disk(&future, &job);
+    let expected_then = on_disk(&outlook, &job);
     drop(first);
-    assert_eq!(on_disk(&future, &job), expected_then);
+    assert_eq!(on_disk(&outlook, &job), expected_then);
     assert!(expected_then.iter().all(|next_use| *next_use < u64::MAX));
 
-    let _other_rank = future.enter(&job, 1, 0);
-    assert_eq!(future.courses()[0].streams().len(), 2);
-    let next = future.enter(&job, 0, 0);
-    assert_eq!(future.courses()[0].streams().len(), 2, "the rank's old stream is replaced");
+    let _other_rank = outlook.enter(&job, 1, 0);
+    assert_eq!(outlook.courses()[0].streams().len(), 2);
+    let next = outlook.enter(&job, 0, 0);
+    assert_eq!(outlook.courses()[0].streams().len(), 2, "the rank's old stream is replaced");
     begin(&next, 1, 0, 0, PACE).await;
     let order = job.order(1);
     let second = order.window(1);
-    let found = on_disk(&future, &job);
+    let found = on_disk(&outlook, &job);
     for block in second.blocks {
         assert_eq!(found[*block as usize], second.positions.start / BATCH_ROWS * pace_nanos(PACE));
     }
@@ -216,84 +218,84 @@ async fn a_stream_that_has_ended_is_expected_to_go_on_until_the_same_rank_does()
 async fn other_views_count_for_columns_and_not_for_frames() {
     let reader = reader().await;
     let (a, b) = (job(&reader, 1, &["a"]), job(&reader, 2, &["b"]));
-    let future = Future::new();
-    let of_a = future.enter(&a, 0, 0);
+    let outlook = Outlook::new();
+    let of_a = outlook.enter(&a, 0, 0);
     begin(&of_a, 0, 0, 0, PACE).await;
-    assert_eq!(in_memory(&future, &b), [u64::MAX; BLOCKS as usize]);
-    assert_eq!(on_disk(&future, &b), expected(&a, 0, 1));
+    assert_eq!(in_memory(&outlook, &b), [u64::MAX; BLOCKS as usize]);
+    assert_eq!(on_disk(&outlook, &b), expected(&a, 0, 1));
     let id = a.reader().block_ids().id(0);
-    assert!(!future.is_shared(id));
+    assert!(!outlook.is_shared(id));
 
-    let of_b = future.enter(&b, 0, 0);
+    let of_b = outlook.enter(&b, 0, 0);
     begin(&of_b, 0, 0, 0, PACE).await;
     of_a.reached(0, 0, 0, &a.order(0));
     // 1 s passed for the first one meanwhile, which weighs a fifth.
     begin(&of_a, 0, 0, 0, PACE).await;
     of_b.reached(0, 0, 0, &b.order(0));
-    assert_eq!(in_memory(&future, &a), expected(&a, 0, 0));
-    assert!(future.is_shared(id));
-    let both = nearest(&expected(&a, 0, 1), &on_disk(&future, &b));
-    assert_eq!(on_disk(&future, &a), both);
-    assert_eq!(future.frame_bytes(), a.snapshot_bytes() + b.snapshot_bytes());
+    assert_eq!(in_memory(&outlook, &a), expected(&a, 0, 0));
+    assert!(outlook.is_shared(id));
+    let both = nearest(&expected(&a, 0, 1), &on_disk(&outlook, &b));
+    assert_eq!(on_disk(&outlook, &a), both);
+    assert_eq!(outlook.frame_bytes(), a.snapshot_bytes() + b.snapshot_bytes());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_block_of_another_snapshot_is_never_needed() {
     let job = job(&reader().await, 7, &["a"]);
-    let future = Future::new();
-    let progress = future.enter(&job, 0, 0);
+    let outlook = Outlook::new();
+    let progress = outlook.enter(&job, 0, 0);
     begin(&progress, 0, 0, 0, PACE).await;
-    assert_eq!(Forecast::<u128>::next_use(&future, &1), u64::MAX);
+    assert_eq!(Forecast::<u128>::next_use(&outlook, &1), u64::MAX);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_lingers_is_bounded_in_number_and_time() {
     let reader = reader().await;
-    let future = Future::new();
-    let running = future.enter(&job(&reader, 1 << 32, &["a"]), 0, 0);
+    let outlook = Outlook::new();
+    let running = outlook.enter(&job(&reader, 1 << 32, &["a"]), 0, 0);
     for seed in 0..3 * MAX_LINGERING as u64 {
         let job = job(&reader, seed, &["a"]);
-        begin(&future.enter(&job, 0, 0), 0, 0, 0, Duration::from_micros(1)).await;
+        begin(&outlook.enter(&job, 0, 0), 0, 0, 0, Duration::from_micros(1)).await;
     }
-    assert!(future.courses().len() <= MAX_LINGERING + 2);
+    assert!(outlook.courses().len() <= MAX_LINGERING + 2);
     let newest = job(&reader, 3 * MAX_LINGERING as u64 - 1, &["a"]);
-    assert!(future.courses().iter().any(|course| course.order == newest.windows_key()), "the newest stays");
+    assert!(outlook.courses().iter().any(|course| course.order == newest.windows_key()), "the newest stays");
 
     tokio::time::advance(LINGER + Duration::from_secs(1)).await;
-    let _next = future.enter(&job(&reader, 1 << 33, &["a"]), 0, 0);
-    assert_eq!(future.courses().len(), 2, "the one that runs, and the new one");
+    let _next = outlook.enter(&job(&reader, 1 << 33, &["a"]), 0, 0);
+    assert_eq!(outlook.courses().len(), 2, "the one that runs, and the new one");
     drop(running);
 }
 
 #[tokio::test(start_paused = true)]
 async fn ranks_that_are_gone_for_long_are_forgotten_though_others_run() {
     let job = job(&reader().await, 7, &["a"]);
-    let future = Future::new();
-    let _running = future.enter(&job, 0, 0);
+    let outlook = Outlook::new();
+    let _running = outlook.enter(&job, 0, 0);
     for rank in 1..9 {
-        drop(future.enter(&job, rank, 0));
+        drop(outlook.enter(&job, rank, 0));
     }
-    assert_eq!(future.courses()[0].streams().len(), 9);
+    assert_eq!(outlook.courses()[0].streams().len(), 9);
     tokio::time::advance(LINGER + Duration::from_secs(1)).await;
-    let _next = future.enter(&job, 0, 1);
-    assert_eq!(future.courses()[0].streams().len(), 2);
+    let _next = outlook.enter(&job, 0, 1);
+    assert_eq!(outlook.courses()[0].streams().len(), 2);
 }
 
 #[tokio::test]
 async fn streams_that_enter_at_the_same_time_are_all_in_the_forecast() {
     let job = job(&reader().await, 7, &["a"]);
     for _ in 0..5000 {
-        let (future, start) = (Future::new(), Barrier::new(4));
+        let (outlook, start) = (Outlook::new(), Barrier::new(4));
         let enter = |rank| {
             start.wait();
-            future.enter(&job, rank, 0)
+            outlook.enter(&job, rank, 0)
         };
         let entered = std::thread::scope(|scope| {
             let enter = &enter;
             let threads: Vec<_> = (0..4).map(|rank| scope.spawn(move || enter(rank))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
-        let known: usize = future.courses().iter().map(|course| course.streams().len()).sum();
+        let known: usize = outlook.courses().iter().map(|course| course.streams().len()).sum();
         assert_eq!(known, entered.len());
     }
 }
