@@ -26,9 +26,13 @@ pub struct Slabs {
 }
 
 struct Idle {
+    /// The one that was given back last at the end.
     mapped: Vec<MmapMut>,
     bytes: usize,
     max_bytes: usize,
+    /// Bytes of the mapped slabs that are in use.
+    used_bytes: usize,
+    max_total_bytes: usize,
 }
 
 /// Bytes aligned to 64, of no particular content until they are written. Dropping it gives them back.
@@ -46,8 +50,20 @@ enum Memory {
 impl Slabs {
     /// A pool that keeps at most `max_idle_bytes` that nobody uses.
     pub fn new(max_idle_bytes: u64) -> Self {
-        let max_bytes = usize::try_from(max_idle_bytes).unwrap_or(usize::MAX);
-        Self { idle: Arc::new(Mutex::new(Idle { mapped: Vec::new(), bytes: 0, max_bytes })) }
+        Self::within(u64::MAX, max_idle_bytes)
+    }
+
+    /// ... and none when it and those in use would exceed `max_total_bytes`. What is in use may.
+    pub fn within(max_total_bytes: u64, max_idle_bytes: u64) -> Self {
+        let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let idle = Idle {
+            mapped: Vec::new(),
+            bytes: 0,
+            max_bytes: bytes(max_idle_bytes),
+            used_bytes: 0,
+            max_total_bytes: bytes(max_total_bytes),
+        };
+        Self { idle: Arc::new(Mutex::new(idle)) }
     }
 
     /// A slab of `len` bytes: of those that are long enough the one that was given back last, for it is the
@@ -61,7 +77,7 @@ impl Slabs {
         }
         let mapped = match self.take_idle(len) {
             Some(mapped) => mapped,
-            None => map(mapped_len(len))?,
+            None => self.map(mapped_len(len))?,
         };
         Ok(Slab { memory: Memory::Mapped(Some(mapped), Arc::clone(&self.idle)), len })
     }
@@ -78,7 +94,26 @@ impl Slabs {
         let found = idle.mapped.iter().rposition(fits)?;
         let mapped = idle.mapped.remove(found);
         idle.bytes -= mapped.len();
+        idle.used_bytes += mapped.len();
         Some(mapped)
+    }
+
+    /// A new one, in the place of those that have been idle longest.
+    fn map(&self, len: usize) -> io::Result<MmapMut> {
+        let mut idle = self.lock();
+        let excess = (idle.used_bytes + idle.bytes + len).saturating_sub(idle.max_total_bytes);
+        let (mut count, mut freed) = (0, 0);
+        while freed < excess && count < idle.mapped.len() {
+            freed += idle.mapped[count].len();
+            count += 1;
+        }
+        let gone: Vec<MmapMut> = idle.mapped.drain(..count).collect();
+        idle.bytes -= freed;
+        idle.used_bytes += len;
+        // Unmapped after the lock.
+        drop(idle);
+        drop(gone);
+        map(len).inspect_err(|_| self.lock().used_bytes -= len)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Idle> {
@@ -147,8 +182,10 @@ impl Drop for Memory {
         let Self::Mapped(mapped, home) = self else { return };
         let Some(mapped) = mapped.take() else { return };
         let mut idle = home.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.bytes + mapped.len() <= idle.max_bytes {
-            idle.bytes += mapped.len();
+        let len = mapped.len();
+        idle.used_bytes -= len;
+        if idle.bytes + len <= idle.max_bytes && idle.used_bytes + idle.bytes + len <= idle.max_total_bytes {
+            idle.bytes += len;
             idle.mapped.push(mapped);
             return;
         }

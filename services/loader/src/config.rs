@@ -21,9 +21,9 @@ pub struct Config {
     /// Windows that are made ahead of their use, in bytes a stream. Default: 256 MiB; one window is
     /// always made ahead if there is room for it.
     pub read_ahead_bytes: u64,
-    /// Memory of batches that were sent and of frames that were evicted, kept for the next ones, in bytes.
-    /// Default: 64 MiB.
-    pub idle_bytes: u64,
+    /// Memory of batches that were sent and of frames that were evicted, kept for the next ones, in bytes, as far
+    /// as frames and batches leave any. Default: an eighth of the memory for frames, at least 64 MiB.
+    pub idle_bytes: Option<u64>,
     /// How long a stream whose consumer takes nothing keeps its window in memory. Default: 1 s.
     #[serde(with = "humantime_serde")]
     pub stall_timeout: Duration,
@@ -43,7 +43,7 @@ impl Default for Config {
             prefetch_bytes: 64 << 20,
             total_prefetch_bytes: None,
             read_ahead_bytes: 256 << 20,
-            idle_bytes: 64 << 20,
+            idle_bytes: None,
             stall_timeout: Duration::from_secs(1),
             max_batch_bytes: 256 << 20,
             disk_writes: DiskWrites::Needed,
@@ -61,6 +61,11 @@ impl Config {
     /// `total_prefetch_bytes`, resolved.
     pub(crate) fn total_prefetch_bytes(&self, memory_bytes: u64) -> u64 {
         self.total_prefetch_bytes.unwrap_or(memory_bytes / 8)
+    }
+
+    /// `idle_bytes`, resolved.
+    pub(crate) fn idle_bytes(&self, memory_bytes: u64) -> u64 {
+        self.idle_bytes.unwrap_or((memory_bytes / 8).max(64 << 20))
     }
 }
 

@@ -95,13 +95,14 @@ impl Windows {
         pool: Pool,
     ) -> Self {
         let decode_bytes = config.decode_bytes(memory_bytes);
+        let ready_bytes = config.total_prefetch_bytes(memory_bytes);
         let permits = (decode_bytes / 1024).clamp(1, u64::from(u32::MAX)) as usize;
         Self {
             frames: Memory::new(memory_bytes, Arc::new(outlook.clone())),
             columns: Columns::new(disk, outlook.clone(), memory_bytes, config.clone(), pool.clone()),
             outlook,
-            slabs: Slabs::new(config.idle_bytes),
-            space: Total::new(config.total_prefetch_bytes(memory_bytes), config.prefetch_bytes),
+            slabs: Slabs::within(memory_bytes.saturating_add(ready_bytes), config.idle_bytes(memory_bytes)),
+            space: Total::new(ready_bytes, config.prefetch_bytes),
             decoding: Arc::new(Semaphore::new(permits)),
             decode_bytes,
             held: Arc::default(),

@@ -29,6 +29,21 @@ fn no_more_is_kept_than_allowed() {
 }
 
 #[test]
+fn what_is_idle_makes_room_for_what_is_in_use() {
+    let slabs = Slabs::within(8 << 20, 1 << 30);
+    let take = |mib: usize| slabs.take(mib << 20).unwrap();
+    let (first, second) = (take(2), take(4));
+    drop((first, second));
+    assert_eq!(slabs.idle_bytes(), 6 << 20);
+    let long = take(6);
+    assert_eq!(slabs.idle_bytes(), 0, "the one that was given back first was not enough");
+    drop(take(4));
+    assert_eq!(slabs.idle_bytes(), 0, "with the long one it is too much");
+    drop((take(2), long));
+    assert_eq!(slabs.idle_bytes(), 8 << 20);
+}
+
+#[test]
 fn a_small_value_does_not_keep_a_large_slab() {
     let slabs = Slabs::new(1 << 30);
     drop(slabs.take(64 << 20).unwrap());
