@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
     process::Command,
     sync::atomic::{AtomicUsize, Ordering},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context, ensure};
@@ -26,8 +26,9 @@ use crate::{
     ask::{Ask, Passed},
     consume::say,
     data::Prepared,
-    foreign::{self, Clock},
+    foreign::{Clock, Patience},
     machine::Machine,
+    output::Json,
     process::Process,
     scenario::Scenario,
     server::{self, Server, Transport},
@@ -41,18 +42,18 @@ const DECODE_ROWS: usize = 4096;
 
 /// Flags of `forebay-load cold`.
 #[derive(Debug, Args)]
+#[command(mut_arg("patience", |flag| flag.help("How many seconds to wait, for each turn, until others leave the \
+    machine alone")))]
 pub(crate) struct Cold {
     #[command(flatten)]
     source: Source,
     /// Turns; in each the decoder runs once, and a fresh server streams one cold and one warm epoch.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How many seconds to wait, for each turn, until others leave the machine alone.
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
-    patience: u64,
-    /// Write all figures to a file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    patience: Patience,
+    #[command(flatten)]
+    json: Json,
 }
 
 /// Wall and CPU time of one thing that was done.
@@ -81,9 +82,8 @@ impl Cold {
         let mut turns = Vec::new();
         for round in 1..=self.rounds {
             eprintln!("round {round} of {}", self.rounds);
-            let patience = Duration::from_secs(self.patience);
             let one = || self.turn(&scenario, &data);
-            turns.push(foreign::undisturbed(patience, |turn: &Turn| turn.others, one)?);
+            turns.push(self.patience.undisturbed(|turn: &Turn| turn.others, one)?);
         }
         println!(
             "{}: {}\n{machine}\n{} rows; {} turns, medians\n",
@@ -93,12 +93,7 @@ impl Cold {
             turns.len()
         );
         report(&turns, machine.cores as f64);
-        if let Some(file) = &self.json {
-            let all = json!({ "scenario": scenario, "machine": machine, "turns": turns });
-            std::fs::write(file, serde_json::to_vec_pretty(&all)?)
-                .with_context(|| file.display().to_string())?;
-        }
-        Ok(())
+        self.json.write(&json!({ "scenario": scenario, "machine": machine, "turns": turns }))
     }
 
     fn turn(&self, scenario: &Scenario, data: &Prepared) -> anyhow::Result<Turn> {

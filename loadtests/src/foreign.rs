@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
+use clap::Args;
 
 /// As in [`crate::usage`].
 const TICKS_A_SECOND: f64 = 100.0;
@@ -53,25 +54,36 @@ impl Clock {
 /// How often the machine is looked at while it is waited for.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Does `one` when others leave the machine alone, and again if they did not, for at most `patience`; the
-/// last one stands. `others` is their share while it was done.
-pub(crate) fn undisturbed<T>(
-    patience: Duration,
-    others: impl Fn(&T) -> f64,
-    mut one: impl FnMut() -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let deadline = Instant::now() + patience;
-    loop {
-        while Instant::now() < deadline {
-            let clock = Clock::now()?;
-            std::thread::sleep(LOOK);
-            if clock.others_since(0.0)? <= TROUBLING {
-                break;
+/// The flag of subcommands that wait until others leave the machine alone.
+#[derive(Debug, Args)]
+pub(crate) struct Patience {
+    /// How many seconds to wait, for each turn, until others leave the machine alone, and to repeat what
+    /// they disturbed.
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    patience: u64,
+}
+
+impl Patience {
+    /// Does `one` when others leave the machine alone, and again if they did not, as long as it lasts; the
+    /// last one stands. `others` is their share while it was done.
+    pub(crate) fn undisturbed<T>(
+        &self,
+        others: impl Fn(&T) -> f64,
+        mut one: impl FnMut() -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let deadline = Instant::now() + Duration::from_secs(self.patience);
+        loop {
+            while Instant::now() < deadline {
+                let clock = Clock::now()?;
+                std::thread::sleep(LOOK);
+                if clock.others_since(0.0)? <= TROUBLING {
+                    break;
+                }
             }
-        }
-        let done = one()?;
-        if others(&done) <= TROUBLING || Instant::now() >= deadline {
-            return Ok(done);
+            let done = one()?;
+            if others(&done) <= TROUBLING || Instant::now() >= deadline {
+                return Ok(done);
+            }
         }
     }
 }
@@ -97,7 +109,7 @@ mod tests {
             done += 1;
             Ok(done)
         };
-        assert_eq!(undisturbed(Duration::ZERO, disturbed, one).expect("no error"), 1);
+        assert_eq!(Patience { patience: 0 }.undisturbed(disturbed, one).expect("no error"), 1);
     }
 
     #[test]

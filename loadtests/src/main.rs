@@ -11,7 +11,8 @@
 //!   for the largest share of an accelerator that is kept busy.
 //! - [`peers`]: contestants, each a server process and a consumer process that speaks [`ask`].
 //! - [`process`], [`usage`], [`server`]: child processes and what they used.
-//! - [`stats`], [`machine`], [`foreign`], [`plot`], [`logical`]: what figures are made of.
+//! - [`stats`], [`machine`], [`foreign`], [`plot`], [`logical`]: what figures are made of. [`output`] writes
+//!   them to files.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ mod data;
 mod foreign;
 mod logical;
 mod machine;
+mod output;
 mod peers;
 mod place;
 mod plot;

@@ -10,7 +10,7 @@ mod python;
 mod report;
 pub(crate) mod stock;
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -20,8 +20,9 @@ use crate::{
     Source,
     ask::Passed,
     data::Prepared,
-    foreign::{self, Clock},
+    foreign::{self, Clock, Patience},
     logical,
+    output::{Json, Plot},
     scenario::Scenario,
     share,
     stats::Spread,
@@ -47,16 +48,12 @@ pub(crate) struct Peers {
     /// Python with pyarrow; else FOREBAY_PYTHON, the acceptance tests' environment, or one made for it.
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
-    /// How many seconds to wait, for each turn, until others leave the machine alone, and to repeat what
-    /// they disturbed.
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
-    patience: u64,
-    /// Write all figures to a file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a plot to a file.
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
+    #[command(flatten)]
+    patience: Patience,
+    #[command(flatten)]
+    json: Json,
+    #[command(flatten)]
+    plot: Plot,
 }
 
 /// One turn of one contestant.
@@ -122,12 +119,11 @@ impl Peers {
         };
         let contest = Contest::new(&self.source, &scenario, &data, python)?;
         let mut standings: Vec<Standing> = contestants.iter().copied().map(Standing::new).collect();
-        let patience = Duration::from_secs(self.patience);
         for round in 1..=self.rounds {
             for (contestant, standing) in contestants.iter().zip(&mut standings) {
                 eprintln!("round {round} of {}: {}", self.rounds, contestant.name());
                 let one = || turn(&contest, *contestant, &scenario, &data);
-                match foreign::undisturbed(patience, |turn: &Turn| turn.others, one) {
+                match self.patience.undisturbed(|turn: &Turn| turn.others, one) {
                     Ok(turn) => standing.turns.push(turn),
                     Err(error) => standing.failures.push(format!("{error:#}")),
                 }
@@ -136,7 +132,7 @@ impl Peers {
         if self.find_share {
             for (contestant, standing) in contestants.iter().zip(&mut standings) {
                 eprintln!("share: {}", contestant.name());
-                match find_share(&contest, *contestant, &scenario, standing, patience) {
+                match find_share(&contest, *contestant, &scenario, standing, &self.patience) {
                     Ok(found) => standing.share = Some(found),
                     Err(error) => standing.failures.push(format!("share: {error:#}")),
                 }
@@ -144,14 +140,8 @@ impl Peers {
         }
         let report = Report::new(&scenario, &data, standings)?;
         print!("{report}");
-        if let Some(file) = &self.json {
-            std::fs::write(file, serde_json::to_vec_pretty(&report)?)
-                .with_context(|| format!("can't write {}", file.display()))?;
-        }
-        if let Some(file) = &self.plot {
-            std::fs::write(file, report.plot()).with_context(|| format!("can't write {}", file.display()))?;
-        }
-        Ok(())
+        self.json.write(&report)?;
+        self.plot.write(|| report.plot())
     }
 
     fn contestants(&self) -> anyhow::Result<Vec<Contestant>> {
@@ -217,7 +207,7 @@ fn find_share(
     contestant: Contestant,
     scenario: &Scenario,
     standing: &Standing,
-    patience: Duration,
+    patience: &Patience,
 ) -> anyhow::Result<share::Found> {
     let seconds_a_batch = standing.spread(|turn| turn.passed.seconds / turn.passed.batches as f64);
     let seconds_a_batch = seconds_a_batch.context("it has no run to start from")?.median;
@@ -228,7 +218,7 @@ fn find_share(
         share::repeated(&mut || {
             let compute_ms = scenario.compute_ms / share;
             let one = || measured(&mut running, &mut epoch, scenario.epochs, Some(compute_ms));
-            let turn = foreign::undisturbed(patience, |turn: &Turn| turn.others, one)?;
+            let turn = patience.undisturbed(|turn: &Turn| turn.others, one)?;
             turn.passed.au.context("the consumer reported no utilization")
         })
     })

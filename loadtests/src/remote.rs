@@ -28,6 +28,7 @@ use crate::{
     Source,
     data::Prepared,
     machine::Machine,
+    output::Json,
     process::Process,
     receive::receive,
     scenario::Scenario,
@@ -49,9 +50,8 @@ pub(crate) struct Remote {
     /// The S3-speaking server: s3s-fs, from `cargo install s3s-fs --version 0.14.1 --locked --features binary`.
     #[arg(long, default_value = "s3s-fs", value_name = "FILE")]
     s3_server: PathBuf,
-    /// Write all figures to a file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: Json,
 }
 
 /// Where the files are.
@@ -106,13 +106,9 @@ impl Remote {
             scenario.name, scenario.about, data.sizes.rows, self.latency, self.rounds
         );
         report(&turns, data.sizes.rows as f64);
-        if let Some(file) = &self.json {
-            let all =
-                json!({ "scenario": scenario, "machine": machine, "latency": self.latency, "turns": turns });
-            std::fs::write(file, serde_json::to_vec_pretty(&all)?)
-                .with_context(|| file.display().to_string())?;
-        }
-        Ok(())
+        self.json.write(
+            &json!({ "scenario": scenario, "machine": machine, "latency": self.latency, "turns": turns }),
+        )
     }
 }
 

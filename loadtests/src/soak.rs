@@ -1,7 +1,6 @@
 //! `forebay-load soak`: many jobs of different views at the same time in little memory, some of them stalled.
 
 use std::{
-    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -19,6 +18,7 @@ use tokio::{runtime::Runtime, task::JoinSet, time::Instant};
 use crate::{
     Source,
     machine::Machine,
+    output::Json,
     server::{self, Server, Transport},
 };
 
@@ -45,9 +45,8 @@ pub(crate) struct Soak {
     /// Rows of a shuffle window.
     #[arg(long, default_value_t = 131_072)]
     window_rows: u64,
-    /// Write all figures to a file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    json: Json,
 }
 
 /// How often the jobs are looked at.
@@ -93,12 +92,9 @@ impl Soak {
             println!("{job:<8} {rows:>12} {pause:>18.1}{note}");
         }
         println!("\npeak RSS of the server: {peak:.2} GiB");
-        if let Some(file) = &self.json {
-            let all = json!({ "machine": machine, "rows": rows, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak });
-            std::fs::write(file, serde_json::to_vec_pretty(&all)?)
-                .with_context(|| file.display().to_string())?;
-        }
-        Ok(())
+        self.json.write(&json!({
+            "machine": machine, "rows": rows, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak,
+        }))
     }
 
     /// Rows that each job got, and its longest pause in seconds.

@@ -2,10 +2,7 @@
 
 mod report;
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -18,8 +15,9 @@ use crate::{
     Source,
     ask::Passed,
     data::Prepared,
-    foreign::{self, Clock},
+    foreign::{Clock, Patience},
     logical,
+    output::{Json, Plot},
     receive::receive,
     scenario::Scenario,
     server::{self, Server, Transport},
@@ -30,6 +28,8 @@ use report::Report;
 
 /// Flags of `forebay-load train`.
 #[derive(Debug, Args)]
+#[command(mut_arg("patience", |flag| flag.help("How many seconds to wait, for each run, until others leave the \
+    machine alone, and to repeat what they disturbed")))]
 pub(crate) struct Train {
     #[command(flatten)]
     source: Source,
@@ -58,16 +58,12 @@ pub(crate) struct Train {
     /// Ask for the hash of each batch's body.
     #[arg(long)]
     hash: bool,
-    /// How many seconds to wait, for each run, until others leave the machine alone, and to repeat what
-    /// they disturbed.
-    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
-    patience: u64,
-    /// Write all figures to a file.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a plot to a file.
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
+    #[command(flatten)]
+    patience: Patience,
+    #[command(flatten)]
+    json: Json,
+    #[command(flatten)]
+    plot: Plot,
 }
 
 /// All ranks of one run together.
@@ -99,20 +95,13 @@ impl Train {
         let compute = self.share.map(|share| scenario.compute(share));
         let mut runs = Vec::new();
         for _ in 0..self.runs {
-            let patience = Duration::from_secs(self.patience);
-            runs.push(foreign::undisturbed(patience, |run: &Run| run.others, || trainer.one_run(compute))?);
+            runs.push(self.patience.undisturbed(|run: &Run| run.others, || trainer.one_run(compute))?);
         }
         let found = if self.find_share { Some(trainer.find_share(&runs)?) } else { None };
         let report = Report::new(&self, &scenario, trainer.epoch_bytes, runs, found, trainer.peak_memory()?);
         print!("{report}");
-        if let Some(file) = &self.json {
-            std::fs::write(file, serde_json::to_vec_pretty(&report)?)
-                .with_context(|| format!("can't write {}", file.display()))?;
-        }
-        if let Some(file) = &self.plot {
-            std::fs::write(file, report.plot()).with_context(|| format!("can't write {}", file.display()))?;
-        }
-        Ok(())
+        self.json.write(&report)?;
+        self.plot.write(|| report.plot())
     }
 }
 
@@ -225,14 +214,11 @@ impl<'a> Trainer<'a> {
         let fastest = runs.iter().map(delivery).fold(f64::INFINITY, f64::min);
         let guess = share::guess(self.scenario.compute_ms / 1e3, fastest);
         let scenario = self.scenario;
-        let patience = Duration::from_secs(self.asked.patience);
+        let patience = &self.asked.patience;
         share::search(guess, |share| {
             let mut one = || {
-                let run = foreign::undisturbed(
-                    patience,
-                    |run: &Run| run.others,
-                    || self.one_run(Some(scenario.compute(share))),
-                )?;
+                let run = patience
+                    .undisturbed(|run: &Run| run.others, || self.one_run(Some(scenario.compute(share))))?;
                 run.au.context("the utilization of a rank needs two batches: fewer ranks, or more epochs")
             };
             share::repeated(&mut one)

@@ -3,7 +3,7 @@
 //! It is set up as well as its interfaces allow: large frames and windows on both sides, batches that are
 //! not split, batches taken ahead while another is encoded, and another received while one is computed on.
 
-use std::{io::Read, pin::Pin, sync::Arc};
+use std::{io::Read, pin::Pin, sync::Arc, time::Duration};
 
 use arrow_array::{RecordBatch, UInt32Array};
 use arrow_flight::{
@@ -17,10 +17,15 @@ use arrow_flight::{
 use arrow_schema::{ArrowError, DataType};
 use arrow_select::{interleave::interleave, take::take};
 use clap::Args;
-use futures::{Stream, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::{net::TcpListener, runtime::Runtime, sync::mpsc};
+use tokio::{
+    net::TcpListener,
+    runtime::Runtime,
+    sync::{mpsc, oneshot},
+    time::sleep,
+};
 use tonic::{
     Request, Response, Status, Streaming, async_trait,
     service::Routes,
@@ -40,6 +45,8 @@ const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 /// Batches ahead on either side.
 const AHEAD: usize = 2;
+/// How long the connections of a consumer that does not end are waited for.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// Flags of `forebay-load serve-stock`.
 #[derive(Debug, Args)]
@@ -64,22 +71,23 @@ pub(super) fn serve(routes: Routes) -> anyhow::Result<()> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         say(&json!({ "ready": true, "url": format!("http://{}", listener.local_addr()?) }))?;
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let ended = input_ended().shared();
         let serving = Server::builder()
             .max_frame_size(FRAME_BYTES)
             .add_routes(routes)
-            .serve_with_incoming_shutdown(incoming, input_ended());
-        Ok(serving.await?)
+            .serve_with_incoming_shutdown(incoming, ended.clone());
+        tokio::select! {
+            served = serving => Ok(served?),
+            () = ended.then(|()| sleep(GRACE)) => Ok(()),
+        }
     })
 }
 
 async fn input_ended() {
-    let (sender, ended) = tokio::sync::oneshot::channel();
+    let (sender, ended) = oneshot::channel();
     std::thread::spawn(move || {
         drop(std::io::stdin().read_to_end(&mut Vec::new()));
-        // Connections of a consumer that does not end are not waited for.
         sender.send(()).ok();
-        std::thread::sleep(std::time::Duration::from_secs(1));
-        std::process::exit(0);
     });
     drop(ended.await);
 }

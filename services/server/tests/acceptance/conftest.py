@@ -63,7 +63,7 @@ def flights_rows(flights_table: pa.Table) -> np.ndarray:
 
 @pytest.fixture(scope="session")
 def small_groups(flights_table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same flights in six files of row groups of 16,384 rows: 189 blocks, so that windows can be small."""
+    """The same flights in six files of row groups of 16,384 rows: 186 blocks, so that windows can be small."""
     folder = tmp_path_factory.mktemp("small-groups")
     rows_a_file = -(-flights_table.num_rows // 6)
     for number in range(6):

@@ -6,6 +6,7 @@ import re
 import resource
 import signal
 import time
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Callable
@@ -45,6 +46,37 @@ def decoded_bytes(flights_client: Client) -> int:
     return int(summary["window_bytes"])
 
 
+@dataclass
+class Tiers:
+    """Servers of the small groups, their clients, and what they must serve."""
+
+    pool: Pool
+    connect: Callable[[Server], Client]
+    small_groups: Path
+    undisturbed: list[str]
+    decoded_bytes: int
+    # Of servers that find what the one before left; others have one each.
+    cache_dir: Path
+
+    def start(self, **flags: Any) -> Server:
+        return self.pool.start({"small-groups": self.small_groups}, **flags)
+
+    def start_with_little_memory(self, **flags: Any) -> Server:
+        return self.start(cache_memory=self.decoded_bytes // 8, **flags)
+
+
+@pytest.fixture
+def tiers(
+    pool: Pool,
+    connect: Callable[[Server], Client],
+    small_groups: Path,
+    undisturbed: list[str],
+    decoded_bytes: int,
+    tmp_path: Path,
+) -> Tiers:
+    return Tiers(pool, connect, small_groups, undisturbed, decoded_bytes, tmp_path / "cache")
+
+
 def digests(client: Client) -> list[str]:
     return [client.digest(**REQUEST, epoch=epoch) for epoch in range(EPOCHS)]
 
@@ -81,22 +113,20 @@ def troubles(server: Server) -> list[str]:
 # -- the same bytes ----------------------------------------------------------------------------------
 
 
-def test_half_of_the_columns_on_disk_and_little_memory_change_no_byte(
-    pool: Pool, connect: Callable[[Server], Client], small_groups: Path, undisturbed: list[str], decoded_bytes: int
-) -> None:
-    flags: dict[str, Any] = {"cache_memory": decoded_bytes // 8, "cache_disk": decoded_bytes // 2}
-    server = pool.start({"small-groups": small_groups}, **flags)
-    client = connect(server)
-    assert digests(client) == undisturbed
+def test_half_of_the_columns_on_disk_and_little_memory_change_no_byte(tiers: Tiers) -> None:
+    half = tiers.decoded_bytes // 2
+    server = tiers.start_with_little_memory(cache_disk=half)
+    client = tiers.connect(server)
+    assert digests(client) == tiers.undisturbed
     settled_column_files(server)
-    assert counter(server, "forebay_cache_resident_bytes", tier="disk") <= decoded_bytes // 2
-    assert counter(server, "forebay_cache_capacity_bytes", tier="disk") == decoded_bytes // 2
+    assert counter(server, "forebay_cache_resident_bytes", tier="disk") <= half
+    assert counter(server, "forebay_cache_capacity_bytes", tier="disk") == half
     before = counter(server, "forebay_decode_columns_total")
-    assert client.digest(**REQUEST) == undisturbed[0]
+    assert client.digest(**REQUEST) == tiers.undisturbed[0]
     columns = 5 * BLOCKS
     decoded = counter(server, "forebay_decode_columns_total") - before
     assert decoded < 0.6 * columns, f"{decoded} of {columns} columns were decoded again"
-    assert counter(server, "forebay_cache_hit_bytes_total", tier="disk") > decoded_bytes // 2
+    assert counter(server, "forebay_cache_hit_bytes_total", tier="disk") > half
     assert not troubles(server)
 
 
@@ -116,17 +146,8 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_corrupted_disk_changes_no_byte_while_it_is_served_or_at_a_restart(
-    pool: Pool,
-    connect: Callable[[Server], Client],
-    small_groups: Path,
-    tmp_path: Path,
-    undisturbed: list[str],
-    decoded_bytes: int,
-    damage: str,
-) -> None:
-    flags: dict[str, Any] = {"cache_memory": decoded_bytes // 8, "cache_disk": 4 * decoded_bytes}
-    flags["cache_dir"] = tmp_path / "cache"
+def test_a_corrupted_disk_changes_no_byte_while_it_is_served_or_at_a_restart(tiers: Tiers, damage: str) -> None:
+    flags: dict[str, Any] = {"cache_disk": 4 * tiers.decoded_bytes, "cache_dir": tiers.cache_dir}
 
     def spoil(server: Server) -> int:
         files = settled_column_files(server)
@@ -141,30 +162,27 @@ def test_a_corrupted_disk_changes_no_byte_while_it_is_served_or_at_a_restart(
         # The first of a kind, the second, the fourth and so on.
         assert len(troubles(server)) <= 10, "\n".join(troubles(server))
 
-    server = pool.start({"small-groups": small_groups}, **flags)
-    client = connect(server)
-    assert digests(client) == undisturbed
+    server = tiers.start_with_little_memory(**flags)
+    client = tiers.connect(server)
+    assert digests(client) == tiers.undisturbed
     files = spoil(server)
-    assert digests(client) == undisturbed
+    assert digests(client) == tiers.undisturbed
     check_troubles(server, files)
     files = spoil(server)
     assert server.stop() == 0
 
-    server = pool.start({"small-groups": small_groups}, **flags)
-    assert digests(connect(server)) == undisturbed
+    server = tiers.start_with_little_memory(**flags)
+    assert digests(tiers.connect(server)) == tiers.undisturbed
     check_troubles(server, files)
 
 
-def test_a_disk_that_can_not_be_written_changes_no_byte_and_is_told_once(
-    pool: Pool, connect: Callable[[Server], Client], small_groups: Path, undisturbed: list[str], decoded_bytes: int
-) -> None:
+def test_a_disk_that_can_not_be_written_changes_no_byte_and_is_told_once(tiers: Tiers) -> None:
     def no_large_files() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
-    flags: dict[str, Any] = {"cache_memory": decoded_bytes // 8, "cache_disk": 4 * decoded_bytes}
-    server = pool.start({"small-groups": small_groups}, preexec=no_large_files, **flags)
-    assert digests(connect(server)) == undisturbed
+    server = tiers.start_with_little_memory(cache_disk=4 * tiers.decoded_bytes, preexec=no_large_files)
+    assert digests(tiers.connect(server)) == tiers.undisturbed
     assert counter(server, "forebay_cache_errors_total", tier="disk", kind="write") >= 1
     assert counter(server, "forebay_cache_bypasses_total", tier="disk", reason="failing") >= 1
     assert column_files(server) == [] and not list(server.cache_dir.rglob("*.tmp"))
@@ -172,75 +190,57 @@ def test_a_disk_that_can_not_be_written_changes_no_byte_and_is_told_once(
     assert kinds and len(kinds) <= 4, "\n".join(troubles(server))
 
 
-def test_killed_while_it_writes_and_started_again_on_the_same_directory_it_serves_the_same_bytes(
-    pool: Pool,
-    connect: Callable[[Server], Client],
-    small_groups: Path,
-    tmp_path: Path,
-    undisturbed: list[str],
-    decoded_bytes: int,
-) -> None:
-    flags: dict[str, Any] = {"cache_memory": decoded_bytes // 8, "cache_disk": decoded_bytes}
+def test_killed_while_it_writes_and_started_again_on_the_same_directory_it_serves_the_same_bytes(tiers: Tiers) -> None:
+    flags: dict[str, Any] = {"cache_disk": tiers.decoded_bytes, "cache_dir": tiers.cache_dir}
     for batches in (2, 15, 40, 90):
-        server = pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache", **flags)
-        for _ in islice(connect(server).batches(**REQUEST), batches):
+        server = tiers.start_with_little_memory(**flags)
+        for _ in islice(tiers.connect(server).batches(**REQUEST), batches):
             pass
         server.kill()
-    server = pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache", **flags)
+    server = tiers.start_with_little_memory(**flags)
     assert column_files(server), "what was written is still there"
-    assert not list((tmp_path / "cache" / "columns").rglob("*.tmp"))
-    assert digests(connect(server)) == undisturbed
+    assert not list((tiers.cache_dir / "columns").rglob("*.tmp"))
+    assert digests(tiers.connect(server)) == tiers.undisturbed
     assert counter(server, "forebay_cache_hits_total", tier="disk") > 0
 
 
-def test_a_restarted_server_finds_the_columns_of_the_one_before(
-    pool: Pool,
-    connect: Callable[[Server], Client],
-    small_groups: Path,
-    tmp_path: Path,
-    undisturbed: list[str],
-    decoded_bytes: int,
-) -> None:
+def test_a_restarted_server_finds_the_columns_of_the_one_before(tiers: Tiers, tmp_path: Path) -> None:
     config = tmp_path / "forebay.toml"
     config.write_text('[loader]\ndisk_writes = "always"\n')
-    flags: dict[str, Any] = {"cache_disk": 2 * decoded_bytes, "config": config, "cache_dir": tmp_path / "cache"}
-    server = pool.start({"small-groups": small_groups}, **flags)
-    assert connect(server).digest(**REQUEST) == undisturbed[0]
+    flags: dict[str, Any] = {"cache_disk": 2 * tiers.decoded_bytes, "cache_dir": tiers.cache_dir, "config": config}
+    server = tiers.start(**flags)
+    assert tiers.connect(server).digest(**REQUEST) == tiers.undisturbed[0]
     settled_column_files(server)
     server.stop()
-    server = pool.start({"small-groups": small_groups}, **flags)
-    assert digests(connect(server)) == undisturbed
+    server = tiers.start(**flags)
+    assert digests(tiers.connect(server)) == tiers.undisturbed
     assert counter(server, "forebay_decode_columns_total") == 0
 
 
-def test_no_disk_at_all_works_and_leaves_no_folder(
-    pool: Pool, connect: Callable[[Server], Client], small_groups: Path, undisturbed: list[str]
-) -> None:
-    server = pool.start({"small-groups": small_groups}, cache_disk=0, cache_memory="16MiB")
-    client = connect(server)
-    assert digests(client) == undisturbed
+def test_no_disk_at_all_works_and_leaves_no_folder(tiers: Tiers) -> None:
+    server = tiers.start(cache_disk=0, cache_memory="16MiB")
+    client = tiers.connect(server)
+    assert digests(client) == tiers.undisturbed
     assert not (server.cache_dir / "columns").exists()
     with refused("INVALID_ARGUMENT", "--cache-disk"):
         client.action("pin", {"train": REQUEST})
     assert int(client.action("drop-cache", {})[-1].get("disk_bytes", 0)) == 0
 
 
-def test_a_second_server_on_the_same_cache_directory_is_refused(
-    pool: Pool, connect: Callable[[Server], Client], small_groups: Path
-) -> None:
-    first = pool.start({"small-groups": small_groups}, cache_disk="64MiB")
+def test_a_second_server_on_the_same_cache_directory_is_refused(tiers: Tiers) -> None:
+    first = tiers.start(cache_disk="64MiB")
     with pytest.raises(StartError) as refusal:
-        pool.start({"small-groups": small_groups}, cache_dir=first.cache_dir, cache_disk="64MiB")
+        tiers.start(cache_dir=first.cache_dir, cache_disk="64MiB")
     assert str(first.cache_dir) in refusal.value.log
-    assert sum(1 for _ in connect(first).batches(**REQUEST, steps=3)) == 3
+    assert sum(1 for _ in tiers.connect(first).batches(**REQUEST, steps=3)) == 3
 
 
-def test_a_folder_that_is_no_cache_is_left_alone_and_named(pool: Pool, small_groups: Path, tmp_path: Path) -> None:
-    mine = tmp_path / "cache" / "columns" / "thesis.txt"
+def test_a_folder_that_is_no_cache_is_left_alone_and_named(tiers: Tiers) -> None:
+    mine = tiers.cache_dir / "columns" / "thesis.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("precious")
     with pytest.raises(StartError) as refusal:
-        pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache", cache_disk="64MiB")
+        tiers.start(cache_dir=tiers.cache_dir, cache_disk="64MiB")
     assert str(mine.parent) in refusal.value.log
     assert mine.read_text() == "precious"
 
@@ -288,17 +288,10 @@ def test_pin_unpin_and_drop_cache_are_documented_actions(flights_client: Client)
         assert "Body:" in described[name] and "{" in described[name], described[name]
 
 
-def test_pin_brings_columns_to_disk_and_keeps_them_until_unpin_or_drop_cache(
-    pool: Pool,
-    connect: Callable[[Server], Client],
-    small_groups: Path,
-    lineitem: Path,
-    undisturbed: list[str],
-    decoded_bytes: int,
-) -> None:
-    flags: dict[str, Any] = {"cache_memory": "48MiB", "cache_disk": 2 * decoded_bytes}
-    server = pool.start({"small-groups": small_groups, "lineitem": lineitem}, **flags)
-    client = connect(server)
+def test_pin_brings_columns_to_disk_and_keeps_them_until_unpin_or_drop_cache(tiers: Tiers, lineitem: Path) -> None:
+    datasets = {"small-groups": tiers.small_groups, "lineitem": lineitem}
+    server = tiers.pool.start(datasets, cache_memory="48MiB", cache_disk=2 * tiers.decoded_bytes)
+    client = tiers.connect(server)
     progress = client.action("pin", {"train": REQUEST})
     blocks = int(progress[-1]["blocks"])
     assert int(progress[-1]["blocks_done"]) == blocks == BLOCKS
@@ -308,28 +301,26 @@ def test_pin_brings_columns_to_disk_and_keeps_them_until_unpin_or_drop_cache(
     other = {"dataset": "lineitem", "batch_size": 8192, "epochs": 2, "shuffle": {"window_rows": 30_000}}
     assert sum(batch.meta.rows for batch in client.batches(**other)) == 2 * 600_572
     before = counter(server, "forebay_decode_columns_total")
-    assert digests(client) == undisturbed
+    assert digests(client) == tiers.undisturbed
     assert counter(server, "forebay_decode_columns_total") == before
 
     assert client.action("unpin", {"train": REQUEST}) == []
     stream = client.batches(**REQUEST)
     next(stream)
     freed = client.action("drop-cache", {"dataset": "small-groups"})[-1]
-    assert int(freed["disk_bytes"]) > decoded_bytes // 2
+    assert int(freed["disk_bytes"]) > tiers.decoded_bytes // 2
     assert sum(1 for _ in stream) == client.plan(**REQUEST).steps - 1, "a running stream goes on"
     client.action("drop-cache", {})
     settled_column_files(server)
     client.action("drop-cache", {})
     assert column_files(server) == []
-    assert digests(client) == undisturbed
+    assert digests(client) == tiers.undisturbed
 
 
-def test_a_pin_that_can_not_fit_says_how_much_it_needs(
-    pool: Pool, connect: Callable[[Server], Client], small_groups: Path, decoded_bytes: int
-) -> None:
-    server = pool.start({"small-groups": small_groups}, cache_disk="32MiB")
-    client = connect(server)
-    with refused("RESOURCE_EXHAUSTED", str(decoded_bytes), str(32 * MIB), "--cache-disk"):
+def test_a_pin_that_can_not_fit_says_how_much_it_needs(tiers: Tiers) -> None:
+    server = tiers.start(cache_disk="32MiB")
+    client = tiers.connect(server)
+    with refused("RESOURCE_EXHAUSTED", str(tiers.decoded_bytes), str(32 * MIB), "--cache-disk"):
         client.action("pin", {"train": REQUEST})
     assert client.action("pin", {"train": {**REQUEST, "columns": ["delay"]}})
 
@@ -382,32 +373,30 @@ def connect_unix(server: Server) -> Client:
     return client
 
 
-def test_a_unix_socket_serves_the_same_bytes_and_a_stale_one_is_replaced(
-    pool: Pool, small_groups: Path, tmp_path: Path, undisturbed: list[str]
-) -> None:
+def test_a_unix_socket_serves_the_same_bytes_and_a_stale_one_is_replaced(tiers: Tiers, tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
-    server = pool.start({"small-groups": small_groups}, grpc=f"unix:{path}")
+    server = tiers.start(grpc=f"unix:{path}")
     assert server.grpc == f"unix:{path}", "the ready line names it"
     with connect_unix(server) as client:
-        assert client.digest(**REQUEST) == undisturbed[0]
+        assert client.digest(**REQUEST) == tiers.undisturbed[0]
     server.kill()
     assert path.is_socket(), "a killed server leaves its socket"
 
-    server = pool.start({"small-groups": small_groups}, grpc=f"unix:{path}")
+    server = tiers.start(grpc=f"unix:{path}")
     with connect_unix(server) as client:
-        assert client.digest(**REQUEST) == undisturbed[0]
+        assert client.digest(**REQUEST) == tiers.undisturbed[0]
     with pytest.raises(StartError) as refusal:
-        pool.start({"small-groups": small_groups}, grpc=f"unix:{path}")
+        tiers.start(grpc=f"unix:{path}")
     assert str(path) in refusal.value.log and "another server" in refusal.value.log
     assert path.is_socket()
     assert server.stop() == 0
     assert not path.exists(), "who stops takes the socket away"
 
 
-def test_a_file_that_is_no_socket_is_left_alone(pool: Pool, small_groups: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_socket_is_left_alone(tiers: Tiers, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("precious")
     with pytest.raises(StartError) as refusal:
-        pool.start({"small-groups": small_groups}, grpc=f"unix:{path}")
+        tiers.start(grpc=f"unix:{path}")
     assert str(path) in refusal.value.log
     assert path.read_text() == "precious"

@@ -1,0 +1,79 @@
+//! Whatever is done, in any order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Debug, Clone)]
+enum Action {
+    Put { entry: u128, names: Vec<u128>, length: usize },
+    Get { entry: u128, names: Vec<u128> },
+    Remove { entry: u128 },
+    Pin { entry: u128 },
+    Unpin { entry: u128 },
+    Restart,
+}
+
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let names = || proptest::collection::vec(0u128..6, 1..5);
+    let action = prop_oneof![
+        6 => (0u128..12, names(), 0usize..9000)
+            .prop_map(|(entry, names, length)| Action::Put { entry, names, length }),
+        6 => (0u128..12, names()).prop_map(|(entry, names)| Action::Get { entry, names }),
+        1 => (0u128..12).prop_map(|entry| Action::Remove { entry }),
+        1 => (0u128..12).prop_map(|entry| Action::Pin { entry }),
+        1 => (0u128..12).prop_map(|entry| Action::Unpin { entry }),
+        1 => Just(Action::Restart),
+    ];
+    proptest::collection::vec(action, 1..60)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn index_directory_and_budget_agree_whatever_is_done(actions in actions(), forecast in any::<bool>()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let rig = Rig::new();
+            let forecast: Arc<dyn Forecast<u128>> =
+                if forecast { Arc::new(ByEntryNumber) } else { Arc::new(NoForecast) };
+            let mut disk = rig.open_with(60_000, Arc::clone(&forecast));
+            // Lengths by section, of all that were ever written.
+            let mut lengths = BTreeMap::<(u128, u128), BTreeSet<usize>>::new();
+            for action in actions {
+                match action {
+                    Action::Put { entry, names, length } => {
+                        for name in &names {
+                            lengths.entry((entry, *name)).or_default().insert(length);
+                        }
+                        put(&disk, entry, &names, length).await;
+                    }
+                    Action::Get { entry, names } => {
+                        let there = disk.sections(entry, &names);
+                        let read = disk.get(entry, &names).await;
+                        for ((name, there), read) in names.into_iter().zip(there).zip(read) {
+                            assert_eq!(there, read.is_some());
+                            let Some(read) = read else { continue };
+                            assert!(lengths[&(entry, name)].contains(&read.len()));
+                            assert_eq!(read.as_slice(), section(entry, name, read.len()).1.concat());
+                        }
+                    }
+                    Action::Remove { entry } => {
+                        disk.remove_where(|other| other == entry).await;
+                        assert!(!disk.sections(entry, &[0, 1, 2, 3, 4, 5]).contains(&true));
+                    }
+                    Action::Pin { entry } => disk.pin(entry),
+                    Action::Unpin { entry } => disk.unpin(entry),
+                    Action::Restart => {
+                        drop(disk);
+                        disk = rig.open_with(60_000, Arc::clone(&forecast));
+                    }
+                }
+                agree(&rig, &disk);
+            }
+        });
+    }
+}

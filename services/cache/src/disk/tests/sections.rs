@@ -1,0 +1,65 @@
+//! What is put is there, once.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use futures::FutureExt;
+
+use super::*;
+
+#[tokio::test]
+async fn sections_are_aligned_and_come_in_the_order_they_were_asked_for() {
+    let rig = Rig::new();
+    let disk = rig.open(64 * MIB);
+    let lengths = [100, 0, 200_000, 9_000_000, 1, 64, 65];
+    let sections = lengths.iter().enumerate().map(|(name, &length)| section(1, name as u128, length));
+    assert_eq!(disk.put(1, sections.collect()).await, Outcome::Written);
+    let wanted = [5, 3, 0, 99, 6, 1, 2, 4, 3];
+    let read = disk.get(1, &wanted).await;
+    for (&name, read) in wanted.iter().zip(&read) {
+        let Some(&length) = lengths.get(name as usize) else {
+            assert!(read.is_none());
+            continue;
+        };
+        let read = read.as_ref().unwrap();
+        assert_eq!(read.as_slice(), section(1, name, length).1.concat());
+        assert!(length == 0 || read.as_ptr().align_offset(64) == 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_who_put_the_same_section_one_writes() {
+    let rig = Rig::new();
+    let disk = rig.open(MIB);
+    let gate = rig.files.gate.lock().unwrap();
+    let first = tokio::spawn({
+        let disk = disk.clone();
+        async move { put(&disk, 1, &[1, 2], 1000).await }
+    });
+    while disk.resident_bytes() == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(disk.put(1, vec![section(1, 2, 1000)]).now_or_never(), Some(Outcome::Present));
+    assert_eq!(disk.sections(1, &[2]), [false], "not there yet");
+    drop(gate);
+    assert_eq!(first.await.unwrap(), Outcome::Written);
+    assert_eq!(rig.files.writes.load(Relaxed), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_exceeds_the_write_queue_is_not_kept_but_one_write_always_is() {
+    let rig = Rig::new();
+    let config = DiskConfig { capacity_bytes: MIB, max_write_queue_bytes: 4096, ..DiskConfig::default() };
+    let disk = rig.try_open(config, Arc::new(NoForecast)).unwrap();
+    let gate = rig.files.gate.lock().unwrap();
+    let first = tokio::spawn({
+        let disk = disk.clone();
+        async move { put(&disk, 1, &[1], 100_000).await }
+    });
+    while disk.resident_bytes() == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(disk.put(2, vec![section(2, 1, 10)]).now_or_never(), Some(Outcome::Busy));
+    drop(gate);
+    assert_eq!(first.await.unwrap(), Outcome::Written);
+    assert_eq!(put(&disk, 2, &[1], 10).await, Outcome::Written);
+}
