@@ -27,7 +27,7 @@ pub(crate) struct Making {
     /// All but rows and hash.
     pub(crate) metadata: BatchMetadata,
     pub(crate) batch: Submitted<WireBatch>,
-    pub(crate) _share: Share,
+    pub(crate) _share: Arc<Share>,
 }
 
 impl Batches {

@@ -24,6 +24,9 @@ use crate::{
     window::{HeldWindow, WindowId, Windows},
 };
 
+/// What a batch takes besides its body, about.
+const MESSAGE_BYTES: u64 = 1024;
+
 /// Makes batches for as long as there is space for them. Several are gathered at the same time.
 pub(crate) struct Producer {
     job: Arc<Job>,
@@ -35,8 +38,9 @@ pub(crate) struct Producer {
     config: Config,
     space: Arc<Space>,
     progress: Arc<Progress>,
-    /// Bytes of the batch that was finished last: what the next ones are expected to take.
-    batch_bytes: Arc<AtomicU64>,
+    /// Bytes of a row as the footers tell, at least, and of the batch that was finished last.
+    least_row_bytes: u64,
+    row_bytes: Arc<AtomicU64>,
     sender: mpsc::UnboundedSender<Result<Making, Error>>,
 }
 
@@ -50,7 +54,8 @@ impl Producer {
         config: Config,
         sender: mpsc::UnboundedSender<Result<Making, Error>>,
     ) -> Self {
-        let least = job.train().batch_size * job.view().least_row_bytes();
+        let least_row_bytes =
+            job.view().least_row_bytes().max(job.snapshot_bytes() / job.snapshot().rows().max(1));
         let slabs = windows.slabs().clone();
         let (space, progress) =
             (windows.space().enter(), Arc::new(windows.outlook().enter(&job, rank, lane)));
@@ -63,8 +68,21 @@ impl Producer {
             pool.clone(),
             config.clone(),
         );
-        let batch_bytes = Arc::new(AtomicU64::new(least));
-        Self { job, rank, lane, windows, slabs, pool, config, space, progress, batch_bytes, sender }
+        let row_bytes = Arc::default();
+        Self {
+            job,
+            rank,
+            lane,
+            windows,
+            slabs,
+            pool,
+            config,
+            space,
+            progress,
+            least_row_bytes,
+            row_bytes,
+            sender,
+        }
     }
 
     pub(crate) async fn run(mut self) {
@@ -80,8 +98,8 @@ impl Producer {
 
     /// Starts to make one batch, once there is space for it.
     async fn make(&mut self, index: u64, cursor: Cursor) -> Result<Making, Error> {
-        let share = self.share().await;
         let positions = self.job.positions(cursor.step, self.rank);
+        let share = Arc::new(self.share(positions.end - positions.start).await);
         let metadata = BatchMetadata {
             epoch: cursor.epoch,
             step: cursor.step,
@@ -90,14 +108,15 @@ impl Producer {
             position: positions.start,
             hash: None,
         };
-        let batch = self.gather(index, cursor.epoch, positions).await?;
+        let batch = self.gather(index, cursor.epoch, positions, Arc::clone(&share)).await?;
         Ok(Making { metadata, batch, _share: share })
     }
 
-    /// Waits until one more batch may be ready. When the consumer takes nothing for a while, the windows
+    /// Waits until one more batch, of so many rows, may be ready. When the consumer takes nothing for a while, the windows
     /// are let go, so that nobody waits for memory that only this consumer could free.
-    async fn share(&mut self) -> Share {
-        let bytes = self.batch_bytes.load(Ordering::Relaxed);
+    async fn share(&mut self, rows: u64) -> Share {
+        let row_bytes = self.row_bytes.load(Ordering::Relaxed).max(self.least_row_bytes);
+        let bytes = MESSAGE_BYTES.saturating_add(rows.saturating_mul(row_bytes));
         let space = Arc::clone(&self.space);
         if let Ok(share) = timeout(self.config.stall_timeout, space.take(bytes)).await {
             return share;
@@ -113,6 +132,7 @@ impl Producer {
         index: u64,
         epoch: u64,
         positions: Range<u64>,
+        share: Arc<Share>,
     ) -> Result<Submitted<WireBatch>, Error> {
         let order = self.windows.order(epoch).await?;
         let max_bytes = self.config.max_batch_bytes;
@@ -139,11 +159,13 @@ impl Producer {
             }
         }
         let (slabs, hash) = (self.slabs.clone(), self.job.train().hash.unwrap_or(true));
-        let batch_bytes = Arc::clone(&self.batch_bytes);
+        let row_bytes = Arc::clone(&self.row_bytes);
         Ok(self.pool.run(Priority::First, move || {
             let started = Instant::now();
             let batch = parts.assemble(hash, max_bytes, &slabs)?;
-            batch_bytes.store((batch.header.len() + batch.body.len()) as u64, Ordering::Relaxed);
+            let bytes = batch.body.len() as u64;
+            share.settle(MESSAGE_BYTES + bytes);
+            row_bytes.store(bytes / batch.rows.max(1), Ordering::Relaxed);
             metrics::histogram!("forebay_gather_duration_seconds").record(started.elapsed());
             Ok(batch)
         }))

@@ -29,7 +29,7 @@ pub(crate) struct Space {
 /// Space that a batch takes; dropping it gives it back.
 pub(crate) struct Share {
     space: Arc<Space>,
-    bytes: u64,
+    bytes: AtomicU64,
 }
 
 impl Total {
@@ -58,7 +58,7 @@ impl Space {
             let used = self.used_bytes.load(Ordering::Acquire);
             if used == 0 || used.saturating_add(bytes) <= self.total.bytes_a_stream() {
                 self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
-                return Share { space: Arc::clone(self), bytes };
+                return Share { space: Arc::clone(self), bytes: AtomicU64::new(bytes) };
             }
             // A share that was given back since is remembered.
             self.freed.notified().await;
@@ -72,9 +72,20 @@ impl Drop for Space {
     }
 }
 
+impl Share {
+    /// Says what the batch really takes, now that it is known. That may be more than there is space for.
+    pub(crate) fn settle(&self, bytes: u64) {
+        let expected = self.bytes.swap(bytes, Ordering::AcqRel);
+        self.space.used_bytes.fetch_add(bytes.wrapping_sub(expected), Ordering::AcqRel);
+        if bytes < expected {
+            self.space.freed.notify_one();
+        }
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
-        self.space.used_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.space.used_bytes.fetch_sub(*self.bytes.get_mut(), Ordering::AcqRel);
         self.space.freed.notify_one();
     }
 }
@@ -99,6 +110,13 @@ mod tests {
         let more = first.take(20).now_or_never().unwrap();
         assert!(first.take(1).now_or_never().is_none());
         drop((share, more));
-        assert!(first.take(60).now_or_never().is_some());
+        let share = first.take(60).now_or_never().unwrap();
+        assert!(first.take(1).now_or_never().is_none());
+        share.settle(20);
+        let more = first.take(40).now_or_never().unwrap();
+        share.settle(30);
+        drop(more);
+        assert!(first.take(31).now_or_never().is_none());
+        assert!(first.take(30).now_or_never().is_some());
     }
 }
