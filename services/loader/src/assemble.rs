@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef};
 use arrow_select::concat::concat;
 use bytes::Bytes;
-use forebay_cache::Slabs;
+use forebay_cache::{Slabs, Weigh};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -14,7 +14,7 @@ use crate::{
     frame::{Item, Rows, Tail, interleave_nested},
     prefetch::{AHEAD_BYTES, prefetch},
     view::{Items, Nulls, Part},
-    wire::Layout,
+    wire::{ALIGNMENT, Layout},
 };
 
 /// Rows that are gathered together: few enough to stay in the first-level cache while each column is taken
@@ -24,6 +24,8 @@ const TILE_ROWS: usize = 64;
 const HEAP_AHEAD_ROWS: usize = 16;
 /// Rows of nested columns that are gathered at once.
 const NESTED_ROWS: usize = 4096;
+/// A batch that lies in a longer frame is copied rather than holding on to it, in bytes.
+const MAX_HELD_BYTES: u64 = 64 << 20;
 /// What arrays in memory may take beyond their values, in bytes: capacity, headers, validity.
 const NESTED_SLACK_BYTES: u64 = 64 << 20;
 
@@ -42,13 +44,21 @@ pub fn assemble(
     slabs: &Slabs,
 ) -> Result<WireBatch, Error> {
     let plan = BodyPlan::new(view, frames, rows, max_bytes)?;
-    let mut body = slabs.take(plan.layout.len()).map_err(Error::out_of_memory)?;
-    plan.write(&mut body);
+    let (body, held_bytes) = match plan.as_it_lies(frames) {
+        Some(body) => body,
+        None => {
+            let mut body = slabs.take(plan.layout.len()).map_err(Error::out_of_memory)?;
+            plan.write(&mut body);
+            let held_bytes = body.capacity() as u64;
+            (Bytes::from_owner(body), held_bytes)
+        }
+    };
     Ok(WireBatch {
         rows: rows.len() as u64,
         header: plan.layout.header(rows.len()),
         hash: hash.then(|| xxh3_64(&body)),
-        body: Bytes::from_owner(body),
+        body,
+        held_bytes,
     })
 }
 
@@ -166,6 +176,19 @@ impl<'a> BodyPlan<'a> {
         self.layout.node(count, nulls);
         let start = self.layout.buffer(if nulls > 0 { count.div_ceil(8) } else { 0 });
         (nulls > 0).then_some(start)
+    }
+
+    /// The body, and the bytes that it holds on to, when the rows of a frame are one already: one tensor and
+    /// nothing else, in file order.
+    fn as_it_lies(&self, frames: &[Arc<Frame>]) -> Option<(Bytes, u64)> {
+        let [Part::Tensor { .. }] = self.view.parts.as_slice() else { return None };
+        let frame = frames.get(self.rows.first()?.frame as usize)?;
+        if frame.weight() > MAX_HELD_BYTES {
+            return None;
+        }
+        let body = Bytes::from_owner(Frame::run(self.view, frames, self.rows)?);
+        let is_one = body.len() == self.layout.len() && (body.as_ptr() as usize).is_multiple_of(ALIGNMENT);
+        is_one.then(|| (body, frame.weight()))
     }
 
     /// Writes every byte of `body`, whatever it held before.

@@ -4,7 +4,7 @@ mod builder;
 mod fixed;
 mod variable;
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use arrow_array::{Array, ArrayRef, UInt64Array};
 use arrow_select::{interleave::interleave, take::take};
@@ -24,6 +24,18 @@ pub struct Frame {
     /// Strings, binary and lists: of each row those of all columns together.
     heap: Vec<u8>,
     nested: Vec<ArrayRef>,
+}
+
+/// Rows of a frame that lie one behind the other, as they lie.
+pub(crate) struct Run {
+    frame: Arc<Frame>,
+    bytes: Range<usize>,
+}
+
+impl AsRef<[u8]> for Run {
+    fn as_ref(&self) -> &[u8] {
+        &self.frame.fixed[self.bytes.clone()]
+    }
 }
 
 /// A row of a batch: which of the frames at hand, and which of its rows.
@@ -46,6 +58,17 @@ impl Frame {
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// The given rows without a copy, if they follow one another in one of `frames`.
+    pub(crate) fn run(view: &View, frames: &[Arc<Self>], rows: &[RowRef]) -> Option<Run> {
+        let (first, last) = (rows.first()?, rows.last()?);
+        let follow = |pair: &[RowRef]| pair[0].frame == pair[1].frame && pair[0].row + 1 == pair[1].row;
+        if first.frame != last.frame || !rows.windows(2).all(follow) {
+            return None;
+        }
+        let bytes = first.row as usize * view.stride..(last.row as usize + 1) * view.stride;
+        Some(Run { frame: Arc::clone(&frames[first.frame as usize]), bytes })
     }
 
     /// A frame of the given rows of several frames of one view, in that order.

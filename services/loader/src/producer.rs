@@ -163,9 +163,8 @@ impl Producer {
         Ok(self.pool.run(Priority::First, move || {
             let started = Instant::now();
             let batch = parts.assemble(hash, max_bytes, &slabs)?;
-            let bytes = batch.body.len() as u64;
-            share.settle(MESSAGE_BYTES + bytes);
-            row_bytes.store(bytes / batch.rows.max(1), Ordering::Relaxed);
+            share.settle(MESSAGE_BYTES + batch.held_bytes);
+            row_bytes.store(batch.body.len() as u64 / batch.rows.max(1), Ordering::Relaxed);
             metrics::histogram!("forebay_gather_duration_seconds").record(started.elapsed());
             Ok(batch)
         }))

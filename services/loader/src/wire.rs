@@ -8,11 +8,12 @@ use flatbuffers::FlatBufferBuilder;
 pub(crate) const ALIGNMENT: usize = 64;
 
 /// One assembled batch. `header` is the flatbuffer `Message` of Arrow IPC (a Flight `data_header`),
-/// `body` one contiguous allocation aligned to 64 bytes (a Flight `data_body`).
+/// `body` contiguous bytes aligned to 64 (a Flight `data_body`): an allocation of their own, or rows of a frame as
+/// they lie there.
 ///
 /// Its bytes are a pure function of the view and the rows: padding, unused bits and values under nulls
 /// are zero, a validity buffer is there only if the batch has a null, offsets start at 0.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct WireBatch {
     /// Number of rows.
     pub rows: u64,
@@ -22,6 +23,16 @@ pub struct WireBatch {
     pub body: Bytes,
     /// XXH3-64 (seed 0) of the body, if it was asked for.
     pub hash: Option<u64>,
+    /// Bytes of memory that the body holds on to: more than its own when it lies in a frame.
+    pub held_bytes: u64,
+}
+
+/// What is sent is equal, wherever it lies.
+impl PartialEq for WireBatch {
+    fn eq(&self, other: &Self) -> bool {
+        (self.rows, &self.header, &self.body, self.hash)
+            == (other.rows, &other.header, &other.body, other.hash)
+    }
 }
 
 /// Where the buffers of a body lie.

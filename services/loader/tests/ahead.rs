@@ -17,12 +17,12 @@ const GATHERED: &str = "forebay_gather_duration_seconds";
 async fn made_by_itself(counters: &Counters, taken: u64) -> u64 {
     let mut before = 0;
     loop {
+        tokio::time::sleep(Duration::from_millis(50)).await;
         let made = counters.get(GATHERED) - taken;
         if made == before {
             return made;
         }
         before = made;
-        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -7,7 +7,7 @@ mod fixture;
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, FixedSizeListArray, Int32Array, RecordBatch, StringArray,
+    Array, ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int32Array, RecordBatch, StringArray,
     types::Float32Type,
 };
 use arrow_buffer::{NullBuffer, ScalarBuffer};
@@ -82,6 +82,40 @@ async fn a_reused_buffer_leaks_nothing() {
     let second = batch();
     assert_eq!(second.body.as_ptr(), address, "the batch lies in the buffer that was used before");
     assert!(second.body == first, "equal rows are equal bytes");
+}
+
+#[tokio::test]
+async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
+    let columns = (0..16).map(|column| {
+        let values = (0..4000).map(|row| (row * 16 + column) as f32);
+        (format!("c{column}"), Arc::new(Float32Array::from_iter_values(values)) as ArrayRef)
+    });
+    let input = RecordBatch::try_from_iter(columns).unwrap();
+    let reader = reader(store(&[input.slice(0, 4000), input.slice(0, 3000)], 1 << 20).await).await;
+    let tensor = v1::Tensor { name: "x".into(), columns: vec!["c*".into()], ..v1::Tensor::default() };
+    let job = job(&Train { batch_size: 1, tensors: vec![tensor], ..Train::default() }, &reader);
+    let frames = [4000, 3000].map(|rows| {
+        let slabs = Slabs::new(0);
+        let mut builder = FrameBuilder::new(job.view().clone(), rows, "test".into(), &slabs).unwrap();
+        builder.append(&input.slice(0, rows)).unwrap();
+        Arc::new(builder.finish().unwrap())
+    });
+    let batch =
+        |rows: &[RowRef]| assemble(job.view(), &frames, rows, true, u64::MAX, &Slabs::new(0)).unwrap();
+    let run = |frame, rows: std::ops::Range<u32>| rows.map(move |row| RowRef { frame, row });
+    let rows: Vec<RowRef> = run(0, 100..1100).collect();
+    let lies = batch(&rows);
+    assert_eq!(lies.body.as_ptr(), batch(&rows).body.as_ptr(), "nothing was copied");
+    assert!(lies.held_bytes >= 4000 * 64, "the frame is held");
+    // The same values by way of a copy: no two rows follow one another in the first, so they are put in turn.
+    let pairs: Vec<RowRef> = run(0, 100..1100).map(|row| RowRef { frame: row.row % 2, ..row }).collect();
+    let copied = batch(&pairs);
+    assert_ne!(copied.body.as_ptr(), batch(&pairs).body.as_ptr());
+    assert_eq!((copied.held_bytes, &copied), (64_000, &lies));
+    // Neither over the end of a frame nor one row short of a run.
+    for rows in [run(0, 3500..4000).chain(run(1, 0..500)).collect(), [&rows[..500], &rows[501..]].concat()] {
+        assert_eq!(batch(&rows).held_bytes, rows.len() as u64 * 64);
+    }
 }
 
 /// No validity buffer without a null, zeros under nulls.
