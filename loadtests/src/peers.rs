@@ -111,7 +111,7 @@ impl Peers {
     /// Runs all rounds and reports.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let (scenario, data) = self.source.prepared()?;
-        let contestants = self.contestants()?;
+        let contestants = self.contestants(&scenario)?;
         let python = if contestants.iter().any(|contestant| contestant.needs_python()) {
             Python::prepare(self.python.clone())
         } else {
@@ -144,9 +144,11 @@ impl Peers {
         self.plot.write(|| report.plot())
     }
 
-    fn contestants(&self) -> anyhow::Result<Vec<Contestant>> {
+    fn contestants(&self, scenario: &Scenario) -> anyhow::Result<Vec<Contestant>> {
         if self.only.is_empty() {
-            return Ok(Contestant::ALL.to_vec());
+            let has_tensors = !scenario.request.tensors.is_empty();
+            let takes_part = |contestant: &Contestant| has_tensors || !contestant.needs_tensors();
+            return Ok(Contestant::ALL.into_iter().filter(takes_part).collect());
         }
         let named = |name: &String| match Contestant::ALL.iter().find(|contestant| contestant.name() == name)
         {

@@ -56,6 +56,14 @@ pub(crate) struct Request {
     pub(crate) tensors: Vec<v1::Tensor>,
 }
 
+impl Request {
+    /// The same columns, of which `all` are there, none of them in a tensor.
+    pub(crate) fn without_tensors<'a>(&self, all: impl Iterator<Item = &'a str>) -> anyhow::Result<Self> {
+        let all: Vec<String> = all.map(str::to_owned).collect();
+        Ok(Self { columns: crate::table::columns(self, &all)?, tensors: Vec::new() })
+    }
+}
+
 fn one() -> u64 {
     1
 }

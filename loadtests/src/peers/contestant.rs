@@ -28,23 +28,27 @@ pub(super) enum Contestant {
     Forebay,
     ForebayInOrder,
     Stock,
+    StockColumns,
     PreparedPyarrow,
     ForebayPyarrow,
     ForebayPyarrowHash,
     PyarrowServer,
+    PyarrowServerColumns,
     PyarrowLoader,
 }
 
 impl Contestant {
-    pub(super) const ALL: [Self; 9] = [
+    pub(super) const ALL: [Self; 11] = [
         Self::Prepared,
         Self::Forebay,
         Self::ForebayInOrder,
         Self::Stock,
+        Self::StockColumns,
         Self::PreparedPyarrow,
         Self::ForebayPyarrow,
         Self::ForebayPyarrowHash,
         Self::PyarrowServer,
+        Self::PyarrowServerColumns,
         Self::PyarrowLoader,
     ];
 
@@ -54,10 +58,12 @@ impl Contestant {
             Self::Forebay => "forebay",
             Self::ForebayInOrder => "forebay-in-order",
             Self::Stock => "stock",
+            Self::StockColumns => "stock-columns",
             Self::PreparedPyarrow => "prepared-pyarrow",
             Self::ForebayPyarrow => "forebay-pyarrow",
             Self::ForebayPyarrowHash => "forebay-pyarrow-hash",
             Self::PyarrowServer => "pyarrow-server",
+            Self::PyarrowServerColumns => "pyarrow-server-columns",
             Self::PyarrowLoader => "pyarrow-loader",
         }
     }
@@ -68,16 +74,28 @@ impl Contestant {
             Self::Forebay => "shuffled, warm -> forebay-client",
             Self::ForebayInOrder => "shuffle none, warm -> forebay-client",
             Self::Stock => "arrow-flight + tonic, table in RAM, take, shuffled -> arrow-flight client",
+            Self::StockColumns => "the same, with the columns of the tensors as they are in the files",
             Self::PreparedPyarrow => "pyarrow server, one prepared batch -> pyarrow client",
             Self::ForebayPyarrow => "shuffled, warm -> pyarrow client",
             Self::ForebayPyarrowHash => "shuffled, warm, with content hashes -> pyarrow client",
             Self::PyarrowServer => "pyarrow server, table in RAM, take, shuffled -> pyarrow client",
+            Self::PyarrowServerColumns => {
+                "the same, with the columns of the tensors as they are in the files"
+            }
             Self::PyarrowLoader => "2 worker processes, row groups, shuffle buffer, shared memory",
         }
     }
 
     pub(super) fn needs_python(self) -> bool {
-        !matches!(self, Self::Prepared | Self::Forebay | Self::ForebayInOrder | Self::Stock)
+        !matches!(
+            self,
+            Self::Prepared | Self::Forebay | Self::ForebayInOrder | Self::Stock | Self::StockColumns
+        )
+    }
+
+    /// Whether it differs from others only where columns are put into tensors.
+    pub(super) fn needs_tensors(self) -> bool {
+        matches!(self, Self::StockColumns | Self::PyarrowServerColumns)
     }
 }
 
@@ -88,8 +106,9 @@ pub(super) struct Contest<'a> {
     data: &'a Prepared,
     python: anyhow::Result<Python>,
     program: PathBuf,
-    /// The order of names that a request with prefixes means.
+    /// The order of names that a request with prefixes means, with tensors and without.
     request: serde_json::Value,
+    columns_request: serde_json::Value,
 }
 
 /// What both sides have used.
@@ -136,17 +155,25 @@ impl<'a> Contest<'a> {
         let request = json!({
             "files": files, "columns": plain, "tensors": tensors, "batch_size": scenario.batch_size,
         });
+        let columns = scenario.request.without_tensors(data.sizes.names())?.columns;
+        let columns_request = json!({
+            "files": files, "columns": columns, "tensors": [], "batch_size": scenario.batch_size,
+        });
         let program = std::env::current_exe().context("can't tell where this program lies")?;
-        Ok(Self { source, scenario, data, python, program, request })
+        Ok(Self { source, scenario, data, python, program, request, columns_request })
     }
 
     /// Starts the server, if there is one, and its consumer; both are ready.
     pub(super) fn start(&self, contestant: Contestant) -> anyhow::Result<Running<'a>> {
         let mut server = match contestant {
-            Contestant::Prepared => Side::Other(self.own("serve-prepared")?),
-            Contestant::Stock => Side::Other(self.own("serve-stock")?),
-            Contestant::PreparedPyarrow => Side::Other(self.script("prepared.py")?),
-            Contestant::PyarrowServer => Side::Other(self.script("flight_server.py")?),
+            Contestant::Prepared => Side::Other(self.own("serve-prepared", &[])?),
+            Contestant::Stock => Side::Other(self.own("serve-stock", &[])?),
+            Contestant::StockColumns => Side::Other(self.own("serve-stock", &["--without-tensors"])?),
+            Contestant::PreparedPyarrow => Side::Other(self.script("prepared.py", &self.request)?),
+            Contestant::PyarrowServer => Side::Other(self.script("flight_server.py", &self.request)?),
+            Contestant::PyarrowServerColumns => {
+                Side::Other(self.script("flight_server.py", &self.columns_request)?)
+            }
             Contestant::PyarrowLoader => Side::None,
             _ => Side::Forebay(Server::start(&self.scenario.name, &self.data.path, Transport::Tcp)?),
         };
@@ -165,8 +192,8 @@ impl<'a> Contest<'a> {
             Contestant::Prepared | Contestant::Forebay | Contestant::ForebayInOrder => {
                 self.consumer("forebay", &url)?
             }
-            Contestant::Stock => self.consumer("stock", &url)?,
-            Contestant::PyarrowLoader => self.script("loader.py")?,
+            Contestant::Stock | Contestant::StockColumns => self.consumer("stock", &url)?,
+            Contestant::PyarrowLoader => self.script("loader.py", &self.request)?,
             _ => {
                 let mut command = self.python()?.command("client.py");
                 command.arg(url.replace("http://", "grpc://"));
@@ -182,15 +209,15 @@ impl<'a> Contest<'a> {
     }
 
     /// A script that loads the data itself.
-    fn script(&self, name: &'static str) -> anyhow::Result<Process> {
+    fn script(&self, name: &'static str, request: &serde_json::Value) -> anyhow::Result<Process> {
         let mut command = self.python()?.command(name);
-        command.arg(self.request.to_string());
+        command.arg(request.to_string());
         Process::spawn(name, command)
     }
 
-    fn own(&self, subcommand: &'static str) -> anyhow::Result<Process> {
+    fn own(&self, subcommand: &'static str, flags: &[&str]) -> anyhow::Result<Process> {
         let mut command = Command::new(&self.program);
-        command.args([subcommand, "--scenario", &self.source.scenario]);
+        command.args([subcommand, "--scenario", &self.source.scenario]).args(flags);
         if let Some(folder) = &self.source.data {
             command.arg("--data").arg(Path::new(folder));
         }

@@ -53,13 +53,20 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct ServeStock {
     #[command(flatten)]
     source: Source,
+    /// Holds the columns of the tensors as they are in the files.
+    #[arg(long)]
+    without_tensors: bool,
 }
 
 impl ServeStock {
     /// Serves until its input ends.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let (scenario, data) = self.source.prepared()?;
-        let table = table::load(&data.path, &scenario.request, usize::MAX)?;
+        let request = match self.without_tensors {
+            true => scenario.request.without_tensors(data.sizes.names())?,
+            false => scenario.request,
+        };
+        let table = table::load(&data.path, &request, usize::MAX)?;
         let stock = Stock { table, batch_size: scenario.batch_size as usize };
         serve(Routes::new(FlightServiceServer::new(stock)))
     }
