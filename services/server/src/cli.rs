@@ -108,7 +108,7 @@ impl Serve {
             print!("{}", toml::to_string_pretty(&settings)?);
             return Ok(());
         }
-        runtime(settings.io_threads)?.block_on(async {
+        runtime(settings.io_threads, settings.file_threads)?.block_on(async {
             let server = Server::start(settings).await?;
             println!("{}", server.ready_line());
             server.run_until_signal().await
@@ -148,9 +148,10 @@ fn set<T>(setting: &mut T, flag: Option<T>) {
 }
 
 /// The runtime on which everything but CPU work runs.
-pub(crate) fn runtime(io_threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
+pub(crate) fn runtime(io_threads: usize, file_threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(io_threads)
+        .max_blocking_threads(file_threads)
         .thread_name("forebay-io")
         .enable_all()
         .build()

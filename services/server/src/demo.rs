@@ -54,7 +54,7 @@ impl Demo {
     /// When there is no data, or the stream fails.
     pub fn run(self) -> anyhow::Result<()> {
         let settings = Settings::default();
-        runtime(settings.io_threads)?.block_on(self.stream(settings))
+        runtime(settings.io_threads, settings.file_threads)?.block_on(self.stream(settings))
     }
 
     async fn stream(self, mut settings: Settings) -> anyhow::Result<()> {

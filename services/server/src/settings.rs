@@ -39,6 +39,8 @@ pub struct Settings {
     pub cpu_threads: usize,
     /// Threads that read and send. Default: one a core, at most 8.
     pub io_threads: usize,
+    /// Threads that read and write local files; more requests wait for one. Each keeps some memory. Default: 16.
+    pub file_threads: usize,
     /// How long a stopping server lets running streams finish. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub grace_period: Duration,
@@ -110,6 +112,7 @@ impl Default for Settings {
             cache_disk: None,
             cpu_threads: cores,
             io_threads: cores.min(8),
+            file_threads: 16,
             grace_period: Duration::from_secs(30),
             refresh_interval: None,
             limits: Limits::default(),
@@ -164,7 +167,10 @@ impl Settings {
             backoff >= Duration::from_secs(1),
             "limits.max_open_backoff is {backoff:?}, expected at least 1s"
         );
-        ensure!(self.cpu_threads >= 1 && self.io_threads >= 1, "cpu_threads and io_threads are at least 1");
+        ensure!(
+            self.cpu_threads >= 1 && self.io_threads >= 1 && self.file_threads >= 1,
+            "cpu_threads, io_threads and file_threads are at least 1"
+        );
         ensure!(
             self.cache_memory.0 >= 1 << 20,
             "cache_memory is {}, expected at least 1 MiB",
