@@ -6,6 +6,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::stats::Spread;
+
 /// One run that a consumer is asked for.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Ask {
@@ -26,6 +28,11 @@ pub(crate) struct Passed {
     pub(crate) seconds: f64,
     /// From the request to the first batch.
     pub(crate) first_batch_seconds: f64,
+    /// How long batches were waited for, but for the first; and those that begin another epoch, if it can tell.
+    #[serde(default)]
+    pub(crate) wait_seconds: Option<Spread>,
+    #[serde(default)]
+    pub(crate) epoch_wait_seconds: Option<Spread>,
     /// Utilization of the emulated accelerator; absent without one.
     pub(crate) au: Option<f64>,
 }

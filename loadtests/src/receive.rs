@@ -7,12 +7,15 @@ use futures::FutureExt;
 use crate::{
     accelerator::{Accelerator, wait_until},
     ask::Passed,
+    stats::Spread,
 };
 
 /// Rows and bytes of one batch.
 pub(crate) struct Arrived {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
+    /// Its epoch, if the stream tells.
+    pub(crate) epoch: Option<u64>,
 }
 
 /// Where batches come from.
@@ -27,7 +30,7 @@ impl Source for forebay_client::Batches {
         let batch = batch?;
         // What a trainer computes on.
         let rows = batch.record_batch()?.num_rows() as u64;
-        Ok(Some(Arrived { rows, bytes: batch.body().len() as u64 }))
+        Ok(Some(Arrived { rows, bytes: batch.body().len() as u64, epoch: Some(batch.metadata.epoch) }))
     }
 }
 
@@ -40,7 +43,9 @@ pub(crate) async fn receive(
 ) -> anyhow::Result<Passed> {
     let mut passed = Passed::default();
     let mut accelerator = compute.map(Accelerator::new);
+    let (mut epoch, mut waits, mut waits_for_epochs) = (None, Vec::new(), Vec::new());
     loop {
+        let wanted = Instant::now();
         let mut next = Box::pin(source.next());
         let (batch, was_waiting) = match (&mut next).now_or_never() {
             Some(batch) => (batch?, true),
@@ -48,9 +53,13 @@ pub(crate) async fn receive(
         };
         let Some(batch) = batch else { break };
         let now = Instant::now();
-        if passed.batches == 0 {
-            passed.first_batch_seconds = (now - asked).as_secs_f64();
+        let waited = (now - wanted).as_secs_f64();
+        match passed.batches {
+            0 => passed.first_batch_seconds = (now - asked).as_secs_f64(),
+            _ if batch.epoch == epoch => waits.push(waited),
+            _ => waits_for_epochs.push(waited),
         }
+        epoch = batch.epoch;
         passed.batches += 1;
         passed.rows += batch.rows;
         passed.bytes += batch.bytes;
@@ -60,6 +69,8 @@ pub(crate) async fn receive(
     }
     let end = Instant::now();
     passed.seconds = (end - asked).as_secs_f64();
+    passed.wait_seconds = Spread::of(waits);
+    passed.epoch_wait_seconds = Spread::of(waits_for_epochs);
     passed.au = accelerator.and_then(|accelerator| accelerator.utilization(end));
     Ok(passed)
 }

@@ -2,7 +2,10 @@
 
 mod report;
 
-use std::time::{Duration, Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, ensure};
 use clap::Args;
@@ -55,6 +58,9 @@ pub(crate) struct Train {
     /// Find the largest share that is used for at least 70 % of its time.
     #[arg(long, conflicts_with = "share")]
     find_share: bool,
+    /// Settings of the client, in TOML (see forebay-client's `Config`): `stream_window_bytes = 1048576`, say.
+    #[arg(long, value_name = "FILE")]
+    client: Option<PathBuf>,
     /// Ask for the hash of each batch's body.
     #[arg(long)]
     hash: bool,
@@ -75,6 +81,9 @@ pub(crate) struct Run {
     seconds: f64,
     /// The median rank's.
     first_batch_seconds: f64,
+    /// The longest of the first rank: for a batch, and for one that begins another epoch.
+    longest_wait_seconds: Option<f64>,
+    longest_epoch_wait_seconds: Option<f64>,
     /// Mean over the ranks.
     au: Option<f64>,
     /// Of the server; absent if it was not started here.
@@ -130,12 +139,13 @@ impl<'a> Trainer<'a> {
             (Some(url), _) => url.clone(),
             (None, server) => server.as_ref().context("one was started")?.url().to_owned(),
         };
+        let config = asked.client.as_deref().map(client_config).transpose()?.unwrap_or_default();
         let clients = runtime.block_on(async {
             let rows = server::opened(&url, &scenario.train(0, 1)).await?;
             ensure!(rows == data.sizes.rows, "the server has {rows} rows, the data {}", data.sizes.rows);
             let mut clients = Vec::new();
             for _ in 0..asked.ranks {
-                clients.push(Client::connect(&url, Config::default()).await?);
+                clients.push(Client::connect(&url, config.clone()).await?);
             }
             anyhow::Ok(clients)
         })?;
@@ -201,6 +211,8 @@ impl<'a> Trainer<'a> {
             batches: ranks.iter().map(|rank| rank.batches).sum(),
             seconds,
             first_batch_seconds: firsts[firsts.len() / 2],
+            longest_wait_seconds: ranks[0].wait_seconds.map(|waits| waits.most),
+            longest_epoch_wait_seconds: ranks[0].epoch_wait_seconds.map(|waits| waits.most),
             au: used.map(|used| used.iter().sum::<f64>() / used.len() as f64),
             server_cpu_seconds,
             client_cpu_seconds,
@@ -230,6 +242,11 @@ impl<'a> Trainer<'a> {
         let server = self.server.as_ref().map(Server::usage).transpose()?;
         Ok((server.map(|usage| usage.peak_rss_bytes), Usage::own()?.peak_rss_bytes))
     }
+}
+
+fn client_config(file: &Path) -> anyhow::Result<Config> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+    toml::from_str(&text).with_context(|| format!("--client {}", file.display()))
 }
 
 async fn one_rank(client: &Client, train: &v1::Train, compute: Option<Duration>) -> anyhow::Result<Passed> {

@@ -278,7 +278,7 @@ impl receive::Source for Batches {
         for column in batch.columns() {
             bytes += logical::array_bytes(column)? as u64;
         }
-        Ok(Some(Arrived { rows: batch.num_rows() as u64, bytes }))
+        Ok(Some(Arrived { rows: batch.num_rows() as u64, bytes, epoch: None }))
     }
 }
 

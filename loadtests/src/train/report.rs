@@ -26,6 +26,8 @@ pub(crate) struct Report {
     megabytes_per_second: Option<Spread>,
     au: Option<Spread>,
     first_batch_seconds: Option<Spread>,
+    longest_wait_seconds: Option<Spread>,
+    longest_epoch_wait_seconds: Option<Spread>,
     server_cpu_seconds_per_million_rows: Option<Spread>,
     client_cpu_seconds_per_million_rows: Option<Spread>,
     server_peak_rss_bytes: Option<u64>,
@@ -61,6 +63,8 @@ impl Report {
             megabytes_per_second: of(&|run| Some(run.rows as f64 * bytes_a_row / run.seconds / 1e6)),
             au: of(&|run| run.au),
             first_batch_seconds: of(&|run| Some(run.first_batch_seconds)),
+            longest_wait_seconds: of(&|run| run.longest_wait_seconds),
+            longest_epoch_wait_seconds: of(&|run| run.longest_epoch_wait_seconds),
             server_cpu_seconds_per_million_rows: of(&|run| Some(run.server_cpu_seconds? / millions(run))),
             client_cpu_seconds_per_million_rows: of(&|run| Some(run.client_cpu_seconds / millions(run))),
             server_peak_rss_bytes,
@@ -108,6 +112,8 @@ impl Display for Report {
         line("MB/s", self.megabytes_per_second, 1.0)?;
         line("AU, %", self.au, 100.0)?;
         line("first batch p50, ms", self.first_batch_seconds, 1e3)?;
+        line("longest wait for a batch, ms", self.longest_wait_seconds, 1e3)?;
+        line("... that begins an epoch, ms", self.longest_epoch_wait_seconds, 1e3)?;
         line("server CPU s / M rows", self.server_cpu_seconds_per_million_rows, 1.0)?;
         line("client CPU s / M rows", self.client_cpu_seconds_per_million_rows, 1.0)?;
         line("others' share of the machine, %", self.others, 100.0)?;
