@@ -1,0 +1,83 @@
+"""How often the server copies a byte that it delivers, counted at `memcpy` and `memmove`."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+from typing import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from client import Client
+from server import Pool, Server
+
+ROWS, COLUMNS, BATCH = 200_000, 128, 4096
+DELIVERED = ROWS * COLUMNS * 4
+SOURCE = Path(__file__).with_name("copies.c")
+# Not memcpy again for the loops of memcpy.
+FLAGS = ["-O2", "-shared", "-fPIC", "-fno-builtin", "-fno-tree-loop-distribute-patterns"]
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that counts."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("skipped: no C compiler, which makes the library that counts")
+    library = tmp_path_factory.mktemp("copies") / "copies.so"
+    subprocess.run([compiler, *FLAGS, "-o", str(library), str(SOURCE)], check=True)
+    return library
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """128 float32 columns."""
+    random = np.random.default_rng(0)
+    columns = {f"f{column:03}": random.random(ROWS, dtype=np.float32) for column in range(COLUMNS)}
+    path = tmp_path_factory.mktemp("matrix") / "matrix.parquet"
+    pq.write_table(pa.table(columns), path, row_group_size=16 * BATCH, compression="none")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "least", "most"),
+    [
+        # The gather is the only one.
+        ({}, 1.0, 1.03),
+        # Rows that lie in one frame are sent from there; a few batches lie in two.
+        ({"shuffle": {"none": {}}}, 0.0, 0.2),
+    ],
+    ids=["shuffled", "file order"],
+)
+def test_a_byte_of_a_warm_tensor_is_copied_once_and_in_file_order_not_at_all(
+    pool: Pool,
+    connect: Callable[[Server], Client],
+    counting: Path,
+    matrix: Path,
+    tmp_path: Path,
+    shuffle: dict,
+    least: float,
+    most: float,
+) -> None:
+    copies = tmp_path / "copies"
+    copies.write_bytes(bytes(8))
+    server = pool.start({"matrix": matrix}, env={"LD_PRELOAD": str(counting), "COPIES": str(copies)})
+    client = connect(server)
+    tensor = {"name": "x", "columns": ["f*"], "dtype": "float32"}
+    request = {"dataset": "matrix", "tensors": [tensor], "batch_size": BATCH, "hash": False, **shuffle}
+
+    def copied_in(epochs: int, epoch: int) -> int:
+        (before,) = struct.unpack("Q", copies.read_bytes())
+        assert sum(batch.data.num_rows for batch in client.batches(**request, epoch=epoch, epochs=epochs)) == ROWS * epochs
+        (after,) = struct.unpack("Q", copies.read_bytes())
+        return after - before
+
+    cold = copied_in(1, 0)
+    assert cold > DELIVERED, "nothing is counted"
+    ratio = copied_in(4, 1) / (4 * DELIVERED)
+    assert least <= ratio <= most, f"{ratio:.3f} copies of each byte"
