@@ -33,6 +33,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::{sync::Semaphore, task::spawn_blocking, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
 
 use self::{
     backoff::Backoff,
@@ -185,14 +186,14 @@ impl Disk {
         if !found.is_empty() {
             let shared = Arc::clone(&self.shared);
             let reader = Arc::clone(&shared.readers).acquire_owned().await;
-            let read = spawn_blocking(move || {
+            let read = AbortOnDropHandle::new(spawn_blocking(move || {
                 let _reader = reader;
                 let read = |(stored, places): &(Arc<Stored>, Vec<_>)| {
                     shared.policy.touch(&stored.key);
                     shared.read(stored, places)
                 };
                 found.iter().flat_map(read).collect::<Vec<_>>()
-            });
+            }));
             // It fails only when the runtime shuts down.
             for (wanted, section) in read.await.unwrap_or_default() {
                 sections[wanted] = Some(section);

@@ -3,9 +3,10 @@
 //! Fresh memory is cleared by the kernel page by page, which costs about as much as filling it.
 
 use std::{
+    collections::VecDeque,
     io,
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use arrow_buffer::MutableBuffer;
@@ -22,17 +23,37 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Slabs, and those that wait for their next use. Cheap to clone; clones share them.
 #[derive(Clone)]
 pub struct Slabs {
-    idle: Arc<Mutex<Idle>>,
+    pool: Arc<Mutex<Pool>>,
 }
 
-struct Idle {
+/// The mapped slabs, of which those in use are only counted.
+struct Pool {
     /// The one that was given back last at the end.
-    mapped: Vec<MmapMut>,
-    bytes: usize,
-    max_bytes: usize,
-    /// Bytes of the mapped slabs that are in use.
+    idle: VecDeque<MmapMut>,
+    idle_bytes: usize,
+    max_idle_bytes: usize,
     used_bytes: usize,
     max_total_bytes: usize,
+}
+
+impl Pool {
+    /// Removes those that have been idle longest, until one of `len` bytes more, in use or `idle`, is within the
+    /// limits, if it can be. They are unmapped by whoever drops them, after the lock.
+    fn make_room(&mut self, len: usize, is_idle: bool) -> Vec<MmapMut> {
+        let mut gone = Vec::new();
+        while !self.has_room(len, is_idle)
+            && let Some(oldest) = self.idle.pop_front()
+        {
+            self.idle_bytes -= oldest.len();
+            gone.push(oldest);
+        }
+        gone
+    }
+
+    fn has_room(&self, len: usize, is_idle: bool) -> bool {
+        let idle_bytes = self.idle_bytes + if is_idle { len } else { 0 };
+        idle_bytes <= self.max_idle_bytes && self.used_bytes + self.idle_bytes + len <= self.max_total_bytes
+    }
 }
 
 /// Bytes aligned to 64, of no particular content until they are written. Dropping it gives them back.
@@ -44,7 +65,7 @@ pub struct Slab {
 enum Memory {
     Heap(MutableBuffer),
     /// `None` only while it is dropped.
-    Mapped(Option<MmapMut>, Arc<Mutex<Idle>>),
+    Mapped(Option<MmapMut>, Arc<Mutex<Pool>>),
 }
 
 impl Slabs {
@@ -53,17 +74,18 @@ impl Slabs {
         Self::within(u64::MAX, max_idle_bytes)
     }
 
-    /// ... and none when it and those in use would exceed `max_total_bytes`. What is in use may.
+    /// A pool that keeps at most `max_idle_bytes` that nobody uses, and those only as far as they and what is in use
+    /// stay within `max_total_bytes`.
     pub fn within(max_total_bytes: u64, max_idle_bytes: u64) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let idle = Idle {
-            mapped: Vec::new(),
-            bytes: 0,
-            max_bytes: bytes(max_idle_bytes),
+        let pool = Pool {
+            idle: VecDeque::new(),
+            idle_bytes: 0,
+            max_idle_bytes: bytes(max_idle_bytes),
             used_bytes: 0,
             max_total_bytes: bytes(max_total_bytes),
         };
-        Self { idle: Arc::new(Mutex::new(idle)) }
+        Self { pool: Arc::new(Mutex::new(pool)) }
     }
 
     /// A slab of `len` bytes: of those that are long enough the one that was given back last, for it is the
@@ -79,45 +101,37 @@ impl Slabs {
             Some(mapped) => mapped,
             None => self.map(mapped_len(len))?,
         };
-        Ok(Slab { memory: Memory::Mapped(Some(mapped), Arc::clone(&self.idle)), len })
+        Ok(Slab { memory: Memory::Mapped(Some(mapped), Arc::clone(&self.pool)), len })
     }
 
     /// Bytes that wait for their next use.
     pub fn idle_bytes(&self) -> usize {
-        self.lock().bytes
+        self.lock().idle_bytes
     }
 
     fn take_idle(&self, len: usize) -> Option<MmapMut> {
-        let mut idle = self.lock();
+        let mut pool = self.lock();
         // Not one that is far too long: whoever keeps the slab would keep the rest with it.
         let fits = |slab: &MmapMut| slab.len() >= len && slab.len() - len <= len / 8 + HUGE_PAGE_BYTES / 2;
-        let found = idle.mapped.iter().rposition(fits)?;
-        let mapped = idle.mapped.remove(found);
-        idle.bytes -= mapped.len();
-        idle.used_bytes += mapped.len();
+        let found = pool.idle.iter().rposition(fits)?;
+        let mapped = pool.idle.remove(found)?;
+        pool.idle_bytes -= mapped.len();
+        pool.used_bytes += mapped.len();
         Some(mapped)
     }
 
     /// A new one, in the place of those that have been idle longest.
     fn map(&self, len: usize) -> io::Result<MmapMut> {
-        let mut idle = self.lock();
-        let excess = (idle.used_bytes + idle.bytes + len).saturating_sub(idle.max_total_bytes);
-        let (mut count, mut freed) = (0, 0);
-        while freed < excess && count < idle.mapped.len() {
-            freed += idle.mapped[count].len();
-            count += 1;
-        }
-        let gone: Vec<MmapMut> = idle.mapped.drain(..count).collect();
-        idle.bytes -= freed;
-        idle.used_bytes += len;
-        // Unmapped after the lock.
-        drop(idle);
+        let mut pool = self.lock();
+        let gone = pool.make_room(len, false);
+        pool.used_bytes += len;
+        drop(pool);
         drop(gone);
         map(len).inspect_err(|_| self.lock().used_bytes -= len)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Idle> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -181,17 +195,19 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let Self::Mapped(mapped, home) = self else { return };
         let Some(mapped) = mapped.take() else { return };
-        let mut idle = home.lock().unwrap_or_else(PoisonError::into_inner);
         let len = mapped.len();
-        idle.used_bytes -= len;
-        if idle.bytes + len <= idle.max_bytes && idle.used_bytes + idle.bytes + len <= idle.max_total_bytes {
-            idle.bytes += len;
-            idle.mapped.push(mapped);
-            return;
+        let mut pool = home.lock().unwrap_or_else(PoisonError::into_inner);
+        pool.used_bytes -= len;
+        // The newest is the likeliest to be asked for again.
+        let mut gone = if len <= pool.max_idle_bytes { pool.make_room(len, true) } else { Vec::new() };
+        if pool.has_room(len, true) {
+            pool.idle_bytes += len;
+            pool.idle.push_back(mapped);
+        } else {
+            gone.push(mapped);
         }
-        // Unmapped after the lock.
-        drop(idle);
-        drop(mapped);
+        drop(pool);
+        drop(gone);
     }
 }
 

@@ -44,6 +44,20 @@ fn what_is_idle_makes_room_for_what_is_in_use() {
 }
 
 #[test]
+fn the_newest_takes_the_place_of_what_nobody_asks_for_any_more() {
+    let slabs = Slabs::new(8 << 20);
+    let take = |mib: usize| slabs.take(mib << 20).unwrap();
+    drop((take(4), take(4)));
+    let other = take(2);
+    let address = other.as_ptr();
+    drop(other);
+    assert_eq!(slabs.idle_bytes(), 6 << 20);
+    assert_eq!(take(2).as_ptr(), address);
+    drop(take(16));
+    assert_eq!(slabs.idle_bytes(), 6 << 20, "one that can't be kept drives out nothing");
+}
+
+#[test]
 fn a_small_value_does_not_keep_a_large_slab() {
     let slabs = Slabs::new(1 << 30);
     drop(slabs.take(64 << 20).unwrap());
