@@ -5,7 +5,7 @@ use std::{hint::black_box, sync::Arc};
 use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay_cache::Slabs;
-use forebay_loader::{Config, Frame, FrameBuilder, Job, RowRef, assemble};
+use forebay_loader::{Assembling, Config, Frame, FrameBuilder, Job, RowRef, assemble};
 use forebay_proto::v1::{Tensor, Train};
 
 #[path = "../tests/fixture/mod.rs"]
@@ -63,11 +63,12 @@ fn bench(criterion: &mut Criterion) {
         };
         let batches: Vec<Vec<RowRef>> = (0..64).map(|_| rows()).collect();
         for hash in [false, true] {
+            let asked = Assembling { hash, max_bytes: u64::MAX, max_held_bytes: 0 };
             let mut index = 0;
             group.bench_function(format!("{name}{}", if hash { ", hashed" } else { "" }), |bench| {
                 bench.iter(|| {
                     index = (index + 1) % batches.len();
-                    assemble(job.view(), &frames, &batches[index], hash, u64::MAX, &slabs).expect("fits")
+                    assemble(job.view(), &frames, &batches[index], asked, &slabs).expect("fits")
                 });
             });
         }

@@ -24,41 +24,48 @@ const TILE_ROWS: usize = 64;
 const HEAP_AHEAD_ROWS: usize = 16;
 /// Rows of nested columns that are gathered at once.
 const NESTED_ROWS: usize = 4096;
-/// A batch that lies in a longer frame is copied rather than holding on to it, in bytes.
-const MAX_HELD_BYTES: u64 = 64 << 20;
 /// What arrays in memory may take beyond their values, in bytes: capacity, headers, validity.
 const NESTED_SLACK_BYTES: u64 = 64 << 20;
 
-/// Assembles the given rows of `frames`, all of `view`, into one batch, whose body is one of `slabs`.
-/// `hash`: also hash the body.
+/// What else a batch depends on than its rows, or is bound by.
+#[derive(Debug, Clone, Copy)]
+pub struct Assembling {
+    /// Also hash the body.
+    pub hash: bool,
+    /// Largest body, in bytes.
+    pub max_bytes: u64,
+    /// Largest frame that a body may lie in rather than being copied from it, in bytes: it is held on to as long
+    /// as the batch is.
+    pub max_held_bytes: u64,
+}
+
+/// Assembles the given rows of `frames`, all of `view`, into one batch, whose body is one of `slabs`, or lies in a
+/// frame if the rows are a body there.
 ///
 /// # Errors
-/// [`Error::TooLarge`] when the body would exceed `max_bytes`; [`Error::Unavailable`] when the system has no
+/// [`Error::TooLarge`] when the body would exceed its limit; [`Error::Unavailable`] when the system has no
 /// memory left.
 pub fn assemble(
     view: &View,
     frames: &[Arc<Frame>],
     rows: &[RowRef],
-    hash: bool,
-    max_bytes: u64,
+    asked: Assembling,
     slabs: &Slabs,
 ) -> Result<WireBatch, Error> {
-    let plan = BodyPlan::new(view, frames, rows, max_bytes)?;
-    let (body, held_bytes) = match plan.as_it_lies(frames) {
+    let plan = BodyPlan::new(view, frames, rows, asked.max_bytes)?;
+    let body = match plan.as_it_lies(frames, asked.max_held_bytes) {
         Some(body) => body,
         None => {
             let mut body = slabs.take(plan.layout.len()).map_err(Error::out_of_memory)?;
             plan.write(&mut body);
-            let held_bytes = body.capacity() as u64;
-            (Bytes::from_owner(body), held_bytes)
+            Bytes::from_owner(body)
         }
     };
     Ok(WireBatch {
         rows: rows.len() as u64,
         header: plan.layout.header(rows.len()),
-        hash: hash.then(|| xxh3_64(&body)),
+        hash: asked.hash.then(|| xxh3_64(&body)),
         body,
-        held_bytes,
     })
 }
 
@@ -178,17 +185,17 @@ impl<'a> BodyPlan<'a> {
         (nulls > 0).then_some(start)
     }
 
-    /// The body, and the bytes that it holds on to, when the rows of a frame are one already: one tensor and
-    /// nothing else, in file order.
-    fn as_it_lies(&self, frames: &[Arc<Frame>]) -> Option<(Bytes, u64)> {
-        let [Part::Tensor { .. }] = self.view.parts.as_slice() else { return None };
+    /// The body when the rows of a frame are one already: one tensor and nothing else, in file order.
+    fn as_it_lies(&self, frames: &[Arc<Frame>], max_held_bytes: u64) -> Option<Bytes> {
+        let [Part::Tensor { inputs, width, .. }] = self.view.parts.as_slice() else { return None };
+        debug_assert_eq!(self.view.stride, inputs.len() * width, "a row is the tensor's and nothing else");
         let frame = frames.get(self.rows.first()?.frame as usize)?;
-        if frame.weight() > MAX_HELD_BYTES {
+        if frame.weight() > max_held_bytes {
             return None;
         }
-        let body = Bytes::from_owner(Frame::run(self.view, frames, self.rows)?);
+        let body = Bytes::from_owner(Frame::run(self.view.stride, frames, self.rows)?);
         let is_one = body.len() == self.layout.len() && (body.as_ptr() as usize).is_multiple_of(ALIGNMENT);
-        is_one.then(|| (body, frame.weight()))
+        is_one.then_some(body)
     }
 
     /// Writes every byte of `body`, whatever it held before.

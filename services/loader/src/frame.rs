@@ -49,25 +49,33 @@ pub struct RowRef {
 
 impl Weigh for Frame {
     fn weight(&self) -> u64 {
-        let nested: usize = self.nested.iter().map(Array::get_array_memory_size).sum();
-        (self.fixed.capacity() + self.heap.capacity() + nested) as u64
+        (self.fixed.capacity() + self.heap.capacity()) as u64 + self.nested_bytes()
     }
 }
 
 impl Frame {
+    /// Bytes of its values: less than the memory that they lie in.
+    pub(crate) fn value_bytes(&self) -> u64 {
+        (self.fixed.len() + self.heap.len()) as u64 + self.nested_bytes()
+    }
+
+    fn nested_bytes(&self) -> u64 {
+        self.nested.iter().map(|array| array.get_array_memory_size() as u64).sum()
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The given rows without a copy, if they follow one another in one of `frames`.
-    pub(crate) fn run(view: &View, frames: &[Arc<Self>], rows: &[RowRef]) -> Option<Run> {
+    /// The given rows, of `stride` bytes, without a copy, if they follow one another in one of `frames`.
+    pub(crate) fn run(stride: usize, frames: &[Arc<Self>], rows: &[RowRef]) -> Option<Run> {
         let (first, last) = (rows.first()?, rows.last()?);
         let follow = |pair: &[RowRef]| pair[0].frame == pair[1].frame && pair[0].row + 1 == pair[1].row;
         if first.frame != last.frame || !rows.windows(2).all(follow) {
             return None;
         }
-        let bytes = first.row as usize * view.stride..(last.row as usize + 1) * view.stride;
+        let bytes = first.row as usize * stride..(last.row as usize + 1) * stride;
         Some(Run { frame: Arc::clone(&frames[first.frame as usize]), bytes })
     }
 

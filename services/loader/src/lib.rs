@@ -41,7 +41,7 @@ mod view;
 mod window;
 mod wire;
 
-pub use assemble::assemble;
+pub use assemble::{Assembling, assemble};
 pub use batches::Batches;
 pub use config::{Config, DiskWrites};
 pub use cpu::{Pool, Priority, Submitted};

@@ -1,12 +1,13 @@
 //! Telling the processor what will be read next. The one place in this crate with `unsafe`.
 
-/// Bytes that are on their way into the cache while others are copied (measured for rows of 64 bytes to 1 KiB:
-/// half as many or twice as many gain nothing; bench: assembly).
+/// Bytes that are on their way into the cache while others are copied (rows of 160 and 512 bytes: half as many or
+/// twice as many gain nothing; bench: assembly).
 pub(crate) const AHEAD_BYTES: usize = 8192;
 
 const CACHE_LINE: usize = 64;
 
-/// Begins to bring `bytes` into the cache and does not wait for them. The gather reads rows in random order,
+/// Begins to bring `bytes` into the second-level cache, into which more misses may be under way than into the first
+/// (half as fast again), and does not wait for them. The gather reads rows in random order,
 /// so that without this each copy waits for the memory by itself.
 #[inline(always)]
 pub(crate) fn prefetch(bytes: &[u8]) {

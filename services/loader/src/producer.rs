@@ -15,7 +15,7 @@ use forebay_proto::v1::BatchMetadata;
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
-    Config, Error, Frame, Job, Pool, Priority, RowRef, Submitted, View, WireBatch,
+    Assembling, Config, Error, Frame, Job, Pool, Priority, RowRef, Submitted, View, WireBatch,
     ahead::WindowsAhead,
     assemble,
     batches::Making,
@@ -24,7 +24,7 @@ use crate::{
     window::{HeldWindow, WindowId, Windows},
 };
 
-/// What a batch takes besides its body, about.
+/// What a batch takes besides its message, about.
 const MESSAGE_BYTES: u64 = 1024;
 
 /// Makes batches for as long as there is space for them. Several are gathered at the same time.
@@ -38,8 +38,9 @@ pub(crate) struct Producer {
     config: Config,
     space: Arc<Space>,
     progress: Arc<Progress>,
-    /// Bytes of a row as the footers tell, at least, and of the batch that was finished last.
-    least_row_bytes: u64,
+    /// Bytes of a row as the footers tell: the mean of the snapshot.
+    footer_row_bytes: u64,
+    /// Bytes of a row in the whole batch that was finished last.
     row_bytes: Arc<AtomicU64>,
     sender: mpsc::UnboundedSender<Result<Making, Error>>,
 }
@@ -54,7 +55,7 @@ impl Producer {
         config: Config,
         sender: mpsc::UnboundedSender<Result<Making, Error>>,
     ) -> Self {
-        let least_row_bytes =
+        let footer_row_bytes =
             job.view().least_row_bytes().max(job.snapshot_bytes() / job.snapshot().rows().max(1));
         let slabs = windows.slabs().clone();
         let (space, progress) =
@@ -79,7 +80,7 @@ impl Producer {
             config,
             space,
             progress,
-            least_row_bytes,
+            footer_row_bytes,
             row_bytes,
             sender,
         }
@@ -115,7 +116,7 @@ impl Producer {
     /// Waits until one more batch, of so many rows, may be ready. When the consumer takes nothing for a while, the windows
     /// are let go, so that nobody waits for memory that only this consumer could free.
     async fn share(&mut self, rows: u64) -> Share {
-        let row_bytes = self.row_bytes.load(Ordering::Relaxed).max(self.least_row_bytes);
+        let row_bytes = self.row_bytes.load(Ordering::Relaxed).max(self.footer_row_bytes);
         let bytes = MESSAGE_BYTES.saturating_add(rows.saturating_mul(row_bytes));
         let space = Arc::clone(&self.space);
         if let Ok(share) = timeout(self.config.stall_timeout, space.take(bytes)).await {
@@ -158,13 +159,21 @@ impl Producer {
                 return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));
             }
         }
-        let (slabs, hash) = (self.slabs.clone(), self.job.train().hash.unwrap_or(true));
+        let asked = Assembling {
+            hash: self.job.train().hash.unwrap_or(true),
+            max_bytes,
+            max_held_bytes: self.space.max_held_bytes(),
+        };
+        let (slabs, batch_size) = (self.slabs.clone(), self.job.train().batch_size);
         let row_bytes = Arc::clone(&self.row_bytes);
         Ok(self.pool.run(Priority::First, move || {
             let started = Instant::now();
-            let batch = parts.assemble(hash, max_bytes, &slabs)?;
-            share.settle(MESSAGE_BYTES + batch.held_bytes);
-            row_bytes.store(batch.body.len() as u64 / batch.rows.max(1), Ordering::Relaxed);
+            let batch = parts.assemble(asked, &slabs)?;
+            share.settle(MESSAGE_BYTES + (batch.header.len() + batch.body.len()) as u64);
+            // A short one is padding for a good part.
+            if batch.rows == batch_size {
+                row_bytes.store(batch.body.len() as u64 / batch_size, Ordering::Relaxed);
+            }
             metrics::histogram!("forebay_gather_duration_seconds").record(started.elapsed());
             Ok(batch)
         }))
@@ -194,22 +203,22 @@ struct Parts {
 }
 
 impl Parts {
-    fn assemble(self, hash: bool, max_bytes: u64, slabs: &Slabs) -> Result<WireBatch, Error> {
+    fn assemble(self, asked: Assembling, slabs: &Slabs) -> Result<WireBatch, Error> {
         let mut rows = Vec::new();
         for (frame, aside) in self.aside.iter().enumerate() {
             rows.extend((0..aside.rows() as u32).map(|row| RowRef { frame: frame as u32, row }));
         }
         let Some(last) = self.last else {
-            return assemble(&self.view, &self.aside, &rows, hash, max_bytes, slabs);
+            return assemble(&self.view, &self.aside, &rows, asked, slabs);
         };
         last.rows(self.aside.len() as u32, &mut rows);
         let window = last.held.window();
         if self.aside.is_empty() {
-            return assemble(&self.view, &window.frames, &rows, hash, max_bytes, slabs);
+            return assemble(&self.view, &window.frames, &rows, asked, slabs);
         }
         let mut frames = self.aside;
         frames.extend(window.frames.iter().cloned());
-        assemble(&self.view, &frames, &rows, hash, max_bytes, slabs)
+        assemble(&self.view, &frames, &rows, asked, slabs)
     }
 }
 

@@ -52,6 +52,12 @@ impl Total {
 }
 
 impl Space {
+    /// Largest frame that a ready batch may lie in. Batches that follow one another in file order hold two frames
+    /// besides their own bytes at most, so all streams together hold no more than once their space.
+    pub(crate) fn max_held_bytes(&self) -> u64 {
+        self.total.bytes_a_stream() / 2
+    }
+
     /// Waits until there is space for `bytes` more. For one caller at a time; cancel-safe.
     pub(crate) async fn take(self: &Arc<Self>, bytes: u64) -> Share {
         loop {

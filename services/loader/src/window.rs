@@ -176,7 +176,9 @@ impl Windows {
         blocks: &[u32],
         room: &mut Room,
     ) -> Result<Window, Option<Error>> {
-        let bytes = self.bytes_of(job, blocks);
+        // What was promised to fit does, even if the slabs that it lies in are somewhat longer.
+        let capacity_bytes = self.frames.budget().capacity_bytes();
+        let bytes = self.bytes_of(job, blocks).min(capacity_bytes.max(job.bytes_of(blocks)));
         let reservation = match room {
             Room::OnlyIfFree(_) => self.frames.budget().try_reserve(bytes).ok_or(None)?,
             Room::Wait => {
@@ -203,14 +205,15 @@ impl Windows {
         let mut loading = stream::iter(blocks.iter().copied())
             .map(|block| self.frame(job, block))
             .buffered(self.config.concurrent_blocks.max(1));
-        let (mut frames, mut bytes) = (Vec::with_capacity(blocks.len()), 0);
+        let (mut frames, mut bytes, mut value_bytes) = (Vec::with_capacity(blocks.len()), 0, 0);
         while let Some(frame) = loading.try_next().await? {
             bytes += frame.weight();
-            if bytes > capacity_bytes {
+            value_bytes += frame.value_bytes();
+            if value_bytes > capacity_bytes {
                 // The footers promised less.
-                return Err(too_large(bytes, capacity_bytes));
+                return Err(too_large(value_bytes, capacity_bytes));
             }
-            reservation.raise(bytes);
+            reservation.raise(bytes.min(capacity_bytes));
             frames.push(frame);
         }
         drop(loading);

@@ -13,7 +13,7 @@ pub(crate) const ALIGNMENT: usize = 64;
 ///
 /// Its bytes are a pure function of the view and the rows: padding, unused bits and values under nulls
 /// are zero, a validity buffer is there only if the batch has a null, offsets start at 0.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireBatch {
     /// Number of rows.
     pub rows: u64,
@@ -23,16 +23,6 @@ pub struct WireBatch {
     pub body: Bytes,
     /// XXH3-64 (seed 0) of the body, if it was asked for.
     pub hash: Option<u64>,
-    /// Bytes of memory that the body holds on to: more than its own when it lies in a frame.
-    pub held_bytes: u64,
-}
-
-/// What is sent is equal, wherever it lies.
-impl PartialEq for WireBatch {
-    fn eq(&self, other: &Self) -> bool {
-        (self.rows, &self.header, &self.body, self.hash)
-            == (other.rows, &other.header, &other.body, other.hash)
-    }
 }
 
 /// Where the buffers of a body lie.

@@ -13,17 +13,16 @@ use forebay_proto::v1::{Shuffle, Train, shuffle};
 
 const GATHERED: &str = "forebay_gather_duration_seconds";
 
-/// Batches that are made while nobody takes one.
+/// Batches that are made while nobody takes one, once there have been no more for a while.
 async fn made_by_itself(counters: &Counters, taken: u64) -> u64 {
-    let mut before = 0;
-    loop {
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    let (mut before, mut looks) = (0, 0);
+    while looks < 10 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
         let made = counters.get(GATHERED) - taken;
-        if made == before {
-            return made;
-        }
+        looks = if made > 0 && made == before { looks + 1 } else { 0 };
         before = made;
     }
+    before
 }
 
 async fn take(batches: &mut Batches, count: u64) {

@@ -15,9 +15,11 @@ use arrow_schema::DataType;
 use arrow_select::interleave::interleave_record_batch;
 use fixture::{decode, drain, everything::everything, job, loader, reader, store};
 use forebay_cache::Slabs;
-use forebay_loader::{Config, FrameBuilder, RowRef, assemble};
+use forebay_loader::{Assembling, Config, FrameBuilder, RowRef, assemble};
 use forebay_proto::v1::{self, Shuffle, Train};
 use proptest::prelude::*;
+
+const ANY: Assembling = Assembling { hash: true, max_bytes: u64::MAX, max_held_bytes: u64::MAX };
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -51,7 +53,7 @@ proptest! {
             let frame = frame.index(sizes.len());
             RowRef { frame: frame as u32, row: row.index(sizes[frame]) as u32 }
         }).collect();
-        let batch = assemble(job.view(), &frames, &rows, true, u64::MAX, &Slabs::new(0)).unwrap();
+        let batch = assemble(job.view(), &frames, &rows, ANY, &Slabs::new(0)).unwrap();
         let decoded = decode(&batch, &job);
         let indices: Vec<(usize, usize)> = rows.iter().map(|row| (row.frame as usize, row.row as usize)).collect();
         let expected = interleave_record_batch(&inputs.iter().collect::<Vec<_>>(), &indices).unwrap();
@@ -59,7 +61,7 @@ proptest! {
         prop_assert_eq!(batch.hash, Some(xxhash_rust::xxh3::xxh3_64(&batch.body)));
         check_canonical(&decoded);
         // The same rows again are the same bytes.
-        prop_assert_eq!(assemble(job.view(), &frames, &rows, true, u64::MAX, &Slabs::new(0)).unwrap(), batch);
+        prop_assert_eq!(assemble(job.view(), &frames, &rows, ANY, &Slabs::new(0)).unwrap(), batch);
     }
 }
 
@@ -73,7 +75,7 @@ async fn a_reused_buffer_leaks_nothing() {
     builder.append(&input).unwrap();
     let frames = [Arc::new(builder.finish().unwrap())];
     let rows: Vec<RowRef> = (0..20_003).map(|row| RowRef { frame: 0, row: row * 31 % 997 }).collect();
-    let batch = || assemble(job.view(), &frames, &rows, false, u64::MAX, &slabs).unwrap();
+    let batch = || assemble(job.view(), &frames, &rows, ANY, &slabs).unwrap();
     let first = batch().body.to_vec();
     let mut used = slabs.take(first.len()).unwrap();
     used.fill(0xff);
@@ -86,36 +88,51 @@ async fn a_reused_buffer_leaks_nothing() {
 
 #[tokio::test]
 async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
-    let columns = (0..16).map(|column| {
-        let values = (0..4000).map(|row| (row * 16 + column) as f32);
-        (format!("c{column}"), Arc::new(Float32Array::from_iter_values(values)) as ArrayRef)
-    });
-    let input = RecordBatch::try_from_iter(columns).unwrap();
-    let reader = reader(store(&[input.slice(0, 4000), input.slice(0, 3000)], 1 << 20).await).await;
-    let tensor = v1::Tensor { name: "x".into(), columns: vec!["c*".into()], ..v1::Tensor::default() };
-    let job = job(&Train { batch_size: 1, tensors: vec![tensor], ..Train::default() }, &reader);
-    let frames = [4000, 3000].map(|rows| {
-        let slabs = Slabs::new(0);
-        let mut builder = FrameBuilder::new(job.view().clone(), rows, "test".into(), &slabs).unwrap();
-        builder.append(&input.slice(0, rows)).unwrap();
-        Arc::new(builder.finish().unwrap())
-    });
-    let batch =
-        |rows: &[RowRef]| assemble(job.view(), &frames, rows, true, u64::MAX, &Slabs::new(0)).unwrap();
-    let run = |frame, rows: std::ops::Range<u32>| rows.map(move |row| RowRef { frame, row });
-    let rows: Vec<RowRef> = run(0, 100..1100).collect();
-    let lies = batch(&rows);
-    assert_eq!(lies.body.as_ptr(), batch(&rows).body.as_ptr(), "nothing was copied");
-    assert!(lies.held_bytes >= 4000 * 64, "the frame is held");
-    // The same values by way of a copy: no two rows follow one another in the first, so they are put in turn.
-    let pairs: Vec<RowRef> = run(0, 100..1100).map(|row| RowRef { frame: row.row % 2, ..row }).collect();
-    let copied = batch(&pairs);
-    assert_ne!(copied.body.as_ptr(), batch(&pairs).body.as_ptr());
-    assert_eq!((copied.held_bytes, &copied), (64_000, &lies));
-    // Neither over the end of a frame nor one row short of a run.
-    for rows in [run(0, 3500..4000).chain(run(1, 0..500)).collect(), [&rows[..500], &rows[501..]].concat()] {
-        assert_eq!(batch(&rows).held_bytes, rows.len() as u64 * 64);
+    // Rows of 64 bytes begin where a body may, every one of 40 does at row 8 again.
+    for (columns, first_row) in [(16, 100), (10, 8)] {
+        let input = matrix(4000, columns);
+        let reader = reader(store(&[input.clone(), input.slice(0, 3000)], 1 << 20).await).await;
+        let tensor = v1::Tensor { name: "x".into(), columns: vec!["c*".into()], ..v1::Tensor::default() };
+        let job = job(&Train { batch_size: 1, tensors: vec![tensor], ..Train::default() }, &reader);
+        let frames = [4000, 3000].map(|rows| {
+            let slabs = Slabs::new(0);
+            let mut builder = FrameBuilder::new(job.view().clone(), rows, "test".into(), &slabs).unwrap();
+            builder.append(&input.slice(0, rows)).unwrap();
+            Arc::new(builder.finish().unwrap())
+        });
+        let with = |rows: &[RowRef], max_held_bytes| {
+            let asked = Assembling { max_held_bytes, ..ANY };
+            assemble(job.view(), &frames, rows, asked, &Slabs::new(0)).unwrap()
+        };
+        let copied = |rows: &[RowRef]| with(rows, 0);
+        let lies = |rows: &[RowRef]| {
+            let [first, second] = [with(rows, u64::MAX), with(rows, u64::MAX)];
+            assert_eq!((&first, &first), (&second, &copied(rows)), "the same bytes, wherever they lie");
+            first.body.as_ptr() == second.body.as_ptr()
+        };
+        let run = |frame, rows: std::ops::Range<u32>| rows.map(move |row| RowRef { frame, row });
+        let rows: Vec<RowRef> = run(0, first_row..first_row + 1000).collect();
+        assert!(lies(&rows), "nothing was copied");
+        let frame_bytes = 4000 * columns as u64 * 4;
+        let pointer = |max_held_bytes| with(&rows, max_held_bytes).body.as_ptr();
+        assert_eq!(pointer(2 * frame_bytes), pointer(u64::MAX));
+        assert_ne!(pointer(frame_bytes - 1), pointer(u64::MAX), "too long a frame to hold on to");
+        // Neither over the end of a frame, nor one row short of a run.
+        assert!(!lies(&run(0, 3500..4000).chain(run(1, 0..500)).collect::<Vec<_>>()));
+        assert!(!lies(&[&rows[..500], &rows[501..]].concat()));
+        // Nor where a body may not begin, or would have to be padded.
+        assert_eq!(lies(&run(0, 1..1001).collect::<Vec<_>>()), columns == 16);
+        assert_eq!(lies(&run(0, 8..1007).collect::<Vec<_>>()), columns == 16);
     }
+}
+
+/// Columns `c0`, `c1` and so on of float32.
+fn matrix(rows: usize, columns: usize) -> RecordBatch {
+    let column = |column: usize| {
+        let values = (0..rows).map(|row| (row * columns + column) as f32);
+        (format!("c{column}"), Arc::new(Float32Array::from_iter_values(values)) as ArrayRef)
+    };
+    RecordBatch::try_from_iter((0..columns).map(column)).unwrap()
 }
 
 /// No validity buffer without a null, zeros under nulls.

@@ -6,7 +6,7 @@ mod fixture;
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use arrow_array::{RecordBatch, cast::AsArray, types::Int64Type};
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, cast::AsArray, types::Int64Type};
 use fixture::{decode, drain, job, loader, numbered, reader, store};
 use forebay_loader::{Config, Error, Job, Loader};
 use forebay_proto::v1::{self, Shuffle, Train};
@@ -201,6 +201,18 @@ async fn a_window_that_can_never_fit_is_refused_with_what_it_needs_and_what_fits
     assert_eq!(ids(&small, &fitting).await.iter().flatten().count(), ROWS as usize);
     let nothing = loader(10, 1, Config::default());
     assert!(nothing.admit(&whole).unwrap_err().to_string().contains("no window fits"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_that_takes_all_of_the_memory_is_served_epoch_after_epoch() {
+    // The frame's 15.6 MB lie in huge pages of 16.8 MB.
+    let rows = 1_950_000;
+    let ids = Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef;
+    let reader = reader(store(&[RecordBatch::try_from_iter([("id", ids)]).unwrap()], 1 << 21).await).await;
+    let job = job(&Train { batch_size: 1 << 16, epochs: Some(3), ..Train::default() }, &reader);
+    let loader = loader(job.summary().window_bytes, 2, Config::default());
+    let batches = drain(loader.batches(job.clone(), 0, 0)).await.unwrap();
+    assert_eq!(batches.iter().map(|(metadata, _)| metadata.rows).sum::<u64>(), 3 * rows as u64);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! DoGet, framed by hand: a batch's body goes to the socket as the one allocation it was assembled in.
+//! DoGet, framed by hand: a batch's body goes to the socket as the loader made it, without another copy.
 //!
 //! A gRPC message is a zero byte, its length as a big-endian `u32`, and the message. Of `FlightData` we
 //! send `data_header` (field 2), `app_metadata` (3) and `data_body` (1000, last by the standard's advice).

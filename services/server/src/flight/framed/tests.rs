@@ -6,7 +6,6 @@ fn message(body: usize) -> (Vec<Bytes>, FlightData) {
         header: Bytes::from_static(b"header"),
         body: Bytes::from(vec![7; body]),
         hash: None,
-        held_bytes: 0,
     };
     let (first, rest) = frames(b"metadata", batch).unwrap();
     let frames: Vec<Bytes> = std::iter::once(first).chain(rest).collect();
