@@ -29,9 +29,7 @@ pub(crate) struct Passed {
     /// From the request to the first batch.
     pub(crate) first_batch_seconds: f64,
     /// How long batches were waited for, but for the first; and those that begin another epoch, if it can tell.
-    #[serde(default)]
     pub(crate) wait_seconds: Option<Spread>,
-    #[serde(default)]
     pub(crate) epoch_wait_seconds: Option<Spread>,
     /// Utilization of the emulated accelerator; absent without one.
     pub(crate) au: Option<f64>,

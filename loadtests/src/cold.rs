@@ -1,5 +1,6 @@
 //! `forebay-load cold`: a first epoch, beside what it can't do without: decoding the same columns with the same
-//! cores (parquet-rs alone, in a process of its own), and a warm epoch.
+//! cores (parquet-rs alone, in a process of its own), and a warm epoch. Once the caches were dropped a second cold epoch
+//! follows, in memory that the server has touched before: what the first one costs beyond it is the kernel's.
 
 use std::{
     fs::File,
@@ -11,8 +12,10 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
+use arrow_flight::{Action, FlightClient};
 use clap::Args;
 use forebay_proto::{Encoding, v1};
+use futures::TryStreamExt;
 use parquet::arrow::{
     ProjectionMask,
     arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder},
@@ -42,8 +45,6 @@ const DECODE_ROWS: usize = 4096;
 
 /// Flags of `forebay-load cold`.
 #[derive(Debug, Args)]
-#[command(mut_arg("patience", |flag| flag.help("How many seconds to wait, for each turn, until others leave the \
-    machine alone")))]
 pub(crate) struct Cold {
     #[command(flatten)]
     source: Source,
@@ -72,6 +73,8 @@ struct Turn {
     alone_window: Cost,
     cold: Cost,
     warm: Cost,
+    /// A cold epoch after the caches were dropped.
+    again: Cost,
     others: f64,
 }
 
@@ -111,24 +114,26 @@ impl Cold {
         command.args(["consume", "--client", "forebay", "--url", server.url()]);
         let mut consumer = Process::spawn("consume", command)?;
         consumer.ready()?;
+        let used =
+            |consumer: &Process| anyhow::Ok(server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds);
         let mut epoch = |epoch: u64| -> anyhow::Result<Cost> {
             let command = v1::Command { train: Some(scenario.train(epoch, 1)) };
             let ticket = String::from_utf8(Encoding::Json.encode(&command))?;
-            let used = || anyhow::Ok(server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds);
-            let before = used()?;
+            let before = used(&consumer)?;
             let Passed { seconds, first_batch_seconds, rows, .. } =
                 consumer.ask(&Ask { ticket, compute_ms: None })?;
             ensure!(rows == data.sizes.rows, "{rows} rows came of {}", data.sizes.rows);
-            let used = server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds;
-            Ok(Cost { seconds, cpu_seconds: used - before, first_batch_seconds })
+            Ok(Cost { seconds, cpu_seconds: used(&consumer)? - before, first_batch_seconds })
         };
         let (cold, warm) = (epoch(0)?, epoch(1)?);
-        let own = server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds;
+        Runtime::new()?.block_on(drop_cache(server.url()))?;
+        let again = epoch(0)?;
+        let own = used(&consumer)?;
         drop((consumer, server));
         let alone = self.decode(None)?;
         let alone_window = self.decode(window_rows)?;
         let own = own + alone.cpu_seconds + alone_window.cpu_seconds;
-        Ok(Turn { alone, alone_window, cold, warm, others: clock.others_since(own)? })
+        Ok(Turn { alone, alone_window, cold, warm, again, others: clock.others_since(own)? })
     }
 
     /// The decoder in a process of its own.
@@ -149,16 +154,26 @@ impl Cold {
     }
 }
 
+/// Empties both cache tiers of the server at `url`.
+async fn drop_cache(url: &str) -> anyhow::Result<()> {
+    let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
+    let action = Action { r#type: "drop-cache".into(), body: b"{}".as_slice().into() };
+    let answers = FlightClient::new(channel).do_action(action).await?;
+    answers.try_collect::<Vec<_>>().await?;
+    Ok(())
+}
+
 fn report(turns: &[Turn], cores: f64) {
     let median =
         |of: fn(&Turn) -> f64| Spread::of(turns.iter().map(of)).map_or(f64::NAN, |spread| spread.median);
     println!("{:<28} {:>9} {:>9} {:>16}", "what", "wall, s", "CPU, s", "first batch, s");
     type Of = fn(&Turn) -> Cost;
-    let costs: [(&str, Of); 4] = [
+    let costs: [(&str, Of); 5] = [
         ("parquet-rs alone", |turn| turn.alone),
         ("parquet-rs alone, a window", |turn| turn.alone_window),
         ("cold epoch", |turn| turn.cold),
         ("warm epoch", |turn| turn.warm),
+        ("cold again, caches dropped", |turn| turn.again),
     ];
     for (name, cost) in costs {
         let of = |of: fn(Cost) -> f64| {
@@ -169,10 +184,14 @@ fn report(turns: &[Turn], cores: f64) {
     }
     let ratio = median(|turn| turn.cold.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
     println!("\ncold CPU / (parquet-rs alone + warm)          {ratio:.2}");
+    let ratio = median(|turn| turn.again.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
+    println!("cold again, CPU / (parquet-rs alone + warm)   {ratio:.2}");
     let busy = median(|turn| turn.cold.cpu_seconds / turn.cold.seconds) / cores;
     println!("cores busy during the cold epoch              {:.0} %", busy * 100.0);
     let first = median(|turn| turn.cold.first_batch_seconds / turn.alone_window.seconds);
     println!("first batch / parquet-rs alone, a window      {first:.2}");
+    let first = median(|turn| turn.again.first_batch_seconds / turn.alone_window.seconds);
+    println!("cold again, first batch / ... a window        {first:.2}");
     println!("share of the machine that others had          {:.1} %", median(|turn| turn.others) * 100.0);
 }
 

@@ -3,7 +3,7 @@
 mod report;
 
 use std::{
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -25,14 +25,13 @@ use crate::{
     scenario::Scenario,
     server::{self, Server, Transport},
     share,
+    stats::Spread,
     usage::Usage,
 };
 use report::Report;
 
 /// Flags of `forebay-load train`.
 #[derive(Debug, Args)]
-#[command(mut_arg("patience", |flag| flag.help("How many seconds to wait, for each run, until others leave the \
-    machine alone, and to repeat what they disturbed")))]
 pub(crate) struct Train {
     #[command(flatten)]
     source: Source,
@@ -81,7 +80,7 @@ pub(crate) struct Run {
     seconds: f64,
     /// The median rank's.
     first_batch_seconds: f64,
-    /// The longest of the first rank: for a batch, and for one that begins another epoch.
+    /// The longest of all ranks: for a batch, and for one that begins another epoch.
     longest_wait_seconds: Option<f64>,
     longest_epoch_wait_seconds: Option<f64>,
     /// Mean over the ranks.
@@ -107,10 +106,18 @@ impl Train {
             runs.push(self.patience.undisturbed(|run: &Run| run.others, || trainer.one_run(compute))?);
         }
         let found = if self.find_share { Some(trainer.find_share(&runs)?) } else { None };
-        let report = Report::new(&self, &scenario, trainer.epoch_bytes, runs, found, trainer.peak_memory()?);
+        let report = Report::new(&self, &scenario, trainer.epoch_bytes, runs, found, trainer.peak_memory()?)?;
         print!("{report}");
         self.json.write(&report)?;
         self.plot.write(|| report.plot())
+    }
+}
+
+impl Train {
+    fn client_config(&self) -> anyhow::Result<Config> {
+        let Some(file) = &self.client else { return Ok(Config::default()) };
+        let text = std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
+        toml::from_str(&text).with_context(|| format!("--client {}", file.display()))
     }
 }
 
@@ -139,7 +146,7 @@ impl<'a> Trainer<'a> {
             (Some(url), _) => url.clone(),
             (None, server) => server.as_ref().context("one was started")?.url().to_owned(),
         };
-        let config = asked.client.as_deref().map(client_config).transpose()?.unwrap_or_default();
+        let config = asked.client_config()?;
         let clients = runtime.block_on(async {
             let rows = server::opened(&url, &scenario.train(0, 1)).await?;
             ensure!(rows == data.sizes.rows, "the server has {rows} rows, the data {}", data.sizes.rows);
@@ -211,8 +218,8 @@ impl<'a> Trainer<'a> {
             batches: ranks.iter().map(|rank| rank.batches).sum(),
             seconds,
             first_batch_seconds: firsts[firsts.len() / 2],
-            longest_wait_seconds: ranks[0].wait_seconds.map(|waits| waits.most),
-            longest_epoch_wait_seconds: ranks[0].epoch_wait_seconds.map(|waits| waits.most),
+            longest_wait_seconds: longest(ranks.iter().map(|rank| rank.wait_seconds)),
+            longest_epoch_wait_seconds: longest(ranks.iter().map(|rank| rank.epoch_wait_seconds)),
             au: used.map(|used| used.iter().sum::<f64>() / used.len() as f64),
             server_cpu_seconds,
             client_cpu_seconds,
@@ -244,9 +251,8 @@ impl<'a> Trainer<'a> {
     }
 }
 
-fn client_config(file: &Path) -> anyhow::Result<Config> {
-    let text = std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
-    toml::from_str(&text).with_context(|| format!("--client {}", file.display()))
+fn longest(waits: impl Iterator<Item = Option<Spread>>) -> Option<f64> {
+    waits.flatten().map(|waits| waits.most).max_by(f64::total_cmp)
 }
 
 async fn one_rank(client: &Client, train: &v1::Train, compute: Option<Duration>) -> anyhow::Result<Passed> {

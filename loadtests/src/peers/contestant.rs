@@ -74,13 +74,13 @@ impl Contestant {
             Self::Forebay => "shuffled, warm -> forebay-client",
             Self::ForebayInOrder => "shuffle none, warm -> forebay-client",
             Self::Stock => "arrow-flight + tonic, table in RAM, take, shuffled -> arrow-flight client",
-            Self::StockColumns => "the same, with the columns of the tensors as they are in the files",
+            Self::StockColumns => "as stock, with the columns of a tensor as they are in the files",
             Self::PreparedPyarrow => "pyarrow server, one prepared batch -> pyarrow client",
             Self::ForebayPyarrow => "shuffled, warm -> pyarrow client",
             Self::ForebayPyarrowHash => "shuffled, warm, with content hashes -> pyarrow client",
             Self::PyarrowServer => "pyarrow server, table in RAM, take, shuffled -> pyarrow client",
             Self::PyarrowServerColumns => {
-                "the same, with the columns of the tensors as they are in the files"
+                "as pyarrow-server, with the columns of a tensor as they are in the files"
             }
             Self::PyarrowLoader => "2 worker processes, row groups, shuffle buffer, shared memory",
         }

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display};
 
+use forebay_client::Config;
 use serde::Serialize;
 
 use super::{Run, Train};
@@ -22,6 +23,7 @@ pub(crate) struct Report {
     ranks: u64,
     share: Option<f64>,
     hash: bool,
+    client: Config,
     rows_per_second: Option<Spread>,
     megabytes_per_second: Option<Spread>,
     au: Option<Spread>,
@@ -48,17 +50,18 @@ impl Report {
         runs: Vec<Run>,
         found_share: Option<Found>,
         (server_peak_rss_bytes, client_peak_rss_bytes): (Option<u64>, u64),
-    ) -> Self {
+    ) -> anyhow::Result<Self> {
         let of = |value: &dyn Fn(&Run) -> Option<f64>| Spread::of(runs.iter().filter_map(value));
         let millions = |run: &Run| run.rows as f64 / 1e6;
         let epochs = asked.epochs.unwrap_or(scenario.epochs).max(1);
         let bytes_a_row = runs.first().map_or(0.0, |run| (epoch_bytes * epochs) as f64 / run.rows as f64);
-        Self {
+        Ok(Self {
             machine: Machine::this(),
             scenario: scenario.clone(),
             ranks: asked.ranks,
             share: asked.share,
             hash: asked.hash,
+            client: asked.client_config()?,
             rows_per_second: of(&|run| Some(run.rows as f64 / run.seconds)),
             megabytes_per_second: of(&|run| Some(run.rows as f64 * bytes_a_row / run.seconds / 1e6)),
             au: of(&|run| run.au),
@@ -73,7 +76,7 @@ impl Report {
             found_share,
             bytes_a_row,
             runs,
-        }
+        })
     }
 
     /// Rates of every run.

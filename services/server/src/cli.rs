@@ -72,6 +72,9 @@ struct Serve {
     /// Threads that read and send.
     #[arg(long, value_name = "N", env = "FOREBAY_IO_THREADS")]
     io_threads: Option<usize>,
+    /// Threads that wait for local files [default: 16]
+    #[arg(long, value_name = "N", env = "FOREBAY_FILE_THREADS")]
+    file_threads: Option<usize>,
     /// How long running streams may finish after SIGTERM, such as 30s.
     #[arg(long, value_name = "TIME", env = "FOREBAY_GRACE_PERIOD", value_parser = humantime::parse_duration)]
     grace_period: Option<Duration>,
@@ -128,6 +131,7 @@ impl Serve {
         settings.cache_disk = self.cache_disk.or(settings.cache_disk);
         set(&mut settings.cpu_threads, self.cpu_threads);
         set(&mut settings.io_threads, self.io_threads);
+        set(&mut settings.file_threads, self.file_threads);
         set(&mut settings.grace_period, self.grace_period);
         settings.state = self.state.or(settings.state);
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);

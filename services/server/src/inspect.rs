@@ -33,7 +33,8 @@ impl Inspect {
     /// # Errors
     /// When the dataset can't be opened.
     pub fn run(self) -> anyhow::Result<()> {
-        let text = runtime(4, 4)?.block_on(self.look())?;
+        const THREADS: usize = 4;
+        let text = runtime(THREADS, THREADS)?.block_on(self.look())?;
         std::io::stdout().write_all(text.as_bytes())?;
         Ok(())
     }

@@ -39,7 +39,8 @@ pub struct Settings {
     pub cpu_threads: usize,
     /// Threads that read and send. Default: one a core, at most 8.
     pub io_threads: usize,
-    /// Threads that read and write local files; more requests wait for one. Each keeps some memory. Default: 16.
+    /// Threads that wait for local files, and for other calls that block; what is more waits for one of them. Each
+    /// keeps some memory. Default: 16.
     pub file_threads: usize,
     /// How long a stopping server lets running streams finish. Default: 30 s.
     #[serde(with = "humantime_serde")]

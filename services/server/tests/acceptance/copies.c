@@ -1,6 +1,6 @@
 /* Counts the bytes that a process hands to memcpy and memmove: loaded into it by LD_PRELOAD, it adds them up in
  * the first eight bytes of the file that COPIES names. What a compiler copies in place, a few words of known
- * length, is not counted; neither is what the kernel copies. */
+ * length, is not counted; neither is what the kernel copies, or libc for itself. */
 
 #include <fcntl.h>
 #include <stdlib.h>

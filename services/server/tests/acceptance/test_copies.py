@@ -49,8 +49,8 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         # The gather is the only one.
         ({}, 1.0, 1.03),
-        # Rows that lie in one frame are sent from there; a few batches lie in two.
-        ({"shuffle": {"none": {}}}, 0.0, 0.2),
+        # Rows that lie in one frame are sent from there, and here no batch lies in two.
+        ({"shuffle": {"none": {}}}, 0.0, 0.03),
     ],
     ids=["shuffled", "file order"],
 )
@@ -73,11 +73,11 @@ def test_a_byte_of_a_warm_tensor_is_copied_once_and_in_file_order_not_at_all(
 
     def copied_in(epochs: int, epoch: int) -> int:
         (before,) = struct.unpack("Q", copies.read_bytes())
-        assert sum(batch.data.num_rows for batch in client.batches(**request, epoch=epoch, epochs=epochs)) == ROWS * epochs
+        batches = client.batches(**request, epoch=epoch, epochs=epochs)
+        assert sum(batch.data.num_rows for batch in batches) == ROWS * epochs
         (after,) = struct.unpack("Q", copies.read_bytes())
         return after - before
 
-    cold = copied_in(1, 0)
-    assert cold > DELIVERED, "nothing is counted"
+    assert copied_in(1, 0) > 0, "nothing is counted"
     ratio = copied_in(4, 1) / (4 * DELIVERED)
     assert least <= ratio <= most, f"{ratio:.3f} copies of each byte"

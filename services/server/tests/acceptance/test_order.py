@@ -134,7 +134,7 @@ def test_world_size_and_lanes_do_not_change_the_global_batches(
 @pytest.mark.parametrize(
     "flags",
     [
-        {"cpu_threads": 1, "io_threads": 1},
+        {"cpu_threads": 1, "io_threads": 1, "file_threads": 1},
         {"cpu_threads": 8, "io_threads": 4},
         {"cache_memory": "16MiB"},  # about a tenth of the flights, decoded
         {"cache_memory": "4GiB"},
@@ -154,7 +154,7 @@ def test_threads_memory_and_warmth_do_not_change_a_byte(
         assert fingerprints(list(client.batches(**SMALL_WINDOW))) == expected
 
 
-@pytest.mark.parametrize("flags", [{"cpu_threads": 1, "io_threads": 1}, {"cpu_threads": 8, "io_threads": 4}], ids=str)
+@pytest.mark.parametrize("flags", [{"cpu_threads": 1, "io_threads": 1, "file_threads": 1}, {"cpu_threads": 8, "io_threads": 4}], ids=str)
 def test_threads_do_not_change_the_default_order(
     pool: Pool, connect: Callable[[Server], Client], flights: Path, undisturbed: str, flags: dict
 ) -> None:

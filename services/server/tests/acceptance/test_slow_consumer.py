@@ -73,7 +73,7 @@ def test_stalled_consumers_cost_bounded_memory(
     [
         ({}, ENDLESS["shuffle"]),
         ({"cache_memory": "24MiB"}, LARGE_WINDOW),
-        ({"cpu_threads": 1, "io_threads": 1}, ENDLESS["shuffle"]),
+        ({"cpu_threads": 1, "io_threads": 1, "file_threads": 1}, ENDLESS["shuffle"]),
     ],
     ids=["ample memory", "memory for one window", "one thread"],
 )
