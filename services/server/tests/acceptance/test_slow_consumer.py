@@ -49,11 +49,21 @@ def memory_bound(streams: int) -> int:
     return PROCESS_MEMORY + CACHE_MEMORY + DECODE_MEMORY + streams * (PREFETCH_A_STREAM + CONNECTION_MEMORY)
 
 
+# A tensor in file order is sent from its frames, which its batches hold on to.
+IN_FRAMES = {"tensors": [{"name": "x", "columns": ["delay", "distance"], "dtype": "float32", "fill": 0}]}
+
+
+@pytest.mark.parametrize("view", [{}, {**IN_FRAMES, "shuffle": {"none": {}}}], ids=["shuffled", "in frames"])
 @pytest.mark.parametrize("stalled_streams", [1, 8, 24])
 def test_stalled_consumers_cost_bounded_memory(
-    bounded: Server, connect: Callable[[Server], Client], stalled_streams: int
+    bounded: Server, connect: Callable[[Server], Client], stalled_streams: int, view: dict
 ) -> None:
-    streams = [connect(bounded).batches(**{**ENDLESS, "seed": seed}) for seed in range(stalled_streams)]
+    request = {**ENDLESS, **view}
+    streams = [
+        # Each somewhere else in the file.
+        connect(bounded).batches(**{**request, "seed": seed, "start_step": 7 * seed if view else 0})
+        for seed in range(stalled_streams)
+    ]
     for stream in streams:
         assert len(list(islice(stream, 3))) == 3
 
