@@ -35,7 +35,7 @@ use crate::{
     process::Process,
     scenario::Scenario,
     server::{self, Server, Transport},
-    stats::Spread,
+    stats::median,
     table,
     usage::Usage,
 };
@@ -164,8 +164,7 @@ async fn drop_cache(url: &str) -> anyhow::Result<()> {
 }
 
 fn report(turns: &[Turn], cores: f64) {
-    let median =
-        |of: fn(&Turn) -> f64| Spread::of(turns.iter().map(of)).map_or(f64::NAN, |spread| spread.median);
+    let middle = |of: fn(&Turn) -> f64| median(turns.iter().map(of));
     println!("{:<28} {:>9} {:>9} {:>16}", "what", "wall, s", "CPU, s", "first batch, s");
     type Of = fn(&Turn) -> Cost;
     let costs: [(&str, Of); 5] = [
@@ -176,23 +175,21 @@ fn report(turns: &[Turn], cores: f64) {
         ("cold again, caches dropped", |turn| turn.again),
     ];
     for (name, cost) in costs {
-        let of = |of: fn(Cost) -> f64| {
-            Spread::of(turns.iter().map(|turn| of(cost(turn)))).map_or(f64::NAN, |spread| spread.median)
-        };
+        let of = |of: fn(Cost) -> f64| median(turns.iter().map(|turn| of(cost(turn))));
         let (wall, cpu) = (of(|cost| cost.seconds), of(|cost| cost.cpu_seconds));
         println!("{name:<28} {wall:>9.3} {cpu:>9.2} {:>16.3}", of(|cost| cost.first_batch_seconds));
     }
-    let ratio = median(|turn| turn.cold.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
+    let ratio = middle(|turn| turn.cold.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
     println!("\ncold CPU / (parquet-rs alone + warm)          {ratio:.2}");
-    let ratio = median(|turn| turn.again.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
+    let ratio = middle(|turn| turn.again.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
     println!("cold again, CPU / (parquet-rs alone + warm)   {ratio:.2}");
-    let busy = median(|turn| turn.cold.cpu_seconds / turn.cold.seconds) / cores;
+    let busy = middle(|turn| turn.cold.cpu_seconds / turn.cold.seconds) / cores;
     println!("cores busy during the cold epoch              {:.0} %", busy * 100.0);
-    let first = median(|turn| turn.cold.first_batch_seconds / turn.alone_window.seconds);
+    let first = middle(|turn| turn.cold.first_batch_seconds / turn.alone_window.seconds);
     println!("first batch / parquet-rs alone, a window      {first:.2}");
-    let first = median(|turn| turn.again.first_batch_seconds / turn.alone_window.seconds);
+    let first = middle(|turn| turn.again.first_batch_seconds / turn.alone_window.seconds);
     println!("cold again, first batch / ... a window        {first:.2}");
-    println!("share of the machine that others had          {:.1} %", median(|turn| turn.others) * 100.0);
+    println!("share of the machine that others had          {:.1} %", middle(|turn| turn.others) * 100.0);
 }
 
 /// Flags of `forebay-load decode`.

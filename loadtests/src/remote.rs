@@ -33,7 +33,7 @@ use crate::{
     receive::receive,
     scenario::Scenario,
     server::{self, Server, Transport},
-    stats::Spread,
+    stats::median,
 };
 
 /// Flags of `forebay-load remote`.
@@ -113,19 +113,17 @@ impl Remote {
 }
 
 fn report(turns: &[Turn], rows: f64) {
-    let median = |place: Place, of: fn(&Turn) -> f64| {
-        let turns = turns.iter().filter(|turn| turn.place == place);
-        Spread::of(turns.map(of)).map_or(f64::NAN, |spread| spread.median)
-    };
+    let middle =
+        |place: Place, of: fn(&Turn) -> f64| median(turns.iter().filter(|turn| turn.place == place).map(of));
     println!("{:<16} {:>10} {:>16} {:>16}", "where", "open, s", "cold, M rows/s", "warm, M rows/s");
     for (name, place) in
         [("local files", Place::Local), ("store", Place::Store), ("delayed store", Place::DelayedStore)]
     {
-        let rate = |of| rows / median(place, of) / 1e6;
-        let open = median(place, |turn| turn.open);
+        let rate = |of| rows / middle(place, of) / 1e6;
+        let open = middle(place, |turn| turn.open);
         println!("{name:<16} {open:>10.3} {:>16.2} {:>16.2}", rate(|turn| turn.cold), rate(|turn| turn.warm));
     }
-    let ratio = |of: fn(&Turn) -> f64, of_place, to_place| median(to_place, of) / median(of_place, of);
+    let ratio = |of: fn(&Turn) -> f64, of_place, to_place| middle(to_place, of) / middle(of_place, of);
     println!(
         "\ncold, delayed store / store        {:.2}",
         ratio(|turn| turn.cold, Place::DelayedStore, Place::Store)

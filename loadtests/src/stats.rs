@@ -10,6 +10,11 @@ pub(crate) struct Spread {
     pub(crate) most: f64,
 }
 
+/// The middle of `values`; not a number if there are none.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    Spread::of(values).map_or(f64::NAN, |spread| spread.median)
+}
+
 impl Spread {
     /// Of all values that are numbers; `None` if there are none.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {

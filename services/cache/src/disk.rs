@@ -207,9 +207,18 @@ impl Disk {
     /// are being written, are dropped. Never waits for room in the queue. When it is cancelled while it
     /// writes, the write goes on.
     pub async fn put(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>) -> Outcome {
+        self.offer(entry, sections, false).await
+    }
+
+    /// As [`Self::put`], but waits for room in the queue: never [`Outcome::Busy`].
+    pub async fn put_in_turn(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>) -> Outcome {
+        self.offer(entry, sections, true).await
+    }
+
+    async fn offer(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>, in_turn: bool) -> Outcome {
         let offered = sections.iter().flat_map(|(_, parts)| parts).map(|part| part.len() as u64).sum();
         metrics::counter!("forebay_cache_miss_bytes_total", "tier" => "disk").increment(offered);
-        let outcome = self.try_put(entry, sections).await;
+        let outcome = self.try_put(entry, sections, in_turn).await;
         if let Some(reason) = outcome.bypass_reason() {
             metrics::counter!("forebay_cache_bypasses_total", "tier" => "disk", "reason" => reason)
                 .increment(1);
@@ -217,7 +226,7 @@ impl Disk {
         outcome
     }
 
-    async fn try_put(&self, entry: u128, mut sections: Vec<(u128, Vec<Bytes>)>) -> Outcome {
+    async fn try_put(&self, entry: u128, mut sections: Vec<(u128, Vec<Bytes>)>, in_turn: bool) -> Outcome {
         let shared = Arc::clone(&self.shared);
         if sections.len() > format::MAX_SECTIONS {
             return Outcome::TooLarge;
@@ -233,9 +242,12 @@ impl Disk {
             return Outcome::Failing;
         }
         let units = queue_units(format::file_bytes(&sections).min(shared.config.max_write_queue_bytes));
-        let Ok(queued) = Arc::clone(&shared.queue).try_acquire_many_owned(units) else {
-            return Outcome::Busy;
+        let queue = Arc::clone(&shared.queue);
+        let queued = match in_turn {
+            true => queue.acquire_many_owned(units).await.ok(),
+            false => queue.try_acquire_many_owned(units).ok(),
         };
+        let Some(queued) = queued else { return Outcome::Busy };
         let writer = Arc::clone(&shared.writers).acquire_owned().await;
         let written = spawn_blocking(move || {
             // The claim goes first: whoever finds no claim finds the file.

@@ -6,19 +6,17 @@
 mod align;
 mod section;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, Field, SchemaRef};
+use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use forebay_cache::{Disk, Outcome};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{Config, DiskWrites, Error, Job, Pool, Priority, forecast::Outlook};
-
-/// How long a pin waits when too much waits to be written already.
-const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 /// Finds or makes decoded columns.
 pub(crate) struct Columns {
@@ -106,9 +104,9 @@ impl Columns {
             if !claim.columns.is_empty() {
                 let decoded = self.decode(job, block, &mut wanted, &claim).await?;
                 if keep && let Some(disk) = self.disk.clone() {
-                    let permit = Arc::clone(&permit);
+                    let (permit, block_id) = (Arc::clone(&permit), wanted.block);
                     tokio::spawn(async move {
-                        write(&disk, &claim, &decoded).await;
+                        disk.put(block_id, sections(&claim, &decoded)).await;
                         // Until here others find the columns in this flight.
                         drop((claim, permit));
                     });
@@ -147,15 +145,12 @@ impl Columns {
             }
             if !claim.columns.is_empty() {
                 let decoded = self.decode(job, block, &mut wanted, &claim).await?;
-                let mut outcome = write(disk, &claim, &decoded).await;
-                while outcome == Outcome::Busy {
-                    tokio::time::sleep(BUSY_PAUSE).await;
-                    outcome = write(disk, &claim, &decoded).await;
-                }
-                match outcome {
-                    Outcome::Written | Outcome::Present | Outcome::Busy => {}
+                match disk.put_in_turn(wanted.block, sections(&claim, &decoded)).await {
+                    Outcome::Written | Outcome::Present => {}
                     Outcome::Bypassed | Outcome::TooLarge => return Ok(false),
-                    Outcome::Failing => return Err(Error::Unavailable("the cache's disk fails".into())),
+                    Outcome::Busy | Outcome::Failing => {
+                        return Err(Error::Unavailable("the cache's disk fails".into()));
+                    }
                 }
             }
             // Before the wait: those who are waited for may wait for these.
@@ -261,12 +256,10 @@ impl Columns {
     }
 }
 
-/// Offers the columns of a claim, all of one block, to the disk.
-async fn write(disk: &Disk, claim: &Claim, decoded: &[Chunks]) -> Outcome {
-    let Some(first) = claim.columns.first() else { return Outcome::Present };
+/// The columns of a claim as the disk takes them.
+fn sections(claim: &Claim, decoded: &[Chunks]) -> Vec<(u128, Vec<Bytes>)> {
     let names = claim.columns.iter().map(|column| column.key.1);
-    let sections = names.zip(decoded).map(|(name, chunks)| (name, section::encode(chunks)));
-    disk.put(first.key.0, sections.collect()).await
+    names.zip(decoded).map(|(name, chunks)| (name, section::encode(chunks))).collect()
 }
 
 /// The columns side by side.

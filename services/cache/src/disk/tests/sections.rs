@@ -59,7 +59,10 @@ async fn what_exceeds_the_write_queue_is_not_kept_but_one_write_always_is() {
         std::thread::yield_now();
     }
     assert_eq!(disk.put(2, vec![section(2, 1, 10)]).now_or_never(), Some(Outcome::Busy));
+    let mut in_turn = Box::pin(disk.put_in_turn(3, vec![section(3, 1, 10)]));
+    assert!(in_turn.as_mut().now_or_never().is_none(), "it waits for room");
     drop(gate);
     assert_eq!(first.await.unwrap(), Outcome::Written);
+    assert_eq!(in_turn.await, Outcome::Written);
     assert_eq!(put(&disk, 2, &[1], 10).await, Outcome::Written);
 }
