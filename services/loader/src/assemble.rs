@@ -5,8 +5,7 @@ use std::sync::Arc;
 use arrow_array::{Array, ArrayRef};
 use arrow_select::concat::concat;
 use bytes::Bytes;
-use forebay_cache::{Slabs, Weigh};
-use xxhash_rust::xxh3::xxh3_64;
+use forebay_cache::Slabs;
 
 use crate::{
     Error, Frame, RowRef, View, WireBatch,
@@ -14,7 +13,7 @@ use crate::{
     frame::{Item, Rows, Tail, interleave_nested},
     prefetch::{AHEAD_BYTES, prefetch},
     view::{Items, Nulls, Part},
-    wire::{ALIGNMENT, Layout},
+    wire::{ALIGNMENT, Body, Layout},
 };
 
 /// Rows that are gathered together: few enough to stay in the first-level cache while each column is taken
@@ -24,6 +23,9 @@ const TILE_ROWS: usize = 64;
 const HEAP_AHEAD_ROWS: usize = 16;
 /// Rows of nested columns that are gathered at once.
 const NESTED_ROWS: usize = 4096;
+/// Rows that lie one behind the other are sent from their frames if there are at least so many bytes of them, in the
+/// mean: below, many small frames of HTTP/2 cost more than the copy.
+const LEAST_PIECE_BYTES: usize = 64 << 10;
 /// What arrays in memory may take beyond their values, in bytes: capacity, headers, validity.
 const NESTED_SLACK_BYTES: u64 = 64 << 20;
 
@@ -39,8 +41,8 @@ pub struct Assembling {
     pub max_held_bytes: u64,
 }
 
-/// Assembles the given rows of `frames`, all of `view`, into one batch, whose body is one of `slabs`, or lies in a
-/// frame if the rows are a body there.
+/// Assembles the given rows of `frames`, all of `view`, into one batch, whose body is one of `slabs`, or lies in the
+/// frames if the rows make a body there.
 ///
 /// # Errors
 /// [`Error::TooLarge`] when the body would exceed its limit; [`Error::Unavailable`] when the system has no
@@ -58,13 +60,13 @@ pub fn assemble(
         None => {
             let mut body = slabs.take(plan.layout.len()).map_err(Error::out_of_memory)?;
             plan.write(&mut body);
-            Bytes::from_owner(body)
+            Body::new([Bytes::from_owner(body)])
         }
     };
     Ok(WireBatch {
         rows: rows.len() as u64,
         header: plan.layout.header(rows.len()),
-        hash: asked.hash.then(|| xxh3_64(&body)),
+        hash: asked.hash.then(|| body.hash()),
         body,
     })
 }
@@ -185,17 +187,20 @@ impl<'a> BodyPlan<'a> {
         (nulls > 0).then_some(start)
     }
 
-    /// The body when the rows of a frame are one already: one tensor and nothing else, in file order.
-    fn as_it_lies(&self, frames: &[Arc<Frame>], max_held_bytes: u64) -> Option<Bytes> {
+    /// The body when the rows of frames make one already: one tensor and nothing else, in file order.
+    fn as_it_lies(&self, frames: &[Arc<Frame>], max_held_bytes: u64) -> Option<Body> {
+        static ZEROS: [u8; ALIGNMENT] = [0; ALIGNMENT];
         let [Part::Tensor { inputs, width, .. }] = self.view.parts.as_slice() else { return None };
-        debug_assert_eq!(self.view.stride, inputs.len() * width, "a row is the tensor's and nothing else");
-        let frame = frames.get(self.rows.first()?.frame as usize)?;
-        if frame.weight() > max_held_bytes {
+        let stride = self.view.stride;
+        debug_assert_eq!(stride, inputs.len() * width, "a row is the tensor's and nothing else");
+        let most = (self.layout.len() / LEAST_PIECE_BYTES).max(1);
+        if RowRef::runs(self.rows).take(most + 1).count() > most {
             return None;
         }
-        let body = Bytes::from_owner(Frame::run(self.view.stride, frames, self.rows)?);
-        let is_one = body.len() == self.layout.len() && (body.as_ptr() as usize).is_multiple_of(ALIGNMENT);
-        is_one.then_some(body)
+        let piece = |run| Frame::piece(stride, frames, run, max_held_bytes).map(Bytes::from_owner);
+        let mut pieces: Vec<Bytes> = RowRef::runs(self.rows).map(piece).collect::<Option<_>>()?;
+        pieces.push(Bytes::from_static(&ZEROS[..self.layout.len() - self.rows.len() * stride]));
+        Some(Body::new(pieces))
     }
 
     /// Writes every byte of `body`, whatever it held before.

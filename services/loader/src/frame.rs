@@ -27,12 +27,12 @@ pub struct Frame {
 }
 
 /// Rows of a frame that lie one behind the other, as they lie.
-pub(crate) struct Run {
+pub(crate) struct Piece {
     frame: Arc<Frame>,
     bytes: Range<usize>,
 }
 
-impl AsRef<[u8]> for Run {
+impl AsRef<[u8]> for Piece {
     fn as_ref(&self) -> &[u8] {
         &self.frame.fixed[self.bytes.clone()]
     }
@@ -45,6 +45,13 @@ pub struct RowRef {
     pub frame: u32,
     /// Row of that frame.
     pub row: u32,
+}
+
+impl RowRef {
+    /// The rows, cut where the next one does not follow in the same frame.
+    pub(crate) fn runs(rows: &[Self]) -> impl Iterator<Item = &[Self]> {
+        rows.chunk_by(|row, next| row.frame == next.frame && row.row + 1 == next.row)
+    }
 }
 
 impl Weigh for Frame {
@@ -68,15 +75,17 @@ impl Frame {
         self.rows
     }
 
-    /// The given rows, of `stride` bytes, without a copy, if they follow one another in one of `frames`.
-    pub(crate) fn run(stride: usize, frames: &[Arc<Self>], rows: &[RowRef]) -> Option<Run> {
-        let (first, last) = (rows.first()?, rows.last()?);
-        let follow = |pair: &[RowRef]| pair[0].frame == pair[1].frame && pair[0].row + 1 == pair[1].row;
-        if first.frame != last.frame || !rows.windows(2).all(follow) {
-            return None;
-        }
+    /// The rows of `run`, of `stride` bytes, without a copy; `None` if holding on to their frame is too much.
+    pub(crate) fn piece(
+        stride: usize,
+        frames: &[Arc<Self>],
+        run: &[RowRef],
+        max_held_bytes: u64,
+    ) -> Option<Piece> {
+        let (first, last) = (run.first()?, run.last()?);
+        let frame = &frames[first.frame as usize];
         let bytes = first.row as usize * stride..(last.row as usize + 1) * stride;
-        Some(Run { frame: Arc::clone(&frames[first.frame as usize]), bytes })
+        (frame.weight() <= max_held_bytes).then(|| Piece { frame: Arc::clone(frame), bytes })
     }
 
     /// A frame of the given rows of several frames of one view, in that order.

@@ -50,4 +50,4 @@ pub use frame::{Frame, FrameBuilder, RowRef};
 pub use job::Job;
 pub use loader::{Loader, Warmed};
 pub use view::{View, near};
-pub use wire::WireBatch;
+pub use wire::{Body, WireBatch};

@@ -137,6 +137,9 @@ impl Producer {
     ) -> Result<Submitted<WireBatch>, Error> {
         let order = self.windows.order(epoch).await?;
         let max_bytes = self.config.max_batch_bytes;
+        // Of a frame that is held on to, the rows of other ranks and lanes are held, too, which nobody counts.
+        let is_alone = self.job.world_size() == 1 && self.job.lanes() == 1;
+        let max_held_bytes = if is_alone { self.space.max_held_bytes() } else { 0 };
         let mut parts = Parts { view: Arc::clone(self.job.view()), aside: Vec::new(), last: None };
         let mut start = positions.start;
         while start < positions.end {
@@ -152,27 +155,24 @@ impl Producer {
                 break;
             }
             let (view, slabs) = (Arc::clone(self.job.view()), self.slabs.clone());
-            let select = self.pool.run(Priority::First, move || part.select(&view, &slabs).map(Arc::new));
-            parts.aside.push(select.await?);
-            let bytes = parts.aside.iter().map(|frame| frame.weight()).sum();
+            let aside = self.pool.run(Priority::First, move || part.set_aside(&view, max_held_bytes, &slabs));
+            parts.aside.push(aside.await?);
+            let bytes = parts.aside.iter().map(Aside::bytes).sum();
             if bytes > max_bytes {
                 return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));
             }
         }
-        let asked = Assembling {
-            hash: self.job.train().hash.unwrap_or(true),
-            max_bytes,
-            max_held_bytes: self.space.max_held_bytes(),
-        };
+        let asked = Assembling { hash: self.job.train().hash.unwrap_or(true), max_bytes, max_held_bytes };
         let (slabs, batch_size) = (self.slabs.clone(), self.job.train().batch_size);
         let row_bytes = Arc::clone(&self.row_bytes);
         Ok(self.pool.run(Priority::First, move || {
             let started = Instant::now();
             let batch = parts.assemble(asked, &slabs)?;
-            share.settle(MESSAGE_BYTES + (batch.header.len() + batch.body.len()) as u64);
+            let body_bytes = batch.body.len() as u64;
+            share.settle(MESSAGE_BYTES + batch.header.len() as u64 + body_bytes);
             // A short one is padding for a good part.
             if batch.rows == batch_size {
-                row_bytes.store(batch.body.len() as u64 / batch_size, Ordering::Relaxed);
+                row_bytes.store(body_bytes / batch_size, Ordering::Relaxed);
             }
             metrics::histogram!("forebay_gather_duration_seconds").record(started.elapsed());
             Ok(batch)
@@ -198,25 +198,40 @@ impl Producer {
 /// The rows of a batch: those that were set aside, and those of the last of its windows.
 struct Parts {
     view: Arc<View>,
-    aside: Vec<Arc<Frame>>,
+    aside: Vec<Aside>,
     last: Option<Part>,
+}
+
+/// Rows of a frame that outlives its window: a copy of some rows, or a frame of the window if they lie there one behind the
+/// other.
+struct Aside {
+    frame: Arc<Frame>,
+    rows: Range<u32>,
+}
+
+impl Aside {
+    /// Bytes of its rows, about.
+    fn bytes(&self) -> u64 {
+        self.frame.weight() * self.rows.len() as u64 / (self.frame.rows() as u64).max(1)
+    }
 }
 
 impl Parts {
     fn assemble(self, asked: Assembling, slabs: &Slabs) -> Result<WireBatch, Error> {
         let mut rows = Vec::new();
-        for (frame, aside) in self.aside.iter().enumerate() {
-            rows.extend((0..aside.rows() as u32).map(|row| RowRef { frame: frame as u32, row }));
+        let mut frames = Vec::with_capacity(self.aside.len());
+        for (index, aside) in self.aside.into_iter().enumerate() {
+            rows.extend(aside.rows.map(|row| RowRef { frame: index as u32, row }));
+            frames.push(aside.frame);
         }
         let Some(last) = self.last else {
-            return assemble(&self.view, &self.aside, &rows, asked, slabs);
+            return assemble(&self.view, &frames, &rows, asked, slabs);
         };
-        last.rows(self.aside.len() as u32, &mut rows);
+        last.rows(frames.len() as u32, &mut rows);
         let window = last.held.window();
-        if self.aside.is_empty() {
+        if frames.is_empty() {
             return assemble(&self.view, &window.frames, &rows, asked, slabs);
         }
-        let mut frames = self.aside;
         frames.extend(window.frames.iter().cloned());
         assemble(&self.view, &frames, &rows, asked, slabs)
     }
@@ -236,9 +251,19 @@ impl Part {
         self.held.window().rows(&locations, first_frame, rows);
     }
 
-    fn select(&self, view: &View, slabs: &Slabs) -> Result<Frame, Error> {
+    /// Takes the rows out of the window, which is let go.
+    fn set_aside(&self, view: &View, max_held_bytes: u64, slabs: &Slabs) -> Result<Aside, Error> {
         let mut rows = Vec::new();
         self.rows(0, &mut rows);
-        Frame::select(view, &self.held.window().frames, &rows, slabs)
+        let frames = &self.held.window().frames;
+        let mut runs = RowRef::runs(&rows);
+        if let (Some(run), None) = (runs.next(), runs.next())
+            && frames[run[0].frame as usize].weight() <= max_held_bytes
+        {
+            let rows = run[0].row..run[0].row + run.len() as u32;
+            return Ok(Aside { frame: Arc::clone(&frames[run[0].frame as usize]), rows });
+        }
+        let frame = Arc::new(Frame::select(view, frames, &rows, slabs)?);
+        Ok(Aside { rows: 0..frame.rows() as u32, frame })
     }
 }

@@ -3,13 +3,13 @@
 use arrow_ipc::{FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder};
 use bytes::Bytes;
 use flatbuffers::FlatBufferBuilder;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Alignment of the body and of every buffer in it, in bytes.
 pub(crate) const ALIGNMENT: usize = 64;
 
 /// One assembled batch. `header` is the flatbuffer `Message` of Arrow IPC (a Flight `data_header`),
-/// `body` contiguous bytes aligned to 64 (a Flight `data_body`): an allocation of their own, or rows of a frame as
-/// they lie there.
+/// `body` a Flight `data_body`, padded to 64 bytes.
 ///
 /// Its bytes are a pure function of the view and the rows: padding, unused bits and values under nulls
 /// are zero, a validity buffer is there only if the batch has a null, offsets start at 0.
@@ -20,10 +20,64 @@ pub struct WireBatch {
     /// Message metadata.
     pub header: Bytes,
     /// Message body.
-    pub body: Bytes,
+    pub body: Body,
     /// XXH3-64 (seed 0) of the body, if it was asked for.
     pub hash: Option<u64>,
 }
+
+/// Bytes that are sent one behind the other: an allocation of their own, aligned to 64, or rows of frames as they lie
+/// there. Bodies are equal if their bytes are, however they are cut.
+#[derive(Debug, Clone)]
+pub struct Body {
+    pieces: Vec<Bytes>,
+    len: usize,
+}
+
+impl Body {
+    /// What `pieces` are one behind the other.
+    pub fn new(pieces: impl IntoIterator<Item = Bytes>) -> Self {
+        let pieces: Vec<Bytes> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
+        Self { len: pieces.iter().map(Bytes::len).sum(), pieces }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pieces, none of them empty.
+    pub fn into_pieces(self) -> Vec<Bytes> {
+        self.pieces
+    }
+
+    /// The bytes in one place.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.pieces.concat()
+    }
+
+    /// XXH3-64 (seed 0) of the bytes.
+    pub(crate) fn hash(&self) -> u64 {
+        if let [only] = self.pieces.as_slice() {
+            return xxh3_64(only);
+        }
+        let mut hash = Xxh3::new();
+        self.pieces.iter().for_each(|piece| hash.update(piece));
+        hash.digest()
+    }
+}
+
+impl PartialEq for Body {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len && self.pieces.iter().flatten().eq(other.pieces.iter().flatten())
+    }
+}
+
+impl Eq for Body {}
 
 /// Where the buffers of a body lie.
 #[derive(Default)]

@@ -15,7 +15,7 @@ use arrow_schema::DataType;
 use arrow_select::interleave::interleave_record_batch;
 use fixture::{decode, drain, everything::everything, job, loader, reader, store};
 use forebay_cache::Slabs;
-use forebay_loader::{Assembling, Config, FrameBuilder, RowRef, assemble};
+use forebay_loader::{Assembling, Config, FrameBuilder, RowRef, WireBatch, assemble};
 use forebay_proto::v1::{self, Shuffle, Train};
 use proptest::prelude::*;
 
@@ -58,7 +58,7 @@ proptest! {
         let indices: Vec<(usize, usize)> = rows.iter().map(|row| (row.frame as usize, row.row as usize)).collect();
         let expected = interleave_record_batch(&inputs.iter().collect::<Vec<_>>(), &indices).unwrap();
         prop_assert_eq!(decoded.columns(), expected.columns());
-        prop_assert_eq!(batch.hash, Some(xxhash_rust::xxh3::xxh3_64(&batch.body)));
+        prop_assert_eq!(batch.hash, Some(xxhash_rust::xxh3::xxh3_64(&batch.body.to_vec())));
         check_canonical(&decoded);
         // The same rows again are the same bytes.
         prop_assert_eq!(assemble(job.view(), &frames, &rows, ANY, &Slabs::new(0)).unwrap(), batch);
@@ -76,20 +76,21 @@ async fn a_reused_buffer_leaks_nothing() {
     let frames = [Arc::new(builder.finish().unwrap())];
     let rows: Vec<RowRef> = (0..20_003).map(|row| RowRef { frame: 0, row: row * 31 % 997 }).collect();
     let batch = || assemble(job.view(), &frames, &rows, ANY, &slabs).unwrap();
-    let first = batch().body.to_vec();
-    let mut used = slabs.take(first.len()).unwrap();
+    let first = batch();
+    let mut used = slabs.take(first.body.len()).unwrap();
     used.fill(0xff);
     let address = used.as_ptr();
     drop(used);
     let second = batch();
-    assert_eq!(second.body.as_ptr(), address, "the batch lies in the buffer that was used before");
-    assert!(second.body == first, "equal rows are equal bytes");
+    assert!(second == first, "equal rows are equal bytes");
+    let [piece] = &second.body.into_pieces()[..] else { panic!("one piece") };
+    assert_eq!(piece.as_ptr(), address, "the batch lies in the buffer that was used before");
 }
 
 #[tokio::test]
 async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
-    // Rows of 64 bytes begin where a body may, every one of 40 does at row 8 again.
-    for (columns, first_row) in [(16, 100), (10, 8)] {
+    // Rows of 64 bytes need no padding, those of 40 do unless there are eight of them.
+    for columns in [16, 10] {
         let input = matrix(4000, columns);
         let reader = reader(store(&[input.clone(), input.slice(0, 3000)], 1 << 20).await).await;
         let tensor = v1::Tensor { name: "x".into(), columns: vec!["c*".into()], ..v1::Tensor::default() };
@@ -104,25 +105,31 @@ async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
             let asked = Assembling { max_held_bytes, ..ANY };
             assemble(job.view(), &frames, rows, asked, &Slabs::new(0)).unwrap()
         };
-        let copied = |rows: &[RowRef]| with(rows, 0);
-        let lies = |rows: &[RowRef]| {
+        let places = |batch: &WireBatch| -> Vec<*const u8> {
+            batch.body.clone().into_pieces().iter().map(|piece| piece.as_ptr()).collect()
+        };
+        // As many pieces as are given, each where it was before, or else a copy.
+        let lies_in = |pieces: usize, rows: &[RowRef]| {
             let [first, second] = [with(rows, u64::MAX), with(rows, u64::MAX)];
-            assert_eq!((&first, &first), (&second, &copied(rows)), "the same bytes, wherever they lie");
-            first.body.as_ptr() == second.body.as_ptr()
+            assert_eq!((&first, &first), (&second, &with(rows, 0)), "the same bytes, wherever they lie");
+            places(&first).len() == pieces && places(&first) == places(&second)
         };
         let run = |frame, rows: std::ops::Range<u32>| rows.map(move |row| RowRef { frame, row });
-        let rows: Vec<RowRef> = run(0, first_row..first_row + 1000).collect();
-        assert!(lies(&rows), "nothing was copied");
-        let frame_bytes = 4000 * columns as u64 * 4;
-        let pointer = |max_held_bytes| with(&rows, max_held_bytes).body.as_ptr();
-        assert_eq!(pointer(2 * frame_bytes), pointer(u64::MAX));
-        assert_ne!(pointer(frame_bytes - 1), pointer(u64::MAX), "too long a frame to hold on to");
-        // Neither over the end of a frame, nor one row short of a run.
-        assert!(!lies(&run(0, 3500..4000).chain(run(1, 0..500)).collect::<Vec<_>>()));
-        assert!(!lies(&[&rows[..500], &rows[501..]].concat()));
-        // Nor where a body may not begin, or would have to be padded.
-        assert_eq!(lies(&run(0, 1..1001).collect::<Vec<_>>()), columns == 16);
-        assert_eq!(lies(&run(0, 8..1007).collect::<Vec<_>>()), columns == 16);
+        let rows: Vec<RowRef> = run(0, 100..3004).collect();
+        assert!(lies_in(1, &rows), "nothing was copied");
+        let (any, frame_bytes) = (with(&rows, u64::MAX), 4000 * columns as u64 * 4);
+        assert_eq!(places(&with(&rows, 2 * frame_bytes)), places(&any));
+        assert_ne!(places(&with(&rows, frame_bytes - 1)), places(&any), "too long a frame to hold on to");
+        assert!(lies_in(2, &run(0, 1000..4000).chain(run(1, 0..3000)).collect::<Vec<_>>()));
+        assert!(
+            !lies_in(2, &run(0, 3500..4000).chain(run(1, 0..500)).collect::<Vec<_>>()),
+            "two short pieces"
+        );
+        // The second piece is the padding.
+        assert_eq!(lies_in(2, &run(0, 8..1007).collect::<Vec<_>>()), columns == 10);
+        let mut shuffled = rows;
+        shuffled.swap(7, 9);
+        assert!(!lies_in(5, &shuffled), "more pieces than it is worth");
     }
 }
 

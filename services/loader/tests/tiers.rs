@@ -37,7 +37,7 @@ async fn digests(batches: Batches) -> Vec<u64> {
     let batches = tokio::time::timeout(Duration::from_secs(60), drain(batches)).await.unwrap().unwrap();
     let digest = |(metadata, batch): &(_, forebay_loader::WireBatch)| {
         let place = xxh3_64(format!("{metadata:?}").as_bytes());
-        xxh3_64(&[&place.to_le_bytes()[..], &batch.header[..], &batch.body[..]].concat())
+        xxh3_64(&[&place.to_le_bytes()[..], &batch.header[..], &batch.body.to_vec()].concat())
     };
     batches.iter().map(digest).collect()
 }

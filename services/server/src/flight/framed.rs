@@ -173,20 +173,21 @@ impl Sender {
 }
 
 /// The frames of one batch: the header, and the body unless it is small enough to lie behind it.
-fn frames(metadata: &[u8], batch: WireBatch) -> Result<(Bytes, Option<Bytes>), Status> {
+fn frames(metadata: &[u8], batch: WireBatch) -> Result<(Bytes, Vec<Bytes>), Status> {
+    let body_len = batch.body.len();
     let mut fields = BytesMut::with_capacity(batch.header.len() + metadata.len() + 32);
     put_field(&mut fields, 2, &batch.header);
     put_field(&mut fields, 3, metadata);
-    put_tag(&mut fields, 1000, batch.body.len());
-    let length = fields.len() + batch.body.len();
+    put_tag(&mut fields, 1000, body_len);
+    let length = fields.len() + body_len;
     let mut first = BytesMut::with_capacity(5 + fields.len() + COALESCE_BYTES);
     put_prefix(&mut first, length)?;
     first.put_slice(&fields);
-    if batch.body.len() >= COALESCE_BYTES {
-        return Ok((first.freeze(), Some(batch.body)));
+    if body_len >= COALESCE_BYTES {
+        return Ok((first.freeze(), batch.body.into_pieces()));
     }
-    first.put_slice(&batch.body);
-    Ok((first.freeze(), None))
+    batch.body.into_pieces().iter().for_each(|piece| first.put_slice(piece));
+    Ok((first.freeze(), Vec::new()))
 }
 
 fn put_prefix(out: &mut BytesMut, length: usize) -> Result<(), Status> {

@@ -40,7 +40,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     random = np.random.default_rng(0)
     columns = {f"f{column:03}": random.random(ROWS, dtype=np.float32) for column in range(COLUMNS)}
     path = tmp_path_factory.mktemp("matrix") / "matrix.parquet"
-    pq.write_table(pa.table(columns), path, row_group_size=16 * BATCH, compression="none")
+    pq.write_table(pa.table(columns), path, row_group_size=10_000, compression="none")
     return path
 
 
@@ -49,7 +49,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         # The gather is the only one.
         ({}, 1.0, 1.03),
-        # Rows that lie in one frame are sent from there, and here no batch lies in two.
+        # Rows are sent from the frames they lie in, and here two batches of five lie in two.
         ({"shuffle": {"none": {}}}, 0.0, 0.03),
     ],
     ids=["shuffled", "file order"],
