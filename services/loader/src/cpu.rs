@@ -4,19 +4,31 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
+    thread,
 };
 
 use tokio::sync::oneshot;
 
 use crate::Error;
 
-/// A pool of threads for decoding, transposing and gathering. Cheap to clone.
+/// A pool of threads for decoding, transposing and gathering. Cheap to clone; when the last clone is dropped, work that has
+/// not started is dropped and the threads end.
 #[derive(Clone)]
 pub struct Pool {
-    threads: Arc<rayon::ThreadPool>,
-    waiting: Arc<Waiting>,
+    owner: Arc<Owner>,
+}
+
+struct Owner {
+    queue: Arc<Queue>,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        *self.queue.lock() = None;
+        self.queue.changed.notify_all();
+    }
 }
 
 /// Which work goes first.
@@ -44,27 +56,45 @@ impl<T> Future for Submitted<T> {
     }
 }
 
-/// Work that no thread has taken yet, first come first served within a priority. Its length is bounded by
-/// those who wait for it: a few for each stream.
-#[derive(Default)]
-struct Waiting {
-    first: Mutex<VecDeque<Work>>,
-    second: Mutex<VecDeque<Work>>,
+/// Work that no thread has taken yet. Its length is bounded by those who wait for it: a few for each stream.
+struct Queue {
+    /// `None` once no more will come.
+    waiting: Mutex<Option<Waiting>>,
+    changed: Condvar,
 }
 
-impl Waiting {
-    fn push(&self, priority: Priority, work: Work) {
-        let queue = match priority {
-            Priority::First => &self.first,
-            Priority::Second => &self.second,
-        };
-        queue.lock().unwrap_or_else(PoisonError::into_inner).push_back(work);
+/// First come, first served within a priority.
+#[derive(Default)]
+struct Waiting {
+    first: VecDeque<Work>,
+    second: VecDeque<Work>,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Option<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn push(&self, priority: Priority, work: Work) {
+        if let Some(waiting) = &mut *self.lock() {
+            match priority {
+                Priority::First => waiting.first.push_back(work),
+                Priority::Second => waiting.second.push_back(work),
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    /// Waits for work; `None` once no more will come.
     fn pop(&self) -> Option<Work> {
-        let take =
-            |queue: &Mutex<VecDeque<Work>>| queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-        take(&self.first).or_else(|| take(&self.second))
+        let mut waiting = self.lock();
+        loop {
+            let Waiting { first, second } = waiting.as_mut()?;
+            if let Some(work) = first.pop_front().or_else(|| second.pop_front()) {
+                return Some(work);
+            }
+            waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
@@ -74,12 +104,19 @@ impl Pool {
     /// # Errors
     /// When the operating system gives no threads.
     pub fn new(threads: usize) -> Result<Self, std::io::Error> {
-        let threads = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads.max(1))
-            .thread_name(|index| format!("forebay-cpu-{index}"))
-            .build()
-            .map_err(std::io::Error::other)?;
-        Ok(Self { threads: Arc::new(threads), waiting: Arc::default() })
+        let queue =
+            Arc::new(Queue { waiting: Mutex::new(Some(Waiting::default())), changed: Condvar::new() });
+        let owner = Arc::new(Owner { queue });
+        for index in 0..threads.max(1) {
+            let queue = Arc::clone(&owner.queue);
+            let run = move || {
+                while let Some(work) = queue.pop() {
+                    work();
+                }
+            };
+            thread::Builder::new().name(format!("forebay-cpu-{index}")).spawn(run)?;
+        }
+        Ok(Self { owner })
     }
 
     /// Runs `work` on the pool, from the call on; what is returned waits for it. Work of which nobody waits
@@ -101,14 +138,7 @@ impl Pool {
                 .unwrap_or_else(|panic| Err(Error::Internal(format!("panic: {}", text_of(&*panic)))));
             drop(sender.send(result));
         };
-        self.waiting.push(priority, Box::new(run));
-        let waiting = Arc::clone(&self.waiting);
-        // One turn for each piece of work, but whoever has the turn takes what goes first.
-        self.threads.spawn_fifo(move || {
-            if let Some(work) = waiting.pop() {
-                work();
-            }
-        });
+        self.owner.queue.push(priority, Box::new(run));
         Submitted { receiver }
     }
 }

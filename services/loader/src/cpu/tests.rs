@@ -63,3 +63,20 @@ async fn work_whose_caller_has_gone_is_not_started() {
     pool.run(Priority::Second, || Ok(())).await.unwrap();
     assert!(!*started.lock().unwrap());
 }
+
+#[tokio::test]
+async fn work_that_waits_when_the_pool_is_dropped_is_an_error_and_what_runs_ends() {
+    let pool = Pool::new(1).unwrap();
+    let (open, gate) = mpsc::channel::<()>();
+    let (begin, begun) = mpsc::channel::<()>();
+    let blocked = pool.run(Priority::First, move || {
+        begin.send(()).map_err(|_| closed())?;
+        gate.recv().map_err(|_| closed())
+    });
+    begun.recv().unwrap();
+    let waiting = pool.clone().run(Priority::First, || Ok(()));
+    drop(pool);
+    assert!(waiting.await.unwrap_err().to_string().contains("stopped"));
+    open.send(()).unwrap();
+    blocked.await.unwrap();
+}
