@@ -26,11 +26,13 @@ use crate::{
 pub(super) enum Contestant {
     Prepared,
     Forebay,
+    ForebayIdle,
     ForebayInOrder,
     Stock,
     StockColumns,
     PreparedPyarrow,
     ForebayPyarrow,
+    ForebayPyarrowIdle,
     ForebayPyarrowHash,
     PyarrowServer,
     PyarrowServerColumns,
@@ -38,14 +40,16 @@ pub(super) enum Contestant {
 }
 
 impl Contestant {
-    pub(super) const ALL: [Self; 11] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Prepared,
         Self::Forebay,
+        Self::ForebayIdle,
         Self::ForebayInOrder,
         Self::Stock,
         Self::StockColumns,
         Self::PreparedPyarrow,
         Self::ForebayPyarrow,
+        Self::ForebayPyarrowIdle,
         Self::ForebayPyarrowHash,
         Self::PyarrowServer,
         Self::PyarrowServerColumns,
@@ -56,11 +60,13 @@ impl Contestant {
         match self {
             Self::Prepared => "prepared",
             Self::Forebay => "forebay",
+            Self::ForebayIdle => "forebay-idle",
             Self::ForebayInOrder => "forebay-in-order",
             Self::Stock => "stock",
             Self::StockColumns => "stock-columns",
             Self::PreparedPyarrow => "prepared-pyarrow",
             Self::ForebayPyarrow => "forebay-pyarrow",
+            Self::ForebayPyarrowIdle => "forebay-pyarrow-idle",
             Self::ForebayPyarrowHash => "forebay-pyarrow-hash",
             Self::PyarrowServer => "pyarrow-server",
             Self::PyarrowServerColumns => "pyarrow-server-columns",
@@ -72,11 +78,13 @@ impl Contestant {
         match self {
             Self::Prepared => "prepared buffers, framed as Forebay's -> forebay-client",
             Self::Forebay => "shuffled, warm -> forebay-client",
+            Self::ForebayIdle => "shuffled, warm, --cpu-scheduling idle -> forebay-client",
             Self::ForebayInOrder => "shuffle none, warm -> forebay-client",
             Self::Stock => "arrow-flight + tonic, table in RAM, take, shuffled -> arrow-flight client",
             Self::StockColumns => "as stock, with the columns of a tensor as they are in the files",
             Self::PreparedPyarrow => "pyarrow server, one prepared batch -> pyarrow client",
             Self::ForebayPyarrow => "shuffled, warm -> pyarrow client",
+            Self::ForebayPyarrowIdle => "shuffled, warm, --cpu-scheduling idle -> pyarrow client",
             Self::ForebayPyarrowHash => "shuffled, warm, with content hashes -> pyarrow client",
             Self::PyarrowServer => "pyarrow server, table in RAM, take, shuffled -> pyarrow client",
             Self::PyarrowServerColumns => {
@@ -89,7 +97,12 @@ impl Contestant {
     pub(super) fn needs_python(self) -> bool {
         !matches!(
             self,
-            Self::Prepared | Self::Forebay | Self::ForebayInOrder | Self::Stock | Self::StockColumns
+            Self::Prepared
+                | Self::Forebay
+                | Self::ForebayIdle
+                | Self::ForebayInOrder
+                | Self::Stock
+                | Self::StockColumns
         )
     }
 
@@ -175,7 +188,10 @@ impl<'a> Contest<'a> {
                 Side::Other(self.script("flight_server.py", &self.columns_request)?)
             }
             Contestant::PyarrowLoader => Side::None,
-            _ => Side::Forebay(Server::start(&self.scenario.name, &self.data.path, Transport::Tcp)?),
+            Contestant::ForebayIdle | Contestant::ForebayPyarrowIdle => {
+                Side::Forebay(self.forebay(&["--cpu-scheduling", "idle"])?)
+            }
+            _ => Side::Forebay(self.forebay(&[])?),
         };
         let url = match &mut server {
             Side::Forebay(server) => {
@@ -189,9 +205,10 @@ impl<'a> Contest<'a> {
             Side::None => String::new(),
         };
         let mut consumer = match contestant {
-            Contestant::Prepared | Contestant::Forebay | Contestant::ForebayInOrder => {
-                self.consumer("forebay", &url)?
-            }
+            Contestant::Prepared
+            | Contestant::Forebay
+            | Contestant::ForebayIdle
+            | Contestant::ForebayInOrder => self.consumer("forebay", &url)?,
             Contestant::Stock | Contestant::StockColumns => self.consumer("stock", &url)?,
             Contestant::PyarrowLoader => self.script("loader.py", &self.request)?,
             _ => {
@@ -213,6 +230,11 @@ impl<'a> Contest<'a> {
         let mut command = self.python()?.command(name);
         command.arg(request.to_string());
         Process::spawn(name, command)
+    }
+
+    fn forebay(&self, flags: &[&str]) -> anyhow::Result<Server> {
+        let url = self.data.path.display().to_string();
+        Server::start_with(&self.scenario.name, &url, Transport::Tcp, flags, &[])
     }
 
     fn own(&self, subcommand: &'static str, flags: &[&str]) -> anyhow::Result<Process> {
@@ -239,7 +261,10 @@ impl Running<'_> {
 
     fn ticket(&self, epoch: u64, epochs: u64) -> String {
         let train = match self.contestant {
-            Contestant::Forebay | Contestant::ForebayPyarrow => self.scenario.train(epoch, epochs),
+            Contestant::Forebay
+            | Contestant::ForebayIdle
+            | Contestant::ForebayPyarrow
+            | Contestant::ForebayPyarrowIdle => self.scenario.train(epoch, epochs),
             Contestant::ForebayPyarrowHash => {
                 v1::Train { hash: Some(true), ..self.scenario.train(epoch, epochs) }
             }

@@ -4,11 +4,12 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     task::{Context, Poll},
     thread,
 };
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::Error;
@@ -29,6 +30,19 @@ impl Drop for Owner {
         *self.queue.lock() = None;
         self.queue.changed.notify_all();
     }
+}
+
+/// How the threads of a [`Pool`] stand with all other threads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scheduling {
+    /// As equals.
+    #[default]
+    Normal,
+    /// They run while no other thread of their control group (a container's; without one, the machine's) wants the
+    /// processor: Linux's `SCHED_IDLE`. A thread that wakes up, to send or to receive, then takes a processor from one
+    /// of them; else the kernel often puts it behind the thread that woke it.
+    Idle,
 }
 
 /// Which work goes first.
@@ -102,20 +116,23 @@ impl Pool {
     /// A pool of `threads` threads (at least one).
     ///
     /// # Errors
-    /// When the operating system gives no threads.
-    pub fn new(threads: usize) -> Result<Self, std::io::Error> {
+    /// When the operating system gives no threads, or not with that scheduling.
+    pub fn new(threads: usize, scheduling: Scheduling) -> Result<Self, std::io::Error> {
         let queue =
             Arc::new(Queue { waiting: Mutex::new(Some(Waiting::default())), changed: Condvar::new() });
         let owner = Arc::new(Owner { queue });
+        let (sender, scheduled) = mpsc::channel();
         for index in 0..threads.max(1) {
-            let queue = Arc::clone(&owner.queue);
+            let (queue, sender) = (Arc::clone(&owner.queue), sender.clone());
             let run = move || {
+                drop(sender.send(schedule(scheduling)));
                 while let Some(work) = queue.pop() {
                     work();
                 }
             };
             thread::Builder::new().name(format!("forebay-cpu-{index}")).spawn(run)?;
         }
+        scheduled.iter().take(threads.max(1)).collect::<Result<(), _>>()?;
         Ok(Self { owner })
     }
 
@@ -140,6 +157,33 @@ impl Pool {
         };
         self.owner.queue.push(priority, Box::new(run));
         Submitted { receiver }
+    }
+}
+
+/// Has the current thread stand with others as asked.
+#[cfg(target_os = "linux")]
+fn schedule(scheduling: Scheduling) -> Result<(), std::io::Error> {
+    use thread_priority::{
+        NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
+        thread_native_id,
+    };
+    match scheduling {
+        Scheduling::Normal => Ok(()),
+        Scheduling::Idle => {
+            let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
+            set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy)
+                .map_err(std::io::Error::other)
+        }
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn schedule(scheduling: Scheduling) -> Result<(), std::io::Error> {
+    match scheduling {
+        Scheduling::Normal => Ok(()),
+        Scheduling::Idle => {
+            Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "only Linux has idle threads"))
+        }
     }
 }
 

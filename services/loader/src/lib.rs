@@ -44,7 +44,7 @@ mod wire;
 pub use assemble::{Assembling, assemble};
 pub use batches::Batches;
 pub use config::{Config, DiskWrites};
-pub use cpu::{Pool, Priority, Submitted};
+pub use cpu::{Pool, Priority, Scheduling, Submitted};
 pub use error::Error;
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use job::Job;

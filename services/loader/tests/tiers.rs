@@ -14,7 +14,7 @@ use std::{
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
 use fixture::{counters::Counters, drain, everything::everything, job, numbered, reader, store};
 use forebay_cache::DiskConfig;
-use forebay_loader::{Batches, Config, DiskWrites, Error, Job, Loader, Pool};
+use forebay_loader::{Batches, Config, DiskWrites, Error, Job, Loader, Pool, Scheduling};
 use forebay_proto::v1::{Shuffle, Train};
 use forebay_storage::Reader;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
@@ -25,7 +25,8 @@ const AMPLE: u64 = 1 << 30;
 
 fn open(directory: &Path, memory_bytes: u64, disk_bytes: u64, config: Config) -> Loader {
     let disk = DiskConfig { capacity_bytes: disk_bytes, ..DiskConfig::default() };
-    Loader::open(memory_bytes, Some((directory, disk)), config, Pool::new(2).unwrap()).unwrap()
+    Loader::open(memory_bytes, Some((directory, disk)), config, Pool::new(2, Scheduling::Normal).unwrap())
+        .unwrap()
 }
 
 fn always() -> Config {

@@ -9,6 +9,8 @@ use std::{
 use anyhow::Context;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use forebay_loader::Scheduling;
+use serde::{Deserialize, de::IntoDeserializer};
 
 use crate::{Address, Server, Settings, demo, inspect};
 
@@ -69,6 +71,9 @@ struct Serve {
     /// Threads that decode and gather.
     #[arg(long, value_name = "N", env = "FOREBAY_CPU_THREADS")]
     cpu_threads: Option<usize>,
+    /// How they stand with other threads: normal, or idle to run only while no other wants the processor.
+    #[arg(long, value_name = "POLICY", env = "FOREBAY_CPU_SCHEDULING", value_parser = scheduling)]
+    cpu_scheduling: Option<Scheduling>,
     /// Threads that read and send.
     #[arg(long, value_name = "N", env = "FOREBAY_IO_THREADS")]
     io_threads: Option<usize>,
@@ -130,6 +135,7 @@ impl Serve {
         set(&mut settings.cache_memory, self.cache_memory);
         settings.cache_disk = self.cache_disk.or(settings.cache_disk);
         set(&mut settings.cpu_threads, self.cpu_threads);
+        set(&mut settings.cpu_scheduling, self.cpu_scheduling);
         set(&mut settings.io_threads, self.io_threads);
         set(&mut settings.file_threads, self.file_threads);
         set(&mut settings.grace_period, self.grace_period);
@@ -143,6 +149,10 @@ impl Serve {
 fn address(text: &str) -> Result<SocketAddr, String> {
     let mut found = text.to_socket_addrs().map_err(|error| format!("expected HOST:PORT: {error}"))?;
     found.next().ok_or_else(|| "the name has no address".to_owned())
+}
+
+fn scheduling(word: &str) -> Result<Scheduling, serde::de::value::Error> {
+    Scheduling::deserialize(word.into_deserializer())
 }
 
 fn set<T>(setting: &mut T, flag: Option<T>) {

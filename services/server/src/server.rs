@@ -68,7 +68,8 @@ impl Server {
         let recorder = ops::install_metrics()?;
         let state = Location::parse(&settings.state_url(), &settings.storage).context("state")?;
         let state = State::open(state, Some(settings.cache_dir.join("footers")), &settings.storage);
-        let pool = Pool::new(settings.cpu_threads).context("can't start the CPU threads")?;
+        let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
+            .context("can't start the CPU threads")?;
         let loader = open_loader(&settings, pool).await?;
         let datasets = Datasets::new(&settings, state)?;
         let sessions = Sessions::new(settings.limits.max_streams);

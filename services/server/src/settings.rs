@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use bytesize::ByteSize;
+use forebay_loader::Scheduling;
 use serde::{Deserialize, Serialize};
 
 use crate::Address;
@@ -37,6 +38,8 @@ pub struct Settings {
     pub cache_disk: Option<ByteSize>,
     /// Threads that decode and gather. Default: one a core.
     pub cpu_threads: usize,
+    /// How they stand with other threads. Default: `normal`.
+    pub cpu_scheduling: Scheduling,
     /// Threads that read and send. Default: one a core, at most 8.
     pub io_threads: usize,
     /// Threads that wait for local files, and for other calls that block; what is more waits for one of them. Each
@@ -112,6 +115,7 @@ impl Default for Settings {
             cache_memory: ByteSize(machine_memory_bytes() / 2),
             cache_disk: None,
             cpu_threads: cores,
+            cpu_scheduling: Scheduling::Normal,
             io_threads: cores.min(8),
             file_threads: 16,
             grace_period: Duration::from_secs(30),

@@ -1,5 +1,3 @@
-use std::sync::mpsc;
-
 use futures::{FutureExt, future::join_all};
 
 use super::*;
@@ -10,7 +8,7 @@ fn closed() -> Error {
 
 #[tokio::test]
 async fn what_a_consumer_waits_for_overtakes_what_is_made_ahead() {
-    let pool = Pool::new(1).unwrap();
+    let pool = Pool::new(1, Scheduling::Normal).unwrap();
     let (open, gate) = mpsc::channel::<()>();
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut blocked = Box::pin(pool.run(Priority::Second, move || gate.recv().map_err(|_| closed())));
@@ -39,7 +37,7 @@ async fn what_a_consumer_waits_for_overtakes_what_is_made_ahead() {
 
 #[tokio::test]
 async fn a_panic_is_an_error_and_the_pool_goes_on() {
-    let pool = Pool::new(1).unwrap();
+    let pool = Pool::new(1, Scheduling::Normal).unwrap();
     let error = pool.run(Priority::First, || -> Result<(), Error> { panic!("of course") }).await.unwrap_err();
     assert!(error.to_string().contains("of course"));
     assert_eq!(pool.run(Priority::First, || Ok(3)).await.unwrap(), 3);
@@ -47,7 +45,7 @@ async fn a_panic_is_an_error_and_the_pool_goes_on() {
 
 #[tokio::test]
 async fn work_whose_caller_has_gone_is_not_started() {
-    let pool = Pool::new(1).unwrap();
+    let pool = Pool::new(1, Scheduling::Normal).unwrap();
     let (open, gate) = mpsc::channel::<()>();
     let mut blocked = Box::pin(pool.run(Priority::First, move || gate.recv().map_err(|_| closed())));
     assert!((&mut blocked).now_or_never().is_none());
@@ -66,7 +64,7 @@ async fn work_whose_caller_has_gone_is_not_started() {
 
 #[tokio::test]
 async fn work_that_waits_when_the_pool_is_dropped_is_an_error_and_what_runs_ends() {
-    let pool = Pool::new(1).unwrap();
+    let pool = Pool::new(1, Scheduling::Normal).unwrap();
     let (open, gate) = mpsc::channel::<()>();
     let (begin, begun) = mpsc::channel::<()>();
     let blocked = pool.run(Priority::First, move || {
@@ -79,4 +77,19 @@ async fn work_that_waits_when_the_pool_is_dropped_is_an_error_and_what_runs_ends
     assert!(waiting.await.unwrap_err().to_string().contains("stopped"));
     open.send(()).unwrap();
     blocked.await.unwrap();
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn idle_threads_are_of_that_policy_and_others_are_not() {
+    const SCHED_IDLE: &str = "5";
+    for (scheduling, is_idle) in [(Scheduling::Normal, false), (Scheduling::Idle, true)] {
+        let pool = Pool::new(1, scheduling).unwrap();
+        let policy = pool.run(Priority::First, || {
+            let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+            // The 41st of proc(5); the third comes behind the name.
+            Ok(stat.rsplit(')').next().unwrap().split_whitespace().nth(38).unwrap().to_owned())
+        });
+        assert_eq!(policy.await.unwrap() == SCHED_IDLE, is_idle);
+    }
 }

@@ -151,9 +151,10 @@ def test_a_second_server_on_the_same_cache_refuses_and_names_it(
         (["--dataset", "bad name=/tmp"], ["bad name"]),
         (["--cache-memory", "many", "--dataset", "a=/tmp"], ["many"]),
         (["--cpu-threads", "0", "--dataset", "a=/tmp"], ["threads"]),
+        (["--cpu-scheduling", "late", "--dataset", "a=/tmp"], ["late", "normal", "idle"]),
         (["--no-such-flag"], ["--no-such-flag"]),
     ],
-    ids=["dataset without URL", "dataset name", "size", "threads", "unknown flag"],
+    ids=["dataset without URL", "dataset name", "size", "threads", "scheduling", "unknown flag"],
 )
 def test_bad_settings_end_the_start_with_a_reason(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
     done = forebay(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any, Callable
@@ -138,6 +139,10 @@ def test_world_size_and_lanes_do_not_change_the_global_batches(
         {"cpu_threads": 8, "io_threads": 4},
         {"cache_memory": "16MiB"},  # about a tenth of the flights, decoded
         {"cache_memory": "4GiB"},
+        pytest.param(
+            {"cpu_scheduling": "idle"},
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="skipped: only Linux has idle threads"),
+        ),
     ],
     ids=lambda flags: " ".join(f"{name}={value}" for name, value in flags.items()),
 )
