@@ -1,4 +1,4 @@
-//! Telling the processor what will be read next. The one place in this crate with `unsafe`.
+//! Telling the processor what will be read or written next. The one place in this crate with `unsafe`.
 
 /// Bytes that are on their way into the cache while others are copied (rows of 160 and 512 bytes: half as many or
 /// twice as many gain nothing; bench: assembly).

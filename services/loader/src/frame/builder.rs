@@ -61,10 +61,7 @@ impl FrameBuilder {
             return Ok(());
         }
         let out = &mut self.frame.fixed[start * view.stride..end * view.stride];
-        scatter_all(&parts.inputs, chunk.num_rows(), out, view.stride);
-        for row in out.chunks_exact_mut(view.stride) {
-            row[view.validity..].fill(0);
-        }
+        scatter_all(&parts.inputs, chunk.num_rows(), out, view.stride, view.validity);
         for (bit, nulls) in &parts.validities {
             mark_valid(out, &view, *bit, nulls.as_ref());
         }

@@ -4,6 +4,8 @@ use arrow_array::{Array, ArrayRef, cast::AsArray};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_schema::DataType;
 
+use crate::prefetch::prefetch;
+
 /// Rows of a tile when columns are laid into rows (measured: 16 and 64 are slower).
 pub(super) const TILE_ROWS: usize = 32;
 /// Columns that are laid into rows together when they lie side by side there.
@@ -81,13 +83,15 @@ impl Input {
     }
 }
 
-/// Lays `rows` rows of all `inputs` into `out`, rows of `stride` bytes. Tiles keep the rows being written in the
-/// first-level cache; neighbours of one width are written together (bench: frame).
-pub(super) fn scatter_all(inputs: &[Input], rows: usize, out: &mut [u8], stride: usize) {
+/// Lays `rows` rows of all `inputs` into `out`, rows of `stride` bytes, and zeros their ends from `end` on. Tiles keep
+/// the rows being written in the first-level cache, while the next ones are on their way; neighbours of
+/// one width are written together (bench: frame).
+pub(super) fn scatter_all(inputs: &[Input], rows: usize, out: &mut [u8], stride: usize, end: usize) {
     let groups = groups(inputs);
     for first in (0..rows).step_by(TILE_ROWS) {
         let rows = TILE_ROWS.min(rows - first);
-        let tile = &mut out[first * stride..(first + rows) * stride];
+        let (tile, ahead) = out[first * stride..].split_at_mut(rows * stride);
+        prefetch(&ahead[..(TILE_ROWS * stride).min(ahead.len())]);
         for group in &groups {
             match group {
                 Group::Four(columns, offset) => scatter_group::<4>(columns, first, tile, stride, *offset),
@@ -97,6 +101,9 @@ pub(super) fn scatter_all(inputs: &[Input], rows: usize, out: &mut [u8], stride:
         }
         for input in inputs {
             input.fill_nulls(first, tile, stride);
+        }
+        if end < stride {
+            tile.chunks_exact_mut(stride).for_each(|row| row[end..].fill(0));
         }
     }
 }
