@@ -15,6 +15,7 @@ const COLUMNS: usize = 40;
 const BLOCK_ROWS: usize = 65_536;
 const BLOCKS: usize = 16;
 const BATCH_ROWS: usize = 16_384;
+const READY_BATCHES: usize = 25;
 
 fn input() -> RecordBatch {
     let column = |column: usize| {
@@ -73,10 +74,16 @@ fn bench(criterion: &mut Criterion) {
         for hash in [false, true] {
             let asked = Assembling { hash, max_bytes: u64::MAX, max_held_bytes: 0 };
             let mut index = 0;
+            // As many wait for their consumer as a server lets wait, so that none lies in a cache.
+            let (slabs, mut ready) = (Slabs::new(256 << 20), VecDeque::new());
             group.bench_function(format!("{name}{}", if hash { ", hashed" } else { "" }), |bench| {
                 bench.iter(|| {
                     index = (index + 1) % batches.len();
-                    assemble(job.view(), &frames, &batches[index], asked, &slabs).expect("fits")
+                    let batch = assemble(job.view(), &frames, &batches[index], asked, &slabs);
+                    ready.push_back(batch.expect("fits"));
+                    if ready.len() > READY_BATCHES {
+                        ready.pop_front();
+                    }
                 });
             });
         }

@@ -224,8 +224,8 @@ impl<'a> BodyPlan<'a> {
     }
 
     /// Copies the fixed-width values a tile at a time: of each row the tensors, then of all its rows each plain
-    /// column, while the next tile is on its way (bench: assemble; by way of a buffer for the tile it takes twice
-    /// as long).
+    /// column, while the next tile and its place in the body are on their way (bench: assemble; by way of a buffer
+    /// for the tile it takes twice as long).
     fn write_fixed(&self, body: &mut [u8]) {
         let view = self.view;
         let fixed: Vec<(&Part, usize)> = view
@@ -265,7 +265,9 @@ impl<'a> BodyPlan<'a> {
                     let out = &mut body[values + first / 8..][..sources.len().div_ceil(8)];
                     write_bits(out, sources.iter().map(|row| row[*offset] != 0));
                 } else {
-                    let out = &mut body[values + first * width..][..tile.len() * width];
+                    let out = &mut body[values + first * width..values + self.rows.len() * width];
+                    let (out, next) = out.split_at_mut(tile.len() * width);
+                    prefetch(&next[..next.len().min(TILE_ROWS * width)]);
                     transpose(&sources, *offset, *width, out);
                 }
             }
