@@ -27,8 +27,9 @@ struct Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        *self.queue.lock() = None;
+        let waiting = self.queue.lock().take();
         self.queue.changed.notify_all();
+        drop(waiting);
     }
 }
 
@@ -127,7 +128,8 @@ impl Pool {
             let run = move || {
                 drop(sender.send(schedule(scheduling)));
                 while let Some(work) = queue.pop() {
-                    work();
+                    // It tells of its own panics; dropping a result that nobody waits for may be another one.
+                    drop(catch_unwind(AssertUnwindSafe(work)));
                 }
             };
             thread::Builder::new().name(format!("forebay-cpu-{index}")).spawn(run)?;
@@ -165,14 +167,18 @@ impl Pool {
 fn schedule(scheduling: Scheduling) -> Result<(), std::io::Error> {
     use thread_priority::{
         NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
-        thread_native_id,
+        thread_native_id, thread_schedule_policy,
     };
     match scheduling {
         Scheduling::Normal => Ok(()),
         Scheduling::Idle => {
             let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-            set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy)
-                .map_err(std::io::Error::other)
+            let set = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy);
+            // It goes on to reset the nice value, which an ordinary user may not lower.
+            match set {
+                Err(error) if thread_schedule_policy() != Ok(policy) => Err(std::io::Error::other(error)),
+                _ => Ok(()),
+            }
         }
     }
 }

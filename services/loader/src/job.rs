@@ -194,6 +194,11 @@ impl Job {
         self.run.cursor(u64::from(lane) + index * u64::from(self.lanes()))
     }
 
+    /// Whether the batches of a stream follow one another in the files: file order, for one rank and lane.
+    pub(crate) fn is_one_run(&self) -> bool {
+        self.shuffle == Shuffle::None && self.world_size() == 1 && self.lanes() == 1
+    }
+
     pub(crate) fn world_size(&self) -> u32 {
         self.train.world_size.unwrap_or(1) as u32
     }

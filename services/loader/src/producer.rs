@@ -137,9 +137,8 @@ impl Producer {
     ) -> Result<Submitted<WireBatch>, Error> {
         let order = self.windows.order(epoch).await?;
         let max_bytes = self.config.max_batch_bytes;
-        // Of a frame that is held on to, the rows of other ranks and lanes are held, too, which nobody counts.
-        let is_alone = self.job.world_size() == 1 && self.job.lanes() == 1;
-        let max_held_bytes = if is_alone { self.space.max_held_bytes() } else { 0 };
+        // Of a frame that is held on to, the rows of other batches are held, too, which only their own shares count.
+        let max_held_bytes = if self.job.is_one_run() { self.space.max_held_bytes() } else { 0 };
         let mut parts = Parts { view: Arc::clone(self.job.view()), aside: Vec::new(), last: None };
         let mut start = positions.start;
         while start < positions.end {
@@ -157,7 +156,7 @@ impl Producer {
             let (view, slabs) = (Arc::clone(self.job.view()), self.slabs.clone());
             let aside = self.pool.run(Priority::First, move || part.set_aside(&view, max_held_bytes, &slabs));
             parts.aside.push(aside.await?);
-            let bytes = parts.aside.iter().map(Aside::bytes).sum();
+            let bytes = parts.aside.iter().map(|aside| aside.bytes).sum();
             if bytes > max_bytes {
                 return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));
             }
@@ -207,13 +206,8 @@ struct Parts {
 struct Aside {
     frame: Arc<Frame>,
     rows: Range<u32>,
-}
-
-impl Aside {
-    /// Bytes of its rows, about.
-    fn bytes(&self) -> u64 {
-        self.frame.weight() * self.rows.len() as u64 / (self.frame.rows() as u64).max(1)
-    }
+    /// Bytes that a body of these rows has at least.
+    bytes: u64,
 }
 
 impl Parts {
@@ -261,9 +255,10 @@ impl Part {
             && frames[run[0].frame as usize].weight() <= max_held_bytes
         {
             let rows = run[0].row..run[0].row + run.len() as u32;
-            return Ok(Aside { frame: Arc::clone(&frames[run[0].frame as usize]), rows });
+            let frame = Arc::clone(&frames[run[0].frame as usize]);
+            return Ok(Aside { frame, rows, bytes: (run.len() * view.tail) as u64 });
         }
         let frame = Arc::new(Frame::select(view, frames, &rows, slabs)?);
-        Ok(Aside { rows: 0..frame.rows() as u32, frame })
+        Ok(Aside { rows: 0..frame.rows() as u32, bytes: frame.weight(), frame })
     }
 }

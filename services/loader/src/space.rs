@@ -52,9 +52,8 @@ impl Total {
 }
 
 impl Space {
-    /// Largest frame that a ready batch may lie in. Of the frames that batches one behind the other in file order lie
-    /// in, only the first and the last hold more than what the shares say, so all streams together hold no more
-    /// than once their space besides.
+    /// Largest frame that a ready batch in file order may lie in. Batches that follow one another fill their frames but
+    /// for the first and the last, so all streams together hold about once their space besides.
     pub(crate) fn max_held_bytes(&self) -> u64 {
         self.total.bytes_a_stream() / 2
     }

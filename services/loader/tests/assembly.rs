@@ -85,6 +85,7 @@ async fn a_reused_buffer_leaks_nothing() {
     assert!(second == first, "equal rows are equal bytes");
     let [piece] = &second.body.into_pieces()[..] else { panic!("one piece") };
     assert_eq!(piece.as_ptr(), address, "the batch lies in the buffer that was used before");
+    assert_eq!(address as usize % 64, 0, "aligned");
 }
 
 #[tokio::test]

@@ -230,37 +230,50 @@ async fn a_slow_store_changes_nothing_but_the_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tensor_in_file_order_lies_in_frames_unless_they_hold_rows_of_other_streams() {
+async fn a_tensor_in_file_order_lies_in_frames_unless_they_hold_rows_of_other_batches() {
     let files: Vec<RecordBatch> = (0..4).map(|file| numbered(file * 50_000..(file + 1) * 50_000)).collect();
-    let reader = reader(store(&files, 1 << 20).await).await;
-    // Places of the pieces of each epoch's second batch, whose rows lie in two files.
-    let places = async |train: Train| -> [Vec<*const u8>; 2] {
+    let files = reader(store(&files, 1 << 20).await).await;
+    let small = reader(store(&[numbered(0..2)], 1 << 20).await).await;
+    // Places of the pieces of each epoch's second batch.
+    let places = async |reader: &Reader, train: Train| -> [Vec<*const u8>; 2] {
         let train = Train {
             tensors: vec![v1::Tensor {
                 name: "x".into(),
                 columns: vec!["x".into()],
                 ..v1::Tensor::default()
             }],
-            shuffle: Some(Shuffle { none: Some(v1::shuffle::None {}), ..Shuffle::default() }),
-            batch_size: 40_000,
             epochs: Some(2),
             ..train
         };
         let loader = loader(1 << 30, 2, Config::default());
-        let batches = drain(loader.batches(job(&train, &reader), 0, 0)).await.unwrap();
+        let batches = drain(loader.batches(job(&train, reader), 0, 0)).await.unwrap();
         [0, 1].map(|epoch| {
             let mut of_epoch = batches.iter().filter(|(metadata, _)| metadata.epoch == epoch);
             let (_, second) = of_epoch.nth(1).unwrap();
             second.body.clone().into_pieces().iter().map(|piece| piece.as_ptr()).collect()
         })
     };
-    let [first, second] = places(Train::default()).await;
-    assert_eq!((first.len(), &first), (2, &second), "the frames' own bytes, in both epochs");
+    let in_order = Train {
+        shuffle: Some(Shuffle { none: Some(v1::shuffle::None {}), ..Shuffle::default() }),
+        batch_size: 40_000,
+        ..Train::default()
+    };
+    let [first, second] = places(&files, in_order.clone()).await;
+    assert_eq!(
+        (first.len(), &first),
+        (2, &second),
+        "rows of two files, the frames' own bytes in both epochs"
+    );
     for train in
-        [Train { world_size: Some(2), ..Train::default() }, Train { lanes: Some(2), ..Train::default() }]
+        [Train { world_size: Some(2), ..in_order.clone() }, Train { lanes: Some(2), ..in_order.clone() }]
     {
-        let [first, second] = places(train).await;
+        let [first, second] = places(&files, train).await;
         assert_eq!((first.len(), second.len()), (1, 1));
         assert_ne!(first, second, "a copy each");
     }
+    // One row is a run of rows, shuffled or not: its second piece is the padding.
+    let [first, _] = places(&small, Train { batch_size: 1, ..in_order }).await;
+    assert_eq!(first.len(), 2);
+    let [first, _] = places(&small, Train { batch_size: 1, ..Train::default() }).await;
+    assert_eq!(first.len(), 1, "a copy, for its frame holds rows of any batch");
 }

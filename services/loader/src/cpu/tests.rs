@@ -2,17 +2,24 @@ use futures::{FutureExt, future::join_all};
 
 use super::*;
 
-fn closed() -> Error {
-    Error::Internal("the gate is gone".into())
+/// Work that has begun, and goes on once something is sent.
+fn blocked(pool: &Pool) -> (Submitted<()>, mpsc::Sender<()>) {
+    let closed = |_| Error::Internal("the gate is gone".into());
+    let (open, gate) = mpsc::channel();
+    let (begin, begun) = mpsc::channel();
+    let blocked = pool.run(Priority::Second, move || {
+        begin.send(()).unwrap();
+        gate.recv().map_err(closed)
+    });
+    begun.recv().unwrap();
+    (blocked, open)
 }
 
 #[tokio::test]
 async fn what_a_consumer_waits_for_overtakes_what_is_made_ahead() {
     let pool = Pool::new(1, Scheduling::Normal).unwrap();
-    let (open, gate) = mpsc::channel::<()>();
+    let (blocked, open) = blocked(&pool);
     let order = Arc::new(Mutex::new(Vec::new()));
-    let mut blocked = Box::pin(pool.run(Priority::Second, move || gate.recv().map_err(|_| closed())));
-    assert!((&mut blocked).now_or_never().is_none());
     let note = |priority, name| {
         let order = Arc::clone(&order);
         pool.run(priority, move || {
@@ -46,9 +53,7 @@ async fn a_panic_is_an_error_and_the_pool_goes_on() {
 #[tokio::test]
 async fn work_whose_caller_has_gone_is_not_started() {
     let pool = Pool::new(1, Scheduling::Normal).unwrap();
-    let (open, gate) = mpsc::channel::<()>();
-    let mut blocked = Box::pin(pool.run(Priority::First, move || gate.recv().map_err(|_| closed())));
-    assert!((&mut blocked).now_or_never().is_none());
+    let (blocked, open) = blocked(&pool);
     let started = Arc::new(Mutex::new(false));
     let flag = Arc::clone(&started);
     let set = move || {
@@ -65,13 +70,7 @@ async fn work_whose_caller_has_gone_is_not_started() {
 #[tokio::test]
 async fn work_that_waits_when_the_pool_is_dropped_is_an_error_and_what_runs_ends() {
     let pool = Pool::new(1, Scheduling::Normal).unwrap();
-    let (open, gate) = mpsc::channel::<()>();
-    let (begin, begun) = mpsc::channel::<()>();
-    let blocked = pool.run(Priority::First, move || {
-        begin.send(()).map_err(|_| closed())?;
-        gate.recv().map_err(|_| closed())
-    });
-    begun.recv().unwrap();
+    let (blocked, open) = blocked(&pool);
     let waiting = pool.clone().run(Priority::First, || Ok(()));
     drop(pool);
     assert!(waiting.await.unwrap_err().to_string().contains("stopped"));
@@ -92,4 +91,28 @@ async fn idle_threads_are_of_that_policy_and_others_are_not() {
         });
         assert_eq!(policy.await.unwrap() == SCHED_IDLE, is_idle);
     }
+}
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("as announced");
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_nobody_wants_and_that_panics_costs_no_thread() {
+    let pool = Pool::new(1, Scheduling::Normal).unwrap();
+    let (begin, begun) = mpsc::channel();
+    let (open, gate) = mpsc::channel();
+    let unwanted = pool.run(Priority::First, move || {
+        begin.send(()).unwrap();
+        gate.recv().unwrap();
+        Ok(PanicsWhenDropped)
+    });
+    begun.recv().unwrap();
+    drop(unwanted);
+    open.send(()).unwrap();
+    assert_eq!(pool.run(Priority::First, || Ok(3)).await.unwrap(), 3);
 }
