@@ -94,6 +94,14 @@ impl Contestant {
         }
     }
 
+    /// Of Forebay's own server.
+    fn server_flags(self) -> &'static [&'static str] {
+        match self {
+            Self::ForebayIdle | Self::ForebayPyarrowIdle => &["--cpu-scheduling", "idle"],
+            _ => &[],
+        }
+    }
+
     pub(super) fn needs_python(self) -> bool {
         !matches!(
             self,
@@ -188,10 +196,13 @@ impl<'a> Contest<'a> {
                 Side::Other(self.script("flight_server.py", &self.columns_request)?)
             }
             Contestant::PyarrowLoader => Side::None,
-            Contestant::ForebayIdle | Contestant::ForebayPyarrowIdle => {
-                Side::Forebay(self.forebay(&["--cpu-scheduling", "idle"])?)
-            }
-            _ => Side::Forebay(self.forebay(&[])?),
+            _ => Side::Forebay(Server::start_with(
+                &self.scenario.name,
+                &self.data.path.display().to_string(),
+                Transport::Tcp,
+                contestant.server_flags(),
+                &[],
+            )?),
         };
         let url = match &mut server {
             Side::Forebay(server) => {
@@ -205,11 +216,8 @@ impl<'a> Contest<'a> {
             Side::None => String::new(),
         };
         let mut consumer = match contestant {
-            Contestant::Prepared
-            | Contestant::Forebay
-            | Contestant::ForebayIdle
-            | Contestant::ForebayInOrder => self.consumer("forebay", &url)?,
             Contestant::Stock | Contestant::StockColumns => self.consumer("stock", &url)?,
+            ours if !ours.needs_python() => self.consumer("forebay", &url)?,
             Contestant::PyarrowLoader => self.script("loader.py", &self.request)?,
             _ => {
                 let mut command = self.python()?.command("client.py");
@@ -230,11 +238,6 @@ impl<'a> Contest<'a> {
         let mut command = self.python()?.command(name);
         command.arg(request.to_string());
         Process::spawn(name, command)
-    }
-
-    fn forebay(&self, flags: &[&str]) -> anyhow::Result<Server> {
-        let url = self.data.path.display().to_string();
-        Server::start_with(&self.scenario.name, &url, Transport::Tcp, flags, &[])
     }
 
     fn own(&self, subcommand: &'static str, flags: &[&str]) -> anyhow::Result<Process> {
@@ -260,20 +263,18 @@ impl Running<'_> {
     }
 
     fn ticket(&self, epoch: u64, epochs: u64) -> String {
-        let train = match self.contestant {
-            Contestant::Forebay
-            | Contestant::ForebayIdle
-            | Contestant::ForebayPyarrow
-            | Contestant::ForebayPyarrowIdle => self.scenario.train(epoch, epochs),
-            Contestant::ForebayPyarrowHash => {
-                v1::Train { hash: Some(true), ..self.scenario.train(epoch, epochs) }
-            }
+        if !matches!(self.server, Side::Forebay(_)) {
+            return json!({ "epoch": epoch, "epochs": epochs }).to_string();
+        }
+        let mut train = self.scenario.train(epoch, epochs);
+        match self.contestant {
+            Contestant::ForebayPyarrowHash => train.hash = Some(true),
             Contestant::ForebayInOrder => {
-                let none = v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() };
-                v1::Train { shuffle: Some(none), ..self.scenario.train(epoch, epochs) }
+                let none = Some(v1::shuffle::None {});
+                train.shuffle = Some(v1::Shuffle { none, ..v1::Shuffle::default() });
             }
-            _ => return json!({ "epoch": epoch, "epochs": epochs }).to_string(),
-        };
+            _ => {}
+        }
         let command = Encoding::Json.encode(&v1::Command { train: Some(train) });
         String::from_utf8_lossy(&command).into_owned()
     }

@@ -1,5 +1,7 @@
 //! The pool on which all CPU work runs, apart from the I/O runtime.
 
+mod scheduling;
+
 use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -9,10 +11,11 @@ use std::{
     thread,
 };
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::Error;
+
+pub use scheduling::Scheduling;
 
 /// A pool of threads for decoding, transposing and gathering. Cheap to clone; when the last clone is dropped, work that has
 /// not started is dropped and the threads end.
@@ -31,19 +34,6 @@ impl Drop for Owner {
         self.queue.changed.notify_all();
         drop(waiting);
     }
-}
-
-/// How the threads of a [`Pool`] stand with all other threads.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scheduling {
-    /// As equals.
-    #[default]
-    Normal,
-    /// They run while no other thread of their control group (a container's; without one, the machine's) wants the
-    /// processor: Linux's `SCHED_IDLE`. A thread that wakes up, to send or to receive, then takes a processor from one
-    /// of them; else the kernel often puts it behind the thread that woke it.
-    Idle,
 }
 
 /// Which work goes first.
@@ -126,7 +116,7 @@ impl Pool {
         for index in 0..threads.max(1) {
             let (queue, sender) = (Arc::clone(&owner.queue), sender.clone());
             let run = move || {
-                drop(sender.send(schedule(scheduling)));
+                drop(sender.send(scheduling.apply()));
                 while let Some(work) = queue.pop() {
                     // It tells of its own panics; dropping a result that nobody waits for may be another one.
                     drop(catch_unwind(AssertUnwindSafe(work)));
@@ -159,37 +149,6 @@ impl Pool {
         };
         self.owner.queue.push(priority, Box::new(run));
         Submitted { receiver }
-    }
-}
-
-/// Has the current thread stand with others as asked.
-#[cfg(target_os = "linux")]
-fn schedule(scheduling: Scheduling) -> Result<(), std::io::Error> {
-    use thread_priority::{
-        NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
-        thread_native_id, thread_schedule_policy,
-    };
-    match scheduling {
-        Scheduling::Normal => Ok(()),
-        Scheduling::Idle => {
-            let policy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
-            let set = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, policy);
-            // It goes on to reset the nice value, which an ordinary user may not lower.
-            match set {
-                Err(error) if thread_schedule_policy() != Ok(policy) => Err(std::io::Error::other(error)),
-                _ => Ok(()),
-            }
-        }
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn schedule(scheduling: Scheduling) -> Result<(), std::io::Error> {
-    match scheduling {
-        Scheduling::Normal => Ok(()),
-        Scheduling::Idle => {
-            Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "only Linux has idle threads"))
-        }
     }
 }
 

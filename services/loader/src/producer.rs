@@ -251,12 +251,16 @@ impl Part {
         self.rows(0, &mut rows);
         let frames = &self.held.window().frames;
         let mut runs = RowRef::runs(&rows);
-        if let (Some(run), None) = (runs.next(), runs.next())
-            && frames[run[0].frame as usize].weight() <= max_held_bytes
-        {
-            let rows = run[0].row..run[0].row + run.len() as u32;
-            let frame = Arc::clone(&frames[run[0].frame as usize]);
-            return Ok(Aside { frame, rows, bytes: (run.len() * view.tail) as u64 });
+        if let (Some([first, others @ ..]), None) = (runs.next(), runs.next()) {
+            let (frame, rows) = (&frames[first.frame as usize], others.len() + 1);
+            if frame.weight() <= max_held_bytes {
+                let bytes = (rows * view.tail) as u64;
+                return Ok(Aside {
+                    frame: Arc::clone(frame),
+                    rows: first.row..first.row + rows as u32,
+                    bytes,
+                });
+            }
         }
         let frame = Arc::new(Frame::select(view, frames, &rows, slabs)?);
         Ok(Aside { rows: 0..frame.rows() as u32, bytes: frame.weight(), frame })

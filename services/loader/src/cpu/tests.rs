@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use futures::{FutureExt, future::join_all};
 
 use super::*;
@@ -114,5 +116,7 @@ async fn a_result_that_nobody_wants_and_that_panics_costs_no_thread() {
     begun.recv().unwrap();
     drop(unwanted);
     open.send(()).unwrap();
-    assert_eq!(pool.run(Priority::First, || Ok(3)).await.unwrap(), 3);
+    let next = pool.run(Priority::First, || Ok(3));
+    let next = tokio::time::timeout(Duration::from_secs(60), next).await.expect("a thread is left");
+    assert_eq!(next.unwrap(), 3);
 }
