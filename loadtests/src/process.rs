@@ -16,7 +16,9 @@ use crate::{
 };
 
 /// How long a process may take to load its data and be ready.
-const START_TIMEOUT: Duration = Duration::from_secs(300);
+const LOAD_TIMEOUT: Duration = Duration::from_secs(300);
+/// ... and one that listens first and loads later.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// ... and for one run.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 /// ... and to end by itself once its input has ended.
@@ -60,9 +62,14 @@ impl Process {
         Ok(Self { name: name.to_owned(), input: child.stdin.take(), child, lines, log })
     }
 
-    /// Waits for the line that says it is ready.
+    /// Waits for the line that says it has loaded its data.
     pub(crate) fn ready(&mut self) -> anyhow::Result<Value> {
-        self.line(START_TIMEOUT)
+        self.line(LOAD_TIMEOUT)
+    }
+
+    /// Waits for the line that says where it listens.
+    pub(crate) fn listening(&mut self) -> anyhow::Result<Value> {
+        self.line(LISTEN_TIMEOUT)
     }
 
     /// Has it do one run.

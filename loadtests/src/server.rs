@@ -60,7 +60,7 @@ impl Server {
             .args(flags)
             .envs(variables.iter().map(|(name, value)| (name, value)));
         let mut process = Process::spawn_without_input("forebay", command)?;
-        let ready = process.ready()?;
+        let ready = process.listening()?;
         let grpc = ready["grpc"].as_str().context("the ready line has no grpc")?;
         let url = if grpc.starts_with("unix:") { grpc.to_owned() } else { format!("http://{grpc}") };
         Ok(Self { url, process, _folder: folder })
