@@ -31,6 +31,14 @@ impl Address {
         }
     }
 
+    /// Whether only this machine can reach it.
+    pub(crate) fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+
     /// Listens there. A socket that a dead server left behind is replaced.
     pub(crate) async fn bind(&self) -> io::Result<Listener> {
         match self {

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_loader::Scheduling;
 use serde::{Deserialize, de::IntoDeserializer};
 
-use crate::{Address, Server, Settings, demo, inspect};
+use crate::{Address, Server, Settings, Tls, demo, inspect};
 
 /// Parquet in, deterministically shuffled Arrow Flight batches out.
 #[derive(Debug, Parser)]
@@ -86,6 +86,21 @@ struct Serve {
     /// How often datasets are looked at for new files, such as 5m.
     #[arg(long, value_name = "TIME", env = "FOREBAY_REFRESH_INTERVAL", value_parser = humantime::parse_duration)]
     refresh_interval: Option<Duration>,
+    /// The server's certificate (PEM), for gRPC and HTTP; wants --tls-key.
+    #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_CERTIFICATE", requires = "tls_key")]
+    tls_certificate: Option<PathBuf>,
+    /// Its private key (PEM).
+    #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_KEY", requires = "tls_certificate")]
+    tls_key: Option<PathBuf>,
+    /// Authorities of clients (PEM): who has no certificate of theirs is not let in.
+    #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_CLIENT_CA", requires = "tls_certificate")]
+    tls_client_ca: Option<PathBuf>,
+    /// The tokens that callers must show (TOML), and what each may read.
+    #[arg(long, value_name = "FILE", env = "FOREBAY_TOKENS")]
+    tokens: Option<PathBuf>,
+    /// Listen beyond this machine without TLS and tokens.
+    #[arg(long, env = "FOREBAY_INSECURE")]
+    insecure: bool,
     /// Print the resolved configuration and stop.
     #[arg(long)]
     print_config: bool,
@@ -141,6 +156,11 @@ impl Serve {
         set(&mut settings.grace_period, self.grace_period);
         settings.state = self.state.or(settings.state);
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
+        settings.tokens = self.tokens.or(settings.tokens);
+        settings.insecure |= self.insecure;
+        if let (Some(certificate), Some(key)) = (self.tls_certificate, self.tls_key) {
+            settings.tls = Some(Tls { certificate, key, client_ca: self.tls_client_ca });
+        }
         Ok(settings)
     }
 }

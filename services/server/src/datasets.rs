@@ -9,7 +9,7 @@ use forebay_storage::{Error, Location, Reader, Snapshot, State, load_snapshot, t
 use tokio::sync::{Mutex, watch};
 use tonic::Status;
 
-use crate::{Settings, settings::Limits, status};
+use crate::{Settings, door::Access, settings::Limits, status};
 
 /// All datasets of a server. Cheap to clone.
 #[derive(Clone)]
@@ -84,7 +84,7 @@ impl Datasets {
     pub(crate) async fn tend(self, name: String, refresh_interval: Option<Duration>) {
         let mut backoff = Duration::from_secs(1);
         loop {
-            match self.refresh(&name).await {
+            match self.refresh(&Access::everything(), &name).await {
                 Ok(_) => {
                     let Some(interval) = refresh_interval else { return };
                     tokio::time::sleep(interval).await;
@@ -106,8 +106,8 @@ impl Datasets {
 
     /// Takes a snapshot of what is there now, and makes it the current one. Returns it, and whether it
     /// differs from the one before. When that fails, an older snapshot stays current.
-    pub(crate) async fn refresh(&self, name: &str) -> Result<(Reader, bool), Status> {
-        let dataset = self.dataset(name)?;
+    pub(crate) async fn refresh(&self, access: &Access, name: &str) -> Result<(Reader, bool), Status> {
+        let dataset = self.dataset(access, name)?;
         let _taking = dataset.taking.lock().await;
         let current = match &*dataset.phase.borrow() {
             Phase::Open(reader) => Some(reader.clone()),
@@ -135,8 +135,8 @@ impl Datasets {
     }
 
     /// The reader of the current snapshot. Waits for a dataset that is being opened.
-    pub(crate) async fn current(&self, name: &str) -> Result<Reader, Status> {
-        let dataset = self.dataset(name)?;
+    pub(crate) async fn current(&self, access: &Access, name: &str) -> Result<Reader, Status> {
+        let dataset = self.dataset(access, name)?;
         let mut phase = dataset.phase.subscribe();
         let opened = phase.wait_for(|phase| !matches!(phase, Phase::Opening { .. }));
         let waited = tokio::time::timeout(self.shared.limits.open_timeout, opened).await.map(|phase| {
@@ -152,10 +152,10 @@ impl Datasets {
     }
 
     /// The reader of snapshot `id`, current or not. An empty id means the current one.
-    pub(crate) async fn pinned(&self, name: &str, id: &str) -> Result<Reader, Status> {
-        let dataset = self.dataset(name)?;
+    pub(crate) async fn pinned(&self, access: &Access, name: &str, id: &str) -> Result<Reader, Status> {
+        let dataset = self.dataset(access, name)?;
         if id.is_empty() {
-            return self.current(name).await;
+            return self.current(access, name).await;
         }
         if let Phase::Open(reader) = &*dataset.phase.borrow()
             && reader.snapshot().id() == id
@@ -203,8 +203,8 @@ impl Datasets {
     }
 
     /// The readers of all snapshots of dataset `name` that are open.
-    pub(crate) fn open_readers(&self, name: &str) -> Result<Vec<Reader>, Status> {
-        let dataset = self.dataset(name)?;
+    pub(crate) fn open_readers(&self, access: &Access, name: &str) -> Result<Vec<Reader>, Status> {
+        let dataset = self.dataset(access, name)?;
         let pinned = self.shared.pinned.iter().filter(|entry| entry.key().0 == name);
         let mut readers: Vec<Reader> = pinned.map(|entry| entry.value().clone()).collect();
         if let Phase::Open(reader) = &*dataset.phase.borrow() {
@@ -213,14 +213,14 @@ impl Datasets {
         Ok(readers)
     }
 
-    /// Every dataset with where it stands, by name.
-    pub(crate) fn list(&self) -> Vec<Listed> {
+    /// Every dataset that `access` may read with where it stands, by name.
+    pub(crate) fn list(&self, access: &Access) -> Vec<Listed> {
         let listed = |(name, dataset): (&String, &Dataset)| Listed {
             name: name.clone(),
             url: dataset.location.url().to_owned(),
             phase: dataset.phase.borrow().clone(),
         };
-        self.shared.entries.iter().map(listed).collect()
+        self.shared.entries.iter().filter(|(name, _)| access.may_read(name)).map(listed).collect()
     }
 
     /// Whether every dataset has been tried once.
@@ -228,11 +228,15 @@ impl Datasets {
         self.shared.entries.values().all(|dataset| !matches!(&*dataset.phase.borrow(), Phase::Opening { .. }))
     }
 
-    fn dataset(&self, name: &str) -> Result<&Dataset, Status> {
+    /// The one way to a dataset: whoever asks has to say for whom.
+    fn dataset(&self, access: &Access, name: &str) -> Result<&Dataset, Status> {
+        access.check(name)?;
         self.shared.entries.get(name).ok_or_else(|| {
-            let near = near(name, self.shared.entries.keys().map(String::as_str));
+            let readable =
+                || self.shared.entries.keys().map(String::as_str).filter(|name| access.may_read(name));
+            let near = near(name, readable());
             let hint = match near.is_empty() {
-                true => format!("this server has {} datasets", self.shared.entries.len()),
+                true => format!("this server has {} datasets", readable().count()),
                 false => format!("did you mean '{}'?", near.join("' or '")),
             };
             Status::not_found(status::clip(&format!("there is no dataset '{name}'; {hint}")))

@@ -74,7 +74,7 @@ impl Demo {
         let mut trainer = Trainer::connect(server.grpc()).await?;
         let roles = self.roles(&trainer.schema(&name).await?)?;
         let train = self.request(&name, &roles);
-        let mut report = Report::new(&source, server.http(), &roles.features, &roles.label);
+        let mut report = Report::new(&source, server.http().to_string(), &roles.features, &roles.label);
         let summary = trainer.plan(&train).await?;
         report.plan(&summary);
         for epoch in [0, 1] {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_loader::Loader;
 
-use crate::{datasets::Datasets, sessions::Sessions, settings::Limits};
+use crate::{datasets::Datasets, door::Door, sessions::Sessions, settings::Limits};
 
 pub(crate) use framed::FramedDoGet;
 pub(crate) use guard::{Guard, GuardLayer};
@@ -28,9 +28,10 @@ pub(crate) struct Context {
 }
 
 /// The router of all gRPC methods. DoGet, whose bytes are framed by hand, lies before tonic's own route
-/// of that name; all of them pass the same guard.
+/// of that name; all of them pass the same guard and door.
 pub(crate) fn router(
     context: Context,
+    door: Door,
     health: tonic_health::pb::health_server::HealthServer<impl tonic_health::pb::health_server::Health>,
 ) -> Result<axum::Router, tonic_reflection::server::Error> {
     let reflection = tonic_reflection::server::Builder::configure()
@@ -41,7 +42,7 @@ pub(crate) fn router(
     let max_request_bytes = context.limits.max_request_bytes;
     let flight =
         FlightServiceServer::new(Flight::new(context.clone())).max_decoding_message_size(max_request_bytes);
-    let guard = GuardLayer::new(context.guard.clone());
+    let guard = GuardLayer::new(context.guard.clone(), door);
     Ok(tonic::service::Routes::new(flight)
         .add_service(health)
         .add_service(reflection)

@@ -3,8 +3,9 @@
 //! ```text
 //! main --> cli --+-- serve ---> Server --+-- flight   gRPC: Arrow Flight, health, reflection
 //!                |                       |     +-- framed   DoGet, whose bytes are framed by hand
-//!                +-- demo                |     +-- guard    what every call passes: counting, drain
+//!                +-- demo                |     +-- guard    what every call passes: counting, door, drain
 //!                +-- inspect             +-- ops      HTTP: page, probes, metrics
+//!                                        +-- door     who gets in: TLS, tokens
 //!                                        +-- Datasets names to snapshots, opened in the background
 //! ```
 //!
@@ -16,9 +17,11 @@
 
 mod address;
 pub mod cli;
+mod connections;
 mod datasets;
 pub mod demo;
 pub mod digest;
+mod door;
 mod flight;
 pub mod inspect;
 mod ops;
@@ -29,4 +32,4 @@ mod status;
 
 pub use address::Address;
 pub use server::Server;
-pub use settings::{Limits, Settings};
+pub use settings::{Limits, Settings, Tls};

@@ -4,10 +4,11 @@ mod metrics;
 mod page;
 
 use axum::{
-    Json, Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::{Html, IntoResponse},
+    Extension, Json, Router,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode, header},
+    middleware::{Next, from_fn_with_state},
+    response::{Html, IntoResponse, Response},
     routing::get,
 };
 use forebay_loader::Loader;
@@ -15,6 +16,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::{
     datasets::{Datasets, Phase},
+    door::{Access, Door},
     flight::Guard,
     sessions::Sessions,
 };
@@ -28,33 +30,58 @@ pub(crate) struct Ops {
     pub(crate) sessions: Sessions,
     pub(crate) loader: Loader,
     pub(crate) guard: Guard,
+    pub(crate) door: Door,
     pub(crate) recorder: PrometheusHandle,
     pub(crate) grpc: crate::Address,
+    pub(crate) tls: bool,
 }
 
 pub(crate) fn router(ops: Ops) -> Router {
-    Router::new()
+    // The probes are for whoever keeps the server running; everything else, unknown paths included, is behind the door.
+    let probes = Router::new().route("/livez", get(|| async { "alive\n" })).route("/readyz", get(ready));
+    let behind_the_door = Router::new()
         .route("/", get(page))
         .route("/metrics", get(scrape))
-        .route("/livez", get(|| async { "alive\n" }))
-        .route("/readyz", get(ready))
-        .with_state(ops)
+        .fallback(|| async { StatusCode::NOT_FOUND })
+        .layer(from_fn_with_state(ops.door.clone(), admit));
+    probes.merge(behind_the_door).with_state(ops)
 }
 
-async fn page(State(ops): State<Ops>) -> impl IntoResponse {
+/// Lets those in who show a token; a browser asks its user for it.
+async fn admit(State(door): State<Door>, mut request: Request, next: Next) -> Response {
+    match door.admit(request.headers()) {
+        Ok(access) => {
+            request.extensions_mut().insert(access);
+            next.run(request).await
+        }
+        Err(status) => {
+            let challenge = "Bearer realm=\"forebay\", Basic realm=\"forebay: the password is a token\"";
+            let words = format!("{}\n", status.message());
+            (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, challenge)], words).into_response()
+        }
+    }
+}
+
+async fn page(State(ops): State<Ops>, Extension(access): Extension<Access>) -> impl IntoResponse {
     let policy = "default-src 'none'; style-src 'unsafe-inline'";
-    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(page::render(&ops)))
+    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(page::render(&ops, &access)))
 }
 
-async fn scrape(State(ops): State<Ops>) -> impl IntoResponse {
+/// The metrics are of all datasets together, and for those who may read all.
+async fn scrape(State(ops): State<Ops>, Extension(access): Extension<Access>) -> Response {
+    if let Err(status) = access.check_everything() {
+        return (StatusCode::FORBIDDEN, format!("{}\n", status.message())).into_response();
+    }
     ops.recorder.run_upkeep();
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], ops.recorder.render())
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], ops.recorder.render()).into_response()
 }
 
-/// 200 once every dataset has been tried once, whether or not it could be opened; 503 while draining.
-async fn ready(State(ops): State<Ops>) -> impl IntoResponse {
+/// 200 once every dataset has been tried once, whether or not it could be opened; 503 while draining. Datasets are
+/// named to those who may read them.
+async fn ready(State(ops): State<Ops>, headers: HeaderMap) -> impl IntoResponse {
     let (mut opening, mut failed) = (Vec::new(), serde_json::Map::new());
-    for dataset in ops.datasets.list() {
+    let named = ops.door.admit(&headers).map(|access| ops.datasets.list(&access)).unwrap_or_default();
+    for dataset in named {
         match dataset.phase {
             Phase::Opening { .. } => opening.push(dataset.name),
             Phase::Failed(error) => {

@@ -2,12 +2,8 @@
 
 use std::{
     fs::{File, TryLockError},
-    io,
-    net::SocketAddr,
     path::Path,
-    pin::Pin,
     sync::Arc,
-    task::{Context as TaskContext, Poll},
     time::Duration,
 };
 
@@ -16,19 +12,15 @@ use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_cache::DiskConfig;
 use forebay_loader::{Loader, Pool};
 use forebay_storage::{Location, State};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpListener,
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     Address, Settings,
-    address::{Listener, Stream},
+    connections::Connections,
     datasets::Datasets,
+    door::{Acceptor, Door, Tls},
     flight::{self, Flight, Guard},
     ops,
     sessions::Sessions,
@@ -38,7 +30,7 @@ use crate::{
 /// [drain](Self::drain) it.
 pub struct Server {
     grpc: Address,
-    http: SocketAddr,
+    http: Address,
     grace_period: Duration,
     guard: Guard,
     sessions: Sessions,
@@ -52,8 +44,6 @@ pub struct Server {
 
 /// How long the last bytes of a drained server may take to leave, and idle connections to close.
 const FLUSH_TIME: Duration = Duration::from_millis(500);
-/// How long nobody is accepted after that has failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often the metrics recorder is tidied, scraped or not.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -75,9 +65,15 @@ impl Server {
         let sessions = Sessions::new(settings.limits.max_streams);
         let guard = Guard::default();
 
-        let grpc = settings.grpc.bind().await.with_context(|| format!("--grpc {}", settings.grpc))?;
-        let http =
-            TcpListener::bind(settings.http).await.with_context(|| format!("--http {}", settings.http))?;
+        let door = Door::new(settings.tokens.as_deref()).context("--tokens")?;
+        let tls = settings.tls.as_ref().map(Tls::open).transpose().context("TLS")?.map(Arc::new);
+        let listen = async |flag: &str, address: &Address| {
+            let acceptor = tls.clone().map(Acceptor::new);
+            let bound = address.bind().await.with_context(|| format!("{flag} {address}"))?;
+            anyhow::Ok(Connections::new(bound, settings.limits.max_connections, acceptor)?)
+        };
+        let grpc = listen("--grpc", &settings.grpc).await?;
+        let http = listen("--http", &Address::Tcp(settings.http)).await?;
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<FlightServiceServer<Flight>>().await;
 
@@ -89,8 +85,8 @@ impl Server {
             guard: guard.clone(),
         };
         let mut server = Self {
-            grpc: grpc.address()?,
-            http: http.local_addr()?,
+            grpc: grpc.address().clone(),
+            http: http.address().clone(),
             grace_period: settings.grace_period,
             guard: guard.clone(),
             sessions: sessions.clone(),
@@ -103,7 +99,13 @@ impl Server {
         for name in settings.datasets.keys() {
             server.spawn(datasets.clone().tend(name.clone(), settings.refresh_interval));
         }
-        let router = flight::router(context, health_service)?;
+        if let Some(tls) = &tls {
+            server.spawn(Arc::clone(tls).watch(settings.reload_interval));
+        }
+        if let Some(tokens) = door.tokens() {
+            server.spawn(tokens.watch(settings.reload_interval));
+        }
+        let router = flight::router(context, door.clone(), health_service)?;
         server.serving = Some(AbortOnDropHandle::new(tokio::spawn(serve_grpc(
             grpc,
             &settings,
@@ -118,8 +120,16 @@ impl Server {
                 upkept.run_upkeep();
             }
         });
-        let http_app =
-            ops::router(ops::Ops { datasets, sessions, loader, guard, recorder, grpc: server.grpc.clone() });
+        let http_app = ops::router(ops::Ops {
+            datasets,
+            sessions,
+            loader,
+            guard,
+            door,
+            recorder,
+            grpc: server.grpc.clone(),
+            tls: tls.is_some(),
+        });
         server.spawn(async move {
             if let Err(error) = axum::serve(http, http_app).await {
                 tracing::error!(%error, "the HTTP listener failed");
@@ -135,8 +145,8 @@ impl Server {
     }
 
     /// Where HTTP listens.
-    pub fn http(&self) -> SocketAddr {
-        self.http
+    pub fn http(&self) -> &Address {
+        &self.http
     }
 
     /// One line of JSON that says where the server listens, for whoever started it.
@@ -230,13 +240,12 @@ fn lock(cache_dir: &Path) -> anyhow::Result<File> {
 }
 
 fn serve_grpc(
-    listener: Listener,
+    connections: Connections,
     settings: &Settings,
     router: axum::Router,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + Send + 'static + use<> {
     let limits = &settings.limits;
-    let connections = bounded(listener, limits.max_connections);
     let server = tonic::transport::Server::builder()
         .max_concurrent_streams(limits.max_calls_per_connection)
         .http2_keepalive_interval(Some(limits.keepalive_interval))
@@ -244,79 +253,9 @@ fn serve_grpc(
         .http2_max_header_list_size(16 << 10)
         .add_routes(router.into());
     async move {
+        let connections = connections.into_stream();
         if let Err(error) = server.serve_with_incoming_shutdown(connections, stop.cancelled()).await {
             tracing::error!(%error, "the gRPC listener failed");
         }
-    }
-}
-
-/// The connections of `listener`, at most `max` at a time; more wait in the kernel's queue.
-fn bounded(listener: Listener, max: usize) -> impl futures::Stream<Item = io::Result<Connection>> {
-    let places = Arc::new(Semaphore::new(max.clamp(1, Semaphore::MAX_PERMITS)));
-    futures::stream::unfold((listener, places), async |(listener, places)| {
-        let accept = async {
-            let place = Arc::clone(&places).acquire_owned().await.map_err(io::Error::other)?;
-            match listener.accept().await {
-                Ok(stream) => Ok(Connection { stream, _place: place }),
-                Err(error) => {
-                    // Out of file descriptors, say. Without a pause, accepting spins.
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    Err(error)
-                }
-            }
-        };
-        Some((accept.await, (listener, places)))
-    })
-}
-
-/// A connection, and its place among those that are open.
-struct Connection {
-    stream: Stream,
-    _place: OwnedSemaphorePermit,
-}
-
-impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = ();
-
-    fn connect_info(&self) {}
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut TaskContext<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut TaskContext<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut TaskContext<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut TaskContext<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

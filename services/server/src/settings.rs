@@ -51,12 +51,33 @@ pub struct Settings {
     /// How often datasets are looked at for new files. Default: never.
     #[serde(with = "humantime_serde")]
     pub refresh_interval: Option<Duration>,
+    /// Certificates; without them nothing is encrypted. Default: none.
+    pub tls: Option<Tls>,
+    /// File of the tokens that callers must show; without one everybody reads everything. Default: none.
+    pub tokens: Option<PathBuf>,
+    /// How often the files of `tls` and `tokens` are looked at for changes. Default: 10 s.
+    #[serde(with = "humantime_serde")]
+    pub reload_interval: Duration,
+    /// Listen beyond this machine without `tls` and `tokens`. Default: false.
+    pub insecure: bool,
     /// Bounds on what clients can ask of the server.
     pub limits: Limits,
     /// The training path.
     pub loader: forebay_loader::Config,
     /// Reading and decoding.
     pub storage: forebay_storage::Config,
+}
+
+/// Files in PEM form. gRPC and HTTP use the same.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The server's certificate, and those between it and its authority.
+    pub certificate: PathBuf,
+    /// The certificate's private key.
+    pub key: PathBuf,
+    /// Authorities of clients: who has no certificate of theirs is not let in. Default: no certificate is asked for.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// Bounds on what clients can ask of the server.
@@ -67,7 +88,7 @@ pub struct Limits {
     pub max_request_bytes: usize,
     /// Batch streams at a time. Default: 1,024.
     pub max_streams: usize,
-    /// gRPC connections at a time. Default: 1,024.
+    /// Connections at a time, of gRPC and of HTTP each. Default: 1,024.
     pub max_connections: usize,
     /// Calls at a time on one connection. Default: 256.
     pub max_calls_per_connection: u32,
@@ -120,6 +141,10 @@ impl Default for Settings {
             file_threads: 16,
             grace_period: Duration::from_secs(30),
             refresh_interval: None,
+            tls: None,
+            tokens: None,
+            reload_interval: Duration::from_secs(10),
+            insecure: false,
             limits: Limits::default(),
             loader: forebay_loader::Config::default(),
             storage: forebay_storage::Config::default(),
@@ -186,18 +211,27 @@ impl Settings {
             "loader.max_batch_bytes is {}, expected 1 to 2147483647",
             self.loader.max_batch_bytes
         );
-        ensure!(
-            self.grpc_is_local() && self.http.ip().is_loopback(),
-            "grpc and http can only listen on loopback addresses, for there is no authentication yet"
-        );
-        Ok(())
+        ensure!(!self.reload_interval.is_zero(), "reload_interval is 0, expected at least 1ms");
+        self.check_door()
     }
 
-    fn grpc_is_local(&self) -> bool {
-        match &self.grpc {
-            Address::Tcp(address) => address.ip().is_loopback(),
-            Address::Unix(_) => true,
+    /// Beyond this machine, a server wants to be closed.
+    fn check_door(&self) -> anyhow::Result<()> {
+        let missing = match (&self.tls, &self.tokens) {
+            (Some(_), Some(_)) => return Ok(()),
+            (None, Some(_)) => "--tls-certificate and --tls-key",
+            (Some(_), None) => "--tokens",
+            (None, None) => "--tls-certificate, --tls-key and --tokens",
+        };
+        let http = Address::Tcp(self.http);
+        for (flag, address) in [("--grpc", &self.grpc), ("--http", &http)] {
+            ensure!(
+                address.is_local() || self.insecure,
+                "{flag} {address} can be reached from other machines: add {missing}, \
+                 or --insecure if everybody there may read everything"
+            );
         }
+        Ok(())
     }
 
     /// `cache_disk`, resolved.

@@ -1,9 +1,6 @@
 //! What the demo prints.
 
-use std::{
-    fmt::{self, Display, Formatter},
-    net::SocketAddr,
-};
+use std::fmt::{self, Display, Formatter};
 
 use bytesize::ByteSize;
 use forebay_proto::v1::PlanSummary;
@@ -12,7 +9,7 @@ use super::trainer::Passed;
 
 pub(super) struct Report {
     source: String,
-    page: SocketAddr,
+    page: String,
     features: usize,
     label: String,
     plan: PlanSummary,
@@ -21,7 +18,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(source: &str, page: SocketAddr, features: &[String], label: &str) -> Self {
+    pub(super) fn new(source: &str, page: String, features: &[String], label: &str) -> Self {
         Self {
             source: source.to_owned(),
             page,

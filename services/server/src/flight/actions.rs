@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use super::Context;
-use crate::status;
+use crate::{door::Access, status};
 
 const REFRESH: (&str, &str) = (
     "refresh",
@@ -57,15 +57,16 @@ pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
 /// Runs one action; its results come as they are made.
 pub(super) async fn run(
     context: Context,
+    access: Access,
     action: Action,
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let known = || types().map(|action| action.r#type).collect::<Vec<_>>().join(", ");
     match action.r#type.as_str() {
-        "refresh" => refresh(&context, &action.body).await,
-        "warm" => load(context, &action.body, Tier::Memory).await,
-        "pin" => load(context, &action.body, Tier::Disk).await,
-        "unpin" => unpin(&context, &action.body).await,
-        "drop-cache" => drop_cache(&context, &action.body).await,
+        "refresh" => refresh(&context, &access, &action.body).await,
+        "warm" => load(context, &access, &action.body, Tier::Memory).await,
+        "pin" => load(context, &access, &action.body, Tier::Disk).await,
+        "unpin" => unpin(&context, &access, &action.body).await,
+        "drop-cache" => drop_cache(&context, &access, &action.body).await,
         other => {
             Err(Status::invalid_argument(format!("there is no action '{other}'; there are {}", known())))
         }
@@ -74,12 +75,13 @@ pub(super) async fn run(
 
 async fn refresh(
     context: &Context,
+    access: &Access,
     body: &[u8],
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let encoding = Encoding::of(body);
     let request: RefreshRequest =
         encoding.decode("RefreshRequest", body).map_err(|error| status::of_decode(&error))?;
-    let (reader, changed) = context.datasets.refresh(&request.dataset).await?;
+    let (reader, changed) = context.datasets.refresh(access, &request.dataset).await?;
     let snapshot = reader.snapshot();
     let result = RefreshResult {
         dataset: request.dataset,
@@ -94,23 +96,28 @@ async fn refresh(
 
 async fn unpin(
     context: &Context,
+    access: &Access,
     body: &[u8],
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
-    let asked = context.job(body).await?;
+    let asked = context.job(access, body).await?;
     context.loader.unpin(&asked.job).map_err(|error| status::of_load(&error))?;
     Ok(stream::empty().boxed())
 }
 
 async fn drop_cache(
     context: &Context,
+    access: &Access,
     body: &[u8],
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let encoding = Encoding::of(body);
     let request: DropCacheRequest =
         encoding.decode("DropCacheRequest", body).map_err(|error| status::of_decode(&error))?;
     let readers = match request.dataset.as_str() {
-        "" => None,
-        name => Some(context.datasets.open_readers(name)?),
+        "" => {
+            access.check_everything()?;
+            None
+        }
+        name => Some(context.datasets.open_readers(access, name)?),
     };
     let picks = |block: u128| {
         let of = |reader: &Reader| reader.block_ids().block(block).is_some();
@@ -131,10 +138,11 @@ enum Tier {
 
 async fn load(
     context: Context,
+    access: &Access,
     body: &[u8],
     tier: Tier,
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
-    let asked = context.job(body).await?;
+    let asked = context.job(access, body).await?;
     let encoding = asked.encoding;
     // One small message a block: bounded by the snapshot.
     let (sender, receiver) = mpsc::unbounded_channel();

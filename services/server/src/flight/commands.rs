@@ -7,7 +7,7 @@ use forebay_loader::Job;
 use forebay_proto::{Encoding, v1};
 use tonic::Status;
 
-use crate::{flight::Context, status};
+use crate::{door::Access, flight::Context, status};
 
 /// A job, and the form in which its caller speaks.
 pub(super) struct Asked {
@@ -17,7 +17,7 @@ pub(super) struct Asked {
 
 impl Context {
     /// The job that `bytes`, a `forebay.v1.Command`, ask for.
-    pub(super) async fn job(&self, bytes: &[u8]) -> Result<Asked, Status> {
+    pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<Asked, Status> {
         let encoding = Encoding::of(bytes);
         let command: v1::Command =
             encoding.decode("Command", bytes).map_err(|error| status::of_decode(&error))?;
@@ -27,14 +27,14 @@ impl Context {
         if train.dataset.is_empty() {
             return Err(Status::invalid_argument("dataset: is missing, expected the name of a dataset"));
         }
-        let reader = self.datasets.pinned(&train.dataset, &train.snapshot).await?;
+        let reader = self.datasets.pinned(access, &train.dataset, &train.snapshot).await?;
         let job = self.loader.job(train, reader).await.map_err(|error| status::of_load(&error))?;
         Ok(Asked { job, encoding })
     }
 
     /// The stream that `ticket` asks for: a job, and which of its ranks and lanes.
-    pub(super) async fn stream(&self, ticket: &[u8]) -> Result<(Asked, u32, u32), Status> {
-        let asked = self.job(ticket).await?;
+    pub(super) async fn stream(&self, access: &Access, ticket: &[u8]) -> Result<(Asked, u32, u32), Status> {
+        let asked = self.job(access, ticket).await?;
         let mut endpoints = asked.job.endpoints();
         let (Some((rank, lane)), None) = (endpoints.next(), endpoints.next()) else {
             let train = asked.job.train();

@@ -22,8 +22,8 @@ use http_body_util::{BodyExt, Limited, StreamBody};
 use prost::{Message, encoding::encode_varint};
 use tonic::{Code, Status, body::Body};
 
-use super::Context;
-use crate::{datasets::Datasets, sessions::Running};
+use super::{Context, guard};
+use crate::{datasets::Datasets, door::Access, sessions::Running};
 
 /// Bodies smaller than this are copied behind their header: many small frames cost more than the copy.
 const COALESCE_BYTES: usize = 4096;
@@ -59,8 +59,9 @@ async fn answer(
     context: &Context,
     request: http::Request<axum::body::Body>,
 ) -> Result<http::Response<Body>, Status> {
+    let access = guard::access(request.extensions())?;
     let ticket = read_ticket(request, context.limits.max_request_bytes).await?;
-    let (asked, rank, lane) = context.stream(&ticket).await?;
+    let (asked, rank, lane) = context.stream(&access, &ticket).await?;
     let encoding = asked.encoding;
     let job = asked.into_job();
     let running = context.sessions.enter(job.ticket(rank, lane), job.batches(lane))?;
@@ -72,6 +73,7 @@ async fn answer(
         encoding,
         running,
         guard: context.guard.clone(),
+        access,
         datasets: context.datasets.clone(),
         dataset: job.train().dataset.clone(),
         ended: false,
@@ -125,6 +127,7 @@ struct Sender {
     encoding: Encoding,
     running: Running,
     guard: super::Guard,
+    access: Access,
     datasets: Datasets,
     dataset: String,
     ended: bool,
@@ -164,6 +167,8 @@ impl Sender {
             next = self.batches.next() => next,
         };
         let Some(next) = next else { return Ok(None) };
+        // A token may be taken back while its stream runs.
+        self.access.check(&self.dataset)?;
         let (metadata, batch) = next.map_err(|error| self.datasets.stream_status(&self.dataset, &error))?;
         self.running.sent(&metadata, batch.body.len() as u64);
         let (first, body) = frames(&self.encoding.encode::<BatchMetadata>(&metadata), batch)?;

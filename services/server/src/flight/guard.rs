@@ -1,4 +1,4 @@
-//! What every gRPC call passes, the framed route included: counting, and refusal while draining.
+//! What every gRPC call passes, the framed route included: counting, the door, and refusal while draining.
 
 use std::{
     pin::Pin,
@@ -9,6 +9,8 @@ use std::{
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, body::Body};
+
+use crate::door::{Access, Door};
 
 /// The server's state as calls see it. Cheap to clone.
 #[derive(Clone, Default)]
@@ -37,23 +39,31 @@ impl Guard {
     }
 }
 
-/// Puts a [`Guard`] before every route.
+/// Puts a [`Guard`] and a [`Door`] before every route. What lies behind finds the [`Access`] of its caller among the
+/// request's extensions.
 #[derive(Clone)]
 pub(crate) struct GuardLayer {
     guard: Guard,
+    door: Door,
 }
 
 impl GuardLayer {
-    pub(crate) fn new(guard: Guard) -> Self {
-        Self { guard }
+    pub(crate) fn new(guard: Guard, door: Door) -> Self {
+        Self { guard, door }
     }
+}
+
+/// What the caller of a request may read, as [`GuardLayer`] found.
+pub(super) fn access(extensions: &http::Extensions) -> Result<Access, Status> {
+    let missing = || Status::unauthenticated("the call did not come through the door");
+    extensions.get::<Access>().cloned().ok_or_else(missing)
 }
 
 impl<S> tower::Layer<S> for GuardLayer {
     type Service = Guarded<S>;
 
     fn layer(&self, inner: S) -> Guarded<S> {
-        Guarded { inner, guard: self.guard.clone() }
+        Guarded { inner, guard: self.guard.clone(), door: self.door.clone() }
     }
 }
 
@@ -62,6 +72,7 @@ impl<S> tower::Layer<S> for GuardLayer {
 pub(crate) struct Guarded<S> {
     inner: S,
     guard: Guard,
+    door: Door,
 }
 
 impl<S, B> tower::Service<http::Request<B>> for Guarded<S>
@@ -77,15 +88,29 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
         let call = Call { method: method(request.uri().path()), started: Instant::now(), code: None };
-        // Health is asked after on purpose while a server drains.
-        if self.guard.is_draining() && call.method != "health" {
-            let refused = Status::unavailable("the server is stopping; go on on another one");
-            return Box::pin(async { Ok(call.observe(refused.into_http::<Body>())) });
+        // Health is asked after by whoever keeps the server running, and on purpose while it drains.
+        if call.method != "health" {
+            match self.let_in(request.headers()) {
+                Ok(access) => request.extensions_mut().insert(access),
+                Err(refused) => {
+                    return Box::pin(async move { Ok(call.observe(refused.into_http::<Body>())) });
+                }
+            };
         }
         let answer = self.inner.call(request);
         Box::pin(async { Ok(call.observe(answer.await?)) })
+    }
+}
+
+impl<S> Guarded<S> {
+    fn let_in(&self, headers: &http::HeaderMap) -> Result<Access, Status> {
+        let access = self.door.admit(headers)?;
+        if self.guard.is_draining() {
+            return Err(Status::unavailable("the server is stopping; go on on another one"));
+        }
+        Ok(access)
     }
 }
 

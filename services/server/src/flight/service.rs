@@ -14,8 +14,12 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::{
     Context, actions,
     commands::{Described, described, ticket},
+    guard,
 };
-use crate::datasets::{Listed, Phase};
+use crate::{
+    datasets::{Listed, Phase},
+    door::Access,
+};
 
 /// Most endpoints that one FlightInfo lists.
 const MAX_ENDPOINTS: u64 = 4096;
@@ -35,8 +39,13 @@ impl Flight {
         Self { context }
     }
 
-    async fn train_info(&self, descriptor: FlightDescriptor, command: &[u8]) -> Result<FlightInfo, Status> {
-        let asked = self.context.job(command).await?;
+    async fn train_info(
+        &self,
+        access: &Access,
+        descriptor: FlightDescriptor,
+        command: &[u8],
+    ) -> Result<FlightInfo, Status> {
+        let asked = self.context.job(access, command).await?;
         let job = &asked.job;
         let train = job.train();
         let ranks = if train.rank.is_some() { 1 } else { train.world_size() };
@@ -123,8 +132,12 @@ impl FlightService for Flight {
         unimplemented("Handshake", "no handshake is needed")
     }
 
-    async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
-        let infos: Vec<_> = self.context.datasets.list().iter().map(listed_info).collect();
+    async fn list_flights(
+        &self,
+        request: Request<Criteria>,
+    ) -> Result<Response<Self::ListFlightsStream>, Status> {
+        let access = guard::access(request.extensions())?;
+        let infos: Vec<_> = self.context.datasets.list(&access).iter().map(listed_info).collect();
         Ok(Response::new(stream::iter(infos).boxed()))
     }
 
@@ -132,14 +145,15 @@ impl FlightService for Flight {
         &self,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
+        let access = guard::access(request.extensions())?;
         let descriptor = request.into_inner();
         let info = match described(&descriptor)? {
             Described::Command(command) => {
                 let command = command.to_vec();
-                self.train_info(descriptor, &command).await?
+                self.train_info(&access, descriptor, &command).await?
             }
             Described::Dataset(name) => {
-                dataset_info(name, self.context.datasets.current(name).await?.snapshot())?
+                dataset_info(name, self.context.datasets.current(&access, name).await?.snapshot())?
             }
         };
         Ok(Response::new(info))
@@ -150,11 +164,14 @@ impl FlightService for Flight {
     }
 
     async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        let access = guard::access(request.extensions())?;
         let descriptor = request.into_inner();
         let schema = match described(&descriptor)? {
-            Described::Command(command) => self.context.job(command).await?.job.view().schema().clone(),
+            Described::Command(command) => {
+                self.context.job(&access, command).await?.job.view().schema().clone()
+            }
             Described::Dataset(name) => {
-                self.context.datasets.current(name).await?.snapshot().schema().clone()
+                self.context.datasets.current(&access, name).await?.snapshot().schema().clone()
             }
         };
         let options = IpcWriteOptions::default();
@@ -173,8 +190,9 @@ impl FlightService for Flight {
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        let access = guard::access(request.extensions())?;
         let action = request.into_inner();
-        actions::run(self.context.clone(), action).await.map(Response::new)
+        actions::run(self.context.clone(), access, action).await.map(Response::new)
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {

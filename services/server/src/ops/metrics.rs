@@ -33,6 +33,11 @@ fn describe() {
         Unit::Seconds,
         "Duration of gRPC calls, streams whole."
     );
+    describe_counter!("forebay_tls_errors_total", "Connections that did not agree on keys.");
+    describe_counter!(
+        "forebay_reload_errors_total",
+        "Certificates or tokens that changed and made no sense."
+    );
     describe_gauge!("forebay_streams", "Batch streams that are running.");
     describe_counter!("forebay_batches_total", "Batches assembled.");
     describe_counter!("forebay_batch_rows_total", "Rows of the batches assembled.");

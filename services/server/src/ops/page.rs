@@ -5,7 +5,7 @@ use std::{fmt::Write, sync::atomic::Ordering};
 use bytesize::ByteSize;
 
 use super::Ops;
-use crate::{Address, datasets::Phase, sessions::Session};
+use crate::{Address, datasets::Phase, door::Access, sessions::Session};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}\
  table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3rem .8rem .3rem 0;\
@@ -13,25 +13,26 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;ma
  code{font-size:.9em}.bad{color:#b00020}@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}\
  .bad{color:#ff8a80}}";
 
-/// The whole page. It carries no script and refers to nothing.
-pub(super) fn render(ops: &Ops) -> String {
+/// The page as `access` may see it. It carries no script and refers to nothing.
+pub(super) fn render(ops: &Ops, access: &Access) -> String {
     let mut page = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
          <title>Forebay</title><style>{STYLE}</style><h1>Forebay</h1>\
          <p>Arrow Flight at <code>{}</code> · {} of frames in memory · {} · <a href=/metrics>metrics</a> · \
          <a href=/readyz>readiness</a></p>",
-        escape(&location(&ops.grpc)),
+        escape(&location(ops)),
         ByteSize(ops.loader.resident_bytes()),
         disk(ops),
     );
-    datasets(ops, &mut page);
-    streams(ops, &mut page);
+    datasets(ops, access, &mut page);
+    streams(ops, access, &mut page);
     page
 }
 
 /// How a Flight client spells it.
-fn location(address: &Address) -> String {
-    match address {
+fn location(ops: &Ops) -> String {
+    match &ops.grpc {
+        Address::Tcp(address) if ops.tls => format!("grpc+tls://{address}"),
         Address::Tcp(address) => format!("grpc://{address}"),
         Address::Unix(path) => format!("grpc+unix://{}", path.display()),
     }
@@ -44,12 +45,12 @@ fn disk(ops: &Ops) -> String {
     }
 }
 
-fn datasets(ops: &Ops, page: &mut String) {
+fn datasets(ops: &Ops, access: &Access, page: &mut String) {
     page.push_str(
         "<h2>Datasets</h2><table><tr><th>Name<th>Where<th class=n>Files<th class=n>Blocks<th class=n>Rows\
          <th class=n>Decoded<th>Snapshot</tr>",
     );
-    for dataset in ops.datasets.list() {
+    for dataset in ops.datasets.list(access) {
         let (name, url) = (escape(&dataset.name), escape(&dataset.url));
         let row = match &dataset.phase {
             Phase::Open(reader) => {
@@ -74,8 +75,9 @@ fn datasets(ops: &Ops, page: &mut String) {
     page.push_str("</table>");
 }
 
-fn streams(ops: &Ops, page: &mut String) {
-    let sessions = ops.sessions.list();
+fn streams(ops: &Ops, access: &Access, page: &mut String) {
+    let mut sessions = ops.sessions.list();
+    sessions.retain(|session| access.may_read(&session.train.dataset));
     if sessions.is_empty() {
         page.push_str("<h2>Streams</h2><p>None is running.</p>");
         return;

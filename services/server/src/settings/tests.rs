@@ -31,7 +31,7 @@ fn what_cannot_work_is_refused_before_anything_is_opened() {
         "[datasets]\na = \"\"",
         "cpu_threads = 0",
         "cache_memory = 1",
-        "grpc = \"0.0.0.0:8815\"",
+        "reload_interval = \"0s\"",
         "[loader]\nmax_batch_bytes = 3000000000",
     ] {
         assert!(toml::from_str::<Settings>(text).unwrap().check().is_err(), "{text}");
@@ -46,4 +46,23 @@ fn what_cannot_work_is_refused_before_anything_is_opened() {
     add(&["a=x"]).unwrap();
     add(&["a=y"]).unwrap();
     assert_eq!(settings.datasets["a"], "y", "a flag overrides the file");
+}
+
+#[test]
+fn beyond_this_machine_it_listens_only_with_tls_and_tokens_or_when_told_to() {
+    let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"";
+    for (flag, address) in [("--grpc", "grpc = \"0.0.0.0:8815\""), ("--http", "http = \"[::]:8816\"")] {
+        let check = |more: &str| toml::from_str::<Settings>(&format!("{address}\n{more}")).unwrap().check();
+        let missing = |more: &str| check(more).unwrap_err().to_string();
+        let nothing = missing("");
+        for word in [flag, "--tls-certificate", "--tls-key", "--tokens", "--insecure"] {
+            assert!(nothing.contains(word), "{word} is not in {nothing}");
+        }
+        assert!(!missing(tls).contains("--tls-key"));
+        assert!(!missing("tokens = \"t\"").contains("--tokens"));
+        check(&format!("tokens = \"t\"\n{tls}")).unwrap();
+        check("insecure = true").unwrap();
+    }
+    let local = "grpc = \"unix:/run/forebay.sock\"\nhttp = \"127.0.0.1:1\"";
+    toml::from_str::<Settings>(local).unwrap().check().unwrap();
 }

@@ -34,8 +34,8 @@ STATUS_WORDS = {
 }
 STATUS_PATTERN = re.compile(rf"(?:Flight|gRPC)(?: returned)? ({'|'.join(STATUS_WORDS)})")
 
-# What pyarrow raises for a failed call: Flight errors, and plain Arrow errors for some statuses.
-FAILURES = (pa.ArrowException, flight.FlightError)
+# What pyarrow raises for a failed call: Flight errors, plain Arrow errors, and plain ones for some statuses.
+FAILURES = (pa.ArrowException, flight.FlightError, OSError)
 
 
 def status_of(error: BaseException) -> str:

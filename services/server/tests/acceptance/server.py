@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -58,6 +59,8 @@ class Server:
     log_path: Path
     grpc: str = ""
     http: str = ""
+    # With this the server speaks TLS, and so does whoever asks it.
+    tls: ssl.SSLContext | None = None
 
     @property
     def pid(self) -> int:
@@ -65,7 +68,7 @@ class Server:
 
     @property
     def location(self) -> str:
-        return f"grpc://{self.grpc}"
+        return f"grpc+tls://{self.grpc}" if self.tls else f"grpc://{self.grpc}"
 
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
@@ -76,10 +79,12 @@ class Server:
     def is_running(self) -> bool:
         return self.process.poll() is None
 
-    def http_get(self, path: str, timeout: float = 10) -> tuple[int, str]:
+    def http_get(self, path: str, timeout: float = 10, **headers: str) -> tuple[int, str]:
         """Status and body; a refused connection is status 0."""
+        scheme = "https" if self.tls else "http"
+        request = urllib.request.Request(f"{scheme}://{self.http}{path}", headers=headers)
         try:
-            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=timeout) as response:
+            with urllib.request.urlopen(request, timeout=timeout, context=self.tls) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode(errors="replace")
@@ -145,6 +150,7 @@ class Pool:
         env: Mapping[str, str] | None = None,
         grpc: str = "127.0.0.1:0",
         preexec: Callable[[], None] | None = None,
+        tls: ssl.SSLContext | None = None,
         **flags: object,
     ) -> Server:
         """`flags` are spelled with underscores: `cpu_threads=1` is `--cpu-threads 1`. `preexec` runs in the
@@ -175,7 +181,7 @@ class Pool:
                 env={**os.environ, **(env or {})},
                 preexec_fn=preexec,
             )
-        server = Server(process, cache_dir, log_path)
+        server = Server(process, cache_dir, log_path, tls=tls)
         self.servers.append(server)
         RUNNING.append(server)
         server.await_ready(ready_file)

@@ -1,0 +1,137 @@
+use std::time::Duration;
+
+use http::HeaderValue;
+use tonic::Code;
+
+use super::*;
+
+fn sha256(token: &str) -> String {
+    tokens::digest_of(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn file(folder: &tempfile::TempDir, text: &str) -> std::path::PathBuf {
+    let path = folder.path().join("tokens.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn headers(value: &str) -> HeaderMap {
+    HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap())])
+}
+
+fn door(text: &str) -> (tempfile::TempDir, Door) {
+    let folder = tempfile::tempdir().unwrap();
+    let door = Door::new(Some(&file(&folder, text))).unwrap();
+    (folder, door)
+}
+
+#[test]
+fn without_a_token_file_everybody_reads_everything() {
+    let access = Door::new(None).unwrap().admit(&HeaderMap::new()).unwrap();
+    assert!(access.may_read("anything") && access.check_everything().is_ok());
+}
+
+#[test]
+fn a_token_reads_what_it_names_and_nothing_else() {
+    let (_folder, door) = door(&format!(
+        "[ctr]\nsha256 = \"{}\"\ndatasets = [\"flights\", \"clicks-*\"]\n\
+         [ops]\nsha256 = \"{}\"\ndatasets = [\"*\"]\nexpires = 2999-01-01T00:00:00+02:00",
+        sha256("of-ctr"),
+        sha256("of-ops").to_uppercase(),
+    ));
+    let ctr = door.admit(&headers("Bearer of-ctr")).unwrap();
+    for (dataset, readable) in [
+        ("flights", true),
+        ("clicks-", true),
+        ("clicks-2026", true),
+        ("flights2", false),
+        ("*", false),
+        ("", false),
+    ] {
+        assert_eq!(ctr.may_read(dataset), readable, "{dataset}");
+    }
+    let refused = ctr.check("payments").unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(refused.message().contains("'ctr'") && refused.message().contains("'payments'"));
+    assert_eq!(ctr.check_everything().unwrap_err().code(), Code::PermissionDenied);
+    let ops = door.admit(&headers("bearer  of-ops ")).unwrap();
+    assert!(ops.may_read("payments") && ops.check_everything().is_ok());
+}
+
+#[test]
+fn no_token_an_unknown_one_an_expired_one_and_a_malformed_header_are_refused() {
+    let (_folder, door) = door(&format!(
+        "[old]\nsha256 = \"{}\"\ndatasets = [\"*\"]\nexpires = 2020-01-01T00:00:00Z",
+        sha256("of-old"),
+    ));
+    let refused = |headers: &HeaderMap| {
+        let status = door.admit(headers).err().unwrap();
+        assert_eq!(status.code(), Code::Unauthenticated);
+        status.message().to_owned()
+    };
+    assert!(refused(&HeaderMap::new()).contains("authorization: Bearer"));
+    assert!(refused(&headers("Bearer of-old")).contains("'old' expired at 2020-01-01"));
+    for value in ["Bearer of-nobody", "Bearer", "Bearer ", "of-old", "Basic !", "Basic b2Ytb2xk", "Digest x"]
+    {
+        refused(&headers(value));
+    }
+}
+
+#[test]
+fn a_browser_sends_the_token_as_its_password() {
+    let (_folder, door) = door(&format!("[a]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("of:a")));
+    // anyone:of:a
+    door.admit(&headers("Basic YW55b25lOm9mOmE=")).unwrap();
+}
+
+#[test]
+fn a_token_that_is_taken_back_reads_nothing_more_and_a_broken_file_changes_nothing() {
+    let ctr = format!("[ctr]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("of-ctr"));
+    let (folder, door) = door(&ctr);
+    let access = door.admit(&headers("Bearer of-ctr")).unwrap();
+    let tokens = door.tokens().unwrap();
+    assert!(!tokens.look().unwrap(), "nothing changed");
+
+    file(&folder, "[ctr]\nsha256 = \"12\"\ndatasets = [\"*\"]");
+    let error = format!("{:#}", tokens.look().unwrap_err());
+    assert!(error.contains("tokens.toml") && error.contains("64 hexadecimal digits"), "{error}");
+    assert!(access.may_read("flights"), "what was read before still holds");
+
+    file(&folder, "");
+    assert!(tokens.look().unwrap());
+    assert_eq!(access.check("flights").unwrap_err().code(), Code::Unauthenticated);
+    file(&folder, &ctr);
+    tokens.look().unwrap();
+    assert!(access.may_read("flights"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_files_are_read_again_by_themselves() {
+    let (folder, door) = door("");
+    let tokens = door.tokens().unwrap();
+    let watch = tokio::spawn(Arc::clone(&tokens).watch(Duration::from_secs(10)));
+    file(&folder, &format!("[ctr]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("of-ctr")));
+    while door.admit(&headers("Bearer of-ctr")).is_err() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    watch.abort();
+}
+
+#[test]
+fn a_token_file_that_makes_no_sense_is_an_error_that_names_the_token() {
+    let one = sha256("x");
+    for (text, word) in [
+        (format!("[a]\nsha256 = \"{one}\"\ndatasets = []"), "'a': datasets is empty"),
+        (format!("[a]\nsha256 = \"{one}\"\ndatasets = [\"*\"]\nexpires = 2026-01-01"), "'a': expires"),
+        (format!("[a]\nsha256 = \"{one}\"\ndatasets = [\"*\"]\nrole = \"x\""), "role"),
+        (format!("[a]\nsha256 = \"{}\"\ndatasets = [\"*\"]", "zz".repeat(32)), "'a': sha256"),
+        (
+            format!("[a]\nsha256=\"{one}\"\ndatasets=[\"*\"]\n[b]\nsha256=\"{one}\"\ndatasets=[\"*\"]"),
+            "'a' and 'b'",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let error = format!("{:#}", Door::new(Some(&file(&folder, &text))).err().unwrap());
+        assert!(error.contains(word), "{word} is not in {error}");
+    }
+}
