@@ -106,9 +106,8 @@ impl Cold {
         let window_rows = Runtime::new()?.block_on(async {
             let rows = server::opened(server.url(), &train).await?;
             ensure!(rows == data.sizes.rows, "the server has {rows} rows of {}", data.sizes.rows);
-            let client =
-                forebay_client::Client::connect(server.url(), forebay_client::Config::default()).await?;
-            anyhow::Ok(client.info(&train).await?.summary.window_rows)
+            let client = forebay_client::Connection::open(server.url(), std::sync::Arc::default()).await?;
+            anyhow::Ok(client.plan(&train).await?.summary.window_rows)
         })?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["consume", "--client", "forebay", "--url", server.url()]);

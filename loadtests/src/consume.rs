@@ -2,11 +2,13 @@
 
 use std::{
     io::{BufRead, Write},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use forebay_client::Connection;
 use forebay_proto::{Encoding, v1};
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -55,16 +57,14 @@ impl Consume {
 }
 
 enum Client {
-    Forebay(forebay_client::Client),
+    Forebay(Connection),
     Stock(Box<stock::Client>),
 }
 
 impl Client {
     async fn connect(kind: Kind, url: &str) -> anyhow::Result<Self> {
         Ok(match kind {
-            Kind::Forebay => {
-                Self::Forebay(forebay_client::Client::connect(url, forebay_client::Config::default()).await?)
-            }
+            Kind::Forebay => Self::Forebay(Connection::open(url, Arc::default()).await?),
             Kind::Stock => Self::Stock(Box::new(stock::Client::connect(url).await?)),
         })
     }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use forebay_client::{Batch, Error};
 use futures::FutureExt;
 
 use crate::{
@@ -26,12 +27,22 @@ pub(crate) trait Source {
 
 impl Source for forebay_client::Batches {
     async fn next(&mut self) -> anyhow::Result<Option<Arrived>> {
-        let Some(batch) = forebay_client::Batches::next(self).await else { return Ok(None) };
-        let batch = batch?;
-        // What a trainer computes on.
-        let rows = batch.record_batch()?.num_rows() as u64;
-        Ok(Some(Arrived { rows, bytes: batch.body().len() as u64, epoch: Some(batch.metadata.epoch) }))
+        arrived(forebay_client::Batches::next(self).await)
     }
+}
+
+impl Source for forebay_client::Training {
+    async fn next(&mut self) -> anyhow::Result<Option<Arrived>> {
+        arrived(forebay_client::Training::next(self).await)
+    }
+}
+
+fn arrived(batch: Option<Result<Batch, Error>>) -> anyhow::Result<Option<Arrived>> {
+    let Some(batch) = batch else { return Ok(None) };
+    let batch = batch?;
+    // What a trainer computes on.
+    let rows = batch.record_batch()?.num_rows() as u64;
+    Ok(Some(Arrived { rows, bytes: batch.body().len() as u64, epoch: Some(batch.metadata.epoch) }))
 }
 
 /// Takes every batch of `source`, which was asked for at `asked`. The thread waits while the accelerator

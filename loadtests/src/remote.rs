@@ -150,7 +150,7 @@ async fn turn(place: Place, scenario: &Scenario, data: &Prepared, server: &Serve
     let rows = server::opened(server.url(), &scenario.train(0, 1)).await?;
     ensure!(rows == data.sizes.rows, "the server has {rows} rows of {}", data.sizes.rows);
     let open = started.elapsed().as_secs_f64();
-    let client = Client::connect(server.url(), Config::default()).await?;
+    let client = Client::new([server.url()], Config::default())?;
     let mut seconds = [0.0; 2];
     for (epoch, seconds) in seconds.iter_mut().enumerate() {
         let asked = Instant::now();

@@ -1,10 +1,10 @@
 //! `forebay serve` as a process of its own, with a cache that is empty at first and gone at last.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{path::Path, process::Command, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use forebay_client::{Client, Config, Error};
+use forebay_client::{Connection, Error};
 use forebay_proto::v1;
 use tempfile::TempDir;
 
@@ -66,7 +66,7 @@ impl Server {
         Ok(Self { url, process, _folder: folder })
     }
 
-    /// Where it listens, for [`Client::connect`].
+    /// Where it listens, for [`Connection::open`].
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
@@ -80,9 +80,9 @@ impl Server {
 /// Waits until the server at `url` has opened the dataset of `train`; returns the rows that it will send.
 pub(crate) async fn opened(url: &str, train: &v1::Train) -> anyhow::Result<u64> {
     let deadline = tokio::time::Instant::now() + OPEN_TIMEOUT;
-    let client = Client::connect(url, Config::default()).await?;
+    let connection = Connection::open(url, Arc::default()).await?;
     loop {
-        match client.info(train).await {
+        match connection.plan(train).await {
             Ok(info) => return Ok(info.total_records.try_into()?),
             Err(Error::Status(status)) if status.code() == tonic::Code::Unavailable => {
                 if tokio::time::Instant::now() > deadline {

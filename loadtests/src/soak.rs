@@ -103,7 +103,7 @@ impl Soak {
         let rows: Vec<Arc<AtomicU64>> = trains.iter().map(|_| Arc::default()).collect();
         let mut jobs = JoinSet::new();
         for (index, (train, rows)) in trains.iter().zip(&rows).enumerate() {
-            let client = Client::connect(server.url(), Config::default()).await?;
+            let client = Client::new([server.url()], Config::default())?;
             let (train, rows, stalls) = (train.clone(), Arc::clone(rows), index < self.stalled);
             jobs.spawn(async move {
                 let mut batches = client.train(&train).await?;

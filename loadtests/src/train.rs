@@ -152,7 +152,7 @@ impl<'a> Trainer<'a> {
             ensure!(rows == data.sizes.rows, "the server has {rows} rows, the data {}", data.sizes.rows);
             let mut clients = Vec::new();
             for _ in 0..asked.ranks {
-                clients.push(Client::connect(&url, config.clone()).await?);
+                clients.push(Client::new([&url], config.clone())?);
             }
             anyhow::Ok(clients)
         })?;

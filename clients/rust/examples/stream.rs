@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let command: v1::Command =
         Encoding::Json.decode("Command", format!("{{\"train\": {train}}}").as_bytes())?;
     let train = command.train.ok_or("no request")?;
-    let client = Client::connect(url, Config::default()).await?;
+    let client = Client::new([url], Config::default())?;
     for epoch in 0..epochs.parse()? {
         let started = Instant::now();
         let mut batches = client.train(&v1::Train { epoch: train.epoch + epoch, ..train.clone() }).await?;

@@ -1,23 +1,23 @@
-//! The stream of one rank and lane.
+//! Batches received ahead of their consumer.
 
 use std::sync::Arc;
 
-use arrow_schema::{Schema, SchemaRef};
-use http_body_util::BodyExt;
+use arrow_schema::SchemaRef;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_util::task::AbortOnDropHandle;
-use tonic::{Code, Status, body::Body};
 
-use crate::{
-    Batch, Config, Error,
-    parser::{Message, Parser},
-    slabs::Slabs,
-};
+use crate::{Batch, Config, Error};
+
+/// Where batches come from.
+pub(crate) trait Source: Send + 'static {
+    /// The next batch; `None` after the last one. Nothing is asked for after that, or after an error.
+    fn next(&mut self) -> impl Future<Output = Result<Option<Batch>, Error>> + Send;
+}
 
 /// The batches of one stream, received ahead of their consumer. Dropping it ends the stream.
 pub struct Batches {
     schema: SchemaRef,
-    received: mpsc::UnboundedReceiver<Result<Received, Error>>,
+    received: mpsc::Receiver<Result<Received, Error>>,
     ended: bool,
     _receiver: AbortOnDropHandle<()>,
 }
@@ -29,18 +29,14 @@ struct Received {
 }
 
 impl Batches {
-    /// Reads the schema and goes on receiving in a task of its own.
-    pub(crate) async fn open(body: Body, config: &Config) -> Result<Self, Error> {
-        let mut messages =
-            Messages { body, parser: Parser::new(config, Slabs::new(config.idle_slab_bytes)), data: None };
-        let Some(first) = messages.next().await? else {
-            return Err(Error::protocol("the stream ended before its schema"));
-        };
-        let schema = schema_of(&first)?;
-        let (sender, received) = mpsc::unbounded_channel();
-        let receiver = receive(messages, SchemaRef::clone(&schema), sender, config.prefetch_bytes);
-        let receiver = AbortOnDropHandle::new(tokio::spawn(receiver));
-        Ok(Self { schema, received, ended: false, _receiver: receiver })
+    /// Receives from `source` in a task of its own, as far ahead as `config` allows.
+    pub(crate) fn receive(source: impl Source, schema: SchemaRef, config: &Config) -> Self {
+        // One more is in the hands of whoever receives.
+        let ahead =
+            usize::try_from(config.prefetch_batches).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
+        let (sender, received) = mpsc::channel(ahead);
+        let receiver = AbortOnDropHandle::new(tokio::spawn(receive(source, sender, config.prefetch_bytes)));
+        Self { schema, received, ended: false, _receiver: receiver }
     }
 
     /// The schema of every batch.
@@ -60,84 +56,28 @@ impl Batches {
 }
 
 async fn receive(
-    mut messages: Messages,
-    schema: SchemaRef,
-    sender: mpsc::UnboundedSender<Result<Received, Error>>,
+    mut source: impl Source,
+    sender: mpsc::Sender<Result<Received, Error>>,
     prefetch_bytes: u64,
 ) {
     let capacity = kibibytes(prefetch_bytes);
     let space = Arc::new(Semaphore::new(capacity as usize));
     loop {
-        let batch = match messages.next().await {
-            Ok(Some(message)) => Batch::new(message, SchemaRef::clone(&schema)),
+        let batch = match source.next().await {
+            Ok(Some(batch)) => batch,
             Ok(None) => return,
-            Err(error) => Err(error),
-        };
-        let batch = match batch {
-            Ok(batch) => batch,
             Err(error) => {
-                drop(sender.send(Err(error)));
+                drop(sender.send(Err(error)).await);
                 return;
             }
         };
         let share = kibibytes(batch.body().len() as u64).min(capacity);
         // Closed only if this task is gone.
         let Ok(share) = Arc::clone(&space).acquire_many_owned(share).await else { return };
-        if sender.send(Ok(Received { batch, _share: share })).is_err() {
+        if sender.send(Ok(Received { batch, _share: share })).await.is_err() {
             return;
         }
     }
-}
-
-/// The messages of a response.
-struct Messages {
-    body: Body,
-    parser: Parser,
-    /// What is left of a frame that held the end of a message.
-    data: Option<bytes::Bytes>,
-}
-
-impl Messages {
-    /// The next message; `None` at the end of a stream that succeeded.
-    async fn next(&mut self) -> Result<Option<Message>, Error> {
-        loop {
-            if let Some(mut data) = self.data.take() {
-                let message = self.parser.push(&mut data)?;
-                if !data.is_empty() {
-                    self.data = Some(data);
-                }
-                if message.is_some() {
-                    return Ok(message);
-                }
-                continue;
-            }
-            let Some(frame) = self.body.frame().await else {
-                return Err(Error::Status(Status::unavailable("the stream ended without a status")));
-            };
-            match frame?.into_data() {
-                Ok(data) => self.data = Some(data).filter(|data| !data.is_empty()),
-                Err(frame) => {
-                    let trailers = frame.into_trailers().unwrap_or_default();
-                    let status = Status::from_header_map(&trailers)
-                        .unwrap_or_else(|| Status::unavailable("the stream ended without a status"));
-                    return match status.code() {
-                        Code::Ok if self.parser.at_boundary() => Ok(None),
-                        Code::Ok => Err(Error::protocol("the stream ended within a message")),
-                        _ => Err(status.into()),
-                    };
-                }
-            }
-        }
-    }
-}
-
-fn schema_of(message: &Message) -> Result<SchemaRef, Error> {
-    let malformed = |error: &dyn std::fmt::Display| Error::protocol(format!("malformed schema: {error}"));
-    let root = arrow_ipc::root_as_message(&message.header).map_err(|error| malformed(&error))?;
-    let schema = root.header_as_schema();
-    let schema = schema.ok_or_else(|| Error::protocol("the stream does not begin with its schema"))?;
-    let schema: Schema = arrow_ipc::convert::fb_to_schema(schema);
-    Ok(Arc::new(schema))
 }
 
 fn kibibytes(bytes: u64) -> u32 {

@@ -1,129 +1,139 @@
-//! A connection to one server.
+//! Several servers that serve the same datasets.
 
-use std::sync::Arc;
-
-use arrow_flight::{FlightDescriptor, Ticket, flight_service_client::FlightServiceClient};
-use arrow_schema::SchemaRef;
-use bytes::{BufMut, Bytes, BytesMut};
-use forebay_proto::{
-    Encoding,
-    v1::{Command, PlanSummary, Train},
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
-use http_body_util::Full;
-use prost::Message;
-use tonic::{
-    Status,
-    body::Body,
-    transport::{Channel, Endpoint},
-};
-use tower::{Service, ServiceExt};
 
-use crate::{Batches, Config, Error};
+use forebay_proto::v1::Train;
 
-/// A connection to one server. Cheap to clone; clones share the connection.
+use crate::{Config, Connection, Error, Plan, Training, lane::Attempts};
+
+/// One tier: several servers, any of which can go on where another left off. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
-    channel: Channel,
-    config: Arc<Config>,
+    servers: Servers,
 }
 
-/// What a server says of a job before it runs.
-#[derive(Debug, Clone)]
-pub struct Info {
-    /// The schema of its batches.
-    pub schema: SchemaRef,
-    /// Rows that all its tickets together will deliver.
-    pub total_records: i64,
-    /// The plan: snapshot, steps, windows.
-    pub summary: PlanSummary,
-    /// A ticket for each rank and lane, rank-major.
-    pub tickets: Vec<Bytes>,
+/// The servers, and which of them is asked. Cheap to clone; clones move on together, so that the ranks and lanes of a
+/// process find each other's windows in one server's memory.
+#[derive(Clone)]
+pub(crate) struct Servers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    urls: Vec<String>,
+    config: Arc<Config>,
+    current: AtomicUsize,
 }
 
 impl Client {
-    /// Connects to `url`: `http://HOST:PORT`, or `unix:/path` for a server on the same host.
+    /// A client of the servers at `urls`, the preferred one first; see [`Connection::open`] for how they are spelled.
+    /// Nothing is connected yet.
     ///
     /// # Errors
-    /// [`Error::Connect`] when the address makes no sense or nobody answers there.
-    pub async fn connect(url: &str, config: Config) -> Result<Self, Error> {
-        let failed =
-            |error: tonic::transport::Error| Error::Connect { url: url.to_owned(), source: error.into() };
-        let channel = Endpoint::from_shared(url.to_owned())
-            .map_err(failed)?
-            .tcp_nodelay(true)
-            .connect_timeout(config.connect_timeout)
-            .max_frame_size(config.max_frame_bytes)
-            .initial_stream_window_size(config.stream_window_bytes)
-            .initial_connection_window_size(config.connection_window_bytes)
-            .connect()
-            .await
-            .map_err(failed)?;
-        Ok(Self { channel, config: Arc::new(config) })
-    }
-
-    /// Asks what `train` would deliver.
-    ///
-    /// # Errors
-    /// The server's own, by their status.
-    pub async fn info(&self, train: &Train) -> Result<Info, Error> {
-        let mut client = FlightServiceClient::new(self.channel.clone())
-            .max_decoding_message_size(usize::try_from(self.config.max_header_bytes).unwrap_or(usize::MAX));
-        let info = client.get_flight_info(FlightDescriptor::new_cmd(command(train))).await?.into_inner();
-        let malformed =
-            |error: &dyn std::fmt::Display| Error::protocol(format!("malformed FlightInfo: {error}"));
-        let summary = Encoding::Protobuf.decode("PlanSummary", &info.app_metadata);
-        let summary = summary.map_err(|error| malformed(&error))?;
-        let tickets = info.endpoint.iter().filter_map(|endpoint| endpoint.ticket.as_ref());
-        Ok(Info {
-            summary,
-            total_records: info.total_records,
-            tickets: tickets.map(|ticket| ticket.ticket.clone()).collect(),
-            schema: Arc::new(info.try_decode_schema().map_err(|error| malformed(&error))?),
-        })
-    }
-
-    /// The batches of one rank and lane, which `train` names unless there is only one.
-    ///
-    /// # Errors
-    /// The server's own, by their status.
-    pub async fn train(&self, train: &Train) -> Result<Batches, Error> {
-        self.get(command(train).into()).await
-    }
-
-    /// The batches of a ticket.
-    ///
-    /// # Errors
-    /// The server's own, by their status.
-    pub async fn get(&self, ticket: Bytes) -> Result<Batches, Error> {
-        let ticket = Ticket { ticket };
-        let length =
-            u32::try_from(ticket.encoded_len()).map_err(|_| Error::protocol("a ticket over 4 GiB"))?;
-        let mut message = BytesMut::with_capacity(5 + ticket.encoded_len());
-        message.put_u8(0);
-        message.put_u32(length);
-        ticket.encode(&mut message).expect("the buffer grows");
-        let request = http::Request::post("/arrow.flight.protocol.FlightService/DoGet")
-            .header(http::header::CONTENT_TYPE, "application/grpc")
-            .header(http::header::TE, "trailers")
-            .body(Body::new(Full::new(message.freeze())))
-            .expect("a constant request is well formed");
-        let mut channel = self.channel.clone();
-        let unavailable = |error: tonic::transport::Error| Status::from_error(error.into());
-        let response =
-            channel.ready().await.map_err(unavailable)?.call(request).await.map_err(unavailable)?;
-        if let Some(status) = Status::from_header_map(response.headers()) {
-            return Err(status.into());
+    /// [`Error::Request`] when there is no URL.
+    pub fn new(urls: impl IntoIterator<Item = impl Into<String>>, config: Config) -> Result<Self, Error> {
+        let urls: Vec<String> = urls.into_iter().map(Into::into).collect();
+        if urls.is_empty() {
+            return Err(Error::Request("there is no server, expected at least one URL".into()));
         }
-        if response.status() != http::StatusCode::OK {
-            return Err(Error::protocol(format!(
-                "HTTP status {}, expected a gRPC response",
-                response.status()
+        let shared = Shared { urls, config: Arc::new(config), current: AtomicUsize::new(0) };
+        Ok(Self { servers: Servers { shared: Arc::new(shared) } })
+    }
+
+    /// Asks what `train` would deliver: the first server that answers, until the deadline.
+    ///
+    /// # Errors
+    /// The server's own, by their status; [`Error::GaveUp`] when none could be reached.
+    pub async fn plan(&self, train: &Train) -> Result<Plan, Error> {
+        self.call(|connection| async move { connection.plan(train).await }).await
+    }
+
+    /// The batches of one rank, in the order of its steps, each of them once: over lost connections, restarts and drains,
+    /// from whichever server answers. `train` names the rank unless there is only one; its lanes are merged.
+    ///
+    /// # Errors
+    /// As [`Client::plan`]; [`Error::Request`] when the rank is missing.
+    pub async fn train(&self, train: &Train) -> Result<Training, Error> {
+        let plan = self.plan(&Train { lane: None, ..self.asked(train) }).await?;
+        self.start(plan)
+    }
+
+    /// The batches of a plan that was made before, by any server of the tier.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when the plan names no rank and there are several.
+    pub fn start(&self, plan: Plan) -> Result<Training, Error> {
+        if plan.resolved.rank.is_none() && plan.summary.world_size > 1 {
+            return Err(Error::Request(format!(
+                "rank: is missing; with world_size {} a trainer is one of them",
+                plan.summary.world_size
             )));
         }
-        Batches::open(response.into_body(), &self.config).await
+        Ok(Training::start(self.servers.clone(), plan))
+    }
+
+    /// Runs one action to its end on the server that is asked now, and returns the bodies of its results.
+    ///
+    /// # Errors
+    /// The server's own, by their status; [`Error::GaveUp`] when none could be reached.
+    pub async fn action(&self, kind: &str, body: &[u8]) -> Result<Vec<bytes::Bytes>, Error> {
+        self.call(|connection| async move { connection.action(kind, body.to_vec()).await }).await
+    }
+
+    /// Nobody computes hashes that nobody looks at.
+    fn asked(&self, train: &Train) -> Train {
+        let hash = train.hash.or((!self.servers.config().verify_hash).then_some(false));
+        Train { hash, ..train.clone() }
+    }
+
+    async fn call<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        call: impl Fn(Connection) -> F,
+    ) -> Result<T, Error> {
+        let mut attempts = Attempts::new(self.servers.len(), self.servers.config().deadline);
+        loop {
+            let attempt = async {
+                let (connection, server) = self.servers.connection().await?;
+                let done = call(connection).await;
+                if done.as_ref().is_err_and(Error::is_transient) {
+                    self.servers.leave(server);
+                }
+                done
+            };
+            let error = match tokio::time::timeout_at(attempts.until(), attempt).await {
+                Ok(Err(error)) if error.is_transient() => error,
+                Ok(done) => return done,
+                Err(_) => return Err(attempts.gave_up(Error::protocol("nothing came"))),
+            };
+            let Some(pause) = attempts.pause() else { return Err(attempts.gave_up(error)) };
+            tokio::time::sleep(pause).await;
+        }
     }
 }
 
-fn command(train: &Train) -> Vec<u8> {
-    Encoding::Protobuf.encode(&Command { train: Some(train.clone()) })
+impl Servers {
+    pub(crate) fn config(&self) -> &Arc<Config> {
+        &self.shared.config
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shared.urls.len()
+    }
+
+    /// A new connection to the server that is asked now, and which one that is.
+    pub(crate) async fn connection(&self) -> Result<(Connection, usize), Error> {
+        let server = self.shared.current.load(Ordering::Relaxed);
+        let opened = Connection::open(&self.shared.urls[server], Arc::clone(&self.shared.config)).await;
+        Ok((opened.inspect_err(|_| self.leave(server))?, server))
+    }
+
+    /// From now on the one behind `server` is asked, if `server` still is.
+    pub(crate) fn leave(&self, server: usize) {
+        let next = (server + 1) % self.len();
+        // Another lane may have left it already.
+        let _ = self.shared.current.compare_exchange(server, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
 }

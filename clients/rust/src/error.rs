@@ -1,29 +1,82 @@
 //! What can go wrong, by what a caller would do about it.
 
-use tonic::Status;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// A failure of a call or of a stream.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The request, or a file that the configuration names, makes no sense: mend it.
+    #[error("{0}")]
+    Request(String),
     /// The server can't be reached: try again, or another one.
     #[error("can't connect to {url}")]
     Connect {
         /// Where the server should be.
         url: String,
         /// The transport's own words.
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: Cause,
     },
-    /// The server, or the connection to it, said why not. `UNAVAILABLE`: go on at the next step on another
-    /// server; all else is told in words for a person.
+    /// The connection was lost: go on at the next step, on this server or another one.
+    #[error("lost the connection to {url}: {source}")]
+    Lost {
+        /// Where the server was.
+        url: String,
+        /// The transport's own words.
+        source: Cause,
+    },
+    /// The server said why not. `UNAVAILABLE`: go on at the next step on another server; all else is told in words for a
+    /// person.
     #[error("{}", .0.message())]
     Status(#[from] Status),
     /// What came is no Flight stream, or is larger than this client's limits allow.
     #[error("{0}")]
     Protocol(String),
+    /// A batch came that is not the one that is due, or not as it was sent: nothing of it was handed over.
+    #[error("{0}")]
+    Foreign(String),
+    /// Tried every server until the deadline was over.
+    #[error("no batch for {waited:?}, after {attempts} attempts; the last one: {last}")]
+    GaveUp {
+        /// How long this took: the configured deadline.
+        waited: Duration,
+        /// Attempts to be sent a batch.
+        attempts: u32,
+        /// How the last of them failed.
+        last: Box<Error>,
+    },
+    /// Another rank of the job sees another plan.
+    #[error("{0}")]
+    Disagreement(String),
 }
 
 impl Error {
     pub(crate) fn protocol(reason: impl Into<String>) -> Self {
         Self::Protocol(reason.into())
+    }
+
+    pub(crate) fn lost(url: &str, source: impl Into<Cause>) -> Self {
+        Self::Lost { url: url.to_owned(), source: source.into() }
+    }
+
+    /// Whether the same request may succeed a little later, or on another server.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Lost { .. } => true,
+            Self::Status(status) => status.code() == Code::Unavailable,
+            _ => false,
+        }
+    }
+
+    /// The gRPC status of a server's refusal, also of the last one before giving up.
+    pub fn code(&self) -> Option<Code> {
+        match self {
+            Self::Status(status) => Some(status.code()),
+            Self::GaveUp { last, .. } => last.code(),
+            _ => None,
+        }
     }
 }

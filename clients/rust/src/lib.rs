@@ -1,15 +1,23 @@
-//! Receives Forebay's batches over Arrow Flight.
+//! Receives Forebay's batches over Arrow Flight, in order, each of them once, whatever becomes of the servers.
 //!
 //! ```text
-//! Client --DoGet--> response body: DATA frames --> Parser --one copy--> Slab --> Batch
-//!  (one connection, large frames and windows)                 (aligned, reused)   (Arrow, no copy)
+//! Client --plan--> Plan --start--> Training --next--> Batch --> Arrow, no copy
+//! (servers)        (arithmetic)    merges lanes
+//!                                      |
+//!                  Batches: received ahead, up to a number of bytes and of batches
+//!                                      |
+//!                  Lane: the next batch, from any server; checks that it is the next
+//!                                      |
+//!                  Stream: one response of one Connection
+//!                                      |
+//!                  Parser: DATA frames --one copy--> Slab (aligned, used again)
 //! ```
 //!
-//! - [`Client`]: a connection to one server, over TCP or a Unix socket.
-//! - [`Batches`]: the stream of one rank and lane, received ahead of its consumer up to a number of bytes.
+//! - [`Client`]: several servers of one tier; what one of them was about to send, another one sends.
+//! - [`Training`]: the batches of one rank, with its [`Cursor`] and [`Stats`].
+//! - [`Plan`]: what a job delivers, with every default resolved.
 //! - [`Batch`]: one batch in memory that is aligned to 64 bytes; an Arrow `RecordBatch` is a view of it.
-//!
-//! Any Flight server is understood, not only Forebay's.
+//! - [`Connection`]: one server of any kind that speaks Flight, and its streams as they come.
 
 #![forbid(unsafe_code)]
 
@@ -17,12 +25,23 @@ mod batch;
 mod batches;
 mod client;
 mod config;
+mod connection;
 mod error;
+mod lane;
+mod meter;
 mod parser;
+mod plan;
 mod slabs;
+mod stream;
+mod training;
 
 pub use batch::Batch;
 pub use batches::Batches;
-pub use client::{Client, Info};
-pub use config::Config;
+pub use client::Client;
+pub use config::{Config, Tls, Token};
+pub use connection::Connection;
 pub use error::Error;
+pub use forebay_proto as proto;
+pub use meter::Stats;
+pub use plan::{Cursor, Plan};
+pub use training::Training;

@@ -2,12 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use arrow_array::RecordBatch;
 use arrow_flight::{FlightClient, Ticket};
 use forebay::{Server, Settings, demo::lineitem};
-use forebay_client::{Batches, Client, Config, Error};
+use forebay_client::{Batches, Config, Connection, Error};
 use forebay_proto::{
     Encoding,
     v1::{Command, Train},
@@ -50,8 +50,8 @@ async fn it_gets_what_the_stock_client_gets_over_tcp_and_over_a_unix_socket() {
         let path = format!("unix:{}", folder.path().join("socket").display());
         let server = server(folder.path(), if socket { &path } else { "127.0.0.1:0" }).await;
         let url = server.grpc().url();
-        let client = Client::connect(&url, Config::default()).await.unwrap();
-        let info = client.info(&train(2)).await.unwrap();
+        let client = Connection::open(&url, Arc::default()).await.unwrap();
+        let info = client.plan(&train(2)).await.unwrap();
         let found = all(client.train(&train(2)).await.unwrap()).await.unwrap();
         let rows: usize = found.iter().map(RecordBatch::num_rows).sum();
         assert_eq!((rows as i64, &*found[0].schema()), (info.total_records, &*info.schema));
@@ -68,14 +68,14 @@ async fn it_gets_what_the_stock_client_gets_over_tcp_and_over_a_unix_socket() {
 async fn errors_keep_their_status_and_their_words() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "127.0.0.1:0").await;
-    let client = Client::connect(&server.grpc().url(), Config::default()).await.unwrap();
+    let client = Connection::open(&server.grpc().url(), Arc::default()).await.unwrap();
     let unknown = Train { dataset: "lineitm".into(), ..train(1) };
-    for error in [client.train(&unknown).await.err().unwrap(), client.info(&unknown).await.err().unwrap()] {
+    for error in [client.train(&unknown).await.err().unwrap(), client.plan(&unknown).await.err().unwrap()] {
         let Error::Status(status) = &error else { panic!("{error:?}") };
         assert_eq!(status.code(), Code::NotFound);
         assert!(error.to_string().contains("did you mean 'lineitem'"), "{error}");
     }
-    let nobody = Client::connect("http://127.0.0.1:1", Config::default()).await.err().unwrap();
+    let nobody = Connection::open("http://127.0.0.1:1", Arc::default()).await.err().unwrap();
     assert!(matches!(&nobody, Error::Connect { url, .. } if url == "http://127.0.0.1:1"), "{nobody:?}");
 }
 
@@ -83,7 +83,7 @@ async fn errors_keep_their_status_and_their_words() {
 async fn a_server_that_goes_away_is_an_error_and_never_an_end() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "127.0.0.1:0").await;
-    let client = Client::connect(&server.grpc().url(), Config::default()).await.unwrap();
+    let client = Connection::open(&server.grpc().url(), Arc::default()).await.unwrap();
     let mut batches = client.train(&train(100_000)).await.unwrap();
     batches.next().await.unwrap().unwrap();
     server.drain().await;
@@ -102,7 +102,7 @@ async fn a_batch_over_the_clients_limit_is_refused() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "127.0.0.1:0").await;
     let config = Config { max_batch_bytes: 1000, ..Config::default() };
-    let client = Client::connect(&server.grpc().url(), config).await.unwrap();
+    let client = Connection::open(&server.grpc().url(), Arc::new(config)).await.unwrap();
     let error = all(client.train(&train(1)).await.unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("the limit is 1000"), "{error}");
 }

@@ -2,14 +2,14 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
 };
 
 use dashmap::DashMap;
-use forebay_proto::v1::{BatchMetadata, Train};
+use forebay_proto::v1::{BatchMetadata, ReportRequest, Train};
 use tokio::sync::watch;
 use tonic::Status;
 
@@ -29,6 +29,9 @@ struct Shared {
 /// One running stream.
 pub(crate) struct Session {
     pub(crate) train: Train,
+    /// The id under which its trainer reports; 0 if it does not.
+    trainer: u64,
+    report: Mutex<Option<ReportRequest>>,
     pub(crate) started: Instant,
     /// Batches this stream will send in all.
     pub(crate) batches: u64,
@@ -54,7 +57,7 @@ impl Sessions {
     }
 
     /// Enters a stream.
-    pub(crate) fn enter(&self, train: Train, batches: u64) -> Result<Running, Status> {
+    pub(crate) fn enter(&self, train: Train, batches: u64, trainer: u64) -> Result<Running, Status> {
         let limit = self.shared.max_streams;
         let entered = self.shared.count.send_if_modified(|count| {
             let free = *count < limit;
@@ -68,6 +71,8 @@ impl Sessions {
         }
         let session = Arc::new(Session {
             train,
+            trainer,
+            report: Mutex::default(),
             started: Instant::now(),
             batches,
             batches_sent: AtomicU64::new(0),
@@ -90,6 +95,18 @@ impl Sessions {
         sessions.into_iter().map(|(_, session)| session).collect()
     }
 
+    /// Keeps what a trainer reports, with its streams.
+    pub(crate) fn reported(&self, report: &ReportRequest) {
+        let is_of = |session: &Session| {
+            session.trainer == report.trainer
+                && session.trainer != 0
+                && session.train.dataset == report.dataset
+        };
+        for entry in self.shared.running.iter().filter(|entry| is_of(entry.value())) {
+            *entry.report.lock().unwrap_or_else(PoisonError::into_inner) = Some(report.clone());
+        }
+    }
+
     /// Waits until no stream is running.
     pub(crate) async fn none_running(&self) {
         // The sender lives as long as `self`, so this ends only when the count is 0.
@@ -98,6 +115,13 @@ impl Sessions {
 
     fn gauge(&self) {
         metrics::gauge!("forebay_streams").set(*self.shared.count.borrow() as f64);
+    }
+}
+
+impl Session {
+    /// What its trainer reported last.
+    pub(crate) fn report(&self) -> Option<ReportRequest> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

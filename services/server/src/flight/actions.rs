@@ -4,7 +4,7 @@ use arrow_flight::{Action, ActionType, Result as ActionResult};
 use forebay_loader::Warmed;
 use forebay_proto::{
     Encoding,
-    v1::{DropCacheRequest, DropCacheResult, RefreshRequest, RefreshResult, WarmResult},
+    v1::{DropCacheRequest, DropCacheResult, RefreshRequest, RefreshResult, ReportRequest, WarmResult},
 };
 use forebay_storage::Reader;
 use futures::{StreamExt, stream, stream::BoxStream};
@@ -15,6 +15,9 @@ use tonic::Status;
 
 use super::Context;
 use crate::{door::Access, status};
+
+/// Longest time that a report may cover.
+const MAX_REPORT_SECONDS: f64 = 3600.0;
 
 const REFRESH: (&str, &str) = (
     "refresh",
@@ -46,9 +49,16 @@ const DROP_CACHE: (&str, &str) = (
      Body: {\"dataset\": NAME}, or {} for everything. Result: {\"memory_bytes\", \"disk_bytes\"}.",
 );
 
+const REPORT: (&str, &str) = (
+    "report",
+    "Say what a trainer did since its last report, about once a second. Body: {\"dataset\", \"trainer\", \"rank\", \
+     \"seconds\", \"wait_seconds\", \"compute_seconds\", \"copy_seconds\", \"steps\", \"rows\"}; its DoGet calls carry \
+     the trainer in the header forebay-trainer, as 16 hexadecimal digits. No result.",
+);
+
 /// Every action with its description.
 pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
-    [REFRESH, WARM, PIN, UNPIN, DROP_CACHE].into_iter().map(|(name, description)| ActionType {
+    [REFRESH, WARM, PIN, UNPIN, DROP_CACHE, REPORT].into_iter().map(|(name, description)| ActionType {
         r#type: name.to_owned(),
         description: description.to_owned(),
     })
@@ -67,6 +77,7 @@ pub(super) async fn run(
         "pin" => load(context, &access, &action.body, Tier::Disk).await,
         "unpin" => unpin(&context, &access, &action.body).await,
         "drop-cache" => drop_cache(&context, &access, &action.body).await,
+        "report" => report(&context, &access, &action.body),
         other => {
             Err(Status::invalid_argument(format!("there is no action '{other}'; there are {}", known())))
         }
@@ -127,6 +138,25 @@ async fn drop_cache(
     let result = DropCacheResult { memory_bytes, disk_bytes };
     let result = ActionResult { body: encoding.encode(&result).into() };
     Ok(stream::iter([Ok(result)]).boxed())
+}
+
+fn report(
+    context: &Context,
+    access: &Access,
+    body: &[u8],
+) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+    let report: ReportRequest =
+        Encoding::of(body).decode("ReportRequest", body).map_err(|error| status::of_decode(&error))?;
+    access.check(&report.dataset)?;
+    let parts = [report.wait_seconds, report.compute_seconds, report.copy_seconds];
+    if [report.seconds].iter().chain(&parts).any(|seconds| !(0.0..=MAX_REPORT_SECONDS).contains(seconds)) {
+        return Err(Status::invalid_argument(format!(
+            "seconds: every time of a report is from 0 to {MAX_REPORT_SECONDS}"
+        )));
+    }
+    // A trainer whose streams have just ended, or are elsewhere now, is nobody's concern here.
+    context.sessions.reported(&report);
+    Ok(stream::empty().boxed())
 }
 
 /// Where the blocks of a job are brought.

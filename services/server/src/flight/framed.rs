@@ -60,11 +60,12 @@ async fn answer(
     request: http::Request<axum::body::Body>,
 ) -> Result<http::Response<Body>, Status> {
     let access = guard::access(request.extensions())?;
+    let trainer = trainer(request.headers());
     let ticket = read_ticket(request, context.limits.max_request_bytes).await?;
     let (asked, rank, lane) = context.stream(&access, &ticket).await?;
     let encoding = asked.encoding;
     let job = asked.into_job();
-    let running = context.sessions.enter(job.ticket(rank, lane), job.batches(lane))?;
+    let running = context.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer)?;
     let schema = schema_message(&job)?;
     let batches = context.loader.batches(Arc::clone(&job), rank, lane);
     let sender = Sender {
@@ -84,6 +85,12 @@ async fn answer(
     }));
     let response = http::Response::builder().header(http::header::CONTENT_TYPE, "application/grpc");
     response.body(Body::new(body)).map_err(|error| Status::internal(error.to_string()))
+}
+
+/// The id under which the caller reports; 0 if it does not.
+fn trainer(headers: &http::HeaderMap) -> u64 {
+    let id = headers.get("forebay-trainer").and_then(|id| id.to_str().ok());
+    id.and_then(|id| u64::from_str_radix(id, 16).ok()).unwrap_or(0)
 }
 
 async fn read_ticket(request: http::Request<axum::body::Body>, max_bytes: usize) -> Result<Bytes, Status> {

@@ -3,6 +3,7 @@
 use std::{fmt::Write, sync::atomic::Ordering};
 
 use bytesize::ByteSize;
+use forebay_proto::v1::ReportRequest;
 
 use super::Ops;
 use crate::{Address, datasets::Phase, door::Access, sessions::Session};
@@ -84,7 +85,7 @@ fn streams(ops: &Ops, access: &Access, page: &mut String) {
     }
     page.push_str(
         "<h2>Streams</h2><table><tr><th>Job<th>Dataset<th class=n>Rank<th class=n>Lane<th class=n>Epoch\
-         <th class=n>Step<th class=n>Batches<th class=n>Rows/s<th class=n>Bytes/s</tr>",
+         <th class=n>Step<th class=n>Batches<th class=n>Rows/s<th class=n>Bytes/s<th class=n>Waits<th class=n>Computes<th class=n>Copies</tr>",
     );
     for session in sessions {
         page.push_str(&stream(&session));
@@ -96,9 +97,14 @@ fn stream(session: &Session) -> String {
     let seconds = session.started.elapsed().as_secs_f64().max(1e-3);
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let a_second = |total: u64| (total as f64 / seconds) as u64;
+    let report = session.report();
+    let share = |of: fn(&ReportRequest) -> f64| {
+        let part = report.as_ref().map(|report| of(report) / report.seconds.max(1e-3));
+        part.map_or_else(|| "not reported".to_owned(), |part| format!("{:.0} %", part * 100.0))
+    };
     format!(
         "<tr><td>{}<td>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{} of {}\
-         <td class=n>{}<td class=n>{}</tr>",
+         <td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}</tr>",
         escape(&session.train.job),
         escape(&session.train.dataset),
         session.train.rank(),
@@ -109,6 +115,9 @@ fn stream(session: &Session) -> String {
         session.batches,
         a_second(count(&session.rows_sent)),
         ByteSize(a_second(count(&session.bytes_sent))),
+        share(|report| report.wait_seconds),
+        share(|report| report.compute_seconds),
+        share(|report| report.copy_seconds),
     )
 }
 

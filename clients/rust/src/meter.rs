@@ -1,0 +1,72 @@
+//! Where a trainer's time goes.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::Batch;
+
+/// What a trainer was delivered, and what that took.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Batches handed over.
+    pub batches: u64,
+    /// Their rows.
+    pub rows: u64,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Time in which the trainer waited for a batch.
+    pub wait: Duration,
+    /// Time between a batch and the demand for the next one, without copies.
+    pub compute: Duration,
+    /// Time of copies to a device.
+    pub copy: Duration,
+}
+
+/// Counts it, while another task reads.
+#[derive(Default)]
+pub(crate) struct Meter {
+    batches: AtomicU64,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    wait_nanos: AtomicU64,
+    /// Computing and copying together.
+    away_nanos: AtomicU64,
+    copy_nanos: AtomicU64,
+}
+
+impl Meter {
+    pub(crate) fn handed_over(&self, waited: Duration, batch: &Batch) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.rows.fetch_add(batch.rows(), Ordering::Relaxed);
+        self.bytes.fetch_add(batch.body().len() as u64, Ordering::Relaxed);
+        add(&self.wait_nanos, waited);
+    }
+
+    pub(crate) fn computed(&self, time: Duration) {
+        add(&self.away_nanos, time);
+    }
+
+    pub(crate) fn copied(&self, time: Duration) {
+        add(&self.copy_nanos, time);
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let time = |counter: &AtomicU64| Duration::from_nanos(count(counter));
+        let copy = time(&self.copy_nanos);
+        Stats {
+            batches: count(&self.batches),
+            rows: count(&self.rows),
+            bytes: count(&self.bytes),
+            wait: time(&self.wait_nanos),
+            compute: time(&self.away_nanos).saturating_sub(copy),
+            copy,
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, time: Duration) {
+    counter.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}

@@ -1,0 +1,110 @@
+//! A real server, and a way to it that can be disturbed.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+#![allow(dead_code)] // Each test file uses some of them.
+
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use forebay::{Server, Settings, demo::lineitem};
+use forebay_client::proto::v1::Train;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+/// Settings of a server of `lineitem` at 0.01, with files in `folder` and a cache of its own in `cache`.
+pub(crate) fn settings(folder: &Path, cache: &str) -> Settings {
+    let data = lineitem::at(&folder.join("data"), 0.01).unwrap();
+    let mut settings = Settings { cache_dir: folder.join(cache), ..Settings::default() };
+    settings.grpc = "127.0.0.1:0".parse().unwrap();
+    settings.http.set_port(0);
+    settings.grace_period = std::time::Duration::ZERO;
+    settings.cache_disk = Some("0B".parse().unwrap());
+    settings.state = Some(folder.join("state").display().to_string());
+    settings.add_datasets(&[format!("lineitem={}", data.display())]).unwrap();
+    settings
+}
+
+/// A server with these settings.
+pub(crate) async fn server(folder: &Path, cache: &str) -> Server {
+    Server::start(settings(folder, cache)).await.unwrap()
+}
+
+/// A request for `lineitem`.
+pub(crate) fn train(epochs: u64) -> Train {
+    Train { dataset: "lineitem".into(), batch_size: 1000, epochs: Some(epochs), ..Train::default() }
+}
+
+/// What happens to the bytes that a server sends.
+#[derive(Clone, Copy)]
+pub(crate) enum Fault {
+    /// The connection is cut after that many of them.
+    Cut(u64),
+    /// The one at this offset, counted over all connections, is changed.
+    Flip(u64),
+}
+
+/// A TCP proxy before a server; it goes when it is dropped.
+pub(crate) struct Proxy {
+    /// Where it listens.
+    pub(crate) url: String,
+    /// Connections so far.
+    pub(crate) connections: Arc<AtomicU64>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl Proxy {
+    /// Disturbs whatever `server` sends.
+    pub(crate) async fn before(server: &Server, fault: Fault) -> Self {
+        let forebay_url = server.grpc().to_string();
+        let to: SocketAddr = forebay_url.parse().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let connections = Arc::new(AtomicU64::new(0));
+        let (counted, sent) = (Arc::clone(&connections), Arc::new(AtomicU64::new(0)));
+        let accepting = tokio::spawn(async move {
+            loop {
+                let (near, _) = listener.accept().await.unwrap();
+                counted.fetch_add(1, Ordering::Relaxed);
+                let far = TcpStream::connect(to).await.unwrap();
+                tokio::spawn(pass(near, far, fault, Arc::clone(&sent)));
+            }
+        });
+        Self { url, connections, _accepting: AbortOnDropHandle::new(accepting) }
+    }
+}
+
+async fn pass(near: TcpStream, far: TcpStream, fault: Fault, sent: Arc<AtomicU64>) {
+    let (mut from_near, mut to_near) = near.into_split();
+    let (mut from_far, mut to_far) = far.into_split();
+    let requests = AbortOnDropHandle::new(tokio::spawn(async move {
+        drop(tokio::io::copy(&mut from_near, &mut to_far).await);
+    }));
+    let (mut passed, mut buffer) = (0, vec![0; 64 << 10]);
+    loop {
+        let Ok(read @ 1..) = from_far.read(&mut buffer).await else { break };
+        let offset = sent.fetch_add(read as u64, Ordering::Relaxed);
+        let mut read = read;
+        match fault {
+            Fault::Cut(after) => read = read.min((after - passed) as usize),
+            Fault::Flip(at) if (offset..offset + read as u64).contains(&at) => {
+                buffer[(at - offset) as usize] ^= 1
+            }
+            Fault::Flip(_) => {}
+        }
+        passed += read as u64;
+        let over = matches!(fault, Fault::Cut(after) if passed >= after);
+        if to_near.write_all(&buffer[..read]).await.is_err() || over {
+            break;
+        }
+    }
+    drop(requests);
+}

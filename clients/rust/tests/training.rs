@@ -1,0 +1,271 @@
+//! What a trainer is promised: the batches of its rank in order, each of them once, whatever becomes of the servers.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+mod common;
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use arrow_array::RecordBatch;
+use common::{Fault, Proxy, server, settings, train};
+use forebay::Server;
+use forebay_client::{
+    Client, Config, Cursor, Error, Tls, Token, Training,
+    proto::v1::{Remainder, Train},
+};
+use tempfile::TempDir;
+use tonic::Code;
+
+fn client(urls: &[String], config: Config) -> Client {
+    Client::new(urls, config).unwrap()
+}
+
+/// With patience that suits a test.
+fn config() -> Config {
+    Config { deadline: Duration::from_secs(20), ..Config::default() }
+}
+
+async fn all(mut training: Training) -> Result<Vec<RecordBatch>, Error> {
+    let mut batches = Vec::new();
+    while let Some(batch) = training.next().await {
+        batches.push(batch?.record_batch()?);
+    }
+    Ok(batches)
+}
+
+async fn undisturbed(server: &Server, train: &Train) -> Vec<RecordBatch> {
+    let client = client(&[server.grpc().url()], config());
+    all(client.train(train).await.unwrap()).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_are_merged_into_the_order_of_steps() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let client = client(&[server.grpc().url()], config());
+    let expected = undisturbed(&server, &train(2)).await;
+    let unhashed = Train { hash: Some(false), ..train(2) };
+    assert_eq!(undisturbed(&server, &unhashed).await, expected);
+    for lanes in [2, 3, 7] {
+        let train = Train { lanes: Some(lanes), ..train(2) };
+        let found = all(client.train(&train).await.unwrap()).await.unwrap();
+        assert_eq!(found, expected, "{lanes} lanes");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_rank_of_every_world_gets_what_was_planned() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let client = client(&[server.grpc().url()], config());
+    for (batch_size, world_size, remainder) in [
+        (777, 3, Remainder::Short),
+        (777, 3, Remainder::Drop),
+        (20_000, 4, Remainder::Short),
+        (1, 7, Remainder::Drop),
+    ] {
+        for rank in 0..world_size {
+            let train = Train {
+                batch_size,
+                world_size: Some(world_size),
+                rank: Some(rank),
+                remainder: remainder.into(),
+                start_step: 1,
+                steps: 100,
+                ..train(3)
+            };
+            let training = client.train(&train).await.unwrap();
+            let expected = (training.plan().batches(), training.plan().total_records);
+            let found = all(training).await.unwrap();
+            let rows: usize = found.iter().map(RecordBatch::num_rows).sum();
+            assert_eq!((found.len() as u64, rows as i64), expected, "{train:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_lost_again_and_again_cost_nothing_but_time() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    for (cut, lanes, train) in [
+        (500_000, 1, train(2)),
+        (3_000_000, 3, train(2)),
+        (700_001, 2, Train { start_step: 7, steps: 50, batch_size: 900, ..train(2) }),
+    ] {
+        let proxy = Proxy::before(&server, Fault::Cut(cut)).await;
+        let expected = undisturbed(&server, &train).await;
+        let client = client(std::slice::from_ref(&proxy.url), config());
+        let train = Train { lanes: Some(lanes), ..train };
+        let found = all(client.train(&train).await.unwrap()).await.unwrap();
+        assert_eq!(found, expected, "cut after {cut}");
+        let connections = proxy.connections.load(Ordering::Relaxed);
+        assert!(connections > lanes + 3, "{connections} connections were no disturbance");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_servers_one_drained_and_one_gone_are_no_error_to_the_trainer() {
+    let folder = TempDir::new().unwrap();
+    let (first, second) = (server(folder.path(), "first").await, server(folder.path(), "second").await);
+    let urls = [first.grpc().url(), second.grpc().url()];
+    let request = train(40);
+    let expected = undisturbed(&second, &request).await;
+    let slow = Config { prefetch_bytes: 1 << 20, ..config() };
+    let mut training = client(&urls, slow).train(&request).await.unwrap();
+    let (mut first, mut found) = (Some(first), Vec::new());
+    while let Some(batch) = training.next().await {
+        found.push(batch.unwrap().record_batch().unwrap());
+        if found.len() == 30 {
+            first.take().unwrap().drain().await;
+        }
+    }
+    assert_eq!(found, expected);
+    let again = all(client(&urls, config()).train(&train(1)).await.unwrap()).await.unwrap();
+    assert_eq!(again, expected[..again.len()], "the first server is gone now");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trainer_goes_on_where_its_cursor_says_on_any_server() {
+    let folder = TempDir::new().unwrap();
+    let (first, second) = (server(folder.path(), "first").await, server(folder.path(), "second").await);
+    let expected = undisturbed(&first, &train(2)).await;
+    let mut training = client(&[first.grpc().url()], config()).train(&train(2)).await.unwrap();
+    let mut found = Vec::new();
+    for _ in 0..77 {
+        found.push(training.next().await.unwrap().unwrap().record_batch().unwrap());
+    }
+    let (Cursor { epoch, step }, steps) = (training.cursor(), training.plan().summary.steps);
+    assert_eq!((epoch, step), (77 / steps, 77 % steps));
+    let snapshot = training.plan().resolved.snapshot.clone();
+    drop((training, first));
+    let rest = Train { snapshot, epoch, epochs: Some(2 - epoch), start_step: step, ..train(1) };
+    found.extend(undisturbed(&second, &rest).await);
+    assert_eq!(found, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flipped_bit_is_an_error_and_never_data() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let request = Train { steps: 20, ..train(1) };
+    let expected = undisturbed(&server, &request).await;
+    let (mut hashes, mut refused) = (0, 0);
+    for at in (200_000..2_000_000).step_by(150_007) {
+        let proxy = Proxy::before(&server, Fault::Flip(at)).await;
+        let mut training = client(std::slice::from_ref(&proxy.url), config()).train(&request).await.unwrap();
+        let mut found = Vec::new();
+        let end = loop {
+            match training.next().await {
+                Some(Ok(batch)) => found.push(batch.record_batch().unwrap()),
+                end => break end,
+            }
+        };
+        assert_eq!(found, expected[..found.len()], "wrong data came through");
+        if let Some(Err(error)) = end {
+            refused += 1;
+            hashes += u32::from(error.to_string().contains("arrived with hash"));
+            assert!(training.next().await.is_none(), "after an error it is over");
+        } else {
+            // HTTP/2's own frames were hit, and the connection was given up for a new one.
+            assert!(proxy.connections.load(Ordering::Relaxed) > 2 || found.len() == expected.len());
+        }
+    }
+    assert!(hashes >= 8, "{hashes} of {refused}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_does_not_come_back_is_a_final_error_within_the_deadline() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let config = Config { deadline: Duration::from_secs(1), prefetch_bytes: 1 << 20, ..Config::default() };
+    let client = client(&[server.grpc().url()], config);
+    let mut training = client.train(&train(1000)).await.unwrap();
+    training.next().await.unwrap().unwrap();
+    server.drain().await;
+    let error = loop {
+        match training.next().await.expect("1000 epochs are not over") {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    let Error::GaveUp { waited, attempts, last } = &error else { panic!("{error:?}") };
+    assert!(*waited == Duration::from_secs(1) && *attempts > 2 && last.is_transient(), "{error}");
+    let nobody = client.train(&train(1)).await.err().unwrap();
+    assert!(matches!(nobody, Error::GaveUp { .. }), "{nobody}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_says_nothing_is_a_final_error_within_the_deadline() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let config = Config { deadline: Duration::from_millis(300), ..Config::default() };
+    let silent = client(&[url], config).plan(&train(1)).await.err().unwrap();
+    assert!(matches!(silent, Error::GaveUp { .. }), "{silent}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_is_refused_at_once_in_the_servers_words() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let client = client(&[server.grpc().url()], config());
+    let refused = async |train: Train| client.train(&train).await.err().unwrap();
+    let unknown = refused(Train { dataset: "lineitm".into(), ..train(1) }).await;
+    assert_eq!(unknown.code(), Some(Code::NotFound));
+    assert!(unknown.to_string().contains("did you mean 'lineitem'"), "{unknown}");
+    let column = refused(Train { columns: vec!["l_orderkei".into()], ..train(1) }).await;
+    assert!(column.to_string().contains("l_orderkey"), "{column}");
+    let rank = refused(Train { world_size: Some(4), ..train(1) }).await;
+    assert!(matches!(&rank, Error::Request(words) if words.contains("rank")), "{rank}");
+}
+
+/// A server with a certificate and a token, `secret`.
+async fn locked(folder: &TempDir) -> (Server, Config) {
+    let pem = |name: &str| folder.path().join(name);
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(pem("server.pem"), made.cert.pem()).unwrap();
+    std::fs::write(pem("server.key"), made.signing_key.serialize_pem()).unwrap();
+    // printf %s secret | sha256sum
+    let digest = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
+    std::fs::write(pem("tokens.toml"), format!("[a]\nsha256 = \"{digest}\"\ndatasets = [\"line*\"]"))
+        .unwrap();
+    let mut settings = settings(folder.path(), "cache");
+    settings.tls =
+        Some(forebay::Tls { certificate: pem("server.pem"), key: pem("server.key"), client_ca: None });
+    settings.tokens = Some(pem("tokens.toml"));
+    let server = Server::start(settings).await.unwrap();
+    let tls = Tls { ca: Some(pem("server.pem")), ..Tls::default() };
+    (server, Config { tls, token: Some(Token::new("secret")), ..config() })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_comes_through_tls_with_its_token_and_not_without() {
+    let folder = TempDir::new().unwrap();
+    let (server, config) = locked(&folder).await;
+    let port = server.grpc().to_string().rsplit(':').next().unwrap().to_owned();
+    let url = format!("https://localhost:{port}");
+    let asked = async |config: Config| client(std::slice::from_ref(&url), config).train(&train(1)).await;
+    let found = all(asked(config.clone()).await.unwrap()).await.unwrap();
+    assert!(!found.is_empty());
+
+    let token = folder.path().join("token");
+    std::fs::write(&token, "secret\n").unwrap();
+    asked(Config { token: Some(Token::file(&token)), ..config.clone() }).await.unwrap();
+
+    let refused = asked(Config { token: Some(Token::new("wrong")), ..config.clone() }).await.err().unwrap();
+    assert_eq!(refused.code(), Some(Code::Unauthenticated));
+    assert_eq!(
+        asked(Config { token: None, ..config.clone() }).await.err().unwrap().code(),
+        Some(Code::Unauthenticated)
+    );
+    let patience = Duration::from_millis(200);
+    let stranger =
+        asked(Config { tls: Tls::default(), deadline: patience, ..config.clone() }).await.err().unwrap();
+    assert!(
+        matches!(&stranger, Error::GaveUp { last, .. } if matches!(**last, Error::Connect { .. })),
+        "{stranger:?}"
+    );
+    let absent = Token::file(folder.path().join("absent"));
+    let missing = asked(Config { token: Some(absent.clone()), ..config }).await.err().unwrap();
+    assert!(matches!(&missing, Error::Request(words) if words.contains("absent")), "{missing}");
+    assert!(!format!("{:?}", Token::new("secret")).contains("secret"));
+}
