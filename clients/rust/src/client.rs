@@ -72,7 +72,7 @@ impl Client {
                 plan.summary.world_size
             )));
         }
-        Ok(Training::start(self.servers.clone(), plan))
+        Ok(Training::start(&self.servers, plan))
     }
 
     /// Runs one action to its end on the server that is asked now, and returns the bodies of its results.

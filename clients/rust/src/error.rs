@@ -48,9 +48,6 @@ pub enum Error {
         /// How the last of them failed.
         last: Box<Error>,
     },
-    /// Another rank of the job sees another plan.
-    #[error("{0}")]
-    Disagreement(String),
 }
 
 impl Error {

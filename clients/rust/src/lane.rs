@@ -119,10 +119,11 @@ impl Attempts {
     /// random length, so that a thousand ranks don't come back at once. `None`: the deadline would be over.
     pub(crate) fn pause(&mut self) -> Option<Duration> {
         self.made += 1;
-        let rounds = self.made / self.servers.max(1) as u32;
-        if self.made % self.servers.max(1) as u32 != 0 {
+        let servers = u32::try_from(self.servers).unwrap_or(u32::MAX);
+        if !self.made.is_multiple_of(servers) {
             return Some(Duration::ZERO);
         }
+        let rounds = self.made / servers;
         let longest = FIRST_PAUSE.saturating_mul(1 << rounds.min(10)).min(LONGEST_PAUSE);
         let pause = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
         (Instant::now() + pause < self.until).then_some(pause)

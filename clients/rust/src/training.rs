@@ -34,7 +34,7 @@ pub struct Training {
 }
 
 impl Training {
-    pub(crate) fn start(servers: Servers, plan: Plan) -> Self {
+    pub(crate) fn start(servers: &Servers, plan: Plan) -> Self {
         let plan = Arc::new(plan);
         let config = servers.config();
         let slabs = Slabs::new(config.idle_slab_bytes);

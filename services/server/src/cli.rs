@@ -28,7 +28,7 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve datasets to trainers.
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Shuffle and stream real Parquet to a small trainer in this process, and show what it took.
     Demo(demo::Demo),
     /// Say what a dataset holds, and what streaming it would cost.

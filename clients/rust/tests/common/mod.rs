@@ -89,14 +89,13 @@ async fn pass(near: TcpStream, far: TcpStream, fault: Fault, sent: Arc<AtomicU64
         drop(tokio::io::copy(&mut from_near, &mut to_far).await);
     }));
     let (mut passed, mut buffer) = (0, vec![0; 64 << 10]);
-    loop {
-        let Ok(read @ 1..) = from_far.read(&mut buffer).await else { break };
+    while let Ok(read @ 1..) = from_far.read(&mut buffer).await {
         let offset = sent.fetch_add(read as u64, Ordering::Relaxed);
         let mut read = read;
         match fault {
             Fault::Cut(after) => read = read.min((after - passed) as usize),
             Fault::Flip(at) if (offset..offset + read as u64).contains(&at) => {
-                buffer[(at - offset) as usize] ^= 1
+                buffer[(at - offset) as usize] ^= 1;
             }
             Fault::Flip(_) => {}
         }

@@ -1,0 +1,146 @@
+"""Batches and their columns, as the frameworks see them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from forebay import _forebay
+
+if TYPE_CHECKING:
+    import jax
+    import pyarrow as pa
+    import torch
+
+
+class Column:
+    """One column, `[rows]`, or tensor, `[rows, values]`, of a batch. Every view is of the received memory, which lives as
+    long as any of them; writing to one changes this batch and no other."""
+
+    __slots__ = ("_column",)
+
+    def __init__(self, column: _forebay.Column) -> None:
+        self._column = column
+
+    @property
+    def name(self) -> str:
+        return self._column.name
+
+    @property
+    def type(self) -> str:
+        """Arrow's word for its type."""
+        return self._column.type
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __repr__(self) -> str:
+        return repr(self._column)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.to_numpy()
+        if copy or (dtype is not None and array.dtype != dtype):
+            return array.astype(dtype if dtype is not None else array.dtype)
+        return array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._column.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._column.__dlpack_device__()
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return self._column.__arrow_c_array__(requested_schema)
+
+    def to_numpy(self) -> np.ndarray:
+        """As a NumPy array, without a copy. Strings, lists, decimals, dates, booleans and columns with nulls have no such
+        view: take them by `to_arrow`."""
+        return np.asarray(self._column)
+
+    def to_torch(self, device: Any = None, non_blocking: bool = True) -> torch.Tensor:
+        """As a PyTorch tensor, without a copy; with `device`, copied there."""
+        import torch
+
+        tensor = torch.from_dlpack(self)
+        return tensor if device is None else tensor.to(device, non_blocking=non_blocking)
+
+    def to_jax(self) -> jax.Array:
+        """As a JAX array, without a copy on the CPU."""
+        import jax.numpy as jnp
+
+        return jnp.from_dlpack(self)
+
+    def to_arrow(self) -> pa.Array:
+        """As a pyarrow array, without a copy."""
+        import pyarrow as pa
+
+        return pa.array(self._column)
+
+
+class Batch:
+    """One batch: its rows, as columns and tensors by name."""
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: _forebay.Batch) -> None:
+        self._batch = batch
+
+    @property
+    def epoch(self) -> int:
+        return self._batch.epoch
+
+    @property
+    def step(self) -> int:
+        """Its step in the epoch."""
+        return self._batch.step
+
+    @property
+    def position(self) -> int:
+        """The position of its first row in the order of the epoch."""
+        return self._batch.position
+
+    @property
+    def nbytes(self) -> int:
+        return self._batch.nbytes
+
+    @property
+    def num_rows(self) -> int:
+        return len(self._batch)
+
+    def keys(self) -> list[str]:
+        """Names of its columns and tensors."""
+        return self._batch.names
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._batch
+
+    def __getitem__(self, name: str) -> Column:
+        return Column(self._batch.column(name))
+
+    def __repr__(self) -> str:
+        return repr(self._batch)
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return self._batch.__arrow_c_array__(requested_schema)
+
+    def to_numpy(self) -> dict[str, np.ndarray]:
+        """Every column as a NumPy array; see `Column.to_numpy`."""
+        return {name: self[name].to_numpy() for name in self.keys()}
+
+    def to_torch(self, device: Any = None, non_blocking: bool = True) -> dict[str, torch.Tensor]:
+        """Every column as a PyTorch tensor; see `Column.to_torch`."""
+        return {name: self[name].to_torch(device, non_blocking) for name in self.keys()}
+
+    def to_jax(self) -> dict[str, jax.Array]:
+        """Every column as a JAX array; see `Column.to_jax`."""
+        return {name: self[name].to_jax() for name in self.keys()}
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The batch as a pyarrow record batch, without a copy."""
+        import pyarrow as pa
+
+        return pa.record_batch(self._batch)

@@ -1,0 +1,259 @@
+"""A training: an iterable whose loops are epochs, and whose state is a few words."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
+
+from forebay import _forebay
+from forebay.agreement import Store, agree, default_store
+from forebay.batch import Batch
+
+if TYPE_CHECKING:
+    from forebay.client import Client
+
+STATE_VERSION = 1
+
+# What may differ when a state is loaded: the same global batches for another number of ranks.
+PLACE = ("rank", "world_size", "batch_size", "lanes", "job", "label", "hash")
+# What says where a job stands.
+CURSOR = ("epoch", "epochs", "start_step", "steps", "lane")
+
+OUTPUTS: dict[str, Callable[[Batch, Any], Any]] = {
+    "batch": lambda batch, device: batch,
+    "numpy": lambda batch, device: batch.to_numpy(),
+    "torch": lambda batch, device: batch.to_torch(device),
+    "jax": lambda batch, device: batch.to_jax(),
+    "arrow": lambda batch, device: batch.to_arrow(),
+}
+
+
+class Training:
+    """The batches of one rank. Each loop over it is the next epoch, or what is left of one after `load_state_dict`.
+
+    It may be pickled and forked between loops; a copy goes on where its original stood."""
+
+    def __init__(
+        self,
+        client: Client,
+        request: Mapping[str, Any],
+        *,
+        epochs: int | None = None,
+        output: str = "batch",
+        device: Any = None,
+        store: Store | None = None,
+        progress: bool = False,
+        callbacks: tuple[Callable[[Training], None], ...] = (),
+    ) -> None:
+        if output not in OUTPUTS:
+            raise ValueError(f"output is {output!r}, expected one of {', '.join(OUTPUTS)}")
+        if device is not None and output not in ("batch", "torch"):
+            raise ValueError(f"device is for output 'torch', not for {output!r}")
+        if epochs is not None and epochs < 1:
+            raise ValueError(f"epochs is {epochs}, expected at least 1")
+        self._client, self._request = client, dict(request)
+        self._epochs, self._store, self._progress, self._callbacks = epochs, store, progress, callbacks
+        self._output, self._device = output, device
+        self._epoch, self._step = int(request["epoch"]), 0
+        self._last = None if epochs is None else self._epoch + epochs
+        self._planned: dict[str, Any] | None = None
+        self._stream: _forebay.Stream | None = None
+        # Whether the next loop begins where this stands, and not at the next epoch.
+        self._fresh = True
+        self._loops = 0
+        self._past: dict[str, float] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_stream": None, "_store": None, "_past": {}}
+
+    @property
+    def rank(self) -> int:
+        return self._request["rank"]
+
+    @property
+    def world_size(self) -> int:
+        return self._request["world_size"]
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the batch that comes next."""
+        return self._epoch
+
+    @property
+    def step(self) -> int:
+        """Its step."""
+        return self._step
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the server says of the job: snapshot, plan hash, rows, steps an epoch, windows."""
+        return dict(self._plan()["summary"])
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Arrow's types of what batches hold, by name."""
+        return dict(self._plan()["columns"])
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return int(self._plan()["summary"].get("steps", 0))
+
+    def __len__(self) -> int:
+        """Steps an epoch."""
+        return self.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        self._begin()
+        return self._loop()
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that it takes to go on with the batch after the last one that a loop was given: plain JSON, the same on every
+        rank."""
+        plan = self._plan()
+        summary, request = plan["summary"], dict(plan["request"])
+        for name in (*CURSOR, "rank"):
+            request.pop(name, None)
+        return {
+            "version": STATE_VERSION,
+            "snapshot": summary["snapshot"],
+            "plan_version": int(summary.get("plan_version", 0)),
+            "plan_hash": summary["plan_hash"],
+            "global_batch": self._global_batch(request),
+            "request": request,
+            "epoch": self._epoch,
+            "step": self._step,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken, by another process, on another server, with another number of ranks: as long as
+        the global batch (batch_size * world_size) is the same.
+
+        Raises ValueError when the state is of other data, another order or another global batch."""
+        if state.get("version") != STATE_VERSION:
+            raise ValueError(f"the state is of version {state.get('version')}, expected {STATE_VERSION}")
+        ours, theirs = self._global_batch(self._request), int(state["global_batch"])
+        if ours != theirs:
+            raise ValueError(
+                f"the state was taken with global batches of {theirs} rows, this training has {ours} "
+                f"(batch_size {self._request['batch_size']} * world_size {self.world_size})"
+            )
+        saved, given = state["request"], self._request
+        if given.get("snapshot", state["snapshot"]) != state["snapshot"]:
+            raise ValueError(f"the state is of snapshot {state['snapshot']}, this training of {given['snapshot']}")
+        ours_now = {**{name: saved[name] for name in saved if name not in PLACE}, **given, "snapshot": state["snapshot"]}
+        plan = self._client._plan(ours_now)
+        resolved, plan_hash = json.loads(plan.resolved)["train"], json.loads(plan.summary)["plan_hash"]
+        for name in sorted({*saved, *resolved} - {*PLACE, *CURSOR}):
+            if saved.get(name) != resolved.get(name):
+                raise ValueError(f"the state was taken with {name} {saved.get(name)!r}, this is {resolved.get(name)!r}")
+        if plan_hash != state["plan_hash"]:
+            raise ValueError(f"the state is of plan {state['plan_hash']}, this training would follow plan {plan_hash}")
+        self.close()
+        self._request, self._planned, self._fresh = ours_now, None, True
+        self._epoch, self._step = int(state["epoch"]), int(state["step"])
+
+    def stats(self) -> dict[str, float]:
+        """Batches, rows and bytes so far, and the seconds in which the loop waited, computed and copied; `stall` is the
+        waiting part of them."""
+        total = dict(self._past)
+        if self._stream is not None:
+            _add(total, self._stream.stats())
+        wait, compute, copy = (total.get(f"{part}_seconds", 0.0) for part in ("wait", "compute", "copy"))
+        total["stall"] = wait / (wait + compute + copy) if wait > 0 else 0.0
+        return total
+
+    def close(self) -> None:
+        """Ends the stream, if one is running. Leaving a loop early, or dropping the training, does so, too."""
+        if self._stream is not None:
+            _add(self._past, self._stream.stats())
+            self._stream.close()
+            self._stream = None
+
+    def _begin(self) -> None:
+        """Before a loop."""
+
+    def _loop(self) -> Iterator[Any]:
+        """One epoch, or what is left of it."""
+        steps = self.steps_per_epoch
+        if not self._fresh or self._step >= steps > 0:
+            self._epoch, self._step = self._epoch + 1, 0
+        if self._last is not None and self._epoch >= self._last:
+            self._epoch, self._step = self._last - 1, steps
+            return
+        self._fresh = False
+        self._loops += 1
+        loop, bar = self._loops, self._bar(steps)
+        stream, make = self._open(), OUTPUTS[self._output]
+        try:
+            while self._step < steps:
+                batch = Batch(next(stream))
+                self._step = batch.step + 1
+                if bar is not None:
+                    bar.update()
+                yield make(batch, self._device)
+                if loop != self._loops:
+                    raise RuntimeError("a later loop over this training has begun; this one is over")
+                for callback in self._callbacks:
+                    callback(self)
+        finally:
+            if bar is not None:
+                bar.close()
+            goes_on = self._step == steps and self._last is not None and self._epoch + 1 < self._last
+            if loop == self._loops and not goes_on:
+                self.close()
+
+    def _open(self) -> _forebay.Stream:
+        """The stream that brings the next batch."""
+        if self._stream is not None:
+            if self._stream.cursor == (self._epoch, self._step):
+                return self._stream
+            self.close()
+        epochs = 1 if self._last is None else self._last - self._epoch
+        request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
+        self._stream = self._client._plan(request).stream()
+        return self._stream
+
+    def _pinned(self) -> dict[str, Any]:
+        """The request, with every default resolved and the snapshot pinned."""
+        return {**self._plan()["request"], "rank": self.rank}
+
+    def _plan(self) -> dict[str, Any]:
+        """Asked once; with several ranks they agree on it first."""
+        if self._planned is None:
+            plan = self._agreed()
+            summary, request = json.loads(plan.summary), json.loads(plan.resolved)["train"]
+            self._planned = {"summary": summary, "request": request, "columns": plan.columns}
+        return self._planned
+
+    def _agreed(self) -> _forebay.Plan:
+        def plan(snapshot: str | None) -> _forebay.Plan:
+            pinned = {} if snapshot is None or "snapshot" in self._request else {"snapshot": snapshot}
+            return self._client._plan({**self._request, **pinned})
+
+        store = self._store if self._store is not None else default_store()
+        if store is None or self.world_size == 1:
+            return plan(None)
+        name = f"{self._request.get('job') or self._request['dataset']}/{next(_agreements)}"
+        patience = float(self._client._options.get("deadline", 300))
+        return agree(store, name, self.rank, self.world_size, plan, patience)
+
+    def _bar(self, steps: int) -> Any:
+        if not self._progress:
+            return None
+        from tqdm.auto import tqdm
+
+        return tqdm(total=steps, initial=self._step, desc=f"epoch {self._epoch}", unit="step")
+
+    @staticmethod
+    def _global_batch(request: Mapping[str, Any]) -> int:
+        return int(request["batch_size"]) * int(request.get("world_size") or 1)
+
+
+# Every rank makes its trainings in the same order.
+_agreements = itertools.count()
+
+
+def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, value in more.items():
+        total[name] = total.get(name, 0) + value

@@ -1,0 +1,180 @@
+//! One column or tensor of a batch, as views without a copy.
+
+use arrow_array::{Array, ArrayRef, FixedSizeListArray, ffi::to_ffi};
+use arrow_schema::{DataType, TimeUnit};
+use pyo3::{
+    prelude::*,
+    types::{PyCapsule, PyDict, PyTuple},
+};
+
+use crate::{
+    batch::{capsules, unviewable},
+    dlpack::{self, Element},
+    errors::of_class,
+};
+
+/// A column or tensor. NumPy, PyTorch and JAX see its memory by `__array_interface__` and DLPack, Arrow by the
+/// PyCapsule interface; each keeps the batch's memory for as long as it looks.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Column {
+    name: String,
+    array: ArrayRef,
+}
+
+/// Fixed-width values without nulls, one after the other.
+pub(crate) struct View {
+    /// NumPy's word for the type of one.
+    typestr: &'static str,
+    /// DLPack's, where it has one.
+    element: Option<Element>,
+    /// Rows, and for a tensor the values of a row.
+    shape: Vec<usize>,
+    address: *const u8,
+}
+
+impl Column {
+    pub(crate) fn new(name: &str, array: ArrayRef) -> Self {
+        Self { name: name.to_owned(), array }
+    }
+
+    fn view(&self) -> PyResult<View> {
+        let (values, shape) = match self.array.as_any().downcast_ref::<FixedSizeListArray>() {
+            Some(rows) => {
+                let width = rows.value_length() as usize;
+                (rows.values(), vec![rows.len(), width])
+            }
+            None => (&self.array, vec![self.array.len()]),
+        };
+        if self.array.null_count() > 0 || values.null_count() > 0 {
+            return Err(unviewable(&self.name, "holds nulls, which no array of plain values shows"));
+        }
+        let Some((typestr, element)) = plain(values.data_type()) else {
+            let why = format!("is of type {}, which is no array of plain values", self.array.data_type());
+            return Err(unviewable(&self.name, &why));
+        };
+        let data = values.to_data();
+        let width = data.data_type().primitive_width().unwrap_or(1);
+        // SAFETY: the values of an array begin `offset` values into its buffer, which is at least that long.
+        let address = unsafe { data.buffers()[0].as_ptr().add(data.offset() * width) };
+        Ok(View { typestr, element, shape, address })
+    }
+}
+
+#[pymethods]
+impl Column {
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Arrow's word for its type.
+    #[getter]
+    fn r#type(&self) -> String {
+        self.array.data_type().to_string()
+    }
+
+    /// Rows.
+    fn __len__(&self) -> usize {
+        self.array.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<forebay.Column {} of {} {}>", self.name, self.array.len(), self.array.data_type())
+    }
+
+    /// NumPy's view.
+    #[getter]
+    fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let view = self.view()?;
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("typestr", view.typestr)?;
+        interface.set_item("shape", PyTuple::new(py, &view.shape)?)?;
+        interface.set_item("data", (view.address as usize, false))?;
+        Ok(interface)
+    }
+
+    /// DLPack's view, in the memory of the host.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<Bound<'py, PyAny>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        // The first version is understood by all who understand a later one.
+        drop((stream, max_version));
+        if dl_device.is_some_and(|device| device != dlpack::HOST) {
+            return Err(of_class(
+                py,
+                "RequestError",
+                "a batch in host memory is shown to the host only".into(),
+            ));
+        }
+        if copy == Some(true) {
+            return Err(of_class(
+                py,
+                "RequestError",
+                "DLPack shows a batch as it lies; copy it afterwards".into(),
+            ));
+        }
+        let view = self.view()?;
+        let Some(element) = view.element else {
+            return Err(unviewable(&self.name, "is of a type that DLPack has no word for"));
+        };
+        dlpack::capsule(py, self.array.clone(), view.address, &view.shape, element)
+    }
+
+    /// Where the memory lies, in DLPack's words: the host.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::HOST
+    }
+
+    /// The column by Arrow's PyCapsule interface, without a copy.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        drop(requested_schema);
+        let (array, schema) =
+            to_ffi(&self.array.to_data()).map_err(|error| of_class(py, "Error", error.to_string()))?;
+        capsules(py, schema, array)
+    }
+}
+
+/// What NumPy and DLPack call a type of plain values.
+fn plain(data_type: &DataType) -> Option<(&'static str, Option<Element>)> {
+    use DataType::{
+        Date32, Date64, Duration, Float16, Float32, Float64, Int8, Int16, Int32, Int64, Timestamp, UInt8,
+        UInt16, UInt32, UInt64,
+    };
+    let (int, uint, float) = (Element::int, Element::uint, Element::float);
+    Some(match data_type {
+        Int8 => ("|i1", Some(int(8))),
+        Int16 => ("<i2", Some(int(16))),
+        Int32 => ("<i4", Some(int(32))),
+        Int64 => ("<i8", Some(int(64))),
+        UInt8 => ("|u1", Some(uint(8))),
+        UInt16 => ("<u2", Some(uint(16))),
+        UInt32 => ("<u4", Some(uint(32))),
+        UInt64 => ("<u8", Some(uint(64))),
+        Float16 => ("<f2", Some(float(16))),
+        Float32 => ("<f4", Some(float(32))),
+        Float64 => ("<f8", Some(float(64))),
+        Date32 => return None,
+        Date64 | Timestamp(TimeUnit::Millisecond, _) => ("<M8[ms]", None),
+        Timestamp(TimeUnit::Second, _) => ("<M8[s]", None),
+        Timestamp(TimeUnit::Microsecond, _) => ("<M8[us]", None),
+        Timestamp(TimeUnit::Nanosecond, _) => ("<M8[ns]", None),
+        Duration(TimeUnit::Second) => ("<m8[s]", None),
+        Duration(TimeUnit::Millisecond) => ("<m8[ms]", None),
+        Duration(TimeUnit::Microsecond) => ("<m8[us]", None),
+        Duration(TimeUnit::Nanosecond) => ("<m8[ns]", None),
+        _ => return None,
+    })
+}

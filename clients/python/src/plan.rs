@@ -1,0 +1,59 @@
+//! What a job delivers.
+
+use forebay_client::{
+    Client,
+    proto::{
+        Encoding,
+        v1::{Command, PlanSummary},
+    },
+};
+use pyo3::prelude::*;
+
+use crate::stream::Stream;
+
+/// A resolved request, and what the server said of it.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Plan {
+    client: Client,
+    plan: forebay_client::Plan,
+}
+
+impl Plan {
+    pub(crate) fn new(client: Client, plan: forebay_client::Plan) -> Self {
+        Self { client, plan }
+    }
+}
+
+#[pymethods]
+impl Plan {
+    /// The request with every default resolved, as JSON.
+    #[getter]
+    fn resolved(&self) -> String {
+        let command = Command { train: Some(self.plan.resolved.clone()) };
+        String::from_utf8_lossy(&Encoding::Json.encode(&command)).into_owned()
+    }
+
+    /// The server's PlanSummary, as JSON.
+    #[getter]
+    fn summary(&self) -> String {
+        String::from_utf8_lossy(&Encoding::Json.encode::<PlanSummary>(&self.plan.summary)).into_owned()
+    }
+
+    /// Names and types of the columns, in order.
+    #[getter]
+    fn columns(&self) -> Vec<(String, String)> {
+        let fields = self.plan.schema.fields().iter();
+        fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
+    }
+
+    /// Batches that the rank gets in all.
+    #[getter]
+    fn batches(&self) -> u64 {
+        self.plan.batches()
+    }
+
+    /// Begins to receive the batches of the rank.
+    fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
+        Stream::open(py, || self.client.start(self.plan.clone()), self.plan.lanes())
+    }
+}

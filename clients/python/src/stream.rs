@@ -1,0 +1,146 @@
+//! The batches of one rank, received by a thread that ends with them.
+
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use forebay_client::{Error, Training};
+use pyo3::{
+    exceptions::{PyRuntimeError, PyStopIteration},
+    prelude::*,
+    types::PyDict,
+};
+use tokio::runtime::Runtime;
+
+use crate::{batch::Batch, errors::raised, waiting};
+
+/// Most threads that receive for one stream.
+const MAX_THREADS: u64 = 4;
+
+/// A running stream. Its threads and connections end when it is closed, or dropped.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Stream {
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    training: Training,
+    runtime: Runtime,
+    /// The process that opened it: a forked child has its memory, but not its threads.
+    process: u32,
+}
+
+impl Running {
+    fn was_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// Ends its tasks, then its threads.
+    fn end(self, py: Python<'_>) {
+        if self.was_forked() {
+            // Its threads are the parent's: waiting for them here would take for ever.
+            std::mem::forget(self);
+            return;
+        }
+        py.detach(|| {
+            drop(self.training);
+            drop(self.runtime);
+        });
+    }
+}
+
+impl Stream {
+    /// Starts receiving.
+    pub(crate) fn open(
+        py: Python<'_>,
+        start: impl FnOnce() -> Result<Training, Error>,
+        lanes: u64,
+    ) -> PyResult<Self> {
+        let runtime = waiting::runtime(lanes.clamp(1, MAX_THREADS) as usize)?;
+        let entered = runtime.enter();
+        let training = start().map_err(|error| raised(py, &error))?;
+        drop(entered);
+        let process = std::process::id();
+        Ok(Self { running: Mutex::new(Some(Running { training, runtime, process })) })
+    }
+
+    /// Without waiting: who has it may be waiting for Python itself.
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<Running>>> {
+        match self.running.try_lock() {
+            Ok(running) => Ok(running),
+            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => {
+                Err(PyRuntimeError::new_err("another thread waits for this iterator's next batch"))
+            }
+        }
+    }
+
+    fn of<T>(&self, look: impl FnOnce(&Running) -> T) -> PyResult<T> {
+        let running = self.lock()?;
+        running.as_ref().map(look).ok_or_else(|| PyRuntimeError::new_err("the stream is closed"))
+    }
+}
+
+#[pymethods]
+impl Stream {
+    fn __iter__(stream: Py<Self>) -> Py<Self> {
+        stream
+    }
+
+    /// The next batch. Other Python threads run while it waits.
+    fn __next__(&self, py: Python<'_>) -> PyResult<Batch> {
+        let mut running = self.lock()?;
+        if running.as_ref().is_some_and(Running::was_forked) {
+            return Err(PyRuntimeError::new_err(
+                "this iterator was made before a fork; iterate over the training anew in each process",
+            ));
+        }
+        let Some(Running { training, runtime, .. }) = running.as_mut() else {
+            return Err(PyStopIteration::new_err(()));
+        };
+        let training = tokio::sync::Mutex::new(training);
+        let next = waiting::wait(py, runtime, || async { training.lock().await.next().await })?;
+        match next {
+            Some(Ok(batch)) => Batch::new(py, batch),
+            Some(Err(error)) => Err(raised(py, &error)),
+            None => Err(PyStopIteration::new_err(())),
+        }
+    }
+
+    /// Epoch and step of the batch that comes next.
+    #[getter]
+    fn cursor(&self) -> PyResult<(u64, u64)> {
+        self.of(|running| {
+            let cursor = running.training.cursor();
+            (cursor.epoch, cursor.step)
+        })
+    }
+
+    /// What was delivered so far, and what that took.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = self.of(|running| running.training.stats())?;
+        let dict = PyDict::new(py);
+        dict.set_item("batches", stats.batches)?;
+        dict.set_item("rows", stats.rows)?;
+        dict.set_item("bytes", stats.bytes)?;
+        dict.set_item("wait_seconds", stats.wait.as_secs_f64())?;
+        dict.set_item("compute_seconds", stats.compute.as_secs_f64())?;
+        dict.set_item("copy_seconds", stats.copy.as_secs_f64())?;
+        Ok(dict)
+    }
+
+    /// Ends it: no thread or connection is left when this returns.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let running = self.lock()?.take();
+        if let Some(running) = running {
+            running.end(py);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            Python::attach(|py| running.end(py));
+        }
+    }
+}

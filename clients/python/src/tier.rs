@@ -1,0 +1,98 @@
+//! The servers, and what is asked of them before a stream runs.
+
+use std::time::Duration;
+
+use forebay_client::{
+    Client, Config, Error, Tls, Token,
+    proto::{
+        Encoding,
+        v1::{Command, Train},
+    },
+};
+use pyo3::{
+    exceptions::PyValueError,
+    prelude::*,
+    types::{PyBytes, PyDict},
+};
+
+use crate::{errors::raised, plan::Plan, waiting};
+
+/// The servers of one tier. It holds no connection and no thread.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Tier {
+    client: Client,
+}
+
+#[pymethods]
+impl Tier {
+    #[new]
+    fn new(py: Python<'_>, urls: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
+        let client = Client::new(urls, config(options)?).map_err(|error| raised(py, &error))?;
+        Ok(Self { client })
+    }
+
+    /// Asks what a request, as JSON, would deliver.
+    fn plan(&self, py: Python<'_>, request: &str) -> PyResult<Plan> {
+        let train = train(request).map_err(|error| raised(py, &error))?;
+        let client = self.client.clone();
+        let runtime = waiting::runtime(1)?;
+        let plan = waiting::finish(py, &runtime, async move { client.plan(&train).await });
+        py.detach(|| drop(runtime));
+        plan?.map(|plan| Plan::new(self.client.clone(), plan)).map_err(|error| raised(py, &error))
+    }
+
+    /// Runs one action, and returns the bodies of its results.
+    fn action<'py>(
+        &self,
+        py: Python<'py>,
+        kind: String,
+        body: Vec<u8>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let client = self.client.clone();
+        let runtime = waiting::runtime(1)?;
+        let results = waiting::finish(py, &runtime, async move { client.action(&kind, &body).await });
+        py.detach(|| drop(runtime));
+        let results = results?.map_err(|error| raised(py, &error))?;
+        Ok(results.iter().map(|body| PyBytes::new(py, body)).collect())
+    }
+}
+
+fn train(request: &str) -> Result<Train, Error> {
+    let command: Result<Command, _> = Encoding::Json.decode("Command", request.as_bytes());
+    let command = command.map_err(|error| Error::Request(error.to_string()))?;
+    command.train.ok_or_else(|| Error::Request("the request holds no 'train'".into()))
+}
+
+/// The configuration that `options` change; unknown ones are refused by name.
+fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
+    let mut config = Config { tls: Tls::default(), ..Config::default() };
+    for (name, value) in options {
+        let name: String = name.extract()?;
+        match name.as_str() {
+            "token" => config.token = Some(Token::new(value.extract::<String>()?)),
+            "token_file" => config.token = Some(Token::file(value.extract::<std::path::PathBuf>()?)),
+            "ca" => config.tls.ca = Some(value.extract()?),
+            "certificate" => config.tls.certificate = Some(value.extract()?),
+            "key" => config.tls.key = Some(value.extract()?),
+            "server_name" => config.tls.server_name = Some(value.extract()?),
+            "prefetch_bytes" => config.prefetch_bytes = value.extract()?,
+            "prefetch_batches" => config.prefetch_batches = value.extract()?,
+            "max_batch_bytes" => config.max_batch_bytes = value.extract()?,
+            "idle_bytes" => config.idle_slab_bytes = value.extract()?,
+            "verify_hash" => config.verify_hash = value.extract()?,
+            "report" => config.report = value.extract()?,
+            "stream_window_bytes" => config.stream_window_bytes = value.extract()?,
+            "connection_window_bytes" => config.connection_window_bytes = value.extract()?,
+            "connect_timeout" => config.connect_timeout = seconds(&name, &value)?,
+            "deadline" => config.deadline = seconds(&name, &value)?,
+            _ => return Err(PyValueError::new_err(format!("there is no option '{name}'"))),
+        }
+    }
+    Ok(config)
+}
+
+fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let seconds = value.extract::<f64>()?;
+    let time = Duration::try_from_secs_f64(seconds);
+    time.map_err(|_| PyValueError::new_err(format!("{name} is {seconds}, expected seconds from 0 on")))
+}

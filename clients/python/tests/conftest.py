@@ -1,0 +1,56 @@
+"""Fixtures: real data, real servers, and the installed package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+ACCEPTANCE = Path(__file__).resolve().parents[3] / "services" / "server" / "tests" / "acceptance"
+sys.path.insert(0, str(ACCEPTANCE))
+
+import server as servers  # noqa: E402
+
+import forebay  # noqa: E402
+
+DATA = servers.ROOT / "target" / "acceptance" / "data"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed:
+        for each in servers.RUNNING:
+            report.sections.append((f"log of server {each.pid} at {each.grpc or 'no port'}", each.log_tail()))
+
+
+@pytest.fixture(scope="session")
+def flights() -> Path:
+    """3,000,000 flights in time order, 11 row groups, no nulls."""
+    path, note = DATA / "flights-3m.parquet", DATA / "flights-3m.parquet.missing"
+    if note.exists():
+        pytest.skip(note.read_text().strip())
+    return path
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[servers.Pool]:
+    """Servers of one test."""
+    made = servers.Pool(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def flights_server(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    made = servers.Pool(tmp_path_factory.mktemp("flights-server"))
+    yield made.start({"flights": flights})
+    made.close()
+
+
+@pytest.fixture
+def client(flights_server: servers.Server) -> forebay.Client:
+    return forebay.connect(flights_server.location)

@@ -1,0 +1,156 @@
+"""Batches are views: NumPy, PyTorch, JAX, Arrow and polars see the memory that was received, and keep it alive."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay
+from server import Pool
+
+TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
+
+
+def has(name: str) -> Any:
+    missing = importlib.util.find_spec(name) is None
+    return pytest.mark.skipif(missing, reason=f"{name} is not in this environment; the other one has it")
+
+
+@pytest.fixture
+def batch(client: forebay.Client) -> forebay.Batch:
+    return next(iter(client.train("flights", batch_size=1000, columns=["delay", "origin"], tensors=TENSOR)))
+
+
+def address(array: pa.Array) -> int:
+    return array.buffers()[1].address
+
+
+def test_numpy_and_arrow_see_the_memory_that_was_received(batch: forebay.Batch) -> None:
+    matrix, table = batch["x"].to_numpy(), batch.to_arrow()
+    assert matrix.shape == (1000, 2) and matrix.dtype == np.float32
+    assert address(table["x"].flatten()) == matrix.ctypes.data == address(batch["x"].to_arrow().flatten())
+    assert address(table["delay"]) == batch["delay"].to_numpy().ctypes.data
+    for column in table.columns:
+        for buffer in column.buffers():
+            assert buffer is None or buffer.address % 64 == 0
+    np.testing.assert_array_equal(matrix[:, 0], table["delay"].to_numpy().astype(np.float32))
+
+
+@has("torch")
+def test_torch_sees_the_memory_that_was_received(batch: forebay.Batch) -> None:
+    import torch
+
+    tensor = batch["x"].to_torch()
+    assert tensor.shape == (1000, 2) and tensor.dtype == torch.float32
+    assert tensor.data_ptr() == batch["x"].to_numpy().ctypes.data
+    assert torch.from_dlpack(batch["delay"]).data_ptr() == batch["delay"].to_numpy().ctypes.data
+
+
+@has("jax")
+def test_jax_sees_the_memory_that_was_received(batch: forebay.Batch) -> None:
+    array = batch["x"].to_jax()
+    assert array.shape == (1000, 2)
+    assert array.unsafe_buffer_pointer() == batch["x"].to_numpy().ctypes.data
+
+
+@has("polars")
+def test_polars_sees_the_memory_that_was_received(batch: forebay.Batch) -> None:
+    import polars as pl
+
+    frame = pl.DataFrame(batch)
+    assert frame.shape == (1000, 3)
+    assert frame["delay"].to_numpy(allow_copy=False).ctypes.data == batch["delay"].to_numpy().ctypes.data
+
+
+@pytest.mark.parametrize("view", ["numpy", "arrow", "torch", "jax"])
+def test_a_view_keeps_its_memory_when_everything_else_is_gone(client: forebay.Client, view: str) -> None:
+    if view in ("torch", "jax"):
+        pytest.importorskip(view, reason=f"{view} is not in this environment; the other one has it")
+    ds = client.train("flights", batch_size=65_536, tensors=TENSOR, shuffle={"none": {}})
+    expected = [batch["x"].to_numpy().copy() for batch in ds]
+    again = client.train("flights", batch_size=65_536, tensors=TENSOR, shuffle={"none": {}})
+    views = [getattr(batch["x"], f"to_{view}")() for batch in again]
+    del again
+    gc.collect()
+    for kept, wanted in zip(views, expected):
+        found = kept.flatten().to_numpy().reshape(-1, 2) if view == "arrow" else np.asarray(kept)
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_capsule_that_nobody_takes_frees_its_memory_once(batch: forebay.Batch) -> None:
+    for _ in range(1000):
+        batch["x"].__dlpack__()
+        batch["x"].__arrow_c_array__()
+        batch.__arrow_c_array__()
+    assert batch["x"].to_numpy().shape == (1000, 2)
+
+
+def test_writing_to_a_batch_changes_no_other(client: forebay.Client) -> None:
+    def first() -> np.ndarray:
+        return next(iter(client.train("flights", batch_size=1000, tensors=TENSOR)))["x"].to_numpy()
+
+    one = first()
+    before = one.copy()
+    one[:] = -1
+    np.testing.assert_array_equal(first(), before)
+
+
+@pytest.fixture(scope="module")
+def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A column of every kind that Parquet has, with and without nulls."""
+    numbers = range(5)
+    table = pa.table(
+        {
+            "int8": pa.array(numbers, pa.int8()),
+            "uint64": pa.array(numbers, pa.uint64()),
+            "float64": pa.array(numbers, pa.float64()),
+            "time": pa.array(numbers, pa.timestamp("us")),
+            "bool": pa.array([True, False, True, True, False]),
+            "date": pa.array(numbers, pa.date32()),
+            "decimal": pa.array([Decimal(number) for number in numbers], pa.decimal128(10, 2)),
+            "text": pa.array(["a", "b", None, "d", "e"]),
+            "list": pa.array([[1], [2, 3], [], None, [4]], pa.list_(pa.int64())),
+            "null": pa.array([1, None, 3, 4, 5], pa.int64()),
+        }
+    )
+    path = tmp_path_factory.mktemp("types") / "types.parquet"
+    pq.write_table(table, path)
+    return path
+
+
+def test_what_no_array_of_plain_values_shows_says_so_and_arrow_shows_it(types: Path, pool: Pool) -> None:
+    client = forebay.connect(pool.start({"types": types}).location)
+    batch = next(iter(client.train("types", batch_size=5, shuffle={"none": {}})))
+    assert batch.to_arrow().to_pydict() == pq.read_table(types).to_pydict()
+    for name in ("int8", "uint64", "float64", "time"):
+        wanted = pq.read_table(types)[name].to_numpy()
+        np.testing.assert_array_equal(batch[name].to_numpy(), wanted)
+        assert batch[name].to_numpy().dtype == wanted.dtype
+    for name in ("bool", "date", "decimal", "text", "list", "null"):
+        with pytest.raises(ValueError, match=f"'{name}'.*to_arrow"):
+            batch[name].to_numpy()
+    with pytest.raises(KeyError, match="no column 'nosuch'; there are int8, uint64"):
+        batch["nosuch"]
+    assert "int8" in batch and "nosuch" not in batch and len(batch) == 5
+    assert len(batch.keys()) == 10 and "epoch 0 step 0: 5 rows" in repr(batch)
+
+
+@pytest.mark.parametrize("output", ["batch", "numpy", "torch", "jax", "arrow"])
+def test_a_loop_yields_what_it_was_asked_for(client: forebay.Client, output: str) -> None:
+    if output in ("torch", "jax"):
+        pytest.importorskip(output, reason=f"{output} is not in this environment; the other one has it")
+    found = next(iter(client.train("flights", batch_size=100, tensors=TENSOR, output=output)))
+    if output in ("batch", "arrow"):
+        assert found.num_rows == 100
+    else:
+        assert found["x"].shape == (100, 2)
+    with pytest.raises(ValueError, match="expected one of batch, numpy"):
+        client.train("flights", batch_size=100, output="tensorflow")

@@ -1,0 +1,134 @@
+"""Every example runs as written, and those that train give the same parameters, killed or not."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from server import Pool, Server
+from test_failures import free_port
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def start(name: str, *arguments: object) -> subprocess.Popen:
+    command = [sys.executable, str(EXAMPLES / name), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(name: str, *arguments: object) -> str:
+    out, err = (running := start(name, *arguments)).communicate(timeout=200)
+    assert running.returncode == 0, err
+    return out
+
+
+def needs(*names: str) -> None:
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not in this environment; the other one has it")
+
+
+@pytest.mark.parametrize("name", ["torch", "jax"])
+def test_training_twice_and_being_killed_in_between_gives_the_same_parameters(
+    flights_server: Server, tmp_path: Path, name: str
+) -> None:
+    needs(name)
+    arguments = "--url", flights_server.location, "--checkpoint"
+    whole, again = (run(f"train_{name}.py", *arguments, tmp_path / file).splitlines() for file in ("a", "b"))
+    assert whole == again
+    losses = [float(found) for line in whole if (found := line.rpartition("loss ")[2].split(",")[0])]
+    assert losses[-1] < losses[0] - 0.01, losses
+
+    killed = start(f"train_{name}.py", *arguments, tmp_path / "c")
+    assert killed.stdout is not None
+    for line in killed.stdout:
+        if line.startswith("epoch 0 step 119"):
+            break
+    time.sleep(0.05)
+    killed.kill()
+    killed.wait()
+    resumed = run(f"train_{name}.py", *arguments, tmp_path / "c").splitlines()
+    assert re.fullmatch(r"going on at epoch [01], step \d+", resumed[0]), resumed
+    assert resumed[-1] == whole[-1]
+    assert all(line in whole for line in resumed[1:])
+
+
+def sums(lines: str) -> dict[int, str]:
+    found = {}
+    for line in lines.splitlines():
+        step, total = line.removeprefix("step ").split(" sum ")
+        assert found.setdefault(int(step), total) == total
+    return found
+
+
+def test_ranks_are_killed_servers_are_killed_files_come_and_the_world_shrinks(
+    pool: Pool, flights: Path, tmp_path: Path
+) -> None:
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "flights"
+    folder.mkdir()
+    shutil.copy(flights, folder / "a.parquet")
+    place = {"grpc": f"127.0.0.1:{free_port()}", "cache_dir": tmp_path / "cache"}
+    server = pool.start({"flights": folder}, **place)
+    at = "--url", server.location, "--checkpoint"
+    undisturbed = sums(run("ranks.py", *at, tmp_path / "a.json"))
+    assert list(undisturbed) == list(range(25))
+
+    state = tmp_path / "b.json"
+    first = start("ranks.py", *at, state)
+    assert first.stdout is not None
+    lines = ""
+    for line in first.stdout:
+        lines += line
+        if line.startswith("step 5 "):
+            break
+    children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+    rank = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()][-1]
+    subprocess.run(["kill", "-9", rank], check=True)
+    time.sleep(0.2)
+    first.kill()
+    subprocess.run(["pkill", "-9", "-P", str(first.pid)], check=False)
+    for child in children:
+        subprocess.run(["kill", "-9", child], check=False, capture_output=True)
+    lines += first.stdout.read()
+    first.wait()
+
+    # A rank is gone, so is the job. It goes on from its checkpoint; the server is killed under it and started again,
+    # with a new file in its folder.
+    second = start("ranks.py", *at, state, "--steps", 15)
+    assert second.stdout is not None
+    for line in second.stdout:
+        lines += line
+        if line.startswith("step 10 "):
+            server.kill()
+            pq.write_table(pq.read_table(flights).slice(0, 1000), folder / "b.parquet")
+            server = pool.start({"flights": folder}, **place)
+    assert second.wait() == 0, second.stderr.read() if second.stderr else ""
+    lines += run("ranks.py", *at, state, "--world-size", 2)
+    assert sums(lines) == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("name", "modules", "words"),
+    [
+        ("plain_pyarrow.py", ["pyarrow"], "3000000 rows"),
+        ("summary_polars.py", ["polars"], "3000000 rows; the latest: "),
+        ("from_petastorm.py", [], "182 steps"),
+    ],
+)
+def test_an_example_runs_as_written(flights_server: Server, name: str, modules: list[str], words: str) -> None:
+    needs(*modules)
+    assert words in run(name, flights_server.location)
+
+
+def test_moving_from_a_data_loader_gives_the_same_rows(flights_server: Server, flights: Path) -> None:
+    needs("torch", "pyarrow")
+    assert "the same rows, each once" in run("from_dataloader.py", flights, flights_server.location)

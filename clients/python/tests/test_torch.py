@@ -1,0 +1,78 @@
+"""Training for real with PyTorch, on real data."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not in this environment; the other one has it")
+
+import forebay  # noqa: E402
+from server import Pool  # noqa: E402
+
+FEATURES = {"x": {"columns": ["distance", "delay"], "dtype": "float32"}}
+
+
+def dataset(client: forebay.Client, **options) -> forebay.Training:
+    return client.train("flights", **{"batch_size": 30_000, "tensors": FEATURES, "seed": 1, **options})
+
+
+def test_a_data_loader_takes_it_without_workers_and_refuses_it_with_them(client: forebay.Client) -> None:
+    loader = torch.utils.data.DataLoader(dataset(client, output="torch"), batch_size=None, num_workers=0)
+    assert len(loader) == 100
+    rows = 0
+    for batch in loader:
+        assert batch["x"].dtype == torch.float32
+        rows += len(batch["x"])
+    assert rows == 3_000_000
+    with pytest.raises(RuntimeError, match="num_workers must be 0"):
+        next(iter(torch.utils.data.DataLoader(dataset(client, output="torch"), batch_size=None, num_workers=2)))
+
+
+def test_ranks_agree_by_the_store_of_torch_distributed(client: forebay.Client, flights_server) -> None:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    ranks = [
+        context.Process(target=one_rank, args=(flights_server.location, rank, seeds, port, queue))
+        for seeds, port in (((1, 1), free_port()), ((1, 2), free_port()))
+        for rank in (0, 1)
+    ]
+    for rank in ranks:
+        rank.start()
+    found = sorted(queue.get(timeout=100) for _ in ranks)
+    for rank in ranks:
+        rank.join(60)
+    assert [what for _, what in found] == ["read", "read", "disagreed", "disagreed"], found
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        return bound.getsockname()[1]
+
+
+def one_rank(url: str, rank: int, seeds: tuple[int, int], port: int, queue: multiprocessing.Queue) -> None:
+    import torch.distributed
+
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="2")
+    torch.distributed.init_process_group("gloo")
+    ds = dataset(forebay.connect(url), seed=seeds[rank])
+    try:
+        next(iter(ds))
+        what = "read"
+    except forebay.errors.DisagreementError:
+        what = "disagreed"
+    queue.put((seeds[1], what))
+    torch.distributed.barrier()
+
+
+def test_device_copies_go_where_they_are_told(client: forebay.Client) -> None:
+    batch = next(iter(dataset(client)))
+    assert batch.to_torch("cpu")["x"].device.type == "cpu"
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine")
+    assert batch.to_torch("cuda")["x"].device.type == "cuda"
