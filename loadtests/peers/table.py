@@ -27,6 +27,8 @@ def matrix(table: pa.Table | pa.RecordBatch, tensor: dict) -> np.ndarray:
 
 def plain(table: pa.Table) -> pa.Table:
     """Views as strings: `take` knows no views."""
+    if not hasattr(pa.types, "is_string_view"):
+        return table  # This pyarrow has no views.
     schema = table.schema
     for at, field in enumerate(schema):
         if pa.types.is_string_view(field.type):

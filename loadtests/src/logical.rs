@@ -86,10 +86,17 @@ impl Sizes {
         }
         for tensor in &request.tensors {
             let names = table::expand(&tensor.columns, self.names())?;
-            bytes += self.rows * names.len() as u64 * table::FLOAT_BYTES;
+            bytes += self.rows * names.len() as u64 * width(&tensor.dtype)?;
         }
         Ok(bytes)
     }
+}
+
+/// Bytes of one value of a tensor.
+fn width(dtype: &str) -> anyhow::Result<u64> {
+    let bits = dtype.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+    let bits: u64 = bits.parse().with_context(|| format!("dtype '{dtype}': expected one such as float32"))?;
+    Ok(bits / 8)
 }
 
 /// Whether a contestant that counted `bytes` sent what `logical` says, but for padding and validity.

@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::data::Data;
 
 /// The scenarios that come with the program.
-const BUILT_IN: [(&str, &str); 10] = [
+const BUILT_IN: [(&str, &str); 11] = [
     ("tensor", include_str!("../scenarios/tensor.toml")),
+    ("clicks-tensors", include_str!("../scenarios/clicks-tensors.toml")),
     ("dlrm", include_str!("../scenarios/dlrm.toml")),
     ("clicks", include_str!("../scenarios/clicks.toml")),
     ("clicks-files", include_str!("../scenarios/clicks-files.toml")),

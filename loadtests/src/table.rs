@@ -18,8 +18,6 @@ use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuild
 
 use crate::scenario::Request;
 
-/// Bytes of a tensor's element; peers know float32 alone.
-pub(crate) const FLOAT_BYTES: u64 = 4;
 const READ_ROWS: usize = 65_536;
 
 /// The Parquet files at `path`, in the order of their names.

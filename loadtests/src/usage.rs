@@ -17,7 +17,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// Of the process `pid` and all its descendants that live.
+    /// Of the process `pid` and all its descendants.
     pub(crate) fn of_tree(pid: u32) -> anyhow::Result<Self> {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for entry in fs::read_dir("/proc")? {
@@ -55,7 +55,7 @@ impl Usage {
 
 struct Stat {
     parent: u32,
-    /// User and system time.
+    /// User and system time, also of children that have ended and were waited for.
     ticks: u64,
 }
 
@@ -68,7 +68,8 @@ impl Stat {
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
-        Some(Self { parent: fields.get(1)?.parse().ok()?, ticks: ticks(11)? + ticks(12)? })
+        let ticks = ticks(11)? + ticks(12)? + ticks(13)? + ticks(14)?;
+        Some(Self { parent: fields.get(1)?.parse().ok()?, ticks })
     }
 }
 
@@ -78,9 +79,9 @@ mod tests {
 
     #[test]
     fn a_process_name_may_hold_anything() {
-        let line = "42 (a) b (c) S 7 42 42 0 -1 4194304 1 2 3 4 500 25 9 9 20 0 1 0 100";
+        let line = "42 (a) b (c) S 7 42 42 0 -1 4194304 1 2 3 4 500 25 9 1 20 0 1 0 100";
         let stat = Stat::parse(line).expect("well formed");
-        assert_eq!((stat.parent, stat.ticks), (7, 525));
+        assert_eq!((stat.parent, stat.ticks), (7, 535));
     }
 
     #[test]

@@ -153,15 +153,15 @@ class _Gpu:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m forebay profile --try URL --batch-size N PATH`: the same Parquet through a plain loader and through Forebay."""
+    """The same Parquet through a plain loader and through Forebay, and what each spends its time on."""
+    from forebay.trial import trial
+
     parser = argparse.ArgumentParser(prog="python -m forebay profile", description=main.__doc__)
     parser.add_argument("path", help="Parquet: a file, or a folder of them")
     parser.add_argument("--try", dest="url", metavar="URL", help="a Forebay server; without it, one is started for this")
-    parser.add_argument("--dataset", help="the name of the data at that server (default: the only one it has)")
+    parser.add_argument("--dataset", help="the name of the data at that server (default: the name of the file or folder)")
     parser.add_argument("--columns", nargs="*", help="columns to read (default: all of a plain type)")
     parser.add_argument("--batch-size", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=500, help="at most that many steps of each (default: 500)")
     parser.add_argument("--compute-ms", type=float, default=0.0, help="what a step of your trainer takes, in ms")
-    from forebay.trial import trial
-
     trial(parser.parse_args(arguments))

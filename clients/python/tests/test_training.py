@@ -285,7 +285,8 @@ def test_other_python_threads_run_while_it_waits(pool: Pool, flights: Path) -> N
 def test_ctrl_c_ends_a_wait(pool: Pool, flights: Path) -> None:
     server = pool.start({"flights": flights})
     code = f"""
-import forebay, os, sys
+import faulthandler, forebay, os, sys
+faulthandler.dump_traceback_later(15, exit=True)
 before = os.listdir("/proc/self/task")
 loop = iter(forebay.connect({server.location!r}, prefetch_batches=1).train("flights", batch_size=1000))
 next(loop)

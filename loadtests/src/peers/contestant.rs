@@ -37,10 +37,14 @@ pub(super) enum Contestant {
     PyarrowServer,
     PyarrowServerColumns,
     PyarrowLoader,
+    ForebayPython,
+    ForebayPythonUnix,
+    TorchLoader,
+    PetastormLoader,
 }
 
 impl Contestant {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 17] = [
         Self::Prepared,
         Self::Forebay,
         Self::ForebayIdle,
@@ -54,6 +58,10 @@ impl Contestant {
         Self::PyarrowServer,
         Self::PyarrowServerColumns,
         Self::PyarrowLoader,
+        Self::ForebayPython,
+        Self::ForebayPythonUnix,
+        Self::TorchLoader,
+        Self::PetastormLoader,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -71,6 +79,10 @@ impl Contestant {
             Self::PyarrowServer => "pyarrow-server",
             Self::PyarrowServerColumns => "pyarrow-server-columns",
             Self::PyarrowLoader => "pyarrow-loader",
+            Self::ForebayPython => "forebay-python",
+            Self::ForebayPythonUnix => "forebay-python-unix",
+            Self::TorchLoader => "torch-loader",
+            Self::PetastormLoader => "petastorm-loader",
         }
     }
 
@@ -91,6 +103,10 @@ impl Contestant {
                 "as pyarrow-server, with the columns of a tensor as they are in the files"
             }
             Self::PyarrowLoader => "2 worker processes, row groups, shuffle buffer, shared memory",
+            Self::ForebayPython => "shuffled, warm -> the Python package forebay, to NumPy",
+            Self::ForebayPythonUnix => "the same over a Unix socket",
+            Self::TorchLoader => "PyTorch DataLoader, 2 workers, row groups by pyarrow, shuffle buffer",
+            Self::PetastormLoader => "Petastorm batch reader, 2 worker processes, shuffling queue",
         }
     }
 
@@ -100,6 +116,11 @@ impl Contestant {
             Self::ForebayIdle | Self::ForebayPyarrowIdle => &["--cpu-scheduling", "idle"],
             _ => &[],
         }
+    }
+
+    /// To Forebay's own server.
+    fn transport(self) -> Transport {
+        if self == Self::ForebayPythonUnix { Transport::Unix } else { Transport::Tcp }
     }
 
     pub(super) fn needs_python(self) -> bool {
@@ -195,11 +216,11 @@ impl<'a> Contest<'a> {
             Contestant::PyarrowServerColumns => {
                 Side::Other(self.script("flight_server.py", &self.columns_request)?)
             }
-            Contestant::PyarrowLoader => Side::None,
+            Contestant::PyarrowLoader | Contestant::TorchLoader | Contestant::PetastormLoader => Side::None,
             _ => Side::Forebay(Server::start_with(
                 &self.scenario.name,
                 &self.data.path.display().to_string(),
-                Transport::Tcp,
+                contestant.transport(),
                 contestant.server_flags(),
                 &[],
             )?),
@@ -219,11 +240,10 @@ impl<'a> Contest<'a> {
             Contestant::Stock | Contestant::StockColumns => self.consumer("stock", &url)?,
             ours if !ours.needs_python() => self.consumer("forebay", &url)?,
             Contestant::PyarrowLoader => self.script("loader.py", &self.request)?,
-            _ => {
-                let mut command = self.python()?.command("client.py");
-                command.arg(url.replace("http://", "grpc://"));
-                Process::spawn("client.py", command)?
-            }
+            Contestant::TorchLoader => self.script("torch_loader.py", &self.request)?,
+            Contestant::PetastormLoader => self.script("petastorm_loader.py", &self.request)?,
+            Contestant::ForebayPython | Contestant::ForebayPythonUnix => self.client("package.py", &url)?,
+            _ => self.client("client.py", &url)?,
         };
         consumer.ready()?;
         Ok(Running { scenario: self.scenario, contestant, consumer, server })
@@ -237,6 +257,13 @@ impl<'a> Contest<'a> {
     fn script(&self, name: &'static str, request: &serde_json::Value) -> anyhow::Result<Process> {
         let mut command = self.python()?.command(name);
         command.arg(request.to_string());
+        Process::spawn(name, command)
+    }
+
+    /// A script that receives from the Flight server at `url`.
+    fn client(&self, name: &'static str, url: &str) -> anyhow::Result<Process> {
+        let mut command = self.python()?.command(name);
+        command.arg(url.replace("http://", "grpc://"));
         Process::spawn(name, command)
     }
 

@@ -10,13 +10,16 @@ use tempfile::TempDir;
 
 use crate::place;
 
-const SCRIPTS: [(&str, &str); 6] = [
+const SCRIPTS: [(&str, &str); 9] = [
     ("accelerator.py", include_str!("../../peers/accelerator.py")),
     ("client.py", include_str!("../../peers/client.py")),
     ("flight_server.py", include_str!("../../peers/flight_server.py")),
     ("lines.py", include_str!("../../peers/lines.py")),
     ("loader.py", include_str!("../../peers/loader.py")),
+    ("package.py", include_str!("../../peers/package.py")),
+    ("petastorm_loader.py", include_str!("../../peers/petastorm_loader.py")),
     ("prepared.py", include_str!("../../peers/prepared.py")),
+    ("torch_loader.py", include_str!("../../peers/torch_loader.py")),
 ];
 const TABLE: (&str, &str) = ("table.py", include_str!("../../peers/table.py"));
 const REQUIREMENTS: &str = include_str!("../../peers/requirements.txt");

@@ -1,0 +1,45 @@
+"""Every block of docs/python.md runs as written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import forebay
+from server import Server
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "python.md"
+
+
+def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("pyarrow")
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 6
+    names: dict[str, object] = {}
+    for block in blocks:
+        code = block.replace("grpc://127.0.0.1:8815", flights_server.location)
+        exec(compile(code, str(PAGE), "exec"), names)
+    out = capsys.readouterr()
+    assert "184 steps an epoch" in out.out and "183 steps for each of 4 ranks" in out.out
+    assert "did you mean 'flights'" in out.out and "forebay.profile: 46 steps" in out.err
+
+
+def test_tensorboard_gets_stall_and_rates(client: forebay.Client) -> None:
+    from forebay.tensorboard import TensorBoard
+
+    class Writer:
+        written: list[tuple[str, float, int]] = []
+
+        def add_scalar(self, tag: str, value: float, step: int) -> None:
+            self.written.append((tag, value, step))
+
+    ds = client.train("flights", batch_size=10_000, columns=["delay"], callbacks=[TensorBoard(Writer(), every=50)])
+    for _ in range(2):
+        for batch in ds:
+            pass
+    steps = sorted({step for _, _, step in Writer.written})
+    assert steps == list(range(50, 601, 50))
+    values = {tag: value for tag, value, _ in Writer.written}
+    assert 0 <= values["forebay/stall"] <= 1 and values["forebay/rows_per_second"] > 10_000

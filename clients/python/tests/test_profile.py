@@ -1,0 +1,82 @@
+"""`forebay.profile` tells waiting from computing, around any loader."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Iterator
+
+import numpy as np
+import pytest
+
+import forebay
+from server import Server
+
+
+class Slow:
+    """Ten batches of 100 rows, each of which takes a while."""
+
+    name = "slow"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        for _ in range(10):
+            time.sleep(self.seconds)
+            yield {"x": np.zeros((100, 2))}
+
+
+@pytest.mark.parametrize(
+    ("wait", "compute", "words"),
+    [(0.02, 0.002, "the loader is the limit"), (0.0, 0.02, "the trainer is the limit"), (0.002, 0.015, "of its time")],
+)
+def test_it_says_who_is_the_limit(wait: float, compute: float, words: str, capsys: pytest.CaptureFixture) -> None:
+    profiled = forebay.profile(Slow(wait))
+    for batch in profiled:
+        time.sleep(compute)
+    report = profiled.report
+    assert (report.steps, report.rows, len(profiled), profiled.name) == (10, 1000, 10, "slow")
+    # The first batch counts by itself: it pays for what is set up once.
+    assert report.wait == pytest.approx(9 * wait, rel=0.5, abs=0.01)
+    assert report.compute == pytest.approx(10 * compute, rel=0.5, abs=0.01)
+    assert words in report.verdict and words in capsys.readouterr().err
+
+
+def test_a_loop_that_is_left_or_fails_is_reported_all_the_same(capsys: pytest.CaptureFixture) -> None:
+    for batch in forebay.profile(Slow(0)):
+        break
+    assert "1 steps" in capsys.readouterr().err
+    with pytest.raises(ZeroDivisionError):
+        for batch in forebay.profile(Slow(0)):
+            1 // 0
+    assert "1 steps" in capsys.readouterr().err
+
+
+def test_a_training_can_be_profiled_and_stays_a_training(client: forebay.Client) -> None:
+    ds = forebay.profile(client.train("flights", batch_size=100_000, columns=["delay"]), say=False)
+    for batch in ds:
+        pass
+    assert (ds.report.steps, ds.report.rows, ds.state_dict()["step"]) == (30, 3_000_000, 30)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_profile_on_the_command_line_measures_both(flights: Path, flights_server: Server, own: bool) -> None:
+    pytest.importorskip("pyarrow")
+    command = [sys.executable, "-m", "forebay", "profile", str(flights), "--steps", "50"]
+    if not own:
+        command += ["--try", flights_server.location, "--dataset", "flights"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    for words in ("Forebay, cold", "Forebay, warm", "pyarrow in this process", "50 steps", "times as long"):
+        assert words in done.stdout
+
+
+def test_the_package_brings_the_server(tmp_path: Path) -> None:
+    version = subprocess.run([sys.executable, "-m", "forebay", "--version"], capture_output=True, text=True, check=True)
+    assert version.stdout == f"forebay {forebay.__version__}\n"

@@ -1,0 +1,53 @@
+//! Trains an epoch, and goes on in the middle of it as a restarted trainer would.
+//! `cargo run --release -p forebay-client --example train -- grpc://127.0.0.1:8815`
+
+use forebay_client::{
+    Client, Config, Cursor, Error,
+    proto::v1::{Tensor, Train},
+};
+
+/// An epoch of the first server of `urls` that answers; returns its rows.
+pub async fn train(urls: &[String]) -> Result<u64, Error> {
+    let client = Client::new(urls, Config::default())?;
+    let request = Train {
+        dataset: "lineitem".into(),
+        batch_size: 4096,
+        seed: 7,
+        tensors: vec![Tensor {
+            name: "x".into(),
+            columns: vec!["l_quantity".into(), "l_discount".into()],
+            dtype: "float32".into(),
+            fill: None,
+        }],
+        ..Train::default()
+    };
+    let mut training = client.train(&request).await?;
+    let mut rows = 0;
+    while let Some(batch) = training.next().await {
+        let batch = batch?.record_batch()?; // Arrow, without a copy.
+        rows += batch.num_rows() as u64;
+        if training.cursor().step == 10 {
+            break;
+        }
+    }
+
+    // All that a checkpoint needs, beside the request.
+    let Cursor { epoch, step } = training.cursor();
+    let snapshot = training.plan().summary.snapshot.clone();
+    drop(training);
+
+    let rest = Train { snapshot, epoch, start_step: step, ..request };
+    let mut training = client.train(&rest).await?;
+    while let Some(batch) = training.next().await {
+        rows += batch?.rows();
+    }
+    println!("{rows} rows; the loop waited {:?}", training.stats().wait);
+    Ok(rows)
+}
+
+#[tokio::main]
+#[allow(dead_code)] // A test runs `train` alone.
+async fn main() -> Result<(), Error> {
+    let urls: Vec<String> = std::env::args().skip(1).collect();
+    train(&urls).await.map(drop)
+}

@@ -1,0 +1,71 @@
+"""A PyTorch DataLoader over pyarrow, as people write it: two workers read row groups, fill a shuffle buffer, and yield
+tensors from it. `torch_loader.py REQUEST`, then lines (see lines.py)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from accelerator import Batch, consume
+from lines import answer_all
+from table import matrix, needed
+
+WORKERS = 2
+BUFFER_ROWS = 262_144
+
+
+class Rows(torch.utils.data.IterableDataset):
+    def __init__(self, request: dict, epoch: int) -> None:
+        self.request, self.epoch = request, epoch
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = torch.utils.data.get_worker_info()
+        torch.set_num_threads(1)
+        groups = [
+            (file, group)
+            for file in self.request["files"]
+            for group in range(pq.ParquetFile(file).metadata.num_row_groups)
+        ]
+        np.random.default_rng(self.epoch).shuffle(groups)
+        rng, pending = np.random.default_rng((self.epoch, worker.id)), []
+        for file, group in groups[worker.id :: worker.num_workers]:
+            columns = needed(self.request)
+            pending.append(pq.ParquetFile(file).read_row_group(group, columns=columns, use_threads=False))
+            if sum(table.num_rows for table in pending) >= BUFFER_ROWS:
+                yield from self.shuffled(pending, rng)
+                pending = []
+        if pending:
+            yield from self.shuffled(pending, rng)
+
+    def shuffled(self, pending: list[pa.Table], rng: np.random.Generator) -> Iterator[dict[str, Any]]:
+        table = pa.concat_tables(pending)
+        arrays = {name: table.column(name).to_numpy() for name in self.request["columns"]}
+        arrays.update({tensor["name"]: matrix(table, tensor) for tensor in self.request["tensors"]})
+        order, size = rng.permutation(table.num_rows), self.request["batch_size"]
+        for first in range(0, len(order), size):
+            rows = order[first : first + size]
+            yield {name: torch.from_numpy(values[rows]) for name, values in arrays.items()}
+
+
+def main() -> None:
+    request = json.loads(sys.argv[1])
+
+    def batches(ticket: str) -> Iterator[Batch]:
+        asked = json.loads(ticket)
+        for epoch in range(asked["epoch"], asked["epoch"] + asked["epochs"]):
+            loader = torch.utils.data.DataLoader(Rows(request, epoch), batch_size=None, num_workers=WORKERS)
+            for batch in loader:
+                size = sum(tensor.numel() * tensor.element_size() for tensor in batch.values())
+                yield len(next(iter(batch.values()))), size, batch
+
+    answer_all(lambda ticket, compute_ms: consume(lambda: batches(ticket), compute_ms))
+
+
+if __name__ == "__main__":
+    main()
