@@ -10,7 +10,8 @@ import pytest
 import forebay
 from server import Server
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "python.md"
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs" / "python.md"
 
 
 def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.CaptureFixture) -> None:
@@ -24,6 +25,14 @@ def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.Capt
     out = capsys.readouterr()
     assert "184 steps an epoch" in out.out and "183 steps for each of 4 ranks" in out.out
     assert "did you mean 'flights'" in out.out and "forebay.profile: 46 steps" in out.err
+
+
+def test_the_block_of_the_readme_runs_as_written(flights_server: Server) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if "import forebay" in block)
+    names: dict[str, object] = {}
+    exec(block.replace("grpc://127.0.0.1:8815", flights_server.location), names)
+    assert names["state"]["step"] == 733
 
 
 def test_tensorboard_gets_stall_and_rates(client: forebay.Client) -> None:

@@ -7,7 +7,7 @@ use forebay_client::{
 };
 
 /// An epoch of the first server of `urls` that answers; returns its rows.
-pub async fn train(urls: &[String]) -> Result<u64, Error> {
+pub(crate) async fn train(urls: &[String]) -> Result<u64, Error> {
     let client = Client::new(urls, Config::default())?;
     let request = Train {
         dataset: "lineitem".into(),
