@@ -3,8 +3,9 @@
     python ranks.py --url grpc://127.0.0.1:8815 --world-size 4 --steps 100 --checkpoint state.json
     python ranks.py --url grpc://127.0.0.1:8815 --world-size 2 --checkpoint state.json
 
-The global batch stays the same, so the second run sees what the first would have seen next. What stands for a model is
-a sum over the rows of each global batch, added up over the ranks as gradients are.
+The global batch stays the same, so the second run sees what the first would have seen next. What stands for a gradient is
+a sum over the rows of each global batch, added up over the ranks; each row counts by its position, so that another order
+would give another sum.
 """
 
 import argparse
@@ -34,7 +35,9 @@ def one_rank(options: argparse.Namespace, rank: int, store, gradients, barrier) 
         with open(options.checkpoint) as file:
             ds.load_state_dict(json.load(file)["data"])
     for batch in ds:
-        gradients[rank] = batch["x"].to_numpy().sum(axis=0).tolist()
+        positions = np.arange(batch.position, batch.position + batch.num_rows)
+        # Whole numbers below 2^53: exact, however they are added up.
+        gradients[rank] = (positions @ batch["x"].to_numpy()).tolist()
         barrier.wait()
         if rank == 0:
             total = np.sum([gradients[other] for other in range(options.world_size)], axis=0)

@@ -112,7 +112,8 @@ class Client:
         output               what a loop yields: "batch", or a dict of "numpy", "torch" or "jax" arrays, or "arrow" batches
         device               for "torch": where tensors are copied to
         store                where the ranks agree on snapshot and order before their first step: anything with `set(key, value)`
-                             and a `get(key)` that waits, such as a `torch.distributed.Store`, or a dict that they share.
+                             and a `get(key)` that waits, such as a `torch.distributed.Store`, or a dict that they share; new for
+                             each run.
                              Default: the store of `torch.distributed`, when that is initialized
         progress             show each epoch with tqdm
         callbacks            called with this training after every step

@@ -51,5 +51,9 @@ class ProtocolError(Error):
     """What answers is no Flight server, or sends more than the limits of this client allow."""
 
 
+class StateError(Error, ValueError):
+    """A checkpoint's state is of other data, another order or another global batch than this training."""
+
+
 class DisagreementError(Error):
     """The ranks of a job don't see the same data in the same order."""

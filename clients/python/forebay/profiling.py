@@ -70,13 +70,15 @@ class Profiled(Generic[T]):
         self._gpu = _Gpu()
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[T]:
-        report, batches = self.report, None
+        report = self.report
         asked = time.perf_counter()
         try:
             batches = iter(self._loader)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 
 from forebay import _forebay
 from forebay.agreement import Store, agree, default_store
 from forebay.batch import Batch
+from forebay.errors import StateError
 
 if TYPE_CHECKING:
     from forebay.client import Client
@@ -30,9 +33,11 @@ OUTPUTS: dict[str, Callable[[Batch, Any], Any]] = {
 
 
 class Training:
-    """The batches of one rank. Each loop over it is the next epoch, or what is left of one after `load_state_dict`.
+    """The batches of one rank. Each loop over it is the next epoch, or what is left of one after `load_state_dict` or after
+    an error.
 
-    It may be pickled and forked between loops; a copy goes on where its original stood."""
+    It may be pickled and forked between loops. Where ranks agree (see `store` of `Client.train`), they do so when the
+    first thing is asked that needs a plan: a loop, `len`, `summary`, `columns` or `state_dict`. All ranks have to get there."""
 
     def __init__(
         self,
@@ -59,10 +64,13 @@ class Training:
         self._last = None if epochs is None else self._epoch + epochs
         self._planned: dict[str, Any] | None = None
         self._stream: _forebay.Stream | None = None
+        self._process = os.getpid()
         # Whether the next loop begins where this stands, and not at the next epoch.
         self._fresh = True
         self._loops = 0
         self._past: dict[str, float] = {}
+        # Every rank makes its trainings in the same order, and each agrees anew when a state was loaded.
+        self._number, self._agreed_times = next(_numbers), 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_stream": None, "_store": None, "_past": {}}
@@ -129,26 +137,26 @@ class Training:
         """Goes on where `state` was taken, by another process, on another server, with another number of ranks: as long as
         the global batch (batch_size * world_size) is the same.
 
-        Raises ValueError when the state is of other data, another order or another global batch."""
+        Raises StateError when the state is of other data, another order or another global batch."""
         if state.get("version") != STATE_VERSION:
-            raise ValueError(f"the state is of version {state.get('version')}, expected {STATE_VERSION}")
+            raise StateError(f"the state is of version {state.get('version')}, expected {STATE_VERSION}")
         ours, theirs = self._global_batch(self._request), int(state["global_batch"])
         if ours != theirs:
-            raise ValueError(
+            raise StateError(
                 f"the state was taken with global batches of {theirs} rows, this training has {ours} "
                 f"(batch_size {self._request['batch_size']} * world_size {self.world_size})"
             )
         saved, given = state["request"], self._request
         if given.get("snapshot", state["snapshot"]) != state["snapshot"]:
-            raise ValueError(f"the state is of snapshot {state['snapshot']}, this training of {given['snapshot']}")
+            raise StateError(f"the state is of snapshot {state['snapshot']}, this training of {given['snapshot']}")
         ours_now = {**{name: saved[name] for name in saved if name not in PLACE}, **given, "snapshot": state["snapshot"]}
         plan = self._client._plan(ours_now)
         resolved, plan_hash = json.loads(plan.resolved)["train"], json.loads(plan.summary)["plan_hash"]
         for name in sorted({*saved, *resolved} - {*PLACE, *CURSOR}):
             if saved.get(name) != resolved.get(name):
-                raise ValueError(f"the state was taken with {name} {saved.get(name)!r}, this is {resolved.get(name)!r}")
+                raise StateError(f"the state was taken with {name} {saved.get(name)!r}, this is {resolved.get(name)!r}")
         if plan_hash != state["plan_hash"]:
-            raise ValueError(f"the state is of plan {state['plan_hash']}, this training would follow plan {plan_hash}")
+            raise StateError(f"the state is of plan {state['plan_hash']}, this training would follow plan {plan_hash}")
         self.close()
         self._request, self._planned, self._fresh = ours_now, None, True
         self._epoch, self._step = int(state["epoch"]), int(state["step"])
@@ -181,21 +189,34 @@ class Training:
         if self._last is not None and self._epoch >= self._last:
             self._epoch, self._step = self._last - 1, steps
             return
-        self._fresh = False
+        # Until a batch has come, and after a failure, the next loop begins here.
+        self._fresh = True
         self._loops += 1
-        loop, bar = self._loops, self._bar(steps)
-        stream, make = self._open(), OUTPUTS[self._output]
+        loop, bar, make = self._loops, self._bar(steps), OUTPUTS[self._output]
         try:
+            stream = self._open()
             while self._step < steps:
-                batch = Batch(next(stream))
+                received = next(stream, None)
+                if received is None:
+                    raise RuntimeError("the training was closed, or given another state, within its loop")
+                batch, self._fresh = Batch(received), False
                 self._step = batch.step + 1
                 if bar is not None:
                     bar.update()
-                yield make(batch, self._device)
+                made_at = time.perf_counter()
+                made = make(batch, self._device)
+                if self._device is not None:
+                    stream.copied(time.perf_counter() - made_at)
+                yield made
                 if loop != self._loops:
                     raise RuntimeError("a later loop over this training has begun; this one is over")
                 for callback in self._callbacks:
                     callback(self)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            self._fresh = True
+            raise
         finally:
             if bar is not None:
                 bar.close()
@@ -205,6 +226,9 @@ class Training:
 
     def _open(self) -> _forebay.Stream:
         """The stream that brings the next batch."""
+        if self._process != os.getpid():
+            # Of the process that this one was forked from.
+            self._stream, self._process = None, os.getpid()
         if self._stream is not None:
             if self._stream.cursor == (self._epoch, self._step):
                 return self._stream
@@ -234,9 +258,10 @@ class Training:
         store = self._store if self._store is not None else default_store()
         if store is None or self.world_size == 1:
             return plan(None)
-        name = f"{self._request.get('job') or self._request['dataset']}/{next(_agreements)}"
+        self._agreed_times += 1
+        name = f"{self._request.get('job') or self._request['dataset']}/{self._number}/{self._agreed_times}"
         patience = float(self._client._options.get("deadline", 300))
-        return agree(store, name, self.rank, self.world_size, plan, patience)
+        return agree(store, name, self.rank, self.world_size, plan, (self._epoch, self._step), patience)
 
     def _bar(self, steps: int) -> Any:
         if not self._progress:
@@ -250,8 +275,7 @@ class Training:
         return int(request["batch_size"]) * int(request.get("world_size") or 1)
 
 
-# Every rank makes its trainings in the same order.
-_agreements = itertools.count()
+_numbers = itertools.count()
 
 
 def _add(total: dict[str, float], more: Mapping[str, float]) -> None:

@@ -150,8 +150,8 @@ impl Column {
 /// What NumPy and DLPack call a type of plain values.
 fn plain(data_type: &DataType) -> Option<(&'static str, Option<Element>)> {
     use DataType::{
-        Date32, Date64, Duration, Float16, Float32, Float64, Int8, Int16, Int32, Int64, Timestamp, UInt8,
-        UInt16, UInt32, UInt64,
+        Date64, Duration, Float16, Float32, Float64, Int8, Int16, Int32, Int64, Timestamp, UInt8, UInt16,
+        UInt32, UInt64,
     };
     let (int, uint, float) = (Element::int, Element::uint, Element::float);
     Some(match data_type {
@@ -166,7 +166,6 @@ fn plain(data_type: &DataType) -> Option<(&'static str, Option<Element>)> {
         Float16 => ("<f2", Some(float(16))),
         Float32 => ("<f4", Some(float(32))),
         Float64 => ("<f8", Some(float(64))),
-        Date32 => return None,
         Date64 | Timestamp(TimeUnit::Millisecond, _) => ("<M8[ms]", None),
         Timestamp(TimeUnit::Second, _) => ("<M8[s]", None),
         Timestamp(TimeUnit::Microsecond, _) => ("<M8[us]", None),

@@ -1,6 +1,9 @@
 //! The batches of one rank, received by a thread that ends with them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError, TryLockError},
+    time::Duration,
+};
 
 use forebay_client::{Error, Training};
 use pyo3::{
@@ -96,8 +99,7 @@ impl Stream {
         let Some(Running { training, runtime, .. }) = running.as_mut() else {
             return Err(PyStopIteration::new_err(()));
         };
-        let training = tokio::sync::Mutex::new(training);
-        let next = waiting::wait(py, runtime, || async { training.lock().await.next().await })?;
+        let next = waiting::wait(py, runtime, training.next())?;
         match next {
             Some(Ok(batch)) => Batch::new(py, batch),
             Some(Err(error)) => Err(raised(py, &error)),
@@ -125,6 +127,12 @@ impl Stream {
         dict.set_item("compute_seconds", stats.compute.as_secs_f64())?;
         dict.set_item("copy_seconds", stats.copy.as_secs_f64())?;
         Ok(dict)
+    }
+
+    /// Notes seconds that were spent copying a batch elsewhere.
+    fn copied(&self, seconds: f64) -> PyResult<()> {
+        let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+        self.of(|running| running.training.copied(time))
     }
 
     /// Ends it: no thread or connection is left when this returns.

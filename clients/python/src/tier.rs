@@ -35,10 +35,8 @@ impl Tier {
     fn plan(&self, py: Python<'_>, request: &str) -> PyResult<Plan> {
         let train = train(request).map_err(|error| raised(py, &error))?;
         let client = self.client.clone();
-        let runtime = waiting::runtime(1)?;
-        let plan = waiting::finish(py, &runtime, async move { client.plan(&train).await });
-        py.detach(|| drop(runtime));
-        plan?.map(|plan| Plan::new(self.client.clone(), plan)).map_err(|error| raised(py, &error))
+        let plan = waiting::wait_once(py, async move { client.plan(&train).await })?;
+        plan.map(|plan| Plan::new(self.client.clone(), plan)).map_err(|error| raised(py, &error))
     }
 
     /// Runs one action, and returns the bodies of its results.
@@ -49,10 +47,8 @@ impl Tier {
         body: Vec<u8>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
         let client = self.client.clone();
-        let runtime = waiting::runtime(1)?;
-        let results = waiting::finish(py, &runtime, async move { client.action(&kind, &body).await });
-        py.detach(|| drop(runtime));
-        let results = results?.map_err(|error| raised(py, &error))?;
+        let results = waiting::wait_once(py, async move { client.action(&kind, &body).await })?;
+        let results = results.map_err(|error| raised(py, &error))?;
         Ok(results.iter().map(|body| PyBytes::new(py, body)).collect())
     }
 }

@@ -19,38 +19,26 @@ pub(crate) fn runtime(threads: usize) -> PyResult<Runtime> {
     built.map_err(|error| PyRuntimeError::new_err(format!("can't start forebay's threads: {error}")))
 }
 
-/// Waits for `future`, which may be dropped and made again, with other Python threads running and signals handled.
-pub(crate) fn wait<T: Send, F>(
+/// Waits for `future` with other Python threads running and signals handled; one that raises ends the wait.
+pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     runtime: &Runtime,
-    mut future: impl FnMut() -> F + Send,
-) -> PyResult<T>
-where
-    F: Future<Output = T> + Send,
-{
+    future: impl Future<Output = T> + Send,
+) -> PyResult<T> {
+    let mut future = std::pin::pin!(future);
     loop {
-        let done =
-            py.detach(|| runtime.block_on(async { tokio::time::timeout(LOOK_INTERVAL, future()).await }));
-        if let Ok(done) = done {
+        let look = async { tokio::time::timeout(LOOK_INTERVAL, future.as_mut()).await };
+        if let Ok(done) = py.detach(|| runtime.block_on(look)) {
             return Ok(done);
         }
         py.check_signals()?;
     }
 }
 
-/// Waits for `future`, which goes on meanwhile.
-pub(crate) fn finish<T: Send + 'static>(
-    py: Python<'_>,
-    runtime: &Runtime,
-    future: impl Future<Output = T> + Send + 'static,
-) -> PyResult<T> {
-    let mut task = runtime.spawn(future);
-    loop {
-        let looked =
-            py.detach(|| runtime.block_on(async { tokio::time::timeout(LOOK_INTERVAL, &mut task).await }));
-        if let Ok(done) = looked {
-            return done.map_err(|error| PyRuntimeError::new_err(error.to_string()));
-        }
-        py.check_signals().inspect_err(|_| task.abort())?;
-    }
+/// Waits in the same way for `future`, which needs nothing but a runtime for the time being.
+pub(crate) fn wait_once<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
+    let runtime = runtime(1)?;
+    let done = wait(py, &runtime, future);
+    py.detach(|| drop(runtime));
+    done
 }

@@ -43,27 +43,19 @@ def on_all_ranks(make: Callable[[int], forebay.Training], ranks: int = 2) -> lis
     def run(rank: int, ds: forebay.Training) -> None:
         try:
             loop = iter(ds)
-            results[rank] = (ds.summary["snapshot"], digest([next(loop)]))
+            first = next(loop)
+            results[rank] = (ds.summary["snapshot"], digest([first]) if "x" in first else "")
         except errors.Error as error:
             results[rank] = error
 
-    # Every process counts its agreements by itself; these ranks share one.
-    from forebay import training
-
     trainings = [make(rank) for rank in range(ranks)]
     for ds in trainings:
-        ds._request["job"] = "job"
-    number = iter(range(1000))
-    shared = [next(number)] * ranks
-    original, training._agreements = training._agreements, iter(shared)
-    try:
-        threads = [threading.Thread(target=run, args=pair) for pair in enumerate(trainings)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-    finally:
-        training._agreements = original
+        ds._number = 0  # As in processes of their own.
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(trainings)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
     return results
 
 
@@ -127,6 +119,43 @@ def test_ranks_with_another_seed_fail_at_step_0_with_both_plans(client: forebay.
     for error in on_all_ranks(make, 3):
         assert isinstance(error, errors.DisagreementError), error
         assert all(plan["plan_hash"] in str(error) for plan in plans) and "rank 2" in str(error)
+
+
+def test_ranks_of_another_world_size_fail_at_step_0_with_both(client: forebay.Client) -> None:
+    store: dict[str, str] = {}
+
+    def make(rank: int) -> forebay.Training:
+        return client.train("flights", batch_size=1000, rank=rank, world_size=2 + 2 * rank, store=store)
+
+    for error in on_all_ranks(make):
+        assert isinstance(error, errors.DisagreementError), error
+        assert "for 2 ranks" in str(error) and "for 4 ranks" in str(error)
+
+
+def test_ranks_that_stand_elsewhere_or_read_other_columns_fail_at_step_0(client: forebay.Client) -> None:
+    def train(rank: int, **options: Any) -> forebay.Training:
+        return client.train("flights", batch_size=1000, rank=rank, world_size=2, **options)
+
+    ahead = train(0)
+    loop = iter(ahead)
+    for _ in range(3):
+        next(loop)
+
+    def elsewhere(rank: int, store: dict[str, str] = {}) -> forebay.Training:
+        ds = train(rank, store=store)
+        if rank == 1:
+            ds.load_state_dict(ahead.state_dict())
+        return ds
+
+    for error in on_all_ranks(elsewhere):
+        assert isinstance(error, errors.DisagreementError), error
+        assert "from epoch 0, step 0" in str(error) and "from epoch 0, step 3" in str(error)
+
+    def others(rank: int, store: dict[str, str] = {}) -> forebay.Training:
+        return train(rank, store=store, columns=["delay"] if rank == 0 else ["distance"])
+
+    for error in on_all_ranks(others):
+        assert isinstance(error, errors.DisagreementError) and "distance" in str(error), error
 
 
 def test_when_one_rank_has_no_plan_all_fail_with_its_words(client: forebay.Client) -> None:

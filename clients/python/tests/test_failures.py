@@ -40,6 +40,22 @@ def test_a_server_that_is_killed_and_restarted_costs_nothing_but_time(pool: Pool
     assert found == expected
 
 
+def test_a_loop_that_failed_goes_on_where_it_failed(pool: Pool, flights: Path, tmp_path: Path) -> None:
+    place = {"grpc": f"127.0.0.1:{free_port()}", "cache_dir": tmp_path / "cache"}
+    server = pool.start({"flights": flights}, **place)
+    ds = training(forebay.connect(server.location, prefetch_batches=2, deadline=1))
+    expected, found = [digest([batch]) for batch in training(forebay.connect(server.location))], []
+    with pytest.raises(errors.DeadlineError):
+        for batch in ds:
+            found.append(digest([batch]))
+            if batch.step == 10:
+                server.kill()
+    with pytest.raises(errors.DeadlineError):
+        next(iter(ds))
+    pool.start({"flights": flights}, **place)
+    assert found + [digest([batch]) for batch in ds] == expected
+
+
 def test_two_servers_one_drained_then_killed_no_error_reaches_the_loop(pool: Pool, flights: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     first, second = (pool.start({"flights": flights}, state=state, grace_period="100ms") for _ in range(2))

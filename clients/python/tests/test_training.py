@@ -121,9 +121,9 @@ def test_a_state_of_something_else_is_refused_with_both_values(client: forebay.C
         ({"snapshot": "0" * 32}, "snapshot"),
         ({"remainder": "DROP"}, "remainder"),
     ]:
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(forebay.errors.StateError, match=words):
             training(client, **options).load_state_dict(state)
-    with pytest.raises(ValueError, match="version"):
+    with pytest.raises(forebay.errors.StateError, match="version"):
         training(client).load_state_dict({**state, "version": 99})
 
 
@@ -147,7 +147,7 @@ def test_lanes_change_nothing(client: forebay.Client) -> None:
     assert digest(training(client, lanes=3)) == digest(training(client))
 
 
-def test_a_pickled_training_goes_on_where_its_original_stood(client: forebay.Client) -> None:
+def test_a_pickled_training_stands_where_its_original_stood(client: forebay.Client) -> None:
     ds = training(client)
     expected = [digest([batch]) for batch in training(client)]
     found = []
@@ -158,6 +158,7 @@ def test_a_pickled_training_goes_on_where_its_original_stood(client: forebay.Cli
             break
     state = copy.state_dict()
     assert (state["epoch"], state["step"]) == (0, 20)
+    assert places(copy)[0] == (1, 0), "a loop that was left is followed by the next epoch, in a copy, too"
     copy.load_state_dict(state)
     assert found + [digest([batch]) for batch in copy] == expected
 
@@ -179,6 +180,19 @@ def test_a_training_loops_in_a_child_process(client: forebay.Client, method: str
     child.join(60)
     assert child.exitcode == 0
     assert next(running).step == 1, "the parent goes on"
+
+
+def test_a_training_whose_stream_waits_between_epochs_loops_in_a_forked_child(client: forebay.Client) -> None:
+    ds, expected = training(client, epochs=3), training(client, epochs=3)
+    assert digest(ds) == digest(expected)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=forked, args=(ds, queue))
+    child.start()
+    second = digest(expected)
+    assert queue.get(timeout=60) == second == digest(ds)
+    child.join(60)
+    assert child.exitcode == 0
 
 
 def test_an_iterator_that_was_forked_says_so_and_its_child_ends(client: forebay.Client) -> None:
@@ -298,7 +312,9 @@ except KeyboardInterrupt:
     del loop
     print("interrupted", os.listdir("/proc/self/task") == before, flush=True)
 """
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    # Whoever runs tests in the background has them ignore SIGINT, and so would the child.
+    listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **listen)
     assert child.stdout.readline() == "waiting\n"
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)
@@ -314,6 +330,26 @@ def test_stats_add_up_over_loops(client: forebay.Client) -> None:
         stats = ds.stats()
         assert (stats["batches"], stats["rows"]) == (60 * loop, 3_000_000 * loop)
     assert stats["compute_seconds"] > 0.1 and 0 <= stats["stall"] < 1
+
+
+def test_a_long_wait_counts_as_long_as_it_was(pool: Pool, flights: Path) -> None:
+    server = pool.start({"flights": flights})
+    ds = training(forebay.connect(server.location, prefetch_batches=1), batch_size=1000, epochs=2)
+    loop = iter(ds)
+    next(loop)
+    before = ds.stats()["wait_seconds"]
+    server.process.send_signal(signal.SIGSTOP)
+    threading.Timer(0.75, server.process.send_signal, [signal.SIGCONT]).start()
+    for _ in range(2000):
+        next(loop)
+    assert 0.6 < ds.stats()["wait_seconds"] - before < 2
+
+
+def test_closing_a_training_within_its_loop_says_so(client: forebay.Client) -> None:
+    ds = training(client)
+    with pytest.raises(RuntimeError, match="closed.*within its loop"):
+        for batch in ds:
+            ds.close()
 
 
 def test_callbacks_see_every_step_and_progress_is_shown(client: forebay.Client, capsys: pytest.CaptureFixture) -> None:

@@ -48,6 +48,7 @@ impl Client {
     /// # Errors
     /// The server's own, by their status; [`Error::GaveUp`] when none could be reached.
     pub async fn plan(&self, train: &Train) -> Result<Plan, Error> {
+        let train = &self.asked(train);
         self.call(|connection| async move { connection.plan(train).await }).await
     }
 
@@ -57,7 +58,7 @@ impl Client {
     /// # Errors
     /// As [`Client::plan`]; [`Error::Request`] when the rank is missing.
     pub async fn train(&self, train: &Train) -> Result<Training, Error> {
-        let plan = self.plan(&Train { lane: None, ..self.asked(train) }).await?;
+        let plan = self.plan(&Train { lane: None, ..train.clone() }).await?;
         self.start(plan)
     }
 
@@ -83,7 +84,7 @@ impl Client {
         self.call(|connection| async move { connection.action(kind, body.to_vec()).await }).await
     }
 
-    /// Nobody computes hashes that nobody looks at.
+    /// `train`, without hashes if nobody looks at them.
     fn asked(&self, train: &Train) -> Train {
         let hash = train.hash.or((!self.servers.config().verify_hash).then_some(false));
         Train { hash, ..train.clone() }
@@ -106,10 +107,9 @@ impl Client {
             let error = match tokio::time::timeout_at(attempts.until(), attempt).await {
                 Ok(Err(error)) if error.is_transient() => error,
                 Ok(done) => return done,
-                Err(_) => return Err(attempts.gave_up(Error::protocol("nothing came"))),
+                Err(_) => return Err(attempts.gave_up()),
             };
-            let Some(pause) = attempts.pause() else { return Err(attempts.gave_up(error)) };
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(attempts.pause(error)).await;
         }
     }
 }

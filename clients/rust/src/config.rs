@@ -3,7 +3,10 @@
 use std::{fmt, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use tonic::metadata::{Ascii, MetadataValue};
+use tonic::{
+    Code,
+    metadata::{Ascii, MetadataValue},
+};
 
 use crate::Error;
 
@@ -110,6 +113,14 @@ impl fmt::Debug for Token {
             Kept::Here(_) => f.write_str("Token(..)"),
             Kept::File(path) => f.debug_tuple("Token").field(path).finish(),
         }
+    }
+}
+
+impl Config {
+    /// Whether another token may be found where the one was that led to `error`.
+    pub(crate) fn renews(&self, error: &Error) -> bool {
+        let is_file = self.token.as_ref().is_some_and(|token| matches!(token.0, Kept::File(_)));
+        is_file && error.code() == Some(Code::Unauthenticated)
     }
 }
 

@@ -39,11 +39,11 @@ impl Connection {
     /// [`Error::Connect`] when the address makes no sense or nobody answers there; [`Error::Request`] when a
     /// certificate can't be read.
     pub async fn open(url: &str, config: Arc<Config>) -> Result<Self, Error> {
-        let failed =
-            |error: tonic::transport::Error| Error::Connect { url: url.to_owned(), source: error.into() };
+        let senseless = |error: tonic::transport::Error| Error::Request(format!("{url}: {}", causes(&error)));
+        let failed = |source| Error::Connect { url: url.to_owned(), source };
         let address = address(url);
         let mut endpoint = Endpoint::from_shared(address.clone())
-            .map_err(failed)?
+            .map_err(senseless)?
             .tcp_nodelay(true)
             .connect_timeout(config.connect_timeout)
             .http2_keep_alive_interval(config.keepalive_interval)
@@ -53,9 +53,11 @@ impl Connection {
             .initial_stream_window_size(config.stream_window_bytes)
             .initial_connection_window_size(config.connection_window_bytes);
         if address.starts_with("https:") {
-            endpoint = endpoint.tls_config(tls(&config.tls)?).map_err(failed)?;
+            endpoint = endpoint.tls_config(tls(&config.tls)?).map_err(senseless)?;
         }
-        let channel = endpoint.connect().await.map_err(failed)?;
+        // The endpoint's own limit does not cover the handshake of TLS.
+        let connected = tokio::time::timeout(config.connect_timeout, endpoint.connect()).await;
+        let channel = connected.map_err(|late| failed(late.into()))?.map_err(|error| failed(error.into()))?;
         Ok(Self { url: url.into(), channel, config })
     }
 
@@ -70,7 +72,8 @@ impl Connection {
     /// The server's own, by their status.
     pub async fn plan(&self, train: &Train) -> Result<Plan, Error> {
         let request = self.request(FlightDescriptor::new_cmd(command(train)))?;
-        let info = self.flight().get_flight_info(request).await?.into_inner();
+        let info =
+            self.flight().get_flight_info(request).await.map_err(|status| self.failed(status))?.into_inner();
         let malformed =
             |error: &dyn std::fmt::Display| Error::protocol(format!("malformed FlightInfo: {error}"));
         let summary: PlanSummary = Encoding::Protobuf
@@ -116,9 +119,10 @@ impl Connection {
     /// The server's own, by their status.
     pub async fn action(&self, kind: &str, body: impl Into<Bytes>) -> Result<Vec<Bytes>, Error> {
         let request = self.request(Action::new(kind, body))?;
-        let mut results = self.flight().do_action(request).await?.into_inner();
+        let failed = |status| self.failed(status);
+        let mut results = self.flight().do_action(request).await.map_err(failed)?.into_inner();
         let mut bodies = Vec::new();
-        while let Some(result) = results.message().await? {
+        while let Some(result) = results.message().await.map_err(failed)? {
             bodies.push(result.body);
         }
         Ok(bodies)
@@ -154,6 +158,10 @@ impl Connection {
         if let Some(status) = Status::from_header_map(response.headers()) {
             return Err(status.into());
         }
+        if matches!(response.status().as_u16(), 429 | 502 | 503 | 504) {
+            // A proxy before the server, which is away.
+            return Err(Error::lost(&self.url, format!("HTTP status {}", response.status())));
+        }
         if response.status() != http::StatusCode::OK {
             return Err(Error::protocol(format!(
                 "HTTP status {}, expected a gRPC response",
@@ -161,6 +169,14 @@ impl Connection {
             )));
         }
         Stream::open(&self.url, response.into_body(), &self.config, slabs).await
+    }
+
+    /// A status that has a cause was made here, of a connection that was lost; others are the server's.
+    fn failed(&self, status: Status) -> Error {
+        match std::error::Error::source(&status) {
+            Some(_) => Error::lost(&self.url, status),
+            None => Error::Status(status),
+        }
     }
 
     fn flight(&self) -> FlightServiceClient<Channel> {
@@ -186,6 +202,14 @@ impl Connection {
 /// The ticket that asks for `train`.
 pub(crate) fn command(train: &Train) -> Vec<u8> {
     Encoding::Protobuf.encode(&Command { train: Some(train.clone()) })
+}
+
+/// An error with what caused it.
+fn causes(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", causes(cause)),
+        None => error.to_string(),
+    }
 }
 
 /// As the transport spells it.

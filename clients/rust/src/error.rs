@@ -38,12 +38,12 @@ pub enum Error {
     /// A batch came that is not the one that is due, or not as it was sent: nothing of it was handed over.
     #[error("{0}")]
     Foreign(String),
-    /// Tried every server until the deadline was over.
-    #[error("no batch for {waited:?}, after {attempts} attempts; the last one: {last}")]
+    /// No answer came until the deadline was over, from whichever server.
+    #[error("no answer for {waited:.1?}, after {attempts} attempts; the last one: {last}")]
     GaveUp {
-        /// How long this took: the configured deadline.
+        /// How long this took.
         waited: Duration,
-        /// Attempts to be sent a batch.
+        /// Attempts that were made.
         attempts: u32,
         /// How the last of them failed.
         last: Box<Error>,

@@ -78,21 +78,27 @@ impl Lane {
 
 impl Source for Lane {
     async fn next(&mut self) -> Result<Option<Batch>, Error> {
-        let deadline = self.servers.config().deadline;
-        let mut attempts = Attempts::new(self.servers.len(), deadline);
+        let mut attempts = Attempts::new(self.servers.len(), self.servers.config().deadline);
+        let mut renewed = false;
         loop {
-            let error = match tokio::time::timeout_at(attempts.until(), self.attempt()).await {
-                Ok(Err(error)) if error.is_transient() => error,
-                Ok(done) => return done,
-                Err(_) => {
-                    self.stream = None;
-                    return Err(attempts.gave_up(Error::protocol("nothing came")));
+            let was_running = self.stream.is_some();
+            let done = tokio::time::timeout_at(attempts.until(), self.attempt()).await;
+            let Ok(done) = done else {
+                self.stream = None;
+                return Err(attempts.gave_up());
+            };
+            let error = match done {
+                Err(error) if error.is_transient() => error,
+                // The token that this stream began with is no longer good; its file may hold another one.
+                Err(error) if was_running && !renewed && self.servers.config().renews(&error) => {
+                    renewed = true;
+                    error
                 }
+                done => return done,
             };
             self.stream = None;
             tracing::warn!(%error, batch = self.next, "going on elsewhere");
-            let Some(pause) = attempts.pause() else { return Err(attempts.gave_up(error)) };
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(attempts.pause(error)).await;
         }
     }
 }
@@ -100,9 +106,10 @@ impl Source for Lane {
 /// How often, and until when, a call is tried.
 pub(crate) struct Attempts {
     servers: usize,
-    deadline: Duration,
+    began: Instant,
     until: Instant,
     made: u32,
+    last: Option<Error>,
 }
 
 /// The shortest pause once every server has been tried.
@@ -112,21 +119,22 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 impl Attempts {
     pub(crate) fn new(servers: usize, deadline: Duration) -> Self {
-        Self { servers, deadline, until: Instant::now() + deadline, made: 0 }
+        let began = Instant::now();
+        Self { servers, began, until: began + deadline, made: 0, last: None }
     }
 
-    /// How long to wait before the next attempt: not at all while another server is untried, then longer and longer, of
-    /// random length, so that a thousand ranks don't come back at once. `None`: the deadline would be over.
-    pub(crate) fn pause(&mut self) -> Option<Duration> {
+    /// How long to wait before the next attempt, now that one has failed: not at all while another server is untried, then
+    /// longer and longer, of random length, so that a thousand ranks don't come back at once.
+    pub(crate) fn pause(&mut self, failed: Error) -> Duration {
         self.made += 1;
+        self.last = Some(failed);
         let servers = u32::try_from(self.servers).unwrap_or(u32::MAX);
         if !self.made.is_multiple_of(servers) {
-            return Some(Duration::ZERO);
+            return Duration::ZERO;
         }
         let rounds = self.made / servers;
         let longest = FIRST_PAUSE.saturating_mul(1 << rounds.min(10)).min(LONGEST_PAUSE);
-        let pause = longest.mul_f64(0.5 + fastrand::f64() / 2.0);
-        (Instant::now() + pause < self.until).then_some(pause)
+        longest.mul_f64(0.5 + fastrand::f64() / 2.0).min(self.until.saturating_duration_since(Instant::now()))
     }
 
     /// When to stop.
@@ -134,8 +142,9 @@ impl Attempts {
         self.until
     }
 
-    /// The final error.
-    pub(crate) fn gave_up(&self, last: Error) -> Error {
-        Error::GaveUp { waited: self.deadline, attempts: self.made.max(1), last: Box::new(last) }
+    /// The final error, once the deadline is over: with what went wrong last, which is silence if nothing did.
+    pub(crate) fn gave_up(self) -> Error {
+        let last = self.last.unwrap_or_else(|| Error::protocol("the server said nothing"));
+        Error::GaveUp { waited: self.began.elapsed(), attempts: self.made.max(1), last: Box::new(last) }
     }
 }

@@ -30,6 +30,8 @@ pub struct Training {
     meter: Arc<Meter>,
     /// When the last batch was handed over.
     handed_over: Option<Instant>,
+    /// When the next one was first asked for.
+    asked: Option<Instant>,
     _reporter: Option<AbortOnDropHandle<()>>,
 }
 
@@ -50,7 +52,16 @@ impl Training {
         let reports =
             config.report.then(|| report(servers.clone(), Arc::clone(&plan), Arc::clone(&meter), trainer));
         let reporter = reports.map(|reports| AbortOnDropHandle::new(tokio::spawn(reports)));
-        Self { plan, lanes, next: 0, ended: false, meter, handed_over: None, _reporter: reporter }
+        Self {
+            plan,
+            lanes,
+            next: 0,
+            ended: false,
+            meter,
+            handed_over: None,
+            asked: None,
+            _reporter: reporter,
+        }
     }
 
     /// What was planned.
@@ -73,13 +84,18 @@ impl Training {
         if self.ended {
             return None;
         }
-        let asked = Instant::now();
+        let asked = *self.asked.get_or_insert_with(Instant::now);
         if let Some(handed_over) = self.handed_over.take() {
             self.meter.computed(asked - handed_over);
         }
         let lane = (self.next % self.lanes.len() as u64) as usize;
-        let next = self.lanes[lane].next().await;
+        let mut next = self.lanes[lane].next().await;
         let now = Instant::now();
+        self.asked = None;
+        if next.is_none() && self.next < self.plan.batches() {
+            // Its task is gone, and no error came: it panicked.
+            next = Some(Err(Error::protocol(format!("receiving ended before batch {} came", self.next))));
+        }
         match &next {
             Some(Ok(batch)) => {
                 self.next += 1;

@@ -93,7 +93,7 @@ struct Serve {
     #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_KEY", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
     /// Authorities of clients (PEM): who has no certificate of theirs is not let in.
-    #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_CLIENT_CA", requires = "tls_certificate")]
+    #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_CLIENT_CA")]
     tls_client_ca: Option<PathBuf>,
     /// The tokens that callers must show (TOML), and what each may read.
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKENS")]
@@ -159,7 +159,11 @@ impl Serve {
         settings.tokens = self.tokens.or(settings.tokens);
         settings.insecure |= self.insecure;
         if let (Some(certificate), Some(key)) = (self.tls_certificate, self.tls_key) {
-            settings.tls = Some(Tls { certificate, key, client_ca: self.tls_client_ca });
+            let client_ca = settings.tls.take().and_then(|tls| tls.client_ca);
+            settings.tls = Some(Tls { certificate, key, client_ca });
+        }
+        if let Some(tls) = &mut settings.tls {
+            tls.client_ca = self.tls_client_ca.or(tls.client_ca.take());
         }
         Ok(settings)
     }

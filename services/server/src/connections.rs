@@ -13,6 +13,7 @@ use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
+    time::Sleep,
 };
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
@@ -23,6 +24,8 @@ use crate::{
     door::Acceptor,
 };
 
+/// How long a connection may say nothing at first.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long nobody is accepted after that has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -99,11 +102,15 @@ async fn secure(stream: Stream, place: OwnedSemaphorePermit, tls: Option<Accepto
         // Who may open a Unix socket is for its file to say.
         (stream, _) => Either::Left(stream),
     };
-    Some(Connection { stream, _place: place })
+    let silence = Some(Box::pin(tokio::time::sleep(SILENCE_TIMEOUT)));
+    Some(Connection { stream, silence, _place: place })
 }
 
-/// A connection, and its place among those that are open.
+/// A connection, and its place among those that are open. It is closed when it says nothing at first, so that places go to
+/// those who want something.
 pub(crate) struct Connection {
+    /// Runs until the first bytes come.
+    silence: Option<Pin<Box<Sleep>>>,
     stream: Either<Stream, Box<TlsStream<TcpStream>>>,
     _place: OwnedSemaphorePermit,
 }
@@ -120,7 +127,13 @@ impl AsyncRead for Connection {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let Some(silence) = &mut self.silence else { return read };
+        if read.is_pending() {
+            return silence.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()));
+        }
+        self.silence = None;
+        read
     }
 }
 

@@ -71,8 +71,17 @@ fn no_token_an_unknown_one_an_expired_one_and_a_malformed_header_are_refused() {
     };
     assert!(refused(&HeaderMap::new()).contains("authorization: Bearer"));
     assert!(refused(&headers("Bearer of-old")).contains("'old' expired at 2020-01-01"));
-    for value in ["Bearer of-nobody", "Bearer", "Bearer ", "of-old", "Basic !", "Basic b2Ytb2xk", "Digest x"]
-    {
+    for value in [
+        "Bearer of-nobody",
+        "Bearer",
+        "Bearer ",
+        "of-old",
+        "Basic !",
+        "Basic b2Ytb2xk",
+        "Basic OmE6",
+        "Basic Og==",
+        "Digest x",
+    ] {
         refused(&headers(value));
     }
 }
@@ -125,6 +134,7 @@ fn a_token_file_that_makes_no_sense_is_an_error_that_names_the_token() {
         (format!("[a]\nsha256 = \"{one}\"\ndatasets = [\"*\"]\nexpires = 2026-01-01"), "'a': expires"),
         (format!("[a]\nsha256 = \"{one}\"\ndatasets = [\"*\"]\nrole = \"x\""), "role"),
         (format!("[a]\nsha256 = \"{}\"\ndatasets = [\"*\"]", "zz".repeat(32)), "'a': sha256"),
+        (format!("[a]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("")), "no characters"),
         (
             format!("[a]\nsha256=\"{one}\"\ndatasets=[\"*\"]\n[b]\nsha256=\"{one}\"\ndatasets=[\"*\"]"),
             "'a' and 'b'",

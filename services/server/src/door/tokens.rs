@@ -56,6 +56,7 @@ impl Tokens {
             let digest = hex(&token.sha256).with_context(|| {
                 format!("token '{name}': sha256 is not 64 hexadecimal digits; `printf %s TOKEN | sha256sum` prints them")
             })?;
+            ensure!(digest != digest_of(b""), "token '{name}': sha256 is that of no characters at all");
             ensure!(!token.datasets.is_empty(), "token '{name}': datasets is empty; [\"*\"] stands for all");
             let expires = token.expires.map(|time| instant(&time)).transpose();
             let expires = expires.with_context(|| format!("token '{name}': expires"))?;
@@ -111,7 +112,7 @@ pub(super) fn secret_of(header: &[u8]) -> Option<Vec<u8>> {
     }
     let pair = base64::engine::general_purpose::STANDARD.decode(value).ok()?;
     let colon = pair.iter().position(|&byte| byte == b':')?;
-    Some(pair[colon + 1..].to_owned())
+    Some(pair[colon + 1..].to_owned()).filter(|token| !token.is_empty())
 }
 
 /// SHA-256 of `token`. What is looked up is the digest, so that how long it takes tells nothing of a token.
