@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import socket
 import ssl
 import time
@@ -17,7 +18,7 @@ import pytest
 import trustme
 
 from client import FAILURES, command, status_of
-from server import Pool, Server, StartError, forebay
+from server import ROOT, Pool, Server, StartError, forebay
 
 GET = command(dataset="flights", batch_size=4096, steps=1)
 UNSERVED = "UNIMPLEMENTED"
@@ -217,6 +218,31 @@ def test_a_connection_that_says_nothing_holds_up_no_other(locked: Locked) -> Non
         client.get_schema(DATASET, options_of("all"))
     for each in silent:
         each.close()
+
+
+def test_a_connection_that_says_nothing_is_closed(locked: Locked) -> None:
+    """The first words have ten seconds, so that nobody keeps the places of others by keeping quiet."""
+    silent = []
+    for address in (locked.server.grpc, locked.server.http):
+        host, port = address.split(":")
+        context = ssl.create_default_context()
+        locked.authority.configure_trust(context)
+        connection = socket.create_connection((host, int(port)), timeout=20)
+        silent.append(context.wrap_socket(connection, server_hostname="127.0.0.1"))
+    for each in silent:
+        while each.recv(1 << 16):
+            pass  # HTTP/2 may say its settings first.
+
+
+def test_the_example_of_the_docs_runs_as_written(locked: Locked) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    (block,) = (block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "grpc+tls" in block)
+    (locked.folder / "ca.pem").write_bytes(locked.authority.cert_pem.bytes())
+    block = block.replace("grpc+tls://server.example:8815", locked.server.location)
+    train = {"train": {"dataset": "flights", "columns": ["delay"], "batch_size": 4096}}
+    names: dict[str, Any] = {"fl": flight, "json": json, "train": train, "token": b"token-of-right"}
+    exec(block.replace('"ca.pem"', repr(str(locked.folder / "ca.pem"))), names)
+    assert names["reader"].read_all().num_rows == 3_000_000
 
 
 def until(done: Callable[[], bool]) -> None:
