@@ -215,7 +215,8 @@ class Training:
         except GeneratorExit:
             raise
         except BaseException:
-            self._fresh = True
+            # Of a later loop, this one knows nothing.
+            self._fresh = self._fresh or loop == self._loops
             raise
         finally:
             if bar is not None:

@@ -73,8 +73,10 @@ def test_an_earlier_loop_is_over_when_a_later_one_begins(client: forebay.Client)
     earlier, later = iter(ds), iter(ds)
     next(earlier)
     assert next(later).epoch == 1
+    later.close()
     with pytest.raises(RuntimeError, match="later loop"):
         next(earlier)
+    assert places(ds, 1) == [(2, 0)], "the later one was left"
 
 
 @pytest.mark.parametrize("stop", [1, 37, 59, 60])
