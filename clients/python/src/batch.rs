@@ -1,13 +1,10 @@
 //! One batch.
 
-use arrow_array::{Array, RecordBatch, StructArray, ffi::to_ffi};
-use pyo3::{
-    exceptions::{PyKeyError, PyValueError},
-    prelude::*,
-    types::{PyCapsule, PyTuple},
-};
+use arrow_array::{Array, RecordBatch, StructArray};
+use arrow_schema::ffi::FFI_ArrowSchema;
+use pyo3::{exceptions::PyKeyError, prelude::*, types::PyTuple};
 
-use crate::{column::Column, errors::of_class};
+use crate::{arrow::capsules, column::Column, errors::raised};
 
 /// One batch in memory that begins at a multiple of 64 bytes; it is kept until neither the batch nor anything made
 /// from it is held.
@@ -19,7 +16,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn new(py: Python<'_>, batch: forebay_client::Batch) -> PyResult<Self> {
-        let arrow = batch.record_batch().map_err(|error| crate::errors::raised(py, &error))?;
+        let arrow = batch.record_batch().map_err(|error| raised(py, &error))?;
         Ok(Self { batch, arrow })
     }
 }
@@ -102,27 +99,7 @@ impl Batch {
         // A request that can't be met may be ignored: consumers cast.
         drop(requested_schema);
         let whole = StructArray::from(self.arrow.clone());
-        let (array, mut schema) =
-            to_ffi(&whole.into_data()).map_err(|error| of_class(py, "Error", error.to_string()))?;
-        if let Ok(fields) = arrow_schema::ffi::FFI_ArrowSchema::try_from(self.arrow.schema().as_ref()) {
-            schema = fields;
-        }
-        capsules(py, schema, array)
+        let schema = FFI_ArrowSchema::try_from(self.arrow.schema().as_ref()).ok();
+        capsules(py, &whole.into_data(), schema)
     }
-}
-
-/// The pair of capsules that the PyCapsule interface asks for.
-pub(crate) fn capsules<'py>(
-    py: Python<'py>,
-    schema: arrow_schema::ffi::FFI_ArrowSchema,
-    array: arrow_data::ffi::FFI_ArrowArray,
-) -> PyResult<Bound<'py, PyTuple>> {
-    let schema = PyCapsule::new_with_value(py, schema, c"arrow_schema")?;
-    let array = PyCapsule::new_with_value(py, array, c"arrow_array")?;
-    PyTuple::new(py, [schema, array])
-}
-
-/// What no view can show.
-pub(crate) fn unviewable(name: &str, why: &str) -> PyErr {
-    PyValueError::new_err(format!("column '{name}' {why}; take it by to_arrow()"))
 }

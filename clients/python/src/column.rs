@@ -1,14 +1,15 @@
 //! One column or tensor of a batch, as views without a copy.
 
-use arrow_array::{Array, ArrayRef, FixedSizeListArray, ffi::to_ffi};
+use arrow_array::{Array, ArrayRef, FixedSizeListArray};
 use arrow_schema::{DataType, TimeUnit};
 use pyo3::{
+    exceptions::PyValueError,
     prelude::*,
     types::{PyCapsule, PyDict, PyTuple},
 };
 
 use crate::{
-    batch::{capsules, unviewable},
+    arrow::capsules,
     dlpack::{self, Element},
     errors::of_class,
 };
@@ -141,9 +142,7 @@ impl Column {
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         drop(requested_schema);
-        let (array, schema) =
-            to_ffi(&self.array.to_data()).map_err(|error| of_class(py, "Error", error.to_string()))?;
-        capsules(py, schema, array)
+        capsules(py, &self.array.to_data(), None)
     }
 }
 
@@ -176,4 +175,9 @@ fn plain(data_type: &DataType) -> Option<(&'static str, Option<Element>)> {
         Duration(TimeUnit::Nanosecond) => ("<m8[ns]", None),
         _ => return None,
     })
+}
+
+/// What no view can show.
+fn unviewable(name: &str, why: &str) -> PyErr {
+    PyValueError::new_err(format!("column '{name}' {why}; take it by to_arrow()"))
 }

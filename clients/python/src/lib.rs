@@ -9,6 +9,7 @@
 //!                                      own, while it runs)
 //! ```
 
+mod arrow;
 mod batch;
 mod column;
 mod dlpack;

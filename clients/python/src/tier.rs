@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use forebay_client::{
-    Client, Config, Error, Tls, Token,
+    Client, Config, Error, Token,
     proto::{
         Encoding,
         v1::{Command, Train},
@@ -61,7 +61,7 @@ fn train(request: &str) -> Result<Train, Error> {
 
 /// The configuration that `options` change; unknown ones are refused by name.
 fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
-    let mut config = Config { tls: Tls::default(), ..Config::default() };
+    let mut config = Config::default();
     for (name, value) in options {
         let name: String = name.extract()?;
         match name.as_str() {

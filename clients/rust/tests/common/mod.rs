@@ -64,8 +64,7 @@ pub(crate) struct Proxy {
 impl Proxy {
     /// Disturbs whatever `server` sends.
     pub(crate) async fn before(server: &Server, fault: Fault) -> Self {
-        let forebay_url = server.grpc().to_string();
-        let to: SocketAddr = forebay_url.parse().unwrap();
+        let to: SocketAddr = server.grpc().to_string().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let connections = Arc::new(AtomicU64::new(0));
@@ -89,9 +88,8 @@ async fn pass(near: TcpStream, far: TcpStream, fault: Fault, sent: Arc<AtomicU64
         drop(tokio::io::copy(&mut from_near, &mut to_far).await);
     }));
     let (mut passed, mut buffer) = (0, vec![0; 64 << 10]);
-    while let Ok(read @ 1..) = from_far.read(&mut buffer).await {
+    while let Ok(mut read @ 1..) = from_far.read(&mut buffer).await {
         let offset = sent.fetch_add(read as u64, Ordering::Relaxed);
-        let mut read = read;
         match fault {
             Fault::Cut(after) => read = read.min((after - passed) as usize),
             Fault::Flip(at) if (offset..offset + read as u64).contains(&at) => {
