@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from forebay import _forebay
+from forebay.errors import RequestError
 
 if TYPE_CHECKING:
     import jax
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 
 class Column:
     """One column, `[rows]`, or tensor, `[rows, values]`, of a batch. Every view is of the received memory, which lives as
-    long as any of them; writing to one changes this batch and no other."""
+    long as any of them; writing to one changes this batch and no other. On a GPU, what takes it by DLPack is ordered
+    behind its copy."""
 
     __slots__ = ("_column",)
 
-    def __init__(self, column: _forebay.Column) -> None:
+    def __init__(self, column: _forebay.Column | _forebay.DeviceColumn) -> None:
         self._column = column
 
     @property
@@ -51,12 +53,17 @@ class Column:
         return self._column.__dlpack_device__()
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
-        return self._column.__arrow_c_array__(requested_schema)
+        return self._on_host().__arrow_c_array__(requested_schema)
+
+    def _on_host(self) -> _forebay.Column:
+        if isinstance(self._column, _forebay.DeviceColumn):
+            raise RequestError(f"{self._column!r} is not in the memory of the host: take it by to_torch, to_jax or DLPack")
+        return self._column
 
     def to_numpy(self) -> np.ndarray:
         """As a NumPy array, without a copy. Strings, lists, decimals, dates, booleans and columns with nulls have no such
         view: take them by `to_arrow`."""
-        return np.asarray(self._column)
+        return np.asarray(self._on_host())
 
     def to_torch(self, device: Any = None, non_blocking: bool = True) -> torch.Tensor:
         """As a PyTorch tensor, without a copy; with `device`, copied there."""
@@ -66,7 +73,7 @@ class Column:
         return tensor if device is None else tensor.to(device, non_blocking=non_blocking)
 
     def to_jax(self) -> jax.Array:
-        """As a JAX array, without a copy on the CPU."""
+        """As a JAX array, without a copy."""
         import jax.numpy as jnp
 
         return jnp.from_dlpack(self)
@@ -75,7 +82,7 @@ class Column:
         """As a pyarrow array, without a copy."""
         import pyarrow as pa
 
-        return pa.array(self._column)
+        return pa.array(self._on_host())
 
 
 class Batch:
@@ -103,6 +110,12 @@ class Batch:
     @property
     def nbytes(self) -> int:
         return self._batch.nbytes
+
+    @property
+    def device(self) -> str:
+        """Where it lies: "cpu", or "cuda:0"."""
+        kind, number = self._batch.device
+        return "cpu" if kind == 1 else f"cuda:{number}"
 
     @property
     def num_rows(self) -> int:

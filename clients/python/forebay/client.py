@@ -110,7 +110,8 @@ class Client:
         rank, world_size     which of how many; default: RANK and WORLD_SIZE of the environment, else the only one
         lanes                parallel streams, merged in order
         output               what a loop yields: "batch", or a dict of "numpy", "torch" or "jax" arrays, or "arrow" batches
-        device               for "torch": where tensors are copied to
+        device               "cuda" or "cuda:1": batches are copied there ahead, for "batch", "torch" and "jax"; any other one is
+                             where "torch" tensors are copied to
         store                where the ranks agree on snapshot and order before their first step: anything with `set(key, value)`
                              and a `get(key)` that waits, such as a `torch.distributed.Store`, or a dict that they share; new for
                              each run.

@@ -51,6 +51,10 @@ class ProtocolError(Error):
     """What answers is no Flight server, or sends more than the limits of this client allow."""
 
 
+class DeviceError(Error, RuntimeError):
+    """There is no such device, or its driver failed; in the driver's words."""
+
+
 class StateError(Error, ValueError):
     """A checkpoint's state is of other data, another order or another global batch than this training."""
 

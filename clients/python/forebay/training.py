@@ -53,13 +53,17 @@ class Training:
     ) -> None:
         if output not in OUTPUTS:
             raise ValueError(f"output is {output!r}, expected one of {', '.join(OUTPUTS)}")
-        if device is not None and output not in ("batch", "torch"):
-            raise ValueError(f"device is for output 'torch', not for {output!r}")
+        cuda = _cuda(device)
+        if cuda is not None and output in ("numpy", "arrow"):
+            raise ValueError(f"output {output!r} lies in the memory of the host, and not on {device}")
+        if device is not None and cuda is None and output != "torch" and str(device) != "cpu":
+            raise ValueError(f"device {str(device)!r} is for output 'torch', not for {output!r}")
         if epochs is not None and epochs < 1:
             raise ValueError(f"epochs is {epochs}, expected at least 1")
         self._client, self._request = client, dict(request)
         self._epochs, self._store, self._progress, self._callbacks = epochs, store, progress, callbacks
-        self._output, self._device = output, device
+        # To CUDA devices batches are copied ahead; to others PyTorch copies them.
+        self._output, self._cuda, self._device = output, cuda, None if cuda is not None else device
         self._epoch, self._step = int(request["epoch"]), 0
         self._last = None if epochs is None else self._epoch + epochs
         self._planned: dict[str, Any] | None = None
@@ -162,8 +166,8 @@ class Training:
         self._epoch, self._step = int(state["epoch"]), int(state["step"])
 
     def stats(self) -> dict[str, float]:
-        """Batches, rows and bytes so far, and the seconds in which the loop waited, computed and copied; `stall` is the
-        waiting part of them."""
+        """Batches, rows and bytes so far, the seconds in which the loop waited, computed and copied, of which `stall` is the
+        waiting part, and `retries`: how often a connection failed and the loop went on."""
         total = dict(self._past)
         if self._stream is not None:
             _add(total, self._stream.stats())
@@ -236,7 +240,7 @@ class Training:
             self.close()
         epochs = 1 if self._last is None else self._last - self._epoch
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
-        self._stream = self._client._plan(request).stream()
+        self._stream = self._client._plan(request).stream(self._cuda)
         return self._stream
 
     def _pinned(self) -> dict[str, Any]:
@@ -277,6 +281,26 @@ class Training:
 
 
 _numbers = itertools.count()
+
+
+def _cuda(device: Any) -> int | None:
+    """The number of a CUDA device, spelled as PyTorch does."""
+    kind, _, number = str(device).partition(":")
+    if kind != "cuda":
+        return None
+    if not number.isdecimal():
+        if number or ":" in str(device):
+            raise ValueError(f"device is {str(device)!r}, expected 'cuda' or 'cuda:NUMBER'")
+        return _current_cuda()
+    return int(number)
+
+
+def _current_cuda() -> int:
+    """The device that PyTorch uses, where it is in use; else the first."""
+    import sys
+
+    torch = sys.modules.get("torch")
+    return torch.cuda.current_device() if torch is not None and torch.cuda.is_available() else 0
 
 
 def _add(total: dict[str, float], more: Mapping[str, float]) -> None:

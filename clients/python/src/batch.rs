@@ -2,22 +2,45 @@
 
 use arrow_array::{Array, RecordBatch, StructArray};
 use arrow_schema::ffi::FFI_ArrowSchema;
+use forebay_client::{DeviceBatch, Place, proto::v1::BatchMetadata};
 use pyo3::{exceptions::PyKeyError, prelude::*, types::PyTuple};
 
-use crate::{arrow::capsules, column::Column, errors::raised};
+use crate::{
+    arrow::capsules,
+    column::Column,
+    device::{DeviceColumn, words},
+    errors::{of_class, raised},
+};
 
-/// One batch in memory that begins at a multiple of 64 bytes; it is kept until neither the batch nor anything made
-/// from it is held.
+/// One batch. On the host its memory begins at a multiple of 64 bytes; it is kept until neither the batch nor anything
+/// made from it is held.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Batch {
-    batch: forebay_client::Batch,
-    arrow: RecordBatch,
+    metadata: BatchMetadata,
+    rows: u64,
+    bytes: u64,
+    names: Vec<String>,
+    held: Held,
+}
+
+/// Where it lies.
+enum Held {
+    Host(RecordBatch),
+    Device(DeviceBatch),
 }
 
 impl Batch {
-    pub(crate) fn new(py: Python<'_>, batch: forebay_client::Batch) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'_>, batch: &forebay_client::Batch) -> PyResult<Self> {
         let arrow = batch.record_batch().map_err(|error| raised(py, &error))?;
-        Ok(Self { batch, arrow })
+        let names = arrow.schema_ref().fields().iter().map(|field| field.name().clone()).collect();
+        let (metadata, rows) = (batch.metadata, batch.rows());
+        Ok(Self { metadata, rows, bytes: batch.body().len() as u64, names, held: Held::Host(arrow) })
+    }
+
+    pub(crate) fn on_device(batch: DeviceBatch) -> Self {
+        let names = batch.names().map(str::to_owned).collect();
+        let (metadata, rows, bytes) = (batch.metadata, batch.rows(), batch.len_bytes());
+        Self { metadata, rows, bytes, names, held: Held::Device(batch) }
     }
 }
 
@@ -26,50 +49,59 @@ impl Batch {
     /// The epoch it belongs to.
     #[getter]
     fn epoch(&self) -> u64 {
-        self.batch.metadata.epoch
+        self.metadata.epoch
     }
 
     /// Its step in the epoch.
     #[getter]
     fn step(&self) -> u64 {
-        self.batch.metadata.step
+        self.metadata.step
     }
 
     /// The rank it is for.
     #[getter]
     fn rank(&self) -> u64 {
-        self.batch.metadata.rank
+        self.metadata.rank
     }
 
     /// The position of its first row in the order of the epoch.
     #[getter]
     fn position(&self) -> u64 {
-        self.batch.metadata.position
+        self.metadata.position
     }
 
     /// Bytes of its memory.
     #[getter]
-    fn nbytes(&self) -> usize {
-        self.batch.body().len()
+    fn nbytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Names of its columns and tensors, in order.
     #[getter]
     fn names(&self) -> Vec<String> {
-        self.arrow.schema_ref().fields().iter().map(|field| field.name().clone()).collect()
+        self.names.clone()
+    }
+
+    /// Where it lies, in DLPack's words.
+    #[getter]
+    fn device(&self) -> (i32, i32) {
+        match &self.held {
+            Held::Host(_) => words(Place::Host),
+            Held::Device(batch) => words(batch.place()),
+        }
     }
 
     /// Rows.
     fn __len__(&self) -> usize {
-        self.arrow.num_rows()
+        self.rows as usize
     }
 
     fn __contains__(&self, name: &str) -> bool {
-        self.arrow.schema_ref().index_of(name).is_ok()
+        self.names.iter().any(|found| found == name)
     }
 
     fn __repr__(&self) -> String {
-        let names = self.names().join(", ");
+        let names = self.names.join(", ");
         format!(
             "<forebay.Batch epoch {} step {}: {} rows of {names}>",
             self.epoch(),
@@ -78,15 +110,18 @@ impl Batch {
         )
     }
 
-    /// A column or tensor, as a view of the batch.
-    fn column(&self, name: &str) -> PyResult<Column> {
-        let Ok(index) = self.arrow.schema_ref().index_of(name) else {
-            return Err(PyKeyError::new_err(format!(
-                "no column '{name}'; there are {}",
-                self.names().join(", ")
-            )));
+    /// A column or tensor, as a view of the batch: a Column or a DeviceColumn.
+    fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        let Some(index) = self.names.iter().position(|found| found == name) else {
+            let error = format!("no column '{name}'; there are {}", self.names.join(", "));
+            return Err(PyKeyError::new_err(error));
         };
-        Ok(Column::new(name, self.arrow.column(index).clone()))
+        match &self.held {
+            Held::Host(arrow) => {
+                Ok(Column::new(name, arrow.column(index).clone()).into_pyobject(py)?.into_any())
+            }
+            Held::Device(batch) => Ok(DeviceColumn::new(py, batch, name)?.into_pyobject(py)?.into_any()),
+        }
     }
 
     /// The batch by Arrow's PyCapsule interface, without a copy.
@@ -98,8 +133,15 @@ impl Batch {
     ) -> PyResult<Bound<'py, PyTuple>> {
         // A request that can't be met may be ignored: consumers cast.
         drop(requested_schema);
-        let whole = StructArray::from(self.arrow.clone());
-        let schema = FFI_ArrowSchema::try_from(self.arrow.schema().as_ref()).ok();
+        let arrow = match &self.held {
+            Held::Host(arrow) => arrow,
+            Held::Device(batch) => {
+                let error = format!("the batch lies on {}; take its columns by DLPack", batch.place());
+                return Err(of_class(py, "RequestError", error));
+            }
+        };
+        let whole = StructArray::from(arrow.clone());
+        let schema = FFI_ArrowSchema::try_from(arrow.schema().as_ref()).ok();
         capsules(py, &whole.into_data(), schema)
     }
 }

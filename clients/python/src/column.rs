@@ -1,7 +1,8 @@
 //! One column or tensor of a batch, as views without a copy.
 
-use arrow_array::{Array, ArrayRef, FixedSizeListArray};
+use arrow_array::{Array, ArrayRef};
 use arrow_schema::{DataType, TimeUnit};
+use forebay_client::Tensor;
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -11,7 +12,6 @@ use pyo3::{
 use crate::{
     arrow::capsules,
     dlpack::{self, Element},
-    errors::of_class,
 };
 
 /// A column or tensor. NumPy, PyTorch and JAX see its memory by `__array_interface__` and DLPack, Arrow by the
@@ -22,42 +22,19 @@ pub(crate) struct Column {
     array: ArrayRef,
 }
 
-/// Fixed-width values without nulls, one after the other.
-pub(crate) struct View {
-    /// NumPy's word for the type of one.
-    typestr: &'static str,
-    /// DLPack's, where it has one.
-    element: Option<Element>,
-    /// Rows, and for a tensor the values of a row.
-    shape: Vec<usize>,
-    address: *const u8,
-}
-
 impl Column {
     pub(crate) fn new(name: &str, array: ArrayRef) -> Self {
         Self { name: name.to_owned(), array }
     }
 
-    fn view(&self) -> PyResult<View> {
-        let (values, shape) = match self.array.as_any().downcast_ref::<FixedSizeListArray>() {
-            Some(rows) => {
-                let width = rows.value_length() as usize;
-                (rows.values(), vec![rows.len(), width])
-            }
-            None => (&self.array, vec![self.array.len()]),
-        };
-        if self.array.null_count() > 0 || values.null_count() > 0 {
-            return Err(unviewable(&self.name, "holds nulls, which no array of plain values shows"));
-        }
-        let Some((typestr, element)) = plain(values.data_type()) else {
-            let why = format!("is of type {}, which is no array of plain values", self.array.data_type());
-            return Err(unviewable(&self.name, &why));
-        };
-        let data = values.to_data();
-        let width = data.data_type().primitive_width().unwrap_or(1);
-        // SAFETY: the values of an array begin `offset` values into its buffer, which is at least that long.
-        let address = unsafe { data.buffers()[0].as_ptr().add(data.offset() * width) };
-        Ok(View { typestr, element, shape, address })
+    fn tensor(&self) -> PyResult<Tensor> {
+        Tensor::of(&self.name, &self.array).map_err(|why| unviewable(&self.name, &why))
+    }
+
+    /// What none of NumPy's types, or DLPack's, shows.
+    fn untyped(&self) -> PyErr {
+        let why = format!("is of type {}, which is no array of plain values", self.array.data_type());
+        unviewable(&self.name, &why)
     }
 }
 
@@ -87,12 +64,13 @@ impl Column {
     /// NumPy's view.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let view = self.view()?;
+        let tensor = self.tensor()?;
+        let (typestr, _) = plain(&tensor.data_type).ok_or_else(|| self.untyped())?;
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
-        interface.set_item("typestr", view.typestr)?;
-        interface.set_item("shape", PyTuple::new(py, &view.shape)?)?;
-        interface.set_item("data", (view.address as usize, false))?;
+        interface.set_item("typestr", typestr)?;
+        interface.set_item("shape", PyTuple::new(py, &tensor.shape)?)?;
+        interface.set_item("data", (tensor.address, false))?;
         Ok(interface)
     }
 
@@ -108,25 +86,13 @@ impl Column {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // The first version is understood by all who understand a later one.
         drop((stream, max_version));
-        if dl_device.is_some_and(|device| device != dlpack::HOST) {
-            return Err(of_class(
-                py,
-                "RequestError",
-                "a batch in host memory is shown to the host only".into(),
-            ));
-        }
-        if copy == Some(true) {
-            return Err(of_class(
-                py,
-                "RequestError",
-                "DLPack shows a batch as it lies; copy it afterwards".into(),
-            ));
-        }
-        let view = self.view()?;
-        let Some(element) = view.element else {
-            return Err(unviewable(&self.name, "is of a type that DLPack has no word for"));
-        };
-        dlpack::capsule(py, self.array.clone(), view.address, &view.shape, element)
+        dlpack::as_it_lies(py, dlpack::HOST, dl_device, copy)?;
+        let tensor = self.tensor()?;
+        let (_, element) = plain(&tensor.data_type).ok_or_else(|| self.untyped())?;
+        let element =
+            element.ok_or_else(|| unviewable(&self.name, "is of a type that DLPack has no word for"))?;
+        let keeper = Box::new(self.array.clone());
+        dlpack::capsule(py, keeper, dlpack::HOST, tensor.address, &tensor.shape, element)
     }
 
     /// Where the memory lies, in DLPack's words: the host.
@@ -147,7 +113,7 @@ impl Column {
 }
 
 /// What NumPy and DLPack call a type of plain values.
-fn plain(data_type: &DataType) -> Option<(&'static str, Option<Element>)> {
+pub(crate) fn plain(data_type: &DataType) -> Option<(&'static str, Option<Element>)> {
     use DataType::{
         Date64, Duration, Float16, Float32, Float64, Int8, Int16, Int32, Int64, Timestamp, UInt8, UInt16,
         UInt32, UInt64,

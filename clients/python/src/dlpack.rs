@@ -1,13 +1,19 @@
 //! DLPack, version 0: how frameworks hand each other tensors without a copy.
 //! The layout is that of `dlpack.h`, <https://dmlc.github.io/dlpack/latest/c_api.html>.
 
-use std::ffi::{CStr, c_void};
+use std::{
+    any::Any,
+    ffi::{CStr, c_void},
+};
 
-use arrow_array::ArrayRef;
 use pyo3::{ffi, prelude::*, types::PyCapsule};
+
+use crate::errors::of_class;
 
 /// The host's memory, as (device type, device).
 pub(crate) const HOST: (i32, i32) = (1, 0);
+/// The type of a CUDA device.
+pub(crate) const CUDA: i32 = 2;
 
 /// The name of a capsule that nobody has taken the tensor of yet.
 const UNUSED: &CStr = c"dltensor";
@@ -54,22 +60,39 @@ struct Managed {
 /// What a [`Managed`] points to.
 struct Owned {
     shape: Vec<i64>,
-    _array: ArrayRef,
+    _keeper: Box<dyn Any + Send>,
 }
 
-/// A capsule with a tensor of `shape` at `address`, which lies in the memory of `array`.
+/// Refuses a view that would have to be a copy, here or to elsewhere.
+pub(crate) fn as_it_lies(
+    py: Python<'_>,
+    lies: (i32, i32),
+    asked: Option<(i32, i32)>,
+    copy: Option<bool>,
+) -> PyResult<()> {
+    let words = match asked {
+        Some(asked) if asked != lies => {
+            format!("the batch lies on device {lies:?} (type, number), and is not shown on {asked:?}")
+        }
+        _ if copy == Some(true) => "DLPack shows a batch as it lies; copy it afterwards".into(),
+        _ => return Ok(()),
+    };
+    Err(of_class(py, "RequestError", words))
+}
+
+/// A capsule with a tensor of `shape` at `address` of a device, where it is as long as `keeper` is.
 pub(crate) fn capsule<'py>(
     py: Python<'py>,
-    array: ArrayRef,
-    address: *const u8,
+    keeper: Box<dyn Any + Send>,
+    (device_type, device_id): (i32, i32),
+    address: u64,
     shape: &[usize],
     element: Element,
 ) -> PyResult<Bound<'py, PyCapsule>> {
     let shape: Vec<i64> = shape.iter().map(|&extent| extent as i64).collect();
-    let mut owned = Box::new(Owned { shape, _array: array });
-    let (device_type, device_id) = HOST;
+    let mut owned = Box::new(Owned { shape, _keeper: keeper });
     let managed = Box::new(Managed {
-        data: address.cast_mut().cast(),
+        data: address as *mut c_void,
         device_type,
         device_id,
         dimensions: owned.shape.len() as i32,

@@ -33,6 +33,7 @@ fn class(error: &Error) -> &'static str {
         Error::Connect { .. } | Error::Lost { .. } => "UnavailableError",
         Error::Protocol(_) => "ProtocolError",
         Error::Foreign(_) => "ForeignBatchError",
+        Error::Device(_) => "DeviceError",
         Error::GaveUp { .. } => "DeadlineError",
         Error::Status(status) => match status.code() {
             Code::InvalidArgument => "RequestError",

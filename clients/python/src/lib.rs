@@ -12,6 +12,7 @@
 mod arrow;
 mod batch;
 mod column;
+mod device;
 mod dlpack;
 mod errors;
 mod plan;
@@ -25,5 +26,5 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _forebay {
     #[pymodule_export]
-    use crate::{batch::Batch, column::Column, plan::Plan, stream::Stream, tier::Tier};
+    use crate::{batch::Batch, column::Column, device::DeviceColumn, plan::Plan, stream::Stream, tier::Tier};
 }

@@ -1,7 +1,7 @@
 //! What a job delivers.
 
 use forebay_client::{
-    Client,
+    Client, Device,
     proto::{
         Encoding,
         v1::{Command, PlanSummary},
@@ -9,7 +9,7 @@ use forebay_client::{
 };
 use pyo3::prelude::*;
 
-use crate::stream::Stream;
+use crate::stream::{Receiving, Stream};
 
 /// A resolved request, and what the server said of it.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -52,8 +52,14 @@ impl Plan {
         self.plan.batches()
     }
 
-    /// Begins to receive the batches of the rank.
-    fn stream(&self, py: Python<'_>) -> PyResult<Stream> {
-        Stream::open(py, || self.client.start(self.plan.clone()), self.plan.lanes())
+    /// Begins to receive the batches of the rank, on the CUDA device of this number if there is one.
+    #[pyo3(signature = (cuda=None))]
+    fn stream(&self, py: Python<'_>, cuda: Option<u32>) -> PyResult<Stream> {
+        let plan = self.plan.clone();
+        let start = || match cuda {
+            None => self.client.start(plan).map(Receiving::OnHost),
+            Some(number) => self.client.start_on(plan, &Device::cuda(number)?).map(Receiving::OnDevice),
+        };
+        Stream::open(py, start, self.plan.lanes())
     }
 }

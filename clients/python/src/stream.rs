@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use forebay_client::{Error, Training};
+use forebay_client::{Cursor, DeviceBatch, Error, Failures, Stats, Training};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
     prelude::*,
@@ -24,9 +24,60 @@ pub(crate) struct Stream {
     running: Mutex<Option<Running>>,
 }
 
+/// A training, by where its batches are wanted.
+pub(crate) enum Receiving {
+    OnHost(Training),
+    OnDevice(Training<DeviceBatch>),
+}
+
+/// A batch, by where it lies.
+enum Received {
+    OnHost(forebay_client::Batch),
+    OnDevice(DeviceBatch),
+}
+
+impl Receiving {
+    async fn next(&mut self) -> Option<Result<Received, Error>> {
+        match self {
+            Self::OnHost(training) => Some(training.next().await?.map(Received::OnHost)),
+            Self::OnDevice(training) => Some(training.next().await?.map(Received::OnDevice)),
+        }
+    }
+
+    fn cursor(&self) -> Cursor {
+        match self {
+            Self::OnHost(training) => training.cursor(),
+            Self::OnDevice(training) => training.cursor(),
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        match self {
+            Self::OnHost(training) => training.stats(),
+            Self::OnDevice(training) => training.stats(),
+        }
+    }
+
+    fn failures(&self) -> Failures {
+        match self {
+            Self::OnHost(training) => training.failures(),
+            Self::OnDevice(training) => training.failures(),
+        }
+    }
+
+    fn copied(&self, time: Duration) {
+        match self {
+            Self::OnHost(training) => training.copied(time),
+            Self::OnDevice(training) => training.copied(time),
+        }
+    }
+}
+
 struct Running {
-    training: Training,
+    training: Receiving,
     runtime: Runtime,
+    /// Failures that the user was told of.
+    told: u64,
     /// The process that opened it: a forked child has its memory, but not its threads.
     process: u32,
 }
@@ -54,7 +105,7 @@ impl Stream {
     /// Starts receiving.
     pub(crate) fn open(
         py: Python<'_>,
-        start: impl FnOnce() -> Result<Training, Error>,
+        start: impl FnOnce() -> Result<Receiving, Error>,
         lanes: u64,
     ) -> PyResult<Self> {
         let runtime = waiting::runtime(lanes.clamp(1, MAX_THREADS) as usize)?;
@@ -62,7 +113,7 @@ impl Stream {
         let training = start().map_err(|error| raised(py, &error))?;
         drop(entered);
         let process = std::process::id();
-        Ok(Self { running: Mutex::new(Some(Running { training, runtime, process })) })
+        Ok(Self { running: Mutex::new(Some(Running { training, runtime, told: 0, process })) })
     }
 
     /// Without waiting: who has it may be waiting for Python itself.
@@ -96,12 +147,14 @@ impl Stream {
                 "this iterator was made before a fork; iterate over the training anew in each process",
             ));
         }
-        let Some(Running { training, runtime, .. }) = running.as_mut() else {
+        let Some(Running { training, runtime, told, .. }) = running.as_mut() else {
             return Err(PyStopIteration::new_err(()));
         };
-        let next = waiting::wait(py, runtime, training.next())?;
+        let failures = training.failures();
+        let next = waiting::wait(py, runtime, training.next(), || tell(py, &failures, told))?;
         match next {
-            Some(Ok(batch)) => Batch::new(py, batch),
+            Some(Ok(Received::OnHost(batch))) => Batch::new(py, &batch),
+            Some(Ok(Received::OnDevice(batch))) => Ok(Batch::on_device(batch)),
             Some(Err(error)) => Err(raised(py, &error)),
             None => Err(PyStopIteration::new_err(())),
         }
@@ -126,6 +179,7 @@ impl Stream {
         dict.set_item("wait_seconds", stats.wait.as_secs_f64())?;
         dict.set_item("compute_seconds", stats.compute.as_secs_f64())?;
         dict.set_item("copy_seconds", stats.copy.as_secs_f64())?;
+        dict.set_item("retries", stats.retries)?;
         Ok(dict)
     }
 
@@ -143,6 +197,18 @@ impl Stream {
         }
         Ok(())
     }
+}
+
+/// Logs what went wrong since `told` of them were, though the loop goes on.
+fn tell(py: Python<'_>, failures: &Failures, told: &mut u64) -> PyResult<()> {
+    let count = failures.count();
+    if count > *told {
+        let words = "%d attempts to get the next batch failed; the last: %s";
+        let logger = py.import("logging")?.call_method1("getLogger", ("forebay",))?;
+        logger.call_method1("warning", (words, count - *told, failures.last()))?;
+        *told = count;
+    }
+    Ok(())
 }
 
 impl Drop for Stream {

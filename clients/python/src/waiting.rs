@@ -19,26 +19,30 @@ pub(crate) fn runtime(threads: usize) -> PyResult<Runtime> {
     built.map_err(|error| PyRuntimeError::new_err(format!("can't start forebay's threads: {error}")))
 }
 
-/// Waits for `future` with other Python threads running and signals handled; one that raises ends the wait.
+/// Waits for `future` with other Python threads running and signals handled; one that raises ends the wait. Meanwhile, and
+/// in the end, `look` may see what goes on.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     runtime: &Runtime,
     future: impl Future<Output = T> + Send,
+    mut look: impl FnMut() -> PyResult<()>,
 ) -> PyResult<T> {
     let mut future = std::pin::pin!(future);
     loop {
-        let look = async { tokio::time::timeout(LOOK_INTERVAL, future.as_mut()).await };
-        if let Ok(done) = py.detach(|| runtime.block_on(look)) {
-            return Ok(done);
+        let some_time = async { tokio::time::timeout(LOOK_INTERVAL, future.as_mut()).await };
+        let done = py.detach(|| runtime.block_on(some_time));
+        look()?;
+        match done {
+            Ok(done) => return Ok(done),
+            Err(_) => py.check_signals()?,
         }
-        py.check_signals()?;
     }
 }
 
 /// Waits in the same way for `future`, which needs nothing but a runtime for the time being.
 pub(crate) fn wait_once<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
     let runtime = runtime(1)?;
-    let done = wait(py, &runtime, future);
+    let done = wait(py, &runtime, future, || Ok(()));
     py.detach(|| drop(runtime));
     done
 }

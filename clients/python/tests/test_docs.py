@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import re
 from pathlib import Path
 
@@ -21,7 +22,12 @@ def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.Capt
     names: dict[str, object] = {}
     for block in blocks:
         code = block.replace("grpc://127.0.0.1:8815", flights_server.location)
-        exec(compile(code, str(PAGE), "exec"), names)
+        code = compile(code, str(PAGE), "exec")
+        if 'device="cuda"' in block and ctypes.util.find_library("cuda") is None:
+            with pytest.raises(forebay.errors.DeviceError, match="has no\\s+NVIDIA driver"):
+                exec(code, names)
+        else:
+            exec(code, names)
     out = capsys.readouterr()
     assert "184 steps an epoch" in out.out and "183 steps for each of 4 ranks" in out.out
     assert "did you mean 'flights'" in out.out and "forebay.profile: 46 steps" in out.err

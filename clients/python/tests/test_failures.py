@@ -26,18 +26,24 @@ def free_port() -> int:
         return bound.getsockname()[1]
 
 
-def test_a_server_that_is_killed_and_restarted_costs_nothing_but_time(pool: Pool, flights: Path, tmp_path: Path) -> None:
+def test_a_server_that_is_killed_and_restarted_costs_nothing_but_time(
+    pool: Pool, flights: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     place = {"grpc": f"127.0.0.1:{free_port()}", "cache_dir": tmp_path / "cache"}
     server = pool.start({"flights": flights}, **place)
     client = forebay.connect(server.location, prefetch_batches=2)
     expected = [digest([batch]) for batch in training(client)]
-    found = []
-    for batch in training(client):
+    assert not caplog.messages
+    found, ds = [], training(client)
+    for batch in ds:
         found.append(digest([batch]))
         if batch.step in (10, 30):
             server.kill()
             server = pool.start({"flights": flights}, **place)
     assert found == expected
+    # But it is said, and counted.
+    assert ds.stats()["retries"] >= 2
+    assert [message for message in caplog.messages if "attempts to get the next batch failed; the last: " in message]
 
 
 def test_a_loop_that_failed_goes_on_where_it_failed(pool: Pool, flights: Path, tmp_path: Path) -> None:

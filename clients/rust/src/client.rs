@@ -7,7 +7,7 @@ use std::sync::{
 
 use forebay_proto::v1::Train;
 
-use crate::{Config, Connection, Error, Plan, Training, lane::Attempts};
+use crate::{Config, Connection, Device, DeviceBatch, Error, Plan, Training, lane::Attempts};
 
 /// One tier: several servers, any of which can go on where another left off. Cheap to clone.
 #[derive(Clone)]
@@ -67,13 +67,17 @@ impl Client {
     /// # Errors
     /// [`Error::Request`] when the plan names no rank and there are several.
     pub fn start(&self, plan: Plan) -> Result<Training, Error> {
-        if plan.resolved.rank.is_none() && plan.summary.world_size > 1 {
-            return Err(Error::Request(format!(
-                "rank: is missing; with world_size {} a trainer is one of them",
-                plan.summary.world_size
-            )));
-        }
+        one_rank(&plan)?;
         Ok(Training::start(&self.servers, plan))
+    }
+
+    /// The batches of a plan in the memory of `device`, copied there ahead of their consumer.
+    ///
+    /// # Errors
+    /// As [`Client::start`]; [`Error::Device`] when the device has no room for a stream of copies.
+    pub fn start_on(&self, plan: Plan, device: &Device) -> Result<Training<DeviceBatch>, Error> {
+        one_rank(&plan)?;
+        Training::start_on(&self.servers, plan, device)
     }
 
     /// Runs one action to its end on the server that is asked now, and returns the bodies of its results.
@@ -112,6 +116,17 @@ impl Client {
             tokio::time::sleep(attempts.pause(error)).await;
         }
     }
+}
+
+/// A trainer is one rank.
+fn one_rank(plan: &Plan) -> Result<(), Error> {
+    if plan.resolved.rank.is_none() && plan.summary.world_size > 1 {
+        return Err(Error::Request(format!(
+            "rank: is missing; with world_size {} a trainer is one of them",
+            plan.summary.world_size
+        )));
+    }
+    Ok(())
 }
 
 impl Servers {

@@ -18,7 +18,7 @@ use tonic::{
 };
 use tower::{Service, ServiceExt};
 
-use crate::{Batches, Config, Error, Plan, config::Tls, slabs::Slabs, stream::Stream};
+use crate::{Batches, Config, Device, Error, Plan, config::Tls, slabs::Slabs, stream::Stream};
 
 /// The header by which a server knows which trainer a stream and a report are of.
 const TRAINER_HEADER: &str = "forebay-trainer";
@@ -107,7 +107,7 @@ impl Connection {
     /// # Errors
     /// The server's own, by their status.
     pub async fn get(&self, ticket: Bytes) -> Result<Batches, Error> {
-        let slabs = Slabs::new(self.config.idle_slab_bytes);
+        let slabs = Slabs::new(self.config.idle_slab_bytes, Device::host());
         let stream = self.stream(ticket, 0, slabs).await?;
         let schema = Arc::clone(stream.schema());
         Ok(Batches::receive(stream, schema, &self.config))

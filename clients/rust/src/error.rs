@@ -38,6 +38,9 @@ pub enum Error {
     /// A batch came that is not the one that is due, or not as it was sent: nothing of it was handed over.
     #[error("{0}")]
     Foreign(String),
+    /// There is no such device, or its driver failed; in the driver's words.
+    #[error("{0}")]
+    Device(String),
     /// No answer came until the deadline was over, from whichever server.
     #[error("no answer for {waited:.1?}, after {attempts} attempts; the last one: {last}")]
     GaveUp {

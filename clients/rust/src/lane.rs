@@ -6,7 +6,8 @@ use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
-    Batch, Error, Plan, batches::Source, client::Servers, connection::command, slabs::Slabs, stream::Stream,
+    Batch, Error, Plan, batches::Source, client::Servers, connection::command, meter::Meter, slabs::Slabs,
+    stream::Stream,
 };
 
 /// The batches of one lane, in order and each of them once, whichever server sends them.
@@ -14,6 +15,7 @@ pub(crate) struct Lane {
     servers: Servers,
     plan: Arc<Plan>,
     slabs: Slabs,
+    meter: Arc<Meter>,
     trainer: u64,
     /// The number of this lane's next batch among those of its rank.
     next: u64,
@@ -23,8 +25,15 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// Lane `lane` of `plan`.
-    pub(crate) fn new(servers: Servers, plan: Arc<Plan>, slabs: Slabs, trainer: u64, lane: u64) -> Self {
-        Self { servers, plan, slabs, trainer, next: lane, stream: None }
+    pub(crate) fn new(
+        servers: Servers,
+        plan: Arc<Plan>,
+        slabs: Slabs,
+        meter: Arc<Meter>,
+        trainer: u64,
+        lane: u64,
+    ) -> Self {
+        Self { servers, plan, slabs, meter, trainer, next: lane, stream: None }
     }
 
     /// One attempt at the next batch; `None` after the last one.
@@ -77,6 +86,8 @@ impl Lane {
 }
 
 impl Source for Lane {
+    type Item = Batch;
+
     async fn next(&mut self) -> Result<Option<Batch>, Error> {
         let mut attempts = Attempts::new(self.servers.len(), self.servers.config().deadline);
         let mut renewed = false;
@@ -98,6 +109,7 @@ impl Source for Lane {
             };
             self.stream = None;
             tracing::warn!(%error, batch = self.next, "going on elsewhere");
+            self.meter.failed(error.to_string());
             tokio::time::sleep(attempts.pause(error)).await;
         }
     }

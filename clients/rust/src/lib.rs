@@ -17,15 +17,17 @@
 //! - [`Training`]: the batches of one rank, with its [`Cursor`] and [`Stats`].
 //! - [`Plan`]: what a job delivers, with every default resolved.
 //! - [`Batch`]: one batch in memory that is aligned to 64 bytes; an Arrow `RecordBatch` is a view of it.
+//! - [`Device`]: where batches are wanted; on a GPU they are [`DeviceBatch`]es, copied there ahead.
 //! - [`Connection`]: one server of any kind that speaks Flight, and its streams as they come.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)] // `device` alone has some.
 
 mod batch;
 mod batches;
 mod client;
 mod config;
 mod connection;
+mod device;
 mod error;
 mod lane;
 mod meter;
@@ -33,6 +35,7 @@ mod parser;
 mod plan;
 mod slabs;
 mod stream;
+mod tensor;
 mod training;
 
 pub use batch::Batch;
@@ -40,8 +43,10 @@ pub use batches::Batches;
 pub use client::Client;
 pub use config::{Config, Tls, Token};
 pub use connection::Connection;
+pub use device::{Device, DeviceBatch, Place};
 pub use error::Error;
 pub use forebay_proto as proto;
-pub use meter::Stats;
+pub use meter::{Failures, Stats};
 pub use plan::{Cursor, Plan};
+pub use tensor::Tensor;
 pub use training::Training;

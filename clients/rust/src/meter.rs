@@ -1,11 +1,14 @@
 //! Where a trainer's time goes.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
-use crate::Batch;
+use crate::batches::Item;
 
 /// What a trainer was delivered, and what that took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,8 +23,26 @@ pub struct Stats {
     pub wait: Duration,
     /// Time between a batch and the demand for the next one, without copies.
     pub compute: Duration,
-    /// Time of copies to a device.
+    /// Time of copies to a device that the trainer waited for.
     pub copy: Duration,
+    /// Attempts that failed, and after which the stream went on, on another server maybe.
+    pub retries: u64,
+}
+
+/// Attempts of a training that failed. Cheap to clone.
+#[derive(Clone)]
+pub struct Failures(pub(crate) Arc<Meter>);
+
+impl Failures {
+    /// How many so far; see [`Stats::retries`].
+    pub fn count(&self) -> u64 {
+        self.0.retries.load(Ordering::Relaxed)
+    }
+
+    /// How the last of them failed.
+    pub fn last(&self) -> Option<String> {
+        self.0.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// Counts it, while another task reads.
@@ -34,13 +55,15 @@ pub(crate) struct Meter {
     /// Computing and copying together.
     away_nanos: AtomicU64,
     copy_nanos: AtomicU64,
+    retries: AtomicU64,
+    last_failure: Mutex<Option<String>>,
 }
 
 impl Meter {
-    pub(crate) fn handed_over(&self, waited: Duration, batch: &Batch) {
+    pub(crate) fn handed_over(&self, waited: Duration, batch: &impl Item) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.rows.fetch_add(batch.rows(), Ordering::Relaxed);
-        self.bytes.fetch_add(batch.body().len() as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(batch.len_bytes(), Ordering::Relaxed);
         add(&self.wait_nanos, waited);
     }
 
@@ -50,6 +73,11 @@ impl Meter {
 
     pub(crate) fn copied(&self, time: Duration) {
         add(&self.copy_nanos, time);
+    }
+
+    pub(crate) fn failed(&self, words: String) {
+        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
+        self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -63,6 +91,7 @@ impl Meter {
             wait: time(&self.wait_nanos),
             compute: time(&self.away_nanos).saturating_sub(copy),
             copy,
+            retries: count(&self.retries),
         }
     }
 }

@@ -73,6 +73,8 @@ impl Stream {
 }
 
 impl Source for Stream {
+    type Item = Batch;
+
     async fn next(&mut self) -> Result<Option<Batch>, Error> {
         let message = self.message().await?;
         message.map(|message| Batch::new(message, SchemaRef::clone(&self.schema))).transpose()

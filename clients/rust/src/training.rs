@@ -10,10 +10,12 @@ use forebay_proto::v1::ReportRequest;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    Batch, Batches, Config, Cursor, Error, Plan,
+    Batch, Batches, Config, Cursor, Device, DeviceBatch, Error, Plan,
+    batches::Item,
     client::Servers,
+    device::Uploads,
     lane::Lane,
-    meter::{Meter, Stats},
+    meter::{Failures, Meter, Stats},
     slabs::Slabs,
 };
 
@@ -21,11 +23,9 @@ use crate::{
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The batches of one rank in the order of its steps, its lanes merged. Dropping it ends its streams.
-pub struct Training {
+pub struct Training<B = Batch> {
     plan: Arc<Plan>,
-    lanes: Vec<Batches>,
-    /// The number of the next batch.
-    next: u64,
+    lanes: Lanes<B>,
     ended: bool,
     meter: Arc<Meter>,
     /// When the last batch was handed over.
@@ -35,33 +35,75 @@ pub struct Training {
     _reporter: Option<AbortOnDropHandle<()>>,
 }
 
-impl Training {
-    pub(crate) fn start(servers: &Servers, plan: Plan) -> Self {
-        let plan = Arc::new(plan);
+/// Streams that bring the batches of one rank in turn.
+pub(crate) struct Lanes<B> {
+    lanes: Vec<Batches<B>>,
+    /// The number of the next batch.
+    next: u64,
+}
+
+impl<B: Item> Lanes<B> {
+    /// The next batch of all; `None` after the last one. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Option<Result<B, Error>> {
+        let lane = (self.next % self.lanes.len() as u64) as usize;
+        let next = self.lanes[lane].next().await;
+        if let Some(Ok(_)) = next {
+            self.next += 1;
+        }
+        next
+    }
+}
+
+impl Lanes<Batch> {
+    /// Begins to receive.
+    fn receive(servers: &Servers, plan: &Arc<Plan>, slabs: &Slabs, meter: &Arc<Meter>, trainer: u64) -> Self {
         let config = servers.config();
-        let slabs = Slabs::new(config.idle_slab_bytes);
-        // 0 stands for none.
-        let trainer = fastrand::u64(1..);
         let each = Config { prefetch_bytes: config.prefetch_bytes / plan.lanes(), ..(**config).clone() };
         let lanes = (0..plan.lanes()).map(|lane| {
-            let lane = Lane::new(servers.clone(), Arc::clone(&plan), slabs.clone(), trainer, lane);
+            let meter = Arc::clone(meter);
+            let lane = Lane::new(servers.clone(), Arc::clone(plan), slabs.clone(), meter, trainer, lane);
             Batches::receive(lane, SchemaRef::clone(&plan.schema), &each)
         });
-        let lanes = lanes.collect();
-        let meter = Arc::new(Meter::default());
+        Self { lanes: lanes.collect(), next: 0 }
+    }
+}
+
+impl Training {
+    pub(crate) fn start(servers: &Servers, plan: Plan) -> Self {
+        let (plan, meter, trainer) = (Arc::new(plan), Arc::default(), trainer());
+        let slabs = Slabs::new(servers.config().idle_slab_bytes, Device::host());
+        let lanes = Lanes::receive(servers, &plan, &slabs, &meter, trainer);
+        Self::over(lanes, servers, plan, meter, trainer)
+    }
+}
+
+impl Training<DeviceBatch> {
+    pub(crate) fn start_on(servers: &Servers, plan: Plan, device: &Device) -> Result<Self, Error> {
+        let (plan, meter, trainer) = (Arc::new(plan), Arc::default(), trainer());
+        let slabs = Slabs::new(servers.config().idle_slab_bytes, device.clone());
+        let received = Lanes::receive(servers, &plan, &slabs, &meter, trainer);
+        // With the one in use that makes two buffers in turn.
+        let ahead = Config { prefetch_batches: 1, ..(**servers.config()).clone() };
+        let uploads = Uploads::new(received, device)?;
+        let lanes =
+            Lanes { lanes: vec![Batches::receive(uploads, SchemaRef::clone(&plan.schema), &ahead)], next: 0 };
+        Ok(Self::over(lanes, servers, plan, meter, trainer))
+    }
+}
+
+/// A number by which servers tell trainers apart; 0 stands for none.
+fn trainer() -> u64 {
+    fastrand::u64(1..)
+}
+
+#[allow(private_bounds)] // Batches of other kinds there are not.
+impl<B: Item> Training<B> {
+    fn over(lanes: Lanes<B>, servers: &Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u64) -> Self {
+        let config = servers.config();
         let reports =
             config.report.then(|| report(servers.clone(), Arc::clone(&plan), Arc::clone(&meter), trainer));
         let reporter = reports.map(|reports| AbortOnDropHandle::new(tokio::spawn(reports)));
-        Self {
-            plan,
-            lanes,
-            next: 0,
-            ended: false,
-            meter,
-            handed_over: None,
-            asked: None,
-            _reporter: reporter,
-        }
+        Self { plan, lanes, ended: false, meter, handed_over: None, asked: None, _reporter: reporter }
     }
 
     /// What was planned.
@@ -76,11 +118,11 @@ impl Training {
 
     /// Where to go on: the place of the batch that [`next`](Self::next) hands over next.
     pub fn cursor(&self) -> Cursor {
-        self.plan.cursor(self.next)
+        self.plan.cursor(self.lanes.next)
     }
 
     /// The next batch; `None` after the last one. Cancel-safe. After an error it is over.
-    pub async fn next(&mut self) -> Option<Result<Batch, Error>> {
+    pub async fn next(&mut self) -> Option<Result<B, Error>> {
         if self.ended {
             return None;
         }
@@ -88,17 +130,16 @@ impl Training {
         if let Some(handed_over) = self.handed_over.take() {
             self.meter.computed(asked - handed_over);
         }
-        let lane = (self.next % self.lanes.len() as u64) as usize;
-        let mut next = self.lanes[lane].next().await;
+        let mut next = self.lanes.next().await;
         let now = Instant::now();
         self.asked = None;
-        if next.is_none() && self.next < self.plan.batches() {
+        if next.is_none() && self.lanes.next < self.plan.batches() {
             // Its task is gone, and no error came: it panicked.
-            next = Some(Err(Error::protocol(format!("receiving ended before batch {} came", self.next))));
+            next =
+                Some(Err(Error::protocol(format!("receiving ended before batch {} came", self.lanes.next))));
         }
         match &next {
             Some(Ok(batch)) => {
-                self.next += 1;
                 self.handed_over = Some(now);
                 self.meter.handed_over(now - asked, batch);
             }
@@ -110,6 +151,11 @@ impl Training {
     /// What was delivered so far, and what that took.
     pub fn stats(&self) -> Stats {
         self.meter.stats()
+    }
+
+    /// What went wrong so far though the stream goes on, to be looked at while it is awaited.
+    pub fn failures(&self) -> Failures {
+        Failures(Arc::clone(&self.meter))
     }
 
     /// Notes time that was spent copying a batch elsewhere, to a device say; it is not counted as computing.

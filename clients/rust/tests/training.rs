@@ -96,8 +96,11 @@ async fn connections_that_are_lost_again_and_again_cost_nothing_but_time() {
         let expected = undisturbed(&server, &train).await;
         let client = client(std::slice::from_ref(&proxy.url), config());
         let train = Train { lanes: Some(lanes), ..train };
-        let found = all(client.train(&train).await.unwrap()).await.unwrap();
+        let training = client.train(&train).await.unwrap();
+        let failures = training.failures();
+        let found = all(training).await.unwrap();
         assert_eq!(found, expected, "cut after {cut}");
+        assert!(failures.count() > 3 && failures.last().unwrap().contains("lost the connection"));
         let connections = proxy.connections.load(Ordering::Relaxed);
         assert!(connections > lanes + 3, "{connections} connections were no disturbance");
     }

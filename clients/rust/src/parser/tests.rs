@@ -4,9 +4,10 @@ use proptest::prelude::*;
 use prost::Message as _;
 
 use super::*;
+use crate::Device;
 
 fn parser() -> Parser {
-    Parser::new(&Config::default(), Slabs::new(1 << 20))
+    Parser::new(&Config::default(), Slabs::new(1 << 20, Device::host()))
 }
 
 fn framed(message: &FlightData) -> Vec<u8> {
@@ -65,7 +66,7 @@ proptest! {
 #[test]
 fn a_body_over_the_limit_is_refused_before_memory_is_taken_for_it() {
     let config = Config { max_batch_bytes: 99, ..Config::default() };
-    let mut parser = Parser::new(&config, Slabs::new(0));
+    let mut parser = Parser::new(&config, Slabs::new(0, Device::host()));
     let mut wire = Bytes::from(framed(&flight_data(vec![], vec![], vec![7; 100])));
     let error = parser.push(&mut wire).err().unwrap().to_string();
     assert!(error.contains("100 bytes in field 1000, the limit is 99"), "{error}");

@@ -1,0 +1,109 @@
+//! Batches in the memory of a GPU.
+
+use std::ffi::c_void;
+
+use forebay_client::{DeviceBatch, Place, Tensor};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyCapsule};
+
+use crate::{
+    column::plain,
+    dlpack,
+    errors::{of_class, raised},
+};
+
+/// A column or tensor on a device. What takes it by DLPack is ordered behind its copy; its memory is written again once
+/// what took it is gone, and the streams that it was taken for are through with it.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct DeviceColumn {
+    batch: DeviceBatch,
+    tensor: Tensor,
+}
+
+/// DLPack's words for streams that are not handles: see `__dlpack__` in
+/// <https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html>.
+const NOT_ORDERED: i64 = -1;
+const AMBIGUOUS: i64 = 0;
+const LEGACY_DEFAULT: i64 = 1;
+
+/// A device in DLPack's words.
+pub(crate) fn words(place: Place) -> (i32, i32) {
+    match place {
+        Place::Host => dlpack::HOST,
+        Place::Cuda(number) => (dlpack::CUDA, i32::try_from(number).unwrap_or(i32::MAX)),
+    }
+}
+
+impl DeviceColumn {
+    pub(crate) fn new(py: Python<'_>, batch: &DeviceBatch, name: &str) -> PyResult<Self> {
+        let tensor = batch.tensor(name).map_err(|error| raised(py, &error))?.clone();
+        Ok(Self { batch: batch.clone(), tensor })
+    }
+}
+
+#[pymethods]
+impl DeviceColumn {
+    /// Its name.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.tensor.name
+    }
+
+    /// Arrow's word for the type of its values.
+    #[getter]
+    fn r#type(&self) -> String {
+        self.tensor.data_type.to_string()
+    }
+
+    /// Rows.
+    fn __len__(&self) -> usize {
+        self.tensor.shape[0]
+    }
+
+    fn __repr__(&self) -> String {
+        let Tensor { name, data_type, shape, .. } = &self.tensor;
+        format!("<forebay.Column {name} of {shape:?} {data_type} on {}>", self.batch.place())
+    }
+
+    /// DLPack's view, in the memory of the device, for work on `stream`.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<i64>,
+        max_version: Option<Bound<'py, PyAny>>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        drop(max_version);
+        dlpack::as_it_lies(py, words(self.batch.place()), dl_device, copy)?;
+        let Some((_, Some(element))) = plain(&self.tensor.data_type) else {
+            let Tensor { name, data_type, .. } = &self.tensor;
+            let error = format!("column '{name}' is of type {data_type}, which DLPack has no word for");
+            return Err(PyValueError::new_err(error));
+        };
+        let ordered = match stream.unwrap_or(LEGACY_DEFAULT) {
+            AMBIGUOUS => {
+                let error = "stream 0 is ambiguous; 1 is the legacy default stream, 2 the thread's";
+                return Err(of_class(py, "RequestError", error.into()));
+            }
+            NOT_ORDERED => py.detach(|| self.batch.ready_unordered()),
+            // SAFETY: DLPack's consumer hands over a stream of the device, and keeps it as long as the tensor.
+            stream => unsafe { self.batch.ready_on(stream as *mut c_void) },
+        };
+        ordered.map_err(|error| raised(py, &error))?;
+        let place = words(self.batch.place());
+        dlpack::capsule(
+            py,
+            Box::new(self.batch.clone()),
+            place,
+            self.tensor.address,
+            &self.tensor.shape,
+            element,
+        )
+    }
+
+    /// Where the memory lies, in DLPack's words.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        words(self.batch.place())
+    }
+}

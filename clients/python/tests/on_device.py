@@ -1,0 +1,79 @@
+"""Takes an epoch by DLPack from a device, beside the same epoch on the host: `on_device.py URL DRIVER`. DRIVER is that of
+clients/rust/tests/device, whose device memory can be read here."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+
+import forebay
+
+LEGACY_DEFAULT = 1
+
+
+class Tensor(ctypes.Structure):
+    """`DLTensor` of dlpack.h."""
+
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.c_void_p),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+def values(driver: ctypes.CDLL, column: Any) -> np.ndarray:
+    """What a consumer on the default stream sees of a float column."""
+    capsule = column.__dlpack__(stream=LEGACY_DEFAULT)
+    tensor = Tensor.from_address(pointer_of(capsule, b"dltensor"))
+    assert (tensor.device_type, tensor.device_id) == column.__dlpack_device__() == (2, 0)
+    assert (tensor.code, tensor.lanes, tensor.strides) == (2, 1, None)
+    assert driver.cuStreamSynchronize(ctypes.c_void_p(LEGACY_DEFAULT)) == 0
+    shape = tensor.shape[: tensor.ndim]
+    count = int(np.prod(shape)) * tensor.bits // 8
+    return np.frombuffer(ctypes.string_at(tensor.data, count), f"f{tensor.bits // 8}").reshape(shape)
+
+
+def main(url: str, library: str) -> None:
+    driver = ctypes.CDLL(library)
+    request: dict[str, Any] = {"batch_size": 100_000, "tensors": {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}}
+    client = forebay.connect(url)
+    on_host, on_device = client.train("flights", **request), client.train("flights", **request, device="cuda")
+    steps = 0
+    for host, device in zip(on_host, on_device):
+        assert (host.device, device.device) == ("cpu", "cuda:0")
+        assert (host.step, host.position, len(host), host.nbytes) == (device.step, device.position, len(device), device.nbytes)
+        assert np.array_equal(values(driver, device["x"]), host["x"].to_numpy())
+        for take in (device.to_numpy, device.to_arrow, device["x"].to_numpy, lambda: device["x"].__dlpack__(stream=0)):
+            try:
+                take()
+            except forebay.errors.RequestError:
+                continue
+            raise AssertionError("what is not on the host was shown there")
+        steps += 1
+    assert steps == len(on_host) == 30 and on_device.stats()["batches"] == 30
+    state = on_device.state_dict()
+    state["step"] = 7
+    on_device.load_state_dict(state)
+    on_host.load_state_dict(state)
+    host, device = next(iter(on_host)), next(iter(on_device))
+    assert host.step == device.step == 7
+    assert np.array_equal(values(driver, device["x"]), host["x"].to_numpy())
+    print("the same")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,255 @@
+//! What a consumer on a device is promised, whichever device it is: the host, a GPU, and the driver of `device/driver.c`,
+//! which does late and in pieces what a GPU does.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+#![cfg(feature = "cuda")]
+
+mod common;
+
+use std::{collections::HashSet, process::Command, sync::Mutex};
+
+use arrow_array::cast::AsArray;
+use common::{server, train};
+use cudarc::driver::{result, sys};
+use forebay::Server;
+use forebay_client::{
+    Client, Config, Device, DeviceBatch, Error, Place, Training,
+    proto::v1::{Tensor, Train},
+};
+use tempfile::TempDir;
+
+/// Who computes with batches.
+trait Consumer {
+    fn device(&self) -> Device;
+
+    /// Has the values of `x` and `l_orderkey` read behind whatever it does already; does not wait for that.
+    fn take(&mut self, batch: &DeviceBatch);
+
+    /// All that was taken.
+    fn taken(&mut self) -> Vec<Vec<u8>>;
+}
+
+const TAKEN: [&str; 2] = ["x", "l_orderkey"];
+
+struct OnHost(Vec<Vec<u8>>);
+
+impl Consumer for OnHost {
+    fn device(&self) -> Device {
+        Device::host()
+    }
+
+    fn take(&mut self, batch: &DeviceBatch) {
+        self.0.extend(TAKEN.map(|name| batch.read(name).unwrap()));
+    }
+
+    fn taken(&mut self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+/// With a stream of its own.
+struct OnCuda {
+    device: Device,
+    context: usize,
+    stream: usize,
+    taken: Vec<Vec<u8>>,
+}
+
+impl OnCuda {
+    fn new() -> Result<Self, Error> {
+        let device = Device::cuda(0)?;
+        // SAFETY: the device is there.
+        let context = unsafe { result::primary_ctx::retain(result::device::get(0).unwrap()) }.unwrap();
+        // SAFETY: it was just retained.
+        unsafe { result::ctx::set_current(context) }.unwrap();
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
+        Ok(Self { device, context: context as usize, stream: stream as usize, taken: Vec::new() })
+    }
+
+    fn enter(&self) {
+        // SAFETY: it is retained.
+        unsafe { result::ctx::set_current(self.context as sys::CUcontext) }.unwrap();
+    }
+}
+
+impl Consumer for OnCuda {
+    fn device(&self) -> Device {
+        self.device.clone()
+    }
+
+    fn take(&mut self, batch: &DeviceBatch) {
+        self.enter();
+        let stream = self.stream as sys::CUstream;
+        // SAFETY: it is our stream, and outlives the batches.
+        unsafe { batch.ready_on(stream.cast()) }.unwrap();
+        for name in TAKEN {
+            let tensor = batch.tensor(name).unwrap();
+            let mut values = vec![0_u8; tensor.len_bytes()];
+            // SAFETY: `taken` keeps the memory, which does not move, until the stream has ended.
+            unsafe { result::memcpy_dtoh_async(&mut values, tensor.address, stream) }.unwrap();
+            self.taken.push(values);
+        }
+    }
+
+    fn taken(&mut self) -> Vec<Vec<u8>> {
+        self.enter();
+        // SAFETY: it is our stream.
+        unsafe { result::stream::synchronize(self.stream as sys::CUstream) }.unwrap();
+        std::mem::take(&mut self.taken)
+    }
+}
+
+impl Drop for OnCuda {
+    fn drop(&mut self) {
+        self.enter();
+        // SAFETY: both are used no more.
+        unsafe {
+            result::stream::destroy(self.stream as sys::CUstream).unwrap();
+            result::primary_ctx::release(result::device::get(0).unwrap()).unwrap();
+        }
+    }
+}
+
+fn request() -> Train {
+    let x = Tensor {
+        name: "x".into(),
+        columns: vec!["l_quantity".into(), "l_discount".into(), "l_tax".into()],
+        dtype: "float32".into(),
+        fill: None,
+    };
+    let columns = vec!["l_orderkey".into(), "l_shipmode".into()];
+    Train { tensors: vec![x], columns, ..train(1) }
+}
+
+async fn start(server: &Server, device: &Device, train: &Train) -> Training<DeviceBatch> {
+    let client = Client::new([server.grpc().url()], Config::default()).unwrap();
+    client.start_on(client.plan(train).await.unwrap(), device).unwrap()
+}
+
+/// What is taken of batches in host memory.
+async fn expected(server: &Server) -> Vec<Vec<u8>> {
+    let client = Client::new([server.grpc().url()], Config::default()).unwrap();
+    let mut training = client.train(&request()).await.unwrap();
+    let mut expected = Vec::new();
+    while let Some(batch) = training.next().await {
+        let batch = batch.unwrap().record_batch().unwrap();
+        let x = batch["x"].as_fixed_size_list().values().to_data();
+        expected.push(x.buffers()[0].as_slice().to_vec());
+        expected.push(batch["l_orderkey"].to_data().buffers()[0].as_slice().to_vec());
+    }
+    expected
+}
+
+/// Each promise of a device.
+async fn keeps_the_promises(mut consumer: impl Consumer) {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let (device, expected) = (consumer.device(), expected(&server).await);
+    let lanes = |lanes| Train { lanes: Some(lanes), ..request() };
+
+    // Batches are what they are on the host, in order, and are overwritten only when the consumer's stream has read them.
+    for count in [1, 3] {
+        let mut training = start(&server, &device, &lanes(count)).await;
+        let mut addresses = HashSet::new();
+        while let Some(batch) = training.next().await {
+            let batch = batch.unwrap();
+            assert_eq!(batch.place(), device.place());
+            addresses.insert(batch.tensor("l_orderkey").unwrap().address);
+            consumer.take(&batch);
+        }
+        assert!(consumer.taken() == expected, "{count} lanes: other values than on the host");
+        let stats = training.stats();
+        assert_eq!((stats.batches * 2, stats.rows), (expected.len() as u64, training.plan().summary.rows));
+        if device.place() != Place::Host {
+            assert!(addresses.len() <= 3, "{} buffers for one batch in use", addresses.len());
+        }
+    }
+
+    // Whoever keeps batches has them all, also when the training is gone.
+    let mut training = start(&server, &device, &request()).await;
+    let mut kept = Vec::new();
+    for _ in 0..12 {
+        kept.push(training.next().await.unwrap().unwrap());
+    }
+    assert_eq!(training.cursor().step, 12);
+    drop(training);
+    for batch in &kept {
+        consumer.take(batch);
+    }
+    let clones = kept.clone();
+    drop(kept);
+    assert!(consumer.taken() == expected[..24]);
+    for (batch, expected) in clones.iter().zip(expected.chunks(2)) {
+        assert!([batch.read("x").unwrap(), batch.read("l_orderkey").unwrap()] == *expected);
+    }
+    drop(clones);
+
+    // A consumer that names no stream finds them ready.
+    let mut training = start(&server, &device, &request()).await;
+    for expected in expected.chunks(2).take(5) {
+        let batch = training.next().await.unwrap().unwrap();
+        batch.ready_unordered().unwrap();
+        assert!(batch.read("x").unwrap() == expected[0]);
+    }
+
+    // What is no array of plain values says so, and the rest is there.
+    let batch = training.next().await.unwrap().unwrap();
+    assert_eq!(batch.names().collect::<Vec<_>>(), ["l_orderkey", "l_shipmode", "x"]);
+    assert_eq!(batch.tensor("x").unwrap().shape, [1000, 3]);
+    let error = batch.tensor("l_shipmode").unwrap_err().to_string();
+    assert!(error.contains("'l_shipmode' is of type Utf8"), "{error}");
+    let error = batch.tensor("y").unwrap_err().to_string();
+    assert!(error.contains("no column 'y'; there are l_orderkey, l_shipmode, x"), "{error}");
+
+    // Trainings may be left at any time.
+    drop((batch, training));
+    for taken in 0..6 {
+        let mut training = start(&server, &device, &lanes(2)).await;
+        for _ in 0..taken {
+            drop(training.next().await.unwrap().unwrap());
+        }
+    }
+}
+
+/// A process has one driver, and its driver counts what is left in the end.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_host_keeps_the_promises() {
+    keeps_the_promises(OnHost(Vec::new())).await;
+}
+
+#[test]
+fn a_gpu_keeps_the_promises() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap();
+    let consumer = match OnCuda::new() {
+        Ok(consumer) => consumer,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(keeps_the_promises(consumer));
+}
+
+#[test]
+fn the_driver_that_is_late_finds_every_promise_kept() {
+    let folder = TempDir::new().unwrap();
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/device/driver.c");
+    let library = folder.path().join("libcuda.so");
+    let flags = ["-shared", "-fPIC", "-O1", "-pthread", "-o"];
+    let built = Command::new("cc").args(flags).arg(&library).arg(source).status().unwrap();
+    assert!(built.success());
+    let again = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_gpu_keeps_the_promises", "--nocapture"])
+        .env("LD_LIBRARY_PATH", folder.path())
+        .output()
+        .unwrap();
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&again.stdout), String::from_utf8_lossy(&again.stderr));
+    assert!(again.status.success() && !said.contains("skipped"), "{said}");
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    let error = Device::cuda(999).unwrap_err().to_string();
+    assert!(error.starts_with("no CUDA device 999: this machine has "), "{error}");
+}
