@@ -8,15 +8,19 @@ mod section;
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::{DataType, Field, SchemaRef};
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Field};
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use forebay_cache::{Disk, Outcome};
+use forebay_sql::Expression;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::{Config, DiskWrites, Error, Job, Pool, Priority, forecast::Outlook};
+use crate::{
+    Config, DiskWrites, Error, Job, Pool, Priority, compute, forecast::Outlook, view::Source,
+    window::place_of,
+};
 
 /// Finds or makes decoded columns.
 pub(crate) struct Columns {
@@ -42,8 +46,7 @@ struct Wanted {
 }
 
 struct Column {
-    /// Position in the snapshot's schema.
-    position: usize,
+    source: Source,
     name: u128,
     data_type: DataType,
     found: Option<Chunks>,
@@ -84,7 +87,8 @@ impl Columns {
         }
     }
 
-    /// The columns of the job's view of one block, in its projection's order, a chunk of rows at a time.
+    /// The columns that the job's view of one block is made of, a chunk of rows at a time, without those that its filter leaves
+    /// out.
     /// `permit` is for the memory that they take; it is held until they are on disk, too.
     ///
     /// # Errors
@@ -164,13 +168,17 @@ impl Columns {
 
     fn wanted(&self, job: &Job, block: u32) -> Wanted {
         let schema = job.snapshot().schema();
-        let column = |position: &usize| Column {
-            position: *position,
-            name: self.name_of(schema.field(*position)),
-            data_type: schema.field(*position).data_type().clone(),
-            found: None,
+        let column = |source: &Source| {
+            let (name, data_type) = match source {
+                Source::Stored(position) => {
+                    let field = schema.field(*position);
+                    (self.name_of(field), field.data_type().clone())
+                }
+                Source::Computed(made) => (self.name_of_computed(made), made.field().data_type().clone()),
+            };
+            Column { source: source.clone(), name, data_type, found: None }
         };
-        let fields = job.view().projection().iter().map(column).collect();
+        let fields = job.view().columns().iter().map(column).collect();
         Wanted { block: job.reader().block_ids().id(block), fields }
     }
 
@@ -179,6 +187,11 @@ impl Columns {
         let spelled =
             format!("column 1 {:?} {:?} {}", field.name(), field.data_type(), self.config.decode_rows);
         xxh3_128(spelled.as_bytes())
+    }
+
+    /// ... and of one that is computed: the expression has its inputs' types in it.
+    fn name_of_computed(&self, made: &Expression) -> u128 {
+        xxh3_128(format!("computed 1 {:032x} {}", made.identity(), self.config.decode_rows).as_bytes())
     }
 
     /// Looks on disk for what was claimed, and hands it to those who wait.
@@ -224,7 +237,7 @@ impl Columns {
         (claim, waiting)
     }
 
-    /// Decodes what was claimed, and hands it to those who wait.
+    /// Decodes and computes what was claimed, and hands it to those who wait.
     async fn decode(
         &self,
         job: &Job,
@@ -232,19 +245,20 @@ impl Columns {
         wanted: &mut Wanted,
         claim: &Claim,
     ) -> Result<Vec<Chunks>, Error> {
-        let positions: Vec<usize> =
-            claim.columns.iter().map(|column| wanted.fields[column.index].position).collect();
+        let claimed: Vec<Source> =
+            claim.columns.iter().map(|column| wanted.fields[column.index].source.clone()).collect();
+        let positions = compute::reads(&claimed);
         let encoded = job.reader().fetch(block as usize, &positions).await?;
-        let decode_rows = self.config.decode_rows;
+        let (decode_rows, place) = (self.config.decode_rows, place_of(job.snapshot(), block));
         let decoded = self.pool.run(Priority::Second, move || {
-            let mut columns = vec![Vec::new(); positions.len()];
+            let mut columns = vec![Vec::new(); claimed.len()];
             for chunk in encoded.decode(decode_rows) {
-                let chunk = chunk?;
-                for (column, array) in columns.iter_mut().zip(chunk.columns()) {
-                    column.push(Arc::clone(array));
+                let arrays = compute::compute(&claimed, &positions, &chunk?, &place)?;
+                for (column, array) in columns.iter_mut().zip(arrays) {
+                    column.push(array);
                 }
             }
-            metrics::counter!("forebay_decode_columns_total").increment(columns.len() as u64);
+            metrics::counter!("forebay_decode_columns_total").increment(positions.len() as u64);
             Ok(columns.into_iter().map(Arc::new).collect::<Vec<Chunks>>())
         });
         let decoded = decoded.await?;
@@ -262,25 +276,17 @@ fn sections(claim: &Claim, decoded: &[Chunks]) -> Vec<(u128, Vec<Bytes>)> {
     names.zip(decoded).map(|(name, chunks)| (name, section::encode(chunks))).collect()
 }
 
-/// The columns side by side.
+/// The columns side by side, of the rows that are kept.
 fn chunks(job: &Job, wanted: &Wanted) -> Result<Vec<RecordBatch>, Error> {
-    let schema = job.snapshot().schema().project(job.view().projection()).map_err(internal)?;
-    let schema: SchemaRef = Arc::new(schema);
     let columns: Vec<&[ArrayRef]> =
         wanted.fields.iter().filter_map(|column| column.found.as_ref()).map(|chunks| &chunks[..]).collect();
     let aligned = align::align(&columns)
         .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
     let batch = |arrays: Vec<ArrayRef>| {
-        let rows = arrays.first().map(|array| array.len());
-        let options = RecordBatchOptions::new().with_row_count(rows);
-        RecordBatch::try_new_with_options(SchemaRef::clone(&schema), arrays, &options).map_err(internal)
+        let rows = arrays.first().map_or(0, |array| array.len());
+        job.view().kept_rows(job.view().batch(arrays, rows)?)
     };
     aligned.into_iter().map(batch).collect()
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
-fn internal(error: arrow_schema::ArrowError) -> Error {
-    Error::Internal(error.to_string())
 }
 
 impl Wanted {

@@ -33,6 +33,16 @@ pub enum Error {
         /// What was found and what was expected.
         reason: String,
     },
+    /// A row has no value for an expression of the request.
+    #[error("'{expression}' in {place}: {reason}")]
+    Row {
+        /// The name of what is computed.
+        expression: String,
+        /// File and rows.
+        place: String,
+        /// What went wrong.
+        reason: String,
+    },
     /// The data could not be read.
     #[error(transparent)]
     Storage(#[from] forebay_storage::Error),

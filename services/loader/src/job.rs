@@ -7,7 +7,7 @@ use forebay_proto::v1;
 use forebay_storage::{Reader, Snapshot};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Error, View, view::near};
+use crate::{Error, Kept, View, view::near};
 
 /// Largest `batch_size`, in rows.
 pub(crate) const MAX_BATCH_SIZE: u64 = 1 << 20;
@@ -33,17 +33,21 @@ pub struct Job {
     shuffle: Shuffle,
     steps: Steps,
     run: Run,
+    /// Rows of each block, or those that the filter keeps.
     items: Arc<[u32]>,
+    /// Their sum.
+    rows: u64,
     frame_bytes: Vec<u64>,
     snapshot_bytes: u64,
 }
 
 impl Job {
-    /// Resolves `train` against the snapshot of `reader`.
+    /// Resolves `train` against the snapshot of `reader`; `kept` says how many rows of each block its filter keeps, if it has
+    /// one.
     ///
     /// # Errors
     /// [`Error::Invalid`] naming the field, what it was and what was expected.
-    pub fn resolve(train: &v1::Train, reader: Reader) -> Result<Self, Error> {
+    pub fn resolve(train: &v1::Train, reader: Reader, kept: Option<&Kept>) -> Result<Self, Error> {
         let snapshot = Arc::clone(reader.snapshot());
         let batch_size = within("batch_size", train.batch_size, 1, MAX_BATCH_SIZE)?;
         let world_size = within("world_size", train.world_size.unwrap_or(1), 1, MAX_WORLD_SIZE)?;
@@ -70,11 +74,17 @@ impl Job {
             let reason = format!("has {} bytes, expected at most {MAX_JOB_NAME_BYTES}", train.job.len());
             return Err(Error::invalid("job", reason));
         }
-        let view = View::resolve(&snapshot, &train.columns, &train.tensors)?;
+        let view = View::resolve(&snapshot, train)?;
+        let items: Arc<[u32]> = match (view.filter(), kept) {
+            (None, _) => snapshot.blocks().iter().map(|block| block.rows).collect(),
+            (Some(filter), Some(kept)) if kept.is_of(&snapshot, filter) => Arc::clone(kept.counts()),
+            (Some(_), _) => return Err(Error::Internal("a filter whose rows were not counted".into())),
+        };
+        let rows: u64 = items.iter().map(|rows| u64::from(*rows)).sum();
         check_label(&snapshot, &train.label)?;
 
         let global_batch = batch_size * world_size;
-        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_batch, &snapshot)?;
+        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_batch, rows, &snapshot)?;
         let remainder = match v1::Remainder::try_from(train.remainder) {
             Ok(v1::Remainder::Short) => Remainder::Short,
             Ok(v1::Remainder::Drop) => Remainder::Drop,
@@ -82,7 +92,7 @@ impl Job {
             Ok(v1::Remainder::Auto) => Remainder::Drop,
             Err(_) => return Err(Error::invalid("remainder", format!("{} is not known", train.remainder))),
         };
-        let steps = Steps::new(snapshot.rows(), batch_size as u32, world_size as u32, remainder)
+        let steps = Steps::new(rows, batch_size as u32, world_size as u32, remainder)
             .map_err(|error| of_plan(&error))?;
         let limit = (train.steps > 0).then_some(train.steps);
         let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit)
@@ -102,9 +112,9 @@ impl Job {
             plan_version,
             ..train.clone()
         };
-        let items = snapshot.blocks().iter().map(|block| block.rows).collect();
-        let frame_bytes: Vec<u64> =
-            (0..snapshot.blocks().len()).map(|block| view.frame_bytes(&snapshot, block)).collect();
+        let frame_bytes = items.iter().enumerate();
+        let frame_bytes = frame_bytes.map(|(block, kept)| view.frame_bytes(&snapshot, block, *kept));
+        let frame_bytes: Vec<u64> = frame_bytes.collect();
         let snapshot_bytes = frame_bytes.iter().copied().fold(0, u64::saturating_add);
         Ok(Self {
             train: resolved,
@@ -114,6 +124,7 @@ impl Job {
             steps,
             run,
             items,
+            rows,
             frame_bytes,
             snapshot_bytes,
         })
@@ -158,11 +169,11 @@ impl Job {
             snapshot: self.train.snapshot.clone(),
             plan_version: self.train.plan_version,
             plan_hash: format!("{:016x}", self.plan_hash()),
-            rows: self.snapshot().rows(),
+            rows: self.rows,
             steps: self.steps.count(),
             window_rows: match self.shuffle {
                 Shuffle::Window { rows, .. } => Some(rows),
-                Shuffle::Global => Some(self.snapshot().rows()),
+                Shuffle::Global => Some(self.rows),
                 Shuffle::None => None,
             },
             windows: order.windows() as u64,
@@ -172,6 +183,21 @@ impl Job {
             world_size: u64::from(self.world_size()),
             remainder: self.train.remainder,
         }
+    }
+
+    /// Rows of an epoch: those of the snapshot that the filter keeps.
+    pub fn epoch_rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Rows of a block that the filter keeps; all without one.
+    pub fn kept(&self, block: u32) -> u32 {
+        self.items[block as usize]
+    }
+
+    /// Blocks of which the filter keeps a row.
+    pub(crate) fn kept_blocks(&self) -> impl Iterator<Item = u32> {
+        (0..self.items.len() as u32).filter(|block| self.kept(*block) > 0)
     }
 
     /// What the job wants of a row.
@@ -254,7 +280,8 @@ impl Job {
             Shuffle::Global => "global".to_owned(),
             Shuffle::None => "none".to_owned(),
         };
-        format!("{snapshot}/{plan_version}/{seed}/{shuffle}")
+        let filter = self.view.filter().map(|filter| format!("/{:032x}", filter.identity()));
+        format!("{snapshot}/{plan_version}/{seed}/{shuffle}{}", filter.unwrap_or_default())
     }
 
     fn largest_window(&self, order: &EpochOrder) -> u64 {
@@ -297,7 +324,7 @@ impl Job {
             self.largest_window(&order) <= memory_bytes
         };
         // The bytes of a window don't grow strictly with its rows, so the answer is one that was tried.
-        let (mut low, mut high) = (1, self.snapshot().rows());
+        let (mut low, mut high) = (1, self.rows);
         let mut best = fits(low).then_some(low)?;
         while low <= high {
             let middle = low + (high - low) / 2;
@@ -351,6 +378,7 @@ fn check_label(snapshot: &Snapshot, label: &str) -> Result<(), Error> {
 fn resolve_shuffle(
     shuffle: Option<&v1::Shuffle>,
     global_batch: u64,
+    kept: u64,
     snapshot: &Snapshot,
 ) -> Result<Shuffle, Error> {
     let shuffle = shuffle.copied().unwrap_or_default();
@@ -360,7 +388,9 @@ fn resolve_shuffle(
         (None, Some(_), None) if !shuffle.in_order => Ok(Shuffle::Global),
         (None, None, Some(_)) if !shuffle.in_order => Ok(Shuffle::None),
         (None, None, None) => {
-            let rows = default_window_rows(global_batch, snapshot.rows(), snapshot.uncompressed_bytes());
+            let bytes = u128::from(snapshot.uncompressed_bytes()) * u128::from(kept);
+            let bytes = bytes / u128::from(snapshot.rows().max(1));
+            let rows = default_window_rows(global_batch, kept, bytes as u64);
             Ok(Shuffle::Window { rows, in_order: shuffle.in_order })
         }
         _ => Err(Error::invalid(

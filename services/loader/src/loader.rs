@@ -7,12 +7,16 @@ use forebay_proto::v1;
 use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
-use crate::{Batches, Config, Error, Job, Pool, Priority, forecast::Outlook, pins::Pins, window::Windows};
+use crate::{
+    Batches, Config, Counted, Error, Job, Kept, Pool, Priority, forecast::Outlook, kept::KeptRows,
+    pins::Pins, window::Windows,
+};
 
 /// Loads windows and opens streams. Cheap to clone; clones share memory and threads.
 #[derive(Clone)]
 pub struct Loader {
     windows: Arc<Windows>,
+    kept: Arc<KeptRows>,
     memory_bytes: u64,
     config: Config,
     pool: Pool,
@@ -45,13 +49,33 @@ impl Loader {
         let open = |(directory, config)| Disk::open(directory, config, Arc::new(outlook.clone()));
         let disk = disk.map(open).transpose()?;
         let windows = Windows::new(memory_bytes, disk, outlook, config.clone(), pool.clone());
-        Ok(Self { windows: Arc::new(windows), memory_bytes, config, pool })
+        Ok(Self::over(windows, memory_bytes, config, pool))
     }
 
     /// A loader that keeps frames in `memory_bytes` and nothing on disk, and does its CPU work on `pool`.
     pub fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
         let windows = Windows::new(memory_bytes, None, Outlook::new(), config.clone(), pool.clone());
-        Self { windows: Arc::new(windows), memory_bytes, config, pool }
+        Self::over(windows, memory_bytes, config, pool)
+    }
+
+    fn over(windows: Windows, memory_bytes: u64, config: Config, pool: Pool) -> Self {
+        let kept = KeptRows::new(memory_bytes, config.clone(), pool.clone());
+        Self { windows: Arc::new(windows), kept: Arc::new(kept), memory_bytes, config, pool }
+    }
+
+    /// Counts the rows that the filter of `train` keeps, unless that was done before, and calls `progress` after each block.
+    /// A request without a filter keeps all.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a filter that is none, [`Error::Row`] for a row that it has no answer for, and those of the
+    /// first block that can't be read.
+    pub async fn count(
+        &self,
+        train: &v1::Train,
+        reader: &Reader,
+        progress: impl Fn(Counted) + Send + Sync,
+    ) -> Result<Option<Arc<Kept>>, Error> {
+        self.kept.of(train, reader, progress).await
     }
 
     /// The job that `train` asks for, resolved against the snapshot of `reader` and admitted.
@@ -59,10 +83,11 @@ impl Loader {
     /// # Errors
     /// Those of [`Job::resolve`] and [`Self::admit`].
     pub async fn job(&self, train: v1::Train, reader: Reader) -> Result<Job, Error> {
+        let kept = self.kept.of(&train, &reader, |_| {}).await?;
         let loader = self.clone();
         // It looks at every block and every window.
         let resolve = move || {
-            let job = Job::resolve(&train, reader)?;
+            let job = Job::resolve(&train, reader, kept.as_deref())?;
             loader.admit(&job)?;
             Ok(job)
         };
@@ -91,9 +116,9 @@ impl Loader {
         let blocks = job.snapshot().blocks().len();
         let order = job.order(job.train().epoch);
         let mut room = self.memory_bytes;
-        let needed = (0..order.windows()).flat_map(|window| order.window(window).blocks);
+        let needed = (0..order.windows()).flat_map(|window| order.window(window).blocks).copied();
         let mut fits = Vec::new();
-        for block in needed.copied() {
+        for block in needed.filter(|block| job.kept(*block) > 0) {
             let bytes = job.bytes_of(&[block]);
             if bytes > room {
                 break;
@@ -130,11 +155,11 @@ impl Loader {
         if job.snapshot_bytes() > disk.capacity_bytes() {
             return Err(too_large(job.snapshot_bytes()));
         }
-        let blocks = job.snapshot().blocks().len() as u32;
-        let pins =
-            Pins::new(disk.clone(), (0..blocks).map(|block| job.reader().block_ids().id(block)).collect());
-        let mut pinned = Warmed { blocks: blocks.into(), blocks_done: 0, bytes: 0 };
-        let mut pinning = stream::iter(0..blocks)
+        let blocks: Vec<u32> = job.kept_blocks().collect();
+        let ids = blocks.iter().map(|block| job.reader().block_ids().id(*block));
+        let pins = Pins::new(disk.clone(), ids.collect());
+        let mut pinned = Warmed { blocks: blocks.len() as u64, blocks_done: 0, bytes: 0 };
+        let mut pinning = stream::iter(blocks)
             .map(|block| async move { (job.bytes_of(&[block]), self.windows.pin(job, block).await) })
             .buffer_unordered(self.config.concurrent_blocks.max(1));
         while let Some((bytes, has_room)) = pinning.next().await {
@@ -156,7 +181,7 @@ impl Loader {
     /// [`Error::Invalid`] without a disk tier.
     pub fn unpin(&self, job: &Job) -> Result<(), Error> {
         let disk = self.windows.columns().disk().ok_or_else(no_disk)?;
-        for block in 0..job.snapshot().blocks().len() as u32 {
+        for block in job.kept_blocks() {
             disk.unpin(job.reader().block_ids().id(block));
         }
         Ok(())

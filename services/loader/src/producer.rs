@@ -56,7 +56,7 @@ impl Producer {
         sender: mpsc::UnboundedSender<Result<Making, Error>>,
     ) -> Self {
         let footer_row_bytes =
-            job.view().least_row_bytes().max(job.snapshot_bytes() / job.snapshot().rows().max(1));
+            job.view().least_row_bytes().max(job.snapshot_bytes() / job.epoch_rows().max(1));
         let slabs = windows.slabs().clone();
         let (space, progress) =
             (windows.space().enter(), Arc::new(windows.outlook().enter(&job, rank, lane)));

@@ -7,10 +7,11 @@ use std::{
 
 use arrow_schema::{DataType, Field, FieldRef, IntervalUnit, Schema, SchemaRef};
 use forebay_proto::v1;
+use forebay_sql::Expression;
 use forebay_storage::Snapshot;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::{Error, tensor};
+use crate::{Error, compute, tensor};
 
 /// The columns and tensors of a job, resolved against a snapshot: the delivered schema and the layout
 /// of a [`Frame`](crate::Frame).
@@ -29,7 +30,13 @@ use crate::{Error, tensor};
 pub struct View {
     pub(crate) parts: Vec<Part>,
     schema: SchemaRef,
+    /// What it is made of, and last, if there is a filter, which rows are kept.
+    columns: Vec<Source>,
+    /// Names and types of these.
+    made_of: SchemaRef,
+    /// The columns of the snapshot that have to be read for it, ascending.
     projection: Vec<usize>,
+    filter: Option<Arc<Expression>>,
     /// Bytes of a row.
     pub(crate) stride: usize,
     /// Where a row's tail begins.
@@ -40,6 +47,15 @@ pub struct View {
     pub(crate) variable_items: Vec<Items>,
     pub(crate) nested_count: usize,
     key: u128,
+}
+
+/// Where the values of a column come from.
+#[derive(Debug, Clone)]
+pub(crate) enum Source {
+    /// The snapshot's column of this position.
+    Stored(usize),
+    /// What an expression makes of some of them.
+    Computed(Arc<Expression>),
 }
 
 /// One delivered column.
@@ -68,15 +84,19 @@ pub(crate) enum Items {
 pub(crate) type Nulls = Option<usize>;
 
 impl View {
-    /// Resolves the `columns` and `tensors` of a request.
+    /// Resolves `select`, `filter`, `columns` and `tensors` of a request.
     ///
     /// # Errors
     /// [`Error::Invalid`] for names that are unknown (with the near ones) or double, types that make
-    /// no tensor, and nulls without a fill where the footers tell.
-    pub fn resolve(snapshot: &Snapshot, columns: &[String], tensors: &[v1::Tensor]) -> Result<Self, Error> {
-        let mut builder = Builder::new(snapshot);
+    /// no tensor, nulls without a fill where the footers tell, and
+    /// expressions that are none.
+    pub fn resolve(snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
+        let v1::Train { select, columns, tensors, .. } = train;
+        let filter = filter(snapshot, &train.filter)?;
+        let mut builder = Builder::new(snapshot, select, filter.is_some())?;
         if columns.is_empty() && tensors.is_empty() {
-            for index in 0..snapshot.schema().fields().len() {
+            let all = if select.is_empty() { builder.known.len() } else { select.len() };
+            for index in 0..all {
                 builder.plain(index)?;
             }
         }
@@ -87,12 +107,27 @@ impl View {
         for request in tensors {
             builder.tensor(request)?;
         }
-        builder.build()
+        builder.build(filter)
     }
 
     /// The delivered schema.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// What decides which rows are kept, if not all are.
+    pub fn filter(&self) -> Option<&Arc<Expression>> {
+        self.filter.as_ref()
+    }
+
+    /// What the view is made of, and last, if there is a filter, which rows are kept.
+    pub(crate) fn columns(&self) -> &[Source] {
+        &self.columns
+    }
+
+    /// Names and types of [`columns`](Self::columns).
+    pub(crate) fn made_of(&self) -> &SchemaRef {
+        &self.made_of
     }
 
     /// The columns of the snapshot that this view reads, in the order in which they are decoded.
@@ -122,10 +157,18 @@ impl View {
         bytes.sum::<usize>() as u64
     }
 
-    /// Estimated bytes of the frame of one block.
-    pub fn frame_bytes(&self, snapshot: &Snapshot, block: usize) -> u64 {
-        let rows = u64::from(snapshot.blocks()[block].rows);
-        let column_bytes = |input: usize| snapshot.column_bytes(block, self.projection[input]);
+    /// Estimated bytes of the frame of one block, of which `kept` rows are kept.
+    pub fn frame_bytes(&self, snapshot: &Snapshot, block: usize, kept: u32) -> u64 {
+        let (all, rows) = (u64::from(snapshot.blocks()[block].rows), u64::from(kept));
+        let share = |bytes: u64| (u128::from(bytes) * u128::from(rows) / u128::from(all.max(1))) as u64;
+        let column_bytes = |input: usize| match &self.columns[input] {
+            Source::Stored(column) => share(snapshot.column_bytes(block, *column)),
+            // About what it is made from.
+            Source::Computed(made) => {
+                let inputs = made.inputs().iter().map(|column| share(snapshot.column_bytes(block, *column)));
+                inputs.fold(8 * rows, u64::saturating_add)
+            }
+        };
         let by_column = self.parts.iter().map(|part| match part {
             Part::Variable { input, .. } | Part::Nested { input, .. } => column_bytes(*input),
             Part::Fixed { .. } | Part::Tensor { .. } => 0,
@@ -139,6 +182,8 @@ impl View {
 const MAX_NEAR_BYTES: usize = 256;
 /// Most columns and tensors of a view.
 const MAX_COLUMNS: usize = 1 << 16;
+/// Most expressions of a view.
+const MAX_SELECTED: usize = 4096;
 /// Most names and prefixes of a tensor's columns.
 const MAX_PATTERNS: usize = 4096;
 
@@ -168,52 +213,132 @@ pub(crate) fn fixed_width(data_type: &DataType) -> Option<usize> {
 
 struct Builder<'a> {
     snapshot: &'a Snapshot,
-    /// Columns of the snapshot by name.
-    columns: HashMap<&'a str, usize>,
-    /// Where columns of the snapshot lie in the projection.
+    /// Whether some rows may be left out.
+    filtered: bool,
+    /// What a request may name: first what it selects, then the columns of the snapshot.
+    known: Vec<Known>,
+    /// The first of each name.
+    by_name: HashMap<String, usize>,
+    /// Where what is known lies among `columns`.
     inputs: HashMap<usize, usize>,
     delivered: HashSet<String>,
     fields: Vec<FieldRef>,
     parts: Vec<Part>,
-    projection: Vec<usize>,
+    columns: Vec<Source>,
+    made_of: Vec<FieldRef>,
     validity_bits: usize,
     variable_items: Vec<Items>,
     nested_count: usize,
 }
 
+/// A column that may be named.
+struct Known {
+    field: FieldRef,
+    source: Source,
+    /// Its nulls, where the footers tell.
+    nulls: Option<u64>,
+}
+
+/// What a request selects.
+fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error> {
+    if select.len() > MAX_SELECTED {
+        let reason = format!("holds {} expressions, expected at most {MAX_SELECTED}", select.len());
+        return Err(Error::invalid("select", reason));
+    }
+    let (mut names, mut known) = (HashSet::new(), Vec::with_capacity(select.len()));
+    for (index, text) in select.iter().enumerate() {
+        let place = format!("select[{index}]");
+        let expression = Expression::column(text, snapshot.schema())
+            .map_err(|error| of_expression(&place, error, snapshot.schema()))?;
+        let field = Arc::clone(expression.field());
+        if !names.insert(field.name().clone()) {
+            return Err(Error::invalid(place, format!("there are two expressions named '{}'", field.name())));
+        }
+        known.push(match expression.is_column() {
+            Some(column) => Known { field, source: Source::Stored(column), nulls: snapshot.nulls(column) },
+            None => {
+                let nulls = (!field.is_nullable()).then_some(0);
+                Known { field, source: Source::Computed(Arc::new(expression)), nulls }
+            }
+        });
+    }
+    Ok(known)
+}
+
+/// The filter of a request, if it has one.
+pub(crate) fn filter(snapshot: &Snapshot, text: &str) -> Result<Option<Arc<Expression>>, Error> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let filter = Expression::filter(text, snapshot.schema());
+    filter
+        .map(|filter| Some(Arc::new(filter)))
+        .map_err(|error| of_expression("filter", error, snapshot.schema()))
+}
+
+fn of_expression(field: &str, error: forebay_sql::Error, schema: &Schema) -> Error {
+    match error {
+        forebay_sql::Error::UnknownColumn(name) => {
+            let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+            Error::invalid(field, unknown_column(&name, &known))
+        }
+        other => Error::invalid(field, other.to_string()),
+    }
+}
+
+fn unknown_column(name: &str, known: &[&str]) -> String {
+    let near = near(name, known.iter().copied());
+    let hint = match near.is_empty() {
+        true => format!("the dataset has {} columns", known.len()),
+        false => format!("did you mean {}?", quoted(&near)),
+    };
+    format!("there is no column '{name}'; {hint}")
+}
+
 impl<'a> Builder<'a> {
-    fn new(snapshot: &'a Snapshot) -> Self {
-        let names = snapshot.schema().fields().iter().map(|field| field.name().as_str());
-        Self {
+    fn new(snapshot: &'a Snapshot, select: &[String], filtered: bool) -> Result<Self, Error> {
+        let mut known = selected(snapshot, select)?;
+        let stored = snapshot.schema().fields().iter().enumerate().map(|(column, field)| Known {
+            field: Arc::clone(field),
+            source: Source::Stored(column),
+            nulls: snapshot.nulls(column),
+        });
+        known.extend(stored);
+        let mut by_name = HashMap::with_capacity(known.len());
+        for (index, column) in known.iter().enumerate() {
+            by_name.entry(column.field.name().clone()).or_insert(index);
+        }
+        Ok(Self {
             snapshot,
-            columns: names.enumerate().map(|(index, name)| (name, index)).collect(),
+            filtered,
+            known,
+            by_name,
             inputs: HashMap::new(),
             delivered: HashSet::new(),
             fields: Vec::new(),
             parts: Vec::new(),
-            projection: Vec::new(),
+            columns: Vec::new(),
+            made_of: Vec::new(),
             validity_bits: 0,
             variable_items: Vec::new(),
             nested_count: 0,
-        }
-    }
-
-    fn find(&self, field: &str, name: &str) -> Result<usize, Error> {
-        let schema = self.snapshot.schema();
-        self.columns.get(name).copied().ok_or_else(|| {
-            let near = near(name, schema.fields().iter().map(|f| f.name().as_str()));
-            let hint = match near.is_empty() {
-                true => format!("the dataset has {} columns", schema.fields().len()),
-                false => format!("did you mean {}?", quoted(&near)),
-            };
-            Error::invalid(field, format!("there is no column '{name}'; {hint}"))
         })
     }
 
-    fn input(&mut self, column: usize) -> usize {
-        *self.inputs.entry(column).or_insert_with(|| {
-            self.projection.push(column);
-            self.projection.len() - 1
+    fn find(&self, field: &str, name: &str) -> Result<usize, Error> {
+        self.by_name.get(name).copied().ok_or_else(|| {
+            let known: Vec<&str> = self.known.iter().map(|known| known.field.name().as_str()).collect();
+            Error::invalid(field, unknown_column(name, &known))
+        })
+    }
+
+    /// Where a known column lies in the chunks that frames are built from.
+    fn input(&mut self, known: usize) -> usize {
+        *self.inputs.entry(known).or_insert_with(|| {
+            let Known { field, source, .. } = &self.known[known];
+            self.columns.push(source.clone());
+            self.made_of.push(Arc::clone(field));
+            self.columns.len() - 1
         })
     }
 
@@ -229,9 +354,8 @@ impl<'a> Builder<'a> {
     }
 
     fn plain(&mut self, column: usize) -> Result<(), Error> {
-        let schema = Arc::clone(self.snapshot.schema());
-        let field = &schema.fields()[column];
-        self.deliver(Arc::clone(field))?;
+        let field = Arc::clone(&self.known[column].field);
+        self.deliver(Arc::clone(&field))?;
         let input = self.input(column);
         let data_type = field.data_type();
         let part = match (fixed_width(data_type), data_type) {
@@ -260,8 +384,8 @@ impl<'a> Builder<'a> {
     }
 
     fn nulls(&mut self, column: usize) -> Nulls {
-        let possible =
-            self.snapshot.schema().field(column).is_nullable() && self.snapshot.nulls(column) != Some(0);
+        let Known { field, nulls, .. } = &self.known[column];
+        let possible = field.is_nullable() && *nulls != Some(0);
         possible.then(|| {
             self.validity_bits += 1;
             self.validity_bits - 1
@@ -274,14 +398,15 @@ impl<'a> Builder<'a> {
             return Err(Error::invalid("tensors", "a tensor has no name"));
         }
         let columns = self.tensor_columns(request)?;
-        let schema = Arc::clone(self.snapshot.schema());
-        let types: Vec<&DataType> = columns.iter().map(|column| schema.field(*column).data_type()).collect();
+        let types: Vec<&DataType> =
+            columns.iter().map(|column| self.known[*column].field.data_type()).collect();
         let dtype = tensor::dtype(name, &request.dtype, &types)?;
         for column in &columns {
-            let field = schema.field(*column);
+            let Known { field, nulls, source } = &self.known[*column];
             tensor::check_convertible(name, field, &dtype)?;
-            if request.fill.is_none() && self.snapshot.nulls(*column).is_some_and(|nulls| nulls > 0) {
-                let nulls = self.snapshot.nulls(*column).unwrap_or_default();
+            // A filter may leave none.
+            let all_kept = !self.filtered && matches!(source, Source::Stored(_));
+            if let (None, true, Some(nulls @ 1..)) = (request.fill, all_kept, nulls) {
                 let reason = format!("column '{}' has {nulls} nulls; give the tensor a fill", field.name());
                 return Err(Error::invalid(format!("tensors.{name}"), reason));
             }
@@ -301,7 +426,6 @@ impl<'a> Builder<'a> {
 
     fn tensor_columns(&self, request: &v1::Tensor) -> Result<Vec<usize>, Error> {
         let field = format!("tensors.{}", request.name);
-        let schema = self.snapshot.schema();
         if request.columns.is_empty() || request.columns.len() > MAX_PATTERNS {
             let reason = format!("names {} columns, expected 1 to {MAX_PATTERNS}", request.columns.len());
             return Err(Error::invalid(field, reason));
@@ -309,7 +433,7 @@ impl<'a> Builder<'a> {
         let (mut columns, mut seen) = (Vec::new(), HashSet::new());
         let mut add = |column: usize| {
             if !seen.insert(column) {
-                let name = schema.field(column).name();
+                let name = self.known[column].field.name();
                 return Err(Error::invalid(&field, format!("column '{name}' is asked for twice")));
             }
             columns.push(column);
@@ -321,9 +445,12 @@ impl<'a> Builder<'a> {
                 continue;
             };
             let mut found = false;
-            for column in (0..schema.fields().len()).filter(|i| schema.field(*i).name().starts_with(prefix)) {
-                add(column)?;
-                found = true;
+            for (column, known) in self.known.iter().enumerate() {
+                let name = known.field.name();
+                if name.starts_with(prefix) && self.by_name.get(name) == Some(&column) {
+                    add(column)?;
+                    found = true;
+                }
             }
             if !found {
                 return Err(Error::invalid(&field, format!("no column begins with '{prefix}'")));
@@ -332,7 +459,7 @@ impl<'a> Builder<'a> {
         Ok(columns)
     }
 
-    fn build(mut self) -> Result<View, Error> {
+    fn build(mut self, filter: Option<Arc<Expression>>) -> Result<View, Error> {
         let mut stride = 0;
         for part in &mut self.parts {
             if let Part::Tensor { inputs, offset, width, .. } = part {
@@ -353,15 +480,26 @@ impl<'a> Builder<'a> {
         let validity = stride;
         stride += self.validity_bits.div_ceil(8);
         let schema = Schema::new(self.fields);
-        let inputs = self.projection.iter().map(|column| {
-            let field = self.snapshot.schema().field(*column);
-            (field.name(), field.data_type())
+        if let Some(filter) = &filter {
+            self.columns.push(Source::Computed(Arc::clone(filter)));
+            self.made_of.push(Arc::clone(filter.field()));
+        }
+        let stored = self.snapshot.schema();
+        let inputs = self.columns.iter().map(|source| match source {
+            Source::Stored(column) => {
+                format!("{:?} {:?}", stored.field(*column).name(), stored.field(*column).data_type())
+            }
+            Source::Computed(made) => format!("{:032x}", made.identity()),
         });
-        let key = xxh3_128(format!("{:?} {:?}", self.parts, inputs.collect::<Vec<_>>()).as_bytes());
+        let inputs: Vec<String> = inputs.collect();
+        let key = xxh3_128(format!("{:?} {inputs:?} {}", self.parts, filter.is_some()).as_bytes());
         Ok(View {
             parts: self.parts,
             schema: Arc::new(schema),
-            projection: self.projection,
+            projection: compute::reads(&self.columns),
+            columns: self.columns,
+            made_of: Arc::new(Schema::new(self.made_of)),
+            filter,
             stride,
             tail,
             validity,

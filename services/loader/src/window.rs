@@ -6,6 +6,7 @@ use arrow_array::RecordBatch;
 use dashmap::DashMap;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
 use forebay_plan::Location;
+use forebay_storage::Snapshot;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 
@@ -176,6 +177,9 @@ impl Windows {
         blocks: &[u32],
         room: &mut Room,
     ) -> Result<Window, Option<Error>> {
+        // Blocks of which the filter keeps nothing have no frame, and are not read.
+        let blocks: Vec<u32> = blocks.iter().copied().filter(|block| job.kept(*block) > 0).collect();
+        let blocks = &blocks[..];
         // What was promised to fit does, even if the slabs that it lies in are somewhat longer.
         let capacity_bytes = self.frames.budget().capacity_bytes();
         let bytes = self.bytes_of(job, blocks).min(capacity_bytes.max(job.bytes_of(blocks)));
@@ -250,18 +254,21 @@ impl Windows {
 
     async fn make(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
         let permit = self.permit(expected_bytes).await?;
-        let rows = job.snapshot().blocks()[block as usize].rows as usize;
-        let builder = FrameBuilder::new(Arc::clone(job.view()), rows, place_of(job, block), &self.slabs)?;
+        let (rows, view) = (job.kept(block) as usize, Arc::clone(job.view()));
+        let builder =
+            FrameBuilder::new(Arc::clone(&view), rows, place_of(job.snapshot(), block), &self.slabs)?;
         if self.columns.are_kept(job, block) {
             let chunks = self.columns.get(job, block, Arc::clone(&permit)).await?;
             let build = move || build(builder, chunks.into_iter().map(Ok), permit);
             return self.pool.run(Priority::Second, build).await;
         }
         let encoded = job.reader().fetch(block as usize, job.view().projection()).await?;
-        let (decode_rows, columns) = (self.config.decode_rows, job.view().projection().len());
+        let (decode_rows, columns) = (self.config.decode_rows, view.projection().len());
+        let place = place_of(job.snapshot(), block);
         self.pool
             .run(Priority::Second, move || {
-                let frame = build(builder, encoded.decode(decode_rows), permit)?;
+                let chunks = encoded.decode(decode_rows).map(|chunk| view.rows_of(chunk?, &place));
+                let frame = build(builder, chunks, permit)?;
                 metrics::counter!("forebay_decode_columns_total").increment(columns as u64);
                 Ok(frame)
             })
@@ -272,7 +279,7 @@ impl Windows {
 /// Lays chunks into a frame, each while it is in the processor's cache.
 fn build(
     mut builder: FrameBuilder,
-    chunks: impl Iterator<Item = Result<RecordBatch, forebay_storage::Error>>,
+    chunks: impl Iterator<Item = Result<RecordBatch, Error>>,
     permit: Arc<OwnedSemaphorePermit>,
 ) -> Result<Frame, Error> {
     let started = std::time::Instant::now();
@@ -318,8 +325,8 @@ fn frame_key(job: &Job, block: u32) -> FrameKey {
     FrameKey { block: job.reader().block_ids().id(block), view: job.view().key() }
 }
 
-fn place_of(job: &Job, block: u32) -> String {
-    let snapshot = job.snapshot();
+/// What to call a block.
+pub(crate) fn place_of(snapshot: &Snapshot, block: u32) -> String {
     let block = &snapshot.blocks()[block as usize];
     let path = &snapshot.files()[block.file as usize].path;
     match block.row_groups.len() {

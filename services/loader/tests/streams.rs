@@ -7,7 +7,7 @@ mod fixture;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, cast::AsArray, types::Int64Type};
-use fixture::{decode, drain, job, loader, numbered, reader, store};
+use fixture::{decode, drain, job, loader, numbered, reader, store, views};
 use forebay_loader::{Config, Error, Job, Loader};
 use forebay_proto::v1::{self, Shuffle, Train};
 use forebay_storage::Reader;
@@ -32,6 +32,12 @@ fn train(world_size: u64) -> Train {
         shuffle: Some(shuffle),
         ..Train::default()
     }
+}
+
+/// A request for `order`, of what `view` wants.
+fn of(view: &Train, order: Train) -> Train {
+    let v1::Train { select, filter, columns, tensors, .. } = view.clone();
+    Train { select, filter, columns, tensors, ..order }
 }
 
 /// The ids of the global batches in order: the ranks of a step one after the other.
@@ -66,12 +72,21 @@ async fn ids(loader: &Loader, job: &Arc<Job>) -> Vec<Vec<i64>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn same_order_for_any_world_size_lanes_threads_and_memory_cold_and_warm() {
     let reader = dataset().await;
-    let ample = loader(1 << 30, 2, Config::default());
-    let expected = ids(&ample, &job(&train(1), &reader)).await;
-    let all: HashSet<i64> = expected.iter().flatten().copied().collect();
-    assert_eq!((all.len(), expected.iter().flatten().count()), (ROWS as usize, ROWS as usize));
+    for (name, view, is_kept) in views() {
+        println!("{name}");
+        same_order(&reader, &view, is_kept).await;
+    }
+}
 
-    let needed = job(&train(1), &reader).summary().window_bytes;
+async fn same_order(reader: &Reader, view: &Train, is_kept: fn(i64) -> bool) {
+    let train = |world_size| of(view, train(world_size));
+    let ample = loader(1 << 30, 2, Config::default());
+    let expected = ids(&ample, &job(&train(1), reader)).await;
+    let all: HashSet<i64> = expected.iter().flatten().copied().collect();
+    assert_eq!(all, (0..ROWS).filter(|id| is_kept(*id)).collect());
+    assert_eq!(all.len(), expected.iter().flatten().count());
+
+    let needed = job(&train(1), reader).summary().window_bytes;
     let narrow = loader(needed + needed / 2, 1, Config::default());
     let nothing_ahead = Config {
         prefetch_bytes: 1,
@@ -83,7 +98,7 @@ async fn same_order_for_any_world_size_lanes_threads_and_memory_cold_and_warm() 
     let slow = loader(needed * 2, 3, nothing_ahead);
     for world_size in [1, 2, 3, 4, 6, 8] {
         for lanes in [1, 2, 5] {
-            let job = job(&Train { lanes: Some(lanes), ..train(world_size) }, &reader);
+            let job = job(&Train { lanes: Some(lanes), ..train(world_size) }, reader);
             for loader in [&ample, &narrow, &slow] {
                 assert_eq!(ids(loader, &job).await, expected, "world_size {world_size}, lanes {lanes}");
             }
@@ -94,15 +109,24 @@ async fn same_order_for_any_world_size_lanes_threads_and_memory_cold_and_warm() 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_step_gives_exactly_the_tail_across_epochs() {
     let reader = dataset().await;
-    let loader = loader(1 << 30, 2, Config::default());
-    let whole = ids(&loader, &job(&Train { epochs: Some(3), epoch: 5, ..train(1) }, &reader)).await;
-    let steps = whole.len() / 3;
-    for start_step in [0, 1, 50, steps - 1, steps] {
-        let tail = Train { epochs: Some(3), epoch: 5, start_step: start_step as u64, ..train(1) };
-        assert_eq!(ids(&loader, &job(&tail, &reader)).await, whole[start_step..]);
+    for (name, view, _) in views() {
+        println!("{name}");
+        tail(&reader, &view).await;
     }
-    let some = Train { epochs: Some(3), epoch: 5, start_step: 100, steps: 20, ..train(1) };
-    assert_eq!(ids(&loader, &job(&some, &reader)).await, whole[100..120]);
+}
+
+async fn tail(reader: &Reader, view: &Train) {
+    let train = |world_size| of(view, train(world_size));
+    let loader = loader(1 << 30, 2, Config::default());
+    let whole = ids(&loader, &job(&Train { epochs: Some(3), epoch: 5, ..train(1) }, reader)).await;
+    let steps = whole.len() / 3;
+    for start_step in [0, 1, steps / 2, steps - 1, steps] {
+        let tail = Train { epochs: Some(3), epoch: 5, start_step: start_step as u64, ..train(1) };
+        assert_eq!(ids(&loader, &job(&tail, reader)).await, whole[start_step..]);
+    }
+    let start_step = steps as u64 - 10;
+    let some = Train { epochs: Some(3), epoch: 5, start_step, steps: 20, ..train(1) };
+    assert_eq!(ids(&loader, &job(&some, reader)).await, whole[steps - 10..steps + 10]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -21,6 +21,7 @@ use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use xxhash_rust::xxh3::xxh3_64;
 
 const DECODED: &str = "forebay_decode_columns_total";
+const COMPUTED: &str = "forebay_compute_rows_total";
 const AMPLE: u64 = 1 << 30;
 
 fn open(directory: &Path, memory_bytes: u64, disk_bytes: u64, config: Config) -> Loader {
@@ -41,6 +42,32 @@ async fn digests(batches: Batches) -> Vec<u64> {
         xxh3_64(&[&place.to_le_bytes()[..], &batch.header[..], &batch.body.to_vec()].concat())
     };
     batches.iter().map(digest).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_computed_is_kept_on_disk_and_not_computed_again() {
+    let counters = Counters::from_zero().await;
+    let folder = tempfile::TempDir::new().unwrap();
+    let reader = reader(store(&[numbered(0..20_000), numbered(20_000..40_000)], 20_000).await).await;
+    let select = vec!["log1p(x) AS y".to_owned(), "upper(name) AS name".to_owned(), "id".to_owned()];
+    let train = Train { select, filter: "id % 2 = 0".into(), batch_size: 999, ..Train::default() };
+    let first = of_epoch(&train, 0, &reader);
+    let counted = counters.get(COMPUTED);
+    let cold = digests(open(folder.path(), AMPLE, AMPLE, always()).batches(first, 0, 0)).await;
+    // Two columns, and which rows are kept.
+    assert_eq!((counted, counters.get(COMPUTED)), (40_000, 40_000 + 3 * 40_000));
+    // A file for each block.
+    while column_files(folder.path()).await.len() < 2 {}
+
+    let again = open(folder.path(), AMPLE, AMPLE, always());
+    assert_eq!(digests(again.batches(of_epoch(&train, 0, &reader), 0, 0)).await, cold);
+    // Nor were rows counted again.
+    assert_eq!(counters.get(COMPUTED), 40_000 + 3 * 40_000);
+    let decoded = counters.get(DECODED);
+    // Another view shares what it has in common.
+    let other = Train { select: vec!["log1p(x) AS z".into()], filter: String::new(), ..train };
+    drain(again.batches(of_epoch(&other, 0, &reader), 0, 0)).await.unwrap();
+    assert_eq!((counters.get(COMPUTED), counters.get(DECODED)), (40_000 + 3 * 40_000, decoded));
 }
 
 /// The job of one epoch, as a trainer asks for it that asks epoch by epoch.

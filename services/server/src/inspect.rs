@@ -1,15 +1,27 @@
 //! `forebay inspect`: what a dataset holds, and what streaming it would cost.
 
-use std::{fmt::Write as _, io::Write as _, sync::Arc};
+use std::{
+    fmt::Write as _,
+    io::Write as _,
+    sync::{Arc, Mutex, PoisonError},
+    thread::available_parallelism,
+};
 
 use bytesize::ByteSize;
 use clap::Args;
-use forebay_loader::Job;
+use forebay_loader::{self as loader, Counted, Job, Loader, Pool, Scheduling};
 use forebay_proto::v1;
 use forebay_storage::{Config, Location, Reader, Snapshot, State, take_snapshot};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::runtime;
+
+/// For the columns that a filter reads.
+const MEMORY_BYTES: u64 = 1 << 30;
+
+fn threads() -> usize {
+    available_parallelism().map_or(1, usize::from)
+}
 
 /// Flags of `forebay inspect`.
 #[derive(Debug, Args)]
@@ -25,6 +37,9 @@ pub struct Inspect {
     /// Rows a shuffle window, for the plan; the default size if it is not given.
     #[arg(long)]
     window_rows: Option<u64>,
+    /// A condition in SQL: say which rows it keeps, and what it saves.
+    #[arg(long, value_name = "SQL", default_value = "")]
+    filter: String,
 }
 
 impl Inspect {
@@ -54,9 +69,19 @@ impl Inspect {
         bar.finish_and_clear();
         let train = self.train();
         let reader = Reader::new(Arc::clone(&snapshot), location, &state, config);
-        let job = Job::resolve(&train, reader)?;
+        let mut counted = Mutex::new(Counted::default());
+        let loader =
+            Loader::new(MEMORY_BYTES, loader::Config::default(), Pool::new(threads(), Scheduling::Normal)?);
+        let count = loader
+            .count(&train, &reader, |done| *counted.lock().unwrap_or_else(PoisonError::into_inner) = done);
+        let kept = count.await?;
+        let job = Job::resolve(&train, reader, kept.as_deref())?;
         let mut text = String::new();
         describe(&mut text, &self.url, &snapshot)?;
+        if !self.filter.is_empty() {
+            let counted = *counted.get_mut().unwrap_or_else(PoisonError::into_inner);
+            kept_rows(&mut text, &job, &counted)?;
+        }
         plan(&mut text, &job.summary(), &snapshot)?;
         Ok(text)
     }
@@ -69,6 +94,7 @@ impl Inspect {
             batch_size: self.batch_size,
             world_size: Some(self.world_size),
             shuffle,
+            filter: self.filter.clone(),
             ..v1::Train::default()
         }
     }
@@ -102,6 +128,19 @@ fn describe(text: &mut String, url: &str, snapshot: &Snapshot) -> std::fmt::Resu
         let bytes = ByteSize(decoded[column]).to_string();
         writeln!(text, "{:<widest$}  {bytes:>10}  {nulls:>12}  {}", field.name(), field.data_type())?;
     }
+    writeln!(text)
+}
+
+fn kept_rows(text: &mut String, job: &Job, counted: &Counted) -> std::fmt::Result {
+    let blocks = job.snapshot().blocks().len() as u64;
+    let needed = (0..blocks as u32).filter(|block| job.kept(*block) > 0).count() as u64;
+    writeln!(text, "kept         {} of {} rows by the filter", job.epoch_rows(), job.snapshot().rows())?;
+    writeln!(
+        text,
+        "             {needed} of {blocks} blocks are read for an epoch; to know that, {} of them were read once,\n             \
+         folder names and footers told of the others",
+        counted.blocks_read
+    )?;
     writeln!(text)
 }
 

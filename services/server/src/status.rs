@@ -10,7 +10,7 @@ pub(crate) fn of_load(error: &Load) -> Status {
     let code = match error {
         Load::Invalid { .. } => Code::InvalidArgument,
         Load::TooLarge { .. } => Code::ResourceExhausted,
-        Load::Value { .. } => Code::InvalidArgument,
+        Load::Value { .. } | Load::Row { .. } => Code::InvalidArgument,
         Load::Storage(error) => return of_storage(error),
         Load::Unavailable(_) => Code::Unavailable,
         Load::Internal(_) => Code::Internal,

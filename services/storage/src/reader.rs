@@ -56,8 +56,7 @@ impl Reader {
     /// If the snapshot has no such block or column.
     pub async fn fetch(&self, block: usize, columns: &[usize]) -> Result<EncodedBlock, Error> {
         let Block { file, row_groups, rows, .. } = self.snapshot.blocks()[block].clone();
-        let pinned = &self.snapshot.files()[file as usize];
-        let (path, url) = self.snapshot.locate(&self.location, pinned)?;
+        let (_, url) = self.snapshot.locate(&self.location, &self.snapshot.files()[file as usize])?;
         let fields = self.snapshot.schema();
         let schema = Arc::new(fields.project(columns).expect("the snapshot has the columns"));
 
@@ -69,8 +68,7 @@ impl Reader {
             return Ok(EncodedBlock::new(encoded, Arc::clone(&self.config)));
         }
 
-        let target = Target { path, url: encoded.url.clone(), version: pinned.version.clone() };
-        let footer = self.state.footers().get(&self.location, &target, &self.config).await?;
+        let (footer, target) = self.footer(file).await?;
         let groups = row_groups.start as usize..row_groups.end as usize;
         check_rows(&footer, &groups, rows, &target)?;
         for column in columns {
@@ -84,6 +82,20 @@ impl Reader {
         let sparse = Sparse { length: target.version.size, parts };
         encoded.data = Some((footer, groups, sparse));
         Ok(EncodedBlock::new(encoded, Arc::clone(&self.config)))
+    }
+
+    /// The footer of a file of the snapshot.
+    pub(crate) async fn footer(&self, file: u32) -> Result<(Arc<Footer>, Target), Error> {
+        let pinned = &self.snapshot.files()[file as usize];
+        let (path, url) = self.snapshot.locate(&self.location, pinned)?;
+        let target = Target { path, url, version: pinned.version.clone() };
+        let footer = self.state.footers().get(&self.location, &target, &self.config).await?;
+        Ok((footer, target))
+    }
+
+    /// Where manifests, and what else is known of snapshots, are kept.
+    pub fn state(&self) -> &State {
+        &self.state
     }
 
     /// The file's own position of a column.

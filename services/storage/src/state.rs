@@ -1,11 +1,14 @@
-//! What outlives a process: manifests of snapshots, where every server reads them, and footers on this
+//! What outlives a process: manifests of snapshots and the rows that filters keep of them, where every server reads them, and footers on this
 //! machine's disk.
 
 use std::{path::PathBuf, sync::Arc};
 
 use object_store::PutMode;
 
-use crate::{Config, Error, Location, Snapshot, blocking::blocking, footers::Footers, manifest, request};
+use crate::{
+    Config, Error, Location, Snapshot, blocking::blocking, envelope::Envelope, footers::Footers, manifest,
+    request,
+};
 
 /// Durable manifests, and the footers read so far. Cheap to clone; clones share both.
 #[derive(Clone, Debug)]
@@ -59,9 +62,54 @@ impl State {
         Ok(snapshot)
     }
 
+    /// How many rows of each block a filter keeps, if that was counted before. What is damaged was not.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the store fails.
+    pub async fn find_kept(
+        &self,
+        dataset: &str,
+        snapshot: &Snapshot,
+        filter: u128,
+    ) -> Result<Option<Vec<u32>>, Error> {
+        let relative = relative_kept(dataset, snapshot.id(), filter);
+        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
+        let blocks = snapshot.blocks().len();
+        let opened = blocking(move || {
+            let counts =
+                KEPT.open(&sealed).ok().and_then(|json| serde_json::from_slice::<Vec<u32>>(&json).ok());
+            Ok(counts.filter(|counts| counts.len() == blocks))
+        });
+        opened.await
+    }
+
+    /// Keeps them beside the snapshot's manifest, where every server finds them.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the store fails.
+    pub async fn keep_kept(
+        &self,
+        dataset: &str,
+        snapshot: &Snapshot,
+        filter: u128,
+        counts: &[u32],
+    ) -> Result<(), Error> {
+        let relative = relative_kept(dataset, snapshot.id(), filter);
+        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let json = serde_json::to_vec(counts).expect("numbers have a JSON form");
+        request::put(&self.location, &path, &url, KEPT.seal(&json), PutMode::Overwrite).await
+    }
+
     pub(crate) fn footers(&self) -> &Arc<Footers> {
         &self.footers
     }
+}
+
+const KEPT: Envelope = Envelope { kind: "kept", version: 1 };
+
+fn relative_kept(dataset: &str, id: &str, filter: u128) -> String {
+    format!("snapshots/{dataset}/{id}.{filter:032x}.kept")
 }
 
 fn relative(dataset: &str, id: &str) -> String {

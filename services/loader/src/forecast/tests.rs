@@ -46,7 +46,7 @@ fn job(reader: &Reader, seed: u64, columns: &[&str]) -> Arc<Job> {
         shuffle: Some(Shuffle { window_rows: Some(4 * BLOCK_ROWS), ..Shuffle::default() }),
         ..Train::default()
     };
-    Arc::new(Job::resolve(&train, reader.clone()).unwrap())
+    Arc::new(Job::resolve(&train, reader.clone(), None).unwrap())
 }
 
 /// The stream has been at one batch every `pace`, and now begins the window; `loaded` more are loaded.

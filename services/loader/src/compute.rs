@@ -1,0 +1,94 @@
+//! From the columns that are stored to those that a view is made of.
+
+use std::{collections::HashSet, sync::Arc};
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, cast::AsArray};
+use arrow_schema::SchemaRef;
+use arrow_select::filter::filter_record_batch;
+use forebay_sql::Expression;
+
+use crate::{Error, View, view::Source};
+
+/// The stored columns that `columns` are made from, each once, in the order in which they are named. There is one at least:
+/// it tells how many rows there are.
+pub(crate) fn reads(columns: &[Source]) -> Vec<usize> {
+    let mut reads = Vec::new();
+    for source in columns {
+        match source {
+            Source::Stored(column) => reads.push(*column),
+            Source::Computed(made) => reads.extend(made.inputs()),
+        }
+    }
+    if reads.is_empty() {
+        reads.push(0);
+    }
+    let mut seen = HashSet::new();
+    reads.retain(|column| seen.insert(*column));
+    reads
+}
+
+/// The values of `columns` for the rows of `chunk`, which holds the stored columns `reads`; `place` names them in errors.
+pub(crate) fn compute(
+    columns: &[Source],
+    reads: &[usize],
+    chunk: &RecordBatch,
+    place: &str,
+) -> Result<Vec<ArrayRef>, Error> {
+    let at = |column: usize| {
+        let found = reads.iter().position(|read| *read == column);
+        found.ok_or_else(|| Error::Internal(format!("{place}: column {column} was not read")))
+    };
+    let evaluate = |made: &Arc<Expression>| {
+        let inputs = made.inputs().iter().map(|column| at(*column)).collect::<Result<Vec<_>, _>>()?;
+        let inputs = chunk.project(&inputs).map_err(|error| Error::Internal(error.to_string()))?;
+        made.evaluate(&inputs).map_err(|error| Error::Row {
+            expression: made.field().name().clone(),
+            place: place.to_owned(),
+            reason: error.to_string(),
+        })
+    };
+    let computed = columns.iter().filter(|source| matches!(source, Source::Computed(_))).count();
+    metrics::counter!("forebay_compute_rows_total").increment((computed * chunk.num_rows()) as u64);
+    let of = |source: &Source| match source {
+        Source::Stored(column) => Ok(Arc::clone(chunk.column(at(*column)?))),
+        Source::Computed(made) => evaluate(made),
+    };
+    columns.iter().map(of).collect()
+}
+
+impl View {
+    /// The rows of one chunk that are kept, ready to be laid into a frame; `chunk` holds the view's projection.
+    pub(crate) fn rows_of(&self, chunk: RecordBatch, place: &str) -> Result<RecordBatch, Error> {
+        let stored =
+            |(source, read): (&Source, &usize)| matches!(source, Source::Stored(column) if column == read);
+        let as_it_is = self.columns().len() == self.projection().len()
+            && self.columns().iter().zip(self.projection()).all(stored);
+        if as_it_is {
+            return Ok(chunk);
+        }
+        let arrays = compute(self.columns(), self.projection(), &chunk, place)?;
+        self.kept_rows(self.batch(arrays, chunk.num_rows())?)
+    }
+
+    /// The view's columns side by side.
+    pub(crate) fn batch(&self, arrays: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, Error> {
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let made = RecordBatch::try_new_with_options(SchemaRef::clone(self.made_of()), arrays, &options);
+        made.map_err(|error| Error::Internal(error.to_string()))
+    }
+
+    /// Of rows of the view's columns those that its filter keeps.
+    pub(crate) fn kept_rows(&self, batch: RecordBatch) -> Result<RecordBatch, Error> {
+        if self.filter().is_none() {
+            return Ok(batch);
+        }
+        let internal = |error: arrow_schema::ArrowError| Error::Internal(error.to_string());
+        let (last, others) = (batch.num_columns() - 1, (0..batch.num_columns() - 1).collect::<Vec<_>>());
+        let kept = forebay_sql::not_null(batch.column(last).as_boolean());
+        let rows = batch.project(&others).map_err(internal)?;
+        if kept.true_count() == rows.num_rows() {
+            return Ok(rows);
+        }
+        filter_record_batch(&rows, &kept).map_err(internal)
+    }
+}

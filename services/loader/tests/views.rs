@@ -1,0 +1,174 @@
+//! What a view computes and leaves out.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+mod fixture;
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
+use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, cast::AsArray, types::*};
+use fixture::{decode, drain, job, loader, numbered, reader, store};
+use forebay_loader::{Config, Counted, Error, Job};
+use forebay_proto::v1::{Shuffle, Tensor, Train, shuffle};
+use forebay_storage::Reader;
+
+fn in_order(train: Train) -> Train {
+    let shuffle = Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() };
+    Train { dataset: "d".into(), batch_size: 1000, shuffle: Some(shuffle), ..train }
+}
+
+fn select(expressions: &[&str]) -> Train {
+    in_order(Train { select: expressions.iter().map(ToString::to_string).collect(), ..Train::default() })
+}
+
+async fn rows(train: &Train, reader: &Reader) -> Result<Vec<RecordBatch>, Error> {
+    let job = job(train, reader);
+    let sent = drain(loader(1 << 30, 2, Config::default()).batches(Arc::clone(&job), 0, 0)).await?;
+    Ok(sent.iter().map(|(_, batch)| decode(batch, &job)).collect())
+}
+
+fn refused(train: &Train, reader: &Reader) -> String {
+    Job::resolve(train, reader.clone(), None).unwrap_err().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_selected_is_sent_and_may_be_named_by_columns_and_tensors() {
+    let reader = reader(store(&[numbered(0..2500)], 20_000).await).await;
+    let batches =
+        rows(&select(&["name AS label", "id + 1 AS next", "log1p(x) AS y"]), &reader).await.unwrap();
+    let first = &batches[0];
+    let names: Vec<_> = first.schema().fields().iter().map(|field| field.name().clone()).collect();
+    assert_eq!(names, ["label", "next", "y"]);
+    assert_eq!(first["next"].as_primitive::<Int64Type>().values()[..3], [1, 2, 3]);
+    assert_eq!(first["y"].as_primitive::<Float64Type>().value(7), 7f64.ln_1p());
+    assert!(first["label"].is_null(7) && first["label"].as_string::<i32>().value(8) == "row 8");
+
+    // An expression stands before the column of its name, in tensors and in columns.
+    let tensor = |columns: &[&str]| Tensor {
+        name: "t".into(),
+        columns: columns.iter().map(ToString::to_string).collect(),
+        dtype: "float32".into(),
+        fill: None,
+    };
+    let request = Train {
+        columns: vec!["x".into(), "id".into()],
+        tensors: vec![tensor(&["x*", "id"])],
+        ..select(&["CAST(id * 10 AS REAL) AS x", "-x AS x_minus"])
+    };
+    let first = &rows(&request, &reader).await.unwrap()[0];
+    assert_eq!(first["x"].as_primitive::<Float32Type>().value(3), 30.0);
+    let tensor = first["t"].as_fixed_size_list().value(3);
+    assert_eq!(tensor.as_primitive::<Float32Type>().values()[..], [30.0, -3.0, 3.0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_leaves_rows_out_as_if_the_dataset_did_not_hold_them() {
+    let reader = reader(store(&[numbered(0..2500)], 20_000).await).await;
+    let filter = |text: &str| in_order(Train { filter: text.into(), ..Train::default() });
+    let ids = |batches: &[RecordBatch]| -> Vec<i64> {
+        batches.iter().flat_map(|batch| batch["id"].as_primitive::<Int64Type>().values().to_vec()).collect()
+    };
+    // Null is not true.
+    let batches = rows(&filter("name <> 'row 8'"), &reader).await.unwrap();
+    let expected: Vec<i64> = (0..2500).filter(|id| id % 7 != 0 && *id != 8).collect();
+    assert_eq!(ids(&batches), expected);
+    assert_eq!(
+        batches.iter().map(RecordBatch::num_rows).collect::<Vec<_>>(),
+        [1000, 1000, expected.len() - 2000]
+    );
+
+    let none = filter("id < 0");
+    assert_eq!((job(&none, &reader).summary().rows, job(&none, &reader).summary().steps), (0, 0));
+    assert!(rows(&none, &reader).await.unwrap().is_empty());
+    assert_eq!(ids(&rows(&filter("hash_bucket(id, 100) < 90"), &reader).await.unwrap()).len(), 2267);
+
+    let hashes =
+        ["", "id >= 0", "id < 10", "id < 11"].map(|text| job(&filter(text), &reader).summary().plan_hash);
+    assert!(hashes.iter().enumerate().all(|(at, hash)| !hashes[..at].contains(hash)), "{hashes:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_without_a_result_is_an_error_that_names_expression_file_and_reason() {
+    let batch = RecordBatch::try_from_iter([(
+        "i",
+        Arc::new(Int32Array::from_iter_values((0..20_000).rev())) as ArrayRef,
+    )])
+    .unwrap();
+    let reader = reader(store(&[batch], 20_000).await).await;
+    let error = rows(&select(&["100 / i AS y"]), &reader).await.unwrap_err().to_string();
+    assert_eq!(error, "'y' in part-000.parquet, row group 0: Divide by zero error");
+    let request =
+        Train { dataset: "d".into(), filter: "100 / i > 3".into(), batch_size: 1, ..Train::default() };
+    let counted = loader(1 << 20, 1, Config::default()).count(&request, &reader, |_| {}).await;
+    assert_eq!(
+        counted.unwrap_err().to_string(),
+        "'filter' in part-000.parquet, row group 0: Divide by zero error"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_makes_no_sense_is_refused_by_the_name_of_its_field() {
+    let reader = reader(store(&[numbered(0..10)], 20_000).await).await;
+    for (expressions, reason) in [
+        (["id", "nmae AS n"], "select[1]: there is no column 'nmae'; did you mean 'name'?"),
+        (["id", "x + 1"], "select[1]: 'x + 1' has no name: add AS and one"),
+        (["id", "x AS id"], "select[1]: there are two expressions named 'id'"),
+        (["id", "random() AS r"], "select[1]: Invalid function 'random'"),
+        (["id", "NULL AS n"], "select[1]: is always null: CAST it to a type"),
+    ] {
+        let refused = refused(&select(&expressions), &reader);
+        assert!(refused.starts_with(reason), "{refused}");
+    }
+    let filter = |text: &str| in_order(Train { filter: text.into(), ..Train::default() });
+    assert!(refused(&filter("id +"), &reader).starts_with("filter: "));
+    assert_eq!(refused(&filter("id"), &reader), "filter: is of type Int64, expected a boolean");
+}
+
+/// Three files in order, and one that is not.
+async fn ordered() -> Reader {
+    let shuffled = RecordBatch::try_new(
+        numbered(0..1).schema(),
+        vec![
+            Arc::new(arrow_array::Int64Array::from_iter_values((0..20_000).map(|row| row * 7 % 20_000))),
+            Arc::new(arrow_array::Float32Array::from(vec![0.0; 20_000])),
+            Arc::new(arrow_array::StringArray::from(vec!["s"; 20_000])),
+        ],
+    );
+    let files = [numbered(0..20_000), numbered(20_000..40_000), numbered(40_000..60_000), shuffled.unwrap()];
+    reader(store(&files, 20_000).await).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
+    let reader = ordered().await;
+    let request = Train {
+        dataset: "d".into(),
+        filter: "id BETWEEN 1000 AND 39999".into(),
+        batch_size: 1,
+        ..Train::default()
+    };
+    let seen = Mutex::new(Vec::new());
+    let kept = loader(1 << 20, 1, Config::default());
+    let counted =
+        kept.count(&request, &reader, |done| seen.lock().unwrap().push(done)).await.unwrap().unwrap();
+    assert_eq!(counted.counts()[..], [19_000, 20_000, 0, 19_000]);
+    let last = *seen.lock().unwrap().last().unwrap();
+    let expected = Counted { blocks: 4, blocks_done: 4, blocks_read: 2, rows: 80_000, rows_kept: 58_000 };
+    assert_eq!((seen.lock().unwrap().len(), last), (4, expected));
+
+    // Another server, and a filter of the same meaning.
+    let calls = AtomicU64::new(0);
+    let same = Train { filter: "id >= 1000 AND id <= 39999".into(), ..request };
+    let other = loader(1 << 20, 1, Config::default());
+    let again = other
+        .count(&same, &reader, |_| {
+            calls.fetch_add(1, Ordering::Relaxed);
+        })
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((again.counts(), calls.into_inner()), (counted.counts(), 0));
+}

@@ -1,0 +1,179 @@
+use arrow_array::{Float64Array, Int32Array, Int64Array, ListArray, StringArray, types::Int32Type};
+
+use super::*;
+use crate::ScalarValue;
+
+fn schema() -> Schema {
+    let list = DataType::new_list(DataType::Int32, true);
+    Schema::new(vec![
+        Field::new("delay", DataType::Int32, true),
+        Field::new("distance", DataType::Int64, false),
+        Field::new("x", DataType::Float64, true),
+        Field::new("Name", DataType::Utf8, true),
+        Field::new("items", list, true),
+    ])
+}
+
+fn rows() -> RecordBatch {
+    let items = ListArray::from_iter_primitive::<Int32Type, _, _>([
+        Some(vec![Some(1), Some(2), Some(3)]),
+        Some(vec![]),
+        None,
+        Some(vec![None, Some(7)]),
+    ]);
+    RecordBatch::try_new(
+        Arc::new(schema()),
+        vec![
+            Arc::new(Int32Array::from(vec![Some(5), None, Some(-3), Some(i32::MAX)])),
+            Arc::new(Int64Array::from(vec![100, 0, -7, i64::MAX])),
+            Arc::new(Float64Array::from(vec![Some(0.5), Some(-0.0), None, Some(f64::NAN)])),
+            Arc::new(StringArray::from(vec![Some("a"), Some("ab"), None, Some("")])),
+            Arc::new(items),
+        ],
+    )
+    .unwrap()
+}
+
+fn evaluate(text: &str) -> Result<ArrayRef, Error> {
+    let expression = Expression::column(text, &schema())?;
+    let batch = rows().project(expression.inputs()).unwrap();
+    let values = expression.evaluate(&batch)?;
+    assert_eq!(values.data_type(), expression.field().data_type(), "{text}");
+    assert!(expression.field().is_nullable() || values.null_count() == 0, "{text}");
+    Ok(values)
+}
+
+fn values(text: &str) -> Vec<String> {
+    let array = evaluate(&format!("{text} AS y")).unwrap();
+    let value = |row| ScalarValue::try_from_array(&array, row).unwrap().to_string();
+    (0..array.len()).map(value).collect()
+}
+
+fn error(text: &str) -> String {
+    evaluate(text).unwrap_err().to_string()
+}
+
+#[test]
+fn the_functions_that_trainers_need_do_what_their_formulas_say() {
+    for (text, expected) in [
+        ("log1p(x)", ["0.4054651081081644", "-0", "NULL", "NaN"]),
+        ("clip(delay, 0, 10)", ["5", "NULL", "0", "10"]),
+        ("clip(x, 0.0, 0.25)", ["0.25", "-0", "NULL", "NaN"]),
+        ("clip(delay, -0.5, 0.5)", ["0.5", "NULL", "-0.5", "0.5"]),
+        ("standardize(distance, 100, 50)", ["0", "-2", "-2.14", "184467440737095520"]),
+        ("bucketize(x, 0, 0.5, 1)", ["2", "1", "NULL", "3"]),
+        ("bucketize(distance, -7, 100)", ["2", "1", "1", "2"]),
+        ("list_truncate(items, 2)", ["[1, 2]", "[]", "", "[, 7]"]),
+        ("list_pad(items, 2, -1)", ["[1, 2, 3]", "[-1, -1]", "", "[, 7]"]),
+        ("list_pad(list_truncate(items, 2), 2, NULL)", ["[1, 2]", "[, ]", "", "[, 7]"]),
+    ] {
+        assert_eq!(values(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn hash_bucket_is_frozen() {
+    // Made by Python: xxhash.xxh3_64_intdigest(bytes) % n.
+    assert_eq!(values("hash_bucket(distance, 1000)"), ["475", "897", "204", "142"]);
+    assert_eq!(values("hash_bucket(CAST(distance AS BIGINT), 1000, 7)"), ["746", "977", "829", "697"]);
+    assert_eq!(values("hash_bucket(\"Name\", 1000)"), ["719", "28", "NULL", "138"]);
+    assert_eq!(values("hash_bucket(x, 1000)"), ["217", "897", "NULL", "895"]);
+    assert_eq!(values("hash_bucket(delay, 1000)"), values("hash_bucket(CAST(delay AS BIGINT), 1000)"));
+}
+
+#[test]
+fn sql_means_what_sql_means() {
+    for (text, expected) in [
+        ("delay > 0 AND distance < 1000", ["true", "NULL", "false", "false"]),
+        ("CASE WHEN delay IS NULL THEN -1 WHEN delay > 0 THEN 1 ELSE 0 END", ["1", "-1", "0", "1"]),
+        ("COALESCE(delay, 0)", ["5", "0", "-3", "2147483647"]),
+        ("CAST(distance AS DOUBLE) / 8", ["12.5", "0", "-0.875", "1152921504606847000"]),
+        ("upper(\"Name\") || '!'", ["A!", "AB!", "NULL", "!"]),
+        ("Name LIKE 'a%'", ["true", "true", "NULL", "false"]),
+        ("distance IN (100, 0)", ["true", "true", "false", "false"]),
+        ("delay BETWEEN -3 AND 5", ["true", "NULL", "true", "false"]),
+        ("1.5 / 0.0e0", ["inf", "inf", "inf", "inf"]),
+    ] {
+        assert_eq!(values(text), expected, "{text}");
+    }
+    assert_eq!(Expression::column("distance", &schema()).unwrap().is_column(), Some(1));
+}
+
+#[test]
+fn what_has_no_result_is_an_error_with_its_reason() {
+    for (text, reason) in [
+        ("delay + CAST(1 AS INT) AS y", "Overflow"),
+        ("distance * 2 AS y", "Overflow"),
+        ("distance / 0 AS y", "Divide by zero"),
+        ("CAST(\"Name\" AS INT) AS y", "Cannot cast string 'a' to value of Int32 type"),
+        ("CAST(distance AS INT) AS y", "Can't cast value 9223372036854775807 to type Int32"),
+    ] {
+        assert!(error(text).contains(reason), "{text}: {}", error(text));
+    }
+}
+
+#[test]
+fn what_is_no_expression_of_one_row_is_refused_with_its_reason() {
+    for (text, reason) in [
+        ("delya + 1 AS y", "there is no column 'delya'"),
+        ("name AS y", "there is no column 'name'"),
+        ("delay + 1", "'delay + 1' has no name: add AS and one"),
+        ("lgo(delay) AS y", "Invalid function 'lgo'.\nDid you mean 'lcm'?"),
+        ("random() AS y", "Invalid function 'random'"),
+        ("now() AS y", "Invalid function 'now'"),
+        ("uuid() AS y", "Invalid function 'uuid'"),
+        ("repeat(\"Name\", 1000000000) AS y", "Invalid function 'repeat'"),
+        ("(SELECT 1) AS y", "is no expression of one row"),
+        ("EXISTS (SELECT 1) AS y", "is no expression of one row"),
+        ("delay IN (SELECT 1) AS y", "is no expression of one row"),
+        ("(SELECT a FROM b) AS y", "there are no tables here"),
+        ("sum(delay) AS y", "Invalid function 'sum'"),
+        ("$1 AS y", "is no expression of one row"),
+        ("@v AS y", "has no type information"),
+        ("delay +", "Expected: an expression"),
+        ("delay AS y, x AS z", "goes on with ','"),
+        ("delay AS y; DROP TABLE t", "goes on with ';'"),
+        ("'unfinished", "Unterminated string literal"),
+        ("", "Expected: an expression"),
+        ("NULL AS y", "is always null"),
+        ("bucketize(x, 2, 1) AS y", "don't ascend"),
+        ("bucketize(x, distance) AS y", "has to be a constant"),
+        ("hash_bucket(x, 0) AS y", "expected at least 1"),
+        ("hash_bucket(items, 3) AS y", "takes no values of type List"),
+        ("clip(x, 1, 0) AS y", "above high"),
+        ("standardize(x, 1, 0) AS y", "the latter not 0"),
+        ("list_pad(items, 1000000, 0) AS y", "expected 0 to 65536"),
+    ] {
+        assert!(error(text).contains(reason), "{text}: {}", error(text));
+    }
+    let filter = |text| Expression::filter(text, &schema()).unwrap_err().to_string();
+    assert_eq!(filter("delay"), "is of type Int32, expected a boolean");
+    assert_eq!(filter("delay > 1 AS y"), "has a name, and needs none");
+}
+
+#[test]
+fn nothing_is_too_deep_or_too_long_to_be_answered() {
+    let deep = format!("{}delay{} AS y", "(".repeat(10_000), ")".repeat(10_000));
+    assert!(error(&deep).contains("expected at most 2048"));
+    let nested = format!("{}delay{} AS y", "abs(".repeat(600), ")".repeat(600));
+    assert!(error(&nested).contains("recursion limit"), "{}", error(&nested));
+    let long = format!("{} AS y", vec!["x"; 1000].join(" - "));
+    evaluate(&long).unwrap();
+    let cases = format!("{} AS y", vec!["CASE WHEN delay > 1 THEN x END"; 200].join(" + "));
+    evaluate(&cases).unwrap();
+    assert!(error(&"x ".repeat(100_000)).contains("expected at most 65536"));
+}
+
+#[test]
+fn an_identity_is_what_is_computed_and_not_what_it_is_called() {
+    let identity = |text: &str| Expression::column(text, &schema()).unwrap().identity();
+    assert_eq!(identity("delay + 1 AS a"), identity("delay  +  1 AS b"));
+    assert_eq!(identity("delay BETWEEN 1 AND 5 AS a"), identity("delay >= 1 AND delay <= 5 AS a"));
+    for other in ["delay + 2 AS a", "distance + 1 AS a", "CAST(delay AS DOUBLE) + 1 AS a", "delay - 1 AS a"] {
+        assert_ne!(identity("delay + 1 AS a"), identity(other), "{other}");
+    }
+    let mut wider = schema().fields().to_vec();
+    wider[0] = Arc::new(Field::new("delay", DataType::Int64, true));
+    let wider = Expression::column("delay + 1 AS a", &Schema::new(wider)).unwrap();
+    assert_ne!(identity("delay + 1 AS a"), wider.identity());
+}

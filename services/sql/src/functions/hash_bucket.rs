@@ -1,0 +1,114 @@
+//! hash_bucket: a stable number for a value, to split data by.
+//!
+//! `hash_bucket(x, n)` is the XXH3 64-bit hash, with the seed (0), of the value's bytes, modulo n. The bytes of an integer
+//! are its eight as a signed, little-endian one (of an unsigned one of 64 bits the same bits), a bool is 0 or 1, a date or time its
+//! integer, a float its eight as a double, with one zero and one NaN; a string's are its UTF-8, a binary's its own. So equal
+//! values of different widths are in one bucket. Null is null.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, Int64Array, cast::AsArray, types::*};
+use arrow_cast::cast;
+use arrow_schema::DataType;
+use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
+use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::constant;
+
+pub(super) fn function() -> Arc<ScalarUDF> {
+    Arc::new(ScalarUDF::from(HashBucket { signature: Signature::user_defined(Volatility::Immutable) }))
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct HashBucket {
+    signature: Signature,
+}
+
+/// As what a type's values are hashed.
+fn hashed_as(data_type: &DataType) -> Option<DataType> {
+    use DataType::{
+        Binary, Boolean, Date32, Date64, Duration, Float16, Float32, Float64, Int64, LargeBinary, LargeUtf8,
+        Time32, Time64, Timestamp, UInt64, Utf8,
+    };
+    Some(match data_type {
+        UInt64 => UInt64,
+        integer if integer.is_integer() => Int64,
+        Boolean | Date32 | Date64 | Time32(_) | Time64(_) | Timestamp(..) | Duration(_) => Int64,
+        Float16 | Float32 | Float64 => Float64,
+        Utf8 | LargeUtf8 | DataType::Utf8View => Utf8,
+        Binary | LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => Binary,
+        _ => return None,
+    })
+}
+
+impl ScalarUDFImpl for HashBucket {
+    fn name(&self) -> &'static str {
+        "hash_bucket"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let (Some(x), 2 | 3) = (arguments.first(), arguments.len()) else {
+            return plan_err!("hash_bucket: takes a value, the number of buckets, and maybe a seed");
+        };
+        if hashed_as(x).is_none() {
+            return plan_err!("hash_bucket: takes no values of type {x}");
+        }
+        let numbers = std::iter::repeat_n(DataType::Int64, arguments.len() - 1);
+        Ok(std::iter::once(x.clone()).chain(numbers).collect())
+    }
+
+    fn return_type(&self, _: &[DataType]) -> Result<DataType> {
+        Ok(DataType::Int64)
+    }
+
+    fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let integer = |what: &str, argument| match constant("hash_bucket", what, argument)? {
+            ScalarValue::Int64(Some(value)) => Ok(value),
+            other => exec_err!("hash_bucket: {what} is {other}, expected an integer"),
+        };
+        let buckets = integer("the number of buckets", &call.args[1])?;
+        let Some(buckets) = u64::try_from(buckets).ok().filter(|buckets| *buckets > 0) else {
+            return exec_err!("hash_bucket: the number of buckets is {buckets}, expected at least 1");
+        };
+        let seed = call.args.get(2).map_or(Ok(0), |seed| integer("the seed", seed))? as u64;
+        let x = call.args[0].clone().into_array(call.number_rows)?;
+        let bucket = |bytes: &[u8]| (xxh3_64_with_seed(bytes, seed) % buckets) as i64;
+        Ok(ColumnarValue::Array(Arc::new(hash(&x, bucket)?)))
+    }
+}
+
+fn hash(x: &ArrayRef, bucket: impl Fn(&[u8]) -> i64) -> Result<Int64Array> {
+    let Some(data_type) = hashed_as(x.data_type()) else {
+        return exec_err!("hash_bucket: takes no values of type {}", x.data_type());
+    };
+    // Times of 32 bits go to 64 by their integers.
+    let x = match x.data_type() {
+        DataType::Date32 | DataType::Time32(_) => cast(&cast(x, &DataType::Int32)?, &DataType::Int64)?,
+        _ => cast(x, &data_type)?,
+    };
+    Ok(match data_type {
+        DataType::UInt64 => x.as_primitive::<UInt64Type>().unary(|value| bucket(&value.to_le_bytes())),
+        DataType::Int64 => x.as_primitive::<Int64Type>().unary(|value| bucket(&value.to_le_bytes())),
+        DataType::Float64 => {
+            x.as_primitive::<Float64Type>().unary(|value| bucket(&one_of_each(value).to_le_bytes()))
+        }
+        DataType::Utf8 => x.as_string::<i32>().iter().map(|value| Some(bucket(value?.as_bytes()))).collect(),
+        _ => x.as_binary::<i32>().iter().map(|value| Some(bucket(value?))).collect(),
+    })
+}
+
+/// One zero, one NaN.
+fn one_of_each(value: f64) -> f64 {
+    if value.is_nan() {
+        f64::NAN
+    } else if value == 0.0 {
+        0.0
+    } else {
+        value
+    }
+}

@@ -1,0 +1,124 @@
+//! list_truncate, list_pad.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait, UInt64Array, cast::AsArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field};
+use arrow_select::{concat::concat, take::take};
+use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
+use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+
+use super::constant;
+
+/// Longest list that padding makes.
+const MAX_LEN: i64 = 65_536;
+/// Most items that padding makes of the rows that are computed together.
+const MAX_ITEMS: usize = 1 << 26;
+
+pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
+    let function = |pads| {
+        let signature = Signature::user_defined(Volatility::Immutable);
+        Arc::new(ScalarUDF::from(Resize { pads, signature }))
+    };
+    vec![function(false), function(true)]
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Resize {
+    pads: bool,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Resize {
+    fn name(&self) -> &'static str {
+        if self.pads { "list_pad" } else { "list_truncate" }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let name = self.name();
+        let list = match arguments.first() {
+            Some(list @ (DataType::List(item) | DataType::LargeList(item))) => Some((list.clone(), item)),
+            // Of no fixed size any more.
+            Some(DataType::FixedSizeList(item, _)) => Some((DataType::List(Arc::clone(item)), item)),
+            _ => None,
+        };
+        match (self.pads, arguments, list) {
+            (false, [_, _], Some((list, _))) => Ok(vec![list, DataType::Int64]),
+            (true, [_, _, _], Some((list, item))) => {
+                Ok(vec![list, DataType::Int64, item.data_type().clone()])
+            }
+            (false, ..) => plan_err!("{name}: takes a list and a length"),
+            (true, ..) => plan_err!("{name}: takes a list, a length and a value"),
+        }
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        // What pads may be null, or what is padded.
+        let nullable = |item: &Arc<Field>| Arc::new(item.as_ref().clone().with_nullable(true));
+        Ok(match &arguments[0] {
+            DataType::List(item) if self.pads => DataType::List(nullable(item)),
+            DataType::LargeList(item) if self.pads => DataType::LargeList(nullable(item)),
+            other => other.clone(),
+        })
+    }
+
+    fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let name = self.name();
+        let len = match constant(name, "the length", &call.args[1])? {
+            ScalarValue::Int64(Some(len @ 0..)) if len <= MAX_LEN || !self.pads => len as usize,
+            other => return exec_err!("{name}: the length is {other}, expected 0 to {MAX_LEN}"),
+        };
+        let pad = match call.args.get(2) {
+            Some(ColumnarValue::Scalar(value)) => Some(value.to_array()?),
+            Some(ColumnarValue::Array(_)) => return exec_err!("{name}: the value has to be a constant"),
+            None => None,
+        };
+        let lists = call.args[0].clone().into_array(call.number_rows)?;
+        let resized = match lists.data_type() {
+            DataType::LargeList(_) => resize::<i64>(name, &lists, len, pad.as_ref(), call.return_type())?,
+            _ => resize::<i32>(name, &lists, len, pad.as_ref(), call.return_type())?,
+        };
+        Ok(ColumnarValue::Array(resized))
+    }
+}
+
+/// Without `pad` the first `len` items of each list; with it all of them, and `pad` until there are `len`.
+fn resize<O: OffsetSizeTrait>(
+    name: &str,
+    lists: &ArrayRef,
+    len: usize,
+    pad: Option<&ArrayRef>,
+    data_type: &DataType,
+) -> Result<ArrayRef> {
+    let lists = lists.as_list::<O>();
+    let (offsets, padding) = (lists.value_offsets(), lists.values().len() as u64);
+    let (mut items, mut lengths) = (Vec::<u64>::new(), Vec::with_capacity(lists.len()));
+    for row in 0..lists.len() {
+        let (from, to) = (offsets[row].as_usize(), offsets[row + 1].as_usize());
+        let given = if lists.is_null(row) { 0 } else { to - from };
+        let kept = if pad.is_some() { given } else { given.min(len) };
+        let padded = if pad.is_some() && lists.is_valid(row) { len.saturating_sub(given) } else { 0 };
+        if items.len() + kept + padded > MAX_ITEMS {
+            return exec_err!("{name}: {} rows make more than {MAX_ITEMS} items", lists.len());
+        }
+        items.extend(from as u64..(from + kept) as u64);
+        items.extend(std::iter::repeat_n(padding, padded));
+        lengths.push(kept + padded);
+    }
+    let values = match pad {
+        Some(pad) => concat(&[lists.values().as_ref(), pad.as_ref()])?,
+        None => Arc::clone(lists.values()),
+    };
+    let values = take(&values, &UInt64Array::from(items), None)?;
+    let (DataType::List(item) | DataType::LargeList(item)) = data_type else {
+        return exec_err!("{name}: {data_type} is no list");
+    };
+    let offsets = OffsetBuffer::from_lengths(lengths);
+    let resized = GenericListArray::<O>::try_new(Arc::clone(item), offsets, values, lists.nulls().cloned())?;
+    Ok(Arc::new(resized))
+}

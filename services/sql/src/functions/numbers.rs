@@ -1,0 +1,169 @@
+//! log1p, clip, standardize, bucketize.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, Int64Array, PrimitiveArray, cast::AsArray, types::*};
+use arrow_schema::DataType;
+use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
+use datafusion_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, create_udf,
+};
+
+use super::constant;
+
+pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
+    let pure = Volatility::Immutable;
+    let double = DataType::Float64;
+    let log1p = create_udf("log1p", vec![double.clone()], double.clone(), pure, Arc::new(log1p));
+    let standardize =
+        create_udf("standardize", vec![double.clone(); 3], double.clone(), pure, Arc::new(standardize));
+    let bucketize = Bucketize { signature: Signature::variadic(vec![double], pure) };
+    let clip = Clip { signature: Signature::user_defined(pure) };
+    [log1p, standardize, ScalarUDF::from(bucketize), ScalarUDF::from(clip)].map(Arc::new).into()
+}
+
+fn doubles(argument: &ColumnarValue, rows: usize) -> Result<PrimitiveArray<Float64Type>> {
+    Ok(argument.clone().into_array(rows)?.as_primitive::<Float64Type>().clone())
+}
+
+fn rows_of(arguments: &[ColumnarValue]) -> usize {
+    let lens = arguments.iter().map(|argument| match argument {
+        ColumnarValue::Array(array) => array.len(),
+        ColumnarValue::Scalar(_) => 1,
+    });
+    lens.max().unwrap_or(1)
+}
+
+fn log1p(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
+    let x = doubles(&arguments[0], rows_of(arguments))?;
+    Ok(ColumnarValue::Array(Arc::new(x.unary::<_, Float64Type>(f64::ln_1p))))
+}
+
+fn double(function: &str, what: &str, argument: &ColumnarValue) -> Result<f64> {
+    match constant(function, what, argument)? {
+        ScalarValue::Float64(Some(value)) => Ok(value),
+        other => exec_err!("{function}: {what} is {other}, expected a number"),
+    }
+}
+
+fn standardize(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
+    let mean = double("standardize", "the mean", &arguments[1])?;
+    let deviation = double("standardize", "the deviation", &arguments[2])?;
+    if !mean.is_finite() || !deviation.is_finite() || deviation == 0.0 {
+        return exec_err!(
+            "standardize: mean {mean} and deviation {deviation}, expected finite ones, the latter not 0"
+        );
+    }
+    let array = |argument: &ColumnarValue| doubles(argument, rows_of(std::slice::from_ref(argument)));
+    let x = array(&arguments[0])?;
+    Ok(ColumnarValue::Array(Arc::new(x.unary::<_, Float64Type>(|x| (x - mean) / deviation))))
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Bucketize {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Bucketize {
+    fn name(&self) -> &'static str {
+        "bucketize"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        if arguments.len() < 2 {
+            return plan_err!("bucketize: takes a number and at least one bound");
+        }
+        Ok(DataType::Int64)
+    }
+
+    fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let bounds: Vec<f64> = call.args[1..]
+            .iter()
+            .map(|bound| double("bucketize", "a bound", bound))
+            .collect::<Result<_>>()?;
+        if bounds.iter().any(|bound| bound.is_nan()) || !bounds.is_sorted_by(|a, b| a < b) {
+            return exec_err!("bucketize: the bounds {bounds:?} don't ascend");
+        }
+        let x = doubles(&call.args[0], call.number_rows)?;
+        // As numpy.digitize: what is no number lies behind all bounds.
+        let bucket = |x: f64| bounds.partition_point(|bound| x.is_nan() || *bound <= x) as i64;
+        let buckets: Int64Array = x.unary(bucket);
+        Ok(ColumnarValue::Array(Arc::new(buckets)))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Clip {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Clip {
+    fn name(&self) -> &'static str {
+        "clip"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
+        let [x, low, high] = arguments else { return plan_err!("clip: takes a number and two bounds") };
+        let known = |t: &DataType| t.is_integer() || matches!(t, DataType::Float32 | DataType::Float64);
+        if ![x, low, high].into_iter().all(known) {
+            return plan_err!("clip: takes integers and floats, not {x}, {low} and {high}");
+        }
+        let fits = x.is_floating() || (low.is_integer() && high.is_integer());
+        let common = if fits { x.clone() } else { DataType::Float64 };
+        Ok(vec![common; 3])
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(arguments[0].clone())
+    }
+
+    fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let (low, high) =
+            (constant("clip", "a bound", &call.args[1])?, constant("clip", "a bound", &call.args[2])?);
+        if !matches!(low.partial_cmp(&high), Some(order) if order.is_le()) {
+            return exec_err!("clip: low is {low}, above high, {high}");
+        }
+        let x = call.args[0].clone().into_array(call.number_rows)?;
+        let (low, high) = (low.to_array()?, high.to_array()?);
+        let clipped: ArrayRef = match x.data_type() {
+            DataType::Int8 => clip::<Int8Type>(&x, &low, &high),
+            DataType::Int16 => clip::<Int16Type>(&x, &low, &high),
+            DataType::Int32 => clip::<Int32Type>(&x, &low, &high),
+            DataType::Int64 => clip::<Int64Type>(&x, &low, &high),
+            DataType::UInt8 => clip::<UInt8Type>(&x, &low, &high),
+            DataType::UInt16 => clip::<UInt16Type>(&x, &low, &high),
+            DataType::UInt32 => clip::<UInt32Type>(&x, &low, &high),
+            DataType::UInt64 => clip::<UInt64Type>(&x, &low, &high),
+            DataType::Float32 => clip::<Float32Type>(&x, &low, &high),
+            DataType::Float64 => clip::<Float64Type>(&x, &low, &high),
+            other => return exec_err!("clip: takes integers and floats, not {other}"),
+        };
+        Ok(ColumnarValue::Array(clipped))
+    }
+}
+
+/// What is no number stays so.
+fn clip<T: ArrowPrimitiveType>(x: &ArrayRef, low: &ArrayRef, high: &ArrayRef) -> ArrayRef
+where
+    T::Native: PartialOrd,
+{
+    let (low, high) = (low.as_primitive::<T>().value(0), high.as_primitive::<T>().value(0));
+    let clipped: PrimitiveArray<T> = x.as_primitive::<T>().unary(|x| {
+        if x < low {
+            low
+        } else if x > high {
+            high
+        } else {
+            x
+        }
+    });
+    Arc::new(clipped)
+}

@@ -1,0 +1,184 @@
+//! What is known of a filter without reading the rows.
+//!
+//! An expression is given every value it may have for some row: true, false, null. What is not known may have all three.
+
+use arrow_schema::DataType;
+use datafusion_common::ScalarValue;
+use datafusion_expr::{Expr, Operator};
+
+use crate::Expression;
+
+/// What is known of the rows of a block, by its columns.
+pub trait Bounds {
+    /// The least and the greatest value that is not null, or what is certainly below and above them. Floats that are no number
+    /// are not among them.
+    fn range(&self, column: &str) -> Option<(ScalarValue, ScalarValue)>;
+
+    /// Whether there are nulls, and whether there is anything else.
+    fn nulls(&self, column: &str) -> Option<(bool, bool)>;
+
+    /// Whether the value is certainly in no row, as a bloom filter says.
+    fn lacks(&self, column: &str, value: &ScalarValue) -> bool;
+}
+
+/// Which rows of a block a filter keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// None.
+    None,
+    /// All.
+    All,
+    /// That takes a look at them.
+    Unknown,
+}
+
+/// Values that an expression may have for some row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Possible {
+    yes: bool,
+    no: bool,
+    null: bool,
+}
+
+const ANY: Possible = Possible { yes: true, no: true, null: true };
+
+impl Expression {
+    /// What the bounds of a block say of this filter.
+    pub fn verdict(&self, bounds: &dyn Bounds) -> Verdict {
+        match possible(&self.logical, bounds) {
+            Possible { yes: false, .. } => Verdict::None,
+            Possible { no: false, null: false, .. } => Verdict::All,
+            _ => Verdict::Unknown,
+        }
+    }
+}
+
+impl Possible {
+    fn not(self) -> Self {
+        Self { yes: self.no, no: self.yes, null: self.null }
+    }
+
+    /// Kleene's: false wins, then null.
+    fn and(self, other: Self) -> Self {
+        Self {
+            yes: self.yes && other.yes,
+            no: self.no || other.no,
+            null: (self.null && (other.null || other.yes)) || (other.null && self.yes),
+        }
+    }
+
+    fn or(self, other: Self) -> Self {
+        self.not().and(other.not()).not()
+    }
+}
+
+fn possible(filter: &Expr, bounds: &dyn Bounds) -> Possible {
+    match filter {
+        Expr::Literal(ScalarValue::Boolean(value), _) => {
+            Possible { yes: *value == Some(true), no: *value == Some(false), null: value.is_none() }
+        }
+        Expr::Not(inner) => possible(inner, bounds).not(),
+        Expr::Column(column) => {
+            compare(&column.name, Operator::Eq, &ScalarValue::Boolean(Some(true)), bounds)
+        }
+        Expr::IsNull(inner) => is_null(inner, bounds),
+        Expr::IsNotNull(inner) => is_null(inner, bounds).not(),
+        Expr::InList(list) => {
+            let equals = |value: &Expr| comparison(&list.expr, Operator::Eq, value, bounds);
+            let none = Possible { yes: false, no: true, null: false };
+            let any = list.list.iter().map(equals).fold(none, Possible::or);
+            if list.negated { any.not() } else { any }
+        }
+        Expr::BinaryExpr(binary) => match binary.op {
+            Operator::And => possible(&binary.left, bounds).and(possible(&binary.right, bounds)),
+            Operator::Or => possible(&binary.left, bounds).or(possible(&binary.right, bounds)),
+            op => comparison(&binary.left, op, &binary.right, bounds),
+        },
+        _ => ANY,
+    }
+}
+
+fn is_null(inner: &Expr, bounds: &dyn Bounds) -> Possible {
+    let Expr::Column(column) = inner else { return Possible { null: false, ..ANY } };
+    match bounds.nulls(&column.name) {
+        Some((nulls, values)) => Possible { yes: nulls, no: values, null: false },
+        None => Possible { null: false, ..ANY },
+    }
+}
+
+/// A column against a constant, either way round.
+fn comparison(left: &Expr, op: Operator, right: &Expr, bounds: &dyn Bounds) -> Possible {
+    match (left, right) {
+        (Expr::Column(column), Expr::Literal(value, _)) => compare(&column.name, op, value, bounds),
+        (Expr::Literal(value, _), Expr::Column(column)) => match op.swap() {
+            Some(op) => compare(&column.name, op, value, bounds),
+            None => ANY,
+        },
+        _ => ANY,
+    }
+}
+
+fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds) -> Possible {
+    if value.is_null() {
+        return Possible { yes: false, no: false, null: true };
+    }
+    let is_nan = match value {
+        ScalarValue::Float64(Some(value)) => value.is_nan(),
+        ScalarValue::Float32(Some(value)) => value.is_nan(),
+        ScalarValue::Float16(Some(value)) => value.is_nan(),
+        _ => false,
+    };
+    if is_nan {
+        return ANY;
+    }
+    let (null, values) = bounds.nulls(column).unwrap_or((true, true));
+    if !values {
+        return Possible { yes: false, no: false, null };
+    }
+    let unknown = Possible { null, ..ANY };
+    // Whether there are one or two zeros is for who compares to say.
+    let zeros: &[ScalarValue] = match value {
+        ScalarValue::Float64(Some(0.0)) => {
+            &[ScalarValue::Float64(Some(0.0)), ScalarValue::Float64(Some(-0.0))]
+        }
+        ScalarValue::Float32(Some(0.0)) => {
+            &[ScalarValue::Float32(Some(0.0)), ScalarValue::Float32(Some(-0.0))]
+        }
+        one => std::slice::from_ref(one),
+    };
+    if op == Operator::Eq && zeros.iter().all(|value| bounds.lacks(column, value)) {
+        return Possible { yes: false, no: true, null };
+    }
+    let Some((least, greatest)) = bounds.range(column) else { return unknown };
+    let each = zeros.iter().map(|value| against(op, value, &least, &greatest));
+    let any = |a: (bool, bool), b: (bool, bool)| (a.0 || b.0, a.1 || b.1);
+    match each.reduce(|a, b| Some(any(a?, b?))).flatten() {
+        Some((yes, no)) => Possible { yes, no, null },
+        None => unknown,
+    }
+}
+
+/// Whether values from `least` to `greatest` may, and may not, compare so with `value`.
+fn against(
+    op: Operator,
+    value: &ScalarValue,
+    least: &ScalarValue,
+    greatest: &ScalarValue,
+) -> Option<(bool, bool)> {
+    let (least, greatest) = (least.partial_cmp(value)?, greatest.partial_cmp(value)?);
+    // Behind the greatest there may be what is no number, which counts as greater than all.
+    let nans = matches!(value.data_type(), DataType::Float16 | DataType::Float32 | DataType::Float64);
+    let above = |yes: bool| yes || nans;
+    Some(match op {
+        Operator::Eq => (least.is_le() && greatest.is_ge(), above(!(least.is_eq() && greatest.is_eq()))),
+        Operator::NotEq => (above(!(least.is_eq() && greatest.is_eq())), least.is_le() && greatest.is_ge()),
+        Operator::Lt => (least.is_lt(), above(greatest.is_ge())),
+        Operator::LtEq => (least.is_le(), above(greatest.is_gt())),
+        Operator::Gt => (above(greatest.is_gt()), least.is_le()),
+        Operator::GtEq => (above(greatest.is_ge()), least.is_lt()),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

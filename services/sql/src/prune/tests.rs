@@ -1,0 +1,152 @@
+use std::{collections::HashMap, sync::Arc};
+
+use arrow_array::{Array, ArrayRef, BooleanArray, Float64Array, Int32Array, RecordBatch, StringArray};
+use arrow_schema::{DataType, Field, Schema};
+use proptest::prelude::*;
+
+use super::*;
+
+/// The bounds of a batch, as a writer would have noted them.
+struct Exact {
+    ranges: HashMap<String, (ScalarValue, ScalarValue)>,
+    nulls: HashMap<String, (bool, bool)>,
+    batch: RecordBatch,
+}
+
+impl Exact {
+    fn of(batch: &RecordBatch) -> Self {
+        let (mut ranges, mut nulls) = (HashMap::new(), HashMap::new());
+        for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
+            let values = scalars(column);
+            let is_nan = |value: &&ScalarValue| matches!(value, ScalarValue::Float64(Some(v)) if v.is_nan());
+            let numbers: Vec<_> = values.iter().filter(|value| !value.is_null() && !is_nan(value)).collect();
+            let smaller = |a: &&&ScalarValue, b: &&&ScalarValue| a.partial_cmp(b).unwrap();
+            if let (Some(least), Some(greatest)) =
+                (numbers.iter().min_by(smaller), numbers.iter().max_by(smaller))
+            {
+                ranges.insert(field.name().clone(), ((*least).clone(), (*greatest).clone()));
+            }
+            let null = column.null_count();
+            nulls.insert(field.name().clone(), (null > 0, null < column.len()));
+        }
+        Self { ranges, nulls, batch: batch.clone() }
+    }
+}
+
+fn scalars(column: &ArrayRef) -> Vec<ScalarValue> {
+    (0..column.len()).map(|row| ScalarValue::try_from_array(column, row).unwrap()).collect()
+}
+
+impl Bounds for Exact {
+    fn range(&self, column: &str) -> Option<(ScalarValue, ScalarValue)> {
+        self.ranges.get(column).cloned()
+    }
+
+    fn nulls(&self, column: &str) -> Option<(bool, bool)> {
+        self.nulls.get(column).copied()
+    }
+
+    fn lacks(&self, column: &str, value: &ScalarValue) -> bool {
+        !scalars(self.batch.column_by_name(column).unwrap()).contains(value)
+    }
+}
+
+type Row = (Option<i32>, Option<f64>, Option<bool>, Option<u8>);
+
+fn batch(rows: &[Row]) -> RecordBatch {
+    let schema = Schema::new(vec![
+        Field::new("i", DataType::Int32, true),
+        Field::new("f", DataType::Float64, true),
+        Field::new("b", DataType::Boolean, true),
+        Field::new("s", DataType::Utf8, true),
+    ]);
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(rows.iter().map(|row| row.0).collect::<Int32Array>()),
+        Arc::new(rows.iter().map(|row| row.1).collect::<Float64Array>()),
+        Arc::new(rows.iter().map(|row| row.2).collect::<BooleanArray>()),
+        Arc::new(rows.iter().map(|row| row.3.map(|s| format!("s{s}"))).collect::<StringArray>()),
+    ];
+    RecordBatch::try_new(Arc::new(schema), columns).unwrap()
+}
+
+fn condition() -> impl Strategy<Value = String> {
+    let operator = prop::sample::select(vec!["=", "<>", "<", "<=", ">", ">="]);
+    let float = prop::sample::select(vec!["-1e0", "0e0", "-0e0", "2e0", "CAST('NaN' AS DOUBLE)"]);
+    let leaf = prop_oneof![
+        (operator.clone(), -3..4).prop_map(|(op, value)| format!("i {op} {value}")),
+        (operator.clone(), -3..4).prop_map(|(op, value)| format!("{value} {op} i")),
+        (operator.clone(), float).prop_map(|(op, value)| format!("f {op} {value}")),
+        (operator, 0..4).prop_map(|(op, value)| format!("s {op} 's{value}'")),
+        (-3..4, -3..4).prop_map(|(low, high)| format!("i BETWEEN {low} AND {high}")),
+        (-3..4, -3..4).prop_map(|(a, b)| format!("i NOT IN ({a}, {b}, 1)")),
+        (-3..4).prop_map(|a| format!("i IN ({a}, NULL)")),
+        Just("b".to_owned()),
+        Just("i IS NULL".to_owned()),
+        Just("f IS NOT NULL".to_owned()),
+        Just("hash_bucket(i, 3) < 1".to_owned()),
+    ];
+    leaf.prop_recursive(3, 12, 2, |inner| {
+        prop_oneof![
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} AND {b})")),
+            (inner.clone(), inner.clone()).prop_map(|(a, b)| format!("({a} OR {b})")),
+            inner.prop_map(|a| format!("(NOT {a})")),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_bounds_say_is_what_the_rows_say(
+        rows in prop::collection::vec(
+            (
+                prop::option::of(-2..3),
+                prop::option::of(prop::sample::select(vec![-1.0, -0.0, 0.0, 2.0, f64::NAN])),
+                prop::option::of(any::<bool>()),
+                prop::option::of(0..3_u8),
+            ),
+            1..4,
+        ),
+        text in condition(),
+    ) {
+        let batch = batch(&rows);
+        let filter = Expression::filter(&text, &batch.schema()).unwrap();
+        let kept = filter.keeps(&batch.project(filter.inputs()).unwrap()).unwrap().true_count();
+        match filter.verdict(&Exact::of(&batch)) {
+            Verdict::None => prop_assert_eq!(kept, 0, "{}", text),
+            Verdict::All => prop_assert_eq!(kept, rows.len(), "{}", text),
+            Verdict::Unknown => {}
+        }
+    }
+}
+
+#[test]
+fn bounds_say_as_much_as_they_can() {
+    let rows = [(Some(1), Some(0.5), Some(true), Some(1)), (Some(2), None, Some(true), Some(2))];
+    let (with, without) = (batch(&rows), batch(&[(None, None, None, None)]));
+    for (text, expected) in [
+        ("i > 2", Verdict::None),
+        ("i >= 1 AND i < 3", Verdict::All),
+        ("i = 1", Verdict::Unknown),
+        ("i BETWEEN 5 AND 9", Verdict::None),
+        ("i IN (7, 8)", Verdict::None),
+        ("NOT (i < 3)", Verdict::None),
+        ("s = 's3' OR i = 0", Verdict::None),
+        ("b", Verdict::All),
+        ("f < 0.5e0", Verdict::None),
+        ("f IS NULL AND i IS NULL", Verdict::None),
+        ("i IS NOT NULL", Verdict::All),
+        ("f < 1e0", Verdict::Unknown),
+        ("1 = 2", Verdict::None),
+        ("1 = 1", Verdict::All),
+        ("i + 0 > 5", Verdict::Unknown),
+    ] {
+        let filter = Expression::filter(text, &with.schema()).unwrap();
+        assert_eq!(filter.verdict(&Exact::of(&with)), expected, "{text}");
+    }
+    for text in ["i > 0", "i <> 0", "NOT b", "s IN ('a')"] {
+        let filter = Expression::filter(text, &without.schema()).unwrap();
+        assert_eq!(filter.verdict(&Exact::of(&without)), Verdict::None, "{text}");
+    }
+}
