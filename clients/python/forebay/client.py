@@ -79,6 +79,8 @@ class Client:
         *,
         batch_size: int,
         columns: Sequence[str] | None = None,
+        select: Sequence[str] | None = None,
+        filter: str | None = None,
         tensors: Tensors | None = None,
         seed: int = 0,
         shuffle: Mapping[str, Any] | None = None,
@@ -101,6 +103,9 @@ class Client:
 
         batch_size           rows a rank a step
         columns              plain columns, in this order; all, or none with `tensors`
+        select               expressions in SQL that `columns` and `tensors` may name, such as `log1p(delay) AS y`; without those
+                             two they are the columns
+        filter               a condition in SQL; other rows are left out, as if the dataset did not hold them
         tensors              `{"x": ["delay", "i*"]}`, or `{"x": {"columns": [...], "dtype": "float32", "fill": 0}}`: columns of
                              one type as one `[rows, values]` matrix
         seed, shuffle, remainder, snapshot, job, label
@@ -126,6 +131,8 @@ class Client:
             request["tensors"] = _tensors(tensors)
         optional = {
             "columns": list(columns) if columns is not None else None,
+            "select": list(select) if select is not None else None,
+            "filter": filter,
             "shuffle": shuffle,
             "remainder": remainder,
             "snapshot": snapshot,

@@ -33,6 +33,13 @@ def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.Capt
     assert "did you mean 'flights'" in out.out and "forebay.profile: 46 steps" in out.err
 
 
+def test_the_block_of_the_views_runs_as_written(flights_server: Server, capsys: pytest.CaptureFixture) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "views.md").read_text(), re.MULTILINE | re.DOTALL)
+    exec(block.replace("grpc://127.0.0.1:8815", flights_server.location), {})
+    rows = int(capsys.readouterr().out.split()[0])
+    assert 0.85 * 3_000_000 < rows < 0.95 * 3_000_000
+
+
 def test_the_block_of_the_readme_runs_as_written(flights_server: Server) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     (block,) = (block for block in blocks if "import forebay" in block)

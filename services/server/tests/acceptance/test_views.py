@@ -1,0 +1,214 @@
+"""What views compute is what another SQL computes of the same rows, and what they leave out is not read."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from client import Client, refused
+from server import Pool
+
+ROWS = 3000
+IN_ORDER = {"shuffle": {"none": {}}, "batch_size": 100_000}
+
+# The same in both, unless there are two. `i` is small, `j` any int64, `f` any double, `s` text, `d` a date, `t` a time.
+EXPRESSIONS: list[str | tuple[str, str]] = [
+    "i + j % 1000",
+    "i * i - 3",
+    ("i / 7", "i // 7"),
+    "i % 7",
+    ("CAST(i AS DOUBLE) / 7", "i / 7"),
+    "-i",
+    "f * 2 + 1",
+    "f > 0",
+    "i >= 5 AND NOT (j < 0)",
+    "i < 3 OR j > 100",
+    "i IS NULL",
+    "f IS NOT NULL",
+    "i BETWEEN -5 AND 5",
+    "i IN (1, 2, 3)",
+    "i NOT IN (1, 2, 3)",
+    "CASE WHEN i > 10 THEN 'big' WHEN i > 0 THEN 'small' ELSE s END",
+    "COALESCE(i, 7)",
+    "NULLIF(i, 3)",
+    "GREATEST(i, 4)",
+    "LEAST(i, 4)",
+    "CAST(i AS BIGINT)",
+    "CAST(small AS FLOAT)",
+    "CAST(i AS VARCHAR)",
+    "TRY_CAST(s AS INT)",
+    "abs(i)",
+    "ceil(small)",
+    "floor(small)",
+    "round(small)",
+    "sqrt(abs(small))",
+    "exp(small)",
+    "ln(abs(small) + 1)",
+    "log10(abs(small) + 1)",
+    "log2(abs(small) + 1)",
+    "sin(small)",
+    "cos(small)",
+    "atan2(small, 2.0)",
+    "power(small, 2)",
+    "cbrt(small)",
+    "degrees(small)",
+    "isnan(f)",
+    "upper(s)",
+    "lower(s)",
+    ("character_length(s)", "length(s)"),
+    ("octet_length(s)", "strlen(s)"),
+    "s || '-' || s",
+    "concat(s, 'x')",
+    "substr(s, 2, 3)",
+    "left(s, 2)",
+    "right(s, 2)",
+    "reverse(s)",
+    "trim(s)",
+    "starts_with(s, 'a')",
+    "contains(s, 'b')",
+    "strpos(s, 'b')",
+    "split_part(s, 'b', 1)",
+    "s LIKE '%b%'",
+    "s ILIKE 'A%'",
+    "s = 'abc'",
+    "d > DATE '2020-06-01'",
+    "date_part('year', d)",
+    "date_part('month', t)",
+    "date_part('hour', t)",
+    "EXTRACT(day FROM d)",
+    "date_trunc('hour', t)",
+    "CAST(t AS DATE)",
+    # Those that trainers need, by their formulas.
+    ("log1p(small)", "ln(1 + small::DOUBLE)"),
+    ("clip(i, -3, 10)", "CASE WHEN i IS NOT NULL THEN least(greatest(i, -3), 10) END"),
+    ("standardize(i, 5, 2)", "(i - 5.0) / 2.0::DOUBLE"),
+    ("bucketize(i, -10, 0, 10)", "(i >= -10)::INT + (i >= 0)::INT + (i >= 10)::INT"),
+]
+
+
+def words(rng: random.Random) -> str:
+    return "".join(rng.choice("abcABé 12日") for _ in range(rng.randrange(8)))
+
+
+def table(seed: int) -> pa.Table:
+    rng = random.Random(seed)
+
+    def column(make: Any, kind: pa.DataType) -> pa.Array:
+        return pa.array([None if rng.random() < 0.1 else make() for _ in range(ROWS)], kind)
+
+    extremes = [0, 1, -1, 2**63 - 1, -(2**63), 2**31, -(2**31)]
+    floats = [0.0, -0.0, 1.5, -1.5, math.inf, -math.inf, math.nan, 1e300, 5e-324]
+    return pa.table(
+        {
+            "i": column(lambda: rng.randrange(-40, 40), pa.int32()),
+            "j": column(lambda: rng.choice(extremes + [rng.randrange(-(10**9), 10**9)]), pa.int64()),
+            "f": column(lambda: rng.choice(floats), pa.float64()),
+            "small": column(lambda: rng.uniform(-20, 20), pa.float64()),
+            "s": column(lambda: words(rng), pa.string()),
+            "d": column(lambda: rng.randrange(18_000, 19_000), pa.int32()).cast(pa.date32()),
+            "t": column(lambda: rng.randrange(1_500_000_000, 1_700_000_000) * 10**6, pa.int64()).cast(pa.timestamp("us")),
+        }
+    )
+
+
+def same(ours: list, theirs: list) -> bool:
+    def equal(a: Any, b: Any) -> bool:
+        if isinstance(a, float) and isinstance(b, float):
+            return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-300)
+        return a == b
+
+    return len(ours) == len(theirs) and all(map(equal, ours, theirs))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_expressions_compute_what_duckdb_computes(pool: Pool, tmp_path: Path, seed: int) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
+    rows = table(seed)
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=1000)
+    server = pool.start({"rows": tmp_path / "rows.parquet"})
+    pairs = [each if isinstance(each, tuple) else (each, each) for each in EXPRESSIONS]
+    select = [f"{ours} AS e{index}" for index, (ours, _) in enumerate(pairs)]
+    with Client(server.location) as client:
+        (batch,) = (each.data for each in client.batches(dataset="rows", select=select, **IN_ORDER))
+    theirs = duckdb.connect()
+    theirs.register("rows", rows)
+    wrong = {}
+    for index, (ours, sql) in enumerate(pairs):
+        expected = [row[0] for row in theirs.execute(f"SELECT {sql} FROM rows").fetchall()]
+        found = batch.column(index).to_pylist()
+        different = [(a, b) for a, b in zip(found, expected) if not same([a], [b])]
+        if different:
+            wrong[ours] = different[:3]
+    assert not wrong, wrong
+
+
+def test_filters_keep_the_rows_that_duckdb_keeps(pool: Pool, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
+    rows = table(7)
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=500)
+    server = pool.start({"rows": tmp_path / "rows.parquet"})
+    theirs = duckdb.connect()
+    theirs.register("rows", rows)
+    with Client(server.location) as client:
+        for condition in ["i > 3", "f > 1", "f <= 0", "s LIKE 'a%' AND i IS NOT NULL", "d < DATE '2019-09-01' OR j = 0", "i = 99"]:
+            expected = theirs.execute(f"SELECT j FROM rows WHERE {condition}").fetchall()
+            found = client.batches(dataset="rows", select=["j"], filter=condition, **IN_ORDER)
+            assert [each for batch in found for each in batch.data.column("j").to_pylist()] == [row[0] for row in expected]
+
+
+def read_bytes(server: Any) -> float:
+    _, text = server.http_get("/metrics")
+    lines = (line.split() for line in text.splitlines() if line.startswith("forebay_storage_read_bytes_total"))
+    return sum(float(line[1]) for line in lines)
+
+
+def test_a_filter_on_30_of_400_daily_partitions_reads_no_more_than_those(pool: Pool, tmp_path: Path) -> None:
+    days = [f"day=2024-{1 + day // 28:02}-{1 + day % 28:02}" for day in range(336)]
+    days += [f"day=2025-{1 + day // 28:02}-{1 + day % 28:02}" for day in range(64)]
+    rng = np.random.default_rng(0)
+    month = [day for day in days if day.startswith("day=2024-05") or day in ("day=2024-06-01", "day=2024-06-02")]
+    assert (len(days), len(month)) == (400, 30)
+    for day in days:
+        rows = pa.table({f"c{column}": rng.random(5000) for column in range(4)})
+        for folder in ["all"] + ["month"] * (day in month):
+            (tmp_path / folder / day).mkdir(parents=True)
+            pq.write_table(rows, tmp_path / folder / day / "part-0.parquet")
+    both = {}
+    for name, condition in [("all", "day BETWEEN '2024-05-01' AND '2024-06-02'"), ("month", "")]:
+        server = pool.start({name: tmp_path / name}, cache_dir=tmp_path / f"cache-{name}")
+        before = read_bytes(server)
+        with Client(server.location) as client:
+            batches = client.batches(dataset=name, filter=condition, columns=["c0", "c1", "c2", "c3"], batch_size=4096)
+            rows = sum(batch.data.num_rows for batch in batches)
+        both[name] = (rows, read_bytes(server) - before)
+        server.stop()
+    assert both["all"][0] == both["month"][0] == 150_000
+    assert both["all"][1] == pytest.approx(both["month"][1], rel=0.02)
+
+
+def test_what_is_no_expression_is_refused_by_name(pool: Pool, tmp_path: Path) -> None:
+    pq.write_table(table(0), tmp_path / "rows.parquet")
+    server = pool.start({"rows": tmp_path / "rows.parquet"})
+    with Client(server.location) as client:
+        for request, words in [
+            ({"select": ["smal + 1 AS x"]}, ["select[0]", "no column 'smal'", "did you mean 'small'"]),
+            ({"select": ["i", "random() AS r"]}, ["select[1]", "random"]),
+            ({"select": ["(SELECT 1) AS r"]}, ["select[0]", "no expression of one row"]),
+            ({"filter": "i"}, ["filter", "expected a boolean"]),
+            ({"filter": "i >"}, ["filter", "expected"]),
+            ({"filter": "(" * 5000}, ["filter", "2048"]),
+        ]:
+            with refused("INVALID_ARGUMENT", *words):
+                client.plan(dataset="rows", batch_size=10, **request)
+        # A row without a result is an error that names it, and not another value.
+        with refused("INVALID_ARGUMENT", "'y'", "rows.parquet, row group 0", "overflow"):
+            list(client.batches(dataset="rows", select=["j * 2 AS y"], batch_size=10))
+        with refused("INVALID_ARGUMENT", "'filter'", "divide by zero"):
+            client.plan(dataset="rows", batch_size=10, filter="1 / i > 3")
