@@ -19,6 +19,7 @@
 mod accelerator;
 mod ask;
 mod cold;
+mod computed;
 mod consume;
 mod data;
 mod foreign;
@@ -59,6 +60,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   forebay-load train --scenario dlrm --find-share --json dlrm.json
 ///   forebay-load peers --scenario clicks --rounds 5 --plot clicks.svg
 ///   forebay-load cold --scenario clicks
+///   forebay-load computed
 ///   forebay-load remote --scenario clicks --latency 20ms --s3-server s3s-fs
 ///   forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 5 --cache-memory 1GiB
 #[derive(Debug, Parser)]
@@ -76,6 +78,8 @@ enum Command {
     Peers(peers::Peers),
     /// A first epoch beside what it can't do without: decoding alone, and a warm epoch.
     Cold(cold::Cold),
+    /// Six computed columns beside six stored ones, cold and warm.
+    Computed(computed::Computed),
     /// Epochs from an S3-speaking server, near and behind a delay, beside local files.
     Remote(remote::Remote),
     /// Many jobs of different views in little memory, some of them stalled: who progresses, and how much
@@ -141,6 +145,7 @@ fn main() -> std::process::ExitCode {
         Command::Train(train) => train.run(),
         Command::Peers(peers) => peers.run(),
         Command::Cold(cold) => cold.run(),
+        Command::Computed(computed) => computed.run(),
         Command::Remote(remote) => remote.run(),
         Command::Soak(soak) => soak.run(),
         Command::Decode(decode) => decode.run(),

@@ -78,6 +78,12 @@ class Column:
 
         return jnp.from_dlpack(self)
 
+    def ragged(self) -> tuple[Column, Column]:
+        """Of a column of lists: the items of all rows, one row's behind the other's, and offsets, one more than there are rows:
+        row i has `items[offsets[i]:offsets[i + 1]]`. Both are views without a copy; `numpy.diff(offsets)` are the lengths."""
+        items, offsets = self._on_host().ragged()
+        return Column(items), Column(offsets)
+
     def to_arrow(self) -> pa.Array:
         """As a pyarrow array, without a copy."""
         import pyarrow as pa

@@ -1,6 +1,12 @@
 //! One column or tensor of a batch, as views without a copy.
 
-use arrow_array::{Array, ArrayRef};
+use std::sync::Arc;
+
+use arrow_array::{
+    Array, ArrayRef, PrimitiveArray,
+    cast::AsArray,
+    types::{Int32Type, Int64Type},
+};
 use arrow_schema::{DataType, TimeUnit};
 use forebay_client::Tensor;
 use pyo3::{
@@ -93,6 +99,26 @@ impl Column {
             element.ok_or_else(|| unviewable(&self.name, "is of a type that DLPack has no word for"))?;
         let keeper = Box::new(self.array.clone());
         dlpack::capsule(py, keeper, dlpack::HOST, tensor.address, &tensor.shape, element)
+    }
+
+    /// Of a column of lists: the items of all rows, and where those of each row begin and end among them (one more than
+    /// there are rows). Both are views of the batch.
+    fn ragged(&self) -> PyResult<(Self, Self)> {
+        if self.array.null_count() > 0 {
+            return Err(unviewable(&self.name, "holds null lists, which no offsets show"));
+        }
+        let (items, offsets): (ArrayRef, ArrayRef) = if let Some(lists) = self.array.as_list_opt::<i32>() {
+            let offsets = PrimitiveArray::<Int32Type>::new(lists.offsets().inner().clone(), None);
+            (Arc::clone(lists.values()), Arc::new(offsets))
+        } else if let Some(lists) = self.array.as_list_opt::<i64>() {
+            let offsets = PrimitiveArray::<Int64Type>::new(lists.offsets().inner().clone(), None);
+            (Arc::clone(lists.values()), Arc::new(offsets))
+        } else {
+            let why = format!("is of type {}, which is no list", self.array.data_type());
+            return Err(PyValueError::new_err(format!("column '{}' {why}", self.name)));
+        };
+        let named = |part: &str| format!("{}.{part}", self.name);
+        Ok((Self::new(&named("items"), items), Self::new(&named("offsets"), offsets)))
     }
 
     /// Where the memory lies, in DLPack's words: the host.

@@ -154,3 +154,21 @@ def test_a_loop_yields_what_it_was_asked_for(client: forebay.Client, output: str
         assert found["x"].shape == (100, 2)
     with pytest.raises(ValueError, match="expected one of batch, numpy"):
         client.train("flights", batch_size=100, output="tensorflow")
+
+
+def test_lists_are_items_and_offsets_without_a_copy(pool: Pool, tmp_path: Path) -> None:
+    lists = [list(range(row % 5)) for row in range(1000)]
+    rows = pa.table({"items": pa.array(lists, pa.list_(pa.int64())), "holes": pa.array([None, *lists[1:]]), "n": range(1000)})
+    pq.write_table(rows, tmp_path / "lists.parquet")
+    client = forebay.connect(pool.start({"lists": tmp_path / "lists.parquet"}).location)
+    batch = next(iter(client.train("lists", batch_size=1000, seed=3)))
+    items, offsets = batch["items"].ragged()
+    table = batch.to_arrow()
+    assert items.to_numpy().ctypes.data == address(table["items"].flatten())
+    assert offsets.to_numpy().ctypes.data == table["items"].buffers()[1].address
+    assert np.diff(offsets.to_numpy()).tolist() == [len(row) for row in table["items"].to_pylist()]
+    assert items.to_numpy().tolist() == [item for row in table["items"].to_pylist() for item in row]
+    with pytest.raises(ValueError, match="'holes' holds null lists"):
+        batch["holes"].ragged()
+    with pytest.raises(ValueError, match="'n' is of type Int64, which is no list"):
+        batch["n"].ragged()

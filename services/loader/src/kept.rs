@@ -67,11 +67,29 @@ pub(crate) struct KeptRows {
     /// Permits of 1 KiB for blocks that are being read.
     reading: Semaphore,
     read_bytes: u64,
-    known: Mutex<HashMap<Key, Arc<OnceCell<Arc<Kept>>>>>,
+    known: Mutex<HashMap<Key, Arc<Counting>>>,
 }
 
 /// A snapshot and a filter.
 type Key = (String, u128);
+
+/// The counts of one filter, and what is known of them meanwhile: who gives up leaves it to the next.
+#[derive(Default)]
+struct Counting {
+    done: OnceCell<Arc<Kept>>,
+    /// Of each block that is counted, its kept rows, and whether it had to be read.
+    blocks: Mutex<HashMap<usize, (u32, bool)>>,
+}
+
+impl Counting {
+    fn counted(&self, block: usize) -> Option<(u32, bool)> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&block).copied()
+    }
+
+    fn note(&self, block: usize, count: (u32, bool)) {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(block, count);
+    }
+}
 
 impl KeptRows {
     pub(crate) fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
@@ -94,15 +112,16 @@ impl KeptRows {
         let compiled = self.pool.run(Priority::First, move || filter(&snapshot, &text)).await?;
         let Some(filter) = compiled else { return Ok(None) };
         let cell = self.cell((reader.snapshot().id().to_owned(), filter.identity()));
-        let counted = cell.get_or_try_init(|| self.find_or_count(&train.dataset, reader, &filter, &progress));
+        let count = || self.find_or_count(&train.dataset, reader, &filter, &cell, &progress);
+        let counted = cell.done.get_or_try_init(count);
         counted.await.map(|kept| Some(Arc::clone(kept)))
     }
 
-    fn cell(&self, key: Key) -> Arc<OnceCell<Arc<Kept>>> {
+    fn cell(&self, key: Key) -> Arc<Counting> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MAX_REMEMBERED && !known.contains_key(&key) {
             // What is being counted stays; the others are found in the state again.
-            known.retain(|_, cell| !cell.initialized());
+            known.retain(|_, counting| Arc::strong_count(counting) > 1);
         }
         Arc::clone(known.entry(key).or_default())
     }
@@ -112,6 +131,7 @@ impl KeptRows {
         dataset: &str,
         reader: &Reader,
         filter: &Arc<Expression>,
+        counting: &Counting,
         progress: &(impl Fn(Counted) + Send + Sync),
     ) -> Result<Arc<Kept>, Error> {
         let (snapshot, identity) = (reader.snapshot(), filter.identity());
@@ -124,7 +144,7 @@ impl KeptRows {
         {
             return Ok(kept(counts));
         }
-        let counts = self.count(reader, filter, progress).await?;
+        let counts = self.count(reader, filter, counting, progress).await?;
         if let Err(error) = reader.state().keep_kept(dataset, snapshot, identity, &counts).await {
             tracing::warn!(%error, dataset, "the rows that a filter keeps are counted again after a restart");
         }
@@ -135,15 +155,23 @@ impl KeptRows {
         &self,
         reader: &Reader,
         filter: &Arc<Expression>,
+        counting: &Counting,
         progress: &(impl Fn(Counted) + Send + Sync),
     ) -> Result<Vec<u32>, Error> {
         let blocks = reader.snapshot().blocks();
         let mut done = Counted { blocks: blocks.len() as u64, ..Counted::default() };
         let mut counts = Vec::with_capacity(blocks.len());
-        let mut counting = stream::iter(0..blocks.len())
-            .map(|block| self.block(reader, filter, block))
+        let mut each = stream::iter(0..blocks.len())
+            .map(|block| async move {
+                if let Some(known) = counting.counted(block) {
+                    return Ok(known);
+                }
+                let count = self.block(reader, filter, block).await?;
+                counting.note(block, count);
+                Ok::<_, Error>(count)
+            })
             .buffered(self.config.concurrent_blocks.max(1));
-        while let Some((count, was_read)) = counting.try_next().await? {
+        while let Some((count, was_read)) = each.try_next().await? {
             done.rows += u64::from(blocks[counts.len()].rows);
             done.blocks_done += 1;
             done.blocks_read += u64::from(was_read);
@@ -151,6 +179,7 @@ impl KeptRows {
             counts.push(count);
             progress(done);
         }
+        *counting.blocks.lock().unwrap_or_else(PoisonError::into_inner) = HashMap::new();
         tracing::info!(
             rows = done.rows,
             rows_kept = done.rows_kept,

@@ -70,6 +70,33 @@ async fn what_is_computed_is_kept_on_disk_and_not_computed_again() {
     assert_eq!((counters.get(COMPUTED), counters.get(DECODED)), (40_000 + 3 * 40_000, decoded));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn who_gives_up_leaves_what_was_counted_to_the_next() {
+    let counters = Counters::from_zero().await;
+    let files: Vec<RecordBatch> = (0..4).map(|file| numbered(file * 20_000..(file + 1) * 20_000)).collect();
+    let reader = reader(store(&files, 20_000).await).await;
+    let request =
+        Train { dataset: "d".into(), filter: "id % 2 = 0".into(), batch_size: 1, ..Train::default() };
+    let config = Config { concurrent_blocks: 1, ..Config::default() };
+    let loader = Loader::new(AMPLE, config, Pool::new(1, Scheduling::Normal).unwrap());
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let sender = std::sync::Mutex::new(Some(sender));
+    let first = loader.count(&request, &reader, |done| {
+        if done.blocks_done == 2 {
+            sender.lock().unwrap().take().unwrap().send(()).unwrap();
+        }
+    });
+    tokio::select! {
+        biased;
+        _ = receiver => {}
+        _ = first => panic!("it was to be left in the middle"),
+    }
+    let kept = loader.count(&request, &reader, |_| {}).await.unwrap();
+    assert_eq!(kept.unwrap().counts()[..], [10_000; 4]);
+    // One block may have been under way; had it begun anew there were six.
+    assert!(counters.get(COMPUTED) <= 5 * 20_000);
+}
+
 /// The job of one epoch, as a trainer asks for it that asks epoch by epoch.
 fn of_epoch(train: &Train, epoch: u64, reader: &Reader) -> Arc<Job> {
     job(&Train { epoch, ..train.clone() }, reader)

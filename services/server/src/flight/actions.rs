@@ -1,10 +1,13 @@
 //! DoAction: what a caller can set going.
 
 use arrow_flight::{Action, ActionType, Result as ActionResult};
-use forebay_loader::Warmed;
+use forebay_loader::{Counted, Warmed};
 use forebay_proto::{
     Encoding,
-    v1::{DropCacheRequest, DropCacheResult, RefreshRequest, RefreshResult, ReportRequest, WarmResult},
+    v1::{
+        CountResult, DropCacheRequest, DropCacheResult, RefreshRequest, RefreshResult, ReportRequest,
+        WarmResult,
+    },
 };
 use forebay_storage::Reader;
 use futures::{StreamExt, stream, stream::BoxStream};
@@ -30,6 +33,12 @@ const WARM: (&str, &str) = (
     "warm",
     "Load what a job will need into memory, as far as it fits. Body: a command, {\"train\": {...}}. \
      Results, as it goes on: {\"blocks\", \"blocks_done\", \"bytes\"}.",
+);
+
+const COUNT: (&str, &str) = (
+    "count",
+    "Count the rows that the filter of a job keeps, which the first request for it would do. Body: a command, \
+     {\"train\": {...}}. Results, as it goes on: {\"blocks\", \"blocks_done\", \"blocks_read\", \"rows\", \"rows_kept\"}.",
 );
 
 const PIN: (&str, &str) = (
@@ -58,7 +67,7 @@ const REPORT: (&str, &str) = (
 
 /// Every action with its description.
 pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
-    [REFRESH, WARM, PIN, UNPIN, DROP_CACHE, REPORT].into_iter().map(|(name, description)| ActionType {
+    [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, REPORT].into_iter().map(|(name, description)| ActionType {
         r#type: name.to_owned(),
         description: description.to_owned(),
     })
@@ -74,6 +83,7 @@ pub(super) async fn run(
     match action.r#type.as_str() {
         "refresh" => refresh(&context, &access, &action.body).await,
         "warm" => load(context, &access, &action.body, Tier::Memory).await,
+        "count" => count(context, &access, &action.body).await,
         "pin" => load(context, &access, &action.body, Tier::Disk).await,
         "unpin" => unpin(&context, &access, &action.body).await,
         "drop-cache" => drop_cache(&context, &access, &action.body).await,
@@ -159,6 +169,53 @@ fn report(
     Ok(stream::empty().boxed())
 }
 
+async fn count(
+    context: Context,
+    access: &Access,
+    body: &[u8],
+) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+    let (train, reader, encoding) = context.request(access, body).await?;
+    Ok(as_it_goes_on(move |sender| async move {
+        let progress = |counted: Counted| {
+            let Counted { blocks, blocks_done, blocks_read, rows, rows_kept } = counted;
+            let result = CountResult { blocks, blocks_done, blocks_read, rows, rows_kept };
+            drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
+        };
+        match context.loader.count(&train, &reader, &progress).await {
+            Ok(kept) => {
+                let (snapshot, rows) = (reader.snapshot(), reader.snapshot().rows());
+                let kept = kept.map_or(rows, |kept| kept.counts().iter().map(|rows| u64::from(*rows)).sum());
+                let blocks = snapshot.blocks().len() as u64;
+                progress(Counted {
+                    blocks,
+                    blocks_done: blocks,
+                    rows,
+                    rows_kept: kept,
+                    ..Counted::default()
+                });
+            }
+            Err(error) => drop(sender.send(Err(status::of_load(&error)))),
+        }
+    }))
+}
+
+type Results = mpsc::UnboundedSender<Result<ActionResult, Status>>;
+
+/// The results of some work, which ends when nobody takes them any more.
+fn as_it_goes_on<F: Future<Output = ()> + Send + 'static>(
+    work: impl FnOnce(Results) -> F,
+) -> BoxStream<'static, Result<ActionResult, Status>> {
+    // One small message a block: bounded by the snapshot.
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let task = AbortOnDropHandle::new(tokio::spawn(work(sender)));
+    let results = UnboundedReceiverStream::new(receiver).map(move |result| {
+        // The task lives as long as somebody takes its results.
+        let _ = &task;
+        result
+    });
+    results.boxed()
+}
+
 /// Where the blocks of a job are brought.
 #[derive(Clone, Copy)]
 enum Tier {
@@ -174,9 +231,7 @@ async fn load(
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let asked = context.job(access, body).await?;
     let encoding = asked.encoding;
-    // One small message a block: bounded by the snapshot.
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let task = AbortOnDropHandle::new(tokio::spawn(async move {
+    Ok(as_it_goes_on(move |sender| async move {
         let progress = |warmed: Warmed| {
             let result =
                 WarmResult { blocks: warmed.blocks, blocks_done: warmed.blocks_done, bytes: warmed.bytes };
@@ -190,11 +245,5 @@ async fn load(
             Ok(warmed) => progress(warmed),
             Err(error) => drop(sender.send(Err(status::of_load(&error)))),
         }
-    }));
-    let results = UnboundedReceiverStream::new(receiver).map(move |result| {
-        // The task lives as long as somebody takes its results.
-        let _ = &task;
-        result
-    });
-    Ok(results.boxed())
+    }))
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow_flight::FlightDescriptor;
 use forebay_loader::Job;
 use forebay_proto::{Encoding, v1};
+use forebay_storage::Reader;
 use tonic::Status;
 
 use crate::{door::Access, flight::Context, status};
@@ -16,8 +17,12 @@ pub(super) struct Asked {
 }
 
 impl Context {
-    /// The job that `bytes`, a `forebay.v1.Command`, ask for.
-    pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<Asked, Status> {
+    /// The request in `bytes`, a `forebay.v1.Command`, and a reader of its snapshot.
+    pub(super) async fn request(
+        &self,
+        access: &Access,
+        bytes: &[u8],
+    ) -> Result<(v1::Train, Reader, Encoding), Status> {
         let encoding = Encoding::of(bytes);
         let command: v1::Command =
             encoding.decode("Command", bytes).map_err(|error| status::of_decode(&error))?;
@@ -28,6 +33,12 @@ impl Context {
             return Err(Status::invalid_argument("dataset: is missing, expected the name of a dataset"));
         }
         let reader = self.datasets.pinned(access, &train.dataset, &train.snapshot).await?;
+        Ok((train, reader, encoding))
+    }
+
+    /// The job that `bytes` ask for.
+    pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<Asked, Status> {
+        let (train, reader, encoding) = self.request(access, bytes).await?;
         let job = self.loader.job(train, reader).await.map_err(|error| status::of_load(&error))?;
         Ok(Asked { job, encoding })
     }

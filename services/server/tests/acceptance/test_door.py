@@ -136,6 +136,7 @@ METHODS: dict[str, tuple[Callable[..., object], tuple[str, str, str]]] = {
     "ListActions": (lambda client, options: list(client.list_actions(options)), (ALLOWED,) * 3),
     "DoAction refresh": (act("refresh", CURRENT), (ALLOWED, DENIED, ALLOWED)),
     "DoAction warm": (act("warm", GET), (ALLOWED, DENIED, ALLOWED)),
+    "DoAction count": (act("count", GET), (ALLOWED, DENIED, ALLOWED)),
     "DoAction pin": (act("pin", GET), (ALLOWED, DENIED, ALLOWED)),
     "DoAction unpin": (act("unpin", GET), (ALLOWED, DENIED, ALLOWED)),
     "DoAction drop-cache": (act("drop-cache", CURRENT), (ALLOWED, DENIED, ALLOWED)),

@@ -193,6 +193,27 @@ def test_a_filter_on_30_of_400_daily_partitions_reads_no_more_than_those(pool: P
     assert both["all"][1] == pytest.approx(both["month"][1], rel=0.02)
 
 
+def test_rows_are_counted_ahead_of_time_with_progress_and_once(pool: Pool, tmp_path: Path) -> None:
+    for part in range(8):
+        rows = pa.table({"id": pa.array(range(part * 20_000, part * 20_000 + 20_000)), "x": [1.0] * 20_000})
+        (tmp_path / "rows").mkdir(exist_ok=True)
+        pq.write_table(rows, tmp_path / "rows" / f"{part}.parquet")
+    server = pool.start({"rows": tmp_path / "rows"}, cache_dir=tmp_path / "cache")
+    request = {"train": {"dataset": "rows", "batch_size": 10, "filter": "id >= 50000 AND id % 2 = 0"}}
+    with Client(server.location) as client:
+        progress = client.action("count", request)
+        done = {name: int(value) for name, value in progress[7].items()}
+        assert done == {"blocks": 8, "blocks_done": 8, "blocks_read": 6, "rows": 160_000, "rows_kept": 55_000}
+        assert int(client.plan(**request["train"]).summary["rows"]) == 55_000
+    server.kill()
+    # What was counted outlives the server.
+    server = pool.start({"rows": tmp_path / "rows"}, cache_dir=tmp_path / "cache")
+    with Client(server.location) as client:
+        before = read_bytes(server)
+        (last,) = client.action("count", request)
+        assert (int(last["rows_kept"]), read_bytes(server)) == (55_000, before)
+
+
 def test_what_is_no_expression_is_refused_by_name(pool: Pool, tmp_path: Path) -> None:
     pq.write_table(table(0), tmp_path / "rows.parquet")
     server = pool.start({"rows": tmp_path / "rows.parquet"})

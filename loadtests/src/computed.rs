@@ -1,0 +1,169 @@
+//! `forebay-load computed`: six computed columns beside six stored ones, cold and warm, and what the expressions cost
+//! alone. Both views read six columns and send six of the same type.
+
+use std::{fs::File, hint::black_box, process::Command, time::Instant};
+
+use anyhow::ensure;
+use clap::Args;
+use forebay_proto::{Encoding, v1};
+use forebay_sql::Expression;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde::Serialize;
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use crate::{
+    Source,
+    ask::{Ask, Passed},
+    data::Prepared,
+    foreign::{Clock, Patience},
+    machine::Machine,
+    output::Json,
+    process::Process,
+    scenario::Scenario,
+    server::{self, Server, Transport},
+    stats::median,
+};
+
+const STORED: [&str; 6] = ["f006", "f007", "f008", "f009", "f010", "f011"];
+const COMPUTED: [&str; 6] = [
+    "CAST(log1p(f000) AS REAL) AS a",
+    "clip(f001, 0.1, 0.9) AS b",
+    "CAST(standardize(f002, 0.5, 0.29) AS REAL) AS c",
+    "CASE WHEN f003 > 0.5 THEN f003 ELSE f000 END AS d",
+    "f004 * f005 + f001 AS e",
+    "CAST(sqrt(f005) AS REAL) AS f",
+];
+
+/// Rows that an expression is evaluated for at a time, as the server does.
+const ROWS: usize = 4096;
+
+/// Flags of `forebay-load computed`.
+#[derive(Debug, Args)]
+pub(crate) struct Computed {
+    /// Turns; in each a fresh server streams either view, cold and then warm.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    #[command(flatten)]
+    patience: Patience,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// Wall and CPU time of an epoch, or of a mean one of several.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+struct Cost {
+    seconds: f64,
+    cpu_seconds: f64,
+}
+
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Turn {
+    stored_cold: Cost,
+    stored_warm: Cost,
+    computed_cold: Cost,
+    computed_warm: Cost,
+    /// CPU seconds of the expressions over the same rows, on one core.
+    alone: f64,
+    others: f64,
+}
+
+impl Computed {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let source = Source { scenario: "computed".into(), data: None };
+        let (scenario, data) = source.prepared()?;
+        let machine = Machine::this();
+        let mut turns = Vec::new();
+        for round in 1..=self.rounds {
+            eprintln!("round {round} of {}", self.rounds);
+            let one = || turn(&scenario, &data, round % 2 == 0);
+            turns.push(self.patience.undisturbed(|turn: &Turn| turn.others, one)?);
+        }
+        println!("{machine}\n{} rows; {} turns, medians\n", data.sizes.rows, turns.len());
+        report(&turns, data.sizes.rows as f64);
+        self.json.write(&json!({ "scenario": scenario, "machine": machine, "turns": turns }))
+    }
+}
+
+fn turn(scenario: &Scenario, data: &Prepared, computed_first: bool) -> anyhow::Result<Turn> {
+    let clock = Clock::now()?;
+    let words = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let stored = v1::Train { columns: words(&STORED), ..scenario.train(0, 1) };
+    let computed = v1::Train { select: words(&COMPUTED), ..scenario.train(0, 1) };
+    let (alone, own) = evaluate(data)?;
+    let (mut own, mut costs) = (own, [[Cost::default(); 2]; 2]);
+    let views = [(0, &stored), (1, &computed)];
+    let order = if computed_first { [1, 0] } else { [0, 1] };
+    for (place, view) in order.map(|at| views[at]) {
+        let server = Server::start(&scenario.name, &data.path, Transport::Tcp)?;
+        let rows = Runtime::new()?.block_on(server::opened(server.url(), view))?;
+        ensure!(rows == data.sizes.rows, "the server has {rows} rows of {}", data.sizes.rows);
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["consume", "--client", "forebay", "--url", server.url()]);
+        let mut consumer = Process::spawn("consume", command)?;
+        consumer.ready()?;
+        for (warmth, epoch, epochs) in [(0, 0, 1), (1, 1, scenario.epochs)] {
+            let used = || anyhow::Ok(server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds);
+            let before = used()?;
+            let train = v1::Train { epoch, epochs: Some(epochs), ..view.clone() };
+            let ticket = String::from_utf8(Encoding::Json.encode(&v1::Command { train: Some(train) }))?;
+            let Passed { seconds, rows, .. } = consumer.ask(&Ask { ticket, compute_ms: None })?;
+            ensure!(rows == epochs * data.sizes.rows, "{rows} rows came");
+            let cpu_seconds = server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds - before;
+            let each = epochs as f64;
+            costs[place][warmth] = Cost { seconds: seconds / each, cpu_seconds: cpu_seconds / each };
+        }
+        own += server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds;
+    }
+    let [[stored_cold, stored_warm], [computed_cold, computed_warm]] = costs;
+    let others = clock.others_since(own)?;
+    Ok(Turn { stored_cold, stored_warm, computed_cold, computed_warm, alone, others })
+}
+
+/// Seconds that the expressions take on one core, and those that decoding took as well.
+fn evaluate(data: &Prepared) -> anyhow::Result<(f64, f64)> {
+    let began = Instant::now();
+    let mut alone = 0.0;
+    for file in std::fs::read_dir(&data.path)? {
+        let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(file?.path())?)?;
+        let schema = reader.schema().clone();
+        let compiled: Vec<Expression> =
+            COMPUTED.iter().map(|text| Expression::column(text, &schema)).collect::<Result<_, _>>()?;
+        for batch in reader.with_batch_size(ROWS).build()? {
+            let batch = batch?;
+            let started = Instant::now();
+            for expression in &compiled {
+                black_box(expression.evaluate(&batch.project(expression.inputs())?)?);
+            }
+            alone += started.elapsed().as_secs_f64();
+        }
+    }
+    Ok((alone, began.elapsed().as_secs_f64()))
+}
+
+fn report(turns: &[Turn], rows: f64) {
+    let middle = |of: &dyn Fn(&Turn) -> f64| median(turns.iter().map(of));
+    println!("{:<22} {:>12} {:>9} {:>9}", "what", "M rows/s", "wall, s", "CPU, s");
+    type Of = fn(&Turn) -> Cost;
+    let costs: [(&str, Of); 4] = [
+        ("six stored, cold", |turn| turn.stored_cold),
+        ("six computed, cold", |turn| turn.computed_cold),
+        ("six stored, warm", |turn| turn.stored_warm),
+        ("six computed, warm", |turn| turn.computed_warm),
+    ];
+    for (name, cost) in costs {
+        let (wall, cpu) = (middle(&|turn| cost(turn).seconds), middle(&|turn| cost(turn).cpu_seconds));
+        println!("{name:<22} {:>12.2} {wall:>9.3} {cpu:>9.2}", rows / wall / 1e6);
+    }
+    let alone = middle(&|turn| turn.alone);
+    println!("the expressions alone  {:>12.2} {alone:>9.3} {alone:>9.2}", rows / alone / 1e6);
+    let ratio = middle(&|turn| turn.stored_warm.seconds / turn.computed_warm.seconds);
+    println!("\nwarm rate, computed / stored                         {ratio:.2}");
+    let extra = middle(&|turn| turn.computed_cold.cpu_seconds - turn.stored_cold.cpu_seconds);
+    println!("cold CPU more, computed - stored                     {extra:.2} s");
+    println!("... of what the expressions cost alone               {:.2}", extra / alone);
+    println!(
+        "share of the machine that others had                 {:.1} %",
+        middle(&|turn| turn.others) * 100.0
+    );
+}
