@@ -257,7 +257,12 @@ fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error>
         known.push(match expression.is_column() {
             Some(column) => Known { field, source: Source::Stored(column), nulls: snapshot.nulls(column) },
             None => {
-                let nulls = (!field.is_nullable()).then_some(0);
+                let has_nulls = |name: &str| match snapshot.schema().column_with_name(name) {
+                    Some((column, field)) => field.is_nullable() && snapshot.nulls(column) != Some(0),
+                    None => true,
+                };
+                let none = !field.is_nullable() || expression.is_never_null(has_nulls);
+                let nulls = none.then_some(0);
                 Known { field, source: Source::Computed(Arc::new(expression)), nulls }
             }
         });

@@ -18,6 +18,7 @@
 mod compile;
 mod error;
 pub mod functions;
+mod nulls;
 mod prune;
 
 use arrow_array::Array;

@@ -177,3 +177,27 @@ fn an_identity_is_what_is_computed_and_not_what_it_is_called() {
     let wider = Expression::column("delay + 1 AS a", &Schema::new(wider)).unwrap();
     assert_ne!(identity("delay + 1 AS a"), wider.identity());
 }
+
+#[test]
+fn what_is_said_to_be_never_null_is_not() {
+    // Every column but `distance` has nulls in these rows.
+    for (text, never) in [
+        ("log1p(distance) + 1", true),
+        ("CASE WHEN delay > 1 THEN distance ELSE 0 END", true),
+        ("CASE WHEN delay > 1 THEN distance END", false),
+        ("COALESCE(delay, distance)", true),
+        ("COALESCE(delay, x)", false),
+        ("delay IS NULL", true),
+        ("clip(delay, 0, 1)", false),
+        ("hash_bucket(distance, 10)", true),
+        ("NULLIF(distance, 0)", false),
+        ("TRY_CAST(CAST(distance AS VARCHAR) AS TINYINT)", false),
+        ("upper(CAST(distance AS VARCHAR))", true),
+        ("distance > 5 OR delay > 1", false),
+    ] {
+        let expression = Expression::column(&format!("{text} AS y"), &schema()).unwrap();
+        assert_eq!(expression.is_never_null(|column| column != "distance"), never, "{text}");
+        let batch = rows().project(expression.inputs()).unwrap();
+        assert!(!never || expression.evaluate(&batch).unwrap().null_count() == 0, "{text}");
+    }
+}

@@ -1,0 +1,100 @@
+//! Whether an expression is ever null, given which columns are.
+
+use datafusion_expr::{Expr, Operator};
+
+use crate::Expression;
+
+/// Functions whose result is null when an argument is, and only then.
+const STRICT: &[&str] = &[
+    "abs",
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "bucketize",
+    "cbrt",
+    "ceil",
+    "character_length",
+    "clip",
+    "cos",
+    "cosh",
+    "cot",
+    "degrees",
+    "exp",
+    "floor",
+    "hash_bucket",
+    "isnan",
+    "iszero",
+    "ln",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "lower",
+    "octet_length",
+    "power",
+    "radians",
+    "reverse",
+    "round",
+    "signum",
+    "sin",
+    "sinh",
+    "sqrt",
+    "standardize",
+    "tan",
+    "tanh",
+    "trunc",
+    "upper",
+];
+
+impl Expression {
+    /// Whether it has a value in every row, when of its inputs only those have nulls of which `has_nulls` says so.
+    pub fn is_never_null(&self, has_nulls: impl Fn(&str) -> bool) -> bool {
+        !maybe_null(&self.logical, &has_nulls)
+    }
+}
+
+fn maybe_null(expression: &Expr, has_nulls: &impl Fn(&str) -> bool) -> bool {
+    let maybe = |inner: &Expr| maybe_null(inner, has_nulls);
+    match expression {
+        Expr::Column(column) => has_nulls(&column.name),
+        Expr::Literal(value, _) => value.is_null(),
+        Expr::IsNull(_) | Expr::IsNotNull(_) | Expr::IsTrue(_) | Expr::IsFalse(_) => false,
+        Expr::Not(inner) | Expr::Negative(inner) => maybe(inner),
+        Expr::Cast(cast) => maybe(&cast.expr),
+        Expr::BinaryExpr(binary) => {
+            let strict = matches!(
+                binary.op,
+                Operator::Plus
+                    | Operator::Minus
+                    | Operator::Multiply
+                    | Operator::Divide
+                    | Operator::Modulo
+                    | Operator::Eq
+                    | Operator::NotEq
+                    | Operator::Lt
+                    | Operator::LtEq
+                    | Operator::Gt
+                    | Operator::GtEq
+                    | Operator::And
+                    | Operator::Or
+            );
+            !strict || maybe(&binary.left) || maybe(&binary.right)
+        }
+        Expr::Case(case) => {
+            let otherwise = case.else_expr.as_ref().is_none_or(|otherwise| maybe(otherwise));
+            // What COALESCE is written as: it is only reached when it is not null.
+            let is_checked = |when: &Expr, then: &Expr| match (when, then) {
+                (Expr::IsNotNull(checked), Expr::Cast(cast)) => *checked == cast.expr,
+                (Expr::IsNotNull(checked), then) => **checked == *then,
+                _ => false,
+            };
+            otherwise || case.when_then_expr.iter().any(|(when, then)| !is_checked(when, then) && maybe(then))
+        }
+        Expr::ScalarFunction(call) => !STRICT.contains(&call.name()) || call.args.iter().any(maybe),
+        _ => true,
+    }
+}
