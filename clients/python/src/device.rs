@@ -24,6 +24,8 @@ pub(crate) struct DeviceColumn {
 const NOT_ORDERED: i64 = -1;
 const AMBIGUOUS: i64 = 0;
 const LEGACY_DEFAULT: i64 = 1;
+/// Another one for each thread, and a batch may be dropped by another thread.
+const PER_THREAD: i64 = 2;
 
 /// A device in DLPack's words.
 pub(crate) fn words(place: Place) -> (i32, i32) {
@@ -86,7 +88,7 @@ impl DeviceColumn {
                 let error = "stream 0 is ambiguous; 1 is the legacy default stream, 2 the thread's";
                 return Err(of_class(py, "RequestError", error.into()));
             }
-            NOT_ORDERED => py.detach(|| self.batch.ready_unordered()),
+            NOT_ORDERED | PER_THREAD => py.detach(|| self.batch.ready_unordered()),
             // SAFETY: DLPack's consumer hands over a stream of the device, and keeps it as long as the tensor.
             stream => unsafe { self.batch.ready_on(stream as *mut c_void) },
         };

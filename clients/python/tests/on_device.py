@@ -72,6 +72,8 @@ def main(url: str, library: str) -> None:
     host, device = next(iter(on_host)), next(iter(on_device))
     assert host.step == device.step == 7
     assert np.array_equal(values(driver, device["x"]), host["x"].to_numpy())
+    # A framework's own context stays the current one of its thread.
+    assert driver.driver_current() == 0
     print("the same")
 
 

@@ -200,8 +200,8 @@ impl DeviceBatch {
     /// [`Error::Device`] with the driver's words.
     ///
     /// # Safety
-    /// `stream` is a stream of the batch's device (of its primary context, 1 for the legacy default stream or 2 for the
-    /// thread's), and lives until the batch and its clones are dropped. On the host it is not looked at.
+    /// `stream` is a stream of the batch's device (of its primary context, or 1 for the legacy default stream; not 2, which is
+    /// another one for each thread), and lives until the batch and its clones are dropped. On the host it is not looked at.
     pub unsafe fn ready_on(&self, stream: *mut c_void) -> Result<(), Error> {
         // SAFETY: the caller's promise is the same.
         unsafe { self.memory.ready_on(stream) }

@@ -116,6 +116,7 @@ impl Columns {
                     });
                 }
             }
+            wanted.share();
             // Whatever this one has to give is given: it may wait for others.
             for (index, flight) in &mut waiting {
                 if let Ok(chunks) = flight.wait_for(Option::is_some).await {
@@ -225,6 +226,10 @@ impl Columns {
         let mut waiting = Vec::new();
         for index in wanted.missing() {
             let key = (wanted.block, wanted.fields[index].name);
+            if claim.columns.iter().any(|column| column.key == key) {
+                // Wanted twice, by two names.
+                continue;
+            }
             match self.flights.entry(key) {
                 Entry::Occupied(entry) => waiting.push((index, entry.get().clone())),
                 Entry::Vacant(entry) => {
@@ -292,6 +297,15 @@ fn chunks(job: &Job, wanted: &Wanted) -> Result<Vec<RecordBatch>, Error> {
 impl Wanted {
     fn names(&self) -> Vec<u128> {
         self.fields.iter().map(|column| column.name).collect()
+    }
+
+    /// Gives what was found to those of the same name that were not looked for.
+    fn share(&mut self) {
+        for index in self.missing().collect::<Vec<_>>() {
+            let name = self.fields[index].name;
+            let found = self.fields.iter().find(|column| column.name == name && column.found.is_some());
+            self.fields[index].found = found.and_then(|column| column.found.clone());
+        }
     }
 
     fn missing(&self) -> impl Iterator<Item = usize> {

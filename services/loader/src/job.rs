@@ -195,6 +195,13 @@ impl Job {
         self.items[block as usize]
     }
 
+    /// Estimated bytes that making the frame of a block takes beside it: all rows of the columns that are read.
+    pub(crate) fn making_bytes(&self, block: u32) -> u64 {
+        let read = self.view.projection().iter();
+        let read = read.map(|column| self.snapshot().column_bytes(block as usize, *column));
+        read.fold(0, u64::saturating_add).max(self.bytes_of(&[block]))
+    }
+
     /// Blocks of which the filter keeps a row.
     pub(crate) fn kept_blocks(&self) -> impl Iterator<Item = u32> {
         (0..self.items.len() as u32).filter(|block| self.kept(*block) > 0)

@@ -70,8 +70,8 @@ pub(crate) struct KeptRows {
     known: Mutex<HashMap<Key, Arc<Counting>>>,
 }
 
-/// A snapshot and a filter.
-type Key = (String, u128);
+/// A dataset, its snapshot and a filter.
+type Key = (String, String, u128);
 
 /// The counts of one filter, and what is known of them meanwhile: who gives up leaves it to the next.
 #[derive(Default)]
@@ -111,7 +111,7 @@ impl KeptRows {
         let (snapshot, text) = (Arc::clone(reader.snapshot()), train.filter.clone());
         let compiled = self.pool.run(Priority::First, move || filter(&snapshot, &text)).await?;
         let Some(filter) = compiled else { return Ok(None) };
-        let cell = self.cell((reader.snapshot().id().to_owned(), filter.identity()));
+        let cell = self.cell((train.dataset.clone(), reader.snapshot().id().to_owned(), filter.identity()));
         let count = || self.find_or_count(&train.dataset, reader, &filter, &cell, &progress);
         let counted = cell.done.get_or_try_init(count);
         counted.await.map(|kept| Some(Arc::clone(kept)))
@@ -270,10 +270,6 @@ impl Bounds for Known {
     fn nulls(&self, column: &str) -> Option<(bool, bool)> {
         let Statistics { nulls, rows, .. } = self.0.get(column)?;
         nulls.map(|nulls| (nulls > 0, nulls < *rows))
-    }
-
-    fn lacks(&self, _: &str, _: &ScalarValue) -> bool {
-        false
     }
 }
 

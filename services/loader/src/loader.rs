@@ -175,7 +175,7 @@ impl Loader {
         Ok(pinned)
     }
 
-    /// Takes back the pins of the blocks of the job's snapshot.
+    /// Takes back the pins of the blocks that the job reads.
     ///
     /// # Errors
     /// [`Error::Invalid`] without a disk tier.

@@ -34,7 +34,7 @@ pub struct View {
     columns: Vec<Source>,
     /// Names and types of these.
     made_of: SchemaRef,
-    /// The columns of the snapshot that have to be read for it, ascending.
+    /// The columns of the snapshot that have to be read for it, in the order in which it names them.
     projection: Vec<usize>,
     filter: Option<Arc<Expression>>,
     /// Bytes of a row.

@@ -238,7 +238,7 @@ impl Windows {
 
     /// Brings the columns of one block, which is pinned, to disk; false if there is no room.
     pub(crate) async fn pin(&self, job: &Job, block: u32) -> Result<bool, Error> {
-        let permit = self.permit(job.bytes_of(&[block])).await?;
+        let permit = self.permit(job.making_bytes(block)).await?;
         self.columns.pin(job, block, permit).await
     }
 
@@ -253,7 +253,7 @@ impl Windows {
     }
 
     async fn make(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
-        let permit = self.permit(expected_bytes).await?;
+        let permit = self.permit(expected_bytes.max(job.making_bytes(block))).await?;
         let (rows, view) = (job.kept(block) as usize, Arc::clone(job.view()));
         let builder =
             FrameBuilder::new(Arc::clone(&view), rows, place_of(job.snapshot(), block), &self.slabs)?;

@@ -97,6 +97,18 @@ async fn who_gives_up_leaves_what_was_counted_to_the_next() {
     assert!(counters.get(COMPUTED) <= 5 * 20_000);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_view_that_wants_a_column_by_two_names_is_pinned_and_read() {
+    let _counters = Counters::from_zero().await;
+    let folder = tempfile::TempDir::new().unwrap();
+    let reader = reader(store(&[numbered(0..20_000)], 20_000).await).await;
+    let select = ["x AS a", "x AS b", "id + 1 AS c", "id + 1 AS d"].map(str::to_owned).to_vec();
+    let job = of_epoch(&Train { select, batch_size: 999, ..Train::default() }, 0, &reader);
+    let loader = open(folder.path(), AMPLE, AMPLE, always());
+    tokio::time::timeout(Duration::from_secs(20), loader.pin(&job, |_| {})).await.unwrap().unwrap();
+    assert_eq!(digests(loader.batches(job, 0, 0)).await.len(), 21);
+}
+
 /// The job of one epoch, as a trainer asks for it that asks epoch by epoch.
 fn of_epoch(train: &Train, epoch: u64, reader: &Reader) -> Arc<Job> {
     job(&Train { epoch, ..train.clone() }, reader)

@@ -82,7 +82,7 @@ impl Inspect {
             let counted = *counted.get_mut().unwrap_or_else(PoisonError::into_inner);
             kept_rows(&mut text, &job, &counted)?;
         }
-        plan(&mut text, &job.summary(), &snapshot)?;
+        plan(&mut text, &job.summary(), &snapshot, &self.filter)?;
         Ok(text)
     }
 
@@ -148,7 +148,7 @@ fn column_bytes(snapshot: &Snapshot, column: usize) -> u64 {
     (0..snapshot.blocks().len()).map(|block| snapshot.column_bytes(block, column)).sum()
 }
 
-fn plan(text: &mut String, plan: &v1::PlanSummary, snapshot: &Snapshot) -> std::fmt::Result {
+fn plan(text: &mut String, plan: &v1::PlanSummary, snapshot: &Snapshot, filter: &str) -> std::fmt::Result {
     writeln!(
         text,
         "an epoch     {} steps of {} rows for each of {} ranks",
@@ -172,9 +172,12 @@ fn plan(text: &mut String, plan: &v1::PlanSummary, snapshot: &Snapshot) -> std::
     }
     let names: Vec<&str> =
         snapshot.schema().fields().iter().map(|field| field.name().as_str()).take(8).collect();
-    let request = serde_json::json!({"train": {
+    let mut request = serde_json::json!({"train": {
         "dataset": "NAME", "columns": names, "batch_size": plan.batch_size, "world_size": plan.world_size, "seed": 0,
         "shuffle": {"window_rows": plan.window_rows()},
     }});
+    if !filter.is_empty() {
+        request["train"]["filter"] = filter.into();
+    }
     writeln!(text, "\na request    {request}")
 }

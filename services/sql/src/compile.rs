@@ -2,11 +2,15 @@
 
 use std::{fmt, sync::Arc};
 
-use arrow_array::{ArrayRef, RecordBatch, cast::AsArray};
+use arrow_array::{
+    Array, ArrayRef, RecordBatch, RecordBatchOptions,
+    cast::AsArray,
+    types::{Float32Type, Float64Type},
+};
 use arrow_cast::cast;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use datafusion_common::{
-    DFSchema, TableReference,
+    DFSchema, ScalarValue, TableReference,
     config::ConfigOptions,
     plan_err,
     tree_node::{Transformed, TreeNode, TreeNodeRecursion},
@@ -37,6 +41,8 @@ const MAX_BYTES: usize = 64 << 10;
 const MAX_TOKENS: usize = 2048;
 /// Deepest nesting of parentheses and calls.
 const MAX_DEPTH: usize = 50;
+/// Most parts of it once it is written out.
+const MAX_PARTS: u64 = 20_000;
 /// Stack on which it is compiled: the walks over it are recursive.
 const STACK_BYTES: usize = 64 << 20;
 /// Part of every identity: another meaning of the same words is another version.
@@ -104,6 +110,7 @@ impl Expression {
     /// # Errors
     /// [`Error::Failed`] when one of the rows has no result.
     pub fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
+        let batch = &one_nan(batch)?;
         let values = self.physical.evaluate(batch).map_err(|error| Error::of_row(&error))?;
         let array = values.into_array(batch.num_rows()).map_err(|error| Error::of_row(&error))?;
         if array.data_type() == self.field.data_type() {
@@ -111,15 +118,40 @@ impl Expression {
         }
         cast(&array, self.field.data_type()).map_err(|error| Error::Failed(error.to_string()))
     }
+}
 
-    /// Which rows of `batch` are kept; a bit each, none null.
-    ///
-    /// # Errors
-    /// As for [`evaluate`](Self::evaluate).
-    pub fn keeps(&self, batch: &RecordBatch) -> Result<arrow_array::BooleanArray, Error> {
-        let kept = self.evaluate(batch)?;
-        Ok(crate::not_null(kept.as_boolean()))
+/// The same with one NaN for all: Arrow sorts one whose sign bit is set, which is what x86 makes of 0/0, before all numbers
+/// and not behind them.
+fn one_nan(batch: &RecordBatch) -> Result<RecordBatch, Error> {
+    let strange = |column: &ArrayRef| match column.data_type() {
+        DataType::Float32 => {
+            column.as_primitive::<Float32Type>().values().iter().any(|x| x.is_nan() && x.is_sign_negative())
+        }
+        DataType::Float64 => {
+            column.as_primitive::<Float64Type>().values().iter().any(|x| x.is_nan() && x.is_sign_negative())
+        }
+        _ => false,
+    };
+    if !batch.columns().iter().any(strange) {
+        return Ok(batch.clone());
     }
+    let plain = |column: &ArrayRef| -> ArrayRef {
+        match column.data_type() {
+            DataType::Float32 => Arc::new(
+                column
+                    .as_primitive::<Float32Type>()
+                    .unary::<_, Float32Type>(|x| if x.is_nan() { f32::NAN } else { x }),
+            ),
+            DataType::Float64 => Arc::new(
+                column
+                    .as_primitive::<Float64Type>()
+                    .unary::<_, Float64Type>(|x| if x.is_nan() { f64::NAN } else { x }),
+            ),
+            _ => Arc::clone(column),
+        }
+    };
+    let columns = batch.columns().iter().map(plain).collect();
+    RecordBatch::try_new(batch.schema(), columns).map_err(|error| Error::Failed(error.to_string()))
 }
 
 /// The walks over a chain of a thousand operators are as deep.
@@ -144,10 +176,16 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
         filter => ("filter".to_owned(), filter),
     };
     refuse_impure(&logical)?;
+    if expanded(&logical) > MAX_PARTS {
+        return Err(Error::invalid(format!(
+            "grows to more than {MAX_PARTS} parts: nest BETWEEN and COALESCE less"
+        )));
+    }
     let whole = dfschema(schema)?;
     let simplifier = ExprSimplifier::new(SimplifyContext::builder().with_schema(Arc::clone(&whole)).build());
-    let logical = simplifier.coerce(logical, &whole).and_then(|coerced| simplifier.simplify(coerced));
-    let logical = logical.map_err(|error| Error::of_plan(&error))?;
+    let coerced = simplifier.coerce(logical, &whole).map_err(|error| Error::of_plan(&error))?;
+    refuse_overflow(&coerced)?;
+    let logical = simplifier.simplify(coerced).map_err(|error| Error::of_plan(&error))?;
     let mut inputs: Vec<usize> =
         logical.column_refs().iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
     inputs.sort_unstable();
@@ -159,16 +197,91 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
     let data_type = physical.data_type(&projected).map_err(|error| Error::of_plan(&error))?;
     let nullable = physical.nullable(&projected).map_err(|error| Error::of_plan(&error))?;
     let data_type = delivered(data_type)?;
-    let spelled = format!("{VERSION} {logical:?} {projected:?} {data_type:?}");
+    let identity = identity(&logical, &projected, &data_type)?;
     let field = Arc::new(Field::new(name, data_type, nullable));
-    Ok(Expression { field, inputs, identity: xxh3_128(spelled.as_bytes()), logical, physical })
+    Ok(Expression { field, inputs, identity, logical, physical })
+}
+
+/// A hash of what is computed. Constants are hashed by their bytes: their text could be that of something else.
+fn identity(logical: &Expr, inputs: &Schema, made: &DataType) -> Result<u128, Error> {
+    let mut constants = Vec::new();
+    let shape = logical.clone().transform_up(|part| {
+        let Expr::Literal(value, _) = &part else { return Ok(Transformed::no(part)) };
+        let data = value.to_array()?.to_data();
+        constants.extend(format!("{:?} {}", bare(&value.data_type()), data.null_count()).into_bytes());
+        for buffer in data.buffers() {
+            constants.extend((buffer.len() as u64).to_le_bytes());
+            constants.extend(buffer.as_slice());
+        }
+        Ok(Transformed::yes(Expr::Literal(ScalarValue::Null, None)))
+    });
+    let shape = shape.map_err(|error| Error::of_plan(&error))?.data;
+    let types: Vec<_> = inputs.fields().iter().map(|field| (field.name(), bare(field.data_type()))).collect();
+    let spelled = format!("{VERSION} {shape:?} {types:?} {:?} {} ", bare(made), constants.len());
+    constants.extend(spelled.into_bytes());
+    Ok(xxh3_128(&constants))
+}
+
+/// The type without metadata, which say nothing of values and have no order.
+fn bare(data_type: &DataType) -> DataType {
+    let field =
+        |field: &FieldRef| Arc::new(Field::new(field.name(), bare(field.data_type()), field.is_nullable()));
+    match data_type {
+        DataType::List(item) => DataType::List(field(item)),
+        DataType::LargeList(item) => DataType::LargeList(field(item)),
+        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(field(item), *len),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(field).collect()),
+        DataType::Map(entries, sorted) => DataType::Map(field(entries), *sorted),
+        other => other.clone(),
+    }
+}
+
+/// How many parts it has once it is written out: what is said once is computed twice in BETWEEN, COALESCE and the like.
+fn expanded(expression: &Expr) -> u64 {
+    let mut parts = 0_u64;
+    let counted = expression.apply_children(|child| {
+        parts = parts.saturating_add(expanded(child));
+        Ok(TreeNodeRecursion::Continue)
+    });
+    let doubles = match expression {
+        Expr::Between(_) | Expr::Case(_) => true,
+        Expr::ScalarFunction(call) => matches!(call.name(), "coalesce" | "nullif" | "nvl" | "nvl2"),
+        _ => false,
+    };
+    debug_assert!(counted.is_ok(), "nothing above fails");
+    parts.saturating_mul(if doubles { 2 } else { 1 }).saturating_add(1)
+}
+
+/// What is computed now, without a row, overflows now or never.
+fn refuse_overflow(expression: &Expr) -> Result<(), Error> {
+    let (mut refused, nothing) = (None, Arc::new(Schema::empty()));
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    let row = RecordBatch::try_new_with_options(Arc::clone(&nothing), Vec::new(), &options);
+    let row = row.map_err(|error| Error::invalid(error.to_string()))?;
+    let of_nothing = dfschema(&nothing)?;
+    let walked = expression.apply(|part| {
+        let is_arithmetic = |binary: &datafusion_expr::BinaryExpr| {
+            matches!(binary.op, Operator::Plus | Operator::Minus | Operator::Multiply)
+        };
+        if !matches!(part, Expr::BinaryExpr(binary) if is_arithmetic(binary))
+            || !part.column_refs().is_empty()
+        {
+            return Ok(TreeNodeRecursion::Continue);
+        }
+        let computed = create_physical_expr(part, &of_nothing, &ExecutionProps::new(), &Default::default())
+            .and_then(strict)
+            .and_then(|physical| physical.evaluate(&row));
+        refused = computed.err().map(|error| Error::of_row(&error));
+        Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Jump })
+    });
+    walked.map_err(|error| Error::of_plan(&error))?;
+    refused.map_or(Ok(()), Err)
 }
 
 fn dfschema(schema: &Schema) -> Result<Arc<DFSchema>, Error> {
-    let bare: Vec<FieldRef> = schema.fields().iter().map(Arc::clone).collect();
-    // Metadata says nothing of values.
-    let schema = Schema::new(bare);
-    DFSchema::try_from(schema).map(Arc::new).map_err(|error| Error::of_plan(&error))
+    DFSchema::try_from(Schema::new(schema.fields().clone()))
+        .map(Arc::new)
+        .map_err(|error| Error::of_plan(&error))
 }
 
 fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
@@ -204,6 +317,26 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
         .map_err(|error| Error::of_plan(&error))
 }
 
+/// Not among them: regular expressions, which may be a new and large one for each row, and bits.
+const ALLOWED: &[Operator] = &[
+    Operator::And,
+    Operator::Or,
+    Operator::Eq,
+    Operator::NotEq,
+    Operator::Lt,
+    Operator::LtEq,
+    Operator::Gt,
+    Operator::GtEq,
+    Operator::Plus,
+    Operator::Minus,
+    Operator::Multiply,
+    Operator::Divide,
+    Operator::Modulo,
+    Operator::StringConcat,
+    Operator::IsDistinctFrom,
+    Operator::IsNotDistinctFrom,
+];
+
 /// Only what depends on one row, and on nothing else.
 fn refuse_impure(expression: &Expr) -> Result<(), Error> {
     let mut refused = None;
@@ -212,7 +345,6 @@ fn refuse_impure(expression: &Expr) -> Result<(), Error> {
             Expr::Alias(_)
             | Expr::Column(_)
             | Expr::Literal(..)
-            | Expr::BinaryExpr(_)
             | Expr::Like(_)
             | Expr::Not(_)
             | Expr::IsNotNull(_)
@@ -229,6 +361,7 @@ fn refuse_impure(expression: &Expr) -> Result<(), Error> {
             | Expr::Cast(_)
             | Expr::TryCast(_)
             | Expr::InList(_) => None,
+            Expr::BinaryExpr(binary) if ALLOWED.contains(&binary.op) => None,
             Expr::ScalarFunction(call) if call.func.signature().volatility == Volatility::Immutable => None,
             Expr::ScalarFunction(call) => {
                 Some(format!("{}() does not depend on the row alone", call.func.name()))

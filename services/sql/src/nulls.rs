@@ -87,10 +87,9 @@ fn maybe_null(expression: &Expr, has_nulls: &impl Fn(&str) -> bool) -> bool {
         Expr::Case(case) => {
             let otherwise = case.else_expr.as_ref().is_none_or(|otherwise| maybe(otherwise));
             // What COALESCE is written as: it is only reached when it is not null.
-            let is_checked = |when: &Expr, then: &Expr| match (when, then) {
-                (Expr::IsNotNull(checked), Expr::Cast(cast)) => *checked == cast.expr,
-                (Expr::IsNotNull(checked), then) => **checked == *then,
-                _ => false,
+            let is_checked = |when: &Expr, then: &Expr| {
+                let Expr::IsNotNull(checked) = when else { return false };
+                **checked == *then || matches!(then, Expr::Cast(cast) if cast.expr == *checked)
             };
             otherwise || case.when_then_expr.iter().any(|(when, then)| !is_checked(when, then) && maybe(then))
         }

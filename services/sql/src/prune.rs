@@ -16,9 +16,6 @@ pub trait Bounds {
 
     /// Whether there are nulls, and whether there is anything else.
     fn nulls(&self, column: &str) -> Option<(bool, bool)>;
-
-    /// Whether the value is certainly in no row, as a bloom filter says.
-    fn lacks(&self, column: &str, value: &ScalarValue) -> bool;
 }
 
 /// Which rows of a block a filter keeps.
@@ -108,6 +105,11 @@ fn is_null(inner: &Expr, bounds: &dyn Bounds) -> Possible {
 
 /// A column against a constant, either way round.
 fn comparison(left: &Expr, op: Operator, right: &Expr, bounds: &dyn Bounds) -> Possible {
+    use Operator::{Eq, Gt, GtEq, Lt, LtEq, NotEq};
+    // Others, such as IS DISTINCT FROM, have an answer where one side is null.
+    if !matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq) {
+        return ANY;
+    }
     match (left, right) {
         (Expr::Column(column), Expr::Literal(value, _)) => compare(&column.name, op, value, bounds),
         (Expr::Literal(value, _), Expr::Column(column)) => match op.swap() {
@@ -146,9 +148,6 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
         }
         one => std::slice::from_ref(one),
     };
-    if op == Operator::Eq && zeros.iter().all(|value| bounds.lacks(column, value)) {
-        return Possible { yes: false, no: true, null };
-    }
     let Some((least, greatest)) = bounds.range(column) else { return unknown };
     let each = zeros.iter().map(|value| against(op, value, &least, &greatest));
     let any = |a: (bool, bool), b: (bool, bool)| (a.0 || b.0, a.1 || b.1);

@@ -4,7 +4,6 @@
 use std::{
     collections::VecDeque,
     ffi::c_void,
-    mem,
     sync::{Arc, Mutex, Once, PoisonError},
 };
 
@@ -58,14 +57,27 @@ impl Cuda {
 }
 
 impl Context {
-    /// Makes it the current one of this thread.
-    fn enter(&self) -> Result<(), Error> {
+    /// Makes it the current one of this thread, until what is returned is dropped: the thread may be a framework's, which has
+    /// another.
+    fn enter(&self) -> Result<Entered, Error> {
         // SAFETY: it lives as long as this.
-        self.check("cuCtxSetCurrent", unsafe { result::ctx::set_current(self.context) })
+        self.check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context) }.result())?;
+        Ok(Entered)
     }
 
     fn check<T>(&self, call: &str, done: Result<T, DriverError>) -> Result<T, Error> {
         done.map_err(|error| Error::Device(format!("cuda:{}: {call}: {}", self.number, words(error))))
+    }
+}
+
+/// A context that is current.
+struct Entered;
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut left = std::ptr::null_mut();
+        // SAFETY: it was pushed; everybody who pushes pops.
+        let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
     }
 }
 
@@ -87,7 +99,7 @@ impl Backend for Cuda {
     }
 
     fn copier(&self) -> Result<Box<dyn Copier>, Error> {
-        self.context.enter()?;
+        let _entered = self.context.enter()?;
         // Of no order with the default stream, on which the consumer may compute.
         let kind = result::stream::StreamKind::NonBlocking;
         let stream = self.context.check("cuStreamCreate", result::stream::create(kind))?;
@@ -101,7 +113,7 @@ impl Backend for Cuda {
 
     fn pin(&self, memory: &mut [u8]) -> Option<Pin> {
         let address = memory.as_mut_ptr();
-        let registered = self.context.enter().and_then(|()| {
+        let registered = self.context.enter().and_then(|_entered| {
             // SAFETY: the memory is mapped for as long as the pin is there, as its owner promises.
             let done = unsafe { sys::cuMemHostRegister_v2(address.cast(), memory.len(), 0) };
             self.context.check("cuMemHostRegister", done.result())
@@ -127,7 +139,7 @@ struct Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let unpinned = self.context.enter().and_then(|()| {
+        let unpinned = self.context.enter().and_then(|_entered| {
             // SAFETY: it was registered at this address.
             let done = unsafe { sys::cuMemHostUnregister(self.address as *mut c_void) };
             self.context.check("cuMemHostUnregister", done.result())
@@ -187,7 +199,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if let Ok(_entered) = self.context.enter() {
             // SAFETY: it lives until here; the driver keeps what streams still wait for.
             let _ = unsafe { result::event::destroy(self.event) };
         }
@@ -205,7 +217,7 @@ struct Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.context.enter().is_ok() {
+        if let Ok(_entered) = self.context.enter() {
             for event in &self.until {
                 // An error is the device's last one, and then nothing is done with it any more.
                 drop(event.wait());
@@ -262,7 +274,7 @@ struct Copies {
 impl Copier for Copies {
     fn copy(&mut self, batch: &Batch) -> Result<Arc<dyn Memory>, Error> {
         let context = &self.buffers.context;
-        context.enter()?;
+        let _entered = context.enter()?;
         while self.on_their_way.len() >= COPIES {
             let (event, _) = &self.on_their_way[0];
             event.wait()?;
@@ -271,13 +283,14 @@ impl Copier for Copies {
         let body = batch.body();
         let mut buffer = self.buffers.take(body.len())?;
         let Stream(stream) = self.stream;
-        for event in mem::take(&mut buffer.until) {
+        for event in &buffer.until {
             // SAFETY: it is our stream.
             unsafe { event.before(stream) }?;
         }
         // SAFETY: the buffer is long enough, nobody uses it before the event below, and the batch is kept until then.
         let copied = unsafe { result::memcpy_htod_async(buffer.address, body, stream) };
         context.check("cuMemcpyHtoDAsync", copied)?;
+        buffer.until.clear();
         // SAFETY: it is our stream.
         let copied = unsafe { Event::record(context, stream) };
         let copied = Arc::new(copied.inspect_err(|_| {
@@ -292,7 +305,7 @@ impl Copier for Copies {
 
 impl Drop for Copies {
     fn drop(&mut self) {
-        if self.buffers.context.enter().is_ok() {
+        if let Ok(_entered) = self.buffers.context.enter() {
             // SAFETY: it is our stream, and used no more. The batches are kept until it has ended.
             unsafe {
                 let _ = result::stream::synchronize(self.stream.0);
@@ -325,7 +338,7 @@ impl Memory for Loaded {
     }
 
     unsafe fn ready_on(&self, stream: *mut c_void) -> Result<(), Error> {
-        self.home.context.enter()?;
+        let _entered = self.home.context.enter()?;
         // SAFETY: by the caller's promise.
         unsafe { self.copied.before(stream.cast()) }?;
         let mut consumers = self.consumers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -336,7 +349,7 @@ impl Memory for Loaded {
     }
 
     fn ready_unordered(&self) -> Result<(), Error> {
-        self.home.context.enter()?;
+        let _entered = self.home.context.enter()?;
         self.copied.wait()?;
         self.consumers.lock().unwrap_or_else(PoisonError::into_inner).unordered = true;
         Ok(())
@@ -344,7 +357,7 @@ impl Memory for Loaded {
 
     fn read(&self, address: u64, len: usize) -> Result<Vec<u8>, Error> {
         let context = &self.home.context;
-        context.enter()?;
+        let _entered = context.enter()?;
         self.copied.wait()?;
         let mut bytes = vec![0; len];
         // SAFETY: the address lies in the buffer, `len` bytes before its end.
@@ -360,10 +373,12 @@ impl Drop for Loaded {
         let context = &self.home.context;
         let consumers = self.consumers.get_mut().unwrap_or_else(PoisonError::into_inner);
         buffer.until.push(Arc::clone(&self.copied));
-        let ended = context.enter().and_then(|()| {
+        let entered = context.enter();
+        let ended = entered.as_ref().map_err(|_| ()).and_then(|_| {
             for &stream in &consumers.streams {
                 // SAFETY: the stream lives until here, as whoever named it promised.
-                buffer.until.push(Arc::new(unsafe { Event::record(context, stream as sys::CUstream) }?));
+                let event = unsafe { Event::record(context, stream as sys::CUstream) };
+                buffer.until.push(Arc::new(event.map_err(|_| ())?));
             }
             Ok(!consumers.unordered)
         });

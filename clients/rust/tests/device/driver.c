@@ -39,7 +39,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static long retained, streams, events, allocations, registrations, unpinned_copies;
 static Stream *all[64], *legacy;
-static __thread int current;
+static __thread int current; /* how often it was pushed */
 
 struct Range { char *at; size_t bytes; };
 static struct Range pinned[4096], allocated[4096];
@@ -147,6 +147,15 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
 }
 
 int cuCtxSetCurrent(void *context) { current = context == &retained; return SUCCESS; }
+int cuCtxPushCurrent_v2(void *context) { current += context == &retained; return SUCCESS; }
+
+int cuCtxPopCurrent_v2(void **context) {
+    *context = &retained;
+    return current-- > 0 ? SUCCESS : INVALID_CONTEXT;
+}
+
+/* For the tests: whether a context was left behind on this thread. */
+int driver_current(void) { return current; }
 
 int cuCtxSynchronize(void) {
     if (!current) return INVALID_CONTEXT;

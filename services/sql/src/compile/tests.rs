@@ -104,6 +104,7 @@ fn what_has_no_result_is_an_error_with_its_reason() {
     for (text, reason) in [
         ("delay + CAST(1 AS INT) AS y", "Overflow"),
         ("distance * 2 AS y", "Overflow"),
+        ("distance < 9223372036854775807 + 1 AS y", "Overflow"),
         ("distance / 0 AS y", "Divide by zero"),
         ("CAST(\"Name\" AS INT) AS y", "Cannot cast string 'a' to value of Int32 type"),
         ("CAST(distance AS INT) AS y", "Can't cast value 9223372036854775807 to type Int32"),
@@ -142,6 +143,8 @@ fn what_is_no_expression_of_one_row_is_refused_with_its_reason() {
         ("hash_bucket(items, 3) AS y", "takes no values of type List"),
         ("clip(x, 1, 0) AS y", "above high"),
         ("standardize(x, 1, 0) AS y", "the latter not 0"),
+        ("\"Name\" ~ 'a+' AS y", "is no expression of one row"),
+        ("distance << 3 AS y", "is no expression of one row"),
         ("list_pad(items, 1000000, 0) AS y", "expected 0 to 65536"),
     ] {
         assert!(error(text).contains(reason), "{text}: {}", error(text));
@@ -161,6 +164,10 @@ fn nothing_is_too_deep_or_too_long_to_be_answered() {
     evaluate(&long).unwrap();
     let cases = format!("{} AS y", vec!["CASE WHEN delay > 1 THEN x END"; 200].join(" + "));
     evaluate(&cases).unwrap();
+    let doubled = format!("delay BETWEEN 1 AND 2{} AS y", " BETWEEN true AND true".repeat(60));
+    assert!(error(&doubled).contains("grows to more than 20000 parts"), "{}", error(&doubled));
+    let nested = format!("{}delay{} AS y", "coalesce(".repeat(40), ", 1)".repeat(40));
+    assert!(error(&nested).contains("grows to more than 20000 parts"), "{}", error(&nested));
     assert!(error(&"x ".repeat(100_000)).contains("expected at most 65536"));
 }
 
@@ -172,6 +179,16 @@ fn an_identity_is_what_is_computed_and_not_what_it_is_called() {
     for other in ["delay + 2 AS a", "distance + 1 AS a", "CAST(delay AS DOUBLE) + 1 AS a", "delay - 1 AS a"] {
         assert_ne!(identity("delay + 1 AS a"), identity(other), "{other}");
     }
+    // Constants that are spelled like others.
+    let filter = |text: &str| Expression::filter(text, &schema()).unwrap().identity();
+    let list = |texts: &[&str]| format!("\"Name\" IN ('{}')", texts.join("','"));
+    let spelled = "a\"), None), Literal(Utf8(\"b";
+    assert_ne!(filter(&list(&["a", "b", "c", "d", "e"])), filter(&list(&[spelled, "c", "d", "e"])));
+    let metadata = |name: &str| (name.to_owned(), "x".to_owned());
+    let mut told = schema().fields().to_vec();
+    told[0] = Arc::new(told[0].as_ref().clone().with_metadata(["a", "b", "c"].map(metadata).into()));
+    let told = Expression::column("delay + 1 AS a", &Schema::new(told)).unwrap();
+    assert_eq!(identity("delay + 1 AS a"), told.identity());
     let mut wider = schema().fields().to_vec();
     wider[0] = Arc::new(Field::new("delay", DataType::Int64, true));
     let wider = Expression::column("delay + 1 AS a", &Schema::new(wider)).unwrap();
