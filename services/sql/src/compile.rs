@@ -8,6 +8,7 @@ use arrow_array::{
     types::{Float32Type, Float64Type},
 };
 use arrow_cast::cast;
+use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use datafusion_common::{
     DFSchema, ScalarValue, TableReference,
@@ -208,11 +209,8 @@ fn identity(logical: &Expr, inputs: &Schema, made: &DataType) -> Result<u128, Er
     let shape = logical.clone().transform_up(|part| {
         let Expr::Literal(value, _) = &part else { return Ok(Transformed::no(part)) };
         let data = value.to_array()?.to_data();
-        constants.extend(format!("{:?} {}", bare(&value.data_type()), data.null_count()).into_bytes());
-        for buffer in data.buffers() {
-            constants.extend((buffer.len() as u64).to_le_bytes());
-            constants.extend(buffer.as_slice());
-        }
+        constants.extend(format!("{:?}", bare(&value.data_type())).into_bytes());
+        append(&data, &mut constants);
         Ok(Transformed::yes(Expr::Literal(ScalarValue::Null, None)))
     });
     let shape = shape.map_err(|error| Error::of_plan(&error))?.data;
@@ -220,6 +218,21 @@ fn identity(logical: &Expr, inputs: &Schema, made: &DataType) -> Result<u128, Er
     let spelled = format!("{VERSION} {shape:?} {types:?} {:?} {} ", bare(made), constants.len());
     constants.extend(spelled.into_bytes());
     Ok(xxh3_128(&constants))
+}
+
+/// Everything that an array consists of but its type.
+fn append(data: &ArrayData, out: &mut Vec<u8>) {
+    out.extend(
+        [data.len(), data.null_count()]
+            .map(|count| count as u64)
+            .iter()
+            .flat_map(|count| count.to_le_bytes()),
+    );
+    for buffer in data.buffers() {
+        out.extend((buffer.len() as u64).to_le_bytes());
+        out.extend(buffer.as_slice());
+    }
+    data.child_data().iter().for_each(|child| append(child, out));
 }
 
 /// The type without metadata, which say nothing of values and have no order.
