@@ -37,6 +37,8 @@ pub struct Job {
     items: Arc<[u32]>,
     /// Their sum.
     rows: u64,
+    /// What of the filter decides the order: its words, and how many rows it keeps of each block.
+    filtered: String,
     frame_bytes: Vec<u64>,
     snapshot_bytes: u64,
 }
@@ -80,6 +82,10 @@ impl Job {
             (Some(filter), Some(kept)) if kept.is_of(&snapshot, filter) => Arc::clone(kept.counts()),
             (Some(_), _) => return Err(Error::Internal("a filter whose rows were not counted".into())),
         };
+        let filtered = view.filter().map_or_else(String::new, |_| {
+            let counts: Vec<u8> = items.iter().flat_map(|rows| rows.to_le_bytes()).collect();
+            format!("/{:?}/{:016x}", train.filter, xxh3_64(&counts))
+        });
         let rows: u64 = items.iter().map(|rows| u64::from(*rows)).sum();
         check_label(&snapshot, &train.label)?;
 
@@ -125,6 +131,7 @@ impl Job {
             run,
             items,
             rows,
+            filtered,
             frame_bytes,
             snapshot_bytes,
         })
@@ -287,8 +294,7 @@ impl Job {
             Shuffle::Global => "global".to_owned(),
             Shuffle::None => "none".to_owned(),
         };
-        let filter = self.view.filter().map(|filter| format!("/{:032x}", filter.identity()));
-        format!("{snapshot}/{plan_version}/{seed}/{shuffle}{}", filter.unwrap_or_default())
+        format!("{snapshot}/{plan_version}/{seed}/{shuffle}{}", self.filtered)
     }
 
     fn largest_window(&self, order: &EpochOrder) -> u64 {
