@@ -102,18 +102,19 @@ fn turn(scenario: &Scenario, data: &Prepared, computed_first: bool) -> anyhow::R
         command.args(["consume", "--client", "forebay", "--url", server.url()]);
         let mut consumer = Process::spawn("consume", command)?;
         consumer.ready()?;
+        let used =
+            |consumer: &Process| anyhow::Ok(server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds);
         for (warmth, epoch, epochs) in [(0, 0, 1), (1, 1, scenario.epochs)] {
-            let used = || anyhow::Ok(server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds);
-            let before = used()?;
+            let before = used(&consumer)?;
             let train = v1::Train { epoch, epochs: Some(epochs), ..view.clone() };
             let ticket = String::from_utf8(Encoding::Json.encode(&v1::Command { train: Some(train) }))?;
             let Passed { seconds, rows, .. } = consumer.ask(&Ask { ticket, compute_ms: None })?;
             ensure!(rows == epochs * data.sizes.rows, "{rows} rows came");
-            let cpu_seconds = server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds - before;
+            let cpu_seconds = used(&consumer)? - before;
             let each = epochs as f64;
             costs[place][warmth] = Cost { seconds: seconds / each, cpu_seconds: cpu_seconds / each };
         }
-        own += server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds;
+        own += used(&consumer)?;
     }
     let [[stored_cold, stored_warm], [computed_cold, computed_warm]] = costs;
     let others = clock.others_since(own)?;
