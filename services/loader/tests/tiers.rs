@@ -426,6 +426,7 @@ fn of_pinned_blocks(reader: &Reader, block: u128) -> bool {
 /// Each claims the columns of a block one by one, so that two at a time each hold some that the other wants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn pins_of_the_same_columns_at_the_same_time_all_end() {
+    let _counters = Counters::from_zero().await;
     let reader = wide_blocks(4, 200).await;
     let jobs = [columns(0..200), columns((0..200).rev()), columns((0..200).step_by(2))];
     let jobs = jobs.map(|columns| job(&Train { columns, ..windowed(1600) }, &reader));
