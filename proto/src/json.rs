@@ -42,8 +42,8 @@ pub(crate) mod remainder {
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
         let word = String::deserialize(deserializer)?;
-        Remainder::from_str_name(&word)
-            .map(i32::from)
-            .ok_or_else(|| D::Error::custom(format!("remainder: expected SHORT or DROP, found \"{word}\"")))
+        Remainder::from_str_name(&word).map(i32::from).ok_or_else(|| {
+            D::Error::custom(format!("remainder: expected SHORT, DROP or PAD, found \"{word}\""))
+        })
     }
 }

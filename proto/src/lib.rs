@@ -18,6 +18,14 @@ pub mod v1 {
 
 pub use decode::{DecodeError, Encoding};
 
+/// Arrow metadata of a delivered field whose lists are no value a row: what lies behind all of them together is [`RAGGED`] or
+/// [`DISTINCT`].
+pub const LAYOUT: &str = "forebay.layout";
+/// [`LAYOUT`] of the items of a ragged tensor, and of their lengths.
+pub const RAGGED: &str = "ragged";
+/// [`LAYOUT`] of the distinct rows of a tensor; the column `<name>_index` says which of them each row has.
+pub const DISTINCT: &str = "distinct";
+
 /// The encoded `FileDescriptorSet` of this package.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forebay.fds"));
 

@@ -72,7 +72,7 @@ fn bench(criterion: &mut Criterion) {
         };
         let batches: Vec<Vec<RowRef>> = (0..64).map(|_| rows()).collect();
         for hash in [false, true] {
-            let asked = Assembling { hash, max_bytes: u64::MAX, max_held_bytes: 0 };
+            let asked = Assembling { hash, max_bytes: u64::MAX, max_held_bytes: 0, least_rows: 0 };
             let mut index = 0;
             // As many wait for their consumer as a server lets wait, so that none lies in a cache.
             let (slabs, mut ready) = (Slabs::new(256 << 20), VecDeque::new());

@@ -10,7 +10,7 @@ use forebay_cache::Slabs;
 use crate::{
     Error, Frame, RowRef, View, WireBatch,
     canonical::Encoded,
-    frame::{Item, Rows, Tail, interleave_nested},
+    frame::{Distinct, Item, Rows, Tail, interleave_nested, number_at},
     prefetch::{AHEAD_BYTES, prefetch},
     view::{Items, Nulls, Part},
     wire::{ALIGNMENT, Body, Layout},
@@ -39,6 +39,8 @@ pub struct Assembling {
     /// Largest frame that a body may lie in rather than being copied from it, in bytes: it is held on to as long
     /// as the batch is.
     pub max_held_bytes: u64,
+    /// Fewer rows than this are filled up with rows of zeros.
+    pub least_rows: usize,
 }
 
 /// Assembles the given rows of `frames`, all of `view`, into one batch, whose body is one of `slabs`, or lies in the
@@ -54,7 +56,27 @@ pub fn assemble(
     asked: Assembling,
     slabs: &Slabs,
 ) -> Result<WireBatch, Error> {
-    let plan = BodyPlan::new(view, frames, rows, asked.max_bytes)?;
+    if rows.len() < asked.least_rows {
+        let mut frames = frames.to_vec();
+        let zeros = RowRef { frame: frames.len() as u32, row: 0 };
+        frames.push(Arc::new(Frame::of_zeros(view, slabs)?));
+        let mut padded = rows.to_vec();
+        padded.resize(asked.least_rows, zeros);
+        return assemble_all(view, &frames, &padded, rows.len(), asked, slabs);
+    }
+    assemble_all(view, frames, rows, rows.len(), asked, slabs)
+}
+
+/// ... of which the first `real` are not padding.
+fn assemble_all(
+    view: &View,
+    frames: &[Arc<Frame>],
+    rows: &[RowRef],
+    real: usize,
+    asked: Assembling,
+    slabs: &Slabs,
+) -> Result<WireBatch, Error> {
+    let plan = BodyPlan::new(view, frames, rows, real, asked.max_bytes)?;
     let body = match plan.as_it_lies(frames, asked.max_held_bytes) {
         Some(body) => body,
         None => {
@@ -64,7 +86,8 @@ pub fn assemble(
         }
     };
     Ok(WireBatch {
-        rows: rows.len() as u64,
+        rows: real as u64,
+        group_offsets: Vec::new(),
         header: plan.layout.header(rows.len()),
         hash: asked.hash.then(|| body.hash()),
         body,
@@ -75,9 +98,11 @@ pub fn assemble(
 struct BodyPlan<'a> {
     view: &'a View,
     rows: &'a [RowRef],
+    /// Rows that are not padding; they come first.
+    real: usize,
     source: Rows<'a>,
     layout: Layout,
-    outputs: Vec<Output>,
+    outputs: Vec<Output<'a>>,
     /// The tails of the rows, one behind the other.
     tails: Vec<u8>,
     /// Columns that have a null among the rows: bit in the row, start of the validity buffer.
@@ -85,10 +110,43 @@ struct BodyPlan<'a> {
 }
 
 /// One part of the view on its way into the body; the numbers are starts of buffers.
-enum Output {
-    Fixed { values: usize },
-    Variable { ends: usize, values: usize, item_validity: Option<usize> },
-    Nested { encoded: Encoded, places: Vec<usize> },
+enum Output<'a> {
+    Fixed {
+        values: usize,
+    },
+    Variable {
+        ends: usize,
+        values: usize,
+        item_validity: Option<usize>,
+    },
+    Nested {
+        encoded: Encoded,
+        places: Vec<usize>,
+    },
+    /// For the items and for their lengths, where the list of each row ends; where the items of each column begin.
+    Ragged {
+        items: Ends,
+        lengths: Ends,
+        columns: Vec<usize>,
+    },
+    /// The list of each row, the distinct rows in them, and the number of each row's own.
+    Distinct {
+        ends: usize,
+        values: usize,
+        rows: Distinct<'a>,
+        numbers: Vec<u32>,
+        index: usize,
+    },
+    Valid {
+        values: usize,
+    },
+}
+
+/// Lists of which the first one has all `count` items.
+struct Ends {
+    ends: usize,
+    values: usize,
+    count: usize,
 }
 
 impl<'a> BodyPlan<'a> {
@@ -96,6 +154,7 @@ impl<'a> BodyPlan<'a> {
         view: &'a View,
         frames: &'a [Arc<Frame>],
         rows: &'a [RowRef],
+        real: usize,
         max_bytes: u64,
     ) -> Result<Self, Error> {
         let source = Rows::new(view, frames);
@@ -103,6 +162,7 @@ impl<'a> BodyPlan<'a> {
             tails: gather_tails(view, &source, rows),
             view,
             rows,
+            real,
             source,
             layout: Layout::default(),
             outputs: Vec::with_capacity(view.parts.len()),
@@ -119,7 +179,7 @@ impl<'a> BodyPlan<'a> {
         Ok(plan)
     }
 
-    fn place(&mut self, part: &Part, frames: &[Arc<Frame>], max_bytes: u64) -> Result<Output, Error> {
+    fn place(&mut self, part: &Part, frames: &'a [Arc<Frame>], max_bytes: u64) -> Result<Output<'a>, Error> {
         let rows = self.rows.len();
         match part {
             Part::Fixed { width, bit, nulls, .. } => {
@@ -127,11 +187,54 @@ impl<'a> BodyPlan<'a> {
                 let len = if *bit { rows.div_ceil(8) } else { rows * width };
                 Ok(Output::Fixed { values: self.layout.buffer(len) })
             }
-            Part::Tensor { inputs, width, .. } => {
+            Part::Tensor { made, len, .. } => {
                 self.place_validity(None);
-                self.layout.node(rows * inputs.len(), 0);
+                self.layout.node(rows * len, 0);
                 self.layout.buffer(0);
-                Ok(Output::Fixed { values: self.layout.buffer(rows * inputs.len() * width) })
+                Ok(Output::Fixed { values: self.layout.buffer(rows * len * made.width) })
+            }
+            Part::Ragged { made, first } => {
+                let (count, mut bytes) = (made.inputs.len(), vec![0; made.inputs.len()]);
+                for tail in self.tails() {
+                    for (column, bytes) in bytes.iter_mut().enumerate() {
+                        *bytes += tail.item(first + column).bytes();
+                    }
+                }
+                let all: usize = bytes.iter().sum();
+                let items = self.place_lists(all / made.width, made.width, max_bytes)?;
+                let lengths = self.place_lists(rows * count, size_of::<i32>(), max_bytes)?;
+                let begin = |at: &mut usize, bytes: usize| {
+                    let begin = *at;
+                    *at += bytes;
+                    Some(begin)
+                };
+                let columns = bytes.into_iter().scan(items.values, begin).collect();
+                Ok(Output::Ragged { items, lengths, columns })
+            }
+            Part::Distinct { made, offset, len, table, .. } => {
+                let mut distinct = Distinct::new(frames, *table, len * made.width);
+                let mut numbers = Vec::with_capacity(rows);
+                for (position, row) in self.rows.iter().enumerate() {
+                    if let Some(next) = self.rows.get(position + HEAP_AHEAD_ROWS) {
+                        prefetch(&self.source.row(*next)[*offset..]);
+                    }
+                    let number = number_at(&self.source.row(*row)[*offset..]);
+                    numbers.push(distinct.number(row.frame, number));
+                }
+                self.place_validity(None);
+                let ends = self.layout.buffer((rows + 1) * size_of::<i32>());
+                self.layout.node(distinct.len(), 0);
+                self.layout.buffer(0);
+                self.layout.node(distinct.len() * len, 0);
+                self.layout.buffer(0);
+                let values = self.layout.buffer(distinct.len() * len * made.width);
+                self.place_validity(None);
+                let index = self.layout.buffer(rows * size_of::<i32>());
+                Ok(Output::Distinct { ends, values, rows: distinct, numbers, index })
+            }
+            Part::Valid => {
+                self.place_validity(None);
+                Ok(Output::Valid { values: self.layout.buffer(rows) })
             }
             Part::Variable { index, items, wide, nulls, .. } => {
                 self.place_validity(*nulls);
@@ -144,12 +247,9 @@ impl<'a> BodyPlan<'a> {
                 };
                 Ok(Output::Variable { ends, values: self.layout.buffer(bytes), item_validity })
             }
-            Part::Nested { index, .. } => {
+            Part::Nested { index, input } => {
                 let array = match self.rows {
-                    [] => {
-                        let field = self.view.schema().field(self.outputs.len());
-                        arrow_array::new_empty_array(field.data_type())
-                    }
+                    [] => arrow_array::new_empty_array(self.view.made_of().field(*input).data_type()),
                     rows => gather_nested(frames, rows, *index, max_bytes)?,
                 };
                 let encoded = Encoded::column(&array).map_err(|error| Error::Internal(error.to_string()))?;
@@ -157,6 +257,19 @@ impl<'a> BodyPlan<'a> {
                 Ok(Output::Nested { encoded, places })
             }
         }
+    }
+
+    /// Places lists, one a row, of which the first has all `count` items, of `width` bytes each.
+    fn place_lists(&mut self, count: usize, width: usize, max_bytes: u64) -> Result<Ends, Error> {
+        if i32::try_from(count).is_err() {
+            let bytes = (count * width) as u64;
+            return Err(Error::batch_too_large(self.rows.len() as u64, bytes, max_bytes));
+        }
+        self.place_validity(None);
+        let ends = self.layout.buffer((self.rows.len() + 1) * size_of::<i32>());
+        self.layout.node(count, 0);
+        self.layout.buffer(0);
+        Ok(Ends { ends, values: self.layout.buffer(count * width), count })
     }
 
     /// Places a node of one value a row and its validity buffer, which is empty unless there is a null.
@@ -190,9 +303,9 @@ impl<'a> BodyPlan<'a> {
     /// The body when the rows of frames make one already: one tensor and nothing else, in file order.
     fn as_it_lies(&self, frames: &[Arc<Frame>], max_held_bytes: u64) -> Option<Body> {
         static ZEROS: [u8; ALIGNMENT] = [0; ALIGNMENT];
-        let [Part::Tensor { inputs, width, .. }] = self.view.parts.as_slice() else { return None };
+        let [Part::Tensor { made, len, .. }] = self.view.parts.as_slice() else { return None };
         let stride = self.view.stride;
-        debug_assert_eq!(stride, inputs.len() * width, "a row is the tensor's and nothing else");
+        debug_assert_eq!(stride, len * made.width, "a row is the tensor's and nothing else");
         let most = (self.layout.len() / LEAST_PIECE_BYTES).max(1);
         if RowRef::runs(self.rows).take(most + 1).count() > most {
             return None;
@@ -217,8 +330,17 @@ impl<'a> BodyPlan<'a> {
             self.write_variable(body);
         }
         for output in &self.outputs {
-            if let Output::Nested { encoded, places } = output {
-                encoded.write(places, body);
+            match output {
+                Output::Nested { encoded, places } => encoded.write(places, body),
+                Output::Distinct { ends, values, rows, numbers, index } => {
+                    write_distinct(rows, numbers, [*ends, *values, *index], body);
+                }
+                Output::Valid { values } => {
+                    let (real, padding) = body[*values..][..self.rows.len()].split_at_mut(self.real);
+                    real.fill(1);
+                    padding.fill(0);
+                }
+                Output::Fixed { .. } | Output::Variable { .. } | Output::Ragged { .. } => {}
             }
         }
     }
@@ -237,6 +359,9 @@ impl<'a> BodyPlan<'a> {
                 _ => None,
             })
             .collect();
+        if fixed.is_empty() {
+            return;
+        }
         let has_plain = fixed.iter().any(|(part, _)| matches!(part, Part::Fixed { .. }));
         let ahead = if has_plain { TILE_ROWS } else { (AHEAD_BYTES / view.tail).clamp(1, TILE_ROWS) };
         let values_of = |row: &RowRef| &self.source.row(*row)[..view.tail];
@@ -252,8 +377,8 @@ impl<'a> BodyPlan<'a> {
                 let source = values_of(row);
                 sources.push(source);
                 for (part, values) in &fixed {
-                    if let Part::Tensor { inputs, offset, width, .. } = part {
-                        let len = inputs.len() * width;
+                    if let Part::Tensor { made, offset, len, .. } = part {
+                        let len = len * made.width;
                         let at = values + (first + position) * len;
                         body[at..at + len].copy_from_slice(&source[*offset..*offset + len]);
                     }
@@ -278,6 +403,23 @@ impl<'a> BodyPlan<'a> {
     fn write_variable(&self, body: &mut [u8]) {
         let mut columns: Vec<VariableColumn> = Vec::with_capacity(self.view.variable_items.len());
         for (part, output) in self.view.parts.iter().zip(&self.outputs) {
+            if let (Part::Ragged { made, first }, Output::Ragged { items, lengths, columns: begins }) =
+                (part, output)
+            {
+                write_first_list(items, self.rows.len(), body);
+                write_first_list(lengths, self.rows.len(), body);
+                let out = body[lengths.values..][..lengths.count * size_of::<i32>()].as_chunks_mut().0;
+                let all = (0..made.inputs.len()).flat_map(|column| {
+                    self.tails().map(move |tail| tail.item(first + column).bytes() / made.width)
+                });
+                all.zip(out).for_each(|(length, out)| *out = (length as u32).to_le_bytes());
+                let each = begins.iter().enumerate();
+                columns.extend(each.map(|(column, at)| VariableColumn {
+                    index: first + column,
+                    items: Items::OfWidth(made.width),
+                    at: *at,
+                }));
+            }
             let Part::Variable { index, items, wide, .. } = part else { continue };
             let Output::Variable { ends, values, item_validity } = output else { continue };
             let lengths = self.tails().map(|tail| self.items(tail, *index));
@@ -419,6 +561,35 @@ fn write_ends(lengths: impl Iterator<Item = usize>, wide: bool, out: &mut [u8]) 
         end += len as u64;
         out.copy_from_slice(&end.to_le_bytes()[..width]);
     }
+}
+
+/// Writes where lists end of which the first one has all items.
+fn write_first_list(lists: &Ends, rows: usize, body: &mut [u8]) {
+    let lengths = (0..rows).map(|row| if row == 0 { lists.count } else { 0 });
+    write_ends(lengths, false, &mut body[lists.ends..][..(rows + 1) * size_of::<i32>()]);
+}
+
+/// Writes the distinct rows, each into the list of the row that has it first, and the number that each row has.
+fn write_distinct(
+    distinct: &Distinct<'_>,
+    numbers: &[u32],
+    [ends, values, index]: [usize; 3],
+    body: &mut [u8],
+) {
+    let mut seen = 0;
+    let lengths = numbers.iter().map(|number| {
+        let is_first = *number == seen;
+        seen += u32::from(is_first);
+        usize::from(is_first)
+    });
+    write_ends(lengths, false, &mut body[ends..][..(numbers.len() + 1) * size_of::<i32>()]);
+    let mut at = values;
+    for row in distinct.rows() {
+        body[at..at + row.len()].copy_from_slice(row);
+        at += row.len();
+    }
+    let (out, _) = body[index..][..size_of_val(numbers)].as_chunks_mut();
+    numbers.iter().zip(out).for_each(|(number, out)| *out = number.to_le_bytes());
 }
 
 /// Copies the `width` bytes at `offset` of each row to consecutive places in `out`.

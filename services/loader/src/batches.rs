@@ -76,7 +76,12 @@ impl Batches {
         metrics::counter!("forebay_batches_total").increment(1);
         metrics::counter!("forebay_batch_rows_total").increment(batch.rows);
         metrics::counter!("forebay_batch_bytes_total").increment(batch.body.len() as u64);
-        let metadata = BatchMetadata { rows: batch.rows, hash: batch.hash, ..making.metadata };
+        let metadata = BatchMetadata {
+            rows: batch.rows,
+            hash: batch.hash,
+            group_offsets: batch.group_offsets.clone(),
+            ..making.metadata.clone()
+        };
         Ok((metadata, batch))
     }
 }

@@ -238,7 +238,7 @@ impl Drop for Progress {
 impl Course {
     fn next_use(&self, block: u128, tier: Tier, now: u64) -> Option<u64> {
         let block = self.job.reader().block_ids().block(block)?;
-        let rows = self.job.epoch_rows();
+        let rows = self.job.epoch_items();
         self.streams().iter().filter_map(|stream| stream.next_use(block, rows, tier, now)).min()
     }
 

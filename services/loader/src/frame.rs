@@ -1,6 +1,7 @@
 //! One block of one view, row-major, ready to gather.
 
 mod builder;
+mod distinct;
 mod fixed;
 mod variable;
 
@@ -10,9 +11,11 @@ use arrow_array::{Array, ArrayRef, UInt64Array};
 use arrow_select::{interleave::interleave, take::take};
 use forebay_cache::{Slab, Slabs, Weigh};
 
-use crate::{Error, View};
+use crate::{Error, View, view::Part};
 
 pub use builder::FrameBuilder;
+pub(crate) use distinct::Distinct;
+use distinct::Table;
 pub(crate) use variable::{Item, Tail};
 
 /// The rows of one block, laid out as its [`View`] says.
@@ -24,6 +27,10 @@ pub struct Frame {
     /// Strings, binary and lists: of each row those of all columns together.
     heap: Vec<u8>,
     nested: Vec<ArrayRef>,
+    /// The distinct rows of tensors that are de-duplicated.
+    tables: Vec<Table>,
+    /// Where each group begins, and last where all end, if rows are grouped.
+    groups: Vec<u32>,
 }
 
 /// Rows of a frame that lie one behind the other, as they lie.
@@ -56,14 +63,18 @@ impl RowRef {
 
 impl Weigh for Frame {
     fn weight(&self) -> u64 {
-        (self.fixed.capacity() + self.heap.capacity()) as u64 + self.nested_bytes()
+        let tables = self.tables.iter().map(Table::capacity).sum::<usize>();
+        let groups = self.groups.capacity() * size_of::<u32>();
+        (self.fixed.capacity() + self.heap.capacity() + tables + groups) as u64 + self.nested_bytes()
     }
 }
 
 impl Frame {
     /// Bytes of its values: less than the memory that they lie in.
     pub(crate) fn value_bytes(&self) -> u64 {
-        (self.fixed.len() + self.heap.len()) as u64 + self.nested_bytes()
+        let tables = self.tables.iter().map(Table::len_bytes).sum::<usize>();
+        let groups = size_of_val(&self.groups[..]);
+        (self.fixed.len() + self.heap.len() + tables + groups) as u64 + self.nested_bytes()
     }
 
     fn nested_bytes(&self) -> u64 {
@@ -73,6 +84,16 @@ impl Frame {
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// The rows of a group.
+    pub(crate) fn group(&self, group: u32) -> Range<u32> {
+        self.groups[group as usize]..self.groups[group as usize + 1]
+    }
+
+    /// Groups that begin in it.
+    pub(crate) fn groups(&self) -> usize {
+        self.groups.len().saturating_sub(1)
     }
 
     /// The rows of `run`, of `stride` bytes, without a copy; `None` if holding on to their frame is too much.
@@ -113,9 +134,35 @@ impl Frame {
                 }
             }
         }
+        let mut tables = Vec::with_capacity(view.tables);
+        for part in &view.parts {
+            let Part::Distinct { made, offset, len, table, .. } = part else { continue };
+            let mut distinct = Distinct::new(frames, *table, len * made.width);
+            for (row, copy) in rows.iter().zip(fixed.chunks_exact_mut(view.stride)) {
+                let number = distinct.number(row.frame, number_at(&copy[*offset..]));
+                copy[*offset..][..size_of::<u32>()].copy_from_slice(&number.to_le_bytes());
+            }
+            tables.push(distinct.table());
+        }
         let nested = (0..view.nested_count).map(|index| interleave_nested(frames, rows, index));
-        Ok(Self { rows: rows.len(), fixed, heap, nested: nested.collect::<Result<_, _>>()? })
+        let nested = nested.collect::<Result<_, _>>()?;
+        Ok(Self { rows: rows.len(), fixed, heap, nested, tables, groups: Vec::new() })
     }
+
+    /// One row of zeros, nothing of it null.
+    pub(crate) fn of_zeros(view: &View, slabs: &Slabs) -> Result<Self, Error> {
+        let mut fixed = slabs.take(view.stride).map_err(Error::out_of_memory)?;
+        fixed[..view.validity].fill(0);
+        fixed[view.validity..].fill(u8::MAX);
+        let (heap, nested, tables, groups) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { rows: 1, fixed, heap, nested, tables, groups })
+    }
+}
+
+/// The number of a distinct row that `bytes` begin with.
+#[inline]
+pub(crate) fn number_at(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes[..size_of::<u32>()].try_into().expect("four bytes"))
 }
 
 /// The memory of several frames, looked up once a batch and not once a row.

@@ -7,7 +7,11 @@ use forebay_proto::v1;
 use forebay_storage::{Reader, Snapshot};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Error, Kept, View, view::near};
+use crate::{
+    Counts, Error, View,
+    groups::{Groups, Piece},
+    view::{near, selected_as},
+};
 
 /// Largest `batch_size`, in rows.
 pub(crate) const MAX_BATCH_SIZE: u64 = 1 << 20;
@@ -33,23 +37,26 @@ pub struct Job {
     shuffle: Shuffle,
     steps: Steps,
     run: Run,
-    /// Rows of each block, or those that the filter keeps.
+    /// Rows of each block that the filter keeps; all without one.
+    kept: Arc<[u32]>,
+    groups: Option<Groups>,
+    /// What each block counts in the order: its kept rows, or the groups that begin in it.
     items: Arc<[u32]>,
-    /// Their sum.
+    /// Sums of the two.
     rows: u64,
-    /// What of the filter decides the order: its words, and how many rows it keeps of each block.
-    filtered: String,
+    epoch_items: u64,
+    /// What of filter and groups decides the order: their words, and how many rows and groups they make of each block.
+    asked: String,
     frame_bytes: Vec<u64>,
     snapshot_bytes: u64,
 }
 
 impl Job {
-    /// Resolves `train` against the snapshot of `reader`; `kept` says how many rows of each block its filter keeps, if it has
-    /// one.
+    /// Resolves `train` against the snapshot of `reader`; `counts` are those of its filter and its groups, if it has any.
     ///
     /// # Errors
     /// [`Error::Invalid`] naming the field, what it was and what was expected.
-    pub fn resolve(train: &v1::Train, reader: Reader, kept: Option<&Kept>) -> Result<Self, Error> {
+    pub fn resolve(train: &v1::Train, reader: Reader, counts: Option<&Counts>) -> Result<Self, Error> {
         let snapshot = Arc::clone(reader.snapshot());
         let batch_size = within("batch_size", train.batch_size, 1, MAX_BATCH_SIZE)?;
         let world_size = within("world_size", train.world_size.unwrap_or(1), 1, MAX_WORLD_SIZE)?;
@@ -77,28 +84,48 @@ impl Job {
             return Err(Error::invalid("job", reason));
         }
         let view = View::resolve(&snapshot, train)?;
-        let items: Arc<[u32]> = match (view.filter(), kept) {
-            (None, _) => snapshot.blocks().iter().map(|block| block.rows).collect(),
-            (Some(filter), Some(kept)) if kept.is_of(&snapshot, filter) => Arc::clone(kept.counts()),
-            (Some(_), _) => return Err(Error::Internal("a filter whose rows were not counted".into())),
+        let question = view.question();
+        let counts = match (question.identity(&snapshot), counts) {
+            (None, _) => None,
+            (Some(_), Some(counts)) if counts.is_of(&snapshot, &question) => Some(counts),
+            (Some(_), _) => return Err(Error::Internal("a filter or groups that were not counted".into())),
         };
-        let filtered = view.filter().map_or_else(String::new, |_| {
-            let counts: Vec<u8> = items.iter().flat_map(|rows| rows.to_le_bytes()).collect();
-            format!("/{:?}/{:016x}", train.filter, xxh3_64(&counts))
-        });
-        let rows: u64 = items.iter().map(|rows| u64::from(*rows)).sum();
+        let kept: Arc<[u32]> = match counts {
+            None => snapshot.blocks().iter().map(|block| block.rows).collect(),
+            Some(counts) => Arc::clone(counts.rows()),
+        };
+        let groups = counts.and_then(Counts::groups).cloned();
+        let items = groups.as_ref().map_or_else(|| Arc::clone(&kept), |groups| Arc::clone(&groups.begun));
+        let mut asked = String::new();
+        if view.filter().is_some() {
+            asked = format!("/{:?}/{:016x}", train.filter, hash_of(&kept));
+        }
+        if let Some(groups) = &groups {
+            let made = |name: &String| selected_as(&snapshot, &train.select, name);
+            let keys = train.group_by.iter().map(made).collect::<Vec<_>>();
+            asked +=
+                &format!("/groups {keys:?}/{:016x}/{:016x}", hash_of(&groups.begun), hash_of(&groups.heads));
+        }
+        let sum = |counts: &[u32]| counts.iter().map(|count| u64::from(*count)).sum::<u64>();
+        let (rows, epoch_items) = (sum(&kept), sum(&items));
         check_label(&snapshot, &train.label)?;
 
         let global_batch = batch_size * world_size;
-        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_batch, rows, &snapshot)?;
+        let shuffle = resolve_shuffle(
+            train.shuffle.as_ref(),
+            scaled(global_batch, rows, epoch_items),
+            rows,
+            &snapshot,
+        )?;
         let remainder = match v1::Remainder::try_from(train.remainder) {
             Ok(v1::Remainder::Short) => Remainder::Short,
             Ok(v1::Remainder::Drop) => Remainder::Drop,
+            Ok(v1::Remainder::Pad) => Remainder::Pad,
             Ok(v1::Remainder::Auto) if world_size == 1 => Remainder::Short,
             Ok(v1::Remainder::Auto) => Remainder::Drop,
             Err(_) => return Err(Error::invalid("remainder", format!("{} is not known", train.remainder))),
         };
-        let steps = Steps::new(rows, batch_size as u32, world_size as u32, remainder)
+        let steps = Steps::new(epoch_items, batch_size as u32, world_size as u32, remainder)
             .map_err(|error| of_plan(&error))?;
         let limit = (train.steps > 0).then_some(train.steps);
         let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit)
@@ -113,28 +140,40 @@ impl Job {
             remainder: match remainder {
                 Remainder::Short => v1::Remainder::Short.into(),
                 Remainder::Drop => v1::Remainder::Drop.into(),
+                Remainder::Pad => v1::Remainder::Pad.into(),
             },
             hash: Some(train.hash.unwrap_or(true)),
             plan_version,
             ..train.clone()
         };
-        let frame_bytes = items.iter().enumerate();
-        let frame_bytes = frame_bytes.map(|(block, kept)| view.frame_bytes(&snapshot, block, *kept));
-        let frame_bytes: Vec<u64> = frame_bytes.collect();
-        let snapshot_bytes = frame_bytes.iter().copied().fold(0, u64::saturating_add);
-        Ok(Self {
+        let mut job = Self {
             train: resolved,
             reader,
             view: Arc::new(view),
             shuffle,
             steps,
             run,
+            kept,
+            groups,
             items,
             rows,
-            filtered,
-            frame_bytes,
-            snapshot_bytes,
-        })
+            epoch_items,
+            asked,
+            frame_bytes: Vec::new(),
+            snapshot_bytes: 0,
+        };
+        let frame_bytes = (0..job.items.len() as u32).map(|block| job.estimate(block));
+        job.frame_bytes = frame_bytes.collect();
+        job.snapshot_bytes = job.frame_bytes.iter().copied().fold(0, u64::saturating_add);
+        Ok(job)
+    }
+
+    /// Estimated bytes of the frame of one block.
+    fn estimate(&self, block: u32) -> u64 {
+        let bytes = self.pieces(block).into_iter().map(|piece| {
+            self.view.frame_bytes(self.snapshot(), piece.block as usize, piece.rows.end - piece.rows.start)
+        });
+        bytes.fold(0, u64::saturating_add)
     }
 
     /// The request with every default resolved.
@@ -158,9 +197,10 @@ impl Job {
             .flat_map(move |rank| lanes.clone().map(move |lane| (rank, lane)))
     }
 
-    /// Rows that one rank and lane will be sent; exact.
-    pub fn rows(&self, rank: u32, lane: u32) -> u64 {
-        self.run.lane_rows(&self.steps, rank, lane, self.lanes())
+    /// Rows that one rank and lane will be sent, padding included; exact. `None` with groups: how many rows are theirs is
+    /// known when they are sent.
+    pub fn rows(&self, rank: u32, lane: u32) -> Option<u64> {
+        self.groups.is_none().then(|| self.run.lane_rows(&self.steps, rank, lane, self.lanes()))
     }
 
     /// Batches that `lane` of a rank will be sent.
@@ -189,6 +229,7 @@ impl Job {
             batch_size: self.train.batch_size,
             world_size: u64::from(self.world_size()),
             remainder: self.train.remainder,
+            groups: self.groups.as_ref().map(|_| self.epoch_items),
         }
     }
 
@@ -197,21 +238,51 @@ impl Job {
         self.rows
     }
 
-    /// Rows of a block that the filter keeps; all without one.
-    pub fn kept(&self, block: u32) -> u32 {
-        self.items[block as usize]
+    /// What the order counts in an epoch: rows or groups.
+    pub(crate) fn epoch_items(&self) -> u64 {
+        self.epoch_items
     }
 
-    /// Estimated bytes that making the frame of a block takes beside it: all rows of the columns that are read.
+    /// Whether the batches of an epoch hold something that begins in a block: one of its rows, or of its groups.
+    pub fn is_needed(&self, block: u32) -> bool {
+        self.items[block as usize] > 0
+    }
+
+    /// What makes up the frame of a block.
+    pub(crate) fn pieces(&self, block: u32) -> Vec<Piece> {
+        match &self.groups {
+            None => vec![Piece { block, rows: 0..self.kept[block as usize] }],
+            Some(groups) => groups.pieces(block, &self.kept),
+        }
+    }
+
+    /// Groups that begin in a block; none without groups.
+    pub(crate) fn groups_in(&self, block: u32) -> usize {
+        self.groups.as_ref().map_or(0, |groups| groups.begun[block as usize] as usize)
+    }
+
+    /// Whether rows are shuffled in groups.
+    pub(crate) fn has_groups(&self) -> bool {
+        self.groups.is_some()
+    }
+
+    /// Estimated bytes that making the frame of a block takes beside it: all rows of the columns that are read, one block
+    /// after the other.
     pub(crate) fn making_bytes(&self, block: u32) -> u64 {
+        let read = |piece: Piece| self.read_bytes(piece.block);
+        self.pieces(block).into_iter().map(read).max().unwrap_or(0).max(self.bytes_of(&[block]))
+    }
+
+    /// Estimated bytes of all rows of the columns of a block that are read.
+    pub(crate) fn read_bytes(&self, block: u32) -> u64 {
         let read = self.view.projection().iter();
         let read = read.map(|column| self.snapshot().column_bytes(block as usize, *column));
-        read.fold(0, u64::saturating_add).max(self.bytes_of(&[block]))
+        read.fold(0, u64::saturating_add)
     }
 
     /// Blocks of which the filter keeps a row.
     pub(crate) fn kept_blocks(&self) -> impl Iterator<Item = u32> {
-        (0..self.items.len() as u32).filter(|block| self.kept(*block) > 0)
+        (0..self.kept.len() as u32).filter(|block| self.kept[*block as usize] > 0)
     }
 
     /// What the job wants of a row.
@@ -247,6 +318,11 @@ impl Job {
         self.train.lanes.unwrap_or(1) as u32
     }
 
+    /// Rows that every batch has at least, real or not.
+    pub(crate) fn least_rows(&self) -> usize {
+        if self.steps.remainder() == Remainder::Pad { self.steps.batch_size() as usize } else { 0 }
+    }
+
     /// Positions of the batch of `rank` at `step`.
     pub(crate) fn positions(&self, step: u64, rank: u32) -> Range<u64> {
         self.steps.rank(step, rank)
@@ -254,10 +330,21 @@ impl Job {
 
     /// The order of `epoch`; O(blocks).
     pub(crate) fn order(&self, epoch: u64) -> EpochOrder {
-        EpochOrder::new(&self.items, self.shuffle, self.train.seed, epoch)
+        self.shuffled(self.shuffle, epoch)
     }
 
-    /// Rows of a step of all ranks together.
+    /// ... if it is shuffled like this. Windows are given in rows, whatever the order counts.
+    fn shuffled(&self, shuffle: Shuffle, epoch: u64) -> EpochOrder {
+        let shuffle = match shuffle {
+            Shuffle::Window { rows, in_order } => {
+                Shuffle::Window { rows: scaled(rows, self.epoch_items, self.rows), in_order }
+            }
+            other => other,
+        };
+        EpochOrder::new(&self.items, shuffle, self.train.seed, epoch)
+    }
+
+    /// Rows, or groups, of a step of all ranks together.
     pub(crate) fn global_batch(&self) -> u64 {
         self.train.batch_size * u64::from(self.world_size())
     }
@@ -294,7 +381,7 @@ impl Job {
             Shuffle::Global => "global".to_owned(),
             Shuffle::None => "none".to_owned(),
         };
-        format!("{snapshot}/{plan_version}/{seed}/{shuffle}{}", self.filtered)
+        format!("{snapshot}/{plan_version}/{seed}/{shuffle}{}", self.asked)
     }
 
     fn largest_window(&self, order: &EpochOrder) -> u64 {
@@ -310,6 +397,15 @@ impl Job {
         let batch = self.train.batch_size * self.view.least_row_bytes();
         if batch > max_batch_bytes {
             return Err(Error::batch_too_large(self.train.batch_size, batch, max_batch_bytes));
+        }
+        if let Some(groups) = &self.groups {
+            let needed = groups.longest.saturating_mul(self.view.least_row_bytes().max(1));
+            if needed > max_batch_bytes || u32::try_from(groups.longest).is_err() {
+                let what = format!("the longest group, of {} rows,", groups.longest);
+                let advice =
+                    "group by columns whose values last shorter, or leave such rows out by a filter".into();
+                return Err(Error::TooLarge { what, needed, limit: max_batch_bytes, advice });
+            }
         }
         let epochs = (CHECKED_BLOCKS / (self.items.len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
         let last = self.train.epoch.saturating_add(self.train.epochs.unwrap_or(1).min(epochs) - 1);
@@ -333,8 +429,7 @@ impl Job {
         let in_order = matches!(self.shuffle, Shuffle::Window { in_order: true, .. });
         let fits = |rows: u64| {
             let shuffle = Shuffle::Window { rows, in_order };
-            let order = EpochOrder::new(&self.items, shuffle, self.train.seed, self.train.epoch);
-            self.largest_window(&order) <= memory_bytes
+            self.largest_window(&self.shuffled(shuffle, self.train.epoch)) <= memory_bytes
         };
         // The bytes of a window don't grow strictly with its rows, so the answer is one that was tried.
         let (mut low, mut high) = (1, self.rows);
@@ -350,6 +445,19 @@ impl Job {
         }
         Some(best)
     }
+}
+
+/// `count` of what there are `from` of, as part of `to` of something else; rounded up.
+fn scaled(count: u64, to: u64, from: u64) -> u64 {
+    if to == from {
+        return count;
+    }
+    let scaled = (u128::from(count) * u128::from(to)).div_ceil(u128::from(from.max(1)));
+    u64::try_from(scaled).unwrap_or(u64::MAX).max(1)
+}
+
+fn hash_of(counts: &[u32]) -> u64 {
+    xxh3_64(&counts.iter().flat_map(|count| count.to_le_bytes()).collect::<Vec<u8>>())
 }
 
 fn of_plan(error: &forebay_plan::Error) -> Error {

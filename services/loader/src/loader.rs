@@ -8,7 +8,7 @@ use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
 use crate::{
-    Batches, Config, Counted, Error, Job, Kept, Pool, Priority, forecast::Outlook, kept::KeptRows,
+    Batches, Config, Counted, Counts, Error, Job, Pool, Priority, counts::Counter, forecast::Outlook,
     pins::Pins, window::Windows,
 };
 
@@ -16,7 +16,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Loader {
     windows: Arc<Windows>,
-    kept: Arc<KeptRows>,
+    counter: Arc<Counter>,
     memory_bytes: u64,
     config: Config,
     pool: Pool,
@@ -59,12 +59,12 @@ impl Loader {
     }
 
     fn over(windows: Windows, memory_bytes: u64, config: Config, pool: Pool) -> Self {
-        let kept = KeptRows::new(memory_bytes, config.clone(), pool.clone());
-        Self { windows: Arc::new(windows), kept: Arc::new(kept), memory_bytes, config, pool }
+        let counter = Counter::new(memory_bytes, config.clone(), pool.clone());
+        Self { windows: Arc::new(windows), counter: Arc::new(counter), memory_bytes, config, pool }
     }
 
-    /// Counts the rows that the filter of `train` keeps, unless that was done before, and calls `progress` after each block.
-    /// A request without a filter keeps all.
+    /// Counts the rows that the filter of `train` keeps, and the groups that its key makes, unless that was done before, and
+    /// calls `progress` after each block. `None` for a request with neither.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a filter that is none, [`Error::Row`] for a row that it has no answer for, and those of the
@@ -74,8 +74,8 @@ impl Loader {
         train: &v1::Train,
         reader: &Reader,
         progress: impl Fn(Counted) + Send + Sync,
-    ) -> Result<Option<Arc<Kept>>, Error> {
-        self.kept.of(train, reader, progress).await
+    ) -> Result<Option<Arc<Counts>>, Error> {
+        self.counter.of(train, reader, progress).await
     }
 
     /// The job that `train` asks for, resolved against the snapshot of `reader` and admitted.
@@ -83,11 +83,11 @@ impl Loader {
     /// # Errors
     /// Those of [`Job::resolve`] and [`Self::admit`].
     pub async fn job(&self, train: v1::Train, reader: Reader) -> Result<Job, Error> {
-        let kept = self.kept.of(&train, &reader, |_| {}).await?;
+        let counts = self.counter.of(&train, &reader, |_| {}).await?;
         let loader = self.clone();
         // It looks at every block and every window.
         let resolve = move || {
-            let job = Job::resolve(&train, reader, kept.as_deref())?;
+            let job = Job::resolve(&train, reader, counts.as_deref())?;
             loader.admit(&job)?;
             Ok(job)
         };
@@ -118,7 +118,7 @@ impl Loader {
         let mut room = self.memory_bytes;
         let needed = (0..order.windows()).flat_map(|window| order.window(window).blocks).copied();
         let mut fits = Vec::new();
-        for block in needed.filter(|block| job.kept(*block) > 0) {
+        for block in needed.filter(|block| job.is_needed(*block)) {
             let bytes = job.bytes_of(&[block]);
             if bytes > room {
                 break;

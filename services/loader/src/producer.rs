@@ -38,10 +38,10 @@ pub(crate) struct Producer {
     config: Config,
     space: Arc<Space>,
     progress: Arc<Progress>,
-    /// Bytes of a row as the footers tell: the mean of the snapshot.
-    footer_row_bytes: u64,
-    /// Bytes of a row in the whole batch that was finished last.
-    row_bytes: Arc<AtomicU64>,
+    /// Bytes of a row, or group, as the footers tell: the mean of the snapshot.
+    footer_item_bytes: u64,
+    /// Bytes of one in the whole batch that was finished last.
+    item_bytes: Arc<AtomicU64>,
     sender: mpsc::UnboundedSender<Result<Making, Error>>,
 }
 
@@ -55,8 +55,8 @@ impl Producer {
         config: Config,
         sender: mpsc::UnboundedSender<Result<Making, Error>>,
     ) -> Self {
-        let footer_row_bytes =
-            job.view().least_row_bytes().max(job.snapshot_bytes() / job.epoch_rows().max(1));
+        let footer_item_bytes =
+            job.view().least_row_bytes().max(job.snapshot_bytes() / job.epoch_items().max(1));
         let slabs = windows.slabs().clone();
         let (space, progress) =
             (windows.space().enter(), Arc::new(windows.outlook().enter(&job, rank, lane)));
@@ -69,7 +69,7 @@ impl Producer {
             pool.clone(),
             config.clone(),
         );
-        let row_bytes = Arc::default();
+        let item_bytes = Arc::default();
         Self {
             job,
             rank,
@@ -80,8 +80,8 @@ impl Producer {
             config,
             space,
             progress,
-            footer_row_bytes,
-            row_bytes,
+            footer_item_bytes,
+            item_bytes,
             sender,
         }
     }
@@ -107,17 +107,17 @@ impl Producer {
             rank: self.rank.into(),
             rows: 0,
             position: positions.start,
-            hash: None,
+            ..BatchMetadata::default()
         };
         let batch = self.gather(index, cursor.epoch, positions, Arc::clone(&share)).await?;
         Ok(Making { metadata, batch, _share: share })
     }
 
-    /// Waits until one more batch, of so many rows, may be ready. When the consumer takes nothing for a while, the windows
+    /// Waits until one more batch, of so many rows or groups, may be ready. When the consumer takes nothing for a while, the windows
     /// are let go, so that nobody waits for memory that only this consumer could free.
-    async fn share(&mut self, rows: u64) -> Share {
-        let row_bytes = self.row_bytes.load(Ordering::Relaxed).max(self.footer_row_bytes);
-        let bytes = MESSAGE_BYTES.saturating_add(rows.saturating_mul(row_bytes));
+    async fn share(&mut self, items: u64) -> Share {
+        let item_bytes = self.item_bytes.load(Ordering::Relaxed).max(self.footer_item_bytes);
+        let bytes = MESSAGE_BYTES.saturating_add(items.saturating_mul(item_bytes));
         let space = Arc::clone(&self.space);
         if let Ok(share) = timeout(self.config.stall_timeout, space.take(bytes)).await {
             return share;
@@ -139,7 +139,8 @@ impl Producer {
         let max_bytes = self.config.max_batch_bytes;
         // Of a frame that is held on to, the rows of other batches are held, too, which only their own shares count.
         let max_held_bytes = if self.job.is_one_run() { self.space.max_held_bytes() } else { 0 };
-        let mut parts = Parts { view: Arc::clone(self.job.view()), aside: Vec::new(), last: None };
+        let (view, grouped) = (Arc::clone(self.job.view()), self.job.has_groups());
+        let mut parts = Parts { view, grouped, aside: Vec::new(), last: None };
         let mut start = positions.start;
         while start < positions.end {
             let id = WindowId { epoch, window: order.window_at(start) };
@@ -147,7 +148,7 @@ impl Producer {
             self.note(epoch, start, id, &order).await?;
             let held = self.windows.window(id, index).await?;
             let end = order.window(id.window).positions.end.min(positions.end);
-            let part = Part { order: Arc::clone(&order), held, positions: start..end };
+            let part = Part { order: Arc::clone(&order), held, positions: start..end, grouped };
             start = end;
             if start == positions.end {
                 parts.last = Some(part);
@@ -161,17 +162,22 @@ impl Producer {
                 return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));
             }
         }
-        let asked = Assembling { hash: self.job.train().hash.unwrap_or(true), max_bytes, max_held_bytes };
+        let asked = Assembling {
+            hash: self.job.train().hash.unwrap_or(true),
+            max_bytes,
+            max_held_bytes,
+            least_rows: self.job.least_rows(),
+        };
         let (slabs, batch_size) = (self.slabs.clone(), self.job.train().batch_size);
-        let row_bytes = Arc::clone(&self.row_bytes);
+        let (item_bytes, items) = (Arc::clone(&self.item_bytes), positions.end - positions.start);
         Ok(self.pool.run(Priority::First, move || {
             let started = Instant::now();
             let batch = parts.assemble(asked, &slabs)?;
             let body_bytes = batch.body.len() as u64;
             share.settle(MESSAGE_BYTES + batch.header.len() as u64 + body_bytes);
             // A short one is padding for a good part.
-            if batch.rows == batch_size {
-                row_bytes.store(body_bytes / batch_size, Ordering::Relaxed);
+            if items == batch_size {
+                item_bytes.store(body_bytes / batch_size, Ordering::Relaxed);
             }
             metrics::histogram!("forebay_gather_duration_seconds").record(started.elapsed());
             Ok(batch)
@@ -197,6 +203,7 @@ impl Producer {
 /// The rows of a batch: those that were set aside, and those of the last of its windows.
 struct Parts {
     view: Arc<View>,
+    grouped: bool,
     aside: Vec<Aside>,
     last: Option<Part>,
 }
@@ -206,28 +213,42 @@ struct Parts {
 struct Aside {
     frame: Arc<Frame>,
     rows: Range<u32>,
+    /// Rows of each group, if they are grouped.
+    groups: Vec<u32>,
     /// Bytes that a body of these rows has at least.
     bytes: u64,
 }
 
 impl Parts {
     fn assemble(self, asked: Assembling, slabs: &Slabs) -> Result<WireBatch, Error> {
-        let mut rows = Vec::new();
+        let (mut rows, mut groups) = (Vec::new(), Vec::new());
         let mut frames = Vec::with_capacity(self.aside.len());
         for (index, aside) in self.aside.into_iter().enumerate() {
             rows.extend(aside.rows.map(|row| RowRef { frame: index as u32, row }));
+            groups.extend(aside.groups);
             frames.push(aside.frame);
         }
-        let Some(last) = self.last else {
-            return assemble(&self.view, &frames, &rows, asked, slabs);
+        let batch = match self.last {
+            None => assemble(&self.view, &frames, &rows, asked, slabs),
+            Some(last) => {
+                last.rows(frames.len() as u32, &mut rows, &mut groups);
+                let window = last.held.window();
+                if frames.is_empty() {
+                    assemble(&self.view, &window.frames, &rows, asked, slabs)
+                } else {
+                    frames.extend(window.frames.iter().cloned());
+                    assemble(&self.view, &frames, &rows, asked, slabs)
+                }
+            }
         };
-        last.rows(frames.len() as u32, &mut rows);
-        let window = last.held.window();
-        if frames.is_empty() {
-            return assemble(&self.view, &window.frames, &rows, asked, slabs);
+        if !self.grouped {
+            return batch;
         }
-        frames.extend(window.frames.iter().cloned());
-        assemble(&self.view, &frames, &rows, asked, slabs)
+        let ends = groups.iter().scan(0, |end, rows| {
+            *end += rows;
+            Some(*end)
+        });
+        Ok(WireBatch { group_offsets: std::iter::once(0).chain(ends).collect(), ..batch? })
     }
 }
 
@@ -236,19 +257,25 @@ struct Part {
     order: Arc<EpochOrder>,
     held: Arc<HeldWindow>,
     positions: Range<u64>,
+    grouped: bool,
 }
 
 impl Part {
-    fn rows(&self, first_frame: u32, rows: &mut Vec<RowRef>) {
+    /// Appends its rows, and how many each group has if they are grouped.
+    fn rows(&self, first_frame: u32, rows: &mut Vec<RowRef>, groups: &mut Vec<u32>) {
         let mut locations: Vec<Location> = Vec::new();
         self.order.locate_range(self.positions.clone(), &mut locations);
-        self.held.window().rows(&locations, first_frame, rows);
+        if self.grouped {
+            self.held.window().groups(&locations, first_frame, rows, groups);
+        } else {
+            self.held.window().rows(&locations, first_frame, rows);
+        }
     }
 
     /// Takes the rows out of the window, which is let go.
     fn set_aside(&self, view: &View, max_held_bytes: u64, slabs: &Slabs) -> Result<Aside, Error> {
-        let mut rows = Vec::new();
-        self.rows(0, &mut rows);
+        let (mut rows, mut groups) = (Vec::new(), Vec::new());
+        self.rows(0, &mut rows, &mut groups);
         let frames = &self.held.window().frames;
         let mut runs = RowRef::runs(&rows);
         if let (Some([first, others @ ..]), None) = (runs.next(), runs.next()) {
@@ -258,11 +285,12 @@ impl Part {
                 return Ok(Aside {
                     frame: Arc::clone(frame),
                     rows: first.row..first.row + rows as u32,
+                    groups,
                     bytes,
                 });
             }
         }
         let frame = Arc::new(Frame::select(view, frames, &rows, slabs)?);
-        Ok(Aside { rows: 0..frame.rows() as u32, bytes: frame.weight(), frame })
+        Ok(Aside { rows: 0..frame.rows() as u32, groups, bytes: frame.weight(), frame })
     }
 }

@@ -1,12 +1,17 @@
 //! Conversion of columns to the one type of a tensor: overflow, and NaN to an integer, are errors;
 //! the rounding of floating point is allowed; a fraction is cut off on its way to an integer.
 
+use std::sync::Arc;
+
 use arrow_array::{
-    Array, ArrayRef, ArrowPrimitiveType,
+    Array, ArrayRef, ArrowPrimitiveType, GenericListArray, OffsetSizeTrait,
     cast::AsArray,
+    make_array,
     types::{Float16Type, Float32Type, Float64Type},
 };
+use arrow_buffer::{Buffer, OffsetBuffer};
 use arrow_cast::{CastOptions, cast_with_options};
+use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field};
 
 use crate::Error;
@@ -25,9 +30,9 @@ const DTYPES: [(&str, DataType); 11] = [
     ("uint64", DataType::UInt64),
 ];
 
-/// The element type of tensor `name`: the one that is asked for, or the one that all columns have.
-pub(crate) fn dtype(name: &str, requested: &str, columns: &[&DataType]) -> Result<DataType, Error> {
-    let field = format!("tensors.{name}.dtype");
+/// The element type of the tensor of a request's `field`: the one that is asked for, or the one that all columns have.
+pub(crate) fn dtype(field: &str, requested: &str, columns: &[&DataType]) -> Result<DataType, Error> {
+    let field = format!("{field}.dtype");
     let known = || DTYPES.map(|(word, _)| word).join(", ");
     if !requested.is_empty() {
         let found = DTYPES.iter().find(|(word, _)| *word == requested);
@@ -47,17 +52,21 @@ pub(crate) fn dtype(name: &str, requested: &str, columns: &[&DataType]) -> Resul
     Ok(first.clone())
 }
 
-pub(crate) fn check_convertible(name: &str, field: &Field, dtype: &DataType) -> Result<(), Error> {
-    let from = field.data_type();
+/// Refuses a column whose values, of type `from`, can't be those of a tensor.
+pub(crate) fn check_convertible(
+    field: &str,
+    column: &str,
+    from: &DataType,
+    dtype: &DataType,
+) -> Result<(), Error> {
     if from == &DataType::Boolean || from.is_numeric() {
         return Ok(());
     }
-    let reason = format!("column '{}' of type {from} can't become {dtype}", field.name());
-    Err(Error::invalid(format!("tensors.{name}"), reason))
+    Err(Error::invalid(field, format!("column '{column}' of type {from} can't become {dtype}")))
 }
 
 /// Whether `fill` is a value of `dtype`.
-pub(crate) fn check_fill(name: &str, fill: f64, dtype: &DataType) -> Result<(), Error> {
+pub(crate) fn check_fill(field: &str, fill: f64, dtype: &DataType) -> Result<(), Error> {
     let fits = match dtype {
         DataType::Float64 => true,
         DataType::Float32 => !(fill.is_finite() && (fill as f32).is_infinite()),
@@ -70,7 +79,7 @@ pub(crate) fn check_fill(name: &str, fill: f64, dtype: &DataType) -> Result<(), 
     if fits {
         return Ok(());
     }
-    Err(Error::invalid(format!("tensors.{name}.fill"), format!("{fill} is not a value of {dtype}")))
+    Err(Error::invalid(format!("{field}.fill"), format!("{fill} is not a value of {dtype}")))
 }
 
 /// Smallest value, and the one after the largest; both are powers of two or 0, so exact.
@@ -108,6 +117,109 @@ pub(crate) fn convert(array: &ArrayRef, dtype: &DataType) -> Result<ArrayRef, St
         return Err(format!("a finite {} value overflows {dtype}", array.data_type()));
     }
     Ok(converted)
+}
+
+/// The lists of `array` with items of `dtype`, `fill` in place of those that are null; the reason when that can't be.
+pub(crate) fn convert_lists(
+    array: &ArrayRef,
+    dtype: &DataType,
+    fill: Option<f64>,
+) -> Result<ArrayRef, String> {
+    if let Some(lists) = array.as_list_opt::<i32>() {
+        lists_of(lists, dtype, fill)
+    } else if let Some(lists) = array.as_list_opt::<i64>() {
+        lists_of(lists, dtype, fill)
+    } else {
+        Err(format!("decoded as {}, expected lists", array.data_type()))
+    }
+}
+
+fn lists_of<O: OffsetSizeTrait>(
+    lists: &GenericListArray<O>,
+    dtype: &DataType,
+    fill: Option<f64>,
+) -> Result<ArrayRef, String> {
+    let offsets = lists.offsets();
+    let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
+    let items = convert(&lists.values().slice(first, last - first), dtype)?;
+    let items = match (fill, items.null_count()) {
+        (_, 0) => items,
+        (None, _) => return Err("a null among the items of a list; give the tensor a fill".into()),
+        (Some(fill), _) => filled(&items, &fill_bytes(fill, dtype))?,
+    };
+    let offsets = offsets.iter().map(|offset| *offset - offsets[0]);
+    let item = Arc::new(Field::new("item", dtype.clone(), false));
+    let offsets = OffsetBuffer::new(offsets.collect());
+    let lists = GenericListArray::try_new(item, offsets, items, lists.nulls().cloned());
+    Ok(Arc::new(lists.map_err(|error| error.to_string())?))
+}
+
+/// The values of `array`, `fill` in place of the nulls.
+fn filled(array: &ArrayRef, fill: &[u8]) -> Result<ArrayRef, String> {
+    let data = array.to_data();
+    let width = fill.len();
+    let mut bytes = data.buffers()[0].as_slice()[data.offset() * width..][..data.len() * width].to_vec();
+    for (row, value) in bytes.chunks_exact_mut(width).enumerate() {
+        if array.is_null(row) {
+            value.copy_from_slice(fill);
+        }
+    }
+    let filled = ArrayData::builder(data.data_type().clone()).len(data.len()).add_buffer(Buffer::from(bytes));
+    filled.align_buffers(true).build().map(make_array).map_err(|error| error.to_string())
+}
+
+/// Of each list the first `len` items, as many as there are, with `padding` behind; of a list that is null none.
+pub(crate) fn padded(lists: &ArrayRef, len: usize, padding: &[u8]) -> Result<Vec<u8>, String> {
+    let width = padding.len();
+    let items = items(lists)?.to_data();
+    let items = &items.buffers()[0].as_slice()[items.offset() * width..][..items.len() * width];
+    let mut out = Vec::with_capacity(lists.len() * len * width);
+    for_each_list(lists, |range| {
+        let present = range.len().min(len);
+        out.extend_from_slice(&items[range.start * width..(range.start + present) * width]);
+        (present..len).for_each(|_| out.extend_from_slice(padding));
+    })?;
+    Ok(out)
+}
+
+/// Of each list, whether each of its first `len` items is there: 1 or 0.
+pub(crate) fn mask(lists: &ArrayRef, len: usize) -> Result<Vec<u8>, String> {
+    let mut out = Vec::with_capacity(lists.len() * len);
+    for_each_list(lists, |range| {
+        let end = out.len() + len;
+        out.resize(out.len() + range.len().min(len), 1);
+        out.resize(end, 0);
+    })?;
+    Ok(out)
+}
+
+fn items(lists: &ArrayRef) -> Result<&ArrayRef, String> {
+    let small = lists.as_list_opt::<i32>().map(GenericListArray::values);
+    let large = || lists.as_list_opt::<i64>().map(GenericListArray::values);
+    small.or_else(large).ok_or_else(|| format!("decoded as {}, expected lists", lists.data_type()))
+}
+
+/// Calls `visit` with where the items of each list lie.
+fn for_each_list(lists: &ArrayRef, mut visit: impl FnMut(std::ops::Range<usize>)) -> Result<(), String> {
+    let mut each = |row: usize, start: usize, end: usize| {
+        visit(if lists.is_null(row) { start..start } else { start..end });
+    };
+    if let Some(lists) = lists.as_list_opt::<i32>() {
+        lists
+            .offsets()
+            .windows(2)
+            .enumerate()
+            .for_each(|(row, at)| each(row, at[0] as usize, at[1] as usize));
+    } else if let Some(lists) = lists.as_list_opt::<i64>() {
+        lists
+            .offsets()
+            .windows(2)
+            .enumerate()
+            .for_each(|(row, at)| each(row, at[0] as usize, at[1] as usize));
+    } else {
+        return Err(format!("decoded as {}, expected lists", lists.data_type()));
+    }
+    Ok(())
 }
 
 /// Whether a value became infinite that was not so before.

@@ -9,10 +9,10 @@ use forebay_proto::v1;
 use forebay_sql::Expression;
 use forebay_storage::Snapshot;
 
-pub(crate) use builder::filter;
+pub(crate) use builder::{question, selected_as};
 
-use crate::Error;
-use builder::Builder;
+use crate::{Error, counts::Question};
+use builder::{Builder, filter};
 
 /// The columns and tensors of a job, resolved against a snapshot: the delivered schema and the layout
 /// of a [`Frame`](crate::Frame).
@@ -26,7 +26,8 @@ use builder::Builder;
 /// ```
 ///
 /// Strings, binary and lists of fixed-width items lie in the frame's *heap*, those of one row together. A
-/// column that may have nulls has a bit in each row. What is nested deeper lies column by column.
+/// column that may have nulls has a bit in each row. Of a tensor that is de-duplicated a row holds the number, as of a
+/// plain column; its distinct rows lie in a *table*. What is nested deeper lies column by column.
 #[derive(Debug)]
 pub struct View {
     pub(crate) parts: Vec<Part>,
@@ -47,6 +48,10 @@ pub struct View {
     /// Of each column whose values lie in the heap, what they are made of.
     pub(crate) variable_items: Vec<Items>,
     pub(crate) nested_count: usize,
+    /// Tables of distinct rows of a frame.
+    pub(crate) tables: usize,
+    /// Which of `columns` the rows of a group share.
+    pub(crate) group_keys: Vec<usize>,
     key: u128,
 }
 
@@ -59,6 +64,19 @@ pub(crate) enum Source {
     Computed(Arc<Expression>),
 }
 
+impl Source {
+    /// What decides its values, besides the files.
+    pub(crate) fn spelled(&self, snapshot: &Snapshot) -> String {
+        match self {
+            Self::Stored(column) => {
+                let field = snapshot.schema().field(*column);
+                format!("{:?} {:?}", field.name(), field.data_type())
+            }
+            Self::Computed(made) => format!("{:032x}", made.identity()),
+        }
+    }
+}
+
 /// One delivered column.
 #[derive(Debug)]
 pub(crate) enum Part {
@@ -68,8 +86,46 @@ pub(crate) enum Part {
     Variable { input: usize, index: usize, items: Items, wide: bool, nulls: Nulls },
     /// Everything else goes through Arrow's kernels.
     Nested { input: usize, index: usize },
-    /// A tensor of `inputs.len()` columns.
-    Tensor { inputs: Vec<usize>, offset: usize, width: usize, dtype: DataType, fill: Option<f64> },
+    /// A tensor, `len` values a row.
+    Tensor { made: Made, offset: usize, len: usize, each: Each },
+    /// Columns of lists, each a variable one from `first` on; delivered as all items and as their lengths.
+    Ragged { made: Made, first: usize },
+    /// A tensor of `len` values a row whose distinct rows lie in a table of the frame. A row has the number of its own at
+    /// `offset`; delivered as the distinct rows of a batch and as their numbers there.
+    Distinct { made: Made, offset: usize, len: usize, table: usize, keys: Vec<usize> },
+    /// Which rows are real.
+    Valid,
+}
+
+/// What the values of a tensor are made of.
+#[derive(Debug)]
+pub(crate) struct Made {
+    pub(crate) inputs: Vec<usize>,
+    pub(crate) dtype: DataType,
+    /// Bytes of a value.
+    pub(crate) width: usize,
+    pub(crate) fill: Option<f64>,
+}
+
+/// What a tensor takes of each of its columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Each {
+    /// Its value.
+    Value,
+    /// So many items of its list.
+    Items(usize),
+    /// For so many items of its list, whether they are there.
+    Mask(usize),
+}
+
+impl Each {
+    /// Values of a row, for each column.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Value => 1,
+            Self::Items(len) | Self::Mask(len) => len,
+        }
+    }
 }
 
 /// What a value in the heap is made of.
@@ -85,17 +141,20 @@ pub(crate) enum Items {
 pub(crate) type Nulls = Option<usize>;
 
 impl View {
-    /// Resolves `select`, `filter`, `columns` and `tensors` of a request.
+    /// Resolves `select`, `filter`, `columns`, `tensors` and `dedupe` of a request.
     ///
     /// # Errors
     /// [`Error::Invalid`] for names that are unknown (with the near ones) or double, types that make
     /// no tensor, nulls without a fill where the footers tell, and
     /// expressions that are none.
     pub fn resolve(snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
-        let v1::Train { select, columns, tensors, .. } = train;
+        let v1::Train { select, columns, tensors, dedupe, .. } = train;
         let filter = filter(snapshot, &train.filter)?;
         let mut builder = Builder::new(snapshot, select, filter.is_some())?;
-        if columns.is_empty() && tensors.is_empty() {
+        if !train.group_by.is_empty() {
+            builder.group_by(&train.group_by)?;
+        }
+        if columns.is_empty() && tensors.is_empty() && dedupe.is_empty() {
             let all = if select.is_empty() { builder.known.len() } else { select.len() };
             for index in 0..all {
                 builder.plain(index)?;
@@ -108,6 +167,12 @@ impl View {
         for request in tensors {
             builder.tensor(request)?;
         }
+        for request in dedupe {
+            builder.dedupe(request)?;
+        }
+        if train.remainder() == v1::Remainder::Pad {
+            builder.valid()?;
+        }
         builder.build(filter)
     }
 
@@ -119,6 +184,12 @@ impl View {
     /// What decides which rows are kept, if not all are.
     pub fn filter(&self) -> Option<&Arc<Expression>> {
         self.filter.as_ref()
+    }
+
+    /// What is asked of every row before it can be ordered.
+    pub(crate) fn question(&self) -> Question {
+        let keys = self.group_keys.iter().map(|key| self.columns[*key].clone()).collect();
+        Question { filter: self.filter.clone(), keys }
     }
 
     /// What the view is made of, and last, if there is a filter, which rows are kept.
@@ -145,6 +216,10 @@ impl View {
     pub(crate) fn least_row_bytes(&self) -> u64 {
         let bytes = self.parts.iter().map(|part| match part {
             Part::Fixed { bit: true, .. } | Part::Nested { .. } => 0,
+            Part::Valid => 1,
+            // A number and an offset.
+            Part::Distinct { .. } => 8,
+            Part::Ragged { made, .. } => 4 * (2 + made.inputs.len()),
             Part::Fixed { width, .. } => *width,
             Part::Variable { wide, .. } => {
                 if *wide {
@@ -153,7 +228,7 @@ impl View {
                     4
                 }
             }
-            Part::Tensor { inputs, width, .. } => inputs.len() * width,
+            Part::Tensor { made, len, .. } => len * made.width,
         });
         bytes.sum::<usize>() as u64
     }
@@ -172,12 +247,20 @@ impl View {
         };
         let by_column = self.parts.iter().map(|part| match part {
             Part::Variable { input, .. } | Part::Nested { input, .. } => column_bytes(*input),
-            Part::Fixed { .. } | Part::Tensor { .. } => 0,
+            Part::Ragged { made, .. } => {
+                made.inputs.iter().map(|input| column_bytes(*input)).fold(0, u64::saturating_add)
+            }
+            // As if all of them were distinct.
+            Part::Distinct { made, len, .. } => rows.saturating_mul(((len * made.width) + HASH_BYTES) as u64),
+            Part::Fixed { .. } | Part::Tensor { .. } | Part::Valid => 0,
         });
         let by_row = rows.saturating_mul(self.stride as u64);
         by_column.fold(by_row, u64::saturating_add)
     }
 }
+
+/// Bytes of the hash by which a distinct row is found.
+const HASH_BYTES: usize = size_of::<u128>();
 
 /// Names longer than this, in bytes, are near to none.
 const MAX_NEAR_BYTES: usize = 256;

@@ -1,6 +1,9 @@
 //! The windows of all jobs: reserved in one step, loaded once, shared by the ranks of a job.
 
-use std::sync::{Arc, Weak};
+use std::{
+    ops::Range,
+    sync::{Arc, Weak},
+};
 
 use arrow_array::RecordBatch;
 use dashmap::DashMap;
@@ -9,10 +12,11 @@ use forebay_plan::Location;
 use forebay_storage::Snapshot;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
     Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef, columns::Columns, forecast::Outlook,
-    space::Total,
+    groups::Piece, space::Total,
 };
 
 /// Loads windows into the memory tier.
@@ -35,6 +39,8 @@ pub(crate) struct Windows {
 pub(crate) struct FrameKey {
     pub(crate) block: u128,
     pub(crate) view: u128,
+    /// With groups: a hash of the rows that are in it, some of which lie in later blocks.
+    pub(crate) rows: u128,
 }
 
 /// One window of one epoch of one order, seen through one view.
@@ -177,8 +183,8 @@ impl Windows {
         blocks: &[u32],
         room: &mut Room,
     ) -> Result<Window, Option<Error>> {
-        // Blocks of which the filter keeps nothing have no frame, and are not read.
-        let blocks: Vec<u32> = blocks.iter().copied().filter(|block| job.kept(*block) > 0).collect();
+        // Blocks of which nothing is needed have no frame.
+        let blocks: Vec<u32> = blocks.iter().copied().filter(|block| job.is_needed(*block)).collect();
         let blocks = &blocks[..];
         // What was promised to fit does, even if the slabs that it lies in are somewhat longer.
         let capacity_bytes = self.frames.budget().capacity_bytes();
@@ -254,43 +260,75 @@ impl Windows {
 
     async fn make(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
         let permit = self.permit(expected_bytes.max(job.making_bytes(block))).await?;
-        let (rows, view) = (job.kept(block) as usize, Arc::clone(job.view()));
-        let builder =
-            FrameBuilder::new(Arc::clone(&view), rows, place_of(job.snapshot(), block), &self.slabs)?;
-        if self.columns.are_kept(job, block) {
-            let chunks = self.columns.get(job, block, Arc::clone(&permit)).await?;
-            let build = move || build(builder, chunks.into_iter().map(Ok), permit);
-            return self.pool.run(Priority::Second, build).await;
+        let (pieces, view) = (job.pieces(block), Arc::clone(job.view()));
+        let rows = pieces.iter().map(|piece| piece.rows.len()).sum();
+        let mut builder = FrameBuilder::new(view, rows, place_of(job.snapshot(), block), &self.slabs)?;
+        let started = std::time::Instant::now();
+        for piece in pieces {
+            builder = self.append(job, piece, builder, &permit).await?;
         }
-        let encoded = job.reader().fetch(block as usize, job.view().projection()).await?;
-        let (decode_rows, columns) = (self.config.decode_rows, view.projection().len());
-        let place = place_of(job.snapshot(), block);
+        let groups = job.groups_in(block);
+        let finish = move || {
+            let frame = builder.finish()?;
+            if frame.groups() != groups {
+                return Err(Error::Internal(format!("{} groups, {groups} were counted", frame.groups())));
+            }
+            metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
+            metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
+            drop(permit);
+            Ok(frame)
+        };
+        self.pool.run(Priority::Second, finish).await
+    }
+
+    /// Lays some rows of a block into a frame.
+    async fn append(
+        &self,
+        job: &Job,
+        piece: Piece,
+        builder: FrameBuilder,
+        permit: &Arc<OwnedSemaphorePermit>,
+    ) -> Result<FrameBuilder, Error> {
+        let (block, rows) = (piece.block, piece.rows);
+        if self.columns.are_kept(job, block) {
+            let chunks = self.columns.get(job, block, Arc::clone(permit)).await?;
+            let append = move || append(builder, chunks.into_iter().map(Ok), rows);
+            return self.pool.run(Priority::Second, append).await;
+        }
+        let (view, snapshot) = (Arc::clone(job.view()), job.snapshot());
+        let encoded = job.reader().fetch(block as usize, view.projection()).await?;
+        let (decode_rows, place) = (self.config.decode_rows, place_of(snapshot, block));
         self.pool
             .run(Priority::Second, move || {
                 let chunks = encoded.decode(decode_rows).map(|chunk| view.rows_of(chunk?, &place));
-                let frame = build(builder, chunks, permit)?;
-                metrics::counter!("forebay_decode_columns_total").increment(columns as u64);
-                Ok(frame)
+                let builder = append(builder, chunks, rows)?;
+                metrics::counter!("forebay_decode_columns_total").increment(view.projection().len() as u64);
+                Ok(builder)
             })
             .await
     }
 }
 
-/// Lays chunks into a frame, each while it is in the processor's cache.
-fn build(
+/// Lays the rows at `range` of those in `chunks` into a frame, each while it is in the processor's cache.
+fn append(
     mut builder: FrameBuilder,
     chunks: impl Iterator<Item = Result<RecordBatch, Error>>,
-    permit: Arc<OwnedSemaphorePermit>,
-) -> Result<Frame, Error> {
-    let started = std::time::Instant::now();
+    range: Range<u32>,
+) -> Result<FrameBuilder, Error> {
+    let mut at = 0;
     for chunk in chunks {
-        builder.append(&chunk?)?;
+        let chunk = chunk?;
+        let rows = at..at + chunk.num_rows();
+        let (first, last) = ((range.start as usize).max(rows.start), (range.end as usize).min(rows.end));
+        if first < last {
+            builder.append(&chunk.slice(first - at, last - first))?;
+        }
+        at = rows.end;
+        if at >= range.end as usize {
+            break;
+        }
     }
-    let frame = builder.finish()?;
-    metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
-    metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
-    drop(permit);
-    Ok(frame)
+    Ok(builder)
 }
 
 impl HeldWindow {
@@ -314,6 +352,22 @@ impl Window {
             row: location.item,
         }));
     }
+
+    /// ... and the rows of the groups at `locations`, with how many each has.
+    pub(crate) fn groups(
+        &self,
+        locations: &[Location],
+        first_frame: u32,
+        rows: &mut Vec<RowRef>,
+        lengths: &mut Vec<u32>,
+    ) {
+        for location in locations {
+            let frame = self.frame_of[location.block as usize];
+            let group = self.frames[frame as usize].group(location.item);
+            lengths.push(group.end - group.start);
+            rows.extend(group.map(|row| RowRef { frame: first_frame + frame, row }));
+        }
+    }
 }
 
 fn too_large(needed: u64, limit: u64) -> Error {
@@ -322,7 +376,15 @@ fn too_large(needed: u64, limit: u64) -> Error {
 }
 
 fn frame_key(job: &Job, block: u32) -> FrameKey {
-    FrameKey { block: job.reader().block_ids().id(block), view: job.view().key() }
+    let ids = job.reader().block_ids();
+    let rows = match job.has_groups() {
+        false => 0,
+        true => {
+            let pieces = job.pieces(block).into_iter().map(|Piece { block, rows }| (ids.id(block), rows));
+            xxh3_128(format!("{:?}", pieces.collect::<Vec<_>>()).as_bytes())
+        }
+    };
+    FrameKey { block: ids.id(block), view: job.view().key(), rows }
 }
 
 /// What to call a block.

@@ -15,8 +15,10 @@ pub(crate) const ALIGNMENT: usize = 64;
 /// are zero, a validity buffer is there only if the batch has a null, offsets start at 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireBatch {
-    /// Number of rows.
+    /// Number of rows, without those that pad it.
     pub rows: u64,
+    /// Where each group begins, and last where all end, if rows are grouped.
+    pub group_offsets: Vec<u32>,
     /// Message metadata.
     pub header: Bytes,
     /// Message body.

@@ -19,7 +19,8 @@ use forebay_loader::{Assembling, Config, FrameBuilder, RowRef, WireBatch, assemb
 use forebay_proto::v1::{self, Shuffle, Train};
 use proptest::prelude::*;
 
-const ANY: Assembling = Assembling { hash: true, max_bytes: u64::MAX, max_held_bytes: u64::MAX };
+const ANY: Assembling =
+    Assembling { hash: true, max_bytes: u64::MAX, max_held_bytes: u64::MAX, least_rows: 0 };
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -173,6 +174,7 @@ async fn a_tensor_lies_as_a_matrix_and_converts_with_its_fill() {
         columns: vec!["i*".into()],
         dtype: "float32".into(),
         fill: Some(-1.0),
+        ..v1::Tensor::default()
     };
     let train = Train {
         batch_size: 3,
@@ -201,8 +203,12 @@ async fn a_value_that_no_tensor_can_hold_is_an_error_that_names_column_and_place
     let input =
         RecordBatch::try_from_iter([("big", Arc::new(Int32Array::from(vec![1, 300])) as ArrayRef)]).unwrap();
     let reader = reader(store(&[input], 100).await).await;
-    let tensor =
-        v1::Tensor { name: "x".into(), columns: vec!["big".into()], dtype: "int8".into(), fill: None };
+    let tensor = v1::Tensor {
+        name: "x".into(),
+        columns: vec!["big".into()],
+        dtype: "int8".into(),
+        ..v1::Tensor::default()
+    };
     let job = job(&Train { batch_size: 2, tensors: vec![tensor], ..Train::default() }, &reader);
     let error =
         drain(loader(1 << 20, 1, Config::default()).batches(job, 0, 0)).await.unwrap_err().to_string();

@@ -92,7 +92,7 @@ async fn who_gives_up_leaves_what_was_counted_to_the_next() {
         _ = first => panic!("it was to be left in the middle"),
     }
     let kept = loader.count(&request, &reader, |_| {}).await.unwrap();
-    assert_eq!(kept.unwrap().counts()[..], [10_000; 4]);
+    assert_eq!(kept.unwrap().rows()[..], [10_000; 4]);
     // One block may have been under way; had it begun anew there were six.
     assert!(counters.get(COMPUTED) <= 5 * 20_000);
 }

@@ -51,7 +51,7 @@ async fn what_is_selected_is_sent_and_may_be_named_by_columns_and_tensors() {
         name: "t".into(),
         columns: columns.iter().map(ToString::to_string).collect(),
         dtype: "float32".into(),
-        fill: None,
+        ..Tensor::default()
     };
     let request = Train {
         columns: vec!["x".into(), "id".into()],
@@ -154,7 +154,7 @@ async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
     let kept = loader(1 << 20, 1, Config::default());
     let counted =
         kept.count(&request, &reader, |done| seen.lock().unwrap().push(done)).await.unwrap().unwrap();
-    assert_eq!(counted.counts()[..], [19_000, 20_000, 0, 19_000]);
+    assert_eq!(counted.rows()[..], [19_000, 20_000, 0, 19_000]);
     let last = *seen.lock().unwrap().last().unwrap();
     let expected = Counted { blocks: 4, blocks_done: 4, blocks_read: 2, rows: 80_000, rows_kept: 58_000 };
     assert_eq!((seen.lock().unwrap().len(), last), (4, expected));
@@ -170,5 +170,5 @@ async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
         .await
         .unwrap()
         .unwrap();
-    assert_eq!((again.counts(), calls.into_inner()), (counted.counts(), 0));
+    assert_eq!((again.rows(), calls.into_inner()), (counted.rows(), 0));
 }

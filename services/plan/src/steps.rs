@@ -10,6 +10,9 @@ pub enum Remainder {
     Short,
     /// It is left out.
     Drop,
+    /// As [`Short`](Self::Short), and each rank's batch is filled up with what is nothing, so that all batches
+    /// are of one size.
+    Pad,
 }
 
 /// How an epoch's positions are dealt out to steps and ranks.
@@ -44,7 +47,7 @@ impl Steps {
     #[must_use]
     pub fn count(&self) -> u64 {
         match self.remainder {
-            Remainder::Short => self.items.div_ceil(self.global_batch()),
+            Remainder::Short | Remainder::Pad => self.items.div_ceil(self.global_batch()),
             Remainder::Drop => self.full_steps(),
         }
     }
@@ -71,12 +74,18 @@ impl Steps {
     #[must_use]
     pub fn global(&self, step: u64) -> Range<u64> {
         let end = match self.remainder {
-            Remainder::Short => self.items,
+            Remainder::Short | Remainder::Pad => self.items,
             Remainder::Drop => self.full_steps() * self.global_batch(),
         };
         let start = step.saturating_mul(self.global_batch());
         let next = start.saturating_add(self.global_batch());
         start.min(end)..next.min(end)
+    }
+
+    /// What becomes of a last step with less than a global batch.
+    #[must_use]
+    pub fn remainder(&self) -> Remainder {
+        self.remainder
     }
 
     /// The positions rank `rank` gets of a step. Past the last step there are none.
@@ -95,7 +104,8 @@ impl Steps {
         start + offset(u64::from(rank))..start + offset(u64::from(rank) + 1)
     }
 
-    /// Exactly how many rows rank `rank` gets in these steps of one epoch. Steps past the last have none.
+    /// Exactly how many rows rank `rank` gets in these steps of one epoch, padding included. Steps past the last have
+    /// none.
     ///
     /// # Panics
     /// If `rank` is not below `world_size`.
@@ -104,7 +114,7 @@ impl Steps {
         let full_steps = self.full_steps();
         let full = steps.end.min(full_steps).saturating_sub(steps.start);
         let short = if steps.contains(&full_steps) { self.short_rows(rank) } else { 0 };
-        full * u64::from(self.batch_size) + short
+        full.saturating_mul(u64::from(self.batch_size)).saturating_add(short)
     }
 
     /// The step that has less than a global batch, if there is one.
@@ -112,8 +122,11 @@ impl Steps {
         (self.count() > self.full_steps()).then(|| self.full_steps())
     }
 
-    /// Rows rank `rank` gets of the short step; 0 if there is none.
+    /// Rows rank `rank` gets of the short step, padding included; 0 if there is none.
     pub(crate) fn short_rows(&self, rank: u32) -> u64 {
+        if self.remainder == Remainder::Pad {
+            return if self.short_step().is_some() { u64::from(self.batch_size) } else { 0 };
+        }
         let Range { start, end } = self.rank(self.full_steps(), rank);
         end - start
     }

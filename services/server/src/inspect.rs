@@ -133,7 +133,7 @@ fn describe(text: &mut String, url: &str, snapshot: &Snapshot) -> std::fmt::Resu
 
 fn kept_rows(text: &mut String, job: &Job, counted: &Counted) -> std::fmt::Result {
     let blocks = job.snapshot().blocks().len() as u64;
-    let needed = (0..blocks as u32).filter(|block| job.kept(*block) > 0).count() as u64;
+    let needed = (0..blocks as u32).filter(|block| job.is_needed(*block)).count() as u64;
     writeln!(text, "kept         {} of {} rows by the filter", job.epoch_rows(), job.snapshot().rows())?;
     writeln!(
         text,

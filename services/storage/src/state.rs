@@ -1,9 +1,10 @@
-//! What outlives a process: manifests of snapshots and the rows that filters keep of them, where every server reads them, and footers on this
-//! machine's disk.
+//! What outlives a process: manifests of snapshots and what was counted of their rows, where every server reads them, and
+//! footers on this machine's disk.
 
 use std::{path::PathBuf, sync::Arc};
 
 use object_store::PutMode;
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     Config, Error, Location, Snapshot, blocking::blocking, envelope::Envelope, footers::Footers, manifest,
@@ -62,43 +63,38 @@ impl State {
         Ok(snapshot)
     }
 
-    /// How many rows of each block a filter keeps, if that was counted before. What is damaged was not.
+    /// What was counted of each block for a question about its rows, if it was. What is damaged was not.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the store fails.
-    pub async fn find_kept(
+    pub async fn find_counts<T: DeserializeOwned + Send + 'static>(
         &self,
         dataset: &str,
         snapshot: &Snapshot,
-        filter: u128,
-    ) -> Result<Option<Vec<u32>>, Error> {
-        let relative = relative_kept(dataset, snapshot.id(), filter);
+        question: u128,
+    ) -> Result<Option<T>, Error> {
+        let relative = relative_counts(dataset, snapshot.id(), question);
         let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
         let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
-        let blocks = snapshot.blocks().len();
-        let opened = blocking(move || {
-            let counts =
-                KEPT.open(&sealed).ok().and_then(|json| serde_json::from_slice::<Vec<u32>>(&json).ok());
-            Ok(counts.filter(|counts| counts.len() == blocks))
-        });
-        opened.await
+        blocking(move || Ok(COUNTS.open(&sealed).ok().and_then(|json| serde_json::from_slice(&json).ok())))
+            .await
     }
 
-    /// Keeps them beside the snapshot's manifest, where every server finds them.
+    /// Keeps it beside the snapshot's manifest, where every server finds it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when the store fails.
-    pub async fn keep_kept(
+    pub async fn keep_counts(
         &self,
         dataset: &str,
         snapshot: &Snapshot,
-        filter: u128,
-        counts: &[u32],
+        question: u128,
+        counts: &impl Serialize,
     ) -> Result<(), Error> {
-        let relative = relative_kept(dataset, snapshot.id(), filter);
+        let relative = relative_counts(dataset, snapshot.id(), question);
         let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
-        let json = serde_json::to_vec(counts).expect("numbers have a JSON form");
-        request::put(&self.location, &path, &url, KEPT.seal(&json), PutMode::Overwrite).await
+        let json = serde_json::to_vec(counts).expect("counts have a JSON form");
+        request::put(&self.location, &path, &url, COUNTS.seal(&json), PutMode::Overwrite).await
     }
 
     pub(crate) fn footers(&self) -> &Arc<Footers> {
@@ -106,10 +102,10 @@ impl State {
     }
 }
 
-const KEPT: Envelope = Envelope { kind: "kept", version: 1 };
+const COUNTS: Envelope = Envelope { kind: "counts", version: 1 };
 
-fn relative_kept(dataset: &str, id: &str, filter: u128) -> String {
-    format!("snapshots/{dataset}/{id}.{filter:032x}.kept")
+fn relative_counts(dataset: &str, id: &str, question: u128) -> String {
+    format!("snapshots/{dataset}/{id}.{question:032x}.counts")
 }
 
 fn relative(dataset: &str, id: &str) -> String {

@@ -82,7 +82,7 @@ fn pace_nanos(pace: Duration) -> u64 {
 }
 
 fn in_memory(outlook: &Outlook, job: &Job) -> Vec<u64> {
-    let key = |block| FrameKey { block: job.reader().block_ids().id(block), view: job.view().key() };
+    let key = |block| FrameKey { block: job.reader().block_ids().id(block), view: job.view().key(), rows: 0 };
     (0..BLOCKS).map(|block| Forecast::<FrameKey>::next_use(outlook, &key(block))).collect()
 }
 

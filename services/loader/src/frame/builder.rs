@@ -10,12 +10,15 @@ use forebay_cache::Slabs;
 
 use super::{
     Frame, Tail,
+    distinct::TableBuilder,
     fixed::{Input, scatter_all},
     variable::Values,
 };
 use crate::{
-    Error, View, tensor,
-    view::{Nulls, Part},
+    Error, View,
+    groups::RunsBuilder,
+    tensor,
+    view::{Each, Made, Nulls, Part},
 };
 
 /// Builds a [`Frame`] from decoded chunks of a block.
@@ -26,6 +29,8 @@ pub struct FrameBuilder {
     rows: usize,
     frame: Frame,
     nested: Vec<Vec<ArrayRef>>,
+    tables: Vec<TableBuilder>,
+    runs: RunsBuilder,
 }
 
 impl FrameBuilder {
@@ -35,9 +40,21 @@ impl FrameBuilder {
     /// [`Error::Unavailable`] when the system has no memory left.
     pub fn new(view: Arc<View>, rows: usize, place: String, slabs: &Slabs) -> Result<Self, Error> {
         let fixed = slabs.take(rows * view.stride).map_err(Error::out_of_memory)?;
-        let frame = Frame { rows: 0, fixed, heap: Vec::new(), nested: Vec::new() };
+        let frame = Frame {
+            rows: 0,
+            fixed,
+            heap: Vec::new(),
+            nested: Vec::new(),
+            tables: Vec::new(),
+            groups: Vec::new(),
+        };
         let nested = vec![Vec::new(); view.nested_count];
-        Ok(Self { view, place, rows, frame, nested })
+        let tables = view.parts.iter().filter_map(|part| match part {
+            Part::Distinct { made, len, .. } => Some(TableBuilder::new(len * made.width)),
+            _ => None,
+        });
+        let tables = tables.collect();
+        Ok(Self { view, place, rows, frame, nested, tables, runs: RunsBuilder::default() })
     }
 
     /// Appends a chunk whose columns are the view's projection.
@@ -55,6 +72,10 @@ impl FrameBuilder {
         let mut parts = ChunkParts::default();
         for part in &view.parts {
             self.part(part, chunk, &mut parts)?;
+        }
+        if !view.group_keys.is_empty() {
+            let keys = view.group_keys.iter().map(|key| Arc::clone(chunk.column(*key)));
+            self.runs.append(&keys.collect::<Vec<_>>())?;
         }
         self.frame.rows = end;
         if view.stride == 0 {
@@ -87,27 +108,66 @@ impl FrameBuilder {
             self.frame.nested.push(joined(chunks)?);
         }
         self.frame.heap.shrink_to_fit();
+        if !self.view.group_keys.is_empty() {
+            self.frame.groups = self.runs.offsets();
+        }
+        self.frame.tables = self.tables.into_iter().map(TableBuilder::finish).collect();
         Ok(self.frame)
     }
 
     fn part(&mut self, part: &Part, chunk: &RecordBatch, parts: &mut ChunkParts) -> Result<(), Error> {
+        let failed = |input: &usize, reason: String| value_error(&self.place, chunk, *input, reason);
         match part {
             Part::Fixed { input, offset, width, nulls, .. } => {
                 parts.validities.extend(self.validity(chunk, *input, *nulls)?);
                 parts.inputs.push(Input::new(chunk.column(*input), *offset, *width, None));
             }
-            Part::Tensor { inputs, offset, width, dtype, fill } => {
-                for (position, input) in inputs.iter().enumerate() {
-                    let array = tensor::convert(chunk.column(*input), dtype)
-                        .map_err(|reason| value_error(&self.place, chunk, *input, reason))?;
-                    if fill.is_none() && array.null_count() > 0 {
-                        let reason = "a null; give the tensor a fill".to_owned();
-                        return Err(value_error(&self.place, chunk, *input, reason));
-                    }
-                    let fill = fill.map(|fill| tensor::fill_bytes(fill, dtype));
-                    parts.inputs.push(Input::new(&array, offset + position * width, *width, fill));
+            Part::Tensor { made, offset, each, .. } => {
+                let width = each.len() * made.width;
+                for (position, input) in made.inputs.iter().enumerate() {
+                    let (array, offset) = (chunk.column(*input), offset + position * width);
+                    parts.inputs.push(match each {
+                        Each::Value => self.value(made, chunk, *input, offset)?,
+                        Each::Items(len) => {
+                            let padding = tensor::fill_bytes(made.fill.unwrap_or(0.0), &made.dtype);
+                            let padded = tensor::convert_lists(array, &made.dtype, made.fill)
+                                .and_then(|lists| tensor::padded(&lists, *len, &padding));
+                            Input::of_bytes(padded.map_err(|reason| failed(input, reason))?, offset, width)
+                        }
+                        Each::Mask(len) => {
+                            let mask = tensor::mask(array, *len).map_err(|reason| failed(input, reason))?;
+                            Input::of_bytes(mask, offset, width)
+                        }
+                    });
                 }
             }
+            Part::Ragged { made, .. } => {
+                for input in &made.inputs {
+                    let values = tensor::convert_lists(chunk.column(*input), &made.dtype, made.fill)
+                        .and_then(|lists| Values::new(&lists));
+                    parts.variable.push((*input, values.map_err(|reason| failed(input, reason))?));
+                }
+            }
+            Part::Distinct { made, offset, len, table, keys } => {
+                let stride = len * made.width;
+                let inputs = made
+                    .inputs
+                    .iter()
+                    .enumerate()
+                    .map(|(position, input)| self.value(made, chunk, *input, position * made.width));
+                let mut rows = vec![0; chunk.num_rows() * stride];
+                scatter_all(
+                    &inputs.collect::<Result<Vec<_>, _>>()?,
+                    chunk.num_rows(),
+                    &mut rows,
+                    stride,
+                    stride,
+                );
+                let keys = keys.iter().map(|key| Arc::clone(chunk.column(*key))).collect::<Vec<_>>();
+                let numbers = self.tables[*table].append(&keys, &rows)?;
+                parts.inputs.push(Input::of_bytes(numbers, *offset, size_of::<u32>()));
+            }
+            Part::Valid => {}
             Part::Variable { input, nulls, .. } => {
                 parts.validities.extend(self.validity(chunk, *input, *nulls)?);
                 let values = Values::new(chunk.column(*input))
@@ -117,6 +177,17 @@ impl FrameBuilder {
             Part::Nested { input, index } => self.nested[*index].push(Arc::clone(chunk.column(*input))),
         }
         Ok(())
+    }
+
+    /// A column of a tensor, at `offset` of a row.
+    fn value(&self, made: &Made, chunk: &RecordBatch, input: usize, offset: usize) -> Result<Input, Error> {
+        let failed = |reason: String| value_error(&self.place, chunk, input, reason);
+        let array = tensor::convert(chunk.column(input), &made.dtype).map_err(failed)?;
+        if made.fill.is_none() && array.null_count() > 0 {
+            return Err(failed("a null; give the tensor a fill".to_owned()));
+        }
+        let fill = made.fill.map(|fill| tensor::fill_bytes(fill, &made.dtype));
+        Ok(Input::new(&array, offset, made.width, fill))
     }
 
     /// The bit of a column and its nulls in this chunk; an error if it has nulls and no bit.

@@ -39,6 +39,11 @@ impl Input {
         Self { values, offset, width, nulls, fill: fill.unwrap_or_else(|| vec![0; width]) }
     }
 
+    /// Values of `width` bytes each, as they are.
+    pub(super) fn of_bytes(bytes: Vec<u8>, offset: usize, width: usize) -> Self {
+        Self { values: Values::Bytes(Buffer::from(bytes)), offset, width, nulls: None, fill: Vec::new() }
+    }
+
     /// Writes rows `first..first + rows` of the column into `tile`, the same rows of `stride` bytes.
     fn scatter(&self, first: usize, rows: usize, tile: &mut [u8], stride: usize) {
         match &self.values {

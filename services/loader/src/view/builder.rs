@@ -6,13 +6,13 @@ use std::{
 };
 
 use arrow_schema::{DataType, Field, FieldRef, Schema};
-use forebay_proto::v1;
+use forebay_proto::{DISTINCT, LAYOUT, RAGGED, v1};
 use forebay_sql::Expression;
 use forebay_storage::Snapshot;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Items, Nulls, Part, Source, View, fixed_width, near};
-use crate::{Error, compute, tensor};
+use super::{Each, Items, Made, Nulls, Part, Source, View, fixed_width, near};
+use crate::{Error, compute, counts::Question, tensor};
 
 /// Most columns and tensors of a view.
 const MAX_COLUMNS: usize = 1 << 16;
@@ -20,6 +20,10 @@ const MAX_COLUMNS: usize = 1 << 16;
 const MAX_SELECTED: usize = 4096;
 /// Most names and prefixes of a tensor's columns.
 const MAX_PATTERNS: usize = 4096;
+/// Most items of a list that a tensor is padded to.
+const MAX_LEN: u64 = 1 << 20;
+/// What says which rows are real.
+const VALID: &str = "valid";
 
 pub(super) struct Builder<'a> {
     snapshot: &'a Snapshot,
@@ -39,6 +43,8 @@ pub(super) struct Builder<'a> {
     validity_bits: usize,
     variable_items: Vec<Items>,
     nested_count: usize,
+    tables: usize,
+    group_keys: Vec<usize>,
 }
 
 /// A column that may be named.
@@ -81,7 +87,7 @@ fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error>
 }
 
 /// The filter of a request, if it has one.
-pub(crate) fn filter(snapshot: &Snapshot, text: &str) -> Result<Option<Arc<Expression>>, Error> {
+pub(super) fn filter(snapshot: &Snapshot, text: &str) -> Result<Option<Arc<Expression>>, Error> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -89,6 +95,25 @@ pub(crate) fn filter(snapshot: &Snapshot, text: &str) -> Result<Option<Arc<Expre
     filter
         .map(|filter| Some(Arc::new(filter)))
         .map_err(|error| of_expression("filter", error, snapshot.schema()))
+}
+
+/// What a request asks of every row before it can be ordered.
+pub(crate) fn question(snapshot: &Snapshot, train: &v1::Train) -> Result<Question, Error> {
+    let filter = filter(snapshot, &train.filter)?;
+    if train.group_by.is_empty() {
+        return Ok(Question { filter, keys: Vec::new() });
+    }
+    let mut builder = Builder::new(snapshot, &train.select, filter.is_some())?;
+    builder.group_by(&train.group_by)?;
+    Ok(Question { filter, keys: builder.columns })
+}
+
+/// What a name stands for: the expression that a request selects under it, or a column of that name.
+pub(crate) fn selected_as(snapshot: &Snapshot, select: &[String], name: &str) -> String {
+    let named = |text: &&String| {
+        Expression::column(text, snapshot.schema()).is_ok_and(|made| made.field().name() == name)
+    };
+    select.iter().find(named).cloned().unwrap_or_else(|| name.to_owned())
 }
 
 fn of_expression(field: &str, error: forebay_sql::Error, schema: &Schema) -> Error {
@@ -137,6 +162,8 @@ impl<'a> Builder<'a> {
             validity_bits: 0,
             variable_items: Vec::new(),
             nested_count: 0,
+            tables: 0,
+            group_keys: Vec::new(),
         })
     }
 
@@ -208,55 +235,166 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn tensor(&mut self, request: &v1::Tensor) -> Result<(), Error> {
-        let name = &request.name;
-        if name.is_empty() {
-            return Err(Error::invalid("tensors", "a tensor has no name"));
-        }
-        let columns = self.tensor_columns(request)?;
-        let types: Vec<&DataType> =
-            columns.iter().map(|column| self.known[*column].field.data_type()).collect();
-        let dtype = tensor::dtype(name, &request.dtype, &types)?;
-        for column in &columns {
-            let Known { field, nulls, source } = &self.known[*column];
-            tensor::check_convertible(name, field, &dtype)?;
-            // A filter may leave none.
-            let all_kept = !self.filtered && matches!(source, Source::Stored(_));
-            if let (None, true, Some(nulls @ 1..)) = (request.fill, all_kept, nulls) {
-                let reason = format!("column '{}' has {nulls} nulls; give the tensor a fill", field.name());
-                return Err(Error::invalid(format!("tensors.{name}"), reason));
+        let v1::Tensor { name, columns, dtype, fill, max_len, ragged } = request;
+        let field = format!("tensors.{name}");
+        let each = match (max_len, ragged) {
+            (Some(_), true) => {
+                let reason = "max_len and ragged don't go together: one pads what the other leaves as it is";
+                return Err(Error::invalid(field, reason));
             }
-        }
-        if let Some(fill) = request.fill {
-            tensor::check_fill(name, fill, &dtype)?;
-        }
-        let size = i32::try_from(columns.len())
-            .map_err(|_| Error::invalid(format!("tensors.{name}"), "has too many columns"))?;
-        let item = Arc::new(Field::new("item", dtype.clone(), false));
-        self.deliver(Arc::new(Field::new(name, DataType::FixedSizeList(item, size), false)))?;
-        let width = fixed_width(&dtype).ok_or_else(|| Error::Internal(format!("{dtype} has no width")))?;
-        let inputs = columns.into_iter().map(|column| self.input(column)).collect();
-        self.parts.push(Part::Tensor { inputs, offset: 0, width, dtype, fill: request.fill });
+            (Some(len), false) if (1..=MAX_LEN).contains(len) => Some(Each::Items(*len as usize)),
+            (Some(len), false) => {
+                let reason = format!("is {len}, expected 1 to {MAX_LEN}");
+                return Err(Error::invalid(format!("{field}.max_len"), reason));
+            }
+            (None, true) => None,
+            (None, false) => Some(Each::Value),
+        };
+        let made = self.made(&field, name, columns, dtype, *fill, each == Some(Each::Value))?;
+        let Some(each) = each else { return self.ragged(name, made) };
+        let len = made.inputs.len().saturating_mul(each.len());
+        let masked = matches!(each, Each::Items(_)).then(|| made.inputs.clone());
+        self.deliver(rows_of(&field, name, &made.dtype, len)?)?;
+        self.parts.push(Part::Tensor { made, offset: 0, len, each });
+        let Some(inputs) = masked else { return Ok(()) };
+        self.deliver(rows_of(&field, &format!("{name}_mask"), &DataType::UInt8, len)?)?;
+        let made = Made { inputs, dtype: DataType::UInt8, width: 1, fill: None };
+        self.parts.push(Part::Tensor { made, offset: 0, len, each: Each::Mask(each.len()) });
         Ok(())
     }
 
-    fn tensor_columns(&self, request: &v1::Tensor) -> Result<Vec<usize>, Error> {
-        let field = format!("tensors.{}", request.name);
-        if request.columns.is_empty() || request.columns.len() > MAX_PATTERNS {
-            let reason = format!("names {} columns, expected 1 to {MAX_PATTERNS}", request.columns.len());
+    fn ragged(&mut self, name: &str, made: Made) -> Result<(), Error> {
+        self.deliver(list_of(name, made.dtype.clone(), RAGGED))?;
+        self.deliver(list_of(&format!("{name}_lengths"), DataType::Int32, RAGGED))?;
+        let first = self.variable_items.len();
+        self.variable_items.extend(made.inputs.iter().map(|_| Items::OfWidth(made.width)));
+        self.parts.push(Part::Ragged { made, first });
+        Ok(())
+    }
+
+    pub(super) fn dedupe(&mut self, request: &v1::Dedupe) -> Result<(), Error> {
+        let v1::Dedupe { key, tensor: name, columns, dtype, fill } = request;
+        let field = format!("dedupe.{name}");
+        let keys = self.keys(&format!("{field}.key"), key)?;
+        let made = self.made(&field, name, columns, dtype, *fill, true)?;
+        let len = made.inputs.len();
+        let row = rows_of(&field, name, &made.dtype, len)?;
+        self.deliver(list_of(name, row.data_type().clone(), DISTINCT))?;
+        self.deliver(Arc::new(Field::new(format!("{name}_index"), DataType::Int32, false)))?;
+        self.parts.push(Part::Distinct { made, offset: 0, len, table: self.tables, keys });
+        self.tables += 1;
+        Ok(())
+    }
+
+    /// The columns whose values the rows of a group share; each once, before all others.
+    pub(super) fn group_by(&mut self, names: &[String]) -> Result<(), Error> {
+        self.group_keys = self.keys("group_by", names)?;
+        if self.group_keys.len() > self.columns.len() {
+            return Err(Error::invalid("group_by", "names a column twice"));
+        }
+        Ok(())
+    }
+
+    /// The columns by which rows belong together.
+    fn keys(&mut self, field: &str, names: &[String]) -> Result<Vec<usize>, Error> {
+        if names.is_empty() || names.len() > MAX_PATTERNS {
+            let reason = format!("names {} columns, expected 1 to {MAX_PATTERNS}", names.len());
+            return Err(Error::invalid(field, reason));
+        }
+        let mut keys = Vec::with_capacity(names.len());
+        for name in names {
+            let known = self.find(field, name)?;
+            let data_type = self.known[known].field.data_type();
+            if data_type.is_nested() {
+                let reason = format!("column '{name}' is of type {data_type}, which is no key");
+                return Err(Error::invalid(field, reason));
+            }
+            keys.push(self.input(known));
+        }
+        Ok(keys)
+    }
+
+    pub(super) fn valid(&mut self) -> Result<(), Error> {
+        if self.nested_count > 0 || self.tables > 0 || !self.group_keys.is_empty() {
+            let reason = "PAD makes all batches alike, which they aren't with group_by, dedupe or columns of nested type";
+            return Err(Error::invalid("remainder", reason));
+        }
+        self.deliver(Arc::new(Field::new(VALID, DataType::UInt8, false)))?;
+        self.parts.push(Part::Valid);
+        Ok(())
+    }
+
+    /// What the columns of a tensor become, each a value a row or a list of them.
+    fn made(
+        &mut self,
+        field: &str,
+        name: &str,
+        columns: &[String],
+        dtype: &str,
+        fill: Option<f64>,
+        plain: bool,
+    ) -> Result<Made, Error> {
+        if name.is_empty() {
+            let kind = field.split('.').next().unwrap_or(field);
+            return Err(Error::invalid(kind, "a tensor has no name"));
+        }
+        let columns = self.tensor_columns(field, columns)?;
+        let mut types = Vec::with_capacity(columns.len());
+        for column in &columns {
+            let found = &self.known[*column].field;
+            types.push(match (found.data_type(), plain) {
+                (DataType::List(item) | DataType::LargeList(item), false) => item.data_type(),
+                (other, false) => {
+                    let reason = format!("column '{}' is of type {other}, expected lists", found.name());
+                    return Err(Error::invalid(field, reason));
+                }
+                (DataType::List(_) | DataType::LargeList(_), true) => {
+                    let reason = format!(
+                        "column '{}' is of type {}; say how its lists are to be sent, by max_len or by ragged",
+                        found.name(),
+                        found.data_type()
+                    );
+                    return Err(Error::invalid(field, reason));
+                }
+                (other, true) => other,
+            });
+        }
+        let dtype = tensor::dtype(field, dtype, &types)?;
+        for (column, from) in columns.iter().zip(types) {
+            let Known { field: of, nulls, source } = &self.known[*column];
+            tensor::check_convertible(field, of.name(), from, &dtype)?;
+            // A filter may leave none.
+            let all_kept = !self.filtered && plain && matches!(source, Source::Stored(_));
+            if let (None, true, Some(nulls @ 1..)) = (fill, all_kept, nulls) {
+                let reason = format!("column '{}' has {nulls} nulls; give the tensor a fill", of.name());
+                return Err(Error::invalid(field, reason));
+            }
+        }
+        if let Some(fill) = fill {
+            tensor::check_fill(field, fill, &dtype)?;
+        }
+        let width = fixed_width(&dtype).ok_or_else(|| Error::Internal(format!("{dtype} has no width")))?;
+        let inputs = columns.into_iter().map(|column| self.input(column)).collect();
+        Ok(Made { inputs, dtype, width, fill })
+    }
+
+    fn tensor_columns(&self, field: &str, patterns: &[String]) -> Result<Vec<usize>, Error> {
+        if patterns.is_empty() || patterns.len() > MAX_PATTERNS {
+            let reason = format!("names {} columns, expected 1 to {MAX_PATTERNS}", patterns.len());
             return Err(Error::invalid(field, reason));
         }
         let (mut columns, mut seen) = (Vec::new(), HashSet::new());
         let mut add = |column: usize| {
             if !seen.insert(column) {
                 let name = self.known[column].field.name();
-                return Err(Error::invalid(&field, format!("column '{name}' is asked for twice")));
+                return Err(Error::invalid(field, format!("column '{name}' is asked for twice")));
             }
             columns.push(column);
             Ok(())
         };
-        for pattern in &request.columns {
+        for pattern in patterns {
             let Some(prefix) = pattern.strip_suffix('*') else {
-                add(self.find(&field, pattern)?)?;
+                add(self.find(field, pattern)?)?;
                 continue;
             };
             let mut found = false;
@@ -268,7 +406,7 @@ impl<'a> Builder<'a> {
                 }
             }
             if !found {
-                return Err(Error::invalid(&field, format!("no column begins with '{prefix}'")));
+                return Err(Error::invalid(field, format!("no column begins with '{prefix}'")));
             }
         }
         Ok(columns)
@@ -277,16 +415,19 @@ impl<'a> Builder<'a> {
     pub(super) fn build(mut self, filter: Option<Arc<Expression>>) -> Result<View, Error> {
         let mut stride = 0;
         for part in &mut self.parts {
-            if let Part::Tensor { inputs, offset, width, .. } = part {
+            if let Part::Tensor { made, offset, len, .. } = part {
                 *offset = stride;
-                stride += inputs.len() * *width;
+                stride += *len * made.width;
             }
         }
         for part in &mut self.parts {
-            if let Part::Fixed { offset, width, .. } = part {
-                *offset = stride;
-                stride += *width;
-            }
+            let (offset, width) = match part {
+                Part::Fixed { offset, width, .. } => (offset, *width),
+                Part::Distinct { offset, .. } => (offset, size_of::<u32>()),
+                _ => continue,
+            };
+            *offset = stride;
+            stride += width;
         }
         let tail = stride;
         if !self.variable_items.is_empty() {
@@ -299,15 +440,10 @@ impl<'a> Builder<'a> {
             self.columns.push(Source::Computed(Arc::clone(filter)));
             self.made_of.push(Arc::clone(filter.field()));
         }
-        let stored = self.snapshot.schema();
-        let inputs = self.columns.iter().map(|source| match source {
-            Source::Stored(column) => {
-                format!("{:?} {:?}", stored.field(*column).name(), stored.field(*column).data_type())
-            }
-            Source::Computed(made) => format!("{:032x}", made.identity()),
-        });
-        let inputs: Vec<String> = inputs.collect();
-        let key = xxh3_128(format!("{:?} {inputs:?} {}", self.parts, filter.is_some()).as_bytes());
+        let inputs: Vec<String> = self.columns.iter().map(|source| source.spelled(self.snapshot)).collect();
+        let grouped = &self.group_keys;
+        let key =
+            xxh3_128(format!("{:?} {inputs:?} {} {grouped:?}", self.parts, filter.is_some()).as_bytes());
         Ok(View {
             parts: self.parts,
             schema: Arc::new(schema),
@@ -320,9 +456,25 @@ impl<'a> Builder<'a> {
             validity,
             variable_items: self.variable_items,
             nested_count: self.nested_count,
+            tables: self.tables,
+            group_keys: self.group_keys,
             key,
         })
     }
+}
+
+/// A tensor's rows of `len` values.
+fn rows_of(field: &str, name: &str, dtype: &DataType, len: usize) -> Result<FieldRef, Error> {
+    let size = i32::try_from(len).map_err(|_| Error::invalid(field, "has too many values a row"))?;
+    let item = Arc::new(Field::new("item", dtype.clone(), false));
+    Ok(Arc::new(Field::new(name, DataType::FixedSizeList(item, size), false)))
+}
+
+/// Values of which there aren't as many as rows; `layout` tells clients what they are.
+fn list_of(name: &str, item: DataType, layout: &str) -> FieldRef {
+    let item = Arc::new(Field::new("item", item, false));
+    let field = Field::new(name, DataType::List(item), false);
+    Arc::new(field.with_metadata(HashMap::from([(LAYOUT.to_owned(), layout.to_owned())])))
 }
 
 /// What values of a type are made of that lie in the heap, and whether their offsets have 64 bits.

@@ -8,7 +8,7 @@ fn steps(items: u64, batch_size: u32, world_size: u32, remainder: Remainder) -> 
 }
 
 fn remainder() -> impl Strategy<Value = Remainder> {
-    prop_oneof![Just(Remainder::Short), Just(Remainder::Drop)]
+    prop_oneof![Just(Remainder::Short), Just(Remainder::Drop), Just(Remainder::Pad)]
 }
 
 #[test]
@@ -18,6 +18,12 @@ fn the_last_short_step_is_shared_evenly() {
     assert_eq!(short.rank(0, 3), 75..100);
     let last: Vec<Range<u64>> = (0..4).map(|rank| short.rank(1, rank)).collect();
     assert_eq!(last, [100..101, 101..103, 103..104, 104..106]);
+
+    let pad = steps(106, 25, 4, Remainder::Pad);
+    let padded: Vec<Range<u64>> = (0..4).map(|rank| pad.rank(1, rank)).collect();
+    assert_eq!((pad.count(), padded), (2, last));
+    assert_eq!((0..4).map(|rank| pad.rank_rows(0..9, rank)).collect::<Vec<_>>(), [50; 4]);
+    assert_eq!(steps(100, 25, 4, Remainder::Pad).rank_rows(0..9, 0), 25);
 
     let drop = steps(106, 25, 4, Remainder::Drop);
     assert_eq!(drop.count(), 1);
@@ -76,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn every_position_is_in_one_batch_and_none_is_padded_or_lost(
+    fn every_position_is_in_one_batch_and_none_is_lost(
         items in 0u64..5000, batch_size in 1u32..60, world_size in 1u32..20, remainder in remainder(),
     ) {
         let steps = steps(items, batch_size, world_size, remainder);
@@ -93,7 +99,7 @@ proptest! {
         }
         let lost = items - next;
         match remainder {
-            Remainder::Short => prop_assert_eq!(lost, 0),
+            Remainder::Short | Remainder::Pad => prop_assert_eq!(lost, 0),
             Remainder::Drop => prop_assert!(lost < steps.global_batch()),
         }
         prop_assert!(steps.global(steps.count()).is_empty());
@@ -106,8 +112,11 @@ proptest! {
     ) {
         let steps = steps(items, batch_size, world_size, remainder);
         for rank in 0..world_size {
-            let sum: u64 = (start..end).map(|step| steps.rank(step, rank)).map(|rows| rows.end - rows.start).sum();
-            prop_assert_eq!(steps.rank_rows(start..end, rank), sum);
+            let rows = |step: u64| match remainder {
+                Remainder::Pad if step < steps.count() => u64::from(batch_size),
+                _ => steps.rank(step, rank).end - steps.rank(step, rank).start,
+            };
+            prop_assert_eq!(steps.rank_rows(start..end, rank), (start..end).map(rows).sum());
         }
     }
 }

@@ -182,9 +182,10 @@ async fn count(
             drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
         };
         match context.loader.count(&train, &reader, &progress).await {
-            Ok(kept) => {
+            Ok(counts) => {
                 let (snapshot, rows) = (reader.snapshot(), reader.snapshot().rows());
-                let kept = kept.map_or(rows, |kept| kept.counts().iter().map(|rows| u64::from(*rows)).sum());
+                let kept =
+                    counts.map_or(rows, |counts| counts.rows().iter().map(|rows| u64::from(*rows)).sum());
                 let blocks = snapshot.blocks().len() as u64;
                 progress(Counted {
                     blocks,

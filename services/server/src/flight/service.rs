@@ -24,6 +24,9 @@ use crate::{
 /// Most endpoints that one FlightInfo lists.
 const MAX_ENDPOINTS: u64 = 4096;
 
+/// What Flight says of a number that is not known.
+const UNKNOWN: i64 = -1;
+
 /// Most bytes that the tickets of one FlightInfo take.
 const MAX_TICKET_BYTES: u64 = 16 << 20;
 
@@ -69,13 +72,14 @@ impl Flight {
             .with_app_metadata(asked.encoding.encode(&job.summary()))
             .try_with_schema(job.view().schema())
             .map_err(|error| Status::internal(error.to_string()))?;
-        let mut rows = 0u64;
+        let mut rows = Some(0u64);
         for (rank, lane) in job.endpoints() {
-            rows = rows.saturating_add(job.rows(rank, lane));
+            rows = rows.and_then(|rows| Some(rows.saturating_add(job.rows(rank, lane)?)));
             let ticket = Ticket::new(ticket(&asked, rank, lane));
             info = info.with_endpoint(FlightEndpoint::new().with_ticket(ticket));
         }
-        Ok(info.with_total_records(i64::try_from(rows).unwrap_or(i64::MAX)))
+        let rows = rows.map_or(UNKNOWN, |rows| i64::try_from(rows).unwrap_or(i64::MAX));
+        Ok(info.with_total_records(rows))
     }
 }
 

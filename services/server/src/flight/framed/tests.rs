@@ -4,6 +4,7 @@ use super::*;
 
 fn message(pieces: &[usize]) -> (Vec<Bytes>, FlightData) {
     let batch = WireBatch {
+        group_offsets: Vec::new(),
         rows: 3,
         header: Bytes::from_static(b"header"),
         body: Body::new(pieces.iter().map(|piece| Bytes::from(vec![7; *piece]))),

@@ -1,0 +1,368 @@
+//! How many rows of each block a filter keeps, and how many groups begin in it: what the order needs to know before it can
+//! say where a row is.
+//!
+//! Counted once for a snapshot, a filter and a key, and kept beside the snapshot's manifest, for every server and for ever.
+//! Folder names and footers answer a filter for most blocks of data that lies in order; the others are read, the columns of
+//! filter and key alone.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use arrow_array::{Array, cast::AsArray};
+use arrow_select::filter::filter as filter_array;
+use forebay_proto::v1;
+use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
+use forebay_storage::{Reader, Snapshot, Statistics};
+use futures::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OnceCell, Semaphore};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::{
+    Config, Error, Pool, Priority,
+    compute::{compute, reads},
+    groups::{Groups, Runs},
+    view::{Source, question},
+    window::place_of,
+};
+
+/// Counts for so many filters and keys are kept in memory.
+const MAX_REMEMBERED: usize = 256;
+
+/// What a request asks of every row before it can be ordered: which are kept, and which belong together.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Question {
+    pub(crate) filter: Option<Arc<Expression>>,
+    pub(crate) keys: Vec<Source>,
+}
+
+impl Question {
+    /// Names it; `None` if nothing is asked.
+    pub(crate) fn identity(&self, snapshot: &Snapshot) -> Option<u128> {
+        let filter = self.filter.as_ref().map(|filter| filter.identity());
+        if self.keys.is_empty() {
+            return filter;
+        }
+        let keys: Vec<String> = self.keys.iter().map(|key| key.spelled(snapshot)).collect();
+        Some(xxh3_128(format!("groups 1 {filter:?} {keys:?}").as_bytes()))
+    }
+
+    /// The columns to be made: keys first, and the filter last.
+    fn columns(&self) -> Vec<Source> {
+        self.keys.iter().cloned().chain(self.filter.clone().map(Source::Computed)).collect()
+    }
+}
+
+/// How many rows and groups of each block of a snapshot there are for a request.
+#[derive(Debug)]
+pub struct Counts {
+    snapshot: String,
+    identity: u128,
+    counted: Blocks,
+}
+
+/// What is kept of them.
+#[derive(Debug, Serialize, Deserialize)]
+struct Blocks {
+    rows: Arc<[u32]>,
+    groups: Option<Groups>,
+}
+
+impl Blocks {
+    fn fits(&self, snapshot: &Snapshot) -> bool {
+        let blocks = snapshot.blocks();
+        self.rows.len() == blocks.len()
+            && self.rows.iter().zip(blocks).all(|(count, block)| *count <= block.rows)
+            && self.groups.as_ref().is_none_or(|groups| groups.fit(&self.rows))
+    }
+}
+
+/// How far counting has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Blocks of the snapshot.
+    pub blocks: u64,
+    /// Blocks that are counted.
+    pub blocks_done: u64,
+    /// Of these, blocks that had to be read.
+    pub blocks_read: u64,
+    /// Rows of the blocks that are counted.
+    pub rows: u64,
+    /// Of these, rows that are kept.
+    pub rows_kept: u64,
+}
+
+impl Counts {
+    /// Rows that are kept, block by block.
+    pub fn rows(&self) -> &Arc<[u32]> {
+        &self.counted.rows
+    }
+
+    /// Groups, if there is a key.
+    pub(crate) fn groups(&self) -> Option<&Groups> {
+        self.counted.groups.as_ref()
+    }
+
+    /// Whether these are the answer to this question over this snapshot.
+    pub(crate) fn is_of(&self, snapshot: &Snapshot, question: &Question) -> bool {
+        self.snapshot == snapshot.id() && Some(self.identity) == question.identity(snapshot)
+    }
+}
+
+/// Counts, for each filter and key once.
+pub(crate) struct Counter {
+    config: Config,
+    pool: Pool,
+    /// Permits of 1 KiB for blocks that are being read.
+    reading: Semaphore,
+    read_bytes: u64,
+    known: Mutex<HashMap<Key, Arc<Counting>>>,
+}
+
+/// A dataset, its snapshot and a question.
+type Key = (String, String, u128);
+
+/// The counts for one question, and what is known of them meanwhile: who gives up leaves it to the next.
+#[derive(Default)]
+struct Counting {
+    done: OnceCell<Arc<Counts>>,
+    blocks: Mutex<HashMap<usize, Block>>,
+}
+
+/// What was counted of one block.
+#[derive(Clone, Copy)]
+struct Block {
+    rows: u32,
+    was_read: bool,
+    runs: Option<Runs>,
+}
+
+impl Counting {
+    fn counted(&self, block: usize) -> Option<Block> {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&block).copied()
+    }
+
+    fn note(&self, block: usize, counted: Block) {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(block, counted);
+    }
+}
+
+impl Counter {
+    pub(crate) fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
+        let read_bytes = config.decode_bytes(memory_bytes).max(1024);
+        let permits = usize::try_from(read_bytes / 1024).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Self { config, pool, reading: Semaphore::new(permits), read_bytes, known: Mutex::default() }
+    }
+
+    /// The counts for `train`; `None` if it has neither a filter nor a key. Who asks meanwhile waits for the first.
+    pub(crate) async fn of(
+        &self,
+        train: &v1::Train,
+        reader: &Reader,
+        progress: impl Fn(Counted) + Send + Sync,
+    ) -> Result<Option<Arc<Counts>>, Error> {
+        if train.filter.is_empty() && train.group_by.is_empty() {
+            return Ok(None);
+        }
+        let (snapshot, asked) = (Arc::clone(reader.snapshot()), train.clone());
+        let question =
+            self.pool.run(Priority::First, move || question(&snapshot, &asked).map(Arc::new)).await?;
+        let Some(identity) = question.identity(reader.snapshot()) else { return Ok(None) };
+        let cell = self.cell((train.dataset.clone(), reader.snapshot().id().to_owned(), identity));
+        let count = || self.find_or_count(&train.dataset, reader, &question, identity, &cell, &progress);
+        let counted = cell.done.get_or_try_init(count);
+        counted.await.map(|counts| Some(Arc::clone(counts)))
+    }
+
+    fn cell(&self, key: Key) -> Arc<Counting> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_REMEMBERED && !known.contains_key(&key) {
+            // What is being counted stays; the others are found in the state again.
+            known.retain(|_, counting| Arc::strong_count(counting) > 1);
+        }
+        Arc::clone(known.entry(key).or_default())
+    }
+
+    async fn find_or_count(
+        &self,
+        dataset: &str,
+        reader: &Reader,
+        question: &Arc<Question>,
+        identity: u128,
+        counting: &Counting,
+        progress: &(impl Fn(Counted) + Send + Sync),
+    ) -> Result<Arc<Counts>, Error> {
+        let snapshot = reader.snapshot();
+        let counts =
+            |counted: Blocks| Arc::new(Counts { snapshot: snapshot.id().to_owned(), identity, counted });
+        if let Some(found) = reader.state().find_counts::<Blocks>(dataset, snapshot, identity).await?
+            && found.fits(snapshot)
+        {
+            return Ok(counts(found));
+        }
+        let counted = self.count(reader, question, counting, progress).await?;
+        if let Err(error) = reader.state().keep_counts(dataset, snapshot, identity, &counted).await {
+            tracing::warn!(%error, dataset, "rows are counted again after a restart");
+        }
+        Ok(counts(counted))
+    }
+
+    async fn count(
+        &self,
+        reader: &Reader,
+        question: &Arc<Question>,
+        counting: &Counting,
+        progress: &(impl Fn(Counted) + Send + Sync),
+    ) -> Result<Blocks, Error> {
+        let blocks = reader.snapshot().blocks();
+        let mut done = Counted { blocks: blocks.len() as u64, ..Counted::default() };
+        let mut counted = Vec::with_capacity(blocks.len());
+        let mut each = stream::iter(0..blocks.len())
+            .map(|block| async move {
+                if let Some(known) = counting.counted(block) {
+                    return Ok(known);
+                }
+                let counted = self.block(reader, question, block).await?;
+                counting.note(block, counted);
+                Ok::<_, Error>(counted)
+            })
+            .buffered(self.config.concurrent_blocks.max(1));
+        while let Some(block) = each.try_next().await? {
+            done.rows += u64::from(blocks[counted.len()].rows);
+            done.blocks_done += 1;
+            done.blocks_read += u64::from(block.was_read);
+            done.rows_kept += u64::from(block.rows);
+            counted.push(block);
+            progress(done);
+        }
+        *counting.blocks.lock().unwrap_or_else(PoisonError::into_inner) = HashMap::new();
+        let rows = counted.iter().map(|block| block.rows).collect();
+        let groups =
+            (!question.keys.is_empty()).then(|| Groups::joined(counted.iter().map(|block| block.runs)));
+        tracing::info!(
+            rows = done.rows,
+            rows_kept = done.rows_kept,
+            groups = groups.as_ref().map(Groups::count),
+            blocks = done.blocks,
+            blocks_read = done.blocks_read,
+            "counted the rows of a filter or the groups of a key"
+        );
+        Ok(Blocks { rows, groups })
+    }
+
+    /// Counts one block.
+    async fn block(&self, reader: &Reader, question: &Arc<Question>, block: usize) -> Result<Block, Error> {
+        let snapshot = reader.snapshot();
+        let rows = snapshot.blocks()[block].rows;
+        if let Some(filter) = &question.filter {
+            let known = match self.verdict(reader, filter, block).await? {
+                Verdict::None => Some(0),
+                Verdict::All if question.keys.is_empty() => Some(rows),
+                Verdict::All | Verdict::Unknown => None,
+            };
+            if let Some(rows) = known {
+                return Ok(Block { rows, was_read: false, runs: None });
+            }
+        }
+        let columns = question.columns();
+        let read = reads(&columns);
+        let bytes = read.iter().map(|column| snapshot.column_bytes(block, *column)).sum::<u64>();
+        let permits = (bytes.saturating_mul(2) / 1024).clamp(1, self.read_bytes / 1024);
+        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
+        let closed = |_| Error::Internal("the semaphore of reads is closed".into());
+        let _permit = self.reading.acquire_many(permits).await.map_err(closed)?;
+        let encoded = reader.fetch(block, &read).await?;
+        let (decode_rows, place) = (self.config.decode_rows, place_of(snapshot, block as u32));
+        let (keys, is_filtered) = (question.keys.len(), question.filter.is_some());
+        let count = self.pool.run(Priority::Second, move || {
+            let (mut rows, mut runs) = (0, Runs::builder());
+            for chunk in encoded.decode(decode_rows) {
+                let mut arrays = compute(&columns, &read, &chunk?, &place)?;
+                let kept = is_filtered.then(|| arrays.pop()).flatten();
+                if let Some(kept) = kept {
+                    let kept = forebay_sql::not_null(kept.as_boolean());
+                    rows += kept.true_count() as u32;
+                    for key in &mut arrays {
+                        *key =
+                            filter_array(key, &kept).map_err(|error| Error::Internal(error.to_string()))?;
+                    }
+                }
+                if keys > 0 {
+                    runs.append(&arrays)?;
+                }
+            }
+            let runs = (keys > 0).then(|| runs.summary());
+            let rows = if is_filtered { rows } else { runs.map_or(0, |runs| runs.rows) };
+            Ok(Block { rows, was_read: true, runs })
+        });
+        count.await
+    }
+
+    /// What folder names and footers tell of a filter for one block.
+    async fn verdict(&self, reader: &Reader, filter: &Expression, block: usize) -> Result<Verdict, Error> {
+        let snapshot = reader.snapshot();
+        let folders = snapshot.schema().fields().len() - snapshot.partition_columns();
+        let (stored, folder): (Vec<usize>, Vec<usize>) =
+            filter.inputs().iter().partition(|column| **column < folders);
+        // Folder names first: they need no footer.
+        for columns in [folder, filter.inputs().to_vec()] {
+            if columns.is_empty() {
+                continue;
+            }
+            let known = Known::of(reader, block, &columns).await?;
+            match filter.verdict(&known) {
+                Verdict::Unknown if stored.is_empty() => break,
+                Verdict::Unknown => {}
+                known => return Ok(known),
+            }
+        }
+        Ok(Verdict::Unknown)
+    }
+}
+
+/// What is known of a block without reading it.
+struct Known(HashMap<String, Statistics>);
+
+impl Known {
+    async fn of(reader: &Reader, block: usize, columns: &[usize]) -> Result<Self, Error> {
+        let found = reader.statistics(block, columns).await?;
+        let names = columns.iter().map(|column| reader.snapshot().schema().field(*column).name().clone());
+        Ok(Self(names.zip(found).collect()))
+    }
+}
+
+impl Bounds for Known {
+    fn range(&self, column: &str) -> Option<(ScalarValue, ScalarValue)> {
+        let known = self.0.get(column)?;
+        let values = |array: &dyn Array| -> Option<Vec<ScalarValue>> {
+            let values = (0..array.len()).map(|row| ScalarValue::try_from_array(array, row).ok());
+            values.map(|value| value.filter(|value| !value.is_null() && !is_nan(value))).collect()
+        };
+        let pick = |values: Vec<ScalarValue>, wanted: std::cmp::Ordering| {
+            let pick =
+                |a: ScalarValue, b: ScalarValue| Some(if b.partial_cmp(&a)? == wanted { b } else { a });
+            let mut values = values.into_iter();
+            let first = values.next()?;
+            values.try_fold(first, pick)
+        };
+        let least = pick(values(&known.least)?, std::cmp::Ordering::Less)?;
+        let greatest = pick(values(&known.greatest)?, std::cmp::Ordering::Greater)?;
+        Some((least, greatest))
+    }
+
+    fn nulls(&self, column: &str) -> Option<(bool, bool)> {
+        let Statistics { nulls, rows, .. } = self.0.get(column)?;
+        nulls.map(|nulls| (nulls > 0, nulls < *rows))
+    }
+}
+
+fn is_nan(value: &ScalarValue) -> bool {
+    match value {
+        ScalarValue::Float64(Some(value)) => value.is_nan(),
+        ScalarValue::Float32(Some(value)) => value.is_nan(),
+        ScalarValue::Float16(Some(value)) => value.is_nan(),
+        _ => false,
+    }
+}

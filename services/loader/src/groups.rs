@@ -1,0 +1,169 @@
+//! Groups: consecutive rows whose keys are equal. A group belongs to the block in which it begins; what lies of it at the
+//! head of later blocks is read with that one.
+
+use std::{ops::Range, sync::Arc};
+
+use arrow_array::ArrayRef;
+use arrow_row::{RowConverter, SortField};
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::Error;
+
+/// Keys of rows as bytes: equal exactly for rows that belong together. Nulls are equal to each other, and so are NaNs of the
+/// same bits.
+pub(crate) fn keys_as_bytes(keys: &[ArrayRef]) -> Result<arrow_row::Rows, Error> {
+    let fields = keys.iter().map(|key| SortField::new(key.data_type().clone())).collect();
+    let rows = RowConverter::new(fields).and_then(|rows| rows.convert_columns(keys));
+    rows.map_err(|error| Error::Internal(error.to_string()))
+}
+
+/// Where runs of equal keys begin among rows that come piece by piece.
+#[derive(Default)]
+pub(crate) struct RunsBuilder {
+    first: Option<u128>,
+    last: Option<Vec<u8>>,
+    starts: Vec<u32>,
+    rows: u32,
+}
+
+impl RunsBuilder {
+    pub(crate) fn append(&mut self, keys: &[ArrayRef]) -> Result<(), Error> {
+        for key in &keys_as_bytes(keys)? {
+            let key: &[u8] = key.as_ref();
+            if self.last.as_deref() != Some(key) {
+                self.starts.push(self.rows);
+                self.first.get_or_insert_with(|| xxh3_128(key));
+                let last = self.last.get_or_insert_default();
+                last.clear();
+                last.extend_from_slice(key);
+            }
+            self.rows += 1;
+        }
+        Ok(())
+    }
+
+    /// Where each run begins, and last where all end.
+    pub(crate) fn offsets(mut self) -> Vec<u32> {
+        self.starts.push(self.rows);
+        self.starts.shrink_to_fit();
+        self.starts
+    }
+
+    pub(crate) fn summary(self) -> Runs {
+        let (first, last) = (self.first.unwrap_or(0), self.last.as_deref().map_or(0, xxh3_128));
+        let offsets = self.offsets();
+        let lengths = || offsets.windows(2).map(|ends| ends[1] - ends[0]);
+        Runs {
+            rows: offsets[offsets.len() - 1],
+            count: (offsets.len() - 1) as u32,
+            first,
+            last,
+            first_rows: lengths().next().unwrap_or(0),
+            last_rows: lengths().next_back().unwrap_or(0),
+            longest: lengths().max().unwrap_or(0),
+        }
+    }
+}
+
+/// What is to know of the runs of one block to join them with those of its neighbours.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Runs {
+    pub(crate) rows: u32,
+    count: u32,
+    /// Hashes of the keys of the first and of the last.
+    first: u128,
+    last: u128,
+    first_rows: u32,
+    last_rows: u32,
+    longest: u32,
+}
+
+impl Runs {
+    pub(crate) fn builder() -> RunsBuilder {
+        RunsBuilder::default()
+    }
+}
+
+/// The groups of a snapshot, by the block in which they begin.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Groups {
+    /// Groups that begin in each block.
+    pub(crate) begun: Arc<[u32]>,
+    /// Rows at the head of each block that belong to a group that began before it.
+    pub(crate) heads: Arc<[u32]>,
+    /// Rows of the longest.
+    pub(crate) longest: u64,
+}
+
+impl Groups {
+    /// Joins runs that cross from one block to the next. Of blocks that nothing is known of no row is kept.
+    pub(crate) fn joined(blocks: impl Iterator<Item = Option<Runs>>) -> Self {
+        let (mut begun, mut heads, mut longest) = (Vec::new(), Vec::new(), 0);
+        // Key and rows of the group that the last block ended with.
+        let mut open: Option<(u128, u64)> = None;
+        for runs in blocks {
+            let Some(runs) = runs.filter(|runs| runs.count > 0) else {
+                begun.push(0);
+                heads.push(0);
+                continue;
+            };
+            let goes_on = open.filter(|(key, _)| *key == runs.first);
+            let head = if goes_on.is_some() { runs.first_rows } else { 0 };
+            begun.push(runs.count - u32::from(goes_on.is_some()));
+            heads.push(head);
+            let first = goes_on.map_or(0, |(_, rows)| rows) + u64::from(runs.first_rows);
+            longest = longest.max(first).max(u64::from(runs.longest));
+            open = Some((runs.last, if runs.count == 1 { first } else { u64::from(runs.last_rows) }));
+        }
+        Self { begun: begun.into(), heads: heads.into(), longest }
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        self.begun.iter().map(|begun| u64::from(*begun)).sum()
+    }
+
+    /// Whether they can be those of blocks with so many rows.
+    pub(crate) fn fit(&self, rows: &[u32]) -> bool {
+        let blocks = self.begun.iter().zip(self.heads.iter()).zip(rows);
+        let mut is_open = false;
+        let mut one_by_one = blocks.map(|((begun, head), rows)| {
+            let fits = (*head == 0 || is_open)
+                && head.checked_add(*begun).is_some_and(|least| least <= *rows)
+                && (*begun > 0 || head == rows);
+            is_open |= *begun > 0;
+            fits
+        });
+        self.begun.len() == rows.len() && self.heads.len() == rows.len() && one_by_one.all(|fits| fits)
+    }
+
+    /// The blocks, and which of their kept rows, that make up the groups that begin in `block`; `rows` are those of each
+    /// block.
+    pub(crate) fn pieces(&self, block: u32, rows: &[u32]) -> Vec<Piece> {
+        let at = block as usize;
+        if self.begun[at] == 0 {
+            return Vec::new();
+        }
+        let mut pieces = vec![Piece { block, rows: self.heads[at]..rows[at] }];
+        for next in at + 1..rows.len() {
+            if self.heads[next] > 0 {
+                pieces.push(Piece { block: next as u32, rows: 0..self.heads[next] });
+            }
+            if self.begun[next] > 0 {
+                break;
+            }
+        }
+        pieces
+    }
+}
+
+/// Some of the kept rows of a block.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) block: u32,
+    pub(crate) rows: Range<u32>,
+}
+
+#[cfg(test)]
+mod tests;
