@@ -1,4 +1,4 @@
-"""Forebay's own Python package: `package.py URL`, then lines (see lines.py). A ticket is a command."""
+"""Forebay's own Python package: `package.py URL [--expand]`, then lines (see lines.py). A ticket is a command."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ OF_A_TICKET = {"hash", "lane", "start_step", "steps", "plan_version"}
 
 def main() -> None:
     client = forebay.connect(sys.argv[1], verify_hash=False)
+    expand = "--expand" in sys.argv
+
+    def arrays(asked: dict, batch: forebay.Batch) -> dict:
+        expanded = [each["tensor"] for each in asked.get("dedupe", [])] if expand else []
+        return {**batch.to_numpy(), **{name: batch.expand(name) for name in expanded}}
 
     def batches(ticket: str) -> Iterator[Batch]:
         asked = json.loads(ticket)["train"]
@@ -25,7 +30,7 @@ def main() -> None:
         for _ in range(numbers.get("epochs", 1)):
             for batch in ds:
                 if "tensors" in asked and not asked.get("columns"):
-                    yield batch.num_rows, batch.nbytes, batch.to_numpy()
+                    yield batch.num_rows, batch.nbytes, arrays(asked, batch)
                 else:
                     yield batch.num_rows, batch.nbytes, batch.to_arrow()
 

@@ -36,6 +36,8 @@ pub(crate) enum Data {
     Images(images::Images),
     /// TPC-H's lineitem.
     Lineitem(Lineitem),
+    /// The demo's log of rankings.
+    Ranking(Ranking),
     /// npm vega-datasets' flights-3m.parquet.
     Flights(flights::Flights),
 }
@@ -46,6 +48,14 @@ pub(crate) enum Data {
 pub(crate) struct Lineitem {
     /// TPC-H scale factor: 1 is 6,001,215 rows.
     scale: f64,
+}
+
+/// Size of a generated log of rankings.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Ranking {
+    /// Queries, of 20 rows each.
+    queries: u64,
 }
 
 /// How a generated table is cut into files.
@@ -75,6 +85,7 @@ pub(crate) fn prepare(scenario: &Scenario, folder: &Path) -> anyhow::Result<Prep
         Data::Lists(lists) => writer::at(&place, &lists.table())?,
         Data::Images(images) => writer::at(&place, &images.table())?,
         Data::Lineitem(Lineitem { scale }) => forebay::demo::lineitem::at(&place, *scale)?,
+        Data::Ranking(Ranking { queries }) => forebay::demo::ranking::at(&place, *queries)?,
         Data::Flights(_) => flights::at(&place)?,
     };
     let sizes = Sizes::kept(&place.with_extension("json"), &path)?;

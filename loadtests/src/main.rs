@@ -30,6 +30,7 @@ mod peers;
 mod place;
 mod plot;
 mod process;
+mod ranking;
 mod receive;
 mod remote;
 mod scenario;
@@ -61,6 +62,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   forebay-load peers --scenario clicks --rounds 5 --plot clicks.svg
 ///   forebay-load cold --scenario clicks
 ///   forebay-load computed
+///   forebay-load ranking
 ///   forebay-load remote --scenario clicks --latency 20ms --s3-server s3s-fs
 ///   forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 5 --cache-memory 1GiB
 #[derive(Debug, Parser)]
@@ -80,6 +82,8 @@ enum Command {
     Cold(cold::Cold),
     /// Six computed columns beside six stored ones, cold and warm.
     Computed(computed::Computed),
+    /// Features of queries with every item, and once a batch, to the Rust client and to the Python package.
+    Ranking(ranking::Ranking),
     /// Epochs from an S3-speaking server, near and behind a delay, beside local files.
     Remote(remote::Remote),
     /// Many jobs of different views in little memory, some of them stalled: who progresses, and how much
@@ -146,6 +150,7 @@ fn main() -> std::process::ExitCode {
         Command::Peers(peers) => peers.run(),
         Command::Cold(cold) => cold.run(),
         Command::Computed(computed) => computed.run(),
+        Command::Ranking(ranking) => ranking.run(),
         Command::Remote(remote) => remote.run(),
         Command::Soak(soak) => soak.run(),
         Command::Decode(decode) => decode.run(),

@@ -6,7 +6,7 @@
 
 mod contestant;
 pub(crate) mod prepared;
-mod python;
+pub(crate) mod python;
 mod report;
 pub(crate) mod stock;
 
@@ -146,9 +146,8 @@ impl Peers {
 
     fn contestants(&self, scenario: &Scenario) -> anyhow::Result<Vec<Contestant>> {
         if self.only.is_empty() {
-            let has_tensors = !scenario.request.tensors.is_empty();
-            let takes_part = |contestant: &Contestant| has_tensors || !contestant.needs_tensors();
-            return Ok(Contestant::ALL.into_iter().filter(takes_part).collect());
+            let suits = |contestant: &Contestant| contestant.suits(scenario);
+            return Ok(Contestant::ALL.into_iter().filter(suits).collect());
         }
         let named = |name: &String| match Contestant::ALL.iter().find(|contestant| contestant.name() == name)
         {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::Data;
 
 /// The scenarios that come with the program.
-const BUILT_IN: [(&str, &str); 12] = [
+const BUILT_IN: [(&str, &str); 13] = [
     ("tensor", include_str!("../scenarios/tensor.toml")),
     ("clicks-tensors", include_str!("../scenarios/clicks-tensors.toml")),
     ("dlrm", include_str!("../scenarios/dlrm.toml")),
@@ -21,6 +21,7 @@ const BUILT_IN: [(&str, &str); 12] = [
     ("flights", include_str!("../scenarios/flights.toml")),
     ("images", include_str!("../scenarios/images.toml")),
     ("computed", include_str!("../scenarios/computed.toml")),
+    ("ranking", include_str!("../scenarios/ranking.toml")),
     ("soak", include_str!("../scenarios/soak.toml")),
 ];
 

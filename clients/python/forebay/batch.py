@@ -114,6 +114,13 @@ class Batch:
         return self._batch.position
 
     @property
+    def group_offsets(self) -> Column | None:
+        """With `group_by`: where each group of the batch begins, and last where all end, one number (int32) more than there
+        are groups; in the memory of the host."""
+        offsets = self._batch.group_offsets
+        return None if offsets is None else Column(offsets)
+
+    @property
     def nbytes(self) -> int:
         return self._batch.nbytes
 
@@ -145,6 +152,20 @@ class Batch:
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
         return self._batch.__arrow_c_array__(requested_schema)
+
+    def expand(self, name: str, output: str = "numpy") -> Any:
+        """A tensor that is de-duplicated, with a row for every row of the batch: the same bytes as without `dedupe`. It is a
+        new array, of "numpy", "torch" or "jax", made where the batch lies."""
+        rows, index = self[name], self[f"{name}_index"]
+        if output == "numpy":
+            return np.take(rows.to_numpy(), index.to_numpy(), axis=0)
+        if output == "torch":
+            return rows.to_torch().index_select(0, index.to_torch())
+        if output == "jax":
+            import jax.numpy as jnp
+
+            return jnp.take(rows.to_jax(), index.to_jax(), axis=0)
+        raise ValueError(f"output is {output!r}, expected numpy, torch or jax")
 
     def to_numpy(self) -> dict[str, np.ndarray]:
         """Every column as a NumPy array; see `Column.to_numpy`."""

@@ -82,6 +82,8 @@ class Client:
         select: Sequence[str] | None = None,
         filter: str | None = None,
         tensors: Tensors | None = None,
+        dedupe: Tensors | None = None,
+        group_by: Sequence[str] | None = None,
         seed: int = 0,
         shuffle: Mapping[str, Any] | None = None,
         epoch: int = 0,
@@ -101,13 +103,18 @@ class Client:
     ) -> Training:
         """The batches of one rank: an iterable, each of whose loops is the next epoch.
 
-        batch_size           rows a rank a step
+        batch_size           rows a rank a step, or groups with `group_by`
         columns              plain columns, in this order; all, or none with `tensors`
         select               expressions in SQL that `columns` and `tensors` may name, such as `log1p(delay) AS y`; without those
                              two they are the columns
         filter               a condition in SQL; other rows are left out, as if the dataset did not hold them
         tensors              `{"x": ["delay", "i*"]}`, or `{"x": {"columns": [...], "dtype": "float32", "fill": 0}}`: columns of
-                             one type as one `[rows, values]` matrix
+                             one type as one `[rows, values]` matrix. Of columns of lists: `"max_len": 50` pads or cuts them,
+                             with a mask beside; `"ragged": True` sends items and lengths
+        dedupe               `{"query": {"key": ["query_id"], "columns": ["q_*"]}}`: tensors of which a batch carries each distinct
+                             row once, `query`, and for each row its number there, `query_index`; see `Batch.expand`
+        group_by             columns whose values the rows of a group share: groups are shuffled whole, and batch_size counts them;
+                             see `Batch.group_offsets`
         seed, shuffle, remainder, snapshot, job, label
                              as docs/protocol.md says
         epoch                the first one
@@ -128,11 +135,14 @@ class Client:
         request: dict[str, Any] = {"dataset": dataset, "batch_size": batch_size, "seed": seed, "lanes": lanes}
         request.update(rank=rank, world_size=world_size, epoch=epoch)
         if tensors is not None:
-            request["tensors"] = _tensors(tensors)
+            request["tensors"] = _tensors(tensors, "name")
+        if dedupe is not None:
+            request["dedupe"] = _tensors(dedupe, "tensor")
         optional = {
             "columns": list(columns) if columns is not None else None,
             "select": list(select) if select is not None else None,
             "filter": filter,
+            "group_by": list(group_by) if group_by is not None else None,
             "shuffle": shuffle,
             "remainder": remainder,
             "snapshot": snapshot,
@@ -177,14 +187,14 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return rank, world_size
 
 
-def _tensors(tensors: Tensors) -> list[dict[str, Any]]:
+def _tensors(tensors: Tensors, called: str) -> list[dict[str, Any]]:
     if not isinstance(tensors, Mapping):
         return [dict(tensor) for tensor in tensors]
     asked = []
     for name, what in tensors.items():
         if not isinstance(what, Mapping):
             what = {"columns": [what] if isinstance(what, str) else list(what)}
-        asked.append({"name": name, **what})
+        asked.append({called: name, **what})
     return asked
 
 

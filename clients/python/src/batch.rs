@@ -1,8 +1,10 @@
 //! One batch.
 
-use arrow_array::{Array, RecordBatch, StructArray};
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StructArray};
 use arrow_schema::ffi::FFI_ArrowSchema;
-use forebay_client::{DeviceBatch, Place, proto::v1::BatchMetadata};
+use forebay_client::{DeviceBatch, Place, proto::v1::BatchMetadata, values};
 use pyo3::{exceptions::PyKeyError, prelude::*, types::PyTuple};
 
 use crate::{
@@ -33,13 +35,13 @@ impl Batch {
     pub(crate) fn new(py: Python<'_>, batch: &forebay_client::Batch) -> PyResult<Self> {
         let arrow = batch.record_batch().map_err(|error| raised(py, &error))?;
         let names = arrow.schema_ref().fields().iter().map(|field| field.name().clone()).collect();
-        let (metadata, rows) = (batch.metadata, batch.rows());
+        let (metadata, rows) = (batch.metadata.clone(), batch.rows());
         Ok(Self { metadata, rows, bytes: batch.body().len() as u64, names, held: Held::Host(arrow) })
     }
 
     pub(crate) fn on_device(batch: DeviceBatch) -> Self {
         let names = batch.names().map(str::to_owned).collect();
-        let (metadata, rows, bytes) = (batch.metadata, batch.rows(), batch.len_bytes());
+        let (metadata, rows, bytes) = (batch.metadata.clone(), batch.rows(), batch.len_bytes());
         Self { metadata, rows, bytes, names, held: Held::Device(batch) }
     }
 }
@@ -68,6 +70,15 @@ impl Batch {
     #[getter]
     fn position(&self) -> u64 {
         self.metadata.position
+    }
+
+    /// With groups: where each of them begins, and last where all end.
+    #[getter]
+    fn group_offsets(&self) -> Option<Column> {
+        let offsets = &self.metadata.group_offsets;
+        let offsets = offsets.iter().map(|offset| *offset as i32);
+        let offsets: ArrayRef = Arc::new(Int32Array::from_iter_values(offsets));
+        (!offsets.is_empty()).then(|| Column::new("group_offsets", offsets))
     }
 
     /// Bytes of its memory.
@@ -118,7 +129,8 @@ impl Batch {
         };
         match &self.held {
             Held::Host(arrow) => {
-                Ok(Column::new(name, arrow.column(index).clone()).into_pyobject(py)?.into_any())
+                let values = values(arrow.schema_ref().field(index), arrow.column(index));
+                Ok(Column::new(name, values.clone()).into_pyobject(py)?.into_any())
             }
             Held::Device(batch) => Ok(DeviceColumn::new(py, batch, name)?.into_pyobject(py)?.into_any()),
         }

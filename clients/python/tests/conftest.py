@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Iterator
@@ -48,6 +49,23 @@ def pool(tmp_path: Path) -> Iterator[servers.Pool]:
 def flights_server(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
     made = servers.Pool(tmp_path_factory.mktemp("flights-server"))
     yield made.start({"flights": flights})
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def rankings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """20,000 queries of 20 items each, in two files, as `forebay demo --ranking` makes them."""
+    folder = tmp_path_factory.mktemp("demo")
+    command = [servers.binary(), "demo", "--ranking", "--cache-dir", folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder / "demo" / "ranking-20000"
+
+
+@pytest.fixture(scope="session")
+def rankings_server(rankings: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.Server]:
+    made = servers.Pool(tmp_path_factory.mktemp("rankings-server"))
+    yield made.start({"rankings": rankings})
     made.close()
 
 

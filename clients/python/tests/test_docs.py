@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import forebay
-from server import Server
+from server import Pool, Server
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "python.md"
@@ -33,11 +33,21 @@ def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.Capt
     assert "did you mean 'flights'" in out.out and "forebay.profile: 46 steps" in out.err
 
 
-def test_the_block_of_the_views_runs_as_written(flights_server: Server, capsys: pytest.CaptureFixture) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "views.md").read_text(), re.MULTILINE | re.DOTALL)
-    exec(block.replace("grpc://127.0.0.1:8815", flights_server.location), {})
+def test_the_blocks_of_the_views_run_as_written(
+    pool: Pool, flights: Path, rankings: Path, capsys: pytest.CaptureFixture
+) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "views.md").read_text(), re.MULTILINE | re.DOTALL)
+    first, distinct, model = blocks
+    location = pool.start({"flights": flights, "rankings": rankings}).location
+    names: dict[str, object] = {}
+    exec(first.replace("grpc://127.0.0.1:8815", location), names)
     rows = int(capsys.readouterr().out.split()[0])
     assert 0.85 * 3_000_000 < rows < 0.95 * 3_000_000
+    pytest.importorskip("torch", reason="PyTorch is not in this environment; the other one has it")
+    exec(distinct, names)
+    exec(model.replace("grpc://127.0.0.1:8815", location), names)
+    losses = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert losses[-1] < losses[0]
 
 
 def test_the_block_of_the_readme_runs_as_written(flights_server: Server) -> None:

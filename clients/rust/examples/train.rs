@@ -17,7 +17,7 @@ pub(crate) async fn train(urls: &[String]) -> Result<u64, Error> {
             name: "x".into(),
             columns: vec!["l_quantity".into(), "l_discount".into()],
             dtype: "float32".into(),
-            fill: None,
+            ..Tensor::default()
         }],
         ..Train::default()
     };

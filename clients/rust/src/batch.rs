@@ -1,13 +1,19 @@
 //! One received batch.
 
-use arrow_array::RecordBatch;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_buffer::Buffer;
 use arrow_ipc::{reader::read_record_batch, root_as_message};
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use forebay_proto::{Encoding, v1::BatchMetadata};
 
-use crate::{Error, parser::Message};
+use crate::{
+    Error,
+    parser::Message,
+    tensor::{expand, values},
+};
 
 /// One batch. Its body lies in memory that is aligned to 64 bytes and is used again once neither the batch
 /// nor anything made from it is held any more.
@@ -56,6 +62,29 @@ impl Batch {
         let schema = SchemaRef::clone(&self.schema);
         read_record_batch(&body, batch, schema, &Default::default(), None, &message.version())
             .map_err(|error| malformed(&error))
+    }
+
+    /// The values of a column or tensor, without a copy. Of a ragged tensor these are the items of all rows, of one that is
+    /// de-duplicated its distinct rows.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when there is none of this name; those of [`record_batch`](Self::record_batch).
+    pub fn column(&self, name: &str) -> Result<ArrayRef, Error> {
+        let batch = self.record_batch()?;
+        let (index, field) = self.schema.column_with_name(name).ok_or_else(|| {
+            let names: Vec<_> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
+            Error::Request(format!("no column '{name}'; there are {}", names.join(", ")))
+        })?;
+        Ok(Arc::clone(values(field, batch.column(index))))
+    }
+
+    /// A tensor that is de-duplicated, with a row for each row of the batch.
+    ///
+    /// # Errors
+    /// As [`column`](Self::column); [`Error::Protocol`] when its numbers are not those of its rows.
+    pub fn expand(&self, name: &str) -> Result<ArrayRef, Error> {
+        let (distinct, index) = (self.column(name)?, self.column(&format!("{name}_index"))?);
+        expand(&distinct, &index).map_err(|why| Error::protocol(format!("tensor '{name}': {why}")))
     }
 }
 

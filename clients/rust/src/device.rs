@@ -15,9 +15,10 @@
 
 use std::{any::Any, ffi::c_void, fmt, sync::Arc};
 
+use arrow_schema::FieldRef;
 use forebay_proto::v1::BatchMetadata;
 
-use crate::{Batch, Error, Tensor};
+use crate::{Batch, Error, Tensor, values};
 
 #[cfg(feature = "cuda")]
 mod cuda;
@@ -140,8 +141,8 @@ impl DeviceBatch {
     fn new(place: Place, batch: &Batch, memory: Arc<dyn Memory>) -> Result<Self, Error> {
         let (from, len) = (batch.body().as_ptr() as u64, batch.body().len() as u64);
         let arrow = batch.record_batch()?;
-        let on_device = |name: &String, column| {
-            let mut tensor = Tensor::of(name, column)?;
+        let on_device = |field: &FieldRef, column| {
+            let mut tensor = Tensor::of(field.name(), values(field, column))?;
             // What did not lie aligned in the body was copied elsewhere by Arrow.
             let offset = tensor.address.wrapping_sub(from);
             let inside = offset.saturating_add(tensor.len_bytes() as u64) <= len;
@@ -151,11 +152,10 @@ impl DeviceBatch {
             tensor.address = memory.address().wrapping_add(offset);
             Ok(tensor)
         };
-        let names = arrow.schema_ref().fields().iter().map(|field| field.name());
-        let columns =
-            names.zip(arrow.columns()).map(|(name, column)| (name.clone(), on_device(name, column)));
+        let fields = arrow.schema_ref().fields().iter().zip(arrow.columns());
+        let columns = fields.map(|(field, column)| (field.name().clone(), on_device(field, column)));
         let columns = columns.collect();
-        Ok(Self { metadata: batch.metadata, place, rows: batch.rows(), bytes: len, columns, memory })
+        Ok(Self { metadata: batch.metadata.clone(), place, rows: batch.rows(), bytes: len, columns, memory })
     }
 
     /// Rows of the batch.

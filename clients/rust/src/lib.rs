@@ -48,5 +48,5 @@ pub use error::Error;
 pub use forebay_proto as proto;
 pub use meter::{Failures, Stats};
 pub use plan::{Cursor, Plan};
-pub use tensor::Tensor;
+pub use tensor::{Tensor, values};
 pub use training::Training;

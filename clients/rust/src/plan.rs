@@ -2,7 +2,7 @@
 
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
-use forebay_proto::v1::{BatchMetadata, PlanSummary, Train};
+use forebay_proto::v1::{BatchMetadata, PlanSummary, Remainder, Train};
 
 use crate::Error;
 
@@ -75,17 +75,25 @@ impl Plan {
         self.resolved.lanes.unwrap_or(1).max(1)
     }
 
-    /// What the batch number `batch` has to say of itself, but for its hash.
+    /// What the batch number `batch` has to say of itself, but for its hash; `rows` are groups if there are groups.
     pub(crate) fn expected(&self, batch: u64) -> BatchMetadata {
         let Cursor { epoch, step } = self.cursor(batch);
         let (rank, ranks) = (self.rank(), self.summary.world_size.max(1));
         let global_batch = self.summary.batch_size.saturating_mul(ranks);
         let start = step.saturating_mul(global_batch);
-        let rows = self.summary.rows.saturating_sub(start).min(global_batch);
+        let items = self.summary.groups.unwrap_or(self.summary.rows);
+        let items = items.saturating_sub(start).min(global_batch);
         // The last step may be short; then every rank gets its share.
-        let share = |rank: u64| (u128::from(rank) * u128::from(rows) / u128::from(ranks)) as u64;
+        let share = |rank: u64| (u128::from(rank) * u128::from(items) / u128::from(ranks)) as u64;
         let (from, to) = (share(rank), share(rank + 1));
-        BatchMetadata { epoch, step, rank, rows: to - from, position: start + from, hash: None }
+        BatchMetadata {
+            epoch,
+            step,
+            rank,
+            rows: to - from,
+            position: start + from,
+            ..BatchMetadata::default()
+        }
     }
 
     /// Refuses a batch that is not number `batch`, or not as it was sent.
@@ -97,34 +105,58 @@ impl Plan {
         hash: Option<u64>,
     ) -> Result<(), Error> {
         let expected = self.expected(batch);
-        if (BatchMetadata { hash: None, ..*found }) != expected {
+        let offsets = &found.group_offsets;
+        let items = match self.summary.groups {
+            Some(_) => (offsets.len() as u64).wrapping_sub(1),
+            None => found.rows,
+        };
+        let place = |of: &BatchMetadata| (of.epoch, of.step, of.rank, of.position);
+        if (place(found), items) != (place(&expected), expected.rows) {
             return Err(Error::Foreign(format!(
                 "a batch that is not due came: {}, expected {}",
-                words(found),
-                words(&expected)
+                self.words(found, items),
+                self.words(&expected, expected.rows)
             )));
         }
-        if rows != expected.rows {
+        let are_groups = match self.summary.groups {
+            Some(_) => {
+                let ends =
+                    offsets.first() == Some(&0) && offsets.last() == u32::try_from(found.rows).ok().as_ref();
+                ends && offsets.is_sorted_by(|start, end| start < end)
+            }
+            None => offsets.is_empty(),
+        };
+        if !are_groups {
+            let batch = self.words(found, items);
+            return Err(Error::Foreign(format!("the groups of the batch of {batch} are not its rows")));
+        }
+        let expected_rows = match self.summary.remainder() {
+            Remainder::Pad => self.summary.batch_size,
+            _ => found.rows,
+        };
+        if rows != expected_rows {
             return Err(Error::Foreign(format!(
-                "the batch of {} holds {rows} rows, expected {}",
-                words(found),
-                expected.rows
+                "the batch of {} holds {rows} rows, expected {expected_rows}",
+                self.words(found, items)
             )));
         }
         match (found.hash, hash) {
             (Some(sent), Some(received)) if sent != received => Err(Error::Foreign(format!(
                 "the batch of {} arrived with hash {received:016x}, it was sent with {sent:016x}",
-                words(found)
+                self.words(found, items)
             ))),
-            (None, Some(_)) => Err(Error::Foreign(format!("the batch of {} has no hash", words(found)))),
+            (None, Some(_)) => {
+                Err(Error::Foreign(format!("the batch of {} has no hash", self.words(found, items))))
+            }
             _ => Ok(()),
         }
     }
-}
 
-fn words(batch: &BatchMetadata) -> String {
-    let BatchMetadata { epoch, step, rank, rows, position, .. } = batch;
-    format!("epoch {epoch}, step {step}, rank {rank} ({rows} rows from position {position})")
+    fn words(&self, batch: &BatchMetadata, items: u64) -> String {
+        let BatchMetadata { epoch, step, rank, position, .. } = batch;
+        let what = if self.summary.groups.is_some() { "groups" } else { "rows" };
+        format!("epoch {epoch}, step {step}, rank {rank} ({items} {what} from position {position})")
+    }
 }
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ fn request() -> Train {
         name: "x".into(),
         columns: vec!["l_quantity".into(), "l_discount".into(), "l_tax".into()],
         dtype: "float32".into(),
-        fill: None,
+        ..Tensor::default()
     };
     let columns = vec!["l_orderkey".into(), "l_shipmode".into()];
     Train { tensors: vec![x], columns, ..train(1) }

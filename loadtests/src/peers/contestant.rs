@@ -14,7 +14,7 @@ use super::python::Python;
 use crate::{
     Source,
     ask::{Ask, Passed},
-    data::Prepared,
+    data::{Data, Prepared},
     process::Process,
     scenario::Scenario,
     server::{self, Server, Transport},
@@ -28,6 +28,7 @@ pub(super) enum Contestant {
     Forebay,
     ForebayIdle,
     ForebayInOrder,
+    ForebayRagged,
     Stock,
     StockColumns,
     PreparedPyarrow,
@@ -44,11 +45,12 @@ pub(super) enum Contestant {
 }
 
 impl Contestant {
-    pub(super) const ALL: [Self; 17] = [
+    pub(super) const ALL: [Self; 18] = [
         Self::Prepared,
         Self::Forebay,
         Self::ForebayIdle,
         Self::ForebayInOrder,
+        Self::ForebayRagged,
         Self::Stock,
         Self::StockColumns,
         Self::PreparedPyarrow,
@@ -70,6 +72,7 @@ impl Contestant {
             Self::Forebay => "forebay",
             Self::ForebayIdle => "forebay-idle",
             Self::ForebayInOrder => "forebay-in-order",
+            Self::ForebayRagged => "forebay-ragged",
             Self::Stock => "stock",
             Self::StockColumns => "stock-columns",
             Self::PreparedPyarrow => "prepared-pyarrow",
@@ -92,6 +95,7 @@ impl Contestant {
             Self::Forebay => "shuffled, warm -> forebay-client",
             Self::ForebayIdle => "shuffled, warm, --cpu-scheduling idle -> forebay-client",
             Self::ForebayInOrder => "shuffle none, warm -> forebay-client",
+            Self::ForebayRagged => "shuffled, warm, all lists as one ragged tensor -> forebay-client",
             Self::Stock => "arrow-flight + tonic, table in RAM, take, shuffled -> arrow-flight client",
             Self::StockColumns => "as stock, with the columns of a tensor as they are in the files",
             Self::PreparedPyarrow => "pyarrow server, one prepared batch -> pyarrow client",
@@ -130,14 +134,19 @@ impl Contestant {
                 | Self::Forebay
                 | Self::ForebayIdle
                 | Self::ForebayInOrder
+                | Self::ForebayRagged
                 | Self::Stock
                 | Self::StockColumns
         )
     }
 
-    /// Whether it differs from others only where columns are put into tensors.
-    pub(super) fn needs_tensors(self) -> bool {
-        matches!(self, Self::StockColumns | Self::PyarrowServerColumns)
+    /// Whether it has a part in a scenario: some differ from others only where columns are put into tensors, or are lists.
+    pub(super) fn suits(self, scenario: &Scenario) -> bool {
+        match self {
+            Self::StockColumns | Self::PyarrowServerColumns => !scenario.request.tensors.is_empty(),
+            Self::ForebayRagged => matches!(scenario.data, Data::Lists(_)),
+            _ => true,
+        }
     }
 }
 
@@ -299,6 +308,12 @@ impl Running<'_> {
             Contestant::ForebayInOrder => {
                 let none = Some(v1::shuffle::None {});
                 train.shuffle = Some(v1::Shuffle { none, ..v1::Shuffle::default() });
+            }
+            Contestant::ForebayRagged => {
+                let columns = std::mem::take(&mut train.columns);
+                let columns = if columns.is_empty() { vec!["*".to_owned()] } else { columns };
+                let name = "lists".to_owned();
+                train.tensors = vec![v1::Tensor { name, columns, ragged: true, ..v1::Tensor::default() }];
             }
             _ => {}
         }

@@ -26,7 +26,7 @@ const REQUIREMENTS: &str = include_str!("../../peers/requirements.txt");
 const VARIABLE: &str = "FOREBAY_PYTHON";
 
 /// An interpreter that has what the scripts import.
-pub(super) struct Python {
+pub(crate) struct Python {
     interpreter: PathBuf,
     scripts: TempDir,
 }
@@ -34,7 +34,7 @@ pub(super) struct Python {
 impl Python {
     /// The interpreter that is `named`, or the one that `FOREBAY_PYTHON` names, or that of the acceptance
     /// tests' environment, or one that is made here.
-    pub(super) fn prepare(named: Option<PathBuf>) -> anyhow::Result<Self> {
+    pub(crate) fn prepare(named: Option<PathBuf>) -> anyhow::Result<Self> {
         let scripts = tempfile::tempdir()?;
         for (name, text) in SCRIPTS.iter().chain([&TABLE]) {
             std::fs::write(scripts.path().join(name), text)?;
@@ -48,7 +48,7 @@ impl Python {
     }
 
     /// A command that runs one of the scripts.
-    pub(super) fn command(&self, script: &str) -> Command {
+    pub(crate) fn command(&self, script: &str) -> Command {
         let mut command = Command::new(&self.interpreter);
         // Without this, what a script imports would be written beside it.
         command.arg("-B").arg(self.scripts.path().join(script));

@@ -1,6 +1,8 @@
 //! `forebay demo`: the whole way, from Parquet to a trainer, in one process over real Flight.
 
 pub mod lineitem;
+mod ranked;
+pub mod ranking;
 mod report;
 mod trainer;
 
@@ -24,6 +26,9 @@ pub struct Demo {
     /// TPC-H scale factor of the generated data: 1 is 6,001,215 rows.
     #[arg(long, default_value_t = 1.0, conflicts_with = "source")]
     scale: f64,
+    /// A log of rankings instead: queries shuffled whole, their features sent once a batch.
+    #[arg(long, conflicts_with_all = ["source", "scale", "label"])]
+    ranking: bool,
     /// Rows a batch.
     #[arg(long, default_value_t = 16_384)]
     batch_size: u64,
@@ -40,6 +45,9 @@ pub struct Demo {
     #[arg(long, value_name = "DIR", env = "FOREBAY_CACHE_DIR")]
     cache_dir: Option<PathBuf>,
 }
+
+/// Queries of the log of rankings.
+const QUERIES: u64 = 20_000;
 
 /// Columns by the part they play in the demo's model.
 struct Roles {
@@ -61,7 +69,13 @@ impl Demo {
         let folder = self.cache_dir.clone().unwrap_or_else(default_cache_dir).join("demo");
         let (name, source) = match &self.source {
             Some(source) => (dataset_name(source), source.clone()),
-            None => ("lineitem".to_owned(), generated(&folder, self.scale).await?),
+            None if self.ranking => {
+                ("ranking".to_owned(), generated(&folder, |folder| ranking::at(folder, QUERIES)).await?)
+            }
+            None => {
+                let scale = self.scale;
+                ("lineitem".to_owned(), generated(&folder, move |folder| lineitem::at(folder, scale)).await?)
+            }
         };
         // A cache of its own: the demo is cold each time, and runs beside any other server.
         let cache = tempfile::tempdir().context("can't make a temporary folder")?;
@@ -72,6 +86,10 @@ impl Demo {
         let server = Server::start(settings).await?;
 
         let mut trainer = Trainer::connect(server.grpc()).await?;
+        if self.ranking {
+            ranked::run(&mut trainer, &name, Path::new(&source), self.batch_size, self.seed).await?;
+            return self.end(server).await;
+        }
         let roles = self.roles(&trainer.schema(&name).await?)?;
         let train = self.request(&name, &roles);
         let mut report = Report::new(&source, server.http().to_string(), &roles.features, &roles.label);
@@ -85,6 +103,10 @@ impl Demo {
         report.finish(&again);
         print!("{report}");
         ensure!(report.is_repeatable(), "two runs of one seed differ");
+        self.end(server).await
+    }
+
+    async fn end(&self, server: Server) -> anyhow::Result<()> {
         if self.serve {
             println!("\nserving at grpc://{} until it is interrupted", server.grpc());
             return server.run_until_signal().await;
@@ -118,6 +140,7 @@ impl Demo {
             columns: columns.to_vec(),
             dtype: "float32".to_owned(),
             fill: Some(0.0),
+            ..v1::Tensor::default()
         };
         v1::Train {
             dataset: dataset.to_owned(),
@@ -132,9 +155,12 @@ impl Demo {
 }
 
 /// The folder of the generated data, made if it is not there.
-async fn generated(folder: &Path, scale: f64) -> anyhow::Result<String> {
+async fn generated(
+    folder: &Path,
+    at: impl FnOnce(&Path) -> anyhow::Result<PathBuf> + Send + 'static,
+) -> anyhow::Result<String> {
     let folder = folder.to_owned();
-    let made = tokio::task::spawn_blocking(move || lineitem::at(&folder, scale)).await??;
+    let made = tokio::task::spawn_blocking(move || at(&folder)).await??;
     Ok(made.to_string_lossy().into_owned())
 }
 

@@ -66,17 +66,17 @@ fn a_gap_a_repeat_a_foreign_batch_and_a_wrong_hash_are_refused() {
             error.to_string()
         })
     };
-    let hashed = BatchMetadata { hash: Some(7), ..due };
+    let hashed = BatchMetadata { hash: Some(7), ..due.clone() };
     check(&due, 5, None).unwrap();
     check(&hashed, 5, None).unwrap();
     check(&hashed, 5, Some(7)).unwrap();
     for foreign in [
         plan.expected(2),
         plan.expected(4),
-        BatchMetadata { rank: 0, ..due },
-        BatchMetadata { epoch: 1, ..due },
-        BatchMetadata { position: 0, ..due },
-        BatchMetadata { rows: 4, ..due },
+        BatchMetadata { rank: 0, ..due.clone() },
+        BatchMetadata { epoch: 1, ..due.clone() },
+        BatchMetadata { position: 0, ..due.clone() },
+        BatchMetadata { rows: 4, ..due.clone() },
     ] {
         let words = check(&foreign, foreign.rows, None).unwrap_err();
         assert!(words.contains("expected epoch 0, step 3, rank 1"), "{words}");
@@ -84,4 +84,42 @@ fn a_gap_a_repeat_a_foreign_batch_and_a_wrong_hash_are_refused() {
     assert!(check(&due, 4, None).unwrap_err().contains("holds 4 rows, expected 5"));
     assert!(check(&hashed, 5, Some(8)).unwrap_err().contains("0000000000000008"));
     assert!(check(&due, 5, Some(8)).unwrap_err().contains("has no hash"));
+}
+
+#[test]
+fn groups_that_are_not_the_rows_of_their_batch_are_refused() {
+    let mut plan = plan(1000, 3, 2, 1, true, Train::default());
+    plan.summary.groups = Some(20);
+    let of = |group_offsets: &[u32], rows| BatchMetadata {
+        group_offsets: group_offsets.to_vec(),
+        rows,
+        ..plan.expected(1)
+    };
+    plan.check(1, &of(&[0, 70, 71, 90], 90), 90, None).unwrap();
+    for (offsets, rows, words) in [
+        (&[0, 70, 90][..], 90, "2 groups from position 9), expected epoch 0, step 1, rank 1 (3 groups"),
+        (&[], 90, "expected epoch 0, step 1, rank 1 (3 groups"),
+        (&[0, 70, 71, 90], 91, "are not its rows"),
+        (&[1, 70, 71, 90], 90, "are not its rows"),
+        (&[0, 71, 70, 90], 90, "are not its rows"),
+    ] {
+        let error = plan.check(1, &of(offsets, rows), rows, None).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let error = plan.check(1, &of(&[0, 70, 71, 90], 90), 89, None).unwrap_err().to_string();
+    assert!(error.contains("holds 89 rows, expected 90"), "{error}");
+    plan.summary.groups = None;
+    let error =
+        plan.check(1, &BatchMetadata { group_offsets: vec![0, 3], ..plan.expected(1) }, 3, None).unwrap_err();
+    assert!(error.to_string().contains("are not its rows"), "{error}");
+}
+
+#[test]
+fn a_padded_batch_holds_batch_size_rows_whatever_is_real() {
+    let mut plan = plan(13, 5, 2, 1, true, Train::default());
+    plan.summary.remainder = Remainder::Pad.into();
+    let last = plan.expected(1);
+    assert_eq!((last.rows, last.position), (2, 11));
+    plan.check(1, &last, 5, None).unwrap();
+    assert!(plan.check(1, &last, 2, None).unwrap_err().to_string().contains("holds 2 rows, expected 5"));
 }

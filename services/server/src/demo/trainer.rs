@@ -106,7 +106,7 @@ impl Trainer {
         Ok(digest.finish())
     }
 
-    async fn open(&mut self, train: &v1::Train) -> anyhow::Result<FlightRecordBatchStream> {
+    pub(super) async fn open(&mut self, train: &v1::Train) -> anyhow::Result<FlightRecordBatchStream> {
         self.client.do_get(Ticket::new(command(train))).await.map_err(in_words)
     }
 }
@@ -116,7 +116,7 @@ fn command(train: &v1::Train) -> Vec<u8> {
 }
 
 /// The server's own words.
-fn in_words(error: FlightError) -> anyhow::Error {
+pub(super) fn in_words(error: FlightError) -> anyhow::Error {
     match error {
         FlightError::Tonic(status) => anyhow::anyhow!("{}", status.message()),
         other => other.into(),

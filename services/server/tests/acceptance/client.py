@@ -69,11 +69,14 @@ class Meta:
     rows: int
     position: int
     hash: int
+    group_offsets: list[int]
 
     @classmethod
     def parse(cls, buffer: pa.Buffer) -> Meta:
         fields = json.loads(buffer.to_pybytes())
-        return cls(**{name: int(fields.pop(name, 0)) for name in cls.__annotations__}, **fields)
+        offsets = fields.pop("group_offsets", [])
+        numbers = {name: int(fields.pop(name, 0)) for name in ("epoch", "step", "rank", "rows", "position", "hash")}
+        return cls(**numbers, group_offsets=offsets, **fields)
 
 
 @dataclass(frozen=True)

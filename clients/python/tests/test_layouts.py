@@ -1,0 +1,96 @@
+"""Groups, de-duplicated tensors, lists and padded batches, as the package hands them over."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+import forebay
+from server import Server
+
+DEDUPE = {"query": {"key": ["query_id"], "columns": ["q_*"]}}
+RANKED: dict[str, Any] = dict(batch_size=50, group_by=["query_id"], seed=3, shuffle={"window_rows": 60_000})
+FRAMEWORKS = ["numpy", *(each for each in ("torch", "jax") if importlib.util.find_spec(each))]
+
+
+@pytest.fixture
+def client(rankings_server: Server) -> forebay.Client:
+    return forebay.connect(rankings_server.location)
+
+
+def test_distinct_rows_expand_to_the_plain_stream_to_the_byte(client: forebay.Client) -> None:
+    plain = client.train("rankings", columns=["query_id"], tensors={"query": ["q_*"]}, **RANKED)
+    ds = client.train("rankings", columns=["query_id"], dedupe=DEDUPE, **RANKED)
+    for whole, batch in zip(plain, ds):
+        expected = whole["query"].to_numpy()
+        rows, index = batch["query"].to_numpy(), batch["query_index"].to_numpy()
+        assert (rows.shape, rows.dtype, index.dtype) == ((50, 40), np.float32, np.int32)
+        assert expected.shape == (1000, 40)
+        for framework in FRAMEWORKS:
+            assert np.asarray(batch.expand("query", framework)).tobytes() == expected.tobytes()
+        queries = batch["query_id"].to_numpy()
+        assert (queries[np.searchsorted(index, range(50))][index] == queries).all()
+        # A view of what was received, like any other.
+        assert rows.ctypes.data % 64 == 0 and not rows.flags.owndata
+    with pytest.raises(ValueError, match="expected numpy, torch or jax"):
+        batch.expand("query", "cupy")
+    with pytest.raises(KeyError, match="no column 'q'"):
+        batch.expand("q")
+
+
+def test_groups_say_where_they_begin_and_a_state_goes_on_with_the_next(client: forebay.Client) -> None:
+    ds = client.train("rankings", columns=["query_id"], **RANKED)
+    assert ds.summary["groups"] in (20_000, "20000") and len(ds) == 400
+    batches = []
+    for batch in ds:
+        offsets = batch.group_offsets.to_numpy()
+        assert (offsets == np.arange(0, 1001, 20)).all()
+        queries = batch["query_id"].to_numpy().reshape(50, 20)
+        assert (queries == queries[:, :1]).all()
+        batches.append(queries[:, 0].copy())
+        if batch.step == 100:
+            state = json.loads(json.dumps(ds.state_dict()))
+    assert sorted(np.concatenate(batches)) == list(range(20_000))
+    again = client.train("rankings", columns=["query_id"], **RANKED)
+    again.load_state_dict(state)
+    rest = [batch["query_id"].to_numpy()[::20].copy() for batch in again]
+    assert np.array_equal(rest, batches[101:])
+    other = client.train("rankings", columns=["query_id"], **{**RANKED, "group_by": ["clicked"]})
+    with pytest.raises(forebay.errors.StateError, match="group_by"):
+        other.load_state_dict(state)
+    # Without groups there are none.
+    assert next(iter(client.train("rankings", columns=["query_id"], batch_size=10))).group_offsets is None
+
+
+def test_ragged_and_padded_lists_agree_with_the_plain_column(client: forebay.Client) -> None:
+    tensors = {
+        "bags": {"columns": ["categories"], "ragged": True},
+        "first": {"columns": ["categories"], "max_len": 3, "fill": -1, "dtype": "int32"},
+    }
+    ds = client.train("rankings", columns=["categories"], tensors=tensors, batch_size=500)
+    batch = next(iter(ds))
+    items, offsets = (part.to_numpy() for part in batch["categories"].ragged())
+    bags, lengths = batch["bags"].to_numpy(), batch["bags_lengths"].to_numpy()
+    assert np.array_equal(bags, items) and np.array_equal(lengths, np.diff(offsets))
+    first, mask = batch["first"].to_numpy(), batch["first_mask"].to_numpy()
+    assert (first.shape, first.dtype, mask.dtype) == ((500, 3), np.int32, np.uint8)
+    for row in range(500):
+        present = items[offsets[row] : offsets[row + 1]][:3]
+        assert first[row].tolist() == [*present, *[-1] * (3 - len(present))]
+        assert mask[row].sum() == len(present)
+
+
+def test_padded_batches_are_all_of_one_shape(client: forebay.Client) -> None:
+    tensors = {"x": {"columns": ["i_*"]}}
+    ds = client.train("rankings", tensors=tensors, batch_size=3000, remainder="PAD")
+    real = 0
+    for batch in ds:
+        x, valid = batch["x"].to_numpy(), batch["valid"].to_numpy()
+        assert x.shape == (3000, 20) and len(batch) == 3000
+        assert not x[valid == 0].any()
+        real += int(valid.sum())
+    assert (real, int(valid.sum())) == (400_000, 1000)

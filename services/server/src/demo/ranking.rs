@@ -1,0 +1,112 @@
+//! A log of rankings, generated once and kept: queries with features of their own, and the items that were shown for each.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::{Context, ensure};
+use arrow_array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, types::Int64Type};
+use arrow_schema::ArrowError;
+use parquet::{
+    arrow::ArrowWriter,
+    basic::{Compression, ZstdLevel},
+    file::properties::WriterProperties,
+};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Items that are shown for a query.
+pub const ITEMS: u64 = 20;
+/// Features of a query, `q_00` and on, the same for each of its rows.
+pub const QUERY_FEATURES: u64 = 40;
+/// Features of an item, `i_00` and on.
+pub const ITEM_FEATURES: u64 = 20;
+/// Categories of an item at most, in the list `categories`.
+const CATEGORIES: u64 = 6;
+const QUERIES_A_FILE: u64 = 20_000;
+const ROW_GROUP_ROWS: usize = 65_536;
+/// Rows that are made at a time.
+const QUERIES_A_BATCH: u64 = 3_000;
+
+/// The folder of the data under `folder`: `queries` times [`ITEMS`] rows of `query_id`, features, `categories` and whether
+/// the item was `clicked`. Generated if it is not there; a generation that was cut short leaves nothing that is taken for
+/// whole.
+///
+/// # Errors
+/// When the number is out of range or the disk fails.
+pub fn at(folder: &Path, queries: u64) -> anyhow::Result<PathBuf> {
+    ensure!((1..=10_000_000).contains(&queries), "{queries} queries: expected 1 to 10,000,000");
+    let finished = folder.join(format!("ranking-{queries}"));
+    if finished.is_dir() {
+        return Ok(finished);
+    }
+    fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
+    let unfinished = tempfile::tempdir_in(folder)?;
+    eprintln!("generating {} rows in {}", queries * ITEMS, finished.display());
+    for (number, first) in (0..queries).step_by(QUERIES_A_FILE as usize).enumerate() {
+        let path = unfinished.path().join(format!("part-{number:04}.parquet"));
+        write(&path, first..(first + QUERIES_A_FILE).min(queries))?;
+    }
+    match fs::rename(unfinished.path(), &finished) {
+        Ok(()) => drop(unfinished.keep()),
+        // Another run was faster.
+        Err(_) if finished.is_dir() => {}
+        Err(error) => return Err(error).with_context(|| format!("can't make {}", finished.display())),
+    }
+    Ok(finished)
+}
+
+fn write(path: &Path, queries: std::ops::Range<u64>) -> anyhow::Result<()> {
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
+        .build();
+    let file = File::create(path).with_context(|| format!("can't write {}", path.display()))?;
+    let mut writer = ArrowWriter::try_new(file, rows(0..0)?.schema(), Some(properties))?;
+    let mut first = queries.start;
+    while first < queries.end {
+        let end = (first + QUERIES_A_BATCH).min(queries.end);
+        writer.write(&rows(first * ITEMS..end * ITEMS)?)?;
+        first = end;
+    }
+    writer.close()?;
+    Ok(())
+}
+
+/// Rows that are a function of their numbers.
+fn rows(rows: std::ops::Range<u64>) -> Result<RecordBatch, ArrowError> {
+    let floats = |of: &dyn Fn(u64) -> f32| -> ArrayRef {
+        Arc::new(Float32Array::from_iter_values(rows.clone().map(of)))
+    };
+    let queries = Int64Array::from_iter_values(rows.clone().map(|row| (row / ITEMS) as i64));
+    let mut columns = vec![("query_id".to_owned(), Arc::new(queries) as ArrayRef)];
+    for feature in 0..QUERY_FEATURES {
+        columns.push((format!("q_{feature:02}"), floats(&|row| uniform(row / ITEMS, feature))));
+    }
+    for feature in 0..ITEM_FEATURES {
+        columns.push((format!("i_{feature:02}"), floats(&|row| uniform(row, 1000 + feature))));
+    }
+    let categories = rows.clone().map(|row| {
+        let count = (uniform(row, 2000) * CATEGORIES as f32) as u64;
+        Some((0..count).map(move |at| Some((uniform(row, 2001 + at) * 1000.0) as i64)))
+    });
+    columns.push((
+        "categories".to_owned(),
+        Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(categories)),
+    ));
+    // Who likes what, and some chance.
+    let clicked = |row: u64| {
+        let likes =
+            uniform(row / ITEMS, 0) * uniform(row, 1000) + uniform(row / ITEMS, 1) * uniform(row, 1001);
+        f32::from(likes + 0.3 * uniform(row, 3000) > 0.8)
+    };
+    columns.push(("clicked".to_owned(), floats(&clicked)));
+    RecordBatch::try_from_iter(columns)
+}
+
+/// A number from 0 to 1 for a row or a query, and what is asked of it.
+fn uniform(of: u64, what: u64) -> f32 {
+    let bytes: [u8; 16] = (u128::from(of) << 64 | u128::from(what)).to_le_bytes();
+    (xxh3_64(&bytes) >> 40) as f32 / (1 << 24) as f32
+}

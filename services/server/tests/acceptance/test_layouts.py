@@ -1,0 +1,224 @@
+"""Groups, de-duplicated tensors, lists and padded batches, as a stock client of Arrow Flight sees them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from client import Client, refused
+from server import Pool, Server
+
+QUERIES = 4000
+IN_ORDER = {"shuffle": {"none": {}}}
+DEDUPE = [{"key": ["query"], "tensor": "q", "columns": ["q_*"]}]
+
+
+def ranked(seed: int) -> pa.Table:
+    """Rows of queries of 1 to 30 items; some queries are null."""
+    rng, numbers = random.Random(seed), np.random.default_rng(seed)
+    queries = [None if rng.random() < 0.02 else query for query in range(QUERIES) for _ in range(rng.randint(1, 30))]
+    of_query = numbers.random((QUERIES + 1, 5), dtype=np.float32)
+    known = np.array([QUERIES if query is None else query for query in queries])
+    lists = [None if rng.random() < 0.1 else [rng.randrange(100) for _ in range(rng.randrange(7))] for _ in queries]
+    return pa.table(
+        {
+            "row": pa.array(range(len(queries)), pa.int64()),
+            "query": pa.array(queries, pa.int64()),
+            **{f"q_{column}": of_query[known, column] for column in range(5)},
+            "a": pa.array(lists, pa.list_(pa.int32())),
+            "b": pa.array(lists[::-1], pa.large_list(pa.int64())),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    return ranked(1)
+
+
+@pytest.fixture(scope="module")
+def server(module_pool: Pool, rows: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    folder = tmp_path_factory.mktemp("ranked")
+    cuts = [0, 9_001, 9_003, 30_000, rows.num_rows]
+    for number, (start, end) in enumerate(zip(cuts, cuts[1:])):
+        pq.write_table(rows.slice(start, end - start), folder / f"part-{number}.parquet", row_group_size=4_000)
+    return module_pool.start({"ranked": folder})
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.location) as connected:
+        yield connected
+
+
+def runs(keys: list) -> list[list[int]]:
+    """Rows of each run of equal keys."""
+    starts = [row for row in range(len(keys)) if row == 0 or keys[row] != keys[row - 1]] + [len(keys)]
+    return [list(range(start, end)) for start, end in zip(starts, starts[1:])]
+
+
+def test_each_group_comes_whole_once_an_epoch_also_across_files(client: Client, rows: pa.Table) -> None:
+    expected = runs(rows["query"].to_pylist())
+    plan = client.plan(dataset="ranked", columns=["row"], group_by=["query"], batch_size=64, shuffle={"window_rows": 20_000})
+    assert int(plan.summary["groups"]) == len(expected)
+    assert (int(plan.summary["rows"]), plan.steps) == (rows.num_rows, -(-len(expected) // 64))
+    assert plan.info.total_records == -1
+    seen = []
+    for batch in client.read(plan.tickets[0]):
+        numbers, offsets = batch.data["row"].to_pylist(), batch.meta.group_offsets
+        assert len(offsets) == 65 or batch.meta.step == plan.steps - 1
+        seen += [numbers[start:end] for start, end in zip(offsets, offsets[1:])]
+        assert offsets[-1] == len(numbers) == batch.meta.rows
+    assert sorted(seen) == expected
+    assert seen != expected
+
+
+def test_a_filter_is_applied_before_rows_are_grouped(client: Client, rows: pa.Table) -> None:
+    queries = rows["query"].to_pylist()
+    kept = [row for row in range(rows.num_rows) if row % 5 != 0 and queries[row] is not None and queries[row] % 3 != 1]
+    expected = [[kept[row] for row in run] for run in runs([queries[row] for row in kept])]
+    request: dict[str, Any] = dict(dataset="ranked", columns=["row"], group_by=["query"], batch_size=100)
+    request["filter"] = "row % 5 <> 0 AND query % 3 <> 1"
+    for shuffle, ordered in [({"none": {}}, True), ({"window_rows": 10_000}, False)]:
+        found = []
+        for batch in client.batches(**request, shuffle=shuffle):
+            offsets = batch.meta.group_offsets
+            found += [batch.data["row"].to_pylist()[start:end] for start, end in zip(offsets, offsets[1:])]
+        assert (found if ordered else sorted(found)) == expected
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_the_expansion_of_distinct_rows_is_the_plain_stream_to_the_byte(client: Client, rows: pa.Table, grouped: bool) -> None:
+    order: dict[str, Any] = dict(dataset="ranked", batch_size=100 if grouped else 1500, shuffle={"window_rows": 15_000})
+    if grouped:
+        order["group_by"] = ["query"]
+    plain = client.batches(columns=["row"], tensors=[{"name": "q", "columns": ["q_*"]}], **order)
+    saved = 0
+    for whole, batch in zip(plain, client.batches(columns=["row"], dedupe=DEDUPE, **order), strict=True):
+        assert batch.data["row"] == whole.data["row"]
+        distinct, index = batch.data["q"].values, batch.data["q_index"]
+        assert batch.data.schema.field("q").metadata == {b"forebay.layout": b"distinct"}
+        assert distinct.take(index).values.buffers()[1] is not None
+        assert distinct.take(index).equals(whole.data["q"])
+        # Numbers in the order in which rows come first, each query once.
+        queries = rows["query"].take(batch.data["row"]).to_pylist()
+        first = list(dict.fromkeys(queries))
+        assert len(distinct) == len(first)
+        assert index.to_pylist() == [first.index(query) for query in queries]
+        saved += len(queries) - len(distinct)
+    assert saved > (0.8 if grouped else 0.05) * rows.num_rows
+
+
+def test_rows_of_one_key_that_differ_are_not_made_one(pool: Pool, tmp_path: Path) -> None:
+    table = pa.table({"k": [1, 1, 1, 2], "x": [1.0, 1.0, 2.0, 1.0], "y": [None, 7, 7, 7]})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    with Client(pool.start({"rows": tmp_path / "rows.parquet"}).location) as client:
+        dedupe = [{"key": ["k"], "tensor": "t", "columns": ["x"]}, {"key": ["k"], "tensor": "u", "columns": ["y"], "fill": -1}]
+        (batch,) = (each.data for each in client.batches(dataset="rows", batch_size=9, dedupe=dedupe, **IN_ORDER))
+    assert batch["t_index"].to_pylist() == [0, 0, 1, 2]
+    assert batch["t"].values.to_pylist() == [[1.0], [2.0], [1.0]]
+    assert (batch["u_index"].to_pylist(), batch["u"].values.to_pylist()) == ([0, 1, 1, 2], [[-1], [7], [7]])
+    # Each list holds what its row is the first to have.
+    assert batch["t"].to_pylist() == [[[1.0]], [], [[2.0]], [[1.0]]]
+
+
+def test_ragged_tensors_hold_all_items_column_by_column_and_their_lengths(client: Client, rows: pa.Table) -> None:
+    tensors = [{"name": "ab", "columns": ["a", "b"], "dtype": "int64", "ragged": True}]
+    request: dict[str, Any] = dict(dataset="ranked", columns=["row"], tensors=tensors, batch_size=700)
+    for batch in client.batches(**request):
+        taken = rows.take(batch.data["row"])
+        expected = [[each or [] for each in taken[column].to_pylist()] for column in "ab"]
+        items, lengths = batch.data["ab"].values, batch.data["ab_lengths"].values
+        assert items.to_pylist() == [item for column in expected for each in column for item in each]
+        assert lengths.to_pylist() == [len(each) for column in expected for each in column]
+        assert (items.type, lengths.type) == (pa.int64(), pa.int32())
+        batch.data.validate(full=True)
+
+
+def test_lists_longer_than_max_len_are_cut_and_others_padded(client: Client, rows: pa.Table) -> None:
+    tensors = [{"name": "ab", "columns": ["a", "b"], "dtype": "float32", "max_len": 4, "fill": -1}]
+    for batch in client.batches(dataset="ranked", columns=["row"], tensors=tensors, batch_size=700):
+        taken = rows.take(batch.data["row"])
+        lists = [taken[column].to_pylist() for column in "ab"]
+        values, mask = (batch.data[name].values.to_numpy().reshape(-1, 2, 4) for name in ("ab", "ab_mask"))
+        for column, each in enumerate(lists):
+            cut = [(items or [])[:4] for items in each]
+            assert values[:, column].tolist() == [items + [-1] * (4 - len(items)) for items in cut]
+            assert mask[:, column].tolist() == [[1] * len(items) + [0] * (4 - len(items)) for items in cut]
+
+
+def test_padded_batches_are_of_one_size_and_say_which_rows_are_real(client: Client, rows: pa.Table) -> None:
+    request: dict[str, Any] = dict(dataset="ranked", columns=["row", "query"], batch_size=500, world_size=3, remainder="PAD")
+    plan = client.plan(**request)
+    steps = -(-rows.num_rows // 1500)
+    assert (plan.steps, plan.info.total_records) == (steps, steps * 1500)
+    real = []
+    for batches in client.global_batches(**request):
+        for batch in batches:
+            valid = batch.data["valid"].to_pylist()
+            assert valid == [1] * batch.meta.rows + [0] * (500 - batch.meta.rows)
+            assert batch.data["row"][batch.meta.rows :].to_pylist() == [0] * (500 - batch.meta.rows)
+            real += batch.data["row"].to_pylist()[: batch.meta.rows]
+    short = client.global_batches(**{**request, "remainder": "SHORT"})
+    assert real == [row for batches in short for batch in batches for row in batch.data["row"].to_pylist()]
+    assert sorted(real) == list(range(rows.num_rows))
+
+
+def test_a_group_larger_than_a_batch_may_be_is_refused_before_it_is_sent(pool: Pool, tmp_path: Path) -> None:
+    table = pa.table({"k": pa.array([None] * 60_000 + [1] * 10, pa.int32()), "x": np.zeros(60_010)})
+    pq.write_table(table, tmp_path / "rows.parquet", row_group_size=20_000)
+    config = tmp_path / "forebay.toml"
+    config.write_text("[loader]\nmax_batch_bytes = 400000\n")
+    server = pool.start({"rows": tmp_path / "rows.parquet"}, config=config)
+    request: dict[str, Any] = dict(dataset="rows", columns=["x"], group_by=["k"], batch_size=1)
+    with Client(server.location) as client:
+        with refused("RESOURCE_EXHAUSTED", "the longest group, of 60000 rows", "480000 bytes", "400000"):
+            client.plan(**request)
+        (only,) = client.batches(**request, filter="k IS NOT NULL")
+        assert only.meta.group_offsets == [0, 10]
+
+
+def test_a_filter_that_keeps_nothing_makes_no_group_and_no_step(client: Client) -> None:
+    request: dict[str, Any] = dict(dataset="ranked", group_by=["query"], batch_size=10, filter="row < 0")
+    plan = client.plan(**request)
+    assert (plan.steps, int(plan.summary["groups"])) == (0, 0)
+    assert list(client.batches(**request)) == []
+
+
+def test_what_does_not_go_together_is_refused_by_name(client: Client) -> None:
+    lists: dict[str, Any] = {"name": "t", "columns": ["a"]}
+    for request, words in [
+        (dict(group_by=["qury"]), ("group_by", "qury", "query")),
+        (dict(group_by=["a"]), ("group_by", "'a'", "no key")),
+        (dict(group_by=["query", "query"]), ("group_by", "twice")),
+        (dict(group_by=["query"], remainder="PAD"), ("remainder", "PAD")),
+        (dict(dedupe=DEDUPE, remainder="PAD"), ("remainder", "PAD")),
+        (dict(dedupe=[{**DEDUPE[0], "key": []}]), ("dedupe.q.key",)),
+        (dict(dedupe=[{**DEDUPE[0], "columns": ["z*"]}]), ("dedupe.q", "begins with 'z'")),
+        (dict(dedupe=[{**DEDUPE[0], "tensor": ""}]), ("dedupe", "no name")),
+        (dict(dedupe=DEDUPE, columns=["query"], tensors=[{"name": "q_index", "columns": ["q_0"]}]), ("q_index",)),
+        (dict(tensors=[lists]), ("tensors.t", "max_len", "ragged")),
+        (dict(tensors=[{**lists, "max_len": 0}]), ("tensors.t.max_len",)),
+        (dict(tensors=[{**lists, "max_len": 3, "ragged": True}]), ("tensors.t", "ragged")),
+        (dict(tensors=[{**lists, "columns": ["row"], "ragged": True}]), ("tensors.t", "'row'", "expected lists")),
+        (dict(tensors=[{**lists, "columns": ["a"], "dtype": "int4", "ragged": True}]), ("tensors.t.dtype", "int4")),
+    ]:
+        with refused("INVALID_ARGUMENT", *words):
+            client.plan(dataset="ranked", batch_size=10, **request)
+
+
+def test_a_null_item_without_a_fill_is_an_error_that_names_the_column(pool: Pool, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"l": [[1, None], [2]]}), tmp_path / "rows.parquet")
+    with Client(pool.start({"rows": tmp_path / "rows.parquet"}).location) as client:
+        for how in ({"ragged": True}, {"max_len": 2}):
+            tensor = {"name": "t", "columns": ["l"], **how}
+            with refused("INVALID_ARGUMENT", "'l'", "fill"):
+                list(client.batches(dataset="rows", batch_size=2, tensors=[tensor]))
+            (batch,) = client.batches(dataset="rows", batch_size=2, tensors=[{**tensor, "fill": 9}], **IN_ORDER)
+            assert batch.data["t"].flatten().to_pylist() == ([1, 9, 2] if "ragged" in how else [1, 9, 2, 9])
