@@ -77,13 +77,13 @@ impl Server {
     }
 }
 
-/// Waits until the server at `url` has opened the dataset of `train`; returns the rows that it will send.
+/// Waits until the server at `url` has opened the dataset of `train`; returns the rows of an epoch.
 pub(crate) async fn opened(url: &str, train: &v1::Train) -> anyhow::Result<u64> {
     let deadline = tokio::time::Instant::now() + OPEN_TIMEOUT;
     let connection = Connection::open(url, Arc::default()).await?;
     loop {
         match connection.plan(train).await {
-            Ok(info) => return Ok(info.total_records.try_into()?),
+            Ok(info) => return Ok(info.summary.rows),
             Err(Error::Status(status)) if status.code() == tonic::Code::Unavailable => {
                 if tokio::time::Instant::now() > deadline {
                     bail!("{}", status.message());

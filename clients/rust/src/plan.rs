@@ -13,7 +13,7 @@ pub struct Plan {
     pub schema: SchemaRef,
     /// Snapshot, plan hash, steps, windows.
     pub summary: PlanSummary,
-    /// Rows that all its tickets together will deliver.
+    /// Rows that all its tickets together will deliver; -1 if that is not known, as with groups.
     pub total_records: i64,
     /// A ticket for each rank and lane, rank-major.
     pub tickets: Vec<Bytes>,

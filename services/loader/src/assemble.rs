@@ -10,7 +10,7 @@ use forebay_cache::Slabs;
 use crate::{
     Error, Frame, RowRef, View, WireBatch,
     canonical::Encoded,
-    frame::{Distinct, Item, Rows, Tail, interleave_nested, number_at},
+    frame::{Distinct, Item, Rows, Tail, interleave_nested},
     prefetch::{AHEAD_BYTES, prefetch},
     view::{Items, Nulls, Part},
     wire::{ALIGNMENT, Body, Layout},
@@ -134,7 +134,6 @@ enum Output<'a> {
         ends: usize,
         values: usize,
         rows: Distinct<'a>,
-        numbers: Vec<u32>,
         index: usize,
     },
     Valid {
@@ -211,16 +210,8 @@ impl<'a> BodyPlan<'a> {
                 let columns = bytes.into_iter().scan(items.values, begin).collect();
                 Ok(Output::Ragged { items, lengths, columns })
             }
-            Part::Distinct { made, offset, len, table, .. } => {
-                let mut distinct = Distinct::new(frames, *table, len * made.width);
-                let mut numbers = Vec::with_capacity(rows);
-                for (position, row) in self.rows.iter().enumerate() {
-                    if let Some(next) = self.rows.get(position + HEAP_AHEAD_ROWS) {
-                        prefetch(&self.source.row(*next)[*offset..]);
-                    }
-                    let number = number_at(&self.source.row(*row)[*offset..]);
-                    numbers.push(distinct.number(row.frame, number));
-                }
+            Part::Distinct { made, len, table, .. } => {
+                let distinct = Distinct::new(frames, *table, len * made.width, self.rows);
                 self.place_validity(None);
                 let ends = self.layout.buffer((rows + 1) * size_of::<i32>());
                 self.layout.node(distinct.len(), 0);
@@ -230,7 +221,7 @@ impl<'a> BodyPlan<'a> {
                 let values = self.layout.buffer(distinct.len() * len * made.width);
                 self.place_validity(None);
                 let index = self.layout.buffer(rows * size_of::<i32>());
-                Ok(Output::Distinct { ends, values, rows: distinct, numbers, index })
+                Ok(Output::Distinct { ends, values, rows: distinct, index })
             }
             Part::Valid => {
                 self.place_validity(None);
@@ -332,8 +323,8 @@ impl<'a> BodyPlan<'a> {
         for output in &self.outputs {
             match output {
                 Output::Nested { encoded, places } => encoded.write(places, body),
-                Output::Distinct { ends, values, rows, numbers, index } => {
-                    write_distinct(rows, numbers, [*ends, *values, *index], body);
+                Output::Distinct { ends, values, rows, index } => {
+                    write_distinct(rows, [*ends, *values, *index], body);
                 }
                 Output::Valid { values } => {
                     let (real, padding) = body[*values..][..self.rows.len()].split_at_mut(self.real);
@@ -570,12 +561,8 @@ fn write_first_list(lists: &Ends, rows: usize, body: &mut [u8]) {
 }
 
 /// Writes the distinct rows, each into the list of the row that has it first, and the number that each row has.
-fn write_distinct(
-    distinct: &Distinct<'_>,
-    numbers: &[u32],
-    [ends, values, index]: [usize; 3],
-    body: &mut [u8],
-) {
+fn write_distinct(distinct: &Distinct<'_>, [ends, values, index]: [usize; 3], body: &mut [u8]) {
+    let numbers = distinct.numbers();
     let mut seen = 0;
     let lengths = numbers.iter().map(|number| {
         let is_first = *number == seen;

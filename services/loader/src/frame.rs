@@ -134,16 +134,13 @@ impl Frame {
                 }
             }
         }
-        let mut tables = Vec::with_capacity(view.tables);
-        for part in &view.parts {
-            let Part::Distinct { made, offset, len, table, .. } = part else { continue };
-            let mut distinct = Distinct::new(frames, *table, len * made.width);
-            for (row, copy) in rows.iter().zip(fixed.chunks_exact_mut(view.stride)) {
-                let number = distinct.number(row.frame, number_at(&copy[*offset..]));
-                copy[*offset..][..size_of::<u32>()].copy_from_slice(&number.to_le_bytes());
+        let tables = view.parts.iter().filter_map(|part| match part {
+            Part::Distinct { made, len, table, .. } => {
+                Some(Distinct::new(frames, *table, len * made.width, rows).into_table())
             }
-            tables.push(distinct.table());
-        }
+            _ => None,
+        });
+        let tables = tables.collect();
         let nested = (0..view.nested_count).map(|index| interleave_nested(frames, rows, index));
         let nested = nested.collect::<Result<_, _>>()?;
         Ok(Self { rows: rows.len(), fixed, heap, nested, tables, groups: Vec::new() })
@@ -157,12 +154,6 @@ impl Frame {
         let (heap, nested, tables, groups) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Ok(Self { rows: 1, fixed, heap, nested, tables, groups })
     }
-}
-
-/// The number of a distinct row that `bytes` begin with.
-#[inline]
-pub(crate) fn number_at(bytes: &[u8]) -> u32 {
-    u32::from_le_bytes(bytes[..size_of::<u32>()].try_into().expect("four bytes"))
 }
 
 /// The memory of several frames, looked up once a batch and not once a row.

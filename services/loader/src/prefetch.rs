@@ -19,16 +19,22 @@ pub(crate) fn prefetch(bytes: &[u8]) {
     prefetch_line(last);
 }
 
+/// ... one value, which lies in one line.
+#[inline(always)]
+pub(crate) fn prefetch_value<T>(value: &T) {
+    prefetch_line(value);
+}
+
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "the intrinsic takes a raw pointer")]
-fn prefetch_line(byte: &u8) {
+fn prefetch_line<T>(of: &T) {
     use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
     // SAFETY: a hint; it reads nothing that the program could see and faults on no address.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(byte).cast()) };
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(std::ptr::from_ref(of).cast()) };
 }
 
 /// Elsewhere the processor finds its own way.
 #[inline(always)]
 #[cfg(not(target_arch = "x86_64"))]
-fn prefetch_line(_: &u8) {}
+fn prefetch_line<T>(_: &T) {}

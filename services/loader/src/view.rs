@@ -26,8 +26,8 @@ use builder::{Builder, filter};
 /// ```
 ///
 /// Strings, binary and lists of fixed-width items lie in the frame's *heap*, those of one row together. A
-/// column that may have nulls has a bit in each row. Of a tensor that is de-duplicated a row holds the number, as of a
-/// plain column; its distinct rows lie in a *table*. What is nested deeper lies column by column.
+/// column that may have nulls has a bit in each row. The distinct
+/// rows of a tensor that is de-duplicated lie in a *table*, which has the number of each row's own. What is nested deeper lies column by column.
 #[derive(Debug)]
 pub struct View {
     pub(crate) parts: Vec<Part>,
@@ -48,8 +48,6 @@ pub struct View {
     /// Of each column whose values lie in the heap, what they are made of.
     pub(crate) variable_items: Vec<Items>,
     pub(crate) nested_count: usize,
-    /// Tables of distinct rows of a frame.
-    pub(crate) tables: usize,
     /// Which of `columns` the rows of a group share.
     pub(crate) group_keys: Vec<usize>,
     key: u128,
@@ -90,9 +88,9 @@ pub(crate) enum Part {
     Tensor { made: Made, offset: usize, len: usize, each: Each },
     /// Columns of lists, each a variable one from `first` on; delivered as all items and as their lengths.
     Ragged { made: Made, first: usize },
-    /// A tensor of `len` values a row whose distinct rows lie in a table of the frame. A row has the number of its own at
-    /// `offset`; delivered as the distinct rows of a batch and as their numbers there.
-    Distinct { made: Made, offset: usize, len: usize, table: usize, keys: Vec<usize> },
+    /// A tensor of `len` values a row whose distinct rows lie in a table of the frame; delivered as the distinct rows of a
+    /// batch, and for each row the number of its own.
+    Distinct { made: Made, len: usize, table: usize, keys: Vec<usize> },
     /// Which rows are real.
     Valid,
 }
@@ -251,7 +249,9 @@ impl View {
                 made.inputs.iter().map(|input| column_bytes(*input)).fold(0, u64::saturating_add)
             }
             // As if all of them were distinct.
-            Part::Distinct { made, len, .. } => rows.saturating_mul(((len * made.width) + HASH_BYTES) as u64),
+            Part::Distinct { made, len, .. } => {
+                rows.saturating_mul((len * made.width + DISTINCT_BYTES) as u64)
+            }
             Part::Fixed { .. } | Part::Tensor { .. } | Part::Valid => 0,
         });
         let by_row = rows.saturating_mul(self.stride as u64);
@@ -259,8 +259,8 @@ impl View {
     }
 }
 
-/// Bytes of the hash by which a distinct row is found.
-const HASH_BYTES: usize = size_of::<u128>();
+/// Bytes of the number of a distinct row, and of the hash by which it is found.
+const DISTINCT_BYTES: usize = size_of::<u32>() + size_of::<u128>();
 
 /// Names longer than this, in bytes, are near to none.
 const MAX_NEAR_BYTES: usize = 256;

@@ -148,7 +148,7 @@ impl FrameBuilder {
                     parts.variable.push((*input, values.map_err(|reason| failed(input, reason))?));
                 }
             }
-            Part::Distinct { made, offset, len, table, keys } => {
+            Part::Distinct { made, len, table, keys } => {
                 let stride = len * made.width;
                 let inputs = made
                     .inputs
@@ -164,8 +164,7 @@ impl FrameBuilder {
                     stride,
                 );
                 let keys = keys.iter().map(|key| Arc::clone(chunk.column(*key))).collect::<Vec<_>>();
-                let numbers = self.tables[*table].append(&keys, &rows)?;
-                parts.inputs.push(Input::of_bytes(numbers, *offset, size_of::<u32>()));
+                self.tables[*table].append(&keys, &rows)?;
             }
             Part::Valid => {}
             Part::Variable { input, nulls, .. } => {

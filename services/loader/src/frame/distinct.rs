@@ -9,12 +9,18 @@ use std::{
 use arrow_array::ArrayRef;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::Frame;
-use crate::{Error, groups::keys_as_bytes};
+use super::{Frame, RowRef};
+use crate::{
+    Error,
+    groups::keys_as_bytes,
+    prefetch::{prefetch, prefetch_value},
+};
 
 /// The distinct rows of one tensor in a frame, in the order in which they come.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Table {
+    /// Of each row of the frame, the number of its own.
+    numbers: Vec<u32>,
     rows: Vec<u8>,
     /// Of each row, what it is found by: a hash of its key and its bytes.
     hashes: Vec<u128>,
@@ -22,11 +28,12 @@ pub(super) struct Table {
 
 impl Table {
     pub(super) fn len_bytes(&self) -> usize {
-        self.rows.len() + self.hashes.len() * size_of::<u128>()
+        size_of_val(&self.numbers[..]) + self.rows.len() + size_of_val(&self.hashes[..])
     }
 
     pub(super) fn capacity(&self) -> usize {
-        self.rows.capacity() + self.hashes.capacity() * size_of::<u128>()
+        let (numbers, hashes) = (self.numbers.capacity(), self.hashes.capacity());
+        numbers * size_of::<u32>() + self.rows.capacity() + hashes * size_of::<u128>()
     }
 
     fn row(&self, number: u32, width: usize) -> &[u8] {
@@ -64,14 +71,12 @@ pub(super) struct TableBuilder {
 impl TableBuilder {
     /// For rows of `width` bytes.
     pub(super) fn new(width: usize) -> Self {
-        Self { width, table: Table { rows: Vec::new(), hashes: Vec::new() }, by_hash: ByHash::default() }
+        Self { width, table: Table::default(), by_hash: ByHash::default() }
     }
 
-    /// Takes more rows, of which `keys` are the values by which they belong together; returns the number of each in the
-    /// table, as little-endian `u32`s.
-    pub(super) fn append(&mut self, keys: &[ArrayRef], rows: &[u8]) -> Result<Vec<u8>, Error> {
+    /// Takes more rows, of which `keys` are the values by which they belong together.
+    pub(super) fn append(&mut self, keys: &[ArrayRef], rows: &[u8]) -> Result<(), Error> {
         let keys = keys_as_bytes(keys)?;
-        let mut numbers = Vec::with_capacity(keys.num_rows() * size_of::<u32>());
         let mut before = None;
         for (key, row) in keys.iter().zip(rows.chunks_exact(self.width)) {
             // Rows that belong together often follow one another.
@@ -80,9 +85,9 @@ impl TableBuilder {
                 _ => self.number(key.as_ref(), row),
             };
             before = Some((key, row, number));
-            numbers.extend_from_slice(&number.to_le_bytes());
+            self.table.numbers.push(number);
         }
-        Ok(numbers)
+        Ok(())
     }
 
     fn number(&mut self, key: &[u8], row: &[u8]) -> u32 {
@@ -102,11 +107,16 @@ impl TableBuilder {
     }
 
     pub(super) fn finish(mut self) -> Table {
+        self.table.numbers.shrink_to_fit();
         self.table.rows.shrink_to_fit();
         self.table.hashes.shrink_to_fit();
         self.table
     }
 }
+
+/// Rows whose numbers are on their way into the cache, and rows of which their own is, while others are numbered.
+const NUMBERS_AHEAD: usize = 96;
+const ROWS_AHEAD: usize = 48;
 
 /// The distinct rows of one tensor among rows of several frames, numbered in the order in which they come first.
 pub(crate) struct Distinct<'a> {
@@ -114,66 +124,94 @@ pub(crate) struct Distinct<'a> {
     width: usize,
     by_hash: ByHash,
     /// Frame, and number there.
-    rows: Vec<(u32, u32)>,
-    /// The row that was asked for last, and its number.
-    last: Option<((u32, u32), u32)>,
+    distinct: Vec<(u32, u32)>,
+    /// Of each row, the number of its own.
+    numbers: Vec<u32>,
 }
 
 impl<'a> Distinct<'a> {
-    /// Over table `index` of `frames`, of rows of `width` bytes.
-    pub(crate) fn new(frames: &'a [Arc<Frame>], index: usize, width: usize) -> Self {
+    /// The rows of table `index` of `frames` that `rows` have, of `width` bytes each.
+    pub(crate) fn new(frames: &'a [Arc<Frame>], index: usize, width: usize, rows: &[RowRef]) -> Self {
         let tables = frames.iter().map(|frame| &frame.tables[index]).collect();
-        Self { tables, width, by_hash: ByHash::default(), rows: Vec::new(), last: None }
+        let (by_hash, distinct) = (ByHash::default(), Vec::new());
+        let mut made = Self { tables, width, by_hash, distinct, numbers: Vec::with_capacity(rows.len()) };
+        let mut last = None;
+        for (position, row) in rows.iter().enumerate() {
+            made.prefetch(rows, position);
+            let own = made.own(*row);
+            // Rows that belong together often follow one another.
+            let number = match last {
+                Some((before, number)) if before == own => number,
+                _ => made.find(own),
+            };
+            last = Some((own, number));
+            made.numbers.push(number);
+        }
+        made
     }
 
-    /// The number among these of row `number` of the table of `frame`.
+    /// What a row has: a frame, and a number there.
     #[inline]
-    pub(crate) fn number(&mut self, frame: u32, number: u32) -> u32 {
-        let row = (frame, number);
-        match self.last {
-            Some((last, known)) if last == row => known,
-            _ => {
-                let known = self.find(row);
-                self.last = Some((row, known));
-                known
+    fn own(&self, row: RowRef) -> (u32, u32) {
+        (row.frame, self.tables[row.frame as usize].numbers[row.row as usize])
+    }
+
+    fn prefetch(&self, rows: &[RowRef], position: usize) {
+        if let Some(row) = rows.get(position + NUMBERS_AHEAD) {
+            prefetch_value(&self.tables[row.frame as usize].numbers[row.row as usize]);
+        }
+        if let Some(row) = rows.get(position + ROWS_AHEAD) {
+            let (frame, number) = self.own(*row);
+            let before = rows.get(position + ROWS_AHEAD - 1).map(|row| self.own(*row));
+            if before != Some((frame, number)) {
+                prefetch_value(&self.tables[frame as usize].hashes[number as usize]);
+                prefetch(self.bytes((frame, number)));
             }
         }
     }
 
-    fn find(&mut self, row: (u32, u32)) -> u32 {
-        let hash = self.tables[row.0 as usize].hashes[row.1 as usize];
-        let next = self.rows.len() as u32;
+    fn find(&mut self, own: (u32, u32)) -> u32 {
+        let hash = self.tables[own.0 as usize].hashes[own.1 as usize];
+        let next = self.distinct.len() as u32;
         match self.by_hash.entry(hash) {
             Entry::Occupied(known) => {
-                let (known, other) = (*known.get(), self.rows[*known.get() as usize]);
-                if other == row || self.bytes(other) == self.bytes(row) {
+                let (known, other) = (*known.get(), self.distinct[*known.get() as usize]);
+                if other == own || self.bytes(other) == self.bytes(own) {
                     return known;
                 }
             }
             Entry::Vacant(entry) => drop(entry.insert(next)),
         }
-        self.rows.push(row);
+        self.distinct.push(own);
         next
     }
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.rows.len()
+        self.distinct.len()
+    }
+
+    /// Of each row, the number of its own.
+    pub(crate) fn numbers(&self) -> &[u32] {
+        &self.numbers
     }
 
     /// The bytes of each.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &'a [u8]> {
-        self.rows.iter().map(|row| self.bytes(*row))
+        self.distinct.iter().map(|own| self.bytes(*own))
     }
 
     fn bytes(&self, (frame, number): (u32, u32)) -> &'a [u8] {
         self.tables[frame as usize].row(number, self.width)
     }
 
-    /// A table of these.
-    pub(super) fn table(&self) -> Table {
-        let hashes =
-            self.rows.iter().map(|(frame, number)| self.tables[*frame as usize].hashes[*number as usize]);
-        Table { rows: self.rows().flatten().copied().collect(), hashes: hashes.collect() }
+    /// A table of these, for a frame of the rows.
+    pub(super) fn into_table(self) -> Table {
+        let hash = |(frame, number): &(u32, u32)| self.tables[*frame as usize].hashes[*number as usize];
+        Table {
+            rows: self.rows().flatten().copied().collect(),
+            hashes: self.distinct.iter().map(hash).collect(),
+            numbers: self.numbers,
+        }
     }
 }

@@ -281,7 +281,7 @@ impl<'a> Builder<'a> {
         let row = rows_of(&field, name, &made.dtype, len)?;
         self.deliver(list_of(name, row.data_type().clone(), DISTINCT))?;
         self.deliver(Arc::new(Field::new(format!("{name}_index"), DataType::Int32, false)))?;
-        self.parts.push(Part::Distinct { made, offset: 0, len, table: self.tables, keys });
+        self.parts.push(Part::Distinct { made, len, table: self.tables, keys });
         self.tables += 1;
         Ok(())
     }
@@ -421,13 +421,10 @@ impl<'a> Builder<'a> {
             }
         }
         for part in &mut self.parts {
-            let (offset, width) = match part {
-                Part::Fixed { offset, width, .. } => (offset, *width),
-                Part::Distinct { offset, .. } => (offset, size_of::<u32>()),
-                _ => continue,
-            };
-            *offset = stride;
-            stride += width;
+            if let Part::Fixed { offset, width, .. } = part {
+                *offset = stride;
+                stride += *width;
+            }
         }
         let tail = stride;
         if !self.variable_items.is_empty() {
@@ -456,7 +453,6 @@ impl<'a> Builder<'a> {
             validity,
             variable_items: self.variable_items,
             nested_count: self.nested_count,
-            tables: self.tables,
             group_keys: self.group_keys,
             key,
         })

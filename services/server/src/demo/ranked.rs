@@ -66,13 +66,13 @@ pub(super) async fn run(
         ensure!(epoch.rows == summary.rows, "{} rows came, expected {}", epoch.rows, summary.rows);
         passed.push(epoch);
     }
-    println!("{:<26}{:>16}{:>16}", "", "with every item", "once a batch");
+    println!("{:<26}{:>18}{:>18}", "", "with every item", "once a batch");
     let line = |name: &str, value: &dyn Fn(&Passed) -> String| {
-        println!("{name:<26}{:>16}{:>16}", value(&passed[0]), value(&passed[1]));
+        println!("{name:<26}{:>18}{:>18}", value(&passed[0]), value(&passed[1]));
     };
     line("bytes a row", &|passed| format!("{:.1}", passed.bytes as f64 / passed.rows as f64));
     line("rows/s", &|passed| format!("{:.0}", passed.rows as f64 / passed.wall.as_secs_f64().max(1e-9)));
-    println!("{:<26}{:>16}{:>16}", "digest, expanded", digests[0], digests[1]);
+    println!("{:<26}{:>18}{:>18}", "digest, expanded", digests[0], digests[1]);
     ensure!(digests[0] == digests[1], "the two streams differ");
     Ok(())
 }
