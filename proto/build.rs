@@ -8,6 +8,9 @@ use prost_reflect::{
     },
 };
 
+/// Left out of the JSON where it says nothing.
+const SKIP_DEFAULT: &str = r#"#[serde(skip_serializing_if = "crate::json::is_default")]"#;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=forebay");
     println!("cargo:rerun-if-changed=arrow");
@@ -23,6 +26,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .message_attribute(".", "#[serde(default, deny_unknown_fields)]")
         .field_attribute(".forebay.v1.Train.remainder", r#"#[serde(with = "crate::json::remainder")]"#)
         .field_attribute(".forebay.v1.PlanSummary.remainder", r#"#[serde(with = "crate::json::remainder")]"#)
+        // Younger than states and servers that know nothing of them.
+        .field_attribute(".forebay.v1.Tensor.ragged", SKIP_DEFAULT)
+        .field_attribute(".forebay.v1.PlanSummary.mixed_rows", SKIP_DEFAULT)
         .field_attribute(".", r#"#[allow(missing_docs)]"#)
         .type_attribute(".", "#[allow(missing_docs)]");
     for (message, field, optional) in integers(&descriptors) {
@@ -33,20 +39,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     for (message, field) in absent_when_empty(&descriptors) {
-        config = config.field_attribute(
-            format!(".{message}.{field}"),
-            r#"#[serde(skip_serializing_if = "crate::json::is_default")]"#,
-        );
+        config = config.field_attribute(format!(".{message}.{field}"), SKIP_DEFAULT);
     }
     config.build_client(false).build_server(false).compile_fds(descriptors)?;
     Ok(())
 }
 
-/// Every 64-bit unsigned field as (message, field, is optional): JSON may spell it as a string.
+/// Every single 64-bit unsigned field as (message, field, is optional): JSON may spell it as a string.
 fn integers(set: &FileDescriptorSet) -> Vec<(String, String, bool)> {
-    fields(set, |field| matches!(field.r#type(), Type::Uint64 | Type::Fixed64))
-        .map(|(message, field)| (message, field.name().to_owned(), field.proto3_optional()))
-        .collect()
+    fields(set, |field| {
+        field.label() != Label::Repeated && matches!(field.r#type(), Type::Uint64 | Type::Fixed64)
+    })
+    .map(|(message, field)| (message, field.name().to_owned(), field.proto3_optional()))
+    .collect()
 }
 
 /// Every optional, message or repeated field: left out of the JSON when it is not there.

@@ -121,6 +121,11 @@ class Batch:
         return None if offsets is None else Column(offsets)
 
     @property
+    def mixed_positions(self) -> list[int]:
+        """With `mix`: for each of the other datasets, how many rows of it come before this batch's, over all its epochs."""
+        return self._batch.mixed_positions
+
+    @property
     def nbytes(self) -> int:
         return self._batch.nbytes
 

@@ -84,6 +84,7 @@ class Client:
         tensors: Tensors | None = None,
         dedupe: Tensors | None = None,
         group_by: Sequence[str] | None = None,
+        mix: Mapping[str, Any] | None = None,
         seed: int = 0,
         shuffle: Mapping[str, Any] | None = None,
         epoch: int = 0,
@@ -115,6 +116,8 @@ class Client:
                              row once, `query`, and for each row its number there, `query_index`; see `Batch.expand`
         group_by             columns whose values the rows of a group share: groups are shuffled whole, and batch_size counts them;
                              see `Batch.group_offsets`
+        mix                  `{"other": 0.25}`, or `{"other": {"share": 0.25, "filter": "..."}}`: other datasets that have this
+                             share of the rows of every batch; an epoch is one of `dataset`
         seed, shuffle, remainder, snapshot, job, label
                              as docs/protocol.md says
         epoch                the first one
@@ -138,6 +141,9 @@ class Client:
             request["tensors"] = _tensors(tensors, "name")
         if dedupe is not None:
             request["dedupe"] = _tensors(dedupe, "tensor")
+        if mix is not None:
+            shares = ((name, what if isinstance(what, Mapping) else {"share": what}) for name, what in mix.items())
+            request["mix"] = [{"dataset": name, **what} for name, what in shares]
         optional = {
             "columns": list(columns) if columns is not None else None,
             "select": list(select) if select is not None else None,

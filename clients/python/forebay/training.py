@@ -154,6 +154,9 @@ class Training:
         if given.get("snapshot", state["snapshot"]) != state["snapshot"]:
             raise StateError(f"the state is of snapshot {state['snapshot']}, this training of {given['snapshot']}")
         ours_now = {**{name: saved[name] for name in saved if name not in PLACE}, **given, "snapshot": state["snapshot"]}
+        if "mix" in given and len(given["mix"]) == len(saved.get("mix", ())):
+            pinned = zip(given["mix"], saved["mix"])
+            ours_now["mix"] = [{**mixed, "snapshot": mixed.get("snapshot", then["snapshot"])} for mixed, then in pinned]
         plan = self._client._plan(ours_now)
         resolved, plan_hash = json.loads(plan.resolved)["train"], json.loads(plan.summary)["plan_hash"]
         for name in sorted({*saved, *resolved} - {*PLACE, *CURSOR}):

@@ -81,6 +81,12 @@ impl Batch {
         (!offsets.is_empty()).then(|| Column::new("group_offsets", offsets))
     }
 
+    /// In a mixture: how many rows of each of the other datasets come before this batch's.
+    #[getter]
+    fn mixed_positions(&self) -> Vec<u64> {
+        self.metadata.mixed_positions.clone()
+    }
+
     /// Bytes of its memory.
     #[getter]
     fn nbytes(&self) -> u64 {

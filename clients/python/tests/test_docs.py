@@ -37,12 +37,14 @@ def test_the_blocks_of_the_views_run_as_written(
     pool: Pool, flights: Path, rankings: Path, capsys: pytest.CaptureFixture
 ) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "views.md").read_text(), re.MULTILINE | re.DOTALL)
-    first, distinct, model = blocks
-    location = pool.start({"flights": flights, "rankings": rankings}).location
+    first, distinct, mixture, model = blocks
+    location = pool.start({"flights": flights, "rankings": rankings, "old-flights": flights}).location
     names: dict[str, object] = {}
     exec(first.replace("grpc://127.0.0.1:8815", location), names)
     rows = int(capsys.readouterr().out.split()[0])
     assert 0.85 * 3_000_000 < rows < 0.95 * 3_000_000
+    exec(mixture, names)
+    assert (names["ds"].columns, len(names["ds"])) == ({"distance": "Int64"}, 3750)
     pytest.importorskip("torch", reason="PyTorch is not in this environment; the other one has it")
     exec(distinct, names)
     exec(model.replace("grpc://127.0.0.1:8815", location), names)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import forebay
-from server import Server
+from server import Pool, Server
 
 DEDUPE = {"query": {"key": ["query_id"], "columns": ["q_*"]}}
 RANKED: dict[str, Any] = dict(batch_size=50, group_by=["query_id"], seed=3, shuffle={"window_rows": 60_000})
@@ -94,3 +95,33 @@ def test_padded_batches_are_all_of_one_shape(client: forebay.Client) -> None:
         assert not x[valid == 0].any()
         real += int(valid.sum())
     assert (real, int(valid.sum())) == (400_000, 1000)
+
+
+def test_a_mixture_goes_on_where_its_state_was_taken_on_the_snapshots_that_it_had(
+    pool: Pool, rankings: Path, tmp_path: Path
+) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    other = tmp_path / "other"
+    other.mkdir()
+    pq.write_table(pa.table({"query_id": pa.array(range(-3000, 0), pa.int64())}), other / "a.parquet")
+    server = pool.start({"rankings": rankings, "other": other})
+    client = forebay.connect(server.location)
+
+    def training() -> forebay.Training:
+        return client.train("rankings", columns=["query_id"], batch_size=1000, mix={"other": 0.1}, seed=5)
+
+    ds, batches, positions = training(), [], []
+    for batch in ds:
+        batches.append(batch["query_id"].to_numpy().copy())
+        positions += batch.mixed_positions
+        if batch.step == 50:
+            state = json.loads(json.dumps(ds.state_dict()))
+    assert len(batches) == 400_000 // 900
+    assert positions == list(range(0, 100 * len(batches), 100))
+    assert all((batch < 0).sum() == 100 for batch in batches)
+    # What comes later is no part of it.
+    pq.write_table(pa.table({"query_id": pa.array(range(-9000, -3000), pa.int64())}), other / "b.parquet")
+    client.refresh("other")
+    again = training()
+    again.load_state_dict(state)
+    assert np.array_equal([batch["query_id"].to_numpy().copy() for batch in again], batches[51:])

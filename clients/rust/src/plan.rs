@@ -79,7 +79,8 @@ impl Plan {
     pub(crate) fn expected(&self, batch: u64) -> BatchMetadata {
         let Cursor { epoch, step } = self.cursor(batch);
         let (rank, ranks) = (self.rank(), self.summary.world_size.max(1));
-        let global_batch = self.summary.batch_size.saturating_mul(ranks);
+        let mixed = self.summary.mixed_rows;
+        let global_batch = self.summary.batch_size.saturating_sub(mixed).saturating_mul(ranks);
         let start = step.saturating_mul(global_batch);
         let items = self.summary.groups.unwrap_or(self.summary.rows);
         let items = items.saturating_sub(start).min(global_batch);
@@ -90,7 +91,7 @@ impl Plan {
             epoch,
             step,
             rank,
-            rows: to - from,
+            rows: (to - from).saturating_add(mixed),
             position: start + from,
             ..BatchMetadata::default()
         }

@@ -71,7 +71,9 @@ pub(crate) fn expand(distinct: &ArrayRef, index: &ArrayRef) -> Result<ArrayRef, 
     let values = rows.values().to_data();
     let values =
         &values.buffers()[0].as_slice()[values.offset() * tensor.data_type.primitive_width().unwrap_or(0)..];
-    let mut expanded = Vec::with_capacity(index.len() * width);
+    let bytes = index.len().checked_mul(width).ok_or("its rows exceed the memory")?;
+    let mut expanded = Vec::new();
+    expanded.try_reserve_exact(bytes).map_err(|error| format!("no memory for {bytes} bytes: {error}"))?;
     for number in index.values() {
         let number = usize::try_from(*number).ok().filter(|number| *number < rows.len());
         let number = number.ok_or_else(|| format!("a row has number {number:?} of {}", rows.len()))?;
@@ -85,3 +87,6 @@ pub(crate) fn expand(distinct: &ArrayRef, index: &ArrayRef) -> Result<ArrayRef, 
     let all = FixedSizeListArray::try_new(Arc::clone(item), *size, items, None).map_err(malformed)?;
     Ok(Arc::new(all))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! The windows of one stream: the one it gathers from, and those that are made ahead of their use.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use forebay_plan::EpochOrder;
 use tokio::{sync::oneshot, time::timeout};
@@ -65,19 +65,29 @@ impl WindowsAhead {
         }
     }
 
-    /// The loaded window `id`, for batch `index` of the lane. It replaces the one that was held.
-    pub(crate) async fn window(&mut self, id: WindowId, index: u64) -> Result<Arc<HeldWindow>, Error> {
-        if let Some((held_id, held)) = &self.held
-            && *held_id == id
-        {
-            return Ok(Arc::clone(held));
+    /// The window `id`, if it is the one that is held.
+    pub(crate) fn held(&self, id: WindowId) -> Option<Arc<HeldWindow>> {
+        self.held.as_ref().filter(|(held_id, _)| *held_id == id).map(|(_, held)| Arc::clone(held))
+    }
+
+    /// The loaded window `id`, for batch `index` of the lane. It replaces the one that was held. The `others` of a mixture let
+    /// theirs go if memory has to be waited for.
+    pub(crate) async fn window(
+        &mut self,
+        id: WindowId,
+        index: u64,
+        others: &mut [&mut Self],
+    ) -> Result<Arc<HeldWindow>, Error> {
+        if let Some(held) = self.held(id) {
+            return Ok(held);
         }
         self.held = None;
-        let held = match self.made_ahead(id).await? {
+        let held = match self.made_ahead(id, others).await? {
             Some(held) => held,
             None => {
                 // Nothing may be held while waiting for memory.
                 self.let_go();
+                others.iter_mut().for_each(|other| other.let_go());
                 let order = self.order(id.epoch).await?;
                 let window = order.window(id.window);
                 self.progress.loading(id.epoch, window.positions.end);
@@ -113,7 +123,11 @@ impl WindowsAhead {
         Ok(order)
     }
 
-    async fn made_ahead(&mut self, id: WindowId) -> Result<Option<Arc<HeldWindow>>, Error> {
+    async fn made_ahead(
+        &mut self,
+        id: WindowId,
+        others: &mut [&mut Self],
+    ) -> Result<Option<Arc<HeldWindow>>, Error> {
         while let Some(mut ahead) = self.ahead.pop_front() {
             if ahead.id != id {
                 continue;
@@ -123,6 +137,7 @@ impl WindowsAhead {
                 Ok(made) => made,
                 Err(_) => {
                     self.let_go();
+                    others.iter_mut().for_each(|other| other.let_go());
                     ahead.task.await
                 }
             };
@@ -171,20 +186,22 @@ impl WindowsAhead {
         while low < high {
             let middle = low + (high - low) / 2;
             let cursor = self.job.cursor(self.lane, middle);
+            let ranges = self.job.ranges(cursor, self.rank);
             let reaches_past =
-                (cursor.epoch, self.job.positions(cursor.step, self.rank).end) > (id.epoch, end);
+                ranges.last().is_some_and(|(epoch, range)| (*epoch, range.end) > (id.epoch, end));
             if reaches_past { high = middle } else { low = middle + 1 }
         }
         // Only the last batch of an epoch can be empty, so one of two has a row, if any has.
         for index in low..count.min(low.saturating_add(2)) {
             let cursor = self.job.cursor(self.lane, index);
-            let positions = self.job.positions(cursor.step, self.rank);
-            if positions.is_empty() {
-                continue;
-            }
-            let first = if cursor.epoch == id.epoch { positions.start.max(end) } else { positions.start };
-            let window = self.order(cursor.epoch).await?.window_at(first);
-            return Ok(Some(WindowId { epoch: cursor.epoch, window }));
+            let ranges = self.job.ranges(cursor, self.rank).into_iter();
+            let is_past = |(epoch, range): &(u64, Range<u64>)| {
+                !range.is_empty() && (*epoch, range.end) > (id.epoch, end)
+            };
+            let Some((epoch, range)) = ranges.into_iter().find(is_past) else { continue };
+            let first = if epoch == id.epoch { range.start.max(end) } else { range.start };
+            let window = self.order(epoch).await?.window_at(first);
+            return Ok(Some(WindowId { epoch, window }));
         }
         Ok(None)
     }

@@ -35,7 +35,7 @@ impl Batches {
         job: Arc<Job>,
         rank: u32,
         lane: u32,
-        windows: Arc<Windows>,
+        windows: &Arc<Windows>,
         pool: Pool,
         config: Config,
     ) -> Self {

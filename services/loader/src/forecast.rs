@@ -216,8 +216,10 @@ impl Progress {
         stream.window_start.store(window_start, Ordering::Relaxed);
         let is_new = stream.at_hand.read().unwrap_or_else(PoisonError::into_inner)[0].is_none();
         if stream.epoch.swap(epoch, Ordering::Relaxed) != epoch || is_new {
-            let at_hand =
-                [Some(self.course.starts_of(epoch, || starts(order))), self.course.next_starts(epoch)];
+            let at_hand = [
+                Some(self.course.starts_of(epoch, || starts(&self.course.job, order))),
+                self.course.next_starts(epoch),
+            ];
             *stream.at_hand.write().unwrap_or_else(PoisonError::into_inner) = at_hand;
         }
     }
@@ -249,7 +251,7 @@ impl Course {
     /// The epoch after `epoch`, whether it was asked for yet or not: a trainer that asks epoch by epoch will.
     fn next_starts(&self, epoch: u64) -> Option<Arc<[u64]>> {
         let next = epoch.checked_add(1)?;
-        Some(self.starts_of(next, || starts(&self.job.order(next))))
+        Some(self.starts_of(next, || starts(&self.job, &self.job.order(next))))
     }
 
     fn starts_of(&self, epoch: u64, make: impl FnOnce() -> Arc<[u64]>) -> Arc<[u64]> {
@@ -302,17 +304,17 @@ impl Stream {
     }
 }
 
-/// At which position the window of each block begins; of blocks without rows at the end.
-fn starts(order: &EpochOrder) -> Arc<[u64]> {
+/// At which position the first window begins for which each block is read; of blocks without rows at the end.
+fn starts(job: &Job, order: &EpochOrder) -> Arc<[u64]> {
     let windows = (0..order.windows()).map(|window| order.window(window));
-    let mut starts = Vec::new();
+    let mut starts: Vec<u64> = Vec::new();
     for window in windows {
-        for block in window.blocks {
-            let block = *block as usize;
+        for piece in window.blocks.iter().flat_map(|block| job.pieces(*block)) {
+            let block = piece.block as usize;
             if starts.len() <= block {
                 starts.resize(block + 1, order.items());
             }
-            starts[block] = window.positions.start;
+            starts[block] = starts[block].min(window.positions.start);
         }
     }
     starts.into()

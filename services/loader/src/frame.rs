@@ -81,6 +81,13 @@ impl Frame {
         self.nested.iter().map(|array| array.get_array_memory_size() as u64).sum()
     }
 
+    /// Bytes that a body of its rows has at least. Only the rows decide.
+    pub(crate) fn least_body_bytes(&self, view: &View) -> u64 {
+        // Which items of a list are there takes whole bytes here.
+        let values = self.heap.len().saturating_sub(self.rows * view.variable_items.len());
+        (self.rows as u64).saturating_mul(view.least_row_bytes()).saturating_add(values as u64)
+    }
+
     /// Number of rows.
     pub fn rows(&self) -> usize {
         self.rows

@@ -2,6 +2,7 @@
 
 use std::{ops::Range, sync::Arc};
 
+use arrow_schema::Schema;
 use forebay_plan::{Cursor, EpochOrder, PLAN_VERSION, Remainder, Run, Shuffle, Steps, default_window_rows};
 use forebay_proto::v1;
 use forebay_storage::{Reader, Snapshot};
@@ -10,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{
     Counts, Error, View,
     groups::{Groups, Piece},
-    view::{near, selected_as},
+    view::near,
 };
 
 /// Largest `batch_size`, in rows.
@@ -21,6 +22,8 @@ pub(crate) const MAX_WORLD_SIZE: u64 = 1 << 16;
 pub(crate) const MAX_LANES: u64 = 256;
 /// Longest name of a job, in bytes; every ticket carries it.
 const MAX_JOB_NAME_BYTES: usize = 256;
+/// Most other datasets of a mixture.
+const MAX_MIXED: usize = 64;
 /// Epochs whose windows are checked against the memory before a job starts, at most.
 const CHECKED_EPOCHS: u64 = 64;
 /// Blocks over which the windows of a job's epochs are checked against the memory before it starts.
@@ -37,6 +40,10 @@ pub struct Job {
     shuffle: Shuffle,
     steps: Steps,
     run: Run,
+    /// The other datasets of a mixture, whose rows lie in frames as this one's do.
+    mixed: Vec<Arc<Job>>,
+    /// In a mixture, for one of the others: how many steps an epoch has.
+    steps_beside: Option<u64>,
     /// Rows of each block that the filter keeps; all without one.
     kept: Arc<[u32]>,
     groups: Option<Groups>,
@@ -57,8 +64,62 @@ impl Job {
     /// # Errors
     /// [`Error::Invalid`] naming the field, what it was and what was expected.
     pub fn resolve(train: &v1::Train, reader: Reader, counts: Option<&Counts>) -> Result<Self, Error> {
+        Self::resolve_mixture(train, (reader, counts), Vec::new())
+    }
+
+    /// ... and its mixture against those of `others`, one for each.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    pub fn resolve_mixture(
+        train: &v1::Train,
+        own: (Reader, Option<&Counts>),
+        others: Vec<(Reader, Option<&Counts>)>,
+    ) -> Result<Self, Error> {
+        if train.mix.len() != others.len() {
+            let reason = format!("{} datasets of {} are at hand", others.len(), train.mix.len());
+            return Err(Error::Internal(reason));
+        }
+        let mut job = Self::of_one(train, own, None)?;
+        for (mixed, other) in train.mix.iter().zip(others) {
+            let mut part =
+                Self::of_one(train, other, Some(mixed)).map_err(|error| within_mix(mixed, error))?;
+            if part.epoch_items < part.global_batch() {
+                let reason =
+                    format!("holds {} rows, a step takes {} of it", part.epoch_items, part.global_batch());
+                return Err(Error::invalid(mix_field(mixed), reason));
+            }
+            if part.view.schema() != job.view.schema() {
+                let reason = difference(part.view.schema(), job.view.schema(), &train.dataset);
+                return Err(Error::invalid(mix_field(mixed), reason));
+            }
+            (part.run, part.steps_beside) = (job.run, Some(job.steps.count()));
+            part.train.mix.clear();
+            let resolved = v1::Mixed { snapshot: part.train.snapshot.clone(), ..mixed.clone() };
+            job.train.mix[job.mixed.len()] = resolved;
+            job.mixed.push(Arc::new(part));
+        }
+        Ok(job)
+    }
+
+    /// The rows of one dataset: the request's own, or one of those that are `mixed` with it.
+    fn of_one(
+        train: &v1::Train,
+        (reader, counts): (Reader, Option<&Counts>),
+        mixed: Option<&v1::Mixed>,
+    ) -> Result<Self, Error> {
+        let shares = shares(train)?;
+        let (other, own_rows) = match mixed {
+            None => (None, train.batch_size - shares.iter().sum::<u64>()),
+            Some(mixed) => {
+                let share = train.mix.iter().zip(shares).find(|(other, _)| std::ptr::eq(*other, mixed));
+                (Some(of_mixed(train, mixed)), share.map_or(0, |(_, rows)| rows))
+            }
+        };
+        let is_mixture = !train.mix.is_empty();
+        let train = other.as_ref().unwrap_or(train);
         let snapshot = Arc::clone(reader.snapshot());
-        let batch_size = within("batch_size", train.batch_size, 1, MAX_BATCH_SIZE)?;
+        within("batch_size", train.batch_size, 1, MAX_BATCH_SIZE)?;
         let world_size = within("world_size", train.world_size.unwrap_or(1), 1, MAX_WORLD_SIZE)?;
         let lanes = within("lanes", train.lanes.unwrap_or(1), 1, MAX_LANES)?;
         if let Some(rank) = train.rank {
@@ -83,7 +144,7 @@ impl Job {
             let reason = format!("has {} bytes, expected at most {MAX_JOB_NAME_BYTES}", train.job.len());
             return Err(Error::invalid("job", reason));
         }
-        let view = View::resolve(&snapshot, train)?;
+        let view = View::resolve_alike(&snapshot, train, is_mixture)?;
         let question = view.question();
         let counts = match (question.identity(&snapshot), counts) {
             (None, _) => None,
@@ -101,8 +162,7 @@ impl Job {
             asked = format!("/{:?}/{:016x}", train.filter, hash_of(&kept));
         }
         if let Some(groups) = &groups {
-            let made = |name: &String| selected_as(&snapshot, &train.select, name);
-            let keys = train.group_by.iter().map(made).collect::<Vec<_>>();
+            let keys = view.grouped_by();
             asked +=
                 &format!("/groups {keys:?}/{:016x}/{:016x}", hash_of(&groups.begun), hash_of(&groups.heads));
         }
@@ -110,7 +170,7 @@ impl Job {
         let (rows, epoch_items) = (sum(&kept), sum(&items));
         check_label(&snapshot, &train.label)?;
 
-        let global_batch = batch_size * world_size;
+        let global_batch = own_rows * world_size;
         let shuffle = resolve_shuffle(
             train.shuffle.as_ref(),
             scaled(global_batch, rows, epoch_items),
@@ -118,6 +178,12 @@ impl Job {
             &snapshot,
         )?;
         let remainder = match v1::Remainder::try_from(train.remainder) {
+            Ok(v1::Remainder::Short | v1::Remainder::Pad) if is_mixture => {
+                let reason =
+                    "a mixture keeps its shares in every batch: its last, incomplete step is left out (DROP)";
+                return Err(Error::invalid("remainder", reason));
+            }
+            Ok(v1::Remainder::Auto) if is_mixture => Remainder::Drop,
             Ok(v1::Remainder::Short) => Remainder::Short,
             Ok(v1::Remainder::Drop) => Remainder::Drop,
             Ok(v1::Remainder::Pad) => Remainder::Pad,
@@ -125,7 +191,7 @@ impl Job {
             Ok(v1::Remainder::Auto) => Remainder::Drop,
             Err(_) => return Err(Error::invalid("remainder", format!("{} is not known", train.remainder))),
         };
-        let steps = Steps::new(epoch_items, batch_size as u32, world_size as u32, remainder)
+        let steps = Steps::new(epoch_items, own_rows as u32, world_size as u32, remainder)
             .map_err(|error| of_plan(&error))?;
         let limit = (train.steps > 0).then_some(train.steps);
         let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit)
@@ -153,6 +219,8 @@ impl Job {
             shuffle,
             steps,
             run,
+            mixed: Vec::new(),
+            steps_beside: None,
             kept,
             groups,
             items,
@@ -173,7 +241,8 @@ impl Job {
         let bytes = self.pieces(block).into_iter().map(|piece| {
             self.view.frame_bytes(self.snapshot(), piece.block as usize, piece.rows.end - piece.rows.start)
         });
-        bytes.fold(0, u64::saturating_add)
+        let offsets = (self.groups_in(block) * size_of::<u32>()) as u64;
+        bytes.fold(offsets, u64::saturating_add)
     }
 
     /// The request with every default resolved.
@@ -200,6 +269,9 @@ impl Job {
     /// Rows that one rank and lane will be sent, padding included; exact. `None` with groups: how many rows are theirs is
     /// known when they are sent.
     pub fn rows(&self, rank: u32, lane: u32) -> Option<u64> {
+        if !self.mixed.is_empty() {
+            return Some(self.batches(lane).saturating_mul(self.train.batch_size));
+        }
         self.groups.is_none().then(|| self.run.lane_rows(&self.steps, rank, lane, self.lanes()))
     }
 
@@ -225,11 +297,16 @@ impl Job {
             },
             windows: order.windows() as u64,
             blocks_per_window: blocks.unwrap_or(0) as u64,
-            window_bytes: self.largest_window(&order),
+            window_bytes: self
+                .mixed
+                .iter()
+                .map(|mixed| mixed.largest_window(&mixed.order(0)))
+                .fold(self.largest_window(&order), u64::saturating_add),
             batch_size: self.train.batch_size,
             world_size: u64::from(self.world_size()),
             remainder: self.train.remainder,
             groups: self.groups.as_ref().map(|_| self.epoch_items),
+            mixed_rows: self.mixed.iter().map(|mixed| u64::from(mixed.steps.batch_size())).sum(),
         }
     }
 
@@ -307,7 +384,8 @@ impl Job {
 
     /// Whether the batches of a stream follow one another in the files: file order, for one rank and lane.
     pub(crate) fn is_one_run(&self) -> bool {
-        self.shuffle == Shuffle::None && self.world_size() == 1 && self.lanes() == 1
+        let is_alone = self.world_size() == 1 && self.lanes() == 1 && self.mixed.is_empty();
+        self.shuffle == Shuffle::None && is_alone
     }
 
     pub(crate) fn world_size(&self) -> u32 {
@@ -323,9 +401,51 @@ impl Job {
         if self.steps.remainder() == Remainder::Pad { self.steps.batch_size() as usize } else { 0 }
     }
 
-    /// Positions of the batch of `rank` at `step`.
-    pub(crate) fn positions(&self, step: u64, rank: u32) -> Range<u64> {
-        self.steps.rank(step, rank)
+    /// Of which epochs of this dataset, and from which positions, the rows of a batch of `rank` are taken, in this order. There
+    /// is one range, possibly an empty one, but for a dataset of a mixture that is at its end.
+    pub(crate) fn ranges(&self, at: Cursor, rank: u32) -> Vec<(u64, Range<u64>)> {
+        let Some(steps) = self.steps_beside else { return vec![(at.epoch, self.steps.rank(at.step, rank))] };
+        let (mut start, items) = (self.position_beside(steps, at, rank), u128::from(self.epoch_items));
+        let mut left = u128::from(self.steps.batch_size());
+        let mut ranges = Vec::new();
+        while left > 0 {
+            let (epoch, first) = (start / items, start % items);
+            let taken = left.min(items - first);
+            ranges.push((epoch as u64, first as u64..(first + taken) as u64));
+            (start, left) = (start + taken, left - taken);
+        }
+        ranges
+    }
+
+    /// Rows of a dataset of a mixture that come before those of a batch, over all of its epochs.
+    fn position_beside(&self, steps: u64, at: Cursor, rank: u32) -> u128 {
+        let step = u128::from(at.epoch) * u128::from(steps) + u128::from(at.step);
+        // Beyond 2^64 epochs of both the order begins anew.
+        step.wrapping_mul(u128::from(self.steps.global_batch()))
+            .wrapping_add(u128::from(rank) * u128::from(self.steps.batch_size()))
+    }
+
+    /// Where a batch stands: in the epoch of its own dataset, and in all epochs of the others.
+    pub(crate) fn positions(&self, at: Cursor, rank: u32) -> (u64, Vec<u64>) {
+        let beside = |mixed: &Arc<Self>| {
+            let steps = mixed.steps_beside.unwrap_or(self.steps.count());
+            mixed.position_beside(steps, at, rank) as u64
+        };
+        (self.steps.rank(at.step, rank).start, self.mixed.iter().map(beside).collect())
+    }
+
+    /// The other datasets of a mixture.
+    pub(crate) fn mixed(&self) -> &[Arc<Self>] {
+        &self.mixed
+    }
+
+    /// How many rows of each dataset, its own first, follow one another in a batch until it begins anew: as few as keep the
+    /// shares. So ranks, each with whole rounds, make up the same global batch whatever their number.
+    pub(crate) fn round(&self) -> Vec<usize> {
+        let all = std::iter::once(&self.steps).chain(self.mixed.iter().map(|mixed| &mixed.steps));
+        let rows: Vec<u32> = all.map(Steps::batch_size).collect();
+        let unit = rows.iter().copied().reduce(greatest_common_divisor).unwrap_or(1).max(1);
+        rows.into_iter().map(|rows| (rows / unit) as usize).collect()
     }
 
     /// The order of `epoch`; O(blocks).
@@ -344,9 +464,9 @@ impl Job {
         EpochOrder::new(&self.items, shuffle, self.train.seed, epoch)
     }
 
-    /// Rows, or groups, of a step of all ranks together.
+    /// Rows, or groups, of a step of all ranks together; of this dataset alone.
     pub(crate) fn global_batch(&self) -> u64 {
-        self.train.batch_size * u64::from(self.world_size())
+        self.steps.global_batch()
     }
 
     /// Estimated bytes of the frames of all blocks.
@@ -369,7 +489,11 @@ impl Job {
     fn plan_hash(&self) -> u64 {
         let global_batch = self.global_batch();
         let remainder = self.train.remainder().as_str_name();
-        xxh3_64(format!("{}/{global_batch}/{remainder}", self.order_identity()).as_bytes())
+        let mut identity = format!("{}/{global_batch}/{remainder}", self.order_identity());
+        for mixed in &self.mixed {
+            identity += &format!("/{}/{}", mixed.order_identity(), mixed.global_batch());
+        }
+        xxh3_64(identity.as_bytes())
     }
 
     /// What the order of an epoch depends on, spelled out.
@@ -394,9 +518,17 @@ impl Job {
     /// # Errors
     /// [`Error::TooLarge`].
     pub(crate) fn check_fits(&self, memory_bytes: u64, max_batch_bytes: u64) -> Result<(), Error> {
-        let batch = self.train.batch_size * self.view.least_row_bytes();
+        // Of groups as many as there are, of the mean number of rows.
+        let rows = match self.groups {
+            None => self.train.batch_size,
+            Some(_) => {
+                let groups = u128::from(self.train.batch_size.min(self.epoch_items));
+                (groups * u128::from(self.rows) / u128::from(self.epoch_items.max(1))) as u64
+            }
+        };
+        let batch = rows.saturating_mul(self.view.least_row_bytes());
         if batch > max_batch_bytes {
-            return Err(Error::batch_too_large(self.train.batch_size, batch, max_batch_bytes));
+            return Err(Error::batch_too_large(rows, batch, max_batch_bytes));
         }
         if let Some(groups) = &self.groups {
             let needed = groups.longest.saturating_mul(self.view.least_row_bytes().max(1));
@@ -407,10 +539,9 @@ impl Job {
                 return Err(Error::TooLarge { what, needed, limit: max_batch_bytes, advice });
             }
         }
-        let epochs = (CHECKED_BLOCKS / (self.items.len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
-        let last = self.train.epoch.saturating_add(self.train.epochs.unwrap_or(1).min(epochs) - 1);
-        let needed = (self.train.epoch..=last).map(|epoch| self.largest_window(&self.order(epoch))).max();
-        let needed = needed.unwrap_or(0);
+        // Of a mixture all are at hand at a time.
+        let needed = self.mixed.iter().map(|mixed| mixed.needed_bytes());
+        let needed = needed.fold(self.needed_bytes(), u64::saturating_add);
         if needed <= memory_bytes {
             return Ok(());
         }
@@ -425,11 +556,21 @@ impl Job {
         Err(Error::TooLarge { what, needed, limit: memory_bytes, advice })
     }
 
+    /// Bytes of the largest window of the first epochs.
+    fn needed_bytes(&self) -> u64 {
+        let epochs = (CHECKED_BLOCKS / (self.items.len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
+        let last = self.train.epoch.saturating_add(self.train.epochs.unwrap_or(1).min(epochs) - 1);
+        let needed = (self.train.epoch..=last).map(|epoch| self.largest_window(&self.order(epoch))).max();
+        needed.unwrap_or(0)
+    }
+
     fn largest_window_rows_within(&self, memory_bytes: u64) -> Option<u64> {
         let in_order = matches!(self.shuffle, Shuffle::Window { in_order: true, .. });
         let fits = |rows: u64| {
             let shuffle = Shuffle::Window { rows, in_order };
-            self.largest_window(&self.shuffled(shuffle, self.train.epoch)) <= memory_bytes
+            let all = std::iter::once(self).chain(self.mixed.iter().map(AsRef::as_ref));
+            let windows = all.map(|job| job.largest_window(&job.shuffled(shuffle, self.train.epoch)));
+            windows.fold(0, u64::saturating_add) <= memory_bytes
         };
         // The bytes of a window don't grow strictly with its rows, so the answer is one that was tried.
         let (mut low, mut high) = (1, self.rows);
@@ -445,6 +586,82 @@ impl Job {
         }
         Some(best)
     }
+}
+
+/// Rows of each rank's batch that the datasets of a mixture have.
+fn shares(train: &v1::Train) -> Result<Vec<u64>, Error> {
+    if train.mix.len() > MAX_MIXED {
+        let reason = format!("holds {} datasets, expected at most {MAX_MIXED}", train.mix.len());
+        return Err(Error::invalid("mix", reason));
+    }
+    if !train.mix.is_empty() && !train.group_by.is_empty() {
+        return Err(Error::invalid("mix", "does not go with group_by"));
+    }
+    let mut shares = Vec::with_capacity(train.mix.len());
+    for mixed in &train.mix {
+        let exact = mixed.share * train.batch_size as f64;
+        let rows = exact.round();
+        if !(rows >= 1.0 && rows < train.batch_size as f64 && (exact - rows).abs() < 1e-6) {
+            let size = train.batch_size;
+            let reason = format!(
+                "is {}, which is {exact} of {size} rows; expected a share that makes 1 to {} whole rows",
+                mixed.share,
+                size.saturating_sub(1)
+            );
+            return Err(Error::invalid(format!("{}.share", mix_field(mixed)), reason));
+        }
+        shares.push(rows as u64);
+    }
+    let sum = shares.iter().copied().fold(0, u64::saturating_add);
+    if sum >= train.batch_size && !shares.is_empty() {
+        let reason =
+            format!("takes {sum} of {} rows, none is left for '{}'", train.batch_size, train.dataset);
+        return Err(Error::invalid("mix", reason));
+    }
+    Ok(shares)
+}
+
+fn mix_field(mixed: &v1::Mixed) -> String {
+    format!("mix.{}", mixed.dataset)
+}
+
+/// The request for the rows of one of the other datasets alone: all of them, whatever the epoch of the request's own.
+pub(crate) fn of_mixed(train: &v1::Train, mixed: &v1::Mixed) -> v1::Train {
+    let v1::Mixed { dataset, snapshot, filter, .. } = mixed.clone();
+    let (epoch, epochs, start_step, steps) = (0, None, 0, 0);
+    v1::Train { dataset, snapshot, filter, epoch, epochs, start_step, steps, ..train.clone() }
+}
+
+/// Says of which dataset of a mixture an error is.
+pub(crate) fn within_mix(mixed: &v1::Mixed, error: Error) -> Error {
+    match error {
+        Error::Invalid { field, reason } => Error::invalid(format!("{}: {field}", mix_field(mixed)), reason),
+        other => other,
+    }
+}
+
+/// What keeps two schemas from being one.
+fn difference(found: &Schema, expected: &Schema, of: &str) -> String {
+    let pairs = found.fields().iter().zip(expected.fields());
+    let differing = pairs.into_iter().find(|(found, expected)| found != expected);
+    match differing {
+        Some((found, expected)) => format!(
+            "delivers '{}' of type {} where '{of}' delivers '{}' of type {}; name columns and types that both have",
+            found.name(),
+            found.data_type(),
+            expected.name(),
+            expected.data_type()
+        ),
+        None => format!(
+            "delivers {} columns, '{of}' {}; name columns that both have",
+            found.fields().len(),
+            expected.fields().len()
+        ),
+    }
+}
+
+fn greatest_common_divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// `count` of what there are `from` of, as part of `to` of something else; rounded up.

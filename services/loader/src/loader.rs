@@ -8,8 +8,12 @@ use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
 use crate::{
-    Batches, Config, Counted, Counts, Error, Job, Pool, Priority, counts::Counter, forecast::Outlook,
-    pins::Pins, window::Windows,
+    Batches, Config, Counted, Counts, Error, Job, Pool, Priority,
+    counts::Counter,
+    forecast::Outlook,
+    job::{of_mixed, within_mix},
+    pins::Pins,
+    window::Windows,
 };
 
 /// Loads windows and opens streams. Cheap to clone; clones share memory and threads.
@@ -78,16 +82,24 @@ impl Loader {
         self.counter.of(train, reader, progress).await
     }
 
-    /// The job that `train` asks for, resolved against the snapshot of `reader` and admitted.
+    /// The job that `train` asks for, resolved against the snapshot of `reader` and of `others`, one for each other dataset of a
+    /// mixture, and admitted.
     ///
     /// # Errors
     /// Those of [`Job::resolve`] and [`Self::admit`].
-    pub async fn job(&self, train: v1::Train, reader: Reader) -> Result<Job, Error> {
+    pub async fn job(&self, train: v1::Train, reader: Reader, others: Vec<Reader>) -> Result<Job, Error> {
         let counts = self.counter.of(&train, &reader, |_| {}).await?;
+        let mut mixed = Vec::with_capacity(others.len());
+        for (other, reader) in train.mix.iter().zip(others) {
+            let counts = self.counter.of(&of_mixed(&train, other), &reader, |_| {}).await;
+            let counts = counts.map_err(|error| within_mix(other, error))?;
+            mixed.push((reader, counts));
+        }
         let loader = self.clone();
         // It looks at every block and every window.
         let resolve = move || {
-            let job = Job::resolve(&train, reader, counts.as_deref())?;
+            let others = mixed.iter().map(|(reader, counts)| (reader.clone(), counts.as_deref())).collect();
+            let job = Job::resolve_mixture(&train, (reader, counts.as_deref()), others)?;
             loader.admit(&job)?;
             Ok(job)
         };
@@ -104,7 +116,7 @@ impl Loader {
 
     /// The batches of one rank and lane. Dropping the stream ends its work.
     pub fn batches(&self, job: Arc<Job>, rank: u32, lane: u32) -> Batches {
-        Batches::start(job, rank, lane, Arc::clone(&self.windows), self.pool.clone(), self.config.clone())
+        Batches::start(job, rank, lane, &self.windows, self.pool.clone(), self.config.clone())
     }
 
     /// Loads the blocks of the job's snapshot into memory, in the order in which its first epoch needs them,

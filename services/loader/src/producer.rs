@@ -24,6 +24,8 @@ use crate::{
     window::{HeldWindow, WindowId, Windows},
 };
 
+/// So many times the largest body may be kept of the rows of one that lie in several windows.
+const MAX_KEPT_ASIDE: u64 = 16;
 /// What a batch takes besides its message, about.
 const MESSAGE_BYTES: u64 = 1024;
 
@@ -32,13 +34,13 @@ pub(crate) struct Producer {
     job: Arc<Job>,
     rank: u32,
     lane: u32,
-    windows: WindowsAhead,
+    /// The job itself, and the others of its mixture.
+    parts: Vec<Feeder>,
     slabs: Slabs,
     pool: Pool,
     config: Config,
     space: Arc<Space>,
-    progress: Arc<Progress>,
-    /// Bytes of a row, or group, as the footers tell: the mean of the snapshot.
+    /// Bytes of a row, or group, as the footers tell: the mean of the snapshots.
     footer_item_bytes: u64,
     /// Bytes of one in the whole batch that was finished last.
     item_bytes: Arc<AtomicU64>,
@@ -50,40 +52,27 @@ impl Producer {
         job: Arc<Job>,
         rank: u32,
         lane: u32,
-        windows: Arc<Windows>,
+        windows: &Arc<Windows>,
         pool: Pool,
         config: Config,
         sender: mpsc::UnboundedSender<Result<Making, Error>>,
     ) -> Self {
-        let footer_item_bytes =
-            job.view().least_row_bytes().max(job.snapshot_bytes() / job.epoch_items().max(1));
-        let slabs = windows.slabs().clone();
-        let (space, progress) =
-            (windows.space().enter(), Arc::new(windows.outlook().enter(&job, rank, lane)));
-        let windows = WindowsAhead::new(
-            Arc::clone(&job),
-            rank,
-            lane,
-            windows,
-            Arc::clone(&progress),
-            pool.clone(),
-            config.clone(),
-        );
+        let jobs = std::iter::once(&job).chain(job.mixed()).cloned().collect::<Vec<_>>();
+        let mean = |job: &Arc<Job>| {
+            job.view().least_row_bytes().max(job.snapshot_bytes() / job.epoch_items().max(1))
+        };
+        let footer_item_bytes = jobs.iter().map(mean).max().unwrap_or(0);
+        let (slabs, space) = (windows.slabs().clone(), windows.space().enter());
+        let feeder = |job: Arc<Job>| {
+            let progress = Arc::new(windows.outlook().enter(&job, rank, lane));
+            let (known, windows) = (Arc::clone(&progress), Arc::clone(windows));
+            let windows =
+                WindowsAhead::new(Arc::clone(&job), rank, lane, windows, known, pool.clone(), config.clone());
+            Feeder { job, windows, progress }
+        };
+        let parts = jobs.into_iter().map(feeder).collect();
         let item_bytes = Arc::default();
-        Self {
-            job,
-            rank,
-            lane,
-            windows,
-            slabs,
-            pool,
-            config,
-            space,
-            progress,
-            footer_item_bytes,
-            item_bytes,
-            sender,
-        }
+        Self { job, rank, lane, parts, slabs, pool, config, space, footer_item_bytes, item_bytes, sender }
     }
 
     pub(crate) async fn run(mut self) {
@@ -99,17 +88,20 @@ impl Producer {
 
     /// Starts to make one batch, once there is space for it.
     async fn make(&mut self, index: u64, cursor: Cursor) -> Result<Making, Error> {
-        let positions = self.job.positions(cursor.step, self.rank);
-        let share = Arc::new(self.share(positions.end - positions.start).await);
+        let items = self.parts.iter().flat_map(|part| part.job.ranges(cursor, self.rank));
+        let items = items.map(|(_, range)| range.end - range.start).sum::<u64>();
+        let items = items.max(self.job.least_rows() as u64);
+        let share = Arc::new(self.share(items).await);
+        let (position, mixed_positions) = self.job.positions(cursor, self.rank);
         let metadata = BatchMetadata {
             epoch: cursor.epoch,
             step: cursor.step,
             rank: self.rank.into(),
-            rows: 0,
-            position: positions.start,
+            position,
+            mixed_positions,
             ..BatchMetadata::default()
         };
-        let batch = self.gather(index, cursor.epoch, positions, Arc::clone(&share)).await?;
+        let batch = self.gather(index, cursor, items, Arc::clone(&share)).await?;
         Ok(Making { metadata, batch, _share: share })
     }
 
@@ -122,44 +114,47 @@ impl Producer {
         if let Ok(share) = timeout(self.config.stall_timeout, space.take(bytes)).await {
             return share;
         }
-        self.windows.let_go();
+        self.parts.iter_mut().for_each(|part| part.windows.let_go());
         space.take(bytes).await
     }
 
-    /// Starts to gather the batch of the rows at `positions`. They may lie in several windows, of which only
-    /// one is held at a time: the rows of all but the last are set aside.
+    /// Starts to gather a batch of so many rows or groups. They may lie in several windows. While another one is made or waited
+    /// for, none is held: the rows of those before it are set aside.
     async fn gather(
         &mut self,
         index: u64,
-        epoch: u64,
-        positions: Range<u64>,
+        cursor: Cursor,
+        items: u64,
         share: Arc<Share>,
     ) -> Result<Submitted<WireBatch>, Error> {
-        let order = self.windows.order(epoch).await?;
         let max_bytes = self.config.max_batch_bytes;
         // Of a frame that is held on to, the rows of other batches are held, too, which only their own shares count.
         let max_held_bytes = if self.job.is_one_run() { self.space.max_held_bytes() } else { 0 };
-        let (view, grouped) = (Arc::clone(self.job.view()), self.job.has_groups());
-        let mut parts = Parts { view, grouped, aside: Vec::new(), last: None };
-        let mut start = positions.start;
-        while start < positions.end {
-            let id = WindowId { epoch, window: order.window_at(start) };
-            // First: what makes room for the window should know of it.
-            self.note(epoch, start, id, &order).await?;
-            let held = self.windows.window(id, index).await?;
-            let end = order.window(id.window).positions.end.min(positions.end);
-            let part = Part { order: Arc::clone(&order), held, positions: start..end, grouped };
-            start = end;
-            if start == positions.end {
-                parts.last = Some(part);
-                break;
-            }
-            let (view, slabs) = (Arc::clone(self.job.view()), self.slabs.clone());
-            let aside = self.pool.run(Priority::First, move || part.set_aside(&view, max_held_bytes, &slabs));
-            parts.aside.push(aside.await?);
-            let bytes = parts.aside.iter().map(|aside| aside.bytes).sum();
-            if bytes > max_bytes {
-                return Err(Error::batch_too_large(positions.end - positions.start, bytes, max_bytes));
+        let view = Arc::clone(self.job.view());
+        let grouped = self.job.has_groups().then(|| MostRows::of(view.least_row_bytes(), max_bytes));
+        let round = if self.parts.len() > 1 { self.job.round() } else { Vec::new() };
+        let mut gathering = Gathering { view, grouped, round, pieces: Vec::new() };
+        for at in 0..self.parts.len() {
+            for (epoch, positions) in self.parts[at].job.ranges(cursor, self.rank) {
+                let mut start = positions.start;
+                while start < positions.end {
+                    let order = self.parts[at].windows.order(epoch).await?;
+                    let id = WindowId { epoch, window: order.window_at(start) };
+                    // First: what makes room for the window should know of it.
+                    self.parts[at].note(epoch, start, id, &order, &self.pool).await?;
+                    let held = match self.parts[at].windows.held(id) {
+                        Some(held) => held,
+                        None => {
+                            self.set_aside(&mut gathering, max_held_bytes).await?;
+                            gathering.check_aside(max_bytes)?;
+                            self.window(at, id, index).await?
+                        }
+                    };
+                    let end = order.window(id.window).positions.end.min(positions.end);
+                    let part = Part { order, held, positions: start..end, grouped };
+                    gathering.pieces.push((at, Piece::Held(part)));
+                    start = end;
+                }
             }
         }
         let asked = Assembling {
@@ -169,10 +164,10 @@ impl Producer {
             least_rows: self.job.least_rows(),
         };
         let (slabs, batch_size) = (self.slabs.clone(), self.job.train().batch_size);
-        let (item_bytes, items) = (Arc::clone(&self.item_bytes), positions.end - positions.start);
+        let item_bytes = Arc::clone(&self.item_bytes);
         Ok(self.pool.run(Priority::First, move || {
             let started = Instant::now();
-            let batch = parts.assemble(asked, &slabs)?;
+            let batch = gathering.assemble(asked, &slabs)?;
             let body_bytes = batch.body.len() as u64;
             share.settle(MESSAGE_BYTES + batch.header.len() as u64 + body_bytes);
             // A short one is padding for a good part.
@@ -184,8 +179,50 @@ impl Producer {
         }))
     }
 
+    /// The window of one of the parts, which is loaded now.
+    async fn window(&mut self, at: usize, id: WindowId, index: u64) -> Result<Arc<HeldWindow>, Error> {
+        let (before, rest) = self.parts.split_at_mut(at);
+        let Some((this, after)) = rest.split_first_mut() else {
+            return Err(Error::Internal(format!("there is no part {at} of the mixture")));
+        };
+        let mut others: Vec<_> = before.iter_mut().chain(after).map(|part| &mut part.windows).collect();
+        this.windows.window(id, index, &mut others).await
+    }
+
+    /// Takes the rows out of all windows, which are let go when their parts let them go, too.
+    async fn set_aside(&self, gathering: &mut Gathering, max_held_bytes: u64) -> Result<(), Error> {
+        for (at, piece) in std::mem::take(&mut gathering.pieces) {
+            let aside = match piece {
+                Piece::Aside(aside) => aside,
+                Piece::Held(part) => {
+                    let (view, slabs) = (Arc::clone(&gathering.view), self.slabs.clone());
+                    let aside = move || part.set_aside(&view, max_held_bytes, &slabs);
+                    self.pool.run(Priority::First, aside).await?
+                }
+            };
+            gathering.pieces.push((at, Piece::Aside(aside)));
+        }
+        Ok(())
+    }
+}
+
+/// Where rows come from: the job's own dataset, or another one of its mixture.
+struct Feeder {
+    job: Arc<Job>,
+    windows: WindowsAhead,
+    progress: Arc<Progress>,
+}
+
+impl Feeder {
     /// Tells the forecast where this stream is; the first time in an epoch that takes a while.
-    async fn note(&self, epoch: u64, start: u64, id: WindowId, order: &Arc<EpochOrder>) -> Result<(), Error> {
+    async fn note(
+        &self,
+        epoch: u64,
+        start: u64,
+        id: WindowId,
+        order: &Arc<EpochOrder>,
+        pool: &Pool,
+    ) -> Result<(), Error> {
         let window_start = order.window(id.window).positions.start;
         if !self.progress.is_new(epoch) {
             self.progress.reached(epoch, start, window_start, order);
@@ -196,16 +233,24 @@ impl Producer {
             progress.reached(epoch, start, window_start, &order);
             Ok(())
         };
-        self.pool.run(Priority::First, note).await
+        pool.run(Priority::First, note).await
     }
 }
 
-/// The rows of a batch: those that were set aside, and those of the last of its windows.
-struct Parts {
+/// The rows of a batch, in order, each piece with the part of the mixture that it is of.
+struct Gathering {
+    /// Of the job's own dataset; rows of the others lie alike.
     view: Arc<View>,
-    grouped: bool,
-    aside: Vec<Aside>,
-    last: Option<Part>,
+    grouped: Option<MostRows>,
+    /// In a mixture: how many rows of each part follow one another.
+    round: Vec<usize>,
+    pieces: Vec<(usize, Piece)>,
+}
+
+/// Rows of a window that is held, or of one that was.
+enum Piece {
+    Held(Part),
+    Aside(Aside),
 }
 
 /// Rows of a frame that outlives its window: a copy of some rows, or a frame of the window if they lie there one behind the
@@ -219,36 +264,82 @@ struct Aside {
     bytes: u64,
 }
 
-impl Parts {
-    fn assemble(self, asked: Assembling, slabs: &Slabs) -> Result<WireBatch, Error> {
-        let (mut rows, mut groups) = (Vec::new(), Vec::new());
-        let mut frames = Vec::with_capacity(self.aside.len());
-        for (index, aside) in self.aside.into_iter().enumerate() {
-            rows.extend(aside.rows.map(|row| RowRef { frame: index as u32, row }));
-            groups.extend(aside.groups);
-            frames.push(aside.frame);
+impl Gathering {
+    /// Refuses a batch whose rows so far make too large a body, or are too much to keep until it is assembled.
+    fn check_aside(&self, max_bytes: u64) -> Result<(), Error> {
+        let asides = || {
+            self.pieces.iter().filter_map(|(_, piece)| match piece {
+                Piece::Aside(aside) => Some(aside),
+                Piece::Held(_) => None,
+            })
+        };
+        let body = asides().map(|aside| aside.bytes).fold(0, u64::saturating_add);
+        // Of a tensor that is de-duplicated each window keeps the distinct rows of its own.
+        let kept = asides().map(|aside| aside.frame.value_bytes()).fold(0, u64::saturating_add);
+        if body > max_bytes || kept / MAX_KEPT_ASIDE > max_bytes {
+            let rows = asides().map(|aside| aside.rows.len() as u64).sum();
+            return Err(Error::batch_too_large(rows, body.max(kept), max_bytes));
         }
-        let batch = match self.last {
-            None => assemble(&self.view, &frames, &rows, asked, slabs),
-            Some(last) => {
-                last.rows(frames.len() as u32, &mut rows, &mut groups);
-                let window = last.held.window();
-                if frames.is_empty() {
-                    assemble(&self.view, &window.frames, &rows, asked, slabs)
-                } else {
-                    frames.extend(window.frames.iter().cloned());
-                    assemble(&self.view, &frames, &rows, asked, slabs)
+        Ok(())
+    }
+
+    fn assemble(self, asked: Assembling, slabs: &Slabs) -> Result<WireBatch, Error> {
+        let mut groups = Vec::new();
+        let mut rows = vec![Vec::new(); self.round.len().max(1)];
+        let mut frames = Vec::new();
+        // As a rule there is one window, whose frames can be had as they are.
+        let only = match self.pieces.as_slice() {
+            [(_, Piece::Held(part))] => Some(Arc::clone(&part.held)),
+            _ => None,
+        };
+        for (at, piece) in &self.pieces {
+            let first_frame = frames.len() as u32;
+            match piece {
+                Piece::Aside(Aside { frame, rows: range, groups: lengths, .. }) => {
+                    rows[*at].extend(range.clone().map(|row| RowRef { frame: first_frame, row }));
+                    groups.extend(lengths);
+                    frames.push(Arc::clone(frame));
+                }
+                Piece::Held(part) => {
+                    part.rows(first_frame, &mut rows[*at], &mut groups)?;
+                    if only.is_none() {
+                        frames.extend(part.held.window().frames.iter().cloned());
+                    }
                 }
             }
-        };
-        if !self.grouped {
-            return batch;
+        }
+        let rows = interleaved(rows, &self.round);
+        if let Some(limit) = self.grouped.filter(|limit| rows.len() as u64 > limit.rows) {
+            let bytes = (rows.len() as u64).saturating_mul(limit.row_bytes);
+            return Err(Error::batch_too_large(rows.len() as u64, bytes, limit.max_bytes));
+        }
+        let frames = only.as_ref().map_or(&frames[..], |held| &held.window().frames);
+        let batch = assemble(&self.view, frames, &rows, asked, slabs)?;
+        if self.grouped.is_none() {
+            return Ok(batch);
         }
         let ends = groups.iter().scan(0, |end, rows| {
             *end += rows;
             Some(*end)
         });
-        Ok(WireBatch { group_offsets: std::iter::once(0).chain(ends).collect(), ..batch? })
+        Ok(WireBatch { group_offsets: std::iter::once(0).chain(ends).collect(), ..batch })
+    }
+}
+
+/// The rows of a mixture, in rounds of so many of each part.
+fn interleaved(mut parts: Vec<Vec<RowRef>>, round: &[usize]) -> Vec<RowRef> {
+    if parts.len() == 1 {
+        return parts.pop().unwrap_or_default();
+    }
+    let mut rows = Vec::with_capacity(parts.iter().map(Vec::len).sum());
+    let mut rounds: Vec<_> =
+        parts.iter().zip(round).map(|(part, rows)| part.chunks((*rows).max(1))).collect();
+    loop {
+        let before = rows.len();
+        rounds.iter_mut().filter_map(Iterator::next).for_each(|chunk| rows.extend_from_slice(chunk));
+        if rows.len() == before {
+            return rows;
+        }
     }
 }
 
@@ -257,31 +348,58 @@ struct Part {
     order: Arc<EpochOrder>,
     held: Arc<HeldWindow>,
     positions: Range<u64>,
-    grouped: bool,
+    /// How many rows there may be if they are grouped.
+    grouped: Option<MostRows>,
+}
+
+/// How many rows a batch may have at most, and why.
+#[derive(Clone, Copy)]
+struct MostRows {
+    rows: u64,
+    row_bytes: u64,
+    max_bytes: u64,
+}
+
+impl MostRows {
+    /// Of which each has `row_bytes` at least, of `max_bytes` in all.
+    fn of(row_bytes: u64, max_bytes: u64) -> Self {
+        let row_bytes = row_bytes.max(1);
+        Self { rows: (max_bytes / row_bytes).min(u64::from(u32::MAX)), row_bytes, max_bytes }
+    }
 }
 
 impl Part {
     /// Appends its rows, and how many each group has if they are grouped.
-    fn rows(&self, first_frame: u32, rows: &mut Vec<RowRef>, groups: &mut Vec<u32>) {
+    ///
+    /// # Errors
+    /// More rows than a batch may have, of groups that are longer than most.
+    fn rows(&self, first_frame: u32, rows: &mut Vec<RowRef>, groups: &mut Vec<u32>) -> Result<(), Error> {
         let mut locations: Vec<Location> = Vec::new();
         self.order.locate_range(self.positions.clone(), &mut locations);
-        if self.grouped {
-            self.held.window().groups(&locations, first_frame, rows, groups);
-        } else {
-            self.held.window().rows(&locations, first_frame, rows);
+        let window = self.held.window();
+        let Some(limit) = self.grouped else {
+            window.rows(&locations, first_frame, rows);
+            return Ok(());
+        };
+        let count = rows.len() as u64 + window.rows_of_groups(&locations);
+        if count > limit.rows {
+            let bytes = count.saturating_mul(limit.row_bytes);
+            return Err(Error::batch_too_large(count, bytes, limit.max_bytes));
         }
+        window.groups(&locations, first_frame, rows, groups);
+        Ok(())
     }
 
     /// Takes the rows out of the window, which is let go.
     fn set_aside(&self, view: &View, max_held_bytes: u64, slabs: &Slabs) -> Result<Aside, Error> {
         let (mut rows, mut groups) = (Vec::new(), Vec::new());
-        self.rows(0, &mut rows, &mut groups);
+        self.rows(0, &mut rows, &mut groups)?;
         let frames = &self.held.window().frames;
         let mut runs = RowRef::runs(&rows);
         if let (Some([first, others @ ..]), None) = (runs.next(), runs.next()) {
             let (frame, rows) = (&frames[first.frame as usize], others.len() + 1);
             if frame.weight() <= max_held_bytes {
-                let bytes = (rows * view.tail) as u64;
+                let bytes = rows as u64 * view.least_row_bytes();
                 return Ok(Aside {
                     frame: Arc::clone(frame),
                     rows: first.row..first.row + rows as u32,
@@ -291,6 +409,7 @@ impl Part {
             }
         }
         let frame = Arc::new(Frame::select(view, frames, &rows, slabs)?);
-        Ok(Aside { rows: 0..frame.rows() as u32, groups, bytes: frame.weight(), frame })
+        let bytes = frame.least_body_bytes(view);
+        Ok(Aside { rows: 0..frame.rows() as u32, groups, bytes, frame })
     }
 }

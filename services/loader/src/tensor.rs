@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, ArrowPrimitiveType, GenericListArray, OffsetSizeTrait,
+    Array, ArrayRef, ArrowPrimitiveType, GenericListArray, OffsetSizeTrait, UInt64Array,
     cast::AsArray,
     make_array,
     types::{Float16Type, Float32Type, Float64Type},
@@ -13,6 +13,7 @@ use arrow_buffer::{Buffer, OffsetBuffer};
 use arrow_cast::{CastOptions, cast_with_options};
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field};
+use arrow_select::take::take;
 
 use crate::Error;
 
@@ -119,16 +120,18 @@ pub(crate) fn convert(array: &ArrayRef, dtype: &DataType) -> Result<ArrayRef, St
     Ok(converted)
 }
 
-/// The lists of `array` with items of `dtype`, `fill` in place of those that are null; the reason when that can't be.
+/// The first `most` items of each of the lists of `array`, as `dtype`, with `fill` in place of those that are null; the reason
+/// when that can't be. A list that is null has none. What is not taken need not fit.
 pub(crate) fn convert_lists(
     array: &ArrayRef,
     dtype: &DataType,
     fill: Option<f64>,
+    most: usize,
 ) -> Result<ArrayRef, String> {
     if let Some(lists) = array.as_list_opt::<i32>() {
-        lists_of(lists, dtype, fill)
+        lists_of(lists, dtype, fill, most)
     } else if let Some(lists) = array.as_list_opt::<i64>() {
-        lists_of(lists, dtype, fill)
+        lists_of(lists, dtype, fill, most)
     } else {
         Err(format!("decoded as {}, expected lists", array.data_type()))
     }
@@ -138,19 +141,31 @@ fn lists_of<O: OffsetSizeTrait>(
     lists: &GenericListArray<O>,
     dtype: &DataType,
     fill: Option<f64>,
+    most: usize,
 ) -> Result<ArrayRef, String> {
-    let offsets = lists.offsets();
-    let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
-    let items = convert(&lists.values().slice(first, last - first), dtype)?;
+    let ranges = || {
+        lists.offsets().windows(2).enumerate().map(|(row, ends)| {
+            let (start, end) = (ends[0].as_usize(), ends[1].as_usize());
+            start..if lists.is_null(row) { start } else { end.min(start.saturating_add(most)) }
+        })
+    };
+    let (first, last) = (lists.offsets()[0].as_usize(), lists.offsets()[lists.len()].as_usize());
+    let taken: usize = ranges().map(|range| range.len()).sum();
+    let items = if taken == last - first {
+        lists.values().slice(first, taken)
+    } else {
+        let taken: UInt64Array = ranges().flatten().map(|item| item as u64).collect();
+        take(lists.values(), &taken, None).map_err(|error| error.to_string())?
+    };
+    let items = convert(&items, dtype)?;
     let items = match (fill, items.null_count()) {
         (_, 0) => items,
         (None, _) => return Err("a null among the items of a list; give the tensor a fill".into()),
         (Some(fill), _) => filled(&items, &fill_bytes(fill, dtype))?,
     };
-    let offsets = offsets.iter().map(|offset| *offset - offsets[0]);
+    let offsets = OffsetBuffer::from_lengths(ranges().map(|range| range.len()));
     let item = Arc::new(Field::new("item", dtype.clone(), false));
-    let offsets = OffsetBuffer::new(offsets.collect());
-    let lists = GenericListArray::try_new(item, offsets, items, lists.nulls().cloned());
+    let lists = GenericListArray::<O>::try_new(item, offsets, items, lists.nulls().cloned());
     Ok(Arc::new(lists.map_err(|error| error.to_string())?))
 }
 

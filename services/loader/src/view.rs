@@ -9,7 +9,7 @@ use forebay_proto::v1;
 use forebay_sql::Expression;
 use forebay_storage::Snapshot;
 
-pub(crate) use builder::{question, selected_as};
+pub(crate) use builder::question;
 
 use crate::{Error, counts::Question};
 use builder::{Builder, filter};
@@ -50,6 +50,8 @@ pub struct View {
     pub(crate) nested_count: usize,
     /// Which of `columns` the rows of a group share.
     pub(crate) group_keys: Vec<usize>,
+    /// How these are spelled in the request.
+    grouped_by: Vec<String>,
     key: u128,
 }
 
@@ -93,6 +95,16 @@ pub(crate) enum Part {
     Distinct { made: Made, len: usize, table: usize, keys: Vec<usize> },
     /// Which rows are real.
     Valid,
+}
+
+impl Part {
+    /// What stands for a null in a tensor.
+    fn fill(&self) -> Option<f64> {
+        match self {
+            Self::Tensor { made, .. } | Self::Ragged { made, .. } | Self::Distinct { made, .. } => made.fill,
+            Self::Fixed { .. } | Self::Variable { .. } | Self::Nested { .. } | Self::Valid => None,
+        }
+    }
 }
 
 /// What the values of a tensor are made of.
@@ -146,9 +158,14 @@ impl View {
     /// no tensor, nulls without a fill where the footers tell, and
     /// expressions that are none.
     pub fn resolve(snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
+        Self::resolve_alike(snapshot, train, false)
+    }
+
+    /// ... and if it is `alike`, rows of any dataset lie alike that has columns of these types: any of them may be null.
+    pub(crate) fn resolve_alike(snapshot: &Snapshot, train: &v1::Train, alike: bool) -> Result<Self, Error> {
         let v1::Train { select, columns, tensors, dedupe, .. } = train;
         let filter = filter(snapshot, &train.filter)?;
-        let mut builder = Builder::new(snapshot, select, filter.is_some())?;
+        let mut builder = Builder::new(snapshot, select, filter.is_some(), alike)?;
         if !train.group_by.is_empty() {
             builder.group_by(&train.group_by)?;
         }
@@ -182,6 +199,11 @@ impl View {
     /// What decides which rows are kept, if not all are.
     pub fn filter(&self) -> Option<&Arc<Expression>> {
         self.filter.as_ref()
+    }
+
+    /// The columns whose values the rows of a group share, as the request spells them.
+    pub(crate) fn grouped_by(&self) -> &[String] {
+        &self.grouped_by
     }
 
     /// What is asked of every row before it can be ordered.
@@ -246,7 +268,11 @@ impl View {
         let by_column = self.parts.iter().map(|part| match part {
             Part::Variable { input, .. } | Part::Nested { input, .. } => column_bytes(*input),
             Part::Ragged { made, .. } => {
-                made.inputs.iter().map(|input| column_bytes(*input)).fold(0, u64::saturating_add)
+                let bytes = made.inputs.iter().map(|input| {
+                    let bits = item_bits(self.made_of.field(*input).data_type()).max(1);
+                    column_bytes(*input).saturating_mul(8 * made.width as u64) / bits
+                });
+                bytes.fold(0, u64::saturating_add)
             }
             // As if all of them were distinct.
             Part::Distinct { made, len, .. } => {
@@ -259,8 +285,19 @@ impl View {
     }
 }
 
-/// Bytes of the number of a distinct row, and of the hash by which it is found.
-const DISTINCT_BYTES: usize = size_of::<u32>() + size_of::<u128>();
+/// Bytes of the number of a distinct row, of the hash by which it is found, and of its place in a map while they are made.
+const DISTINCT_BYTES: usize = size_of::<u32>() + 3 * size_of::<u128>();
+
+/// Bits of an item of a list.
+fn item_bits(list: &DataType) -> u64 {
+    match list {
+        DataType::List(item) | DataType::LargeList(item) if item.data_type() == &DataType::Boolean => 1,
+        DataType::List(item) | DataType::LargeList(item) => {
+            8 * fixed_width(item.data_type()).unwrap_or(1) as u64
+        }
+        _ => 8,
+    }
+}
 
 /// Names longer than this, in bytes, are near to none.
 const MAX_NEAR_BYTES: usize = 256;

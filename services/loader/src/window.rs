@@ -244,7 +244,7 @@ impl Windows {
 
     /// Brings the columns of one block, which is pinned, to disk; false if there is no room.
     pub(crate) async fn pin(&self, job: &Job, block: u32) -> Result<bool, Error> {
-        let permit = self.permit(job.making_bytes(block)).await?;
+        let permit = self.permit(job.read_bytes(block).max(job.bytes_of(&[block]))).await?;
         self.columns.pin(job, block, permit).await
     }
 
@@ -262,7 +262,8 @@ impl Windows {
         let permit = self.permit(expected_bytes.max(job.making_bytes(block))).await?;
         let (pieces, view) = (job.pieces(block), Arc::clone(job.view()));
         let rows = pieces.iter().map(|piece| piece.rows.len()).sum();
-        let mut builder = FrameBuilder::new(view, rows, place_of(job.snapshot(), block), &self.slabs)?;
+        let place = place_of(job.snapshot(), block);
+        let mut builder = FrameBuilder::new(view, rows, place.clone(), &self.slabs)?;
         let started = std::time::Instant::now();
         for piece in pieces {
             builder = self.append(job, piece, builder, &permit).await?;
@@ -271,7 +272,10 @@ impl Windows {
         let finish = move || {
             let frame = builder.finish()?;
             if frame.groups() != groups {
-                return Err(Error::Internal(format!("{} groups, {groups} were counted", frame.groups())));
+                let found = frame.groups();
+                return Err(Error::Internal(format!(
+                    "{place}: {found} groups begin there, {groups} were counted"
+                )));
             }
             metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
             metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
@@ -290,6 +294,7 @@ impl Windows {
         permit: &Arc<OwnedSemaphorePermit>,
     ) -> Result<FrameBuilder, Error> {
         let (block, rows) = (piece.block, piece.rows);
+        let builder = builder.at(place_of(job.snapshot(), block));
         if self.columns.are_kept(job, block) {
             let chunks = self.columns.get(job, block, Arc::clone(permit)).await?;
             let append = move || append(builder, chunks.into_iter().map(Ok), rows);
@@ -351,6 +356,15 @@ impl Window {
             frame: first_frame + self.frame_of[location.block as usize],
             row: location.item,
         }));
+    }
+
+    /// How many rows the groups at `locations` have.
+    pub(crate) fn rows_of_groups(&self, locations: &[Location]) -> u64 {
+        let rows = locations.iter().map(|location| {
+            let frame = self.frame_of[location.block as usize];
+            self.frames[frame as usize].group(location.item).len() as u64
+        });
+        rows.sum()
     }
 
     /// ... and the rows of the groups at `locations`, with how many each has.

@@ -7,8 +7,8 @@ mod fixture;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use fixture::{drain, ids_of, job, loader, numbered, ranked, reader, store, views};
-use forebay_loader::{Config, Error, Job, Loader};
+use fixture::{drain, ids, job, loader, numbered, ranked, reader, store, views};
+use forebay_loader::{Config, Error, Job};
 use forebay_proto::v1::{self, Shuffle, Train};
 use forebay_storage::Reader;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
@@ -39,28 +39,6 @@ fn of(view: &Train, order: Train) -> Train {
     let v1::Train { select, filter, columns, tensors, group_by, dedupe, remainder, .. } = view.clone();
     let remainder = if remainder == 0 { order.remainder } else { remainder };
     Train { select, filter, columns, tensors, group_by, dedupe, remainder, ..order }
-}
-
-/// The ids of the global batches in order: the ranks of a step one after the other.
-async fn ids(loader: &Loader, job: &Arc<Job>) -> Vec<Vec<i64>> {
-    let mut steps: Vec<Vec<i64>> = Vec::new();
-    let world_size = job.train().world_size();
-    let lanes = job.train().lanes();
-    for rank in 0..world_size as u32 {
-        let mut streams = Vec::new();
-        for lane in 0..lanes as u32 {
-            streams.push(drain(loader.batches(job.clone(), rank, lane)).await.unwrap().into_iter());
-        }
-        let total: usize = streams.iter().map(std::iter::ExactSizeIterator::len).sum();
-        steps.resize(total.max(steps.len()), Vec::new());
-        for step in 0..total {
-            let (metadata, batch) = streams[step % lanes as usize].next().unwrap();
-            assert_eq!(metadata.rank, u64::from(rank));
-            let ids = ids_of(&metadata, &batch, job);
-            steps[step].extend(ids);
-        }
-    }
-    steps
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -172,3 +172,26 @@ async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
         .unwrap();
     assert_eq!((again.rows(), calls.into_inner()), (counted.rows(), 0));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_is_estimated_with_the_width_that_items_of_lists_get() {
+    let lists = (0..20_000).map(|row| Some((0..row % 9).map(|item| Some(item % 2 == 0)).collect::<Vec<_>>()));
+    let mut builder = arrow_array::builder::ListBuilder::new(arrow_array::builder::BooleanBuilder::new());
+    builder.extend(lists);
+    let rows = RecordBatch::try_from_iter([("flags", Arc::new(builder.finish()) as arrow_array::ArrayRef)]);
+    let reader = reader(store(&[rows.unwrap()], 20_000).await).await;
+    let flags = Tensor {
+        name: "flags".into(),
+        columns: vec!["flags".into()],
+        dtype: "float64".into(),
+        ragged: true,
+        ..Tensor::default()
+    };
+    let train = Train { batch_size: 1000, tensors: vec![flags], ..Train::default() };
+    let job = fixture::job(&train, &reader);
+    let loader = loader(1 << 30, 1, Config::default());
+    fixture::drain(loader.batches(job.clone(), 0, 0)).await.unwrap();
+    // 80,000 items of eight bytes, twelve bytes a row.
+    assert!(loader.resident_bytes() > 80_000 * 8);
+    assert!(job.summary().window_bytes > 80_000 * 8, "{}", job.summary().window_bytes);
+}

@@ -57,6 +57,12 @@ impl FrameBuilder {
         Ok(Self { view, place, rows, frame, nested, tables, runs: RunsBuilder::default() })
     }
 
+    /// What comes now is of another block, which `place` names in errors.
+    #[must_use]
+    pub(crate) fn at(self, place: String) -> Self {
+        Self { place, ..self }
+    }
+
     /// Appends a chunk whose columns are the view's projection.
     ///
     /// # Errors
@@ -130,7 +136,7 @@ impl FrameBuilder {
                         Each::Value => self.value(made, chunk, *input, offset)?,
                         Each::Items(len) => {
                             let padding = tensor::fill_bytes(made.fill.unwrap_or(0.0), &made.dtype);
-                            let padded = tensor::convert_lists(array, &made.dtype, made.fill)
+                            let padded = tensor::convert_lists(array, &made.dtype, made.fill, *len)
                                 .and_then(|lists| tensor::padded(&lists, *len, &padding));
                             Input::of_bytes(padded.map_err(|reason| failed(input, reason))?, offset, width)
                         }
@@ -143,8 +149,9 @@ impl FrameBuilder {
             }
             Part::Ragged { made, .. } => {
                 for input in &made.inputs {
-                    let values = tensor::convert_lists(chunk.column(*input), &made.dtype, made.fill)
-                        .and_then(|lists| Values::new(&lists));
+                    let values =
+                        tensor::convert_lists(chunk.column(*input), &made.dtype, made.fill, usize::MAX)
+                            .and_then(|lists| Values::new(&lists));
                     parts.variable.push((*input, values.map_err(|reason| failed(input, reason))?));
                 }
             }

@@ -20,6 +20,8 @@ const MAX_COLUMNS: usize = 1 << 16;
 const MAX_SELECTED: usize = 4096;
 /// Most names and prefixes of a tensor's columns.
 const MAX_PATTERNS: usize = 4096;
+/// Most columns of a key.
+const MAX_KEYS: usize = 64;
 /// Most items of a list that a tensor is padded to.
 const MAX_LEN: u64 = 1 << 20;
 /// What says which rows are real.
@@ -27,8 +29,11 @@ const VALID: &str = "valid";
 
 pub(super) struct Builder<'a> {
     snapshot: &'a Snapshot,
+    select: &'a [String],
     /// Whether some rows may be left out.
     filtered: bool,
+    /// Whether rows lie as those of other datasets do.
+    alike: bool,
     /// What a request may name: first what it selects, then the columns of the snapshot.
     pub(super) known: Vec<Known>,
     /// The first of each name.
@@ -45,6 +50,7 @@ pub(super) struct Builder<'a> {
     nested_count: usize,
     tables: usize,
     group_keys: Vec<usize>,
+    grouped_by: Vec<String>,
 }
 
 /// A column that may be named.
@@ -103,17 +109,9 @@ pub(crate) fn question(snapshot: &Snapshot, train: &v1::Train) -> Result<Questio
     if train.group_by.is_empty() {
         return Ok(Question { filter, keys: Vec::new() });
     }
-    let mut builder = Builder::new(snapshot, &train.select, filter.is_some())?;
+    let mut builder = Builder::new(snapshot, &train.select, filter.is_some(), false)?;
     builder.group_by(&train.group_by)?;
     Ok(Question { filter, keys: builder.columns })
-}
-
-/// What a name stands for: the expression that a request selects under it, or a column of that name.
-pub(crate) fn selected_as(snapshot: &Snapshot, select: &[String], name: &str) -> String {
-    let named = |text: &&String| {
-        Expression::column(text, snapshot.schema()).is_ok_and(|made| made.field().name() == name)
-    };
-    select.iter().find(named).cloned().unwrap_or_else(|| name.to_owned())
 }
 
 fn of_expression(field: &str, error: forebay_sql::Error, schema: &Schema) -> Error {
@@ -136,7 +134,12 @@ fn unknown_column(name: &str, known: &[&str]) -> String {
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot, select: &[String], filtered: bool) -> Result<Self, Error> {
+    pub(super) fn new(
+        snapshot: &'a Snapshot,
+        select: &'a [String],
+        filtered: bool,
+        alike: bool,
+    ) -> Result<Self, Error> {
         let mut known = selected(snapshot, select)?;
         let stored = snapshot.schema().fields().iter().enumerate().map(|(column, field)| Known {
             field: Arc::clone(field),
@@ -150,7 +153,9 @@ impl<'a> Builder<'a> {
         }
         Ok(Self {
             snapshot,
+            select,
             filtered,
+            alike,
             known,
             by_name,
             inputs: HashMap::new(),
@@ -164,6 +169,7 @@ impl<'a> Builder<'a> {
             nested_count: 0,
             tables: 0,
             group_keys: Vec::new(),
+            grouped_by: Vec::new(),
         })
     }
 
@@ -184,9 +190,15 @@ impl<'a> Builder<'a> {
         })
     }
 
-    fn deliver(&mut self, field: FieldRef) -> Result<(), Error> {
+    /// Delivers a column that `asked`, a field of the request, makes.
+    fn deliver(&mut self, asked: &str, field: FieldRef) -> Result<(), Error> {
         if !self.delivered.insert(field.name().clone()) {
-            return Err(Error::invalid("columns", format!("'{}' is asked for twice", field.name())));
+            let name = field.name();
+            let reason = match asked {
+                "columns" => format!("'{name}' is asked for twice"),
+                _ => format!("it delivers a column '{name}', and there is another one of this name"),
+            };
+            return Err(Error::invalid(asked, reason));
         }
         if self.fields.len() == MAX_COLUMNS {
             return Err(Error::invalid("columns", format!("more than {MAX_COLUMNS} columns and tensors")));
@@ -196,8 +208,11 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn plain(&mut self, column: usize) -> Result<(), Error> {
-        let field = Arc::clone(&self.known[column].field);
-        self.deliver(Arc::clone(&field))?;
+        let mut field = Arc::clone(&self.known[column].field);
+        if self.alike {
+            field = Arc::new(Field::new(field.name(), field.data_type().clone(), true));
+        }
+        self.deliver("columns", Arc::clone(&field))?;
         let input = self.input(column);
         let data_type = field.data_type();
         let part = match (fixed_width(data_type), data_type) {
@@ -227,7 +242,7 @@ impl<'a> Builder<'a> {
 
     fn nulls(&mut self, column: usize) -> Nulls {
         let Known { field, nulls, .. } = &self.known[column];
-        let possible = field.is_nullable() && *nulls != Some(0);
+        let possible = self.alike || (field.is_nullable() && *nulls != Some(0));
         possible.then(|| {
             self.validity_bits += 1;
             self.validity_bits - 1
@@ -251,21 +266,21 @@ impl<'a> Builder<'a> {
             (None, false) => Some(Each::Value),
         };
         let made = self.made(&field, name, columns, dtype, *fill, each == Some(Each::Value))?;
-        let Some(each) = each else { return self.ragged(name, made) };
+        let Some(each) = each else { return self.ragged(&field, name, made) };
         let len = made.inputs.len().saturating_mul(each.len());
         let masked = matches!(each, Each::Items(_)).then(|| made.inputs.clone());
-        self.deliver(rows_of(&field, name, &made.dtype, len)?)?;
+        self.deliver(&field, rows_of(&field, name, &made.dtype, len)?)?;
         self.parts.push(Part::Tensor { made, offset: 0, len, each });
         let Some(inputs) = masked else { return Ok(()) };
-        self.deliver(rows_of(&field, &format!("{name}_mask"), &DataType::UInt8, len)?)?;
+        self.deliver(&field, rows_of(&field, &format!("{name}_mask"), &DataType::UInt8, len)?)?;
         let made = Made { inputs, dtype: DataType::UInt8, width: 1, fill: None };
         self.parts.push(Part::Tensor { made, offset: 0, len, each: Each::Mask(each.len()) });
         Ok(())
     }
 
-    fn ragged(&mut self, name: &str, made: Made) -> Result<(), Error> {
-        self.deliver(list_of(name, made.dtype.clone(), RAGGED))?;
-        self.deliver(list_of(&format!("{name}_lengths"), DataType::Int32, RAGGED))?;
+    fn ragged(&mut self, field: &str, name: &str, made: Made) -> Result<(), Error> {
+        self.deliver(field, list_of(name, made.dtype.clone(), RAGGED))?;
+        self.deliver(field, list_of(&format!("{name}_lengths"), DataType::Int32, RAGGED))?;
         let first = self.variable_items.len();
         self.variable_items.extend(made.inputs.iter().map(|_| Items::OfWidth(made.width)));
         self.parts.push(Part::Ragged { made, first });
@@ -279,35 +294,39 @@ impl<'a> Builder<'a> {
         let made = self.made(&field, name, columns, dtype, *fill, true)?;
         let len = made.inputs.len();
         let row = rows_of(&field, name, &made.dtype, len)?;
-        self.deliver(list_of(name, row.data_type().clone(), DISTINCT))?;
-        self.deliver(Arc::new(Field::new(format!("{name}_index"), DataType::Int32, false)))?;
+        self.deliver(&field, list_of(name, row.data_type().clone(), DISTINCT))?;
+        self.deliver(&field, Arc::new(Field::new(format!("{name}_index"), DataType::Int32, false)))?;
         self.parts.push(Part::Distinct { made, len, table: self.tables, keys });
         self.tables += 1;
         Ok(())
     }
 
-    /// The columns whose values the rows of a group share; each once, before all others.
+    /// The columns whose values the rows of a group share.
     pub(super) fn group_by(&mut self, names: &[String]) -> Result<(), Error> {
         self.group_keys = self.keys("group_by", names)?;
-        if self.group_keys.len() > self.columns.len() {
-            return Err(Error::invalid("group_by", "names a column twice"));
+        for name in names {
+            let known = self.find("group_by", name)?;
+            self.grouped_by.push(self.select.get(known).unwrap_or(name).clone());
         }
         Ok(())
     }
 
-    /// The columns by which rows belong together.
+    /// The columns by which rows belong together, each once.
     fn keys(&mut self, field: &str, names: &[String]) -> Result<Vec<usize>, Error> {
-        if names.is_empty() || names.len() > MAX_PATTERNS {
-            let reason = format!("names {} columns, expected 1 to {MAX_PATTERNS}", names.len());
+        if names.is_empty() || names.len() > MAX_KEYS {
+            let reason = format!("names {} columns, expected 1 to {MAX_KEYS}", names.len());
             return Err(Error::invalid(field, reason));
         }
-        let mut keys = Vec::with_capacity(names.len());
+        let (mut keys, mut seen) = (Vec::with_capacity(names.len()), HashSet::new());
         for name in names {
             let known = self.find(field, name)?;
-            let data_type = self.known[known].field.data_type();
-            if data_type.is_nested() {
-                let reason = format!("column '{name}' is of type {data_type}, which is no key");
+            let Known { field: of, source, .. } = &self.known[known];
+            if of.data_type().is_nested() {
+                let reason = format!("column '{name}' is of type {}, which is no key", of.data_type());
                 return Err(Error::invalid(field, reason));
+            }
+            if !seen.insert(source.spelled(self.snapshot)) {
+                return Err(Error::invalid(field, format!("'{name}' is named twice")));
             }
             keys.push(self.input(known));
         }
@@ -319,7 +338,7 @@ impl<'a> Builder<'a> {
             let reason = "PAD makes all batches alike, which they aren't with group_by, dedupe or columns of nested type";
             return Err(Error::invalid("remainder", reason));
         }
-        self.deliver(Arc::new(Field::new(VALID, DataType::UInt8, false)))?;
+        self.deliver("remainder", Arc::new(Field::new(VALID, DataType::UInt8, false)))?;
         self.parts.push(Part::Valid);
         Ok(())
     }
@@ -438,9 +457,10 @@ impl<'a> Builder<'a> {
             self.made_of.push(Arc::clone(filter.field()));
         }
         let inputs: Vec<String> = self.columns.iter().map(|source| source.spelled(self.snapshot)).collect();
-        let grouped = &self.group_keys;
-        let key =
-            xxh3_128(format!("{:?} {inputs:?} {} {grouped:?}", self.parts, filter.is_some()).as_bytes());
+        // NaNs that differ are spelled alike.
+        let fills: Vec<u64> = self.parts.iter().filter_map(|part| part.fill().map(f64::to_bits)).collect();
+        let key = (&self.parts, inputs, filter.is_some(), &self.group_keys, fills);
+        let key = xxh3_128(format!("{key:?}").as_bytes());
         Ok(View {
             parts: self.parts,
             schema: Arc::new(schema),
@@ -454,6 +474,7 @@ impl<'a> Builder<'a> {
             variable_items: self.variable_items,
             nested_count: self.nested_count,
             group_keys: self.group_keys,
+            grouped_by: self.grouped_by,
             key,
         })
     }

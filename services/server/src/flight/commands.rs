@@ -39,7 +39,14 @@ impl Context {
     /// The job that `bytes` ask for.
     pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<Asked, Status> {
         let (train, reader, encoding) = self.request(access, bytes).await?;
-        let job = self.loader.job(train, reader).await.map_err(|error| status::of_load(&error))?;
+        let mut others = Vec::new();
+        for mixed in &train.mix {
+            if mixed.dataset.is_empty() {
+                return Err(Status::invalid_argument("mix: a dataset has no name"));
+            }
+            others.push(self.datasets.pinned(access, &mixed.dataset, &mixed.snapshot).await?);
+        }
+        let job = self.loader.job(train, reader, others).await.map_err(|error| status::of_load(&error))?;
         Ok(Asked { job, encoding })
     }
 

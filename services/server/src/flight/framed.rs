@@ -76,7 +76,7 @@ async fn answer(
         guard: context.guard.clone(),
         access,
         datasets: context.datasets.clone(),
-        dataset: job.train().dataset.clone(),
+        read: read(&job),
         ended: false,
     };
     let body = StreamBody::new(stream::unfold(sender, |mut sender| async {
@@ -85,6 +85,12 @@ async fn answer(
     }));
     let response = http::Response::builder().header(http::header::CONTENT_TYPE, "application/grpc");
     response.body(Body::new(body)).map_err(|error| Status::internal(error.to_string()))
+}
+
+/// The datasets whose rows a job sends, its own first.
+fn read(job: &Job) -> Vec<String> {
+    let train = job.train();
+    std::iter::once(&train.dataset).chain(train.mix.iter().map(|mixed| &mixed.dataset)).cloned().collect()
 }
 
 /// The id under which the caller reports; 0 if it does not.
@@ -136,7 +142,8 @@ struct Sender {
     guard: super::Guard,
     access: Access,
     datasets: Datasets,
-    dataset: String,
+    /// Its dataset first.
+    read: Vec<String>,
     ended: bool,
 }
 
@@ -175,8 +182,8 @@ impl Sender {
         };
         let Some(next) = next else { return Ok(None) };
         // A token may be taken back while its stream runs.
-        self.access.check(&self.dataset)?;
-        let (metadata, batch) = next.map_err(|error| self.datasets.stream_status(&self.dataset, &error))?;
+        self.read.iter().try_for_each(|dataset| self.access.check(dataset))?;
+        let (metadata, batch) = next.map_err(|error| self.datasets.stream_status(&self.read[0], &error))?;
         self.running.sent(&metadata, batch.body.len() as u64);
         let (first, body) = frames(&self.encoding.encode::<BatchMetadata>(&metadata), batch)?;
         self.frames.extend(body);

@@ -70,13 +70,14 @@ class Meta:
     position: int
     hash: int
     group_offsets: list[int]
+    mixed_positions: list[int]
 
     @classmethod
     def parse(cls, buffer: pa.Buffer) -> Meta:
         fields = json.loads(buffer.to_pybytes())
-        offsets = fields.pop("group_offsets", [])
+        lists = {name: fields.pop(name, []) for name in ("group_offsets", "mixed_positions")}
         numbers = {name: int(fields.pop(name, 0)) for name in ("epoch", "step", "rank", "rows", "position", "hash")}
-        return cls(**numbers, group_offsets=offsets, **fields)
+        return cls(**numbers, **lists, **fields)
 
 
 @dataclass(frozen=True)

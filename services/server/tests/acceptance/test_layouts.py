@@ -180,6 +180,8 @@ def test_a_group_larger_than_a_batch_may_be_is_refused_before_it_is_sent(pool: P
     with Client(server.location) as client:
         with refused("RESOURCE_EXHAUSTED", "the longest group, of 60000 rows", "480000 bytes", "400000"):
             client.plan(**request)
+        with refused("RESOURCE_EXHAUSTED", "a batch of", "400000"):
+            client.plan(**{**request, "select": ["x", "hash_bucket(x, 2) AS k2"], "group_by": ["k2"], "batch_size": 2})
         (only,) = client.batches(**request, filter="k IS NOT NULL")
         assert only.meta.group_offsets == [0, 10]
 
@@ -197,6 +199,10 @@ def test_what_does_not_go_together_is_refused_by_name(client: Client) -> None:
         (dict(group_by=["qury"]), ("group_by", "qury", "query")),
         (dict(group_by=["a"]), ("group_by", "'a'", "no key")),
         (dict(group_by=["query", "query"]), ("group_by", "twice")),
+        (dict(select=["query AS k"], columns=["k"], group_by=["query", "k"]), ("group_by", "'k'", "twice")),
+        (dict(group_by=["query"] * 65), ("group_by", "65", "1 to 64")),
+        (dict(dedupe=[{**DEDUPE[0], "key": ["query", "query"]}]), ("dedupe.q.key", "twice")),
+        (dict(select=["row AS valid"], remainder="PAD"), ("remainder", "'valid'", "another one")),
         (dict(group_by=["query"], remainder="PAD"), ("remainder", "PAD")),
         (dict(dedupe=DEDUPE, remainder="PAD"), ("remainder", "PAD")),
         (dict(dedupe=[{**DEDUPE[0], "key": []}]), ("dedupe.q.key",)),
@@ -213,6 +219,28 @@ def test_what_does_not_go_together_is_refused_by_name(client: Client) -> None:
             client.plan(dataset="ranked", batch_size=10, **request)
 
 
+def test_items_that_are_cut_off_need_not_fit(pool: Pool, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"l": [[1, 2, 300], [4, 5, None], None, [6]]}), tmp_path / "rows.parquet")
+    with Client(pool.start({"rows": tmp_path / "rows.parquet"}).location) as client:
+        tensor = {"name": "t", "columns": ["l"], "dtype": "uint8", "max_len": 2}
+        (batch,) = client.batches(dataset="rows", batch_size=4, tensors=[tensor], **IN_ORDER)
+        assert batch.data["t"].to_pylist() == [[1, 2], [4, 5], [0, 0], [6, 0]]
+        assert batch.data["t_mask"].to_pylist() == [[1, 1], [1, 1], [0, 0], [1, 0]]
+        with refused("INVALID_ARGUMENT", "'l'", "300"):
+            list(client.batches(dataset="rows", batch_size=4, tensors=[{**tensor, "max_len": 3, "fill": 0}]))
+
+
+def test_an_error_names_the_file_in_which_the_rest_of_a_group_lies(pool: Pool, tmp_path: Path) -> None:
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    pq.write_table(pa.table({"k": [1, 2, 2], "x": [1, 2, 3]}), folder / "a.parquet")
+    pq.write_table(pa.table({"k": [2, 3], "x": [1000, 4]}), folder / "b.parquet")
+    with Client(pool.start({"rows": folder}).location) as client:
+        tensor = {"name": "t", "columns": ["x"], "dtype": "int8"}
+        with refused("INVALID_ARGUMENT", "'x'", "b.parquet", "1000"):
+            list(client.batches(dataset="rows", batch_size=1, group_by=["k"], tensors=[tensor], **IN_ORDER))
+
+
 def test_a_null_item_without_a_fill_is_an_error_that_names_the_column(pool: Pool, tmp_path: Path) -> None:
     pq.write_table(pa.table({"l": [[1, None], [2]]}), tmp_path / "rows.parquet")
     with Client(pool.start({"rows": tmp_path / "rows.parquet"}).location) as client:
@@ -222,3 +250,35 @@ def test_a_null_item_without_a_fill_is_an_error_that_names_the_column(pool: Pool
                 list(client.batches(dataset="rows", batch_size=2, tensors=[tensor]))
             (batch,) = client.batches(dataset="rows", batch_size=2, tensors=[{**tensor, "fill": 9}], **IN_ORDER)
             assert batch.data["t"].flatten().to_pylist() == ([1, 9, 2] if "ragged" in how else [1, 9, 2, 9])
+
+
+def test_a_mixture_takes_its_shares_of_several_datasets(pool: Pool, tmp_path: Path) -> None:
+    own, other = (pa.table({"id": pa.array(range(start, start + rows), pa.int64())}) for start, rows in [(0, 9000), (10**6, 1001)])
+    pq.write_table(own, tmp_path / "own.parquet", row_group_size=500)
+    # Here the column lies behind another one.
+    more = other.append_column("more", pa.array(range(1001)))
+    pq.write_table(more.select(["more", "id"]), tmp_path / "other.parquet", row_group_size=100)
+    server = pool.start({"own": tmp_path / "own.parquet", "other": tmp_path / "other.parquet"})
+    request: dict[str, Any] = dict(dataset="own", columns=["id"], batch_size=100, world_size=2, epochs=2)
+    request["mix"] = [{"dataset": "other", "share": 0.2}]
+    with Client(server.location) as client:
+        plan = client.plan(**request)
+        assert (plan.steps, int(plan.summary["mixed_rows"]), plan.info.total_records) == (56, 20, 2 * 56 * 200)
+        steps = [[batch.data["id"].to_pylist() for batch in batches] for batches in client.global_batches(**request)]
+        (alone,) = [[batch.data["id"].to_pylist() for batch in client.batches(**{**request, "world_size": 1, "batch_size": 200})]]
+        for words, changed in [
+            (("othr", "'other'"), {"dataset": "othr", "share": 0.2}),
+            (("mix", "name"), {"share": 0.2}),
+            (("mix.other.share", "0.001"), {"dataset": "other", "share": 0.001}),
+            (("mix.other: filter", "'idd'", "'id'"), {"dataset": "other", "share": 0.2, "filter": "idd > 0"}),
+        ]:
+            with refused(("INVALID_ARGUMENT", "NOT_FOUND"), *words):
+                client.plan(**{**request, "mix": [changed]})
+        with refused("INVALID_ARGUMENT", "mix.other", "more", "both have"):
+            client.plan(**{**request, "columns": []})
+    assert [step[0] + step[1] for step in steps] == alone
+    assert all(sum(row >= 10**6 for row in batch) == 20 for step in steps for batch in step)
+    flat = [row for step in alone for row in step]
+    ours, theirs = ([row for row in flat if (row >= 10**6) == mixed] for mixed in (False, True))
+    assert len(set(ours[: 56 * 160])) == 56 * 160
+    assert sorted(theirs[:1001]) == other["id"].to_pylist() == sorted(theirs[1001:2002])

@@ -1,0 +1,170 @@
+//! The promises of a mixture: fixed shares of every batch, each dataset round by round, and the order of any other stream.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+mod fixture;
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use arrow_array::RecordBatch;
+use fixture::{drain, ids, job, loader, ranked, reader, store};
+use forebay_loader::{Config, Error, Job};
+use forebay_proto::v1::{self, Dedupe, Mixed, Shuffle, Train};
+use forebay_storage::Reader;
+
+/// Rows below this are the job's own, the others are mixed in.
+const OWN: i64 = 7000;
+const MIXED: i64 = 3007;
+
+/// Both datasets in one, told apart by filters: many files, one of a single row.
+async fn dataset() -> Reader {
+    let mut ends: Vec<i64> = (0..OWN + MIXED).step_by(523).chain([OWN + MIXED, 3001]).collect();
+    ends.sort_unstable();
+    let files: Vec<RecordBatch> = ends.windows(2).map(|ends| ranked(ends[0]..ends[1])).collect();
+    reader(store(&files, 700).await).await
+}
+
+/// A quarter of each batch of 96 rows is of the other one: an epoch has 97 steps, in which the other goes round.
+fn mixture(world_size: u64) -> Train {
+    let dedupe = Dedupe {
+        key: vec!["query".into()],
+        tensor: "q".into(),
+        columns: vec!["q_*".into()],
+        ..Dedupe::default()
+    };
+    let filter = format!("id >= {OWN}");
+    Train {
+        filter: format!("id < {OWN}"),
+        columns: ["id", "x", "name"].map(str::to_owned).to_vec(),
+        dedupe: vec![dedupe],
+        mix: vec![Mixed { dataset: "d".into(), share: 0.25, filter, ..Mixed::default() }],
+        batch_size: 96 / world_size,
+        world_size: Some(world_size),
+        shuffle: Some(Shuffle { window_rows: Some(1500), ..Shuffle::default() }),
+        ..Train::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_batch_has_its_shares_and_each_dataset_goes_round_by_itself() {
+    let reader = dataset().await;
+    let steps =
+        ids(&loader(1 << 30, 2, Config::default()), &job(&Train { epochs: Some(2), ..mixture(1) }, &reader))
+            .await;
+    assert_eq!(steps.len(), 2 * 97);
+    let (mut own, mut mixed) = (Vec::new(), Vec::new());
+    for step in &steps {
+        // Three of one, one of the other.
+        for round in step.chunks(4) {
+            assert!(round[..3].iter().all(|id| *id < OWN) && round[3] >= OWN, "{round:?}");
+            own.extend_from_slice(&round[..3]);
+            mixed.push(round[3]);
+        }
+    }
+    // 7,000 rows make 97 steps of 72; what is left over is left out, epoch by epoch.
+    for epoch in own.chunks(97 * 72) {
+        assert_eq!(epoch.iter().collect::<HashSet<_>>().len(), 97 * 72);
+    }
+    assert_ne!(own[..72], own[97 * 72..][..72]);
+    // The others take no notice of that: every row once before any comes again.
+    let rounds: Vec<HashSet<i64>> =
+        mixed.chunks(MIXED as usize).map(|round| round.iter().copied().collect()).collect();
+    assert_eq!(rounds[0], (OWN..OWN + MIXED).collect());
+    assert_eq!(rounds[1].len(), 2 * 97 * 24 - MIXED as usize);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn same_global_batches_for_any_world_size_lanes_threads_and_memory_cold_and_warm() {
+    let reader = dataset().await;
+    let ample = loader(1 << 30, 2, Config::default());
+    let expected = ids(&ample, &job(&mixture(1), &reader)).await;
+    let needed = job(&mixture(1), &reader).summary().window_bytes;
+    let narrow = loader(needed + needed / 8, 1, Config::default());
+    let nothing_ahead =
+        Config { prefetch_bytes: 1, read_ahead_bytes: 0, decode_rows: 64, ..Config::default() };
+    let slow = loader(needed * 2, 3, nothing_ahead);
+    for world_size in [1, 2, 3, 4, 6, 8] {
+        for lanes in [1, 3] {
+            let job = job(&Train { lanes: Some(lanes), ..mixture(world_size) }, &reader);
+            for loader in [&ample, &narrow, &slow] {
+                assert_eq!(ids(loader, &job).await, expected, "world_size {world_size}, lanes {lanes}");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_step_gives_exactly_the_tail_across_the_epochs_of_all() {
+    let reader = dataset().await;
+    let loader = loader(1 << 30, 2, Config::default());
+    let of = |train: Train| job(&train, &reader);
+    let whole = ids(&loader, &of(Train { epochs: Some(3), epoch: 5, ..mixture(1) })).await;
+    for start_step in [0, 1, 28, 29, 96, 97] {
+        let tail = Train { epochs: Some(3), epoch: 5, start_step, ..mixture(1) };
+        assert_eq!(ids(&loader, &of(tail)).await, whole[start_step as usize..]);
+    }
+    // The other one has fewer steps of its own than where this goes on.
+    let small = Mixed { filter: format!("id >= {}", OWN + MIXED - 500), ..mixture(1).mix[0].clone() };
+    let small = Train { mix: vec![small], ..mixture(1) };
+    let all = ids(&loader, &of(small.clone())).await;
+    assert_eq!(ids(&loader, &of(Train { start_step: 60, ..small })).await, all[60..]);
+    // An epoch by itself is that one of many.
+    let sixth = ids(&loader, &of(Train { epoch: 6, ..mixture(1) })).await;
+    assert_eq!(sixth, whole[97..194]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mixtures_that_share_memory_for_little_more_than_one_all_finish() {
+    let reader = dataset().await;
+    let jobs: Vec<Arc<Job>> = (0..4).map(|seed| job(&Train { seed, ..mixture(2) }, &reader)).collect();
+    let needed = jobs.iter().map(|job| job.summary().window_bytes).max().unwrap();
+    let config = Config { prefetch_bytes: 1, stall_timeout: Duration::from_millis(20), ..Config::default() };
+    let loader = loader(needed + needed / 10, 2, config);
+    let streams = jobs.iter().flat_map(|job| [0, 1].map(|rank| (job.clone(), rank)));
+    let runs = streams.map(|(job, rank)| tokio::spawn(drain(loader.batches(job, rank, 0))));
+    for run in runs.collect::<Vec<_>>() {
+        let batches = tokio::time::timeout(Duration::from_secs(60), run).await.unwrap().unwrap().unwrap();
+        assert_eq!(batches.len(), 97);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_makes_no_mixture_is_refused_by_name() {
+    let reader = dataset().await;
+    let refused = |train: Train, others: usize| {
+        let train = Train { dataset: "d".into(), filter: String::new(), ..train };
+        let others = (0..others).map(|_| (reader.clone(), None)).collect();
+        let Error::Invalid { field, reason } =
+            Job::resolve_mixture(&train, (reader.clone(), None), others).unwrap_err()
+        else {
+            panic!("expected Invalid");
+        };
+        format!("{field}: {reason}")
+    };
+    let mixed = |share| Mixed { dataset: "other".into(), share, ..Mixed::default() };
+    let of = |mix: Vec<Mixed>| Train { mix, ..mixture(1) };
+    for (train, words) in [
+        (of(vec![mixed(0.3)]), "mix.other.share: is 0.3, which is 28.799"),
+        (of(vec![mixed(0.0)]), "mix.other.share: is 0, which is 0 of 96 rows"),
+        (of(vec![mixed(1.0)]), "expected a share that makes 1 to 95 whole rows"),
+        (of(vec![mixed(f64::NAN)]), "mix.other.share: is NaN"),
+        (of(vec![mixed(0.5), mixed(0.5)]), "mix: takes 96 of 96 rows, none is left for 'd'"),
+        (Train { group_by: vec!["query".into()], ..of(vec![mixed(0.5)]) }, "mix: does not go with group_by"),
+        (
+            Train { remainder: v1::Remainder::Short.into(), ..of(vec![mixed(0.5)]) },
+            "remainder: a mixture keeps",
+        ),
+        (
+            Train { remainder: v1::Remainder::Pad.into(), dedupe: Vec::new(), ..of(vec![mixed(0.5)]) },
+            "remainder: a mixture keeps",
+        ),
+        (
+            Train { batch_size: 1 << 20, ..of(vec![mixed(0.25)]) },
+            "mix.other: holds 10007 rows, a step takes 262144 of it",
+        ),
+    ] {
+        let others = train.mix.len();
+        let found = refused(train, others);
+        assert!(found.contains(words), "{found}");
+    }
+}
