@@ -22,6 +22,7 @@ mod cold;
 mod computed;
 mod consume;
 mod data;
+mod filtered;
 mod foreign;
 mod logical;
 mod machine;
@@ -63,6 +64,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   forebay-load cold --scenario clicks
 ///   forebay-load computed
 ///   forebay-load ranking
+///   forebay-load filtered
 ///   forebay-load remote --scenario clicks --latency 20ms --s3-server s3s-fs
 ///   forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 5 --cache-memory 1GiB
 #[derive(Debug, Parser)]
@@ -82,6 +84,8 @@ enum Command {
     Cold(cold::Cold),
     /// Six computed columns beside six stored ones, cold and warm.
     Computed(computed::Computed),
+    /// 30 of 400 daily partitions by a filter, beside a dataset of those alone, cold.
+    Filtered(filtered::Filtered),
     /// Features of queries with every item, and once a batch, to the Rust client and to the Python package.
     Ranking(ranking::Ranking),
     /// Epochs from an S3-speaking server, near and behind a delay, beside local files.
@@ -150,6 +154,7 @@ fn main() -> std::process::ExitCode {
         Command::Peers(peers) => peers.run(),
         Command::Cold(cold) => cold.run(),
         Command::Computed(computed) => computed.run(),
+        Command::Filtered(filtered) => filtered.run(),
         Command::Ranking(ranking) => ranking.run(),
         Command::Remote(remote) => remote.run(),
         Command::Soak(soak) => soak.run(),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::Data;
 
 /// The scenarios that come with the program.
-const BUILT_IN: [(&str, &str); 13] = [
+const BUILT_IN: [(&str, &str); 14] = [
     ("tensor", include_str!("../scenarios/tensor.toml")),
     ("clicks-tensors", include_str!("../scenarios/clicks-tensors.toml")),
     ("dlrm", include_str!("../scenarios/dlrm.toml")),
@@ -21,6 +21,7 @@ const BUILT_IN: [(&str, &str); 13] = [
     ("flights", include_str!("../scenarios/flights.toml")),
     ("images", include_str!("../scenarios/images.toml")),
     ("computed", include_str!("../scenarios/computed.toml")),
+    ("filtered", include_str!("../scenarios/filtered.toml")),
     ("ranking", include_str!("../scenarios/ranking.toml")),
     ("soak", include_str!("../scenarios/soak.toml")),
 ];

@@ -154,7 +154,8 @@ class Training:
         if given.get("snapshot", state["snapshot"]) != state["snapshot"]:
             raise StateError(f"the state is of snapshot {state['snapshot']}, this training of {given['snapshot']}")
         ours_now = {**{name: saved[name] for name in saved if name not in PLACE}, **given, "snapshot": state["snapshot"]}
-        if "mix" in given and len(given["mix"]) == len(saved.get("mix", ())):
+        names = [[mixed["dataset"] for mixed in request.get("mix", ())] for request in (given, saved)]
+        if names[0] and names[0] == names[1]:
             pinned = zip(given["mix"], saved["mix"])
             ours_now["mix"] = [{**mixed, "snapshot": mixed.get("snapshot", then["snapshot"])} for mixed, then in pinned]
         plan = self._client._plan(ours_now)

@@ -23,6 +23,8 @@ pub(crate) struct WindowsAhead {
     /// Orders of the epochs at hand, the oldest first.
     orders: VecDeque<(u64, Arc<EpochOrder>)>,
     held: Option<(WindowId, Arc<HeldWindow>)>,
+    /// Whether what comes after it was not looked at yet.
+    is_new: bool,
     ahead: VecDeque<Ahead>,
     /// Whether there was memory for the last of them; those behind it wait for that.
     last_has_memory: Option<oneshot::Receiver<()>>,
@@ -56,6 +58,7 @@ impl WindowsAhead {
             lane,
             orders,
             held: None,
+            is_new: false,
             ahead,
             last_has_memory: None,
             windows,
@@ -84,26 +87,71 @@ impl WindowsAhead {
         self.held = None;
         let held = match self.made_ahead(id, others).await? {
             Some(held) => held,
-            None => {
-                // Nothing may be held while waiting for memory.
-                self.let_go();
-                others.iter_mut().for_each(|other| other.let_go());
-                let order = self.order(id.epoch).await?;
-                let window = order.window(id.window);
-                self.progress.loading(id.epoch, window.positions.end);
-                let blocks = window.blocks;
-                let acquired = self.windows.acquire(&self.job, id, blocks, Room::Wait).await?;
-                acquired.ok_or_else(|| Error::Internal("a wait for memory ended without memory".into()))?
-            }
+            None if others.is_empty() => self.wait_for(id, others).await?,
+            None => match self.beside(id, others).await? {
+                Some(held) => held,
+                None => self.wait_for(id, others).await?,
+            },
         };
         self.held = Some((id, Arc::clone(&held)));
-        self.read_ahead(id, index).await?;
+        self.is_new = true;
+        if others.is_empty() {
+            self.follow(index).await?;
+        }
         Ok(held)
+    }
+
+    /// Starts making the windows that come after a new one that is held. In a mixture that is time once all of its datasets
+    /// hold theirs.
+    pub(crate) async fn follow(&mut self, index: u64) -> Result<(), Error> {
+        match &self.held {
+            Some((id, _)) if std::mem::take(&mut self.is_new) => self.read_ahead(*id, index).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// The window `id` if there is memory for it beside those that the `others` hold; what is made ahead makes room.
+    async fn beside(
+        &mut self,
+        id: WindowId,
+        others: &mut [&mut Self],
+    ) -> Result<Option<Arc<HeldWindow>>, Error> {
+        let order = self.order(id.epoch).await?;
+        let window = order.window(id.window);
+        self.progress.loading(id.epoch, window.positions.end);
+        for _ in 0..2 {
+            let room = Room::OnlyIfFree(None);
+            let acquiring = self.windows.acquire(&self.job, id, window.blocks, room);
+            // It may have joined somebody's wait for memory, and that wait may be for what is held here.
+            if let Ok(acquired) = timeout(self.config.stall_timeout, acquiring).await
+                && let Some(held) = acquired?
+            {
+                return Ok(Some(held));
+            }
+            self.forget_ahead();
+            others.iter_mut().for_each(|other| other.forget_ahead());
+        }
+        Ok(None)
+    }
+
+    /// The window `id`, as soon as there is memory for it. Nothing may be held while waiting for that.
+    async fn wait_for(&mut self, id: WindowId, others: &mut [&mut Self]) -> Result<Arc<HeldWindow>, Error> {
+        self.let_go();
+        others.iter_mut().for_each(|other| other.let_go());
+        let order = self.order(id.epoch).await?;
+        let window = order.window(id.window);
+        self.progress.loading(id.epoch, window.positions.end);
+        let acquired = self.windows.acquire(&self.job, id, window.blocks, Room::Wait).await?;
+        acquired.ok_or_else(|| Error::Internal("a wait for memory ended without memory".into()))
     }
 
     /// Lets all windows go. They are made again when they are needed.
     pub(crate) fn let_go(&mut self) {
         self.held = None;
+        self.forget_ahead();
+    }
+
+    fn forget_ahead(&mut self) {
         self.ahead.clear();
         self.last_has_memory = None;
     }

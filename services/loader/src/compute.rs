@@ -57,17 +57,42 @@ pub(crate) fn compute(
 }
 
 impl View {
-    /// The rows of one chunk that are kept, ready to be laid into a frame; `chunk` holds the view's projection.
-    pub(crate) fn rows_of(&self, chunk: RecordBatch, place: &str) -> Result<RecordBatch, Error> {
+    /// What has to be read of a block: where its filter keeps all rows, it need not be looked at again.
+    pub(crate) fn reads(&self, keeps_all: bool) -> Vec<usize> {
+        reads(self.columns_of(keeps_all))
+    }
+
+    fn columns_of(&self, keeps_all: bool) -> &[Source] {
+        match self.columns() {
+            [columns @ .., _] if keeps_all && self.filter().is_some() => columns,
+            columns => columns,
+        }
+    }
+
+    /// The rows of one chunk that are kept, ready to be laid into a frame; `chunk` holds what the view [`reads`](Self::reads)
+    /// of its block.
+    pub(crate) fn rows_of(
+        &self,
+        chunk: RecordBatch,
+        read: &[usize],
+        keeps_all: bool,
+        place: &str,
+    ) -> Result<RecordBatch, Error> {
+        let columns = self.columns_of(keeps_all);
         let stored =
             |(source, read): (&Source, &usize)| matches!(source, Source::Stored(column) if column == read);
-        let as_it_is = self.columns().len() == self.projection().len()
-            && self.columns().iter().zip(self.projection()).all(stored);
-        if as_it_is {
+        if columns.len() == read.len() && columns.iter().zip(read).all(stored) {
             return Ok(chunk);
         }
-        let arrays = compute(self.columns(), self.projection(), &chunk, place)?;
-        self.kept_rows(self.batch(arrays, chunk.num_rows())?)
+        let (arrays, rows) = (compute(columns, read, &chunk, place)?, chunk.num_rows());
+        if columns.len() == self.columns().len() {
+            return self.kept_rows(self.batch(arrays, rows)?);
+        }
+        let made_of = self.made_of().project(&(0..columns.len()).collect::<Vec<_>>());
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let made = made_of
+            .and_then(|made_of| RecordBatch::try_new_with_options(Arc::new(made_of), arrays, &options));
+        made.map_err(|error| Error::Internal(error.to_string()))
     }
 
     /// The view's columns side by side.

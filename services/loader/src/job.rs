@@ -1,8 +1,9 @@
 //! A request resolved against a snapshot.
 
-use std::{ops::Range, sync::Arc};
+mod mixture;
 
-use arrow_schema::Schema;
+use std::sync::Arc;
+
 use forebay_plan::{Cursor, EpochOrder, PLAN_VERSION, Remainder, Run, Shuffle, Steps, default_window_rows};
 use forebay_proto::v1;
 use forebay_storage::{Reader, Snapshot};
@@ -22,12 +23,13 @@ pub(crate) const MAX_WORLD_SIZE: u64 = 1 << 16;
 pub(crate) const MAX_LANES: u64 = 256;
 /// Longest name of a job, in bytes; every ticket carries it.
 const MAX_JOB_NAME_BYTES: usize = 256;
-/// Most other datasets of a mixture.
-const MAX_MIXED: usize = 64;
 /// Epochs whose windows are checked against the memory before a job starts, at most.
 const CHECKED_EPOCHS: u64 = 64;
 /// Blocks over which the windows of a job's epochs are checked against the memory before it starts.
 const CHECKED_BLOCKS: u64 = 1 << 20;
+
+pub use mixture::check_mixture;
+pub(crate) use mixture::{of_mixed, within_mix};
 
 /// A job: what it wants of a row, in which order, from which step to which.
 ///
@@ -67,57 +69,13 @@ impl Job {
         Self::resolve_mixture(train, (reader, counts), Vec::new())
     }
 
-    /// ... and its mixture against those of `others`, one for each.
-    ///
-    /// # Errors
-    /// As [`resolve`](Self::resolve).
-    pub fn resolve_mixture(
-        train: &v1::Train,
-        own: (Reader, Option<&Counts>),
-        others: Vec<(Reader, Option<&Counts>)>,
-    ) -> Result<Self, Error> {
-        if train.mix.len() != others.len() {
-            let reason = format!("{} datasets of {} are at hand", others.len(), train.mix.len());
-            return Err(Error::Internal(reason));
-        }
-        let mut job = Self::of_one(train, own, None)?;
-        for (mixed, other) in train.mix.iter().zip(others) {
-            let mut part =
-                Self::of_one(train, other, Some(mixed)).map_err(|error| within_mix(mixed, error))?;
-            if part.epoch_items < part.global_batch() {
-                let reason =
-                    format!("holds {} rows, a step takes {} of it", part.epoch_items, part.global_batch());
-                return Err(Error::invalid(mix_field(mixed), reason));
-            }
-            if part.view.schema() != job.view.schema() {
-                let reason = difference(part.view.schema(), job.view.schema(), &train.dataset);
-                return Err(Error::invalid(mix_field(mixed), reason));
-            }
-            (part.run, part.steps_beside) = (job.run, Some(job.steps.count()));
-            part.train.mix.clear();
-            let resolved = v1::Mixed { snapshot: part.train.snapshot.clone(), ..mixed.clone() };
-            job.train.mix[job.mixed.len()] = resolved;
-            job.mixed.push(Arc::new(part));
-        }
-        Ok(job)
-    }
-
-    /// The rows of one dataset: the request's own, or one of those that are `mixed` with it.
+    /// The rows of one dataset, `own_rows` of each batch of a rank; the others of a mixture have the rest.
     fn of_one(
         train: &v1::Train,
         (reader, counts): (Reader, Option<&Counts>),
-        mixed: Option<&v1::Mixed>,
+        own_rows: u64,
+        is_mixture: bool,
     ) -> Result<Self, Error> {
-        let shares = shares(train)?;
-        let (other, own_rows) = match mixed {
-            None => (None, train.batch_size - shares.iter().sum::<u64>()),
-            Some(mixed) => {
-                let share = train.mix.iter().zip(shares).find(|(other, _)| std::ptr::eq(*other, mixed));
-                (Some(of_mixed(train, mixed)), share.map_or(0, |(_, rows)| rows))
-            }
-        };
-        let is_mixture = !train.mix.is_empty();
-        let train = other.as_ref().unwrap_or(train);
         let snapshot = Arc::clone(reader.snapshot());
         within("batch_size", train.batch_size, 1, MAX_BATCH_SIZE)?;
         let world_size = within("world_size", train.world_size.unwrap_or(1), 1, MAX_WORLD_SIZE)?;
@@ -178,11 +136,6 @@ impl Job {
             &snapshot,
         )?;
         let remainder = match v1::Remainder::try_from(train.remainder) {
-            Ok(v1::Remainder::Short | v1::Remainder::Pad) if is_mixture => {
-                let reason =
-                    "a mixture keeps its shares in every batch: its last, incomplete step is left out (DROP)";
-                return Err(Error::invalid("remainder", reason));
-            }
             Ok(v1::Remainder::Auto) if is_mixture => Remainder::Drop,
             Ok(v1::Remainder::Short) => Remainder::Short,
             Ok(v1::Remainder::Drop) => Remainder::Drop,
@@ -300,7 +253,7 @@ impl Job {
             window_bytes: self
                 .mixed
                 .iter()
-                .map(|mixed| mixed.largest_window(&mixed.order(0)))
+                .map(|mixed| mixed.largest_window(&mixed.order(mixed.train.epoch)))
                 .fold(self.largest_window(&order), u64::saturating_add),
             batch_size: self.train.batch_size,
             world_size: u64::from(self.world_size()),
@@ -323,6 +276,11 @@ impl Job {
     /// Whether the batches of an epoch hold something that begins in a block: one of its rows, or of its groups.
     pub fn is_needed(&self, block: u32) -> bool {
         self.items[block as usize] > 0
+    }
+
+    /// Whether the filter keeps every row of a block.
+    pub(crate) fn keeps_all(&self, block: u32) -> bool {
+        self.kept[block as usize] == self.snapshot().blocks()[block as usize].rows
     }
 
     /// What makes up the frame of a block.
@@ -399,53 +357,6 @@ impl Job {
     /// Rows that every batch has at least, real or not.
     pub(crate) fn least_rows(&self) -> usize {
         if self.steps.remainder() == Remainder::Pad { self.steps.batch_size() as usize } else { 0 }
-    }
-
-    /// Of which epochs of this dataset, and from which positions, the rows of a batch of `rank` are taken, in this order. There
-    /// is one range, possibly an empty one, but for a dataset of a mixture that is at its end.
-    pub(crate) fn ranges(&self, at: Cursor, rank: u32) -> Vec<(u64, Range<u64>)> {
-        let Some(steps) = self.steps_beside else { return vec![(at.epoch, self.steps.rank(at.step, rank))] };
-        let (mut start, items) = (self.position_beside(steps, at, rank), u128::from(self.epoch_items));
-        let mut left = u128::from(self.steps.batch_size());
-        let mut ranges = Vec::new();
-        while left > 0 {
-            let (epoch, first) = (start / items, start % items);
-            let taken = left.min(items - first);
-            ranges.push((epoch as u64, first as u64..(first + taken) as u64));
-            (start, left) = (start + taken, left - taken);
-        }
-        ranges
-    }
-
-    /// Rows of a dataset of a mixture that come before those of a batch, over all of its epochs.
-    fn position_beside(&self, steps: u64, at: Cursor, rank: u32) -> u128 {
-        let step = u128::from(at.epoch) * u128::from(steps) + u128::from(at.step);
-        // Beyond 2^64 epochs of both the order begins anew.
-        step.wrapping_mul(u128::from(self.steps.global_batch()))
-            .wrapping_add(u128::from(rank) * u128::from(self.steps.batch_size()))
-    }
-
-    /// Where a batch stands: in the epoch of its own dataset, and in all epochs of the others.
-    pub(crate) fn positions(&self, at: Cursor, rank: u32) -> (u64, Vec<u64>) {
-        let beside = |mixed: &Arc<Self>| {
-            let steps = mixed.steps_beside.unwrap_or(self.steps.count());
-            mixed.position_beside(steps, at, rank) as u64
-        };
-        (self.steps.rank(at.step, rank).start, self.mixed.iter().map(beside).collect())
-    }
-
-    /// The other datasets of a mixture.
-    pub(crate) fn mixed(&self) -> &[Arc<Self>] {
-        &self.mixed
-    }
-
-    /// How many rows of each dataset, its own first, follow one another in a batch until it begins anew: as few as keep the
-    /// shares. So ranks, each with whole rounds, make up the same global batch whatever their number.
-    pub(crate) fn round(&self) -> Vec<usize> {
-        let all = std::iter::once(&self.steps).chain(self.mixed.iter().map(|mixed| &mixed.steps));
-        let rows: Vec<u32> = all.map(Steps::batch_size).collect();
-        let unit = rows.iter().copied().reduce(greatest_common_divisor).unwrap_or(1).max(1);
-        rows.into_iter().map(|rows| (rows / unit) as usize).collect()
     }
 
     /// The order of `epoch`; O(blocks).
@@ -586,82 +497,6 @@ impl Job {
         }
         Some(best)
     }
-}
-
-/// Rows of each rank's batch that the datasets of a mixture have.
-fn shares(train: &v1::Train) -> Result<Vec<u64>, Error> {
-    if train.mix.len() > MAX_MIXED {
-        let reason = format!("holds {} datasets, expected at most {MAX_MIXED}", train.mix.len());
-        return Err(Error::invalid("mix", reason));
-    }
-    if !train.mix.is_empty() && !train.group_by.is_empty() {
-        return Err(Error::invalid("mix", "does not go with group_by"));
-    }
-    let mut shares = Vec::with_capacity(train.mix.len());
-    for mixed in &train.mix {
-        let exact = mixed.share * train.batch_size as f64;
-        let rows = exact.round();
-        if !(rows >= 1.0 && rows < train.batch_size as f64 && (exact - rows).abs() < 1e-6) {
-            let size = train.batch_size;
-            let reason = format!(
-                "is {}, which is {exact} of {size} rows; expected a share that makes 1 to {} whole rows",
-                mixed.share,
-                size.saturating_sub(1)
-            );
-            return Err(Error::invalid(format!("{}.share", mix_field(mixed)), reason));
-        }
-        shares.push(rows as u64);
-    }
-    let sum = shares.iter().copied().fold(0, u64::saturating_add);
-    if sum >= train.batch_size && !shares.is_empty() {
-        let reason =
-            format!("takes {sum} of {} rows, none is left for '{}'", train.batch_size, train.dataset);
-        return Err(Error::invalid("mix", reason));
-    }
-    Ok(shares)
-}
-
-fn mix_field(mixed: &v1::Mixed) -> String {
-    format!("mix.{}", mixed.dataset)
-}
-
-/// The request for the rows of one of the other datasets alone: all of them, whatever the epoch of the request's own.
-pub(crate) fn of_mixed(train: &v1::Train, mixed: &v1::Mixed) -> v1::Train {
-    let v1::Mixed { dataset, snapshot, filter, .. } = mixed.clone();
-    let (epoch, epochs, start_step, steps) = (0, None, 0, 0);
-    v1::Train { dataset, snapshot, filter, epoch, epochs, start_step, steps, ..train.clone() }
-}
-
-/// Says of which dataset of a mixture an error is.
-pub(crate) fn within_mix(mixed: &v1::Mixed, error: Error) -> Error {
-    match error {
-        Error::Invalid { field, reason } => Error::invalid(format!("{}: {field}", mix_field(mixed)), reason),
-        other => other,
-    }
-}
-
-/// What keeps two schemas from being one.
-fn difference(found: &Schema, expected: &Schema, of: &str) -> String {
-    let pairs = found.fields().iter().zip(expected.fields());
-    let differing = pairs.into_iter().find(|(found, expected)| found != expected);
-    match differing {
-        Some((found, expected)) => format!(
-            "delivers '{}' of type {} where '{of}' delivers '{}' of type {}; name columns and types that both have",
-            found.name(),
-            found.data_type(),
-            expected.name(),
-            expected.data_type()
-        ),
-        None => format!(
-            "delivers {} columns, '{of}' {}; name columns that both have",
-            found.fields().len(),
-            expected.fields().len()
-        ),
-    }
-}
-
-fn greatest_common_divisor(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
 /// `count` of what there are `from` of, as part of `to` of something else; rounded up.

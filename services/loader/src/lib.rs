@@ -51,7 +51,7 @@ pub use counts::{Counted, Counts};
 pub use cpu::{Pool, Priority, Scheduling, Submitted};
 pub use error::Error;
 pub use frame::{Frame, FrameBuilder, RowRef};
-pub use job::Job;
+pub use job::{Job, check_mixture};
 pub use loader::{Loader, Warmed};
 pub use view::{View, near};
 pub use wire::{Body, WireBatch};

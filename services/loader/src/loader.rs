@@ -11,7 +11,7 @@ use crate::{
     Batches, Config, Counted, Counts, Error, Job, Pool, Priority,
     counts::Counter,
     forecast::Outlook,
-    job::{of_mixed, within_mix},
+    job::{check_mixture, of_mixed, within_mix},
     pins::Pins,
     window::Windows,
 };
@@ -88,11 +88,12 @@ impl Loader {
     /// # Errors
     /// Those of [`Job::resolve`] and [`Self::admit`].
     pub async fn job(&self, train: v1::Train, reader: Reader, others: Vec<Reader>) -> Result<Job, Error> {
+        check_mixture(&train)?;
         let counts = self.counter.of(&train, &reader, |_| {}).await?;
         let mut mixed = Vec::with_capacity(others.len());
-        for (other, reader) in train.mix.iter().zip(others) {
-            let counts = self.counter.of(&of_mixed(&train, other), &reader, |_| {}).await;
-            let counts = counts.map_err(|error| within_mix(other, error))?;
+        for (index, reader) in others.into_iter().enumerate().take(train.mix.len()) {
+            let counts = self.counter.of(&of_mixed(&train, index), &reader, |_| {}).await;
+            let counts = counts.map_err(|error| within_mix(&train.mix[index], error))?;
             mixed.push((reader, counts));
         }
         let loader = self.clone();

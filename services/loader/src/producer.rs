@@ -157,6 +157,9 @@ impl Producer {
                 }
             }
         }
+        for part in &mut self.parts {
+            part.windows.follow(index).await?;
+        }
         let asked = Assembling {
             hash: self.job.train().hash.unwrap_or(true),
             max_bytes,

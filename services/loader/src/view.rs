@@ -206,6 +206,32 @@ impl View {
         &self.grouped_by
     }
 
+    /// A tensor that is not made of the same columns as in `other`, a view of the same request over another dataset: its name,
+    /// and the columns of both.
+    pub(crate) fn other_columns(&self, other: &Self) -> Option<(String, Vec<String>, Vec<String>)> {
+        let made = |view: &Self, part: &Part| match part {
+            Part::Tensor { made, .. } | Part::Ragged { made, .. } | Part::Distinct { made, .. } => {
+                let name = |input: &usize| view.made_of.field(*input).name().clone();
+                made.inputs.iter().map(name).collect()
+            }
+            Part::Fixed { .. } | Part::Variable { .. } | Part::Nested { .. } | Part::Valid => Vec::new(),
+        };
+        let pairs = self.parts.iter().zip(&other.parts);
+        let mut pairs = pairs.map(|(part, others)| (made(self, part), made(other, others)));
+        let at = pairs.position(|(found, expected)| found != expected)?;
+        let fields =
+            |part: &Part| if matches!(part, Part::Ragged { .. } | Part::Distinct { .. }) { 2 } else { 1 };
+        let name = self.schema.field(self.parts[..at].iter().map(fields).sum()).name().clone();
+        Some((name, made(self, &self.parts[at]), made(other, &other.parts[at])))
+    }
+
+    /// Whether rows lie in frames as those of `other` do.
+    pub(crate) fn lies_as(&self, other: &Self) -> bool {
+        let measures =
+            |view: &Self| (view.stride, view.tail, view.validity, view.nested_count, view.parts.len());
+        measures(self) == measures(other) && self.variable_items == other.variable_items
+    }
+
     /// What is asked of every row before it can be ordered.
     pub(crate) fn question(&self) -> Question {
         let keys = self.group_keys.iter().map(|key| self.columns[*key].clone()).collect();

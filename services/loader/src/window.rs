@@ -301,13 +301,16 @@ impl Windows {
             return self.pool.run(Priority::Second, append).await;
         }
         let (view, snapshot) = (Arc::clone(job.view()), job.snapshot());
-        let encoded = job.reader().fetch(block as usize, view.projection()).await?;
+        let keeps_all = job.keeps_all(block);
+        let read = view.reads(keeps_all);
+        let encoded = job.reader().fetch(block as usize, &read).await?;
         let (decode_rows, place) = (self.config.decode_rows, place_of(snapshot, block));
         self.pool
             .run(Priority::Second, move || {
-                let chunks = encoded.decode(decode_rows).map(|chunk| view.rows_of(chunk?, &place));
+                let chunks = encoded.decode(decode_rows);
+                let chunks = chunks.map(|chunk| view.rows_of(chunk?, &read, keeps_all, &place));
                 let builder = append(builder, chunks, rows)?;
-                metrics::counter!("forebay_decode_columns_total").increment(view.projection().len() as u64);
+                metrics::counter!("forebay_decode_columns_total").increment(read.len() as u64);
                 Ok(builder)
             })
             .await

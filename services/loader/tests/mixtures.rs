@@ -7,7 +7,7 @@ mod fixture;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use arrow_array::RecordBatch;
-use fixture::{drain, ids, job, loader, ranked, reader, store};
+use fixture::{counters::Counters, drain, ids, job, loader, ranked, reader, store};
 use forebay_loader::{Config, Error, Job};
 use forebay_proto::v1::{self, Dedupe, Mixed, Shuffle, Train};
 use forebay_storage::Reader;
@@ -47,6 +47,7 @@ fn mixture(world_size: u64) -> Train {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_batch_has_its_shares_and_each_dataset_goes_round_by_itself() {
+    let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     let steps =
         ids(&loader(1 << 30, 2, Config::default()), &job(&Train { epochs: Some(2), ..mixture(1) }, &reader))
@@ -75,6 +76,7 @@ async fn every_batch_has_its_shares_and_each_dataset_goes_round_by_itself() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn same_global_batches_for_any_world_size_lanes_threads_and_memory_cold_and_warm() {
+    let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     let ample = loader(1 << 30, 2, Config::default());
     let expected = ids(&ample, &job(&mixture(1), &reader)).await;
@@ -95,6 +97,7 @@ async fn same_global_batches_for_any_world_size_lanes_threads_and_memory_cold_an
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_step_gives_exactly_the_tail_across_the_epochs_of_all() {
+    let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     let loader = loader(1 << 30, 2, Config::default());
     let of = |train: Train| job(&train, &reader);
@@ -115,6 +118,7 @@ async fn a_start_step_gives_exactly_the_tail_across_the_epochs_of_all() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mixtures_that_share_memory_for_little_more_than_one_all_finish() {
+    let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     let jobs: Vec<Arc<Job>> = (0..4).map(|seed| job(&Train { seed, ..mixture(2) }, &reader)).collect();
     let needed = jobs.iter().map(|job| job.summary().window_bytes).max().unwrap();
@@ -130,6 +134,7 @@ async fn mixtures_that_share_memory_for_little_more_than_one_all_finish() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_makes_no_mixture_is_refused_by_name() {
+    let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     let refused = |train: Train, others: usize| {
         let train = Train { dataset: "d".into(), filter: String::new(), ..train };
@@ -148,7 +153,12 @@ async fn what_makes_no_mixture_is_refused_by_name() {
         (of(vec![mixed(0.0)]), "mix.other.share: is 0, which is 0 of 96 rows"),
         (of(vec![mixed(1.0)]), "expected a share that makes 1 to 95 whole rows"),
         (of(vec![mixed(f64::NAN)]), "mix.other.share: is NaN"),
-        (of(vec![mixed(0.5), mixed(0.5)]), "mix: takes 96 of 96 rows, none is left for 'd'"),
+        (of(vec![mixed(0.25), mixed(0.25)]), "mix.other: is there twice with the same filter"),
+        (
+            of(vec![mixed(0.5), Mixed { filter: "x > 0".into(), ..mixed(0.5) }]),
+            "mix: takes 96 of 96 rows, none is left for 'd'",
+        ),
+        (of(vec![mixed(0.25); 65]), "mix: holds 65 datasets, expected at most 64"),
         (Train { group_by: vec!["query".into()], ..of(vec![mixed(0.5)]) }, "mix: does not go with group_by"),
         (
             Train { remainder: v1::Remainder::Short.into(), ..of(vec![mixed(0.5)]) },
@@ -160,11 +170,38 @@ async fn what_makes_no_mixture_is_refused_by_name() {
         ),
         (
             Train { batch_size: 1 << 20, ..of(vec![mixed(0.25)]) },
-            "mix.other: holds 10007 rows, a step takes 262144 of it",
+            "mix.other: share: the dataset holds 10007 rows, a step takes 262144",
         ),
     ] {
         let others = train.mix.len();
         let found = refused(train, others);
         assert!(found.contains(words), "{found}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_of_a_mixture_means_what_its_request_meant() {
+    let _counters = Counters::from_zero().await;
+    let reader = dataset().await;
+    // Without a window of its own, each dataset would have one by its own size.
+    let asked = Train { shuffle: None, batch_size: 4096, ..mixture(1) };
+    let job = job(&asked, &reader);
+    let again = fixture::job(job.train(), &reader);
+    assert_eq!(again.summary(), job.summary());
+    let other = fixture::job(&Train { seed: 1, ..asked }, &reader);
+    assert_ne!(other.summary().plan_hash, job.summary().plan_hash);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_of_all_datasets_are_held_from_batch_to_batch() {
+    let counters = Counters::from_zero().await;
+    let reader = dataset().await;
+    let job = job(&mixture(1), &reader);
+    // Nothing stays but what is held.
+    let room = job.summary().window_bytes;
+    let loader = loader(room + room / 8, 2, Config { read_ahead_bytes: 0, ..Config::default() });
+    drain(loader.batches(job, 0, 0)).await.unwrap();
+    let made = counters.get("forebay_decode_duration_seconds");
+    // Each of some 27 blocks once a round of its dataset; with windows let go for each other it is a window a batch.
+    assert!(made < 100, "{made} frames were made");
 }

@@ -16,7 +16,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
-use super::Context;
+use super::{Context, commands::Asked};
 use crate::{door::Access, status};
 
 /// Longest time that a report may cover.
@@ -120,7 +120,7 @@ async fn unpin(
     access: &Access,
     body: &[u8],
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
-    let asked = context.job(access, body).await?;
+    let asked = one_dataset(context, access, body).await?;
     context.loader.unpin(&asked.job).map_err(|error| status::of_load(&error))?;
     Ok(stream::empty().boxed())
 }
@@ -217,6 +217,15 @@ fn as_it_goes_on<F: Future<Output = ()> + Send + 'static>(
     results.boxed()
 }
 
+/// The job that `body` asks for, which is of one dataset.
+async fn one_dataset(context: &Context, access: &Access, body: &[u8]) -> Result<Asked, Status> {
+    let asked = context.job(access, body).await?;
+    if asked.job.train().mix.is_empty() {
+        return Ok(asked);
+    }
+    Err(Status::invalid_argument("mix: the blocks of one dataset are loaded at a time; ask for each"))
+}
+
 /// Where the blocks of a job are brought.
 #[derive(Clone, Copy)]
 enum Tier {
@@ -230,7 +239,7 @@ async fn load(
     body: &[u8],
     tier: Tier,
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
-    let asked = context.job(access, body).await?;
+    let asked = one_dataset(&context, access, body).await?;
     let encoding = asked.encoding;
     Ok(as_it_goes_on(move |sender| async move {
         let progress = |warmed: Warmed| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_flight::FlightDescriptor;
-use forebay_loader::Job;
+use forebay_loader::{Job, check_mixture};
 use forebay_proto::{Encoding, v1};
 use forebay_storage::Reader;
 use tonic::Status;
@@ -39,6 +39,8 @@ impl Context {
     /// The job that `bytes` ask for.
     pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<Asked, Status> {
         let (train, reader, encoding) = self.request(access, bytes).await?;
+        // Before any of them is opened.
+        check_mixture(&train).map_err(|error| status::of_load(&error))?;
         let mut others = Vec::new();
         for mixed in &train.mix {
             if mixed.dataset.is_empty() {

@@ -274,6 +274,11 @@ def test_a_mixture_takes_its_shares_of_several_datasets(pool: Pool, tmp_path: Pa
         ]:
             with refused(("INVALID_ARGUMENT", "NOT_FOUND"), *words):
                 client.plan(**{**request, "mix": [changed]})
+        tensor = [{"name": "t", "columns": ["*"]}]
+        with refused("INVALID_ARGUMENT", "mix.other: columns", "int64", "both have"):
+            client.plan(**{**request, "columns": [], "tensors": tensor})
+        with refused("INVALID_ARGUMENT", "mix: the blocks of one dataset"):
+            client.action("warm", {"train": request})
         with refused("INVALID_ARGUMENT", "mix.other", "more", "both have"):
             client.plan(**{**request, "columns": []})
     assert [step[0] + step[1] for step in steps] == alone
