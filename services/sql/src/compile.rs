@@ -20,7 +20,7 @@ use datafusion_expr::{
     AggregateUDF, Expr, HigherOrderUDF, Operator, ScalarUDF, TableSource, Volatility, WindowUDF,
     execution_props::ExecutionProps,
     planner::{ContextProvider, ExprPlanner},
-    simplify::SimplifyContext,
+    simplify::{ExprSimplifyResult, SimplifyContext},
 };
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
 use datafusion_physical_expr::{PhysicalExpr, create_physical_expr, expressions::BinaryExpr};
@@ -167,6 +167,23 @@ fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// COALESCE and its like as the CASE that they stand for: they have no value of their own, which constants are asked for.
+fn spell_out(coerced: Expr, context: &SimplifyContext) -> Result<Expr, Error> {
+    let spelled = coerced.transform_up(|part| {
+        let mut part = Transformed::no(part);
+        while let Expr::ScalarFunction(call) = &part.data
+            && call.func.short_circuits()
+        {
+            match call.func.simplify(call.args.clone(), context)? {
+                ExprSimplifyResult::Simplified(spelled) => part = Transformed::yes(spelled),
+                ExprSimplifyResult::Original(_) => break,
+            }
+        }
+        Ok(part)
+    });
+    spelled.map(|spelled| spelled.data).map_err(|error| Error::of_plan(&error))
+}
+
 fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error> {
     let planned = plan(text, schema)?;
     let (name, logical) = match planned {
@@ -183,10 +200,12 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
         )));
     }
     let whole = dfschema(schema)?;
-    let simplifier = ExprSimplifier::new(SimplifyContext::builder().with_schema(Arc::clone(&whole)).build());
+    let context = SimplifyContext::builder().with_schema(Arc::clone(&whole)).build();
+    let simplifier = ExprSimplifier::new(context.clone());
     let coerced = simplifier.coerce(logical, &whole).map_err(|error| Error::of_plan(&error))?;
-    refuse_overflow(&coerced)?;
-    let logical = simplifier.simplify(coerced).map_err(|error| Error::of_plan(&error))?;
+    let spelled = spell_out(coerced, &context)?;
+    refuse_overflow(&spelled)?;
+    let logical = simplifier.simplify(spelled).map_err(|error| Error::of_plan(&error))?;
     let mut inputs: Vec<usize> =
         logical.column_refs().iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
     inputs.sort_unstable();

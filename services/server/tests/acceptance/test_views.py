@@ -149,6 +149,100 @@ def test_expressions_compute_what_duckdb_computes(pool: Pool, tmp_path: Path, se
     assert not wrong, wrong
 
 
+class Trees:
+    """Random expressions that mean the same in both: integers stay small, nothing is divided by zero."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+
+    def one(self, kind: str, depth: int) -> str:
+        leaves, branches = getattr(self, kind)(lambda of: self.one(of, depth - 1))
+        return self.rng.choice(leaves if depth == 0 or self.rng.random() < 0.15 else branches)()
+
+    def integer(self, of: Any) -> tuple[list, list]:
+        leaves = [lambda: "CAST(i AS BIGINT)", lambda: str(self.rng.randrange(-9, 10)), lambda: "length_of"]
+        return leaves, [
+            lambda: f"({of('integer')} + {of('integer')})",
+            lambda: f"({of('integer')} - {of('integer')})",
+            lambda: f"(({of('integer')} * {of('integer')}) % 1009)",
+            lambda: f"({of('integer')} % 7)",
+            lambda: f"abs({of('integer')})",
+            lambda: f"CASE WHEN {of('truth')} THEN {of('integer')} ELSE {of('integer')} END",
+            lambda: f"COALESCE({of('integer')}, {of('integer')})",
+            lambda: f"NULLIF({of('integer')}, {of('integer')})",
+            lambda: f"GREATEST({of('integer')}, {of('integer')})",
+        ]
+
+    def real(self, of: Any) -> tuple[list, list]:
+        return [lambda: "small", lambda: f"{self.rng.uniform(-3, 3):.3f}e0"], [
+            lambda: f"({of('real')} + {of('real')})",
+            lambda: f"({of('real')} * {of('real')})",
+            lambda: f"(- {of('real')})",
+            lambda: f"({of('real')} / 2.5e0)",
+            lambda: f"CAST({of('integer')} AS DOUBLE)",
+            lambda: f"floor({of('real')})",
+            lambda: f"CASE WHEN {of('truth')} THEN {of('real')} END",
+            lambda: f"COALESCE({of('real')}, 0.5e0)",
+        ]
+
+    def truth(self, of: Any) -> tuple[list, list]:
+        leaves = [lambda: "(i > 3)", lambda: "(s IS NULL)", lambda: "(f >= 1.5e0)", lambda: "(s LIKE '%a%')"]
+        return leaves, [
+            lambda: f"({of('integer')} {self.rng.choice(['<', '<=', '=', '<>', '>='])} {of('integer')})",
+            lambda: f"({of('real')} {self.rng.choice(['<', '>'])} {of('real')})",
+            lambda: f"({of('text')} {self.rng.choice(['<', '=', '<>'])} {of('text')})",
+            lambda: f"({of('truth')} AND {of('truth')})",
+            lambda: f"({of('truth')} OR {of('truth')})",
+            lambda: f"(NOT {of('truth')})",
+            lambda: f"({of('integer')} IS NULL)",
+            lambda: f"({of('integer')} IS DISTINCT FROM {of('integer')})",
+            lambda: f"({of('integer')} BETWEEN {of('integer')} AND {of('integer')})",
+            lambda: f"({of('integer')} NOT IN (1, -2, {self.rng.randrange(40)}))",
+        ]
+
+    def text(self, of: Any) -> tuple[list, list]:
+        return [lambda: "s", lambda: f"'{self.rng.choice('abé')}'"], [
+            lambda: f"({of('text')} || {of('text')})",
+            lambda: f"upper({of('text')})",
+            lambda: f"substr({of('text')}, 2, 3)",
+            lambda: f"CASE WHEN {of('truth')} THEN {of('text')} ELSE {of('text')} END",
+            lambda: f"COALESCE({of('text')}, 'none')",
+            lambda: f"NULLIF({of('text')}, 'a')",
+        ]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_trees_compute_what_duckdb_computes_of_columns_and_of_filters(pool: Pool, tmp_path: Path, seed: int) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
+    rows, trees = table(100 + seed), Trees(seed)
+    pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=700)
+    server = pool.start({"rows": tmp_path / "rows.parquet"})
+    theirs = duckdb.connect()
+    theirs.register("rows", rows)
+    words = {"length_of": ("CAST(character_length(s) AS BIGINT)", "length(s)")}
+
+    def spelled(tree: str, place: int) -> str:
+        return tree.replace("length_of", words["length_of"][place])
+
+    columns = [trees.one(kind, 4) for kind in ("integer", "real", "truth", "text") for _ in range(15)]
+    conditions = [trees.one("truth", 4) for _ in range(15)]
+    wrong = {}
+    with Client(server.location) as client:
+        select = [f"{spelled(tree, 0)} AS e{index}" for index, tree in enumerate(columns)]
+        (batch,) = (each.data for each in client.batches(dataset="rows", select=select, **IN_ORDER))
+        for index, tree in enumerate(columns):
+            expected = [row[0] for row in theirs.execute(f"SELECT {spelled(tree, 1)} FROM rows").fetchall()]
+            found = batch.column(index).to_pylist()
+            if not same(found, expected):
+                wrong[tree] = next((a, b) for a, b in zip(found, expected) if not same([a], [b]))
+        for condition in conditions:
+            kept = theirs.execute(f"SELECT j FROM rows WHERE {spelled(condition, 1)}").fetchall()
+            found = client.batches(dataset="rows", select=["j"], filter=spelled(condition, 0), **IN_ORDER)
+            if [each for batch in found for each in batch.data.column("j").to_pylist()] != [row[0] for row in kept]:
+                wrong[f"WHERE {condition}"] = len(kept)
+    assert not wrong, wrong
+
+
 def test_filters_keep_the_rows_that_duckdb_keeps(pool: Pool, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
     rows = table(7)

@@ -218,3 +218,17 @@ fn what_is_said_to_be_never_null_is_not() {
         assert!(!never || expression.evaluate(&batch).unwrap().null_count() == 0, "{text}");
     }
 }
+
+#[test]
+fn choices_among_constants_have_a_value() {
+    let of = |text: &str| evaluate(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    assert_eq!(of("COALESCE(3, 2) AS y").as_primitive::<arrow_array::types::Int64Type>().value(1), 3);
+    assert_eq!(
+        of("nvl(2, 1) + COALESCE(COALESCE(NULL, 4), delay) AS y")
+            .as_primitive::<arrow_array::types::Int64Type>()
+            .value(1),
+        6
+    );
+    assert_eq!(of("nvl2(1, 'a', 'b') AS y").as_string::<i32>().value(0), "a");
+    assert!(Expression::filter("COALESCE(false, true) OR delay > 1", &schema()).is_ok());
+}
