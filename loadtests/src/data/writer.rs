@@ -1,7 +1,7 @@
 //! Writes a generated table as Parquet files, once and whole.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     ops::Range,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
@@ -10,6 +10,7 @@ use std::{
 use anyhow::Context;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use forebay::demo::once;
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},
@@ -59,20 +60,10 @@ impl Table {
 /// The folder `place` with the files of `table`, written unless it is there. A generation that was cut
 /// short leaves nothing that is taken for whole.
 pub(super) fn at(place: &Path, table: &Table) -> anyhow::Result<PathBuf> {
-    if place.is_dir() {
-        return Ok(place.to_owned());
-    }
-    let parent = place.parent().context("the data need a folder to lie in")?;
-    let unfinished = tempfile::tempdir_in(parent)?;
-    eprintln!("generating {} rows in {}", table.layout.rows, place.display());
-    write_files(unfinished.path(), table)?;
-    match fs::rename(unfinished.path(), place) {
-        Ok(()) => drop(unfinished.keep()),
-        // Another run was faster.
-        Err(_) if place.is_dir() => {}
-        Err(error) => return Err(error).with_context(|| format!("can't make {}", place.display())),
-    }
-    Ok(place.to_owned())
+    once::generated(place, |folder| {
+        eprintln!("generating {} rows in {}", table.layout.rows, place.display());
+        write_files(folder, table)
+    })
 }
 
 fn write_files(folder: &Path, table: &Table) -> anyhow::Result<()> {

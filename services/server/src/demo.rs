@@ -1,6 +1,7 @@
 //! `forebay demo`: the whole way, from Parquet to a trainer, in one process over real Flight.
 
 pub mod lineitem;
+pub mod once;
 mod ranked;
 pub mod ranking;
 mod report;

@@ -1,7 +1,7 @@
 //! TPC-H's `lineitem`, generated once and kept.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
@@ -16,6 +16,8 @@ use parquet::{
 use tpchgen::generators::LineItemGenerator;
 use tpchgen_arrow::LineItemArrow;
 
+use super::once;
+
 /// Rows a row group: small enough that a window mixes many, large enough to decode well.
 const ROW_GROUP_ROWS: usize = 65_536;
 /// Rows of scale 1, nearly; for the progress bar and the number of files.
@@ -29,20 +31,7 @@ const ROWS_A_FILE: f64 = 750_000.0;
 /// When the scale is out of range or the disk fails.
 pub fn at(folder: &Path, scale: f64) -> anyhow::Result<PathBuf> {
     ensure!((0.001..=1000.0).contains(&scale), "--scale {scale}: expected 0.001 to 1000");
-    let finished = folder.join(format!("lineitem-{scale}"));
-    if finished.is_dir() {
-        return Ok(finished);
-    }
-    fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
-    let unfinished = tempfile::tempdir_in(folder)?;
-    generate(unfinished.path(), scale)?;
-    match fs::rename(unfinished.path(), &finished) {
-        Ok(()) => drop(unfinished.keep()),
-        // Another run was faster.
-        Err(_) if finished.is_dir() => {}
-        Err(error) => return Err(error).with_context(|| format!("can't make {}", finished.display())),
-    }
-    Ok(finished)
+    once::generated(&folder.join(format!("lineitem-{scale}")), |folder| generate(folder, scale))
 }
 
 fn generate(folder: &Path, scale: f64) -> anyhow::Result<()> {

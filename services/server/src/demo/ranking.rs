@@ -1,7 +1,7 @@
 //! A log of rankings, generated once and kept: queries with features of their own, and the items that were shown for each.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -15,6 +15,8 @@ use parquet::{
     file::properties::WriterProperties,
 };
 use xxhash_rust::xxh3::xxh3_64;
+
+use super::once;
 
 /// Items that are shown for a query.
 pub const ITEMS: u64 = 20;
@@ -38,23 +40,15 @@ const QUERIES_A_BATCH: u64 = 3_000;
 pub fn at(folder: &Path, queries: u64) -> anyhow::Result<PathBuf> {
     ensure!((1..=10_000_000).contains(&queries), "{queries} queries: expected 1 to 10,000,000");
     let finished = folder.join(format!("ranking-{queries}"));
-    if finished.is_dir() {
-        return Ok(finished);
-    }
-    fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
-    let unfinished = tempfile::tempdir_in(folder)?;
-    eprintln!("generating {} rows in {}", queries * ITEMS, finished.display());
-    for (number, first) in (0..queries).step_by(QUERIES_A_FILE as usize).enumerate() {
-        let path = unfinished.path().join(format!("part-{number:04}.parquet"));
-        write(&path, first..(first + QUERIES_A_FILE).min(queries))?;
-    }
-    match fs::rename(unfinished.path(), &finished) {
-        Ok(()) => drop(unfinished.keep()),
-        // Another run was faster.
-        Err(_) if finished.is_dir() => {}
-        Err(error) => return Err(error).with_context(|| format!("can't make {}", finished.display())),
-    }
-    Ok(finished)
+    once::generated(&finished, |folder| {
+        eprintln!("generating {} rows in {}", queries * ITEMS, finished.display());
+        let firsts = (0..queries).step_by(QUERIES_A_FILE as usize).enumerate();
+        for (number, first) in firsts {
+            let path = folder.join(format!("part-{number:04}.parquet"));
+            write(&path, first..(first + QUERIES_A_FILE).min(queries))?;
+        }
+        Ok(())
+    })
 }
 
 fn write(path: &Path, queries: std::ops::Range<u64>) -> anyhow::Result<()> {
