@@ -66,9 +66,13 @@ class Column:
         return np.asarray(self._on_host())
 
     def to_torch(self, device: Any = None, non_blocking: bool = True) -> torch.Tensor:
-        """As a PyTorch tensor, without a copy; with `device`, copied there."""
+        """As a PyTorch tensor, without a copy; with `device`, copied there. A column of lists is a jagged nested tensor of
+        its items."""
         import torch
 
+        if self.type.startswith(("List(", "LargeList(")):
+            items, offsets = (part.to_torch(device, non_blocking) for part in self.ragged())
+            return torch.nested.nested_tensor_from_jagged(items, offsets.long())
         tensor = torch.from_dlpack(self)
         return tensor if device is None else tensor.to(device, non_blocking=non_blocking)
 

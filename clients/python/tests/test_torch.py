@@ -6,6 +6,8 @@ import multiprocessing
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not in this environment; the other one has it")
@@ -30,6 +32,15 @@ def test_a_data_loader_takes_it_without_workers_and_refuses_it_with_them(client:
     assert rows == 3_000_000
     with pytest.raises(RuntimeError, match="num_workers must be 0"):
         next(iter(torch.utils.data.DataLoader(dataset(client, output="torch"), batch_size=None, num_workers=2)))
+
+
+def test_a_column_of_lists_is_a_jagged_nested_tensor(pool: Pool, tmp_path: Path) -> None:
+    rows = [list(range(row % 5)) for row in range(100)]
+    pq.write_table(pa.table({"items": rows, "n": range(100)}), tmp_path / "lists.parquet")
+    client = forebay.connect(pool.start({"lists": tmp_path / "lists.parquet"}).location)
+    batch = next(iter(client.train("lists", batch_size=100, seed=3, output="torch")))
+    assert [row.tolist() for row in batch["items"].unbind()] == [rows[n] for n in batch["n"].tolist()]
+    assert batch["items"].is_nested and batch["items"].layout == torch.jagged
 
 
 def test_ranks_agree_by_the_store_of_torch_distributed(client: forebay.Client, flights_server) -> None:

@@ -2,19 +2,19 @@
 //! say where a row is.
 //!
 //! Counted once for a snapshot, a filter and a key, and kept beside the snapshot's manifest, for every server and for ever.
-//! Folder names and footers answer a filter for most blocks of data that lies in order; the others are read, the columns of
-//! filter and key alone.
+//! What is known without reading answers a filter for most blocks of data that lies in order; the others are read, the
+//! columns of filter and key alone.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use arrow_array::{Array, cast::AsArray};
+use arrow_array::cast::AsArray;
 use arrow_select::filter::filter as filter_array;
 use forebay_proto::v1;
-use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
-use forebay_storage::{Reader, Snapshot, Statistics};
+use forebay_sql::Expression;
+use forebay_storage::{Reader, Snapshot};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OnceCell, Semaphore};
@@ -24,6 +24,7 @@ use crate::{
     Config, Error, Pool, Priority,
     compute::{compute, reads},
     groups::{Groups, Runs},
+    prune::kept_rows,
     view::{Source, question},
     window::place_of,
 };
@@ -255,14 +256,9 @@ impl Counter {
     /// Counts one block.
     async fn block(&self, reader: &Reader, question: &Arc<Question>, block: usize) -> Result<Block, Error> {
         let snapshot = reader.snapshot();
-        let rows = snapshot.blocks()[block].rows;
         if let Some(filter) = &question.filter {
-            let known = match self.verdict(reader, filter, block).await? {
-                Verdict::None => Some(0),
-                Verdict::All if question.keys.is_empty() => Some(rows),
-                Verdict::All | Verdict::Unknown => None,
-            };
-            if let Some(rows) = known {
+            let kept = kept_rows(reader, &self.pool, filter, block).await?;
+            if let Some(rows) = kept.filter(|kept| *kept == 0 || question.keys.is_empty()) {
                 return Ok(Block { rows, was_read: false, runs: None });
             }
         }
@@ -298,71 +294,5 @@ impl Counter {
             Ok(Block { rows, was_read: true, runs })
         });
         count.await
-    }
-
-    /// What folder names and footers tell of a filter for one block.
-    async fn verdict(&self, reader: &Reader, filter: &Expression, block: usize) -> Result<Verdict, Error> {
-        let snapshot = reader.snapshot();
-        let folders = snapshot.schema().fields().len() - snapshot.partition_columns();
-        let (stored, folder): (Vec<usize>, Vec<usize>) =
-            filter.inputs().iter().partition(|column| **column < folders);
-        // Folder names first: they need no footer.
-        for columns in [folder, filter.inputs().to_vec()] {
-            if columns.is_empty() {
-                continue;
-            }
-            let known = Known::of(reader, block, &columns).await?;
-            match filter.verdict(&known) {
-                Verdict::Unknown if stored.is_empty() => break,
-                Verdict::Unknown => {}
-                known => return Ok(known),
-            }
-        }
-        Ok(Verdict::Unknown)
-    }
-}
-
-/// What is known of a block without reading it.
-struct Known(HashMap<String, Statistics>);
-
-impl Known {
-    async fn of(reader: &Reader, block: usize, columns: &[usize]) -> Result<Self, Error> {
-        let found = reader.statistics(block, columns).await?;
-        let names = columns.iter().map(|column| reader.snapshot().schema().field(*column).name().clone());
-        Ok(Self(names.zip(found).collect()))
-    }
-}
-
-impl Bounds for Known {
-    fn range(&self, column: &str) -> Option<(ScalarValue, ScalarValue)> {
-        let known = self.0.get(column)?;
-        let values = |array: &dyn Array| -> Option<Vec<ScalarValue>> {
-            let values = (0..array.len()).map(|row| ScalarValue::try_from_array(array, row).ok());
-            values.map(|value| value.filter(|value| !value.is_null() && !is_nan(value))).collect()
-        };
-        let pick = |values: Vec<ScalarValue>, wanted: std::cmp::Ordering| {
-            let pick =
-                |a: ScalarValue, b: ScalarValue| Some(if b.partial_cmp(&a)? == wanted { b } else { a });
-            let mut values = values.into_iter();
-            let first = values.next()?;
-            values.try_fold(first, pick)
-        };
-        let least = pick(values(&known.least)?, std::cmp::Ordering::Less)?;
-        let greatest = pick(values(&known.greatest)?, std::cmp::Ordering::Greater)?;
-        Some((least, greatest))
-    }
-
-    fn nulls(&self, column: &str) -> Option<(bool, bool)> {
-        let Statistics { nulls, rows, .. } = self.0.get(column)?;
-        nulls.map(|nulls| (nulls > 0, nulls < *rows))
-    }
-}
-
-fn is_nan(value: &ScalarValue) -> bool {
-    match value {
-        ScalarValue::Float64(Some(value)) => value.is_nan(),
-        ScalarValue::Float32(Some(value)) => value.is_nan(),
-        ScalarValue::Float16(Some(value)) => value.is_nan(),
-        _ => false,
     }
 }

@@ -38,6 +38,7 @@ mod loader;
 mod pins;
 mod prefetch;
 mod producer;
+mod prune;
 mod space;
 mod tensor;
 mod view;

@@ -7,7 +7,7 @@ mod fixture;
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use fixture::{drain, ids, job, loader, numbered, ranked, reader, store, views};
+use fixture::{drain, ids, job, loader, numbered, of, ranked, reader, store, views};
 use forebay_loader::{Config, Error, Job};
 use forebay_proto::v1::{self, Shuffle, Train};
 use forebay_storage::Reader;
@@ -32,13 +32,6 @@ fn train(world_size: u64) -> Train {
         shuffle: Some(shuffle),
         ..Train::default()
     }
-}
-
-/// A request for `order`, of what `view` wants.
-fn of(view: &Train, order: Train) -> Train {
-    let v1::Train { select, filter, columns, tensors, group_by, dedupe, remainder, .. } = view.clone();
-    let remainder = if remainder == 0 { order.remainder } else { remainder };
-    Train { select, filter, columns, tensors, group_by, dedupe, remainder, ..order }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -174,6 +174,44 @@ async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn page_indexes_and_bloom_filters_answer_where_row_groups_cannot() {
+    // Rows 100 to 199 of one row group are those of 'b' and of days from 1 on, page by page.
+    let rows = 20_000;
+    let batch = RecordBatch::try_from_iter([
+        ("day", Arc::new(Int32Array::from_iter_values((0..rows).map(|row| row / 100))) as ArrayRef),
+        (
+            "user",
+            Arc::new(arrow_array::StringArray::from_iter_values(
+                (0..rows).map(|row| format!("u{}", row * 7 % rows)),
+            )),
+        ),
+    ]);
+    let properties = parquet::file::properties::WriterProperties::builder()
+        .set_data_page_row_count_limit(100)
+        .set_write_batch_size(100)
+        .set_column_bloom_filter_enabled("user".into(), true);
+    let reader = reader(fixture::store_with(&[batch.unwrap()], properties.build()).await).await;
+    let loader = loader(1 << 20, 1, Config::default());
+    for (filter, kept, read) in [
+        ("day = 5", 100, 0),
+        ("day IN (5, 7) OR day > 190", 1100, 0),
+        ("day NOT BETWEEN 20 AND 29", 19_000, 0),
+        ("day % 10 = 5", 2000, 1),
+        ("user = 'u100000'", 0, 0),
+        ("user IN ('u30000', 'u50000', NULL)", 0, 0),
+        ("user NOT IN ('u30000', 'u50000')", 20_000, 0),
+        ("user IN ('u30000', 'u3')", 1, 1),
+        ("user = 'v' OR day < 3", 300, 0),
+    ] {
+        let request = Train { dataset: "d".into(), filter: filter.into(), batch_size: 1, ..Train::default() };
+        let last = Mutex::new(Counted::default());
+        let counted = loader.count(&request, &reader, |done| *last.lock().unwrap() = done).await.unwrap();
+        assert_eq!(counted.unwrap().rows()[..], [kept], "{filter}");
+        assert_eq!(last.lock().unwrap().blocks_read, read, "{filter}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_window_is_estimated_with_the_width_that_items_of_lists_get() {
     let lists = (0..20_000).map(|row| Some((0..row % 9).map(|item| Some(item % 2 == 0)).collect::<Vec<_>>()));
     let mut builder = arrow_array::builder::ListBuilder::new(arrow_array::builder::BooleanBuilder::new());

@@ -138,7 +138,7 @@ fn kept_rows(text: &mut String, job: &Job, counted: &Counted) -> std::fmt::Resul
     writeln!(
         text,
         "             {needed} of {blocks} blocks are read for an epoch; to know that, {} of them were read once,\n             \
-         folder names and footers told of the others",
+         folder names, footers and indexes told of the others",
         counted.blocks_read
     )?;
     writeln!(text)

@@ -3,7 +3,10 @@
 //! An expression is given every value it may have for some row: true, false, null. What is not known may have all three.
 
 use arrow_schema::DataType;
-use datafusion_common::ScalarValue;
+use datafusion_common::{
+    ScalarValue,
+    tree_node::{TreeNode, TreeNodeRecursion},
+};
 use datafusion_expr::{Expr, Operator};
 
 use crate::Expression;
@@ -16,6 +19,9 @@ pub trait Bounds {
 
     /// Whether there are nulls, and whether there is anything else.
     fn nulls(&self, column: &str) -> Option<(bool, bool)>;
+
+    /// Whether some row may hold this value, one of [`Expression::sought`]; it may if nothing is known.
+    fn may_hold(&self, column: &str, value: &ScalarValue) -> bool;
 }
 
 /// Which rows of a block a filter keeps.
@@ -40,6 +46,32 @@ struct Possible {
 const ANY: Possible = Possible { yes: true, no: true, null: true };
 
 impl Expression {
+    /// The constants that columns are compared for equality with, as of `user = 'ann'` and `user IN ('ann', 'bob')`, which
+    /// is what a bloom filter can be asked.
+    pub fn sought(&self) -> Vec<(String, ScalarValue)> {
+        let mut sought = Vec::new();
+        let mut note = |column: &Expr, value: &Expr| {
+            if let (Expr::Column(column), Expr::Literal(value, _)) = (column, value)
+                && !value.is_null()
+            {
+                sought.push((column.name.clone(), value.clone()));
+            }
+        };
+        let found = self.logical.apply(|part| {
+            match part {
+                Expr::BinaryExpr(binary) if matches!(binary.op, Operator::Eq | Operator::NotEq) => {
+                    note(&binary.left, &binary.right);
+                    note(&binary.right, &binary.left);
+                }
+                Expr::InList(list) => list.list.iter().for_each(|value| note(&list.expr, value)),
+                _ => {}
+            }
+            Ok(TreeNodeRecursion::Continue)
+        });
+        found.expect("nothing in it fails");
+        sought
+    }
+
     /// What the bounds of a block say of this filter.
     pub fn verdict(&self, bounds: &dyn Bounds) -> Verdict {
         match possible(&self.logical, bounds) {
@@ -136,6 +168,11 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
     let (null, values) = bounds.nulls(column).unwrap_or((true, true));
     if !values {
         return Possible { yes: false, no: false, null };
+    }
+    let equal = matches!(op, Operator::Eq | Operator::NotEq);
+    if equal && !bounds.may_hold(column, value) {
+        let unequal = op == Operator::NotEq;
+        return Possible { yes: unequal, no: !unequal, null };
     }
     let unknown = Possible { null, ..ANY };
     // Whether there are one or two zeros is for who compares to say.

@@ -156,3 +156,24 @@ pub(crate) const PAGE_HEADER: Shape = Struct(&[
         ]),
     ),
 ]);
+
+/// `ColumnIndex`: what is known of each page of a column chunk.
+pub(crate) const COLUMN_INDEX: Shape = Struct(&[
+    (1, Shape::List(&Shape::BOOL)),
+    (2, Shape::List(&Shape::BINARY)),
+    (3, Shape::List(&Shape::BINARY)),
+    (4, Shape::INT),
+    (5, Shape::List(&Shape::INT)),
+    (6, Shape::List(&Shape::INT)),
+    (7, Shape::List(&Shape::INT)),
+]);
+
+/// `OffsetIndex`: where each page of a column chunk lies.
+pub(crate) const OFFSET_INDEX: Shape = Struct(&[
+    (1, Shape::List(&Struct(&[(1, Shape::INT), (2, Shape::INT), (3, Shape::INT)]))),
+    (2, Shape::List(&Shape::INT)),
+]);
+
+/// `BloomFilterHeader`, which stands before its bits.
+pub(crate) const BLOOM_FILTER_HEADER: Shape =
+    Struct(&[(1, Shape::INT), (2, Shape::EMPTY), (3, Shape::EMPTY), (4, Shape::EMPTY)]);

@@ -25,6 +25,7 @@
 mod block;
 mod block_ids;
 mod blocking;
+mod bloom;
 mod bounds;
 mod chunks;
 mod config;
@@ -42,6 +43,7 @@ mod listing;
 mod local;
 mod location;
 mod manifest;
+mod page_index;
 mod pages;
 mod partitions;
 mod ranges;

@@ -139,6 +139,23 @@ impl Reader {
         Ok(coalesce(ranges, self.config.coalesce_gap_bytes))
     }
 
+    /// Ranges that are read without need, if they are inside of the file and small together.
+    pub(crate) async fn read_small(
+        &self,
+        ranges: &[Range<u64>],
+        target: &Target,
+    ) -> Result<Option<Vec<Bytes>>, Error> {
+        let total = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
+        let inside = ranges.iter().all(|range| range.end <= target.version.size);
+        if !inside || total > self.config.max_footer_bytes {
+            return Ok(None);
+        }
+        let joined = coalesce(ranges.to_vec(), self.config.coalesce_gap_bytes);
+        let parts = try_join_all(joined.into_iter().map(|range| self.read(range, target))).await?;
+        let sparse = Sparse { length: target.version.size, parts };
+        Ok(ranges.iter().map(|range| sparse.get(range.clone())).collect())
+    }
+
     async fn read(&self, range: Range<u64>, target: &Target) -> Result<(u64, Bytes), Error> {
         let Target { path, url, version } = target;
         // One read of a local file is one copy; cut up it would have to be joined.

@@ -177,6 +177,7 @@ impl<'a> Walker<'a> {
     pub(crate) fn conform(&mut self, shape: &Shape) -> Result<(), Malformed> {
         match shape {
             Shape::Plain(wire) => self.skip(*wire),
+            Shape::List(Shape::Plain(Wire::Bool)) => self.booleans(),
             Shape::List(element) => self.elements(|walker, wire| {
                 walker.expect_wire(element.wire(), wire, "a list element")?;
                 walker.conform(element)
@@ -214,15 +215,29 @@ impl<'a> Walker<'a> {
     }
 
     fn list(&mut self) -> Result<(Wire, usize), Malformed> {
+        let (wire, count) = self.list_header()?;
+        // Footers and page headers have none, and decoders that skip one disagree on how long it is.
+        if wire == Wire::Bool {
+            return Err(self.malformed("a list of booleans"));
+        }
+        Ok((wire, count))
+    }
+
+    /// Walks a list of booleans, a byte each.
+    fn booleans(&mut self) -> Result<(), Malformed> {
+        let (wire, count) = self.list_header()?;
+        if count > 0 {
+            self.expect_wire(Wire::Bool, wire, "a list element")?;
+        }
+        self.advance(count)
+    }
+
+    fn list_header(&mut self) -> Result<(Wire, usize), Malformed> {
         let header = self.byte()?;
         if header == 0 {
             return Ok((Wire::Byte, 0));
         }
         let wire = self.wire(header & 0x0f)?;
-        // Parquet has none in its metadata, and decoders disagree on how long one is.
-        if wire == Wire::Bool {
-            return Err(self.malformed("a list of booleans"));
-        }
         let count = match header >> 4 {
             15 => self.length("a list")?,
             short => self.within(u64::from(short), "a list")?,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from client import FAILURES, Client, Plan, status_of
 from conftest import GROUP_ROWS
 from digest import digest_of
 from server import Pool
 
-KILLS = 20
 EPOCHS = 6
 REQUEST = {
     "dataset": "small-groups",
@@ -19,22 +19,35 @@ REQUEST = {
     "shuffle": {"window_rows": 8 * GROUP_ROWS},
 }
 
+LATE = {"filter": "delay > 10"}
+DISTINCT = {"dedupe": [{"key": ["distance"], "tensor": "far", "columns": ["distance"]}]}
+TENSOR = {"tensors": [{"name": "x", "columns": ["delay"]}]}
+VIEWS = {
+    "rows": {},
+    "groups": {**LATE, **DISTINCT, **TENSOR, "columns": ["delay"], "group_by": ["distance"], "batch_size": 2000},
+    "padded": {**LATE, **TENSOR, "remainder": "PAD", "batch_size": 5000},
+    "mixture": {"mix": [{"dataset": "flights", "share": 0.25, **LATE}]},
+}
 
-def test_killed_at_20_points_the_sequence_is_the_undisturbed_one(
-    pool: Pool, small_groups: Path, tmp_path: Path, flights_client: Client
+
+@pytest.mark.parametrize(("view", "kills"), [("rows", 20), ("groups", 5), ("padded", 5), ("mixture", 5)])
+def test_killed_at_many_points_the_sequence_is_the_undisturbed_one(
+    pool: Pool, small_groups: Path, flights: Path, tmp_path: Path, flights_client: Client, view: str, kills: int
 ) -> None:
-    plan = flights_client.plan(**REQUEST)
-    expected = [digest_of([batch.data]) for batch in flights_client.batches(**REQUEST, epochs=EPOCHS)]
+    request = {**REQUEST, **VIEWS[view]}
+    datasets = {"small-groups": small_groups, "flights": flights}
+    plan = flights_client.plan(**request)
+    expected = [digest_of([batch.data]) for batch in flights_client.batches(**request, epochs=EPOCHS)]
     assert len(expected) == EPOCHS * plan.steps
 
     received: list[str] = []
     chance = random.Random(20)
-    for _ in range(KILLS):
-        server = pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache")
+    for _ in range(kills):
+        server = pool.start(datasets, cache_dir=tmp_path / "cache")
         with Client(server.location) as client:
             kill_after = len(received) + chance.randrange(1, 60)
             try:
-                for batch in client.batches(**resume(plan, len(received))):
+                for batch in client.batches(**resume(request, plan, len(received))):
                     received.append(digest_of([batch.data]))
                     if len(received) == kill_after:
                         server.kill()  # what is on its way still arrives, and counts
@@ -43,13 +56,13 @@ def test_killed_at_20_points_the_sequence_is_the_undisturbed_one(
             else:
                 raise AssertionError(f"a killed server ended its stream with OK after {len(received)} batches")
 
-    server = pool.start({"small-groups": small_groups}, cache_dir=tmp_path / "cache")
+    server = pool.start(datasets, cache_dir=tmp_path / "cache")
     with Client(server.location) as client:
-        received += [digest_of([batch.data]) for batch in client.batches(**resume(plan, len(received)))]
+        received += [digest_of([batch.data]) for batch in client.batches(**resume(request, plan, len(received)))]
     assert received == expected
 
 
-def resume(plan: Plan, done: int) -> dict:
+def resume(request: dict, plan: Plan, done: int) -> dict:
     """The request of a trainer that remembers its snapshot and how many steps it has done."""
     epoch, step = divmod(done, plan.steps)
-    return {**REQUEST, "snapshot": plan.snapshot, "epoch": epoch, "epochs": EPOCHS - epoch, "start_step": step}
+    return {**request, "snapshot": plan.snapshot, "epoch": epoch, "epochs": EPOCHS - epoch, "start_step": step}

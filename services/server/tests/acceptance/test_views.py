@@ -18,7 +18,8 @@ from server import Pool
 ROWS = 3000
 IN_ORDER = {"shuffle": {"none": {}}, "batch_size": 100_000}
 
-# The same in both, unless there are two. `i` is small, `j` any int64, `f` any double, `s` text, `d` a date, `t` a time.
+# The same in both, unless there are two. `i` is small, `j` any int64, `f` any double, `s` text, `d` a date, `t` a time,
+# `l` a list.
 EXPRESSIONS: list[str | tuple[str, str]] = [
     "i + j % 1000",
     "i * i - 3",
@@ -60,6 +61,28 @@ EXPRESSIONS: list[str | tuple[str, str]] = [
     "cbrt(small)",
     "degrees(small)",
     "isnan(f)",
+    "tan(small)",
+    "asin(small / 20)",
+    "acos(small / 20)",
+    "atan(small)",
+    "sinh(small)",
+    "cosh(small)",
+    "tanh(small)",
+    "asinh(small)",
+    "acosh(abs(small) + 1)",
+    "atanh(small / 21)",
+    "cot(abs(small) + 1)",
+    "radians(small)",
+    "pi() * i",
+    ("signum(small)", "sign(small)"),
+    "trunc(small)",
+    "gcd(i, 12)",
+    "lcm(i, 12)",
+    ("nvl(i, 5)", "ifnull(i, 5)"),
+    ("nvl2(i, 5, 6)", "CASE WHEN i IS NULL THEN 6 ELSE 5 END"),
+    ("nanvl(f, 0.5e0)", "CASE WHEN isnan(f) THEN 0.5 ELSE f END"),
+    ("iszero(f)", "f = 0"),
+    ("log(2, abs(small) + 1)", "log(2, abs(small) + 1)"),
     "upper(s)",
     "lower(s)",
     ("character_length(s)", "length(s)"),
@@ -71,6 +94,17 @@ EXPRESSIONS: list[str | tuple[str, str]] = [
     "right(s, 2)",
     "reverse(s)",
     "trim(s)",
+    ("btrim(s, 'ab')", "trim(s, 'ab')"),
+    "ltrim(s, 'a')",
+    "rtrim(s, 'a')",
+    "ends_with(s, 'B')",
+    "concat_ws('-', s, 'x', s)",
+    "translate(s, 'aé', 'xy')",
+    ("ascii(s)", "ascii(s)"),
+    "bit_length(s)",
+    "chr(abs(i) + 65)",
+    ("to_hex(j)", "lower(to_hex(j))"),
+    ("find_in_set('b', 'a,b,c')", "2"),
     "starts_with(s, 'a')",
     "contains(s, 'b')",
     "strpos(s, 'b')",
@@ -85,6 +119,23 @@ EXPRESSIONS: list[str | tuple[str, str]] = [
     "EXTRACT(day FROM d)",
     "date_trunc('hour', t)",
     "CAST(t AS DATE)",
+    "date_part('dow', d)",
+    "date_part('week', d)",
+    "date_part('doy', d)",
+    "date_part('quarter', t)",
+    "date_part('minute', t)",
+    "date_trunc('month', t)",
+    "date_trunc('week', d)",
+    ("date_bin(INTERVAL '15 minutes', t, TIMESTAMP '2000-01-01')", "time_bucket(INTERVAL '15 minutes', t, TIMESTAMP '2000-01-01')"),
+    ("make_date(2000 + abs(i), 2, 3)", "make_date(2000 + abs(i), 2, 3)"),
+    ("from_unixtime(CAST(i AS BIGINT))", "to_timestamp(i)::TIMESTAMP"),
+    ("to_unixtime(t)", "epoch(t)::BIGINT"),
+    ("to_timestamp_millis(j % 1000000000000)", "epoch_ms(j % 1000000000000)"),
+    ("to_date('2024-02-29')", "DATE '2024-02-29'"),
+    # Lists, of which DuckDB has slices and resizes.
+    ("list_truncate(l, 3)", "l[1:3]"),
+    ("list_pad(l, 4, -1)", "CASE WHEN len(l) < 4 THEN list_resize(l, 4, -1) ELSE l END"),
+    ("list_pad(list_truncate(l, 2), 2, 0)", "list_resize(l, 2, 0)"),
     # Those that trainers need, by their formulas.
     ("log1p(small)", "ln(1 + small::DOUBLE)"),
     ("clip(i, -3, 10)", "CASE WHEN i IS NOT NULL THEN least(greatest(i, -3), 10) END"),
@@ -114,6 +165,7 @@ def table(seed: int) -> pa.Table:
             "s": column(lambda: words(rng), pa.string()),
             "d": column(lambda: rng.randrange(18_000, 19_000), pa.int32()).cast(pa.date32()),
             "t": column(lambda: rng.randrange(1_500_000_000, 1_700_000_000) * 10**6, pa.int64()).cast(pa.timestamp("us")),
+            "l": column(lambda: [rng.randrange(100) for _ in range(rng.randrange(7))], pa.list_(pa.int64())),
         }
     )
 
@@ -306,6 +358,38 @@ def test_rows_are_counted_ahead_of_time_with_progress_and_once(pool: Pool, tmp_p
         before = read_bytes(server)
         (last,) = client.action("count", request)
         assert (int(last["rows_kept"]), read_bytes(server)) == (55_000, before)
+
+
+def test_indexes_of_other_writers_answer_without_a_read(pool: Pool, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
+    users = [f"u{user}" for user in range(0, 4000, 2)]
+    for part in range(4):
+        rows = pa.table({"page": [row // 1000 for row in range(20_000)], "user": users * 10})
+        (tmp_path / "rows").mkdir(exist_ok=True)
+        if part % 2:
+            duckdb.sql("COPY rows TO '%s' (FORMAT parquet)" % (tmp_path / "rows" / f"{part}.parquet"))
+        else:
+            pq.write_table(
+                rows,
+                tmp_path / "rows" / f"{part}.parquet",
+                write_page_index=True,
+                max_rows_per_page=1000,
+                write_batch_size=1000,
+                use_dictionary=False,
+                bloom_filter_options={"user": {"ndv": 2000, "fpp": 0.01}},
+            )
+    server = pool.start({"rows": tmp_path / "rows"})
+    with Client(server.location) as client:
+        # DuckDB writes filters, and no page indexes.
+        for condition, kept, read in [
+            ("user = 'u1001'", 0, 0),
+            ("user IN ('u7', 'u1002')", 40, 4),
+            ("page IN (3, 17)", 8000, 2),
+            ("page % 2 = 0", 40_000, 4),
+        ]:
+            request = {"train": {"dataset": "rows", "batch_size": 10, "filter": condition}}
+            done = client.action("count", request)[3]
+            assert (int(done["rows_kept"]), int(done["blocks_read"])) == (kept, read), condition
 
 
 def test_what_is_no_expression_is_refused_by_name(pool: Pool, tmp_path: Path) -> None:

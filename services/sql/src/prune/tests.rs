@@ -10,13 +10,14 @@ use super::*;
 
 /// The bounds of a batch, as a writer would have noted them.
 struct Exact {
+    values: HashMap<String, Vec<ScalarValue>>,
     ranges: HashMap<String, (ScalarValue, ScalarValue)>,
     nulls: HashMap<String, (bool, bool)>,
 }
 
 impl Exact {
     fn of(batch: &RecordBatch) -> Self {
-        let (mut ranges, mut nulls) = (HashMap::new(), HashMap::new());
+        let (mut ranges, mut nulls, mut held) = (HashMap::new(), HashMap::new(), HashMap::new());
         for (field, column) in batch.schema().fields().iter().zip(batch.columns()) {
             let values = scalars(column);
             let is_nan = |value: &&ScalarValue| matches!(value, ScalarValue::Float64(Some(v)) if v.is_nan());
@@ -29,8 +30,9 @@ impl Exact {
             }
             let null = column.null_count();
             nulls.insert(field.name().clone(), (null > 0, null < column.len()));
+            held.insert(field.name().clone(), values);
         }
-        Self { ranges, nulls }
+        Self { values: held, ranges, nulls }
     }
 }
 
@@ -45,6 +47,11 @@ impl Bounds for Exact {
 
     fn nulls(&self, column: &str) -> Option<(bool, bool)> {
         self.nulls.get(column).copied()
+    }
+
+    /// As a bloom filter of integers and strings.
+    fn may_hold(&self, column: &str, value: &ScalarValue) -> bool {
+        matches!(value, ScalarValue::Float64(_)) || self.values[column].contains(value)
     }
 }
 
