@@ -116,7 +116,7 @@ impl Cold {
         let used =
             |consumer: &Process| anyhow::Ok(server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds);
         let mut epoch = |epoch: u64| -> anyhow::Result<Cost> {
-            let command = v1::Command { train: Some(scenario.train(epoch, 1)) };
+            let command = v1::Command::from(scenario.train(epoch, 1));
             let ticket = String::from_utf8(Encoding::Json.encode(&command))?;
             let before = used(&consumer)?;
             let Passed { seconds, first_batch_seconds, rows, .. } =

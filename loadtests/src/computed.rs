@@ -107,7 +107,7 @@ fn turn(scenario: &Scenario, data: &Prepared, computed_first: bool) -> anyhow::R
         for (warmth, epoch, epochs) in [(0, 0, 1), (1, 1, scenario.epochs)] {
             let before = used(&consumer)?;
             let train = v1::Train { epoch, epochs: Some(epochs), ..view.clone() };
-            let ticket = String::from_utf8(Encoding::Json.encode(&v1::Command { train: Some(train) }))?;
+            let ticket = String::from_utf8(Encoding::Json.encode(&v1::Command::from(train)))?;
             let Passed { seconds, rows, .. } = consumer.ask(&Ask { ticket, compute_ms: None })?;
             ensure!(rows == epochs * data.sizes.rows, "{rows} rows came");
             let cpu_seconds = used(&consumer)? - before;

@@ -106,7 +106,7 @@ fn turn(
         command.args(["consume", "--client", "forebay", "--url", server.url()]);
         let mut consumer = Process::spawn("consume", command)?;
         consumer.ready()?;
-        let ticket = Encoding::Json.encode(&v1::Command { train: Some(train.clone()) });
+        let ticket = Encoding::Json.encode(&v1::Command::from(train.clone()));
         let passed = consumer.ask(&Ask { ticket: String::from_utf8(ticket)?, compute_ms: None })?;
         ensure!(passed.rows == rows, "{} rows came, expected {rows}", passed.rows);
         own += server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds;

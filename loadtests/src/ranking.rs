@@ -145,7 +145,7 @@ fn turn(scenario: &Scenario, data: &Prepared, python: &Python, round: usize) -> 
         consumer.ready()?;
         for (epoch, epochs) in [(0, 1), (1, scenario.epochs)] {
             let train = v1::Train { epoch, epochs: Some(epochs), ..train.clone() };
-            let ticket = String::from_utf8(Encoding::Json.encode(&v1::Command { train: Some(train) }))?;
+            let ticket = String::from_utf8(Encoding::Json.encode(&v1::Command::from(train)))?;
             passed[at] = consumer.ask(&Ask { ticket, compute_ms: None })?;
             let rows = passed[at].rows;
             ensure!(rows == epochs * data.sizes.rows, "{rows} rows came in {epochs} epochs");

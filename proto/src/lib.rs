@@ -16,6 +16,12 @@ pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/forebay.v1.rs"));
 }
 
+impl From<v1::Train> for v1::Command {
+    fn from(train: v1::Train) -> Self {
+        Self { train: Some(train), ..Self::default() }
+    }
+}
+
 pub use decode::{DecodeError, Encoding};
 
 /// Arrow metadata of a delivered field whose lists are no value a row: what lies behind all of them together is [`RAGGED`] or

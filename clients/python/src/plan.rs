@@ -29,7 +29,7 @@ impl Plan {
     /// The request with every default resolved, as JSON.
     #[getter]
     fn resolved(&self) -> String {
-        let command = Command { train: Some(self.plan.resolved.clone()) };
+        let command = Command::from(self.plan.resolved.clone());
         String::from_utf8_lossy(&Encoding::Json.encode(&command)).into_owned()
     }
 

@@ -201,7 +201,7 @@ impl Connection {
 
 /// The ticket that asks for `train`.
 pub(crate) fn command(train: &Train) -> Vec<u8> {
-    Encoding::Protobuf.encode(&Command { train: Some(train.clone()) })
+    Encoding::Protobuf.encode(&Command::from(train.clone()))
 }
 
 /// An error with what caused it.

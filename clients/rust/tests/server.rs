@@ -58,7 +58,7 @@ async fn it_gets_what_the_stock_client_gets_over_tcp_and_over_a_unix_socket() {
         assert_eq!(all(client.get(info.tickets[0].clone()).await.unwrap()).await.unwrap(), found);
 
         let channel = Endpoint::from_shared(url).unwrap().connect().await.unwrap();
-        let ticket = Encoding::Protobuf.encode(&Command { train: Some(train(2)) });
+        let ticket = Encoding::Protobuf.encode(&Command::from(train(2)));
         let stock = FlightClient::new(channel).do_get(Ticket::new(ticket)).await.unwrap();
         assert_eq!(stock.try_collect::<Vec<_>>().await.unwrap(), found);
     }

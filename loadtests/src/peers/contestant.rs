@@ -317,7 +317,7 @@ impl Running<'_> {
             }
             _ => {}
         }
-        let command = Encoding::Json.encode(&v1::Command { train: Some(train) });
+        let command = Encoding::Json.encode(&v1::Command::from(train));
         String::from_utf8_lossy(&command).into_owned()
     }
 

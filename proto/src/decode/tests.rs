@@ -28,6 +28,7 @@ fn both_forms_carry_the_same_message() {
             shuffle: Some(Shuffle { none: Some(Default::default()), ..Default::default() }),
             ..Default::default()
         }),
+        ..Command::default()
     };
     for encoding in [Encoding::Json, Encoding::Protobuf] {
         let bytes = encoding.encode(&command);
@@ -40,7 +41,7 @@ fn both_forms_carry_the_same_message() {
 fn an_unknown_field_is_refused_by_name_or_number() {
     let error = decode(br#"{"train": {"dataset": "d", "batchsize": 3}}"#).unwrap_err().to_string();
     assert!(error.contains("batchsize") && error.contains("batch_size"), "{error}");
-    let mut bytes = Encoding::Protobuf.encode(&Command { train: Some(Train::default()) });
+    let mut bytes = Encoding::Protobuf.encode(&Command::from(Train::default()));
     // Field 99 of Train, varint 1.
     bytes = [&[0x0a, bytes[1] + 3], &bytes[2..], &[0x98, 0x06, 0x01]].concat();
     let error = decode(&bytes).unwrap_err().to_string();

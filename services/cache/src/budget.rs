@@ -21,26 +21,29 @@ struct Shared {
 #[derive(Default)]
 struct State {
     reserved_bytes: u64,
+    /// Of these, bytes of [kept](Reservation::keep) reservations.
+    kept_bytes: u64,
     waiting: VecDeque<Waiting>,
 }
 
 struct Waiting {
     bytes: u64,
-    granted: oneshot::Sender<Reservation>,
+    granted: oneshot::Sender<Result<Reservation, TooLarge>>,
 }
 
-/// A reservation that the whole budget could not hold.
+/// A reservation that the budget can never hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge {
     /// Bytes that were asked for.
     pub bytes: u64,
-    /// Bytes of the whole budget.
-    pub capacity_bytes: u64,
+    /// Bytes of the budget that are not kept.
+    pub available_bytes: u64,
 }
 
 /// A share of a [`Budget`]; dropping it gives the bytes back.
 pub struct Reservation {
     bytes: u64,
+    is_kept: bool,
     shared: Arc<Shared>,
 }
 
@@ -55,6 +58,11 @@ impl Budget {
         self.shared.capacity_bytes
     }
 
+    /// Bytes that are not kept: the largest share that whoever waits may get.
+    pub fn available_bytes(&self) -> u64 {
+        self.shared.available_bytes(&self.shared.state())
+    }
+
     /// Bytes that are reserved now. Over the capacity when a reservation was [raised](Reservation::raise).
     pub fn reserved_bytes(&self) -> u64 {
         self.shared.state().reserved_bytes
@@ -64,18 +72,14 @@ impl Budget {
     /// the line.
     ///
     /// # Errors
-    /// At once, when `bytes` exceeds the whole budget.
+    /// When `bytes` exceeds what there is beside kept reservations, as soon as it does.
     pub async fn reserve(&self, bytes: u64) -> Result<Reservation, TooLarge> {
-        let capacity_bytes = self.shared.capacity_bytes;
-        if bytes > capacity_bytes {
-            return Err(TooLarge { bytes, capacity_bytes });
-        }
         // Dropped last: whoever waited behind a wait that is given up is looked at again.
         let _leaving = Leaving { shared: &self.shared };
         let (granted, grant) = oneshot::channel();
         self.shared.state().waiting.push_back(Waiting { bytes, granted });
         self.shared.grant();
-        Ok(grant.await.expect("the line is served as long as the budget lives"))
+        grant.await.expect("the line is served as long as the budget lives")
     }
 
     /// Reserves `bytes` if they are free and nobody waits for them.
@@ -86,7 +90,7 @@ impl Budget {
             return None;
         }
         state.reserved_bytes += bytes;
-        Some(Reservation { bytes, shared: Arc::clone(&self.shared) })
+        Some(Reservation { bytes, is_kept: false, shared: Arc::clone(&self.shared) })
     }
 }
 
@@ -110,10 +114,21 @@ impl Shared {
         state.reserved_bytes.saturating_add(bytes) <= self.capacity_bytes
     }
 
-    /// Serves the line from its head for as long as the head fits.
+    fn available_bytes(&self, state: &State) -> u64 {
+        self.capacity_bytes.saturating_sub(state.kept_bytes)
+    }
+
+    /// Serves the line from its head for as long as the head fits, and refuses what never will.
     fn grant(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
+            let available_bytes = self.available_bytes(&state);
+            let refused = state.waiting.iter().position(|waiting| waiting.bytes > available_bytes);
+            if let Some(refused) = refused.and_then(|place| state.waiting.remove(place)) {
+                drop(state);
+                drop(refused.granted.send(Err(TooLarge { bytes: refused.bytes, available_bytes })));
+                continue;
+            }
             let Some(head) = state.waiting.front() else { return };
             let bytes = if head.granted.is_closed() { 0 } else { head.bytes };
             if !self.fits(&state, bytes) && bytes > 0 {
@@ -123,7 +138,7 @@ impl Shared {
             state.reserved_bytes += bytes;
             drop(state);
             // A waiter that left in between gives the bytes back by dropping the reservation.
-            drop(head.granted.send(Reservation { bytes, shared: Arc::clone(self) }));
+            drop(head.granted.send(Ok(Reservation { bytes, is_kept: false, shared: Arc::clone(self) })));
         }
     }
 }
@@ -139,8 +154,19 @@ impl Reservation {
     /// meanwhile. A smaller figure changes nothing.
     pub fn raise(&mut self, bytes: u64) {
         let extra = bytes.saturating_sub(self.bytes);
-        self.shared.state().reserved_bytes += extra;
+        let mut state = self.shared.state();
+        state.reserved_bytes += extra;
+        state.kept_bytes += if self.is_kept { extra } else { 0 };
         self.bytes += extra;
+    }
+
+    /// Says that the share won't be given back soon: who waits for more than what is left beside it is refused.
+    pub fn keep(&mut self) {
+        if !self.is_kept {
+            self.is_kept = true;
+            self.shared.state().kept_bytes += self.bytes;
+            self.shared.grant();
+        }
     }
 }
 
@@ -149,6 +175,7 @@ impl Drop for Reservation {
         {
             let mut state = self.shared.state();
             state.reserved_bytes = state.reserved_bytes.saturating_sub(self.bytes);
+            state.kept_bytes -= if self.is_kept { self.bytes } else { 0 };
         }
         if self.bytes > 0 {
             self.shared.grant();

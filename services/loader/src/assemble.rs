@@ -66,21 +66,24 @@ pub fn assemble(
         frames.push(Arc::new(Frame::of_zeros(view, slabs)?));
         let mut padded = rows.to_vec();
         padded.resize(asked.least_rows, zeros);
-        return assemble_all(view, &frames, &padded, rows.len(), asked, slabs);
+        return assemble_real(view, &frames, &padded, zeros.frame, asked, slabs);
     }
-    assemble_all(view, frames, rows, rows.len(), asked, slabs)
+    assemble_real(view, frames, rows, NONE, asked, slabs)
 }
 
-/// ... of which the first `real` are not padding.
-fn assemble_all(
+/// No frame.
+const NONE: u32 = u32::MAX;
+
+/// ... of which those of frame `unreal` are not real, but padding or missing.
+pub(crate) fn assemble_real(
     view: &View,
     frames: &[Arc<Frame>],
     rows: &[RowRef],
-    real: usize,
+    unreal: u32,
     asked: Assembling,
     slabs: &Slabs,
 ) -> Result<WireBatch, Error> {
-    let plan = BodyPlan::new(view, frames, rows, real, asked.max_bytes)?;
+    let plan = BodyPlan::new(view, frames, rows, unreal, asked.max_bytes)?;
     let body = match plan.as_it_lies(frames, asked.max_held_bytes) {
         Some(body) => body,
         None => {
@@ -90,7 +93,7 @@ fn assemble_all(
         }
     };
     Ok(WireBatch {
-        rows: real as u64,
+        rows: rows.iter().filter(|row| row.frame != unreal).count() as u64,
         group_offsets: Vec::new(),
         header: plan.layout.header(rows.len()),
         hash: asked.hash.then(|| body.hash()),
@@ -102,8 +105,8 @@ fn assemble_all(
 struct BodyPlan<'a> {
     view: &'a View,
     rows: &'a [RowRef],
-    /// Rows that are not padding; they come first.
-    real: usize,
+    /// The frame of rows that are not real.
+    unreal: u32,
     source: Rows<'a>,
     layout: Layout,
     outputs: Vec<Output<'a>>,
@@ -140,7 +143,7 @@ enum Output<'a> {
         rows: Distinct<'a>,
         index: usize,
     },
-    Valid {
+    Real {
         values: usize,
     },
 }
@@ -157,7 +160,7 @@ impl<'a> BodyPlan<'a> {
         view: &'a View,
         frames: &'a [Arc<Frame>],
         rows: &'a [RowRef],
-        real: usize,
+        unreal: u32,
         max_bytes: u64,
     ) -> Result<Self, Error> {
         let source = Rows::new(view, frames);
@@ -165,7 +168,7 @@ impl<'a> BodyPlan<'a> {
             tails: gather_tails(view, &source, rows),
             view,
             rows,
-            real,
+            unreal,
             source,
             layout: Layout::default(),
             outputs: Vec::with_capacity(view.parts.len()),
@@ -227,9 +230,9 @@ impl<'a> BodyPlan<'a> {
                 let index = self.layout.buffer(rows * size_of::<i32>());
                 Ok(Output::Distinct { ends, values, rows: distinct, index })
             }
-            Part::Valid => {
+            Part::Real => {
                 self.place_validity(None);
-                Ok(Output::Valid { values: self.layout.buffer(rows) })
+                Ok(Output::Real { values: self.layout.buffer(rows) })
             }
             Part::Variable { index, items, wide, nulls, .. } => {
                 self.place_validity(*nulls);
@@ -330,10 +333,11 @@ impl<'a> BodyPlan<'a> {
                 Output::Distinct { ends, values, rows, index } => {
                     write_distinct(rows, [*ends, *values, *index], body);
                 }
-                Output::Valid { values } => {
-                    let (real, padding) = body[*values..][..self.rows.len()].split_at_mut(self.real);
-                    real.fill(1);
-                    padding.fill(0);
+                Output::Real { values } => {
+                    let out = &mut body[*values..][..self.rows.len()];
+                    out.iter_mut()
+                        .zip(self.rows)
+                        .for_each(|(out, row)| *out = u8::from(row.frame != self.unreal));
                 }
                 Output::Fixed { .. } | Output::Variable { .. } | Output::Ragged { .. } => {}
             }

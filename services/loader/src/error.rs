@@ -66,7 +66,8 @@ impl Error {
         Self::Unavailable(format!("no memory: {error}"))
     }
 
-    pub(crate) fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
+    /// A request whose `field` makes no sense, for this reason.
+    pub fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Invalid { field: field.into(), reason: reason.into() }
     }
 }

@@ -7,7 +7,7 @@ mod variable;
 
 use std::{ops::Range, sync::Arc};
 
-use arrow_array::{Array, ArrayRef, UInt64Array};
+use arrow_array::{Array, ArrayRef, UInt64Array, new_null_array};
 use arrow_select::{interleave::interleave, take::take};
 use forebay_cache::{Slab, Slabs, Weigh};
 
@@ -153,13 +153,24 @@ impl Frame {
         Ok(Self { rows: rows.len(), fixed, heap, nested, tables, groups: Vec::new() })
     }
 
-    /// One row of zeros, nothing of it null.
+    /// One row of zeros, nothing of it null; not of views with nested columns.
     pub(crate) fn of_zeros(view: &View, slabs: &Slabs) -> Result<Self, Error> {
+        let mut zeros = Self::of_nulls(view, slabs)?;
+        zeros.fixed[view.validity..].fill(u8::MAX);
+        Ok(zeros)
+    }
+
+    /// One row of nulls where the view has room for them, and zeros elsewhere; not of views with tensors that are
+    /// de-duplicated.
+    pub(crate) fn of_nulls(view: &View, slabs: &Slabs) -> Result<Self, Error> {
         let mut fixed = slabs.take(view.stride).map_err(Error::out_of_memory)?;
-        fixed[..view.validity].fill(0);
-        fixed[view.validity..].fill(u8::MAX);
-        let (heap, nested, tables, groups) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { rows: 1, fixed, heap, nested, tables, groups })
+        fixed.fill(0);
+        let nested = view.parts.iter().filter_map(|part| match part {
+            Part::Nested { input, .. } => Some(new_null_array(view.made_of().field(*input).data_type(), 1)),
+            _ => None,
+        });
+        let nested = nested.collect();
+        Ok(Self { rows: 1, fixed, heap: Vec::new(), nested, tables: Vec::new(), groups: Vec::new() })
     }
 }
 

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{
     Counts, Error, View,
     groups::{Groups, Piece},
-    view::near,
+    view::{Use, near},
 };
 
 /// Largest `batch_size`, in rows.
@@ -69,12 +69,19 @@ impl Job {
         Self::resolve_mixture(train, (reader, counts), Vec::new())
     }
 
+    /// All rows of a dataset, to be looked up; of `train` what it wants of a row.
+    pub(crate) fn of_lookups(train: &v1::Train, reader: Reader) -> Result<Self, Error> {
+        let none = v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() };
+        let train = v1::Train { batch_size: 1, shuffle: Some(none), ..train.clone() };
+        Self::of_one(&train, (reader, None), 1, Use::Lookup)
+    }
+
     /// The rows of one dataset, `own_rows` of each batch of a rank; the others of a mixture have the rest.
     fn of_one(
         train: &v1::Train,
         (reader, counts): (Reader, Option<&Counts>),
         own_rows: u64,
-        is_mixture: bool,
+        used: Use,
     ) -> Result<Self, Error> {
         let snapshot = Arc::clone(reader.snapshot());
         within("batch_size", train.batch_size, 1, MAX_BATCH_SIZE)?;
@@ -102,7 +109,7 @@ impl Job {
             let reason = format!("has {} bytes, expected at most {MAX_JOB_NAME_BYTES}", train.job.len());
             return Err(Error::invalid("job", reason));
         }
-        let view = View::resolve_alike(&snapshot, train, is_mixture)?;
+        let view = View::resolve_for(used, &snapshot, train)?;
         let question = view.question();
         let counts = match (question.identity(&snapshot), counts) {
             (None, _) => None,
@@ -136,7 +143,7 @@ impl Job {
             &snapshot,
         )?;
         let remainder = match v1::Remainder::try_from(train.remainder) {
-            Ok(v1::Remainder::Auto) if is_mixture => Remainder::Drop,
+            Ok(v1::Remainder::Auto) if used == Use::Mixture => Remainder::Drop,
             Ok(v1::Remainder::Short) => Remainder::Short,
             Ok(v1::Remainder::Drop) => Remainder::Drop,
             Ok(v1::Remainder::Pad) => Remainder::Pad,

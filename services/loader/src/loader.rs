@@ -8,7 +8,7 @@ use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
 use crate::{
-    Batches, Config, Counted, Counts, Error, Job, Pool, Priority,
+    Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident,
     counts::Counter,
     forecast::Outlook,
     job::{check_mixture, of_mixed, within_mix},
@@ -107,12 +107,35 @@ impl Loader {
         self.pool.run(Priority::First, resolve).await
     }
 
-    /// Refuses a job that can never run here.
+    /// Refuses a job that can never run here, beside what is held for lookups.
     ///
     /// # Errors
     /// [`Error::TooLarge`] with the bytes that a batch or a window needs, and the largest window that fits.
     pub fn admit(&self, job: &Job) -> Result<(), Error> {
-        job.check_fits(self.memory_bytes, self.config.max_batch_bytes)
+        job.check_fits(self.free_bytes(), self.config.max_batch_bytes)
+    }
+
+    /// Loads what `wanted` asks of every row (`select`, `columns`, `tensors`) of the snapshot of `reader` into memory, and holds
+    /// it there for lookups. Waits for memory that running jobs hold.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] with the bytes that it needs, if it does not fit beside what is held already; those of a request that
+    /// makes no sense, and those of the first block that can't be read.
+    pub async fn resident(&self, wanted: &v1::Train, reader: Reader) -> Result<Resident, Error> {
+        let (train, asked) = (wanted.clone(), reader);
+        let job = self.pool.run(Priority::First, move || Job::of_lookups(&train, asked)).await?;
+        let (needed, limit) = (job.snapshot_bytes(), self.free_bytes());
+        if needed > limit {
+            let advice = "raise --cache-memory, or ask for fewer columns".into();
+            let what = format!("keeping '{}' in memory for lookups", wanted.dataset);
+            return Err(Error::TooLarge { what, needed, limit, advice });
+        }
+        Resident::load(job, &self.windows, self.config.max_batch_bytes).await
+    }
+
+    /// Bytes of memory that are not held for lookups.
+    fn free_bytes(&self) -> u64 {
+        self.windows.memory().budget().available_bytes()
     }
 
     /// The batches of one rank and lane. Dropping the stream ends its work.

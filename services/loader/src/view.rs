@@ -55,6 +55,20 @@ pub struct View {
     key: u128,
 }
 
+/// What a view is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Batches of one dataset.
+    Stream,
+    /// ... of several, whose rows lie alike if they have columns of these types: any of them may be null.
+    Mixture,
+    /// Rows that are asked for by their keys, not all of which are there: as in a mixture, and a column that says so.
+    Lookup,
+}
+
+/// The column of a lookup that says which rows are there.
+const FOUND: &str = "found";
+
 /// Where the values of a column come from.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
@@ -93,8 +107,8 @@ pub(crate) enum Part {
     /// A tensor of `len` values a row whose distinct rows lie in a table of the frame; delivered as the distinct rows of a
     /// batch, and for each row the number of its own.
     Distinct { made: Made, len: usize, table: usize, keys: Vec<usize> },
-    /// Which rows are real.
-    Valid,
+    /// Which rows are real: not padding, and found.
+    Real,
 }
 
 impl Part {
@@ -102,7 +116,7 @@ impl Part {
     fn fill(&self) -> Option<f64> {
         match self {
             Self::Tensor { made, .. } | Self::Ragged { made, .. } | Self::Distinct { made, .. } => made.fill,
-            Self::Fixed { .. } | Self::Variable { .. } | Self::Nested { .. } | Self::Valid => None,
+            Self::Fixed { .. } | Self::Variable { .. } | Self::Nested { .. } | Self::Real => None,
         }
     }
 }
@@ -158,14 +172,14 @@ impl View {
     /// no tensor, nulls without a fill where the footers tell, and
     /// expressions that are none.
     pub fn resolve(snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
-        Self::resolve_alike(snapshot, train, false)
+        Self::resolve_for(Use::Stream, snapshot, train)
     }
 
-    /// ... and if it is `alike`, rows of any dataset lie alike that has columns of these types: any of them may be null.
-    pub(crate) fn resolve_alike(snapshot: &Snapshot, train: &v1::Train, alike: bool) -> Result<Self, Error> {
+    /// ... for this use.
+    pub(crate) fn resolve_for(used: Use, snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
         let v1::Train { select, columns, tensors, dedupe, .. } = train;
         let filter = filter(snapshot, &train.filter)?;
-        let mut builder = Builder::new(snapshot, select, filter.is_some(), alike)?;
+        let mut builder = Builder::new(snapshot, select, filter.is_some(), used != Use::Stream)?;
         if !train.group_by.is_empty() {
             builder.group_by(&train.group_by)?;
         }
@@ -187,6 +201,9 @@ impl View {
         }
         if train.remainder() == v1::Remainder::Pad {
             builder.valid()?;
+        }
+        if used == Use::Lookup {
+            builder.real(FOUND)?;
         }
         builder.build(filter)
     }
@@ -214,7 +231,7 @@ impl View {
                 let name = |input: &usize| view.made_of.field(*input).name().clone();
                 made.inputs.iter().map(name).collect()
             }
-            Part::Fixed { .. } | Part::Variable { .. } | Part::Nested { .. } | Part::Valid => Vec::new(),
+            Part::Fixed { .. } | Part::Variable { .. } | Part::Nested { .. } | Part::Real => Vec::new(),
         };
         let pairs = self.parts.iter().zip(&other.parts);
         let mut pairs = pairs.map(|(part, others)| (made(self, part), made(other, others)));
@@ -262,7 +279,7 @@ impl View {
     pub(crate) fn least_row_bytes(&self) -> u64 {
         let bytes = self.parts.iter().map(|part| match part {
             Part::Fixed { bit: true, .. } | Part::Nested { .. } => 0,
-            Part::Valid => 1,
+            Part::Real => 1,
             // A number and an offset.
             Part::Distinct { .. } => 8,
             Part::Ragged { made, .. } => 4 * (2 + made.inputs.len()),
@@ -304,7 +321,7 @@ impl View {
             Part::Distinct { made, len, .. } => {
                 rows.saturating_mul((len * made.width + DISTINCT_BYTES) as u64)
             }
-            Part::Fixed { .. } | Part::Tensor { .. } | Part::Valid => 0,
+            Part::Fixed { .. } | Part::Tensor { .. } | Part::Real => 0,
         });
         let by_row = rows.saturating_mul(self.stride as u64);
         by_column.fold(by_row, u64::saturating_add)

@@ -2,7 +2,7 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use arrow_array::RecordBatch;
@@ -71,7 +71,7 @@ pub(crate) struct Window {
     frame_of: Vec<u32>,
     pub(crate) frames: Vec<Arc<Frame>>,
     /// Given back after the frames, as fields are dropped in order.
-    _reservation: Reservation,
+    reservation: Mutex<Reservation>,
 }
 
 /// Whether to wait for memory.
@@ -187,13 +187,13 @@ impl Windows {
         let blocks: Vec<u32> = blocks.iter().copied().filter(|block| job.is_needed(*block)).collect();
         let blocks = &blocks[..];
         // What was promised to fit does, even if the slabs that it lies in are somewhat longer.
-        let capacity_bytes = self.frames.budget().capacity_bytes();
-        let bytes = self.bytes_of(job, blocks).min(capacity_bytes.max(job.bytes_of(blocks)));
+        let available_bytes = self.frames.budget().available_bytes();
+        let bytes = self.bytes_of(job, blocks).min(available_bytes.max(job.bytes_of(blocks)));
         let reservation = match room {
             Room::OnlyIfFree(_) => self.frames.budget().try_reserve(bytes).ok_or(None)?,
             Room::Wait => {
                 let reserved = self.frames.budget().reserve(bytes).await;
-                reserved.map_err(|error| Some(too_large(error.bytes, error.capacity_bytes)))?
+                reserved.map_err(|error| Some(too_large(error.bytes, error.available_bytes)))?
             }
         };
         room.found();
@@ -231,7 +231,7 @@ impl Windows {
         for (index, block) in blocks.iter().enumerate() {
             frame_of[*block as usize] = index as u32;
         }
-        Ok(Window { frame_of, frames, _reservation: reservation })
+        Ok(Window { frame_of, frames, reservation: Mutex::new(reservation) })
     }
 
     /// The frame of one block, fetched and decoded if it is not in memory.
@@ -353,6 +353,11 @@ impl Drop for HeldWindow {
 }
 
 impl Window {
+    /// Says that the window won't be dropped soon.
+    pub(crate) fn keep(&self) {
+        self.reservation.lock().unwrap_or_else(PoisonError::into_inner).keep();
+    }
+
     /// Where in `frames` the rows at `locations` lie; frame numbers begin at `first_frame`.
     pub(crate) fn rows(&self, locations: &[Location], first_frame: u32, rows: &mut Vec<RowRef>) {
         rows.extend(locations.iter().map(|location| RowRef {

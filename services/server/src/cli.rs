@@ -47,6 +47,9 @@ struct Serve {
     /// A dataset by name: a Parquet file, or a folder of them. Repeats.
     #[arg(long = "dataset", value_name = "NAME=URL", env = "FOREBAY_DATASET")]
     datasets: Vec<String>,
+    /// A dataset that is also looked up, by the columns of its key; it is kept in memory. Repeats.
+    #[arg(long = "online", value_name = "NAME=COLUMN[,COLUMN]", env = "FOREBAY_ONLINE")]
+    online: Vec<String>,
     /// Configuration file (TOML).
     #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
     config: Option<PathBuf>,
@@ -144,6 +147,7 @@ impl Serve {
             None => Settings::default(),
         };
         settings.add_datasets(&self.datasets)?;
+        settings.add_online(&self.online)?;
         set(&mut settings.cache_dir, self.cache_dir);
         set(&mut settings.grpc, self.grpc);
         set(&mut settings.http, self.http);

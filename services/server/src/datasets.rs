@@ -1,6 +1,10 @@
 //! The datasets by name: opened in the background, tried again with backoff, refreshed on demand.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 use dashmap::DashMap;
@@ -29,6 +33,8 @@ struct Shared {
 struct Dataset {
     location: Location,
     phase: watch::Sender<Phase>,
+    /// When the current snapshot was last seen to be what is there.
+    seen: std::sync::Mutex<Option<Instant>>,
     /// Held while a snapshot is taken.
     taking: Mutex<()>,
     /// Held while a pinned snapshot is loaded, so that a thousand ranks load it once.
@@ -66,7 +72,13 @@ impl Datasets {
             let phase = watch::Sender::new(Phase::Opening { files_done: 0, files: 0 });
             entries.insert(
                 name.clone(),
-                Dataset { location, phase, taking: Mutex::default(), loading: Mutex::default() },
+                Dataset {
+                    location,
+                    phase,
+                    seen: std::sync::Mutex::default(),
+                    taking: Mutex::default(),
+                    loading: Mutex::default(),
+                },
             );
         }
         Ok(Self {
@@ -115,6 +127,7 @@ impl Datasets {
         };
         match self.take(name, dataset).await {
             Ok(snapshot) => {
+                *dataset.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
                 if let Some(current) = current {
                     if current.snapshot().id() == snapshot.id() {
                         return Ok((current, false));
@@ -200,6 +213,21 @@ impl Datasets {
             _ => String::new(),
         };
         Status::new(status.code(), format!("dataset '{name}': {}{hint}", status.message()))
+    }
+
+    /// Where dataset `name` stands, now and whenever that changes.
+    pub(crate) fn watch(&self, name: &str) -> Option<watch::Receiver<Phase>> {
+        self.shared.entries.get(name).map(|dataset| dataset.phase.subscribe())
+    }
+
+    /// How long ago snapshot `id` of dataset `name` was last seen to be the current one; `None` if another one is.
+    pub(crate) fn age(&self, name: &str, id: &str) -> Option<Duration> {
+        let dataset = self.shared.entries.get(name)?;
+        let seen = *dataset.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*dataset.phase.borrow() {
+            Phase::Open(reader) if reader.snapshot().id() == id => seen.map(|seen| seen.elapsed()),
+            _ => None,
+        }
     }
 
     /// The readers of all snapshots of dataset `name` that are open.

@@ -2,6 +2,7 @@
 
 mod actions;
 mod commands;
+mod exchange;
 mod framed;
 mod guard;
 mod service;
@@ -10,8 +11,9 @@ use std::sync::Arc;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_loader::Loader;
+use tokio::sync::Semaphore;
 
-use crate::{datasets::Datasets, door::Door, sessions::Sessions, settings::Limits};
+use crate::{datasets::Datasets, door::Door, online::OnlineDatasets, sessions::Sessions, settings::Limits};
 
 pub(crate) use framed::FramedDoGet;
 pub(crate) use guard::{Guard, GuardLayer};
@@ -22,6 +24,9 @@ pub(crate) use service::Flight;
 pub(crate) struct Context {
     pub(crate) datasets: Datasets,
     pub(crate) loader: Loader,
+    pub(crate) online: OnlineDatasets,
+    /// Exchanges that may begin.
+    pub(crate) exchanges: Arc<Semaphore>,
     pub(crate) sessions: Sessions,
     pub(crate) limits: Arc<Limits>,
     pub(crate) guard: Guard,

@@ -24,6 +24,7 @@ pub mod digest;
 mod door;
 mod flight;
 pub mod inspect;
+mod online;
 mod ops;
 mod server;
 mod sessions;

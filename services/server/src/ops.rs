@@ -18,6 +18,7 @@ use crate::{
     datasets::{Datasets, Phase},
     door::{Access, Door},
     flight::Guard,
+    online::OnlineDatasets,
     sessions::Sessions,
 };
 
@@ -29,6 +30,7 @@ pub(crate) struct Ops {
     pub(crate) datasets: Datasets,
     pub(crate) sessions: Sessions,
     pub(crate) loader: Loader,
+    pub(crate) online: OnlineDatasets,
     pub(crate) guard: Guard,
     pub(crate) door: Door,
     pub(crate) recorder: PrometheusHandle,
@@ -79,9 +81,12 @@ async fn scrape(State(ops): State<Ops>, Extension(access): Extension<Access>) ->
 /// 200 once every dataset has been tried once, whether or not it could be opened; 503 while draining. Datasets are
 /// named to those who may read them.
 async fn ready(State(ops): State<Ops>, headers: HeaderMap) -> impl IntoResponse {
-    let (mut opening, mut failed) = (Vec::new(), serde_json::Map::new());
+    let (mut opening, mut preparing, mut failed) = (Vec::new(), Vec::new(), serde_json::Map::new());
     let named = ops.door.admit(&headers).map(|access| ops.datasets.list(&access)).unwrap_or_default();
     for dataset in named {
+        if ops.online.unready().any(|name| name == dataset.name) {
+            preparing.push(dataset.name.clone());
+        }
         match dataset.phase {
             Phase::Opening { .. } => opening.push(dataset.name),
             Phase::Failed(error) => {
@@ -91,9 +96,9 @@ async fn ready(State(ops): State<Ops>, headers: HeaderMap) -> impl IntoResponse 
         }
     }
     let draining = ops.guard.is_draining();
-    let ready = ops.datasets.all_tried() && !draining;
+    let ready = ops.datasets.all_tried() && ops.online.unready().next().is_none() && !draining;
     let body = serde_json::json!({
-        "ready": ready, "draining": draining, "opening": opening, "failed": failed,
+        "ready": ready, "draining": draining, "opening": opening, "preparing": preparing, "failed": failed,
     });
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(body))

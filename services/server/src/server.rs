@@ -12,6 +12,7 @@ use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_cache::DiskConfig;
 use forebay_loader::{Loader, Pool};
 use forebay_storage::{Location, State};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 use tonic_health::{ServingStatus, server::HealthReporter};
@@ -22,6 +23,7 @@ use crate::{
     datasets::Datasets,
     door::{Acceptor, Door, Tls},
     flight::{self, Flight, Guard},
+    online::OnlineDatasets,
     ops,
     sessions::Sessions,
 };
@@ -60,8 +62,17 @@ impl Server {
         let state = State::open(state, Some(settings.cache_dir.join("footers")), &settings.storage);
         let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
             .context("can't start the CPU threads")?;
-        let loader = open_loader(&settings, pool).await?;
+        let loader = open_loader(&settings, pool.clone()).await?;
         let datasets = Datasets::new(&settings, state)?;
+        let lookups = Pool::new(settings.online_threads, forebay_loader::Scheduling::Normal)
+            .context("can't start the threads of lookups")?;
+        let online = OnlineDatasets::new(
+            &settings.online,
+            &settings.lookups,
+            &loader,
+            &(pool, lookups),
+            &settings.cache_dir,
+        );
         let sessions = Sessions::new(settings.limits.max_streams);
         let guard = Guard::default();
 
@@ -80,6 +91,8 @@ impl Server {
         let context = flight::Context {
             datasets: datasets.clone(),
             loader: loader.clone(),
+            online: online.clone(),
+            exchanges: Arc::new(Semaphore::new(settings.limits.max_streams)),
             sessions: sessions.clone(),
             limits: Arc::new(settings.limits.clone()),
             guard: guard.clone(),
@@ -98,6 +111,11 @@ impl Server {
         };
         for name in settings.datasets.keys() {
             server.spawn(datasets.clone().tend(name.clone(), settings.refresh_interval));
+        }
+        for name in online.names() {
+            let tended =
+                online.clone().tend(datasets.clone(), name.to_owned(), settings.limits.max_open_backoff);
+            server.spawn(tended);
         }
         if let Some(tls) = &tls {
             server.spawn(Arc::clone(tls).watch(settings.reload_interval));
@@ -124,6 +142,7 @@ impl Server {
             datasets,
             sessions,
             loader,
+            online,
             guard,
             door,
             recorder,

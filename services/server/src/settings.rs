@@ -60,6 +60,13 @@ pub struct Settings {
     pub reload_interval: Duration,
     /// Listen beyond this machine without `tls` and `tokens`. Default: false.
     pub insecure: bool,
+    /// Datasets that are looked up, and by which key.
+    pub online: BTreeMap<String, forebay_inference::KeySpec>,
+    /// Threads for lookups, beside `cpu_threads`, so that none waits for a block that is being decoded. Default: one for each
+    /// core, at most 4.
+    pub online_threads: usize,
+    /// Bounds of lookups.
+    pub lookups: forebay_inference::Config,
     /// Bounds on what clients can ask of the server.
     pub limits: Limits,
     /// The training path.
@@ -145,6 +152,9 @@ impl Default for Settings {
             tokens: None,
             reload_interval: Duration::from_secs(10),
             insecure: false,
+            online: BTreeMap::new(),
+            online_threads: cores.min(4),
+            lookups: forebay_inference::Config::default(),
             limits: Limits::default(),
             loader: forebay_loader::Config::default(),
             storage: forebay_storage::Config::default(),
@@ -179,6 +189,26 @@ impl Settings {
         Ok(())
     }
 
+    /// Adds datasets that are looked up, of the form `NAME=COLUMN` or `NAME=COLUMN,COLUMN`.
+    ///
+    /// # Errors
+    /// When one is not of that form, or two have one name.
+    pub fn add_online(&mut self, online: &[String]) -> anyhow::Result<()> {
+        let mut added = BTreeMap::new();
+        for text in online {
+            let Some((name, columns)) = text.split_once('=').filter(|(_, columns)| !columns.is_empty())
+            else {
+                bail!("--online {text}: expected NAME=COLUMN[,COLUMN]");
+            };
+            let key = columns.split(',').map(str::to_owned).collect();
+            let order_by = self.online.get(name).and_then(|spec| spec.order_by.clone());
+            let before = added.insert(name.to_owned(), forebay_inference::KeySpec { key, order_by });
+            ensure!(before.is_none(), "--online {name}: there are two of this name");
+        }
+        self.online.extend(added);
+        Ok(())
+    }
+
     /// Checks what can be checked before anything is opened.
     ///
     /// # Errors
@@ -192,6 +222,11 @@ impl Settings {
             );
             ensure!(!url.is_empty(), "dataset '{name}' has no URL");
         }
+        for (name, spec) in &self.online {
+            ensure!(self.datasets.contains_key(name), "online.{name}: there is no dataset of this name");
+            ensure!(!spec.key.is_empty(), "online.{name}.key: names no column");
+        }
+        ensure!(self.online_threads >= 1, "online_threads is at least 1");
         let backoff = self.limits.max_open_backoff;
         ensure!(
             backoff >= Duration::from_secs(1),

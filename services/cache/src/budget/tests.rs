@@ -8,7 +8,7 @@ use super::*;
 #[tokio::test]
 async fn what_the_whole_budget_cannot_hold_is_refused_at_once() {
     let error = Budget::new(10).reserve(11).await.err();
-    assert_eq!(error, Some(TooLarge { bytes: 11, capacity_bytes: 10 }));
+    assert_eq!(error, Some(TooLarge { bytes: 11, available_bytes: 10 }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,4 +94,25 @@ proptest::proptest! {
         held.clear();
         proptest::prop_assert_eq!(budget.reserved_bytes(), 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_what_is_kept_is_refused_and_others_go_on_waiting() {
+    let budget = Budget::new(10);
+    let mut kept = budget.reserve(6).await.unwrap();
+    let reserve = |bytes| {
+        let budget = budget.clone();
+        tokio::spawn(async move { budget.reserve(bytes).await })
+    };
+    let held = budget.reserve(3).await.unwrap();
+    let (never, later) = (reserve(7), reserve(4));
+    tokio::task::yield_now().await;
+    kept.keep();
+    let refused = timeout(Duration::from_secs(1), never).await.unwrap().unwrap();
+    assert_eq!(refused.err(), Some(TooLarge { bytes: 7, available_bytes: 4 }));
+    drop(held);
+    let later = timeout(Duration::from_secs(1), later).await.unwrap().unwrap().unwrap();
+    assert!(budget.reserve(5).now_or_never().unwrap().is_err());
+    drop((kept, later));
+    assert!(budget.reserve(10).now_or_never().unwrap().is_ok());
 }

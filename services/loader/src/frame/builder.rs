@@ -173,7 +173,7 @@ impl FrameBuilder {
                 let keys = keys.iter().map(|key| Arc::clone(chunk.column(*key))).collect::<Vec<_>>();
                 self.tables[*table].append(&keys, &rows)?;
             }
-            Part::Valid => {}
+            Part::Real => {}
             Part::Variable { input, nulls, .. } => {
                 parts.validities.extend(self.validity(chunk, *input, *nulls)?);
                 let values = Values::new(chunk.column(*input))

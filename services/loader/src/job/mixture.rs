@@ -9,7 +9,7 @@ use forebay_storage::Reader;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Job, MAX_BATCH_SIZE, within};
-use crate::{Counts, Error};
+use crate::{Counts, Error, view::Use};
 
 /// Most other datasets of a mixture.
 const MAX_MIXED: usize = 64;
@@ -30,7 +30,8 @@ impl Job {
             return Err(Error::Internal(reason));
         }
         let own_rows = train.batch_size - shares.iter().sum::<u64>();
-        let mut job = Self::of_one(train, own, own_rows, !shares.is_empty())?;
+        let mut job =
+            Self::of_one(train, own, own_rows, if shares.is_empty() { Use::Stream } else { Use::Mixture })?;
         for (index, (other, rows)) in others.into_iter().zip(shares).enumerate() {
             let mixed = &train.mix[index];
             let part = job.part(index, other, rows).map_err(|error| within_mix(mixed, error))?;
@@ -44,7 +45,7 @@ impl Job {
     fn part(&self, index: usize, other: (Reader, Option<&Counts>), rows: u64) -> Result<Self, Error> {
         // Of what is resolved: so a ticket means what the request meant.
         let train = of_mixed(&self.train, index);
-        let mut part = Self::of_one(&train, other, rows, true)?;
+        let mut part = Self::of_one(&train, other, rows, Use::Mixture)?;
         if part.epoch_items < part.global_batch() {
             let (found, needed) = (part.epoch_items, part.global_batch());
             return Err(Error::invalid(

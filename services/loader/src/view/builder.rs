@@ -338,8 +338,14 @@ impl<'a> Builder<'a> {
             let reason = "PAD makes all batches alike, which they aren't with group_by, dedupe or columns of nested type";
             return Err(Error::invalid("remainder", reason));
         }
-        self.deliver("remainder", Arc::new(Field::new(VALID, DataType::UInt8, false)))?;
-        self.parts.push(Part::Valid);
+        self.real(VALID)
+    }
+
+    /// Which rows are real.
+    pub(super) fn real(&mut self, name: &str) -> Result<(), Error> {
+        let asked = if name == VALID { "remainder" } else { "lookup" };
+        self.deliver(asked, Arc::new(Field::new(name, DataType::UInt8, false)))?;
+        self.parts.push(Part::Real);
         Ok(())
     }
 

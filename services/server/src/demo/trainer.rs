@@ -112,7 +112,7 @@ impl Trainer {
 }
 
 fn command(train: &v1::Train) -> Vec<u8> {
-    Encoding::Protobuf.encode(&v1::Command { train: Some(train.clone()) })
+    Encoding::Protobuf.encode(&v1::Command::from(train.clone()))
 }
 
 /// The server's own words.

@@ -26,8 +26,10 @@ impl Context {
         let encoding = Encoding::of(bytes);
         let command: v1::Command =
             encoding.decode("Command", bytes).map_err(|error| status::of_decode(&error))?;
-        let Some(train) = command.train else {
-            return Err(Status::invalid_argument("the command is empty; expected {\"train\": {...}}"));
+        let (Some(train), None) = (command.train, command.lookup) else {
+            return Err(Status::invalid_argument(
+                "the command is none for batches; expected {\"train\": {...}}, lookups go over DoExchange",
+            ));
         };
         if train.dataset.is_empty() {
             return Err(Status::invalid_argument("dataset: is missing, expected the name of a dataset"));
@@ -91,7 +93,7 @@ pub(super) fn described(descriptor: &FlightDescriptor) -> Result<Described<'_>, 
 
 /// The ticket of one rank and lane, in the caller's form.
 pub(super) fn ticket(asked: &Asked, rank: u32, lane: u32) -> Vec<u8> {
-    let command = v1::Command { train: Some(asked.job.ticket(rank, lane)) };
+    let command = v1::Command::from(asked.job.ticket(rank, lane));
     asked.encoding.encode(&command)
 }
 

@@ -30,6 +30,11 @@ impl Guard {
         self.handed_over.cancel();
     }
 
+    /// Waits until no call is let in any more.
+    pub(crate) async fn drained(&self) {
+        self.draining.cancelled().await;
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.is_cancelled()
     }

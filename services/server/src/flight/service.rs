@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 use super::{
     Context, actions,
     commands::{Described, described, ticket},
-    guard,
+    exchange, guard,
 };
 use crate::{
     datasets::{Listed, Phase},
@@ -205,8 +205,9 @@ impl FlightService for Flight {
 
     async fn do_exchange(
         &self,
-        _: Request<Streaming<FlightData>>,
+        request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
-        unimplemented("DoExchange", "batches are streamed by DoGet")
+        let access = guard::access(request.extensions())?;
+        exchange::exchange(&self.context, access, request.into_inner()).await.map(Response::new)
     }
 }

@@ -1,0 +1,242 @@
+//! Keys as bytes: equal exactly for equal keys.
+
+use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray};
+use arrow_cast::cast;
+use arrow_schema::{DataType, Schema};
+use forebay_loader::{Error, near};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The columns of a key: names and types.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyType {
+    columns: Vec<(String, DataType)>,
+    /// Bytes of a key, if all have as many.
+    width: Option<usize>,
+}
+
+/// Keys, one behind the other.
+#[derive(Debug, Clone)]
+pub struct EncodedKeys {
+    width: Option<usize>,
+    bytes: Vec<u8>,
+    /// Where each ends, if they have no width.
+    ends: Vec<usize>,
+    /// Which are there: a key of which a column is null is none.
+    present: Vec<bool>,
+}
+
+impl KeyType {
+    /// The key that `names` make of a dataset.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a column that there is not, or that is of a type that makes no key.
+    pub fn new(names: &[String], schema: &Schema) -> Result<Self, Error> {
+        let column = |name: &String| {
+            let Ok(field) = schema.field_with_name(name) else {
+                let near = near(name, schema.fields().iter().map(|field| field.name().as_str()));
+                return Err(Error::invalid("key", format!("there is no column '{name}'; near: {near:?}")));
+            };
+            if kind(field.data_type()).is_none() {
+                let expected = "integers, strings, binary, dates and times";
+                let reason = format!("column '{name}' is of type {}, expected {expected}", field.data_type());
+                return Err(Error::invalid("key", reason));
+            }
+            Ok((name.clone(), field.data_type().clone()))
+        };
+        let columns = names.iter().map(column).collect::<Result<Vec<_>, _>>()?;
+        if columns.is_empty() {
+            return Err(Error::invalid("key", "names no column"));
+        }
+        let width = columns.iter().map(|(_, data_type)| width(data_type)).sum();
+        Ok(Self { columns, width })
+    }
+
+    /// Names and types of its columns.
+    pub fn columns(&self) -> &[(String, DataType)] {
+        &self.columns
+    }
+
+    /// The keys in the columns of `batch` that have these names; others are not looked at. Integers, dates and times of other
+    /// widths and units are converted; one that the dataset's type can't hold is no key of it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a column that is missing or of another kind.
+    pub fn encode(&self, batch: &RecordBatch) -> Result<EncodedKeys, Error> {
+        let column = |(name, wanted): &(String, DataType)| {
+            let Some(found) = batch.column_by_name(name) else {
+                let schema = batch.schema();
+                let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+                return Err(Error::invalid("keys", format!("there is no column '{name}' among {names:?}")));
+            };
+            if kind(plain(found.data_type())) != kind(wanted) {
+                let reason = format!("column '{name}' is of type {}, the key of {wanted}", found.data_type());
+                return Err(Error::invalid("keys", reason));
+            }
+            if found.data_type() == wanted {
+                return Ok(ArrayRef::clone(found));
+            }
+            cast(found, wanted).map_err(|error| Error::invalid("keys", format!("column '{name}': {error}")))
+        };
+        let columns = self.columns.iter().map(column).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.encode_columns(&columns, batch.num_rows()))
+    }
+
+    /// The keys in these columns, which have the key's own types.
+    pub(crate) fn encode_columns(&self, columns: &[ArrayRef], rows: usize) -> EncodedKeys {
+        let present = (0..rows).map(|row| columns.iter().all(|column| column.is_valid(row))).collect();
+        let mut keys = EncodedKeys { width: self.width, bytes: Vec::new(), ends: Vec::new(), present };
+        if let (Some(_), [column]) = (self.width, columns) {
+            keys.bytes = fixed(column).to_vec();
+            return keys;
+        }
+        let parts: Vec<(Option<usize>, Variable<'_>)> =
+            columns.iter().map(|column| (width(column.data_type()), Variable::of(column))).collect();
+        for row in 0..rows {
+            for (width, values) in &parts {
+                let value = values.get(row, *width);
+                if width.is_none() && parts.len() > 1 {
+                    keys.bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
+                }
+                keys.bytes.extend_from_slice(value);
+            }
+            if self.width.is_none() {
+                keys.ends.push(keys.bytes.len());
+            }
+        }
+        keys
+    }
+}
+
+impl EncodedKeys {
+    /// No keys of this type.
+    pub(crate) fn none(key: &KeyType) -> Self {
+        Self { width: key.width, bytes: Vec::new(), ends: Vec::new(), present: Vec::new() }
+    }
+
+    /// Adds others of the same type behind these.
+    pub(crate) fn append(&mut self, others: &Self) {
+        let start = self.bytes.len();
+        self.ends.extend(others.ends.iter().map(|end| start + end));
+        self.bytes.extend_from_slice(&others.bytes);
+        self.present.extend_from_slice(&others.present);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.present.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.present.is_empty()
+    }
+
+    /// The key at `row`; `None` if there is none.
+    pub(crate) fn get(&self, row: usize) -> Option<&[u8]> {
+        self.present[row].then(|| self.bytes_at(row))
+    }
+
+    fn bytes_at(&self, row: usize) -> &[u8] {
+        match self.width {
+            Some(width) => &self.bytes[row * width..(row + 1) * width],
+            None => &self.bytes[row.checked_sub(1).map_or(0, |before| self.ends[before])..self.ends[row]],
+        }
+    }
+
+    pub(crate) fn width(&self) -> Option<usize> {
+        self.width
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Bytes of each key, if they have no width.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = usize> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        self.ends.iter().zip(starts).map(|(end, start)| end - start)
+    }
+}
+
+/// What finds a key; part of the form of an index on disk.
+pub(crate) fn hash(key: &[u8]) -> u64 {
+    xxh3_64(key)
+}
+
+/// Types among which keys may be converted.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Integer,
+    Text,
+    Binary,
+    Time,
+    Other(DataType),
+}
+
+fn kind(data_type: &DataType) -> Option<Kind> {
+    Some(match data_type {
+        integer if integer.is_integer() => Kind::Integer,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Kind::Text,
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Kind::Binary,
+        DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => Kind::Time,
+        DataType::Boolean | DataType::FixedSizeBinary(1..) => Kind::Other(data_type.clone()),
+        _ => return None,
+    })
+}
+
+/// What a dictionary is of.
+fn plain(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => values,
+        other => other,
+    }
+}
+
+fn width(data_type: &DataType) -> Option<usize> {
+    match data_type {
+        DataType::Boolean => Some(1),
+        DataType::FixedSizeBinary(width) => usize::try_from(*width).ok(),
+        other => other.primitive_width(),
+    }
+}
+
+/// The values of a column of fixed width, little-endian.
+fn fixed(column: &ArrayRef) -> Vec<u8> {
+    if let Some(booleans) = column.as_boolean_opt() {
+        return booleans.values().iter().map(u8::from).collect();
+    }
+    let data = column.to_data();
+    let width = width(column.data_type()).unwrap_or(0);
+    data.buffers()[0].as_slice()[data.offset() * width..][..data.len() * width].to_vec()
+}
+
+/// The values of a column, a slice each.
+enum Variable<'a> {
+    Fixed(Vec<u8>),
+    Text(&'a arrow_array::StringArray),
+    LargeText(&'a arrow_array::LargeStringArray),
+    Binary(&'a arrow_array::BinaryArray),
+    LargeBinary(&'a arrow_array::LargeBinaryArray),
+}
+
+impl<'a> Variable<'a> {
+    fn of(column: &'a ArrayRef) -> Self {
+        match column.data_type() {
+            DataType::Utf8 => Self::Text(column.as_string()),
+            DataType::LargeUtf8 => Self::LargeText(column.as_string()),
+            DataType::Binary => Self::Binary(column.as_binary()),
+            DataType::LargeBinary => Self::LargeBinary(column.as_binary()),
+            _ => Self::Fixed(fixed(column)),
+        }
+    }
+
+    fn get(&self, row: usize, width: Option<usize>) -> &[u8] {
+        match self {
+            Self::Fixed(bytes) => &bytes[row * width.unwrap_or(0)..][..width.unwrap_or(0)],
+            Self::Text(array) => array.value(row).as_bytes(),
+            Self::LargeText(array) => array.value(row).as_bytes(),
+            Self::Binary(array) => array.value(row),
+            Self::LargeBinary(array) => array.value(row),
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! The online path: rows by their keys, from the same frames as training rows.
+//!
+//! ```text
+//! keys --encode--> bytes --KeyIndex--> row numbers --loader::Resident--> a batch, already in its Arrow IPC form
+//!                          verified against the key                      the rows of training, byte for byte
+//! ```
+//!
+//! - [`KeyIndex`]: which row of a snapshot has a key. Built once a snapshot, kept on disk.
+//! - [`Online`]: a dataset that is looked up: the index and the rows of its current snapshot, both in memory. The next
+//!   snapshot is made ready beside it, and takes its place at once.
+//!
+//! This crate names no transport.
+
+#![forbid(unsafe_code)]
+
+mod index;
+mod keys;
+mod online;
+
+pub use index::{Indexed, KeyIndex, KeySpec};
+pub use keys::{EncodedKeys, KeyType};
+pub use online::{Answer, Config, Lookup, Online};

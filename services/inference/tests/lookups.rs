@@ -1,0 +1,331 @@
+//! The promises of lookups: the right row for every key, all of one snapshot, and the rows of training.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, Float64Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt8Array,
+    cast::AsArray,
+    types::{Float32Type, Int64Type, UInt8Type},
+};
+use arrow_ipc::{reader::read_record_batch, root_as_message};
+use forebay_inference::{Answer, Config, KeyIndex, KeySpec, Online};
+use forebay_loader::{Error, Loader, Pool, Scheduling};
+use forebay_proto::v1::{Tensor, Train};
+use forebay_storage::{Location, Reader, State, take_snapshot};
+use object_store::{ObjectStoreExt, memory::InMemory, path::Path as StorePath};
+use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
+use proptest::prelude::*;
+
+/// Datasets in memory.
+struct Fixture {
+    store: Arc<InMemory>,
+    state: State,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let config = forebay_storage::Config::default();
+        let state = Location::with_store("memory://state", Arc::new(InMemory::new()), "state");
+        Self { store: Arc::new(InMemory::new()), state: State::open(state, None, &config) }
+    }
+
+    /// Writes one more file, or another one in its place.
+    async fn write(&self, file: usize, rows: &RecordBatch) {
+        let small = WriterProperties::builder().set_max_row_group_row_count(Some(20_000)).build();
+        let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(small)).unwrap();
+        writer.write(rows).unwrap();
+        let path = StorePath::from(format!("data/{file:03}.parquet"));
+        self.store.put(&path, writer.into_inner().unwrap().into()).await.unwrap();
+    }
+
+    async fn reader(&self) -> Reader {
+        let config = forebay_storage::Config::default();
+        let location = Location::with_store("memory://data", Arc::clone(&self.store) as _, "data");
+        let snapshot = take_snapshot("d", &location, &self.state, &config, |_, _| {}).await.unwrap();
+        Reader::new(Arc::new(snapshot), location, &self.state, config)
+    }
+}
+
+fn pool() -> Pool {
+    Pool::new(2, Scheduling::Normal).unwrap()
+}
+
+fn spec(key: &[&str], order_by: Option<&str>) -> KeySpec {
+    KeySpec { key: key.iter().map(|&name| name.to_owned()).collect(), order_by: order_by.map(str::to_owned) }
+}
+
+fn online(spec: KeySpec, memory_bytes: u64, folder: &Path, config: Config) -> Online {
+    let loader = Loader::new(memory_bytes, forebay_loader::Config::default(), pool());
+    Online::new("d", spec, config, loader, (pool(), pool()), folder.to_owned())
+}
+
+/// The rows of an answer.
+fn rows(answer: &Answer) -> RecordBatch {
+    let message = root_as_message(&answer.batch.header).unwrap();
+    let body = answer.batch.body.to_vec().into();
+    let schema = Arc::clone(answer.resident.view().schema());
+    let batch = message.header_as_record_batch().unwrap();
+    read_record_batch(&body, batch, schema, &HashMap::new(), None, &message.version()).unwrap()
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+type Row = (Option<i32>, Option<String>, Option<Vec<u8>>, Option<f64>);
+
+fn table(rows: &[Row]) -> RecordBatch {
+    let columns: [(&str, ArrayRef); 4] = [
+        ("i", Arc::new(rows.iter().map(|row| row.0).collect::<Int32Array>())),
+        ("s", Arc::new(rows.iter().map(|row| row.1.clone()).collect::<StringArray>())),
+        ("b", Arc::new(rows.iter().map(|row| row.2.clone()).collect::<BinaryArray>())),
+        ("t", Arc::new(rows.iter().map(|row| row.3).collect::<Float64Array>())),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns.map(|(name, values)| (name, values, true))).unwrap()
+}
+
+fn some_rows() -> impl Strategy<Value = Vec<Row>> {
+    let row = (
+        prop::option::weighted(0.9, -20..20),
+        prop::option::weighted(0.9, "[ab]{0,3}"),
+        prop::option::weighted(0.9, prop::collection::vec(0..3_u8, 0..3)),
+        prop::option::weighted(0.8, (-3..3).prop_map(f64::from)),
+    );
+    prop::collection::vec(row, 1..300)
+}
+
+/// The key of a row as text; `None` if one of its columns is null.
+fn key_of(row: &Row, key: &[&str]) -> Option<String> {
+    let part = |name: &&str| match *name {
+        "i" => row.0.map(|value| format!("{value}/")),
+        "s" => row.1.as_ref().map(|value| format!("{value:?}/")),
+        _ => row.2.as_ref().map(|value| format!("{value:?}/")),
+    };
+    key.iter().map(part).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 80, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_key_is_found_at_the_row_that_is_meant(
+        written in some_rows(),
+        asked in some_rows(),
+        file_rows in 30..200_usize,
+        key in prop::sample::select(vec![vec!["i"], vec!["s"], vec!["b"], vec!["i", "s"], vec!["b", "i", "s"]]),
+        ordered in any::<bool>(),
+    ) {
+        let mut expected: HashMap<String, usize> = HashMap::new();
+        for (number, row) in written.iter().enumerate() {
+            let Some(key) = key_of(row, &key) else { continue };
+            let earlier = expected.get(&key).map(|row| written[*row].3);
+            // A null is less than any number, and the later of equal ones is meant.
+            if !ordered || earlier.is_none_or(|earlier| row.3 >= earlier) {
+                expected.insert(key, number);
+            }
+        }
+        block_on(async {
+            let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+            for (file, rows) in written.chunks(file_rows).enumerate() {
+                fixture.write(file, &table(rows)).await;
+            }
+            let reader = fixture.reader().await;
+            let spec = spec(&key, ordered.then_some("t"));
+            let built = KeyIndex::build(&reader, &spec, &pool(), 3, |_| {}).await.unwrap();
+            assert_eq!(built.len(), expected.len() as u64);
+            built.keep(folder.path(), &reader, &spec).unwrap();
+            let found = KeyIndex::find(folder.path(), &reader, &spec).unwrap();
+            for index in [built, found] {
+                for rows in [&written, &asked] {
+                    let keys = index.key().encode(&table(rows)).unwrap();
+                    let wanted: Vec<_> = rows
+                        .iter()
+                        .map(|row| expected.get(&key_of(row, &key)?).map(|row| *row as u64))
+                        .collect();
+                    assert_eq!(index.rows(&keys), wanted);
+                }
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_index_is_deleted_and_made_again() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    let rows: Vec<Row> = (0..100).map(|row| (Some(row), Some(format!("{row}")), None, None)).collect();
+    fixture.write(0, &table(&rows)).await;
+    let (reader, spec) = (fixture.reader().await, spec(&["s"], None));
+    let index = KeyIndex::build(&reader, &spec, &pool(), 1, |_| {}).await.unwrap();
+    index.keep(folder.path(), &reader, &spec).unwrap();
+    let path = std::fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    let sound = std::fs::read(&path).unwrap();
+    for at in (0..sound.len()).step_by(7) {
+        let mut bytes = sound.clone();
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        assert!(KeyIndex::find(folder.path(), &reader, &spec).is_none(), "byte {at}");
+        assert!(!path.exists());
+    }
+    for length in (0..sound.len()).step_by(11) {
+        std::fs::write(&path, &sound[..length]).unwrap();
+        assert!(KeyIndex::find(folder.path(), &reader, &spec).is_none(), "{length} bytes");
+    }
+    std::fs::write(&path, &sound).unwrap();
+    assert!(KeyIndex::find(folder.path(), &reader, &spec).is_some());
+}
+
+/// Users of these ids, whose other columns say the snapshot.
+fn users(ids: std::ops::Range<i64>, snapshot: i64) -> RecordBatch {
+    let same = |value: i64| ids.clone().map(move |_| value);
+    let columns: [(&str, ArrayRef); 4] = [
+        ("user_id", Arc::new(Int64Array::from_iter_values(ids.clone()))),
+        ("version", Arc::new(Int64Array::from_iter_values(same(snapshot)))),
+        ("again", Arc::new(Int64Array::from_iter_values(same(snapshot)))),
+        ("name", Arc::new(StringArray::from_iter_values(ids.clone().map(|id| format!("user {id}"))))),
+    ];
+    RecordBatch::try_from_iter(columns).unwrap()
+}
+
+fn ids(ids: impl IntoIterator<Item = i64>) -> RecordBatch {
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(ids));
+    RecordBatch::try_from_iter([("user_id", ids)]).unwrap()
+}
+
+#[tokio::test]
+async fn what_is_missing_is_null_or_zero_and_found_says_so() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..30_000, 1)).await;
+    let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
+    let tensor = Tensor {
+        name: "x".into(),
+        columns: vec!["user_id".into(), "version".into()],
+        dtype: "float32".into(),
+        ..Tensor::default()
+    };
+    let wanted =
+        Train { columns: vec!["user_id".into(), "name".into()], tensors: vec![tensor], ..Train::default() };
+    let mut lookup = online.lookup(&wanted);
+    assert!(matches!(lookup.look_up(ids([1])).await, Err(Error::Unavailable(_))));
+    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    // Few keys are answered at once, many on the pool.
+    for many in [0, 1000] {
+        let asked: Vec<i64> = [29_999, -1, 0, 30_000, 7, 7].into_iter().chain(0..many).collect();
+        let rows = rows(&lookup.look_up(ids(asked.clone())).await.unwrap());
+        for (row, id) in asked.into_iter().enumerate() {
+            let there = (0..30_000).contains(&id);
+            assert_eq!(rows["found"].as_primitive::<UInt8Type>().value(row), u8::from(there));
+            let x = rows["x"].as_fixed_size_list().value(row);
+            let x = x.as_primitive::<Float32Type>().values().to_vec();
+            assert_eq!(rows["user_id"].is_valid(row), there);
+            assert_eq!(rows["name"].is_valid(row), there);
+            if there {
+                assert_eq!(rows["user_id"].as_primitive::<Int64Type>().value(row), id);
+                assert_eq!(rows["name"].as_string::<i32>().value(row), format!("user {id}"));
+                assert_eq!(x, [id as f32, 1.0]);
+            } else {
+                assert_eq!(x, [0.0, 0.0]);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_that_is_swapped_under_load_fails_no_lookup_and_is_never_mixed() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..5000, 0)).await;
+    let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
+    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    let (stop, lookups) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let callers: Vec<_> = (0..3)
+        .map(|caller| {
+            let (online, stop, lookups) = (online.clone(), Arc::clone(&stop), Arc::clone(&lookups));
+            tokio::spawn(async move {
+                let mut lookup = online.lookup(&Train::default());
+                while !stop.load(Ordering::Relaxed) {
+                    let asked = (0..200).map(|key| (key * 37 + caller) % 6000);
+                    let rows = rows(&lookup.look_up(ids(asked)).await.unwrap());
+                    let version = rows["version"].as_primitive::<Int64Type>();
+                    assert_eq!(version, rows["again"].as_primitive::<Int64Type>());
+                    let all: std::collections::HashSet<i64> = version.iter().flatten().collect();
+                    assert_eq!(all.len(), 1, "rows of one snapshot");
+                    lookups.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for snapshot in 1..=100 {
+        // Other rows each time, so that positions differ, too.
+        fixture.write(0, &users(0..5000 - snapshot % 7, snapshot)).await;
+        online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+        let rows = rows(&online.lookup(&Train::default()).look_up(ids([3])).await.unwrap());
+        assert_eq!(rows["version"].as_primitive::<Int64Type>().value(0), snapshot);
+    }
+    stop.store(true, Ordering::Relaxed);
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    assert!(lookups.load(Ordering::Relaxed) > 100);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "old indexes are deleted");
+}
+
+#[tokio::test]
+async fn what_does_not_fit_is_refused_with_its_bytes_and_what_is_resident_leaves_room_to_others() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..60_000, 1)).await;
+    let reader = fixture.reader().await;
+    let small = online(spec(&["user_id"], None), 1 << 20, folder.path(), Config::default());
+    let error = small.adopt(reader.clone(), |_| {}).await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("keeping 'd' in memory for lookups needs ") && error.contains("1048576"),
+        "{error}"
+    );
+    assert!(!small.is_ready());
+    // Another view is one too many.
+    let online = online(spec(&["user_id"], None), 4 << 20, folder.path(), Config::default());
+    online.adopt(reader, |_| {}).await.unwrap();
+    let select = vec!["user_id + 1 AS next".to_owned(), "name || name AS name".to_owned()];
+    let mut lookup = online.lookup(&Train { select, ..Train::default() });
+    let error = lookup.look_up(ids([1])).await.err().unwrap();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    let found = online.lookup(&Train::default()).look_up(ids([1])).await.unwrap();
+    assert_eq!(found.batch.rows, 1);
+}
+
+#[tokio::test]
+async fn keys_of_other_widths_are_converted_and_others_refused_by_name() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..300, 1)).await;
+    let config = Config { max_keys: 100, max_views: 2, ..Config::default() };
+    let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), config);
+    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    let mut lookup = online.lookup(&Train::default());
+    let of = |name: &str, keys: ArrayRef| RecordBatch::try_from_iter([(name, keys)]).unwrap();
+    let bytes = lookup.look_up(of("user_id", Arc::new(UInt8Array::from(vec![7, 200])))).await.unwrap();
+    assert_eq!(bytes.batch.rows, 2);
+    for (keys, words) in [
+        (of("id", Arc::new(Int64Array::from(vec![1]))), "keys: there is no column 'user_id' among [\"id\"]"),
+        (of("user_id", Arc::new(StringArray::from(vec!["1"]))), "keys: column 'user_id' is of type Utf8"),
+        (ids(0..101), "keys: 101 at once, expected at most 100"),
+    ] {
+        let error = lookup.look_up(keys).await.err().unwrap().to_string();
+        assert!(error.starts_with(words), "{error}");
+    }
+    // Views come and go; each is answered.
+    for round in 0..3 {
+        for column in ["version", "again", "name"] {
+            let wanted = Train { columns: vec![column.into()], ..Train::default() };
+            let found = rows(&online.lookup(&wanted).look_up(ids([5])).await.unwrap());
+            assert_eq!(found.num_columns(), 2, "{round} {column}");
+        }
+    }
+}

@@ -1,0 +1,203 @@
+"""Rows by their keys, through a stock client: those of training, byte for byte, of one snapshot at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any, Iterable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+import pyarrow.parquet as pq
+import pytest
+
+from client import Client, refused
+from digest import digest_of
+from server import Pool, Server, StartError
+from test_types import ROWS, TYPES, array_of
+
+USERS = 50_000
+
+
+class Lookup:
+    """An exchange: batches of keys in, batches of rows and their metadata out."""
+
+    def __init__(self, client: Client, **wanted: Any) -> None:
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({"lookup": wanted}).encode())
+        self.writer, self.reader = client.flight.do_exchange(descriptor)
+        self.began = False
+
+    def send(self, **keys: Iterable) -> None:
+        batch = pa.record_batch({name: values if isinstance(values, pa.Array) else pa.array(values) for name, values in keys.items()})
+        if not self.began:
+            self.writer.begin(batch.schema)
+            self.began = True
+        self.writer.write_batch(batch)
+
+    def receive(self) -> tuple[pa.RecordBatch, dict]:
+        chunk = self.reader.read_chunk()
+        return chunk.data, json.loads(chunk.app_metadata.to_pybytes())
+
+    def __call__(self, **keys: Iterable) -> tuple[pa.RecordBatch, dict]:
+        self.send(**keys)
+        return self.receive()
+
+    def end(self) -> None:
+        self.writer.done_writing()
+        with pytest.raises(StopIteration):
+            self.reader.read_chunk()
+        self.writer.close()
+
+
+@pytest.fixture
+def users(pool: Pool, tmp_path: Path) -> Server:
+    (tmp_path / "users").mkdir()
+    rng = np.random.default_rng(1)
+    for part in range(3):
+        ids = np.arange(part, USERS, 3)
+        rows = {"user_id": ids, "name": [f"user {id}" for id in ids]}
+        rows |= {f"f{column}": rng.random(len(ids), dtype=np.float32) for column in range(39)}
+        pq.write_table(pa.table(rows), tmp_path / "users" / f"{part}.parquet", row_group_size=5000)
+    return pool.start({"users": tmp_path / "users"}, online="users=user_id")
+
+
+FEATURES = {"name": "x", "columns": ["f*"], "dtype": "float32"}
+
+
+def test_keys_give_rows_in_their_order_with_nulls_for_the_missing(users: Server) -> None:
+    with Client(users.location) as client:
+        stored = client.table(dataset="users", batch_size=4096, tensors=[FEATURES], columns=["user_id", "name"])
+        row_of = {id: row for row, id in enumerate(stored["user_id"].to_pylist())}
+        look_up = Lookup(client, dataset="users", columns=["user_id", "name"], tensors=[FEATURES])
+        rng = np.random.default_rng(2)
+        for count in (1, 3, 500, 5000, 0):
+            asked = rng.integers(-100, USERS + 100, count)
+            rows, metadata = look_up(user_id=asked)
+            there = [0 <= id < USERS for id in asked]
+            assert rows["found"].to_pylist() == there
+            assert int(metadata.get("found", 0)) == sum(there) and metadata["snapshot"] == client.plan(dataset="users", batch_size=1).snapshot
+            assert rows["user_id"].to_pylist() == [int(id) if ok else None for id, ok in zip(asked, there)]
+            assert rows["name"].to_pylist() == [f"user {id}" if ok else None for id, ok in zip(asked, there)]
+            x = np.asarray(rows["x"].flatten()).reshape(count, 39)
+            assert not x[[not ok for ok in there]].any()
+            expected = stored.take(pa.array([row_of[id] for id, ok in zip(asked, there) if ok], pa.int64()))
+            expected = expected["x"].combine_chunks().flatten().to_numpy().reshape(sum(there), 39)
+            assert (x[there] == expected).all()
+        look_up.end()
+
+
+def test_lookups_may_be_sent_ahead_and_are_answered_in_order(users: Server) -> None:
+    with Client(users.location) as client:
+        look_up = Lookup(client, dataset="users", columns=["user_id"])
+        for start in range(0, 2000, 10):
+            look_up.send(user_id=range(start, start + 10))
+        for start in range(0, 2000, 10):
+            assert look_up.receive()[0]["user_id"].to_pylist() == list(range(start, start + 10))
+        look_up.end()
+
+
+def test_looked_up_rows_equal_the_rows_of_training_byte_for_byte_for_every_type(pool: Pool, tmp_path: Path) -> None:
+    rows = {"key": pa.array([f"k{row}" for row in range(ROWS)])}
+    for name in TYPES:
+        with contextlib.suppress(pa.ArrowNotImplementedError):
+            column = pa.table({name: array_of(name, nulls=True)})
+            pq.write_table(column, tmp_path / "one.parquet")
+            rows[name] = column[name]
+    assert len(rows) > 40
+    (tmp_path / "rows").mkdir()
+    pq.write_table(pa.table(rows), tmp_path / "rows" / "all.parquet", row_group_size=300)
+    server = pool.start({"rows": tmp_path / "rows"}, online="rows=key")
+    select = ["key", "upper(key) AS shouted"]
+    for wanted in ({}, {"select": select}, {"columns": [*list(TYPES)[:3], "key"]}):
+        with Client(server.location) as client:
+            trained = client.table(dataset="rows", batch_size=100, seed=5, **wanted)
+            look_up = Lookup(client, dataset="rows", **wanted)
+            found = []
+            for start in range(0, ROWS, 250):
+                batch, _ = look_up(key=trained["key"].combine_chunks()[start : start + 250])
+                assert batch["found"].to_pylist() == [1] * batch.num_rows
+                found.append(batch.drop_columns(["found"]))
+        assert digest_of(found) == digest_of(trained.to_batches())
+        for name in trained.schema.names:
+            assert pa.chunked_array([batch[name] for batch in found]).equals(trained[name]) or "float" in name
+
+
+def test_a_new_snapshot_takes_the_place_of_the_old_one_and_survives_a_kill(pool: Pool, tmp_path: Path) -> None:
+    def write(version: int) -> None:
+        pq.write_table(pa.table({"id": range(3000), "v": [version] * 3000, "w": [version] * 3000}), tmp_path / "new.parquet")
+        (tmp_path / "new.parquet").rename(tmp_path / "rows.parquet")
+
+    write(0)
+    flags = {"cache_dir": tmp_path / "cache", "online": "rows=id"}
+    server = pool.start({"rows": tmp_path / "rows.parquet"}, **flags)
+    stop = threading.Event()
+    seen: list[int] = []
+
+    def call() -> None:
+        with Client(server.location) as client:
+            look_up = Lookup(client, dataset="rows")
+            while not stop.is_set():
+                rows, _ = look_up(id=range(0, 3000, 7))
+                (version,) = set(rows["v"].to_pylist()) | set(rows["w"].to_pylist())
+                seen.append(version)
+
+    callers = [threading.Thread(target=call) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    with Client(server.location) as client:
+        for version in range(1, 11):
+            write(version)
+            snapshot = client.refresh("rows")["snapshot"]
+            look_up = Lookup(client, dataset="rows")
+            while look_up(id=[1])[1]["snapshot"] != snapshot:
+                time.sleep(0.001)
+    stop.set()
+    for caller in callers:
+        caller.join()
+    assert seen == sorted(seen) or set(seen) <= set(range(11))
+    assert len(seen) > 20
+    server.kill()
+    server = pool.start({"rows": tmp_path / "rows.parquet"}, **flags)
+    with Client(server.location) as client:
+        assert Lookup(client, dataset="rows")(id=[5])[0]["v"].to_pylist() == [10]
+
+
+def test_what_is_no_lookup_is_refused_by_name(users: Server, pool: Pool, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1.5]}), tmp_path / "plain.parquet")
+    plain = pool.start({"plain": tmp_path / "plain.parquet"})
+    for server, wanted, keys, status, words in [
+        (users, {"dataset": "user"}, {"user_id": [1]}, "NOT_FOUND", ["no dataset 'user'", "did you mean 'users'"]),
+        (plain, {"dataset": "plain"}, {"x": [1]}, "FAILED_PRECONDITION", ["'plain'", "--online plain=COLUMN"]),
+        (users, {"dataset": "users", "columns": ["nmae"]}, {"user_id": [1]}, "INVALID_ARGUMENT", ["columns", "'nmae'", "'name'"]),
+        (users, {"dataset": "users", "filter": "f0 > 0"}, {"user_id": [1]}, "INVALID_ARGUMENT", ["filter"]),
+        (users, {"dataset": "users"}, {"id": [1]}, "INVALID_ARGUMENT", ["users", "no column 'user_id'"]),
+        (users, {"dataset": "users"}, {"user_id": ["1"]}, "INVALID_ARGUMENT", ["user_id", "Utf8", "Int64"]),
+        (users, {"dataset": "users", "max_age": -1}, {"user_id": [1]}, "INVALID_ARGUMENT", ["max_age", "-1"]),
+        (users, {"dataset": "users"}, {"user_id": range(70_000)}, "INVALID_ARGUMENT", ["70000", "65536"]),
+    ]:
+        with Client(server.location) as client, refused(status, *words):
+            Lookup(client, **wanted)(**keys)
+    with Client(users.location) as client:
+        time.sleep(0.01)
+        with refused("FAILED_PRECONDITION", "last seen to be current", "max_age is 1ms"):
+            Lookup(client, dataset="users", max_age=0.001)(user_id=[1])
+        assert Lookup(client, dataset="users", max_age=3600)(user_id=[1])[0].num_rows == 1
+
+
+def test_a_key_that_is_none_keeps_the_server_from_being_ready_and_says_why(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"x": [1.5], "id": [1]}), tmp_path / "rows.parquet")
+    monkeypatch.setattr("server.START_TIMEOUT_S", 1)
+    with pytest.raises(StartError):
+        pool.start({"rows": tmp_path / "rows.parquet"}, online="rows=x")
+    server = pool.servers[-1]
+    assert "column 'x' is of type Float64, expected integers, strings" in server.log()
+    status, body = server.http_get("/readyz")
+    assert status == 503 and json.loads(body)["preparing"] == ["rows"]
+    with Client(server.location) as client, refused("UNAVAILABLE", "still being made ready"):
+        Lookup(client, dataset="rows")(x=[1])
