@@ -160,6 +160,17 @@ impl Reservation {
         self.bytes += extra;
     }
 
+    /// Takes `bytes` out of the share, as one of its own; `None` if there are fewer.
+    pub fn split(&mut self, bytes: u64) -> Option<Self> {
+        self.bytes = self.bytes.checked_sub(bytes)?;
+        Some(Self { bytes, is_kept: self.is_kept, shared: Arc::clone(&self.shared) })
+    }
+
+    /// Puts another share of the same budget, kept as this one is, back.
+    pub fn merge(&mut self, mut other: Self) {
+        self.bytes += std::mem::take(&mut other.bytes);
+    }
+
     /// Says that the share won't be given back soon: who waits for more than what is left beside it is refused.
     pub fn keep(&mut self) {
         if !self.is_kept {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_row::{RowConverter, Rows, SortField};
-use forebay_loader::{Error, Pool, Priority, near};
+use forebay_loader::{Error, Pool, Priority, near, prefetch};
 use forebay_storage::Reader;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,8 @@ const ROW_BITS: u32 = 40;
 const MAX_ROWS: u64 = (1 << ROW_BITS) - 1;
 /// Keys of no fixed width are found from the start of so many.
 const CHUNK_ROWS: usize = 1 << 16;
+/// Bytes for each row while an index is built: its hash, its number, and room that lists grow into.
+const BUILDING_BYTES: u64 = 24;
 /// Rows that are encoded at once.
 const DECODE_ROWS: usize = 1 << 16;
 
@@ -174,6 +176,10 @@ impl KeyIndex {
         // The first slots of all keys, whose loads don't wait for each other.
         let first: Vec<u64> =
             probes.iter().map(|probe| probe.as_ref().map_or(EMPTY, |probe| probe.slots[probe.at])).collect();
+        // ... and the keys of the rows in them.
+        for slot in first.iter().filter(|slot| **slot != EMPTY) {
+            prefetch(self.keys.get(slot & MAX_ROWS));
+        }
         probes.into_iter().zip(first).map(|(probe, slot)| probe?.follow(slot, &self.keys)).collect()
     }
 }
@@ -205,6 +211,18 @@ impl<'a> Probe<'a> {
         }
         None
     }
+}
+
+/// About how many bytes an index takes, and how many more while it is built.
+pub(crate) fn estimate(reader: &Reader, spec: &KeySpec) -> Result<(u64, u64), Error> {
+    let (columns, order) = positions(spec, reader)?;
+    let snapshot = reader.snapshot();
+    let blocks = 0..snapshot.blocks().len();
+    let bytes = |column: usize| blocks.clone().map(|block| snapshot.column_bytes(block, column)).sum::<u64>();
+    let keys: u64 = columns[..spec.key.len()].iter().map(|column| bytes(*column)).sum();
+    let slots = snapshot.rows() * SLOTS.0 / SLOTS.1 * size_of::<u64>() as u64;
+    let order = order.map_or(0, |place| 2 * bytes(columns[place]) + 16 * snapshot.rows());
+    Ok((keys + slots, keys + order + BUILDING_BYTES * snapshot.rows()))
 }
 
 /// Names an index: of which snapshot, by which key.

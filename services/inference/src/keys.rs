@@ -2,7 +2,9 @@
 
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray};
 use arrow_cast::cast;
-use arrow_schema::{DataType, Schema};
+use arrow_ord::cmp::distinct;
+use arrow_schema::{ArrowError, DataType, Schema};
+use arrow_select::nullif::nullif;
 use forebay_loader::{Error, near};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -68,14 +70,15 @@ impl KeyType {
                 let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
                 return Err(Error::invalid("keys", format!("there is no column '{name}' among {names:?}")));
             };
-            if kind(plain(found.data_type())) != kind(wanted) {
+            if kind(found.data_type()) != kind(wanted) {
                 let reason = format!("column '{name}' is of type {}, the key of {wanted}", found.data_type());
                 return Err(Error::invalid("keys", reason));
             }
             if found.data_type() == wanted {
                 return Ok(ArrayRef::clone(found));
             }
-            cast(found, wanted).map_err(|error| Error::invalid("keys", format!("column '{name}': {error}")))
+            converted(found, wanted)
+                .map_err(|error| Error::invalid("keys", format!("column '{name}': {error}")))
         };
         let columns = self.columns.iter().map(column).collect::<Result<Vec<_>, _>>()?;
         Ok(self.encode_columns(&columns, batch.num_rows()))
@@ -176,20 +179,23 @@ enum Kind {
 fn kind(data_type: &DataType) -> Option<Kind> {
     Some(match data_type {
         integer if integer.is_integer() => Kind::Integer,
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Kind::Text,
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Kind::Binary,
+        DataType::Utf8 | DataType::LargeUtf8 => Kind::Text,
+        DataType::Binary | DataType::LargeBinary => Kind::Binary,
         DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, _) => Kind::Time,
         DataType::Boolean | DataType::FixedSizeBinary(1..) => Kind::Other(data_type.clone()),
         _ => return None,
     })
 }
 
-/// What a dictionary is of.
-fn plain(data_type: &DataType) -> &DataType {
-    match data_type {
-        DataType::Dictionary(_, values) => values,
-        other => other,
+/// The values as another type; null where they aren't the same there.
+fn converted(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
+    let there = cast(values, to)?;
+    if !matches!(kind(to), Some(Kind::Time)) {
+        return Ok(there);
     }
+    // Times are cut off to coarser units.
+    let differ = distinct(&cast(&there, values.data_type())?, values)?;
+    nullif(&there, &differ)
 }
 
 fn width(data_type: &DataType) -> Option<usize> {

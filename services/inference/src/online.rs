@@ -4,20 +4,23 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
 };
 
 use arrow_array::RecordBatch;
-use forebay_loader::{Error, Loader, Pool, Priority, Resident, WireBatch};
+use forebay_loader::{Aside, Error, Loader, Pool, Priority, Resident, WireBatch};
 use forebay_proto::{Encoding, v1};
 use forebay_storage::Reader;
 use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 
-use crate::index::{Indexed, KeyIndex, KeySpec};
+use crate::index::{Indexed, KeyIndex, KeySpec, estimate};
+
+/// An answer of about so many bytes or fewer may be made by a thread that reads the network.
+const INLINE_BYTES: u64 = 512 << 10;
 
 /// Bounds of lookups.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -28,16 +31,24 @@ pub struct Config {
     /// Views of one dataset (lists of columns and tensors) that are held in memory; the one that was not asked for the longest
     /// goes first. Default: 8.
     pub max_views: usize,
-    /// A lookup of at most so many keys is answered where it arrives, which is faster than handing it to another thread.
-    /// Default: 128.
+    /// A lookup of at most so many keys is answered by the thread that reads the network: it takes about 0.1 ms, and handing it
+    /// to another thread and back takes as long. Default: 1,024.
     pub max_inline_keys: usize,
+    /// Bytes of the answer to one lookup. Default: 16 MiB.
+    pub max_answer_bytes: u64,
     /// Blocks whose keys are read at a time. Default: 8.
     pub concurrent_blocks: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { max_keys: 1 << 16, max_views: 8, max_inline_keys: 128, concurrent_blocks: 8 }
+        Self {
+            max_keys: 1 << 16,
+            max_views: 8,
+            max_inline_keys: 1024,
+            max_answer_bytes: 16 << 20,
+            concurrent_blocks: 8,
+        }
     }
 }
 
@@ -67,6 +78,8 @@ struct Shared {
 struct Generation {
     reader: Reader,
     index: Arc<KeyIndex>,
+    /// Memory of the index.
+    _aside: Aside,
     /// By what is wanted of a row.
     views: Mutex<HashMap<Vec<u8>, View>>,
 }
@@ -76,15 +89,16 @@ pub struct Lookup {
     online: Online,
     wanted: v1::Train,
     key: Vec<u8>,
-    /// What the last one was answered from.
-    ready: Option<(Arc<Generation>, Arc<Resident>)>,
+    /// What the last one was answered from, if it is still there.
+    ready: Option<(Weak<Generation>, Weak<Resident>, Arc<AtomicU64>)>,
 }
 
 #[derive(Clone)]
 struct View {
     wanted: v1::Train,
     resident: Arc<OnceCell<Arc<Resident>>>,
-    used: u64,
+    /// When it was asked last.
+    used: Arc<AtomicU64>,
 }
 
 /// What a lookup is answered with, all of it of one snapshot.
@@ -121,8 +135,9 @@ impl Online {
         self.current().is_some()
     }
 
-    /// Makes the snapshot of `reader` ready, with every view that the one before is asked for, or else the view of all columns,
-    /// and puts it in its place. Until then, and if it fails, lookups are answered from the one before.
+    /// Makes the snapshot of `reader` ready, with the views that lookups of the one before use, or at first with all columns,
+    /// and puts it in its place. Until then, and if it fails, lookups are answered from the one before. A view that can't be made
+    /// of it is left out; who asks for it is told why.
     ///
     /// # Errors
     /// [`Error::TooLarge`] with the bytes that it needs; [`Error::Invalid`] for a key that is none; those of the first block that
@@ -133,26 +148,32 @@ impl Online {
             return Ok(());
         }
         let started = Instant::now();
-        let index = self.index(&reader, progress).await?;
         let shared = &self.shared;
-        let all = v1::Train { dataset: shared.dataset.clone(), ..v1::Train::default() };
-        let mut views = before.map_or_else(HashMap::new, |before| before.views().clone());
-        views.entry(key_of(&all)).or_insert(View { wanted: all, resident: Arc::default(), used: 0 });
-        let mut ready = HashMap::new();
+        let views = match &before {
+            Some(before) => before.used_views(),
+            None => {
+                let all = v1::Train { dataset: shared.dataset.clone(), ..v1::Train::default() };
+                HashMap::from([(
+                    key_of(&all),
+                    View { wanted: all, resident: Arc::default(), used: Arc::default() },
+                )])
+            }
+        };
+        let (index, aside) = self.index(&reader, progress).await?;
+        let (mut ready, mut bytes) = (HashMap::new(), 0);
         for (key, view) in views {
-            match shared.loader.resident(&view.wanted, reader.clone()).await {
+            match self.load(&view.wanted, &reader).await {
                 Ok(resident) => {
-                    let resident = Arc::new(OnceCell::from(Arc::new(resident)));
-                    ready.insert(key, View { resident, ..view });
+                    bytes += resident.bytes();
+                    ready.insert(key, View { resident: Arc::new(OnceCell::from(resident)), ..view });
                 }
-                // Its columns may be gone; who asks for them is told.
-                Err(error @ Error::Invalid { .. }) if view.used > 0 => {
-                    tracing::warn!(dataset = shared.dataset, %error, "a view of the snapshot before is not made");
+                // What does not fit keeps a dataset from being ready at all, but no new snapshot from taking an old one's place.
+                Err(error @ Error::TooLarge { .. }) if before.is_none() => return Err(error),
+                Err(error) => {
+                    tracing::warn!(dataset = shared.dataset, %error, "a view is not made ahead of lookups");
                 }
-                Err(error) => return Err(error),
             }
         }
-        let bytes: u64 = ready.values().filter_map(|view| Some(view.resident.get()?.bytes())).sum();
         tracing::info!(
             dataset = shared.dataset,
             snapshot = reader.snapshot().id(),
@@ -163,9 +184,9 @@ impl Online {
             seconds = started.elapsed().as_secs_f64(),
             "ready to be looked up"
         );
-        let next = Arc::new(Generation { reader, index, views: Mutex::new(ready) });
-        let before = shared.current.write().unwrap_or_else(PoisonError::into_inner).replace(next);
-        drop(before);
+        let next = Arc::new(Generation { reader, index, _aside: aside, views: Mutex::new(ready) });
+        let replaced = shared.current.write().unwrap_or_else(PoisonError::into_inner).replace(next);
+        drop(replaced);
         Ok(())
     }
 
@@ -187,15 +208,23 @@ impl Online {
         self.shared.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The index of a snapshot: kept from before, or made and kept.
-    async fn index(&self, reader: &Reader, progress: impl Fn(Indexed)) -> Result<Arc<KeyIndex>, Error> {
-        let Shared { spec, folder, pool, config, .. } = &*self.shared;
+    /// The index of a snapshot, kept from before, or made and kept; and its memory.
+    async fn index(
+        &self,
+        reader: &Reader,
+        progress: impl Fn(Indexed),
+    ) -> Result<(Arc<KeyIndex>, Aside), Error> {
+        let Shared { spec, folder, pool, config, loader, dataset, .. } = &*self.shared;
+        let (bytes, building_bytes) = estimate(reader, spec)?;
+        let what = || format!("the index of '{dataset}'");
+        let aside = loader.take_aside(what(), bytes)?;
+        let _building = loader.take_aside(format!("building {}", what()), building_bytes)?;
         let found = {
             let (folder, reader, spec) = (folder.clone(), reader.clone(), spec.clone());
             pool.run(Priority::Second, move || Ok(KeyIndex::find(&folder, &reader, &spec))).await?
         };
         if let Some(found) = found {
-            return Ok(Arc::new(found));
+            return Ok((Arc::new(found), aside));
         }
         let index = KeyIndex::build(reader, spec, pool, config.concurrent_blocks, progress).await?;
         let index = Arc::new(index);
@@ -208,7 +237,12 @@ impl Online {
             Ok(())
         };
         pool.run(Priority::Second, keep).await?;
-        Ok(index)
+        Ok((index, aside))
+    }
+
+    async fn load(&self, wanted: &v1::Train, reader: &Reader) -> Result<Arc<Resident>, Error> {
+        let Shared { loader, config, .. } = &*self.shared;
+        loader.resident(wanted, reader.clone(), config.max_answer_bytes).await.map(Arc::new)
     }
 
     /// The rows of a snapshot as they are wanted, made if they are not there.
@@ -217,38 +251,50 @@ impl Online {
         generation: &Generation,
         key: &[u8],
         wanted: &v1::Train,
-    ) -> Result<Arc<Resident>, Error> {
-        let used = self.shared.clock.fetch_add(1, Ordering::Relaxed) + 1;
-        let cell = {
-            let mut views = generation.views();
-            if let Some(view) = views.get_mut(key) {
-                view.used = used;
-                Arc::clone(&view.resident)
-            } else {
-                let oldest = views.iter().min_by_key(|(_, view)| view.used).map(|(key, _)| key.clone());
-                if let Some(oldest) = oldest.filter(|_| views.len() >= self.shared.config.max_views.max(1)) {
-                    views.remove(&oldest);
+    ) -> Result<(Arc<Resident>, Arc<AtomicU64>), Error> {
+        let View { resident, used, .. } = {
+            let fresh = || View { wanted: wanted.clone(), resident: Arc::default(), used: Arc::default() };
+            generation.views().entry(key.to_vec()).or_insert_with(fresh).clone()
+        };
+        let loaded = resident.get_or_try_init(|| self.load(wanted, &generation.reader)).await.cloned();
+        let mut views = generation.views();
+        match loaded {
+            Ok(loaded) => {
+                self.note_use(&used);
+                if views.len() > self.shared.config.max_views.max(1) {
+                    let least = |(_, view): &(&Vec<u8>, &View)| view.used.load(Ordering::Relaxed);
+                    let others =
+                        views.iter().filter(|(other, view)| *other != key && view.resident.initialized());
+                    let oldest = others.min_by_key(least).map(|(key, _)| key.clone());
+                    oldest.and_then(|oldest| views.remove(&oldest));
                 }
-                let view = View { wanted: wanted.clone(), resident: Arc::default(), used };
-                Arc::clone(&views.entry(key.to_vec()).or_insert(view).resident)
+                Ok((loaded, used))
             }
-        };
-        let load = || async {
-            let loaded = self.shared.loader.resident(wanted, generation.reader.clone()).await;
-            loaded.map(Arc::new)
-        };
-        let loaded = cell.get_or_try_init(load).await.cloned();
-        if loaded.is_err() {
-            let mut views = generation.views();
-            if views.get(key).is_some_and(|view| view.resident.get().is_none()) {
-                views.remove(key);
+            Err(error) => {
+                if views.get(key).is_some_and(|view| !view.resident.initialized()) {
+                    views.remove(key);
+                }
+                Err(error)
             }
         }
-        loaded
+    }
+
+    fn note_use(&self, used: &AtomicU64) {
+        used.store(self.shared.clock.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }
 
 impl Generation {
+    /// The views that are there and were asked for; if there is none, those that are there.
+    fn used_views(&self) -> HashMap<Vec<u8>, View> {
+        let mut views = self.views().clone();
+        views.retain(|_, view| view.resident.initialized());
+        if views.values().any(|view| view.used.load(Ordering::Relaxed) > 0) {
+            views.retain(|_, view| view.used.load(Ordering::Relaxed) > 0);
+        }
+        views
+    }
+
     fn views(&self) -> MutexGuard<'_, HashMap<Vec<u8>, View>> {
         self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -262,7 +308,7 @@ impl Lookup {
     /// [`Error::Invalid`] for a request that makes no sense; [`Error::TooLarge`] for more than fits; [`Error::Unavailable`] while
     /// there is no snapshot.
     pub async fn resident(&mut self) -> Result<Arc<Resident>, Error> {
-        Ok(Arc::clone(&self.ready().await?.1))
+        Ok(self.ready().await?.1)
     }
 
     /// The rows of `keys`, a column for each of the key's by its name, all of one snapshot.
@@ -276,38 +322,39 @@ impl Lookup {
             let reason = format!("{count} at once, expected at most {max_keys}");
             return Err(Error::invalid("keys", reason));
         }
-        let (generation, resident) = self.ready().await?.clone();
+        let (generation, resident) = self.ready().await?;
+        let is_short = count <= max_inline_keys && count as u64 * resident.row_bytes() <= INLINE_BYTES;
         let answer = move || {
             let index = &generation.index;
             let keys = index.key().encode(&keys)?;
             let batch = resident.gather(index.rows(&keys))?;
             Ok(Answer { resident, batch })
         };
-        let answer = if count <= max_inline_keys {
-            answer()
-        } else {
-            self.online.shared.lookups.run(Priority::First, answer).await
-        }?;
+        let answer =
+            if is_short { answer() } else { self.online.shared.lookups.run(Priority::First, answer).await }?;
         metrics::counter!("forebay_online_keys_total").increment(count as u64);
         metrics::counter!("forebay_online_keys_found_total").increment(answer.batch.rows);
         metrics::histogram!("forebay_online_lookup_duration_seconds").record(started.elapsed());
         Ok(answer)
     }
 
-    async fn ready(&mut self) -> Result<&(Arc<Generation>, Arc<Resident>), Error> {
+    async fn ready(&mut self) -> Result<(Arc<Generation>, Arc<Resident>), Error> {
         let dataset = &self.online.shared.dataset;
         let current = self.online.current();
         let current = current.ok_or_else(|| {
             Error::Unavailable(format!("'{dataset}' is still being made ready to be looked up"))
         })?;
-        let ready = match self.ready.take() {
-            Some(ready) if Arc::ptr_eq(&ready.0, &current) => ready,
-            _ => {
-                let resident = self.online.view(&current, &self.key, &self.wanted).await?;
-                (current, resident)
-            }
-        };
-        Ok(self.ready.insert(ready))
+        if let Some((generation, resident, used)) = &self.ready
+            && std::ptr::eq(generation.as_ptr(), &raw const *current)
+            && let Some(resident) = resident.upgrade()
+        {
+            self.online.note_use(used);
+            return Ok((current, resident));
+        }
+        let (resident, used) = self.online.view(&current, &self.key, &self.wanted).await?;
+        // Weak: who asks for nothing keeps no old snapshot.
+        self.ready = Some((Arc::downgrade(&current), Arc::downgrade(&resident), used));
+        Ok((current, resident))
     }
 }
 

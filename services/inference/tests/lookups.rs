@@ -19,7 +19,7 @@ use arrow_array::{
 use arrow_ipc::{reader::read_record_batch, root_as_message};
 use forebay_inference::{Answer, Config, KeyIndex, KeySpec, Online};
 use forebay_loader::{Error, Loader, Pool, Scheduling};
-use forebay_proto::v1::{Tensor, Train};
+use forebay_proto::v1::{Remainder, Shuffle, Tensor, Train, shuffle};
 use forebay_storage::{Location, Reader, State, take_snapshot};
 use object_store::{ObjectStoreExt, memory::InMemory, path::Path as StorePath};
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
@@ -64,7 +64,8 @@ fn spec(key: &[&str], order_by: Option<&str>) -> KeySpec {
 }
 
 fn online(spec: KeySpec, memory_bytes: u64, folder: &Path, config: Config) -> Online {
-    let loader = Loader::new(memory_bytes, forebay_loader::Config::default(), pool());
+    let loader = Loader::new(2 * memory_bytes, forebay_loader::Config::default(), pool());
+    loader.set_aside(memory_bytes).unwrap();
     Online::new("d", spec, config, loader, (pool(), pool()), folder.to_owned())
 }
 
@@ -217,7 +218,7 @@ async fn what_is_missing_is_null_or_zero_and_found_says_so() {
     assert!(matches!(lookup.look_up(ids([1])).await, Err(Error::Unavailable(_))));
     online.adopt(fixture.reader().await, |_| {}).await.unwrap();
     // Few keys are answered at once, many on the pool.
-    for many in [0, 1000] {
+    for many in [0, 3000] {
         let asked: Vec<i64> = [29_999, -1, 0, 30_000, 7, 7].into_iter().chain(0..many).collect();
         let rows = rows(&lookup.look_up(ids(asked.clone())).await.unwrap());
         for (row, id) in asked.into_iter().enumerate() {
@@ -291,7 +292,7 @@ async fn what_does_not_fit_is_refused_with_its_bytes_and_what_is_resident_leaves
     );
     assert!(!small.is_ready());
     // Another view is one too many.
-    let online = online(spec(&["user_id"], None), 4 << 20, folder.path(), Config::default());
+    let online = online(spec(&["user_id"], None), 7 << 20, folder.path(), Config::default());
     online.adopt(reader, |_| {}).await.unwrap();
     let select = vec!["user_id + 1 AS next".to_owned(), "name || name AS name".to_owned()];
     let mut lookup = online.lookup(&Train { select, ..Train::default() });
@@ -299,6 +300,89 @@ async fn what_does_not_fit_is_refused_with_its_bytes_and_what_is_resident_leaves
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
     let found = online.lookup(&Train::default()).look_up(ids([1])).await.unwrap();
     assert_eq!(found.batch.rows, 1);
+}
+
+#[tokio::test]
+async fn a_lookup_and_a_stream_of_the_same_rows_keep_out_of_each_others_way() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    for file in 0..3 {
+        fixture.write(file, &users(file as i64 * 20_000..(file as i64 + 1) * 20_000, 1)).await;
+    }
+    let reader = fixture.reader().await;
+    let loader = Loader::new(1 << 28, forebay_loader::Config::default(), pool());
+    loader.set_aside(1 << 27).unwrap();
+    let tensor = Tensor {
+        name: "x".into(),
+        columns: vec!["user_id".into()],
+        dtype: "int64".into(),
+        ..Tensor::default()
+    };
+    let none = Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() };
+    let train = Train {
+        dataset: "d".into(),
+        tensors: vec![tensor.clone()],
+        batch_size: 100,
+        shuffle: Some(none),
+        remainder: Remainder::Pad.into(),
+        ..Train::default()
+    };
+    let job = Arc::new(loader.job(train, reader.clone(), Vec::new()).await.unwrap());
+    let mut batches = loader.batches(job, 0, 0);
+    batches.next().await.unwrap().unwrap();
+    let online = Online::new(
+        "d",
+        spec(&["user_id"], None),
+        Config::default(),
+        loader.clone(),
+        (pool(), pool()),
+        folder.path().to_owned(),
+    );
+    online.adopt(reader, |_| {}).await.unwrap();
+    let mut lookup = online.lookup(&Train { tensors: vec![tensor], ..Train::default() });
+    let found = rows(&lookup.look_up(ids((0..60_000).step_by(999))).await.unwrap());
+    assert_eq!(found["found"].as_primitive::<UInt8Type>().values().to_vec(), vec![1; found.num_rows()]);
+}
+
+#[tokio::test]
+async fn times_that_the_key_cannot_hold_are_no_keys() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    let days: ArrayRef = Arc::new(arrow_array::Date32Array::from(vec![0, 1, 19_000]));
+    fixture.write(0, &RecordBatch::try_from_iter([("day", days)]).unwrap()).await;
+    let online = online(spec(&["day"], None), 1 << 28, folder.path(), Config::default());
+    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    let day = 86_400_000_000;
+    let asked = vec![day, day + 1, -1, 0, 19_000 * day, 19_000 * day - 1];
+    let asked: ArrayRef = Arc::new(arrow_array::TimestampMicrosecondArray::from(asked));
+    let asked = RecordBatch::try_from_iter([("day", asked)]).unwrap();
+    let found = rows(&online.lookup(&Train::default()).look_up(asked).await.unwrap());
+    assert_eq!(found["found"].as_primitive::<UInt8Type>().values().to_vec(), [1, 0, 0, 1, 1, 0]);
+}
+
+#[tokio::test]
+async fn who_asks_for_nothing_keeps_no_old_snapshot_and_no_view_stops_the_next_one() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..60_000, 7)).await;
+    // Room for two snapshots, not for three.
+    let online = online(spec(&["user_id"], None), 16 << 20, folder.path(), Config::default());
+    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    let mut idle = Vec::new();
+    let select = vec!["100 / (version - 8) AS y".to_owned()];
+    online.lookup(&Train { select: select.clone(), ..Train::default() }).look_up(ids([1])).await.unwrap();
+    for snapshot in [8, 9, 10, 11] {
+        let mut lookup = online.lookup(&Train::default());
+        lookup.look_up(ids([1])).await.unwrap();
+        idle.push(lookup);
+        fixture.write(0, &users(0..60_000, snapshot)).await;
+        online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    }
+    fixture.write(0, &users(0..60_000, 8)).await;
+    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    let error = online.lookup(&Train { select, ..Train::default() }).look_up(ids([1])).await.err().unwrap();
+    assert!(error.to_string().contains("Divide by zero"), "{error}");
+    for lookup in &mut idle {
+        let found = rows(&lookup.look_up(ids([1])).await.unwrap());
+        assert_eq!(found["version"].as_primitive::<Int64Type>().value(0), 8);
+    }
 }
 
 #[tokio::test]

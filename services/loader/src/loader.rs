@@ -1,8 +1,11 @@
 //! The running part of the training path.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
 
-use forebay_cache::{Disk, DiskConfig, Weigh};
+use forebay_cache::{Disk, DiskConfig, Reservation, Weigh};
 use forebay_proto::v1;
 use forebay_storage::Reader;
 use futures::{StreamExt, stream};
@@ -21,9 +24,41 @@ use crate::{
 pub struct Loader {
     windows: Arc<Windows>,
     counter: Arc<Counter>,
-    memory_bytes: u64,
+    /// What lookups may have of the memory, as far as they don't have it yet.
+    aside: Arc<Mutex<Option<Reservation>>>,
     config: Config,
     pool: Pool,
+}
+
+/// Memory that was set aside, and goes back there when it is dropped.
+pub struct Aside {
+    share: Option<Reservation>,
+    from: Arc<Mutex<Option<Reservation>>>,
+}
+
+impl Aside {
+    /// Raises it to so many bytes, as far as there are.
+    pub(crate) fn raise(&mut self, bytes: u64) -> bool {
+        let Some(share) = &mut self.share else { return false };
+        let more = bytes.saturating_sub(share.bytes());
+        let mut from = self.from.lock().unwrap_or_else(PoisonError::into_inner);
+        match from.as_mut().and_then(|from| from.split(more)) {
+            Some(more) => {
+                share.merge(more);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        let mut from = self.from.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(from), Some(share)) = (from.as_mut(), self.share.take()) {
+            from.merge(share);
+        }
+    }
 }
 
 /// How far [`Loader::warm`] has come.
@@ -64,7 +99,7 @@ impl Loader {
 
     fn over(windows: Windows, memory_bytes: u64, config: Config, pool: Pool) -> Self {
         let counter = Counter::new(memory_bytes, config.clone(), pool.clone());
-        Self { windows: Arc::new(windows), counter: Arc::new(counter), memory_bytes, config, pool }
+        Self { windows: Arc::new(windows), counter: Arc::new(counter), aside: Arc::default(), config, pool }
     }
 
     /// Counts the rows that the filter of `train` keeps, and the groups that its key makes, unless that was done before, and
@@ -107,7 +142,7 @@ impl Loader {
         self.pool.run(Priority::First, resolve).await
     }
 
-    /// Refuses a job that can never run here, beside what is held for lookups.
+    /// Refuses a job that can never run here, beside what is set aside for lookups.
     ///
     /// # Errors
     /// [`Error::TooLarge`] with the bytes that a batch or a window needs, and the largest window that fits.
@@ -115,25 +150,63 @@ impl Loader {
         job.check_fits(self.free_bytes(), self.config.max_batch_bytes)
     }
 
-    /// Loads what `wanted` asks of every row (`select`, `columns`, `tensors`) of the snapshot of `reader` into memory, and holds
-    /// it there for lookups. Waits for memory that running jobs hold.
+    /// Sets so many bytes of the memory aside for lookups: jobs never get them, and lookups never more. To be called once, before
+    /// anything runs.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] with the bytes that it needs, if it does not fit beside what is held already; those of a request that
-    /// makes no sense, and those of the first block that can't be read.
-    pub async fn resident(&self, wanted: &v1::Train, reader: Reader) -> Result<Resident, Error> {
-        let (train, asked) = (wanted.clone(), reader);
-        let job = self.pool.run(Priority::First, move || Job::of_lookups(&train, asked)).await?;
-        let (needed, limit) = (job.snapshot_bytes(), self.free_bytes());
-        if needed > limit {
-            let advice = "raise --cache-memory, or ask for fewer columns".into();
-            let what = format!("keeping '{}' in memory for lookups", wanted.dataset);
-            return Err(Error::TooLarge { what, needed, limit, advice });
-        }
-        Resident::load(job, &self.windows, self.config.max_batch_bytes).await
+    /// [`Error::TooLarge`] if there is less.
+    pub fn set_aside(&self, bytes: u64) -> Result<(), Error> {
+        let budget = self.windows.memory().budget();
+        let too_large = || Error::TooLarge {
+            what: "the memory for lookups".into(),
+            needed: bytes,
+            limit: budget.available_bytes(),
+            advice: "raise --cache-memory".into(),
+        };
+        let mut share = budget.try_reserve(bytes).ok_or_else(too_large)?;
+        share.keep();
+        *self.aside.lock().unwrap_or_else(PoisonError::into_inner) = Some(share);
+        Ok(())
     }
 
-    /// Bytes of memory that are not held for lookups.
+    /// Takes bytes for `what` out of those that are [set aside](Self::set_aside), until what is returned is dropped.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] with the bytes that are left.
+    pub fn take_aside(&self, what: impl Into<String>, bytes: u64) -> Result<Aside, Error> {
+        let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = aside.as_ref().map_or(0, Reservation::bytes);
+        match aside.as_mut().and_then(|share| share.split(bytes)) {
+            Some(share) => Ok(Aside { share: Some(share), from: Arc::clone(&self.aside) }),
+            None => Err(Error::TooLarge {
+                what: what.into(),
+                needed: bytes,
+                limit: left,
+                advice: "raise --lookup-memory, or ask for fewer columns".into(),
+            }),
+        }
+    }
+
+    /// Loads what `wanted` asks of every row (`select`, `columns`, `tensors`) of the snapshot of `reader` into the memory that is
+    /// [set aside](Self::set_aside), and holds it there for lookups. An answer has `max_answer_bytes` at most.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] with the bytes that it needs; those of a request that makes no sense, and those of the first block
+    /// that can't be read.
+    pub async fn resident(
+        &self,
+        wanted: &v1::Train,
+        reader: Reader,
+        max_answer_bytes: u64,
+    ) -> Result<Resident, Error> {
+        let train = wanted.clone();
+        let job = self.pool.run(Priority::First, move || Job::of_lookups(&train, reader)).await?;
+        let aside =
+            self.take_aside(format!("keeping '{}' in memory", wanted.dataset), job.snapshot_bytes())?;
+        Resident::load(job, &self.windows, aside, max_answer_bytes).await
+    }
+
+    /// Bytes of memory that are not set aside for lookups.
     fn free_bytes(&self) -> u64 {
         self.windows.memory().budget().available_bytes()
     }
@@ -151,7 +224,7 @@ impl Loader {
     pub async fn warm(&self, job: &Job, progress: impl Fn(Warmed)) -> Result<Warmed, Error> {
         let blocks = job.snapshot().blocks().len();
         let order = job.order(job.train().epoch);
-        let mut room = self.memory_bytes;
+        let mut room = self.free_bytes();
         let needed = (0..order.windows()).flat_map(|window| order.window(window).blocks).copied();
         let mut fits = Vec::new();
         for block in needed.filter(|block| job.is_needed(*block)) {

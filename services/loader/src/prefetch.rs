@@ -10,7 +10,7 @@ const CACHE_LINE: usize = 64;
 /// (half as fast again), and does not wait for them. The gather reads rows in random order,
 /// so that without this each copy waits for the memory by itself.
 #[inline(always)]
-pub(crate) fn prefetch(bytes: &[u8]) {
+pub fn prefetch(bytes: &[u8]) {
     let Some(last) = bytes.last() else { return };
     for line in bytes.chunks(CACHE_LINE) {
         prefetch_line(&line[0]);

@@ -1,12 +1,15 @@
 //! What a filter keeps of a block, as far as that is known without reading it.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 
 use arrow_array::Array;
 use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
 use forebay_storage::{Reader, Statistics};
 
 use crate::{Error, Pool, Priority};
+
+/// Parts of a filter that are evaluated for a block, over all of its pieces, before it is read instead.
+const MAX_EVALUATED: usize = 1 << 20;
 
 /// How many rows of a block `filter` keeps, if folder names, else row groups' statistics, else page indexes and bloom
 /// filters tell of every row whether it is kept.
@@ -19,21 +22,22 @@ pub(crate) async fn kept_rows(
     let (snapshot, rows) = (reader.snapshot(), reader.snapshot().blocks()[block].rows);
     let folders = snapshot.schema().fields().len() - snapshot.partition_columns();
     let inputs = filter.inputs();
-    let ask = async |columns: &[usize], statistics: Vec<Statistics>, absent: Vec<(String, ScalarValue)>| {
-        let name = |column: &usize| snapshot.schema().field(*column).name().clone();
-        let columns = columns.iter().map(name).zip(statistics).collect();
-        let (filter, known) = (Arc::clone(filter), Known { rows, columns, absent });
-        pool.run(Priority::Second, move || Ok::<_, Error>(known.kept_rows(&filter))).await
-    };
+    let ask =
+        async |columns: &[usize], statistics: Vec<Statistics>, absent: HashSet<(String, ScalarValue)>| {
+            let name = |column: &usize| snapshot.schema().field(*column).name().clone();
+            let columns = columns.iter().map(name).zip(statistics).collect();
+            let (filter, known) = (Arc::clone(filter), Known { rows, columns, absent });
+            pool.run(Priority::Second, move || Ok::<_, Error>(known.kept_rows(&filter))).await
+        };
     let (stored, folder): (Vec<usize>, Vec<usize>) = inputs.iter().partition(|column| **column < folders);
     if !folder.is_empty() || stored.is_empty() {
         let statistics = reader.statistics(block, &folder).await?;
-        let kept = ask(&folder, statistics, Vec::new()).await?;
+        let kept = ask(&folder, statistics, HashSet::new()).await?;
         if kept.is_some() || stored.is_empty() {
             return Ok(kept);
         }
     }
-    if let Some(kept) = ask(inputs, reader.statistics(block, inputs).await?, Vec::new()).await? {
+    if let Some(kept) = ask(inputs, reader.statistics(block, inputs).await?, HashSet::new()).await? {
         return Ok(Some(kept));
     }
     let (pages, absent) = futures::try_join!(
@@ -48,9 +52,9 @@ async fn absent(
     reader: &Reader,
     filter: &Expression,
     block: usize,
-) -> Result<Vec<(String, ScalarValue)>, Error> {
+) -> Result<HashSet<(String, ScalarValue)>, Error> {
     let sought = filter.sought();
-    let mut absent = Vec::new();
+    let mut absent = HashSet::new();
     for column in filter.inputs() {
         let field = reader.snapshot().schema().field(*column);
         let of_it = |(name, value): &&(String, ScalarValue)| {
@@ -72,7 +76,7 @@ async fn absent(
 struct Known {
     rows: u32,
     columns: Vec<(String, Statistics)>,
-    absent: Vec<(String, ScalarValue)>,
+    absent: HashSet<(String, ScalarValue)>,
 }
 
 impl Known {
@@ -82,6 +86,9 @@ impl Known {
         ends.push(self.rows);
         ends.sort_unstable();
         ends.dedup();
+        if ends.len() > 1 && ends.len().saturating_mul(filter.parts()) > MAX_EVALUATED {
+            return None;
+        }
         let (mut kept, mut start) = (0, 0);
         for end in ends {
             match filter.verdict(&Segment { known: self, start }) {
@@ -130,7 +137,7 @@ impl Bounds for Segment<'_> {
     }
 
     fn may_hold(&self, column: &str, value: &ScalarValue) -> bool {
-        !self.known.absent.iter().any(|(name, absent)| name == column && absent == value)
+        !self.known.absent.contains(&(column.to_owned(), value.clone()))
     }
 }
 

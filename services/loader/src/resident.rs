@@ -6,9 +6,7 @@ use forebay_cache::{Slabs, Weigh};
 use forebay_storage::Snapshot;
 
 use crate::{
-    Assembling, Error, Frame, Job, RowRef, View, WireBatch,
-    assemble::assemble_real,
-    window::{HeldWindow, Room, WindowId, Windows},
+    Aside, Assembling, Error, Frame, Job, RowRef, View, WireBatch, assemble::assemble_real, window::Windows,
 };
 
 /// The rows of a snapshot, ready to be gathered by their numbers. They stay in memory until it is dropped.
@@ -20,9 +18,9 @@ pub struct Resident {
     starts: Vec<u64>,
     bytes: u64,
     slabs: Slabs,
-    max_batch_bytes: u64,
-    /// Dropped last.
-    _held: Arc<HeldWindow>,
+    max_answer_bytes: u64,
+    /// Given back after the frames, as fields are dropped in order.
+    _aside: Aside,
 }
 
 impl fmt::Debug for Resident {
@@ -38,20 +36,34 @@ impl fmt::Debug for Resident {
 }
 
 impl Resident {
-    /// Loads all blocks of a job, and holds them.
-    pub(crate) async fn load(job: Job, windows: &Windows, max_batch_bytes: u64) -> Result<Self, Error> {
-        let blocks: Vec<u32> = (0..job.snapshot().blocks().len() as u32).collect();
-        let all = WindowId { epoch: 0, window: 0 };
-        let held = windows.acquire(&job, all, &blocks, Room::Wait).await?;
-        let held = held.ok_or_else(|| Error::Internal("a window was waited for and is not there".into()))?;
-        let starts =
-            job.snapshot().blocks().iter().filter(|block| block.rows > 0).map(|block| block.first_row);
-        let starts: Vec<u64> = starts.collect();
-        let mut frames = held.window().frames.clone();
+    /// Loads all blocks of a job into the memory that is `aside`, and holds them.
+    pub(crate) async fn load(
+        job: Job,
+        windows: &Windows,
+        mut aside: Aside,
+        max_answer_bytes: u64,
+    ) -> Result<Self, Error> {
+        let (mut blocks, mut starts) = (Vec::new(), Vec::new());
+        for (number, block) in job.snapshot().blocks().iter().enumerate().filter(|(_, block)| block.rows > 0)
+        {
+            blocks.push(number as u32);
+            starts.push(block.first_row);
+        }
+        let mut lacking = None;
+        let raise = |bytes| lacking = (!aside.raise(bytes)).then_some(bytes);
+        let mut frames = windows.frames_of(&job, &blocks, u64::MAX, raise).await?;
         let bytes = frames.iter().map(|frame| frame.weight()).sum();
-        held.window().keep();
+        if lacking.is_some() {
+            return Err(Error::TooLarge {
+                what: format!("keeping '{}' in memory", job.train().dataset),
+                needed: bytes,
+                limit: job.snapshot_bytes(),
+                advice: "raise --lookup-memory, or ask for fewer columns".into(),
+            });
+        }
         frames.push(Arc::new(Frame::of_nulls(job.view(), windows.slabs())?));
-        Ok(Self { job, frames, starts, bytes, slabs: windows.slabs().clone(), max_batch_bytes, _held: held })
+        let slabs = windows.slabs().clone();
+        Ok(Self { job, frames, starts, bytes, slabs, max_answer_bytes, _aside: aside })
     }
 
     /// The snapshot that the rows are of.
@@ -64,6 +76,11 @@ impl Resident {
         self.job.view()
     }
 
+    /// Bytes that a row takes in the mean.
+    pub fn row_bytes(&self) -> u64 {
+        self.bytes / self.snapshot().rows().max(1)
+    }
+
     /// Bytes of the rows.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -73,7 +90,7 @@ impl Resident {
     /// of zeros.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] when the batch exceeds `max_batch_bytes`.
+    /// [`Error::TooLarge`] when the batch exceeds `max_answer_bytes`.
     pub fn gather(&self, rows: impl IntoIterator<Item = Option<u64>>) -> Result<WireBatch, Error> {
         let missing = RowRef { frame: self.frames.len() as u32 - 1, row: 0 };
         let place = |number: u64| {
@@ -85,7 +102,7 @@ impl Resident {
         let rows: Vec<RowRef> =
             rows.into_iter().map(|number| number.and_then(place).unwrap_or(missing)).collect();
         let asked =
-            Assembling { hash: false, max_bytes: self.max_batch_bytes, max_held_bytes: 0, least_rows: 0 };
+            Assembling { hash: false, max_bytes: self.max_answer_bytes, max_held_bytes: 0, least_rows: 0 };
         assemble_real(self.view(), &self.frames, &rows, missing.frame, asked, &self.slabs)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     ops::Range,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use arrow_array::RecordBatch;
@@ -71,7 +71,7 @@ pub(crate) struct Window {
     frame_of: Vec<u32>,
     pub(crate) frames: Vec<Arc<Frame>>,
     /// Given back after the frames, as fields are dropped in order.
-    reservation: Mutex<Reservation>,
+    _reservation: Reservation,
 }
 
 /// Whether to wait for memory.
@@ -212,6 +212,24 @@ impl Windows {
 
     async fn load(&self, job: &Job, blocks: &[u32], mut reservation: Reservation) -> Result<Window, Error> {
         let capacity_bytes = self.frames.budget().capacity_bytes();
+        let frames =
+            self.frames_of(job, blocks, capacity_bytes, |bytes| reservation.raise(bytes.min(capacity_bytes)));
+        let frames = frames.await?;
+        let mut frame_of = vec![u32::MAX; job.snapshot().blocks().len()];
+        for (index, block) in blocks.iter().enumerate() {
+            frame_of[*block as usize] = index as u32;
+        }
+        Ok(Window { frame_of, frames, _reservation: reservation })
+    }
+
+    /// The frames of `blocks`, of `limit` bytes at most; `raise` is told how many there are so far.
+    pub(crate) async fn frames_of(
+        &self,
+        job: &Job,
+        blocks: &[u32],
+        limit: u64,
+        mut raise: impl FnMut(u64),
+    ) -> Result<Vec<Arc<Frame>>, Error> {
         let mut loading = stream::iter(blocks.iter().copied())
             .map(|block| self.frame(job, block))
             .buffered(self.config.concurrent_blocks.max(1));
@@ -219,19 +237,14 @@ impl Windows {
         while let Some(frame) = loading.try_next().await? {
             bytes += frame.weight();
             value_bytes += frame.value_bytes();
-            if value_bytes > capacity_bytes {
+            if value_bytes > limit {
                 // The footers promised less.
-                return Err(too_large(value_bytes, capacity_bytes));
+                return Err(too_large(value_bytes, limit));
             }
-            reservation.raise(bytes.min(capacity_bytes));
+            raise(bytes);
             frames.push(frame);
         }
-        drop(loading);
-        let mut frame_of = vec![u32::MAX; job.snapshot().blocks().len()];
-        for (index, block) in blocks.iter().enumerate() {
-            frame_of[*block as usize] = index as u32;
-        }
-        Ok(Window { frame_of, frames, reservation: Mutex::new(reservation) })
+        Ok(frames)
     }
 
     /// The frame of one block, fetched and decoded if it is not in memory.
@@ -353,11 +366,6 @@ impl Drop for HeldWindow {
 }
 
 impl Window {
-    /// Says that the window won't be dropped soon.
-    pub(crate) fn keep(&self) {
-        self.reservation.lock().unwrap_or_else(PoisonError::into_inner).keep();
-    }
-
     /// Where in `frames` the rows at `locations` lie; frame numbers begin at `first_frame`.
     pub(crate) fn rows(&self, locations: &[Location], first_frame: u32, rows: &mut Vec<RowRef>) {
         rows.extend(locations.iter().map(|location| RowRef {

@@ -68,6 +68,9 @@ struct Serve {
     /// Memory for decoded data, such as 8GiB.
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_MEMORY")]
     cache_memory: Option<ByteSize>,
+    /// Of it, memory for datasets that are looked up (--online); half of it if it is not given.
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_LOOKUP_MEMORY")]
+    lookup_memory: Option<ByteSize>,
     /// Disk for decoded columns in the cache directory, such as 200GiB; 0 for none.
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_DISK")]
     cache_disk: Option<ByteSize>,
@@ -152,6 +155,7 @@ impl Serve {
         set(&mut settings.grpc, self.grpc);
         set(&mut settings.http, self.http);
         set(&mut settings.cache_memory, self.cache_memory);
+        settings.lookup_memory = self.lookup_memory.or(settings.lookup_memory);
         settings.cache_disk = self.cache_disk.or(settings.cache_disk);
         set(&mut settings.cpu_threads, self.cpu_threads);
         set(&mut settings.cpu_scheduling, self.cpu_scheduling);

@@ -1,7 +1,7 @@
 //! The datasets by name: opened in the background, tried again with backoff, refreshed on demand.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
@@ -14,6 +14,9 @@ use tokio::sync::{Mutex, watch};
 use tonic::Status;
 
 use crate::{Settings, door::Access, settings::Limits, status};
+
+/// Snapshots of a dataset of which it is known when they were current.
+const REMEMBERED_SNAPSHOTS: usize = 4;
 
 /// All datasets of a server. Cheap to clone.
 #[derive(Clone)]
@@ -33,8 +36,8 @@ struct Shared {
 struct Dataset {
     location: Location,
     phase: watch::Sender<Phase>,
-    /// When the current snapshot was last seen to be what is there.
-    seen: std::sync::Mutex<Option<Instant>>,
+    /// When the current snapshot, and the one before, were last seen to be what is there; newest first.
+    seen: std::sync::Mutex<VecDeque<(String, Instant)>>,
     /// Held while a snapshot is taken.
     taking: Mutex<()>,
     /// Held while a pinned snapshot is loaded, so that a thousand ranks load it once.
@@ -125,9 +128,10 @@ impl Datasets {
             Phase::Open(reader) => Some(reader.clone()),
             Phase::Opening { .. } | Phase::Failed(_) => None,
         };
+        let looked = Instant::now();
         match self.take(name, dataset).await {
             Ok(snapshot) => {
-                *dataset.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                dataset.note_seen(snapshot.id(), looked);
                 if let Some(current) = current {
                     if current.snapshot().id() == snapshot.id() {
                         return Ok((current, false));
@@ -220,14 +224,10 @@ impl Datasets {
         self.shared.entries.get(name).map(|dataset| dataset.phase.subscribe())
     }
 
-    /// How long ago snapshot `id` of dataset `name` was last seen to be the current one; `None` if another one is.
+    /// How long ago snapshot `id` of dataset `name` was last seen to be the current one, if that is known.
     pub(crate) fn age(&self, name: &str, id: &str) -> Option<Duration> {
-        let dataset = self.shared.entries.get(name)?;
-        let seen = *dataset.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*dataset.phase.borrow() {
-            Phase::Open(reader) if reader.snapshot().id() == id => seen.map(|seen| seen.elapsed()),
-            _ => None,
-        }
+        let seen = self.shared.entries.get(name)?.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().find(|(seen, _)| seen == id).map(|(_, when)| when.elapsed())
     }
 
     /// The readers of all snapshots of dataset `name` that are open.
@@ -296,6 +296,15 @@ impl Datasets {
             any.and_then(|key| pinned.remove(&key));
         }
         pinned.insert((name.to_owned(), reader.snapshot().id().to_owned()), reader);
+    }
+}
+
+impl Dataset {
+    fn note_seen(&self, id: &str, when: Instant) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|(other, _)| other != id);
+        seen.push_front((id.to_owned(), when));
+        seen.truncate(REMEMBERED_SNAPSHOTS);
     }
 }
 

@@ -5,6 +5,7 @@ mod commands;
 mod exchange;
 mod framed;
 mod guard;
+mod keys;
 mod service;
 
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) datasets: Datasets,
     pub(crate) loader: Loader,
     pub(crate) online: OnlineDatasets,
-    /// Exchanges that may begin.
+    /// Exchanges that may begin: limits.max_streams of them at a time.
     pub(crate) exchanges: Arc<Semaphore>,
     pub(crate) sessions: Sessions,
     pub(crate) limits: Arc<Limits>,

@@ -15,6 +15,7 @@ use crate::{
 #[derive(Clone, Default)]
 pub(crate) struct OnlineDatasets {
     entries: Arc<BTreeMap<String, Online>>,
+    max_keys: usize,
 }
 
 impl OnlineDatasets {
@@ -32,12 +33,17 @@ impl OnlineDatasets {
                 Online::new(name, spec.clone(), config.clone(), loader.clone(), pools.clone(), folder);
             (name.clone(), online)
         };
-        Self { entries: Arc::new(specs.iter().map(online).collect()) }
+        Self { entries: Arc::new(specs.iter().map(online).collect()), max_keys: config.max_keys }
     }
 
     /// The dataset `name`, if it is looked up.
     pub(crate) fn get(&self, name: &str) -> Option<&Online> {
         self.entries.get(name)
+    }
+
+    /// Most keys of one lookup.
+    pub(crate) fn max_keys(&self) -> usize {
+        self.max_keys
     }
 
     /// Their names.

@@ -36,6 +36,8 @@ pub struct Server {
     grace_period: Duration,
     guard: Guard,
     sessions: Sessions,
+    exchanges: Arc<Semaphore>,
+    max_exchanges: u32,
     health: HealthReporter,
     /// Ends `serving` once its connections have sent what they have.
     stop: CancellationToken,
@@ -63,6 +65,7 @@ impl Server {
         let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
             .context("can't start the CPU threads")?;
         let loader = open_loader(&settings, pool.clone()).await?;
+        loader.set_aside(settings.lookup_memory_bytes()).context("lookup_memory")?;
         let datasets = Datasets::new(&settings, state)?;
         let lookups = Pool::new(settings.online_threads, forebay_loader::Scheduling::Normal)
             .context("can't start the threads of lookups")?;
@@ -88,11 +91,13 @@ impl Server {
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<FlightServiceServer<Flight>>().await;
 
+        let max_exchanges = u32::try_from(settings.limits.max_streams).unwrap_or(u32::MAX >> 3);
+        let exchanges = Arc::new(Semaphore::new(max_exchanges as usize));
         let context = flight::Context {
             datasets: datasets.clone(),
             loader: loader.clone(),
             online: online.clone(),
-            exchanges: Arc::new(Semaphore::new(settings.limits.max_streams)),
+            exchanges: Arc::clone(&exchanges),
             sessions: sessions.clone(),
             limits: Arc::new(settings.limits.clone()),
             guard: guard.clone(),
@@ -103,6 +108,8 @@ impl Server {
             grace_period: settings.grace_period,
             guard: guard.clone(),
             sessions: sessions.clone(),
+            exchanges,
+            max_exchanges,
             health,
             stop: CancellationToken::new(),
             serving: None,
@@ -201,7 +208,7 @@ impl Server {
         self.guard.drain();
         self.health.set_not_serving::<FlightServiceServer<Flight>>().await;
         self.health.set_service_status("", ServingStatus::NotServing).await;
-        let finished = tokio::time::timeout(self.grace_period, self.sessions.none_running()).await.is_ok();
+        let finished = tokio::time::timeout(self.grace_period, self.none_running()).await.is_ok();
         if !finished {
             tracing::warn!(
                 streams = self.sessions.list().len(),
@@ -215,6 +222,13 @@ impl Server {
             drop(tokio::time::timeout(FLUSH_TIME, serving).await);
         }
         tracing::info!(finished, "stopped");
+    }
+
+    /// Waits until no batches are streamed and none are exchanged.
+    async fn none_running(&self) {
+        self.sessions.none_running().await;
+        // It is closed to nobody: all permits are back once all exchanges have ended.
+        drop(self.exchanges.acquire_many(self.max_exchanges).await);
     }
 
     fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {

@@ -62,6 +62,9 @@ pub struct Settings {
     pub insecure: bool,
     /// Datasets that are looked up, and by which key.
     pub online: BTreeMap<String, forebay_inference::KeySpec>,
+    /// Memory for datasets that are looked up: their indexes and rows, also of a new snapshot while it is made ready beside the
+    /// one before. It is part of `cache_memory`, and set aside from the start. Default: half of it if there are such datasets.
+    pub lookup_memory: Option<ByteSize>,
     /// Threads for lookups, beside `cpu_threads`, so that none waits for a block that is being decoded. Default: one for each
     /// core, at most 4.
     pub online_threads: usize,
@@ -153,6 +156,7 @@ impl Default for Settings {
             reload_interval: Duration::from_secs(10),
             insecure: false,
             online: BTreeMap::new(),
+            lookup_memory: None,
             online_threads: cores.min(4),
             lookups: forebay_inference::Config::default(),
             limits: Limits::default(),
@@ -217,7 +221,7 @@ impl Settings {
         for (name, url) in &self.datasets {
             let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
             ensure!(
-                !name.is_empty() && name.chars().all(legal),
+                !name.is_empty() && name.chars().all(legal) && !matches!(name.as_str(), "." | ".."),
                 "dataset name '{name}': expected letters, digits, '_', '-' and '.'"
             );
             ensure!(!url.is_empty(), "dataset '{name}' has no URL");
@@ -267,6 +271,12 @@ impl Settings {
             );
         }
         Ok(())
+    }
+
+    /// `lookup_memory`, resolved.
+    pub(crate) fn lookup_memory_bytes(&self) -> u64 {
+        let half = if self.online.is_empty() { 0 } else { self.cache_memory.0 / 2 };
+        self.lookup_memory.map_or(half, |size| size.0)
     }
 
     /// `cache_disk`, resolved.

@@ -72,6 +72,17 @@ impl Expression {
         sought
     }
 
+    /// How many parts it has, which is what it takes to look at its bounds.
+    pub fn parts(&self) -> usize {
+        let mut parts = 0;
+        let counted = self.logical.apply(|_| {
+            parts += 1;
+            Ok(TreeNodeRecursion::Continue)
+        });
+        counted.expect("nothing in it fails");
+        parts
+    }
+
     /// What the bounds of a block say of this filter.
     pub fn verdict(&self, bounds: &dyn Bounds) -> Verdict {
         match possible(&self.logical, bounds) {

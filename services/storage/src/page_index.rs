@@ -67,6 +67,8 @@ impl Reader {
     async fn pages(&self, file: u32, column: usize, inside: &InFile) -> Result<Statistics, Error> {
         let field = self.snapshot().schema().field(column).clone();
         let groups = match self.snapshot().partition(file, column) {
+            // The nulls of a leaf are not those of what it is in.
+            _ if field.data_type().is_nested() => None,
             Some(_) => None,
             None => self.indexes(field.name(), inside).await?,
         };

@@ -146,7 +146,7 @@ impl Reader {
         target: &Target,
     ) -> Result<Option<Vec<Bytes>>, Error> {
         let total = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
-        let inside = ranges.iter().all(|range| range.end <= target.version.size);
+        let inside = ranges.iter().all(|range| !range.is_empty() && range.end <= target.version.size);
         if !inside || total > self.config.max_footer_bytes {
             return Ok(None);
         }

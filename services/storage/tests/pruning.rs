@@ -6,8 +6,9 @@ mod common;
 
 use std::sync::Arc;
 
+use arrow_array::types::Int64Type;
 use arrow_array::{
-    Array, ArrayRef, BooleanArray, Date32Array, Float64Array, Int8Array, Int64Array, RecordBatch,
+    Array, ArrayRef, BooleanArray, Date32Array, Float64Array, Int8Array, Int64Array, ListArray, RecordBatch,
     StringArray, UInt32Array,
 };
 use arrow_ord::cmp::{gt, lt};
@@ -214,5 +215,19 @@ proptest! {
             // Some flips lie in the data; what is wrong with it is said when it is read.
             read_columns(&reader, &[0]).await.ok();
         });
+    }
+}
+
+#[tokio::test]
+async fn nulls_of_what_is_in_a_list_are_none_of_the_list() {
+    let empty =
+        ListArray::from_iter_primitive::<Int64Type, _, _>((0..50).map(|_| Some(Vec::<Option<i64>>::new())));
+    let holes = ListArray::from_iter_primitive::<Int64Type, _, _>((0..50).map(|_| Some(vec![None])));
+    let fixture = Fixture::new();
+    let lists = batch([("e", Arc::new(empty) as ArrayRef), ("h", Arc::new(holes))]);
+    fixture.write_bytes("a.parquet", &parquet_bytes(&lists, Some(properties(100, 100))));
+    let snapshot = fixture.take().await.unwrap();
+    for known in fixture.reader(&snapshot).page_statistics(0, &[0, 1]).await.unwrap() {
+        assert_eq!((&known.nulls[..], &known.ends[..]), (&[None][..], &[50][..]));
     }
 }

@@ -116,3 +116,19 @@ async fn who_waits_for_what_is_kept_is_refused_and_others_go_on_waiting() {
     drop((kept, later));
     assert!(budget.reserve(10).now_or_never().unwrap().is_ok());
 }
+
+#[tokio::test]
+async fn a_share_is_split_and_put_together_without_a_byte_more_or_less() {
+    let budget = Budget::new(10);
+    let mut all = budget.reserve(8).await.unwrap();
+    all.keep();
+    let part = all.split(5).unwrap();
+    assert!(all.split(4).is_none());
+    assert_eq!((all.bytes(), part.bytes(), budget.reserved_bytes(), budget.available_bytes()), (3, 5, 8, 2));
+    all.merge(part);
+    let part = all.split(6).unwrap();
+    drop(all);
+    assert_eq!((budget.reserved_bytes(), budget.available_bytes()), (6, 4));
+    drop(part);
+    assert_eq!((budget.reserved_bytes(), budget.available_bytes()), (0, 10));
+}

@@ -73,7 +73,8 @@ impl KeyIndex {
     pub fn forget_others(folder: &Path, reader: &Reader, spec: &KeySpec) {
         let own = path(folder, reader, spec);
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            if entry.path() != own {
+            let is_one = entry.path().extension().is_some_and(|kind| kind == "index" || kind == "tmp");
+            if is_one && entry.path() != own {
                 fs::remove_file(entry.path()).ok();
             }
         }

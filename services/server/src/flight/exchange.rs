@@ -1,27 +1,26 @@
 //! DoExchange: lookups.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use arrow_array::RecordBatch;
-use arrow_flight::{
-    FlightData, SchemaAsIpc,
-    decode::{DecodedPayload, FlightDataDecoder},
-    error::FlightError,
-};
+use arrow_flight::{FlightData, SchemaAsIpc};
 use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use forebay_inference::{Answer, Lookup};
 use forebay_proto::{
     Encoding,
-    v1::{Command, LookupMetadata},
+    v1::{Command, LookupMetadata, Train},
 };
 use futures::{Stream, StreamExt, stream, stream::BoxStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Status, Streaming};
 
-use super::Context;
+use super::{Context, guard::Guard, keys::KeyReader};
 use crate::{door::Access, status};
+
+/// How long an exchange may say nothing of what it wants.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Answers an exchange whose first message says what is wanted.
 pub(super) async fn exchange(
@@ -29,9 +28,15 @@ pub(super) async fn exchange(
     access: Access,
     mut messages: Streaming<FlightData>,
 ) -> Result<BoxStream<'static, Result<FlightData, Status>>, Status> {
+    let limit = context.limits.max_streams;
+    let permit = context.exchanges.clone().try_acquire_owned().map_err(|_| {
+        Status::resource_exhausted(format!("{limit} exchanges are running, which is limits.max_streams"))
+    })?;
     let missing =
         || Status::invalid_argument("the exchange is empty; its first message carries a descriptor");
-    let first = messages.message().await?.ok_or_else(missing)?;
+    let first = unless_drained(&context.guard, tokio::time::timeout(PATIENCE, messages.message())).await?;
+    let late = |_| Status::deadline_exceeded(format!("no descriptor came within {PATIENCE:?}"));
+    let first = first.map_err(late)??.ok_or_else(missing)?;
     let command =
         first.flight_descriptor.as_ref().map(|descriptor| descriptor.cmd.clone()).unwrap_or_default();
     let encoding = Encoding::of(&command);
@@ -50,41 +55,39 @@ pub(super) async fn exchange(
             "dataset '{name}' is not looked up by keys; start the server with --online {name}=COLUMN"
         )));
     };
-    let limit = context.limits.max_streams;
-    let permit = context.exchanges.clone().try_acquire_owned().map_err(|_| {
-        Status::resource_exhausted(format!("{limit} exchanges are running, which is limits.max_streams"))
-    })?;
-    let train = forebay_proto::v1::Train {
-        columns: wanted.columns.clone(),
-        tensors: wanted.tensors.clone(),
-        select: wanted.select.clone(),
-        ..Default::default()
-    };
+    let max_age = max_age(wanted.max_age)?;
+    let train =
+        Train { columns: wanted.columns, tensors: wanted.tensors, select: wanted.select, ..Train::default() };
     let mut lookup = online.lookup(&train);
+    let resident = unless_drained(&context.guard, lookup.resident()).await?;
     let failed = |error| context.datasets.stream_status(&wanted.dataset, &error);
-    let resident = lookup.resident().await.map_err(failed)?;
-    let schema = resident.view().schema().clone();
-    let options = IpcWriteOptions::default();
-    let head = FlightData::from(SchemaAsIpc::new(&schema, &options));
-    // Some clients send the descriptor alone, others the schema of the keys with it.
-    let first = (!first.data_header.is_empty()).then_some(Ok(first));
-    let messages = stream::iter(first).chain(messages).map(|message| message.map_err(from_tonic));
+    let schema = resident.map_err(failed)?.view().schema().clone();
+    let head = FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default()));
     let exchange = Exchange {
         context: context.clone(),
         access,
         dataset: wanted.dataset,
-        max_age: max_age(wanted.max_age)?,
+        max_age,
         encoding,
         lookup,
         schema,
-        keys: FlightDataDecoder::new(messages).boxed(),
+        // Some clients send the descriptor alone, others the schema of the keys with it.
+        messages: stream::iter([Ok(first)]).chain(messages).boxed(),
+        keys: KeyReader::default(),
+        max_keys: context.online.max_keys(),
         _permit: permit,
     };
     Ok(stream::iter([Ok(head)]).chain(exchange.answers()).boxed())
 }
 
-fn from_tonic(status: Status) -> FlightError {
-    FlightError::Tonic(Box::new(status))
+/// What `work` gives, unless the server stops before.
+async fn unless_drained<T>(guard: &Guard, work: impl Future<Output = T>) -> Result<T, Status> {
+    let (work, drained) = (pin!(work), pin!(guard.drained()));
+    tokio::select! {
+        biased;
+        () = drained => Err(Status::unavailable("the server is stopping; go on on another one")),
+        done = work => Ok(done),
+    }
 }
 
 fn max_age(seconds: f64) -> Result<Option<Duration>, Status> {
@@ -104,7 +107,9 @@ struct Exchange {
     lookup: Lookup,
     /// That of every answer.
     schema: SchemaRef,
-    keys: BoxStream<'static, Result<arrow_flight::decode::DecodedFlightData, FlightError>>,
+    messages: BoxStream<'static, Result<FlightData, Status>>,
+    keys: KeyReader,
+    max_keys: usize,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -125,26 +130,17 @@ impl Exchange {
         let Some(keys) = self.next_keys().await? else { return Ok(None) };
         // A token may be taken back while its exchange runs.
         self.access.check(&self.dataset)?;
-        let answer = self.lookup.look_up(keys).await;
+        let answer = unless_drained(&self.context.guard, self.lookup.look_up(keys)).await?;
         let answer = answer.map_err(|error| self.context.datasets.stream_status(&self.dataset, &error))?;
         self.message(answer).map(Some)
     }
 
     async fn next_keys(&mut self) -> Result<Option<RecordBatch>, Status> {
         loop {
-            let next = tokio::select! {
-                biased;
-                next = self.keys.next() => next,
-                () = self.context.guard.drained() => {
-                    return Err(Status::unavailable("the server is stopping; go on on another one"));
-                }
-            };
-            match next.transpose().map_err(of_flight)? {
-                None => return Ok(None),
-                Some(data) => match data.payload {
-                    DecodedPayload::RecordBatch(keys) => return Ok(Some(keys)),
-                    DecodedPayload::Schema(_) | DecodedPayload::None => {}
-                },
+            let message = unless_drained(&self.context.guard, self.messages.next()).await?;
+            let Some(message) = message.transpose()? else { return Ok(None) };
+            if let Some(keys) = self.keys.read(&message, self.max_keys)? {
+                return Ok(Some(keys));
             }
         }
     }
@@ -162,7 +158,7 @@ impl Exchange {
         if let Some(most) = self.max_age
             && age.is_none_or(|age| age > most)
         {
-            let found = age.map_or("is not the current one any more".to_owned(), |age| {
+            let found = age.map_or("was seen to be current nobody knows when".to_owned(), |age| {
                 format!("was last seen to be current {age:?} ago")
             });
             return Err(Status::failed_precondition(format!(
@@ -172,7 +168,7 @@ impl Exchange {
         }
         let metadata = LookupMetadata {
             snapshot: snapshot.to_owned(),
-            age: age.unwrap_or_default().as_secs_f64(),
+            age: age.map(|age| age.as_secs_f64()),
             found: batch.rows,
         };
         let body = match <[Bytes; 1]>::try_from(batch.body.into_pieces()) {
@@ -185,13 +181,5 @@ impl Exchange {
             data_body: body,
             ..FlightData::default()
         })
-    }
-}
-
-/// The status of keys that are none.
-fn of_flight(error: FlightError) -> Status {
-    match error {
-        FlightError::Tonic(status) => *status,
-        other => Status::invalid_argument(status::clip(&format!("keys: {other}"))),
     }
 }

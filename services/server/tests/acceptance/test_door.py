@@ -104,7 +104,8 @@ def put(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
 
 
 def exchange(client: flight.FlightClient, options: flight.FlightCallOptions) -> None:
-    writer, reader = client.do_exchange(flight.FlightDescriptor.for_path("flights"), options)
+    lookup = b'{"lookup": {"dataset": "flights"}}'
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(lookup), options)
     writer.done_writing()
     reader.read_all()
 
@@ -142,7 +143,8 @@ METHODS: dict[str, tuple[Callable[..., object], tuple[str, str, str]]] = {
     "DoAction drop-cache": (act("drop-cache", CURRENT), (ALLOWED, DENIED, ALLOWED)),
     "DoAction drop-cache of everything": (act("drop-cache", b"{}"), (DENIED, DENIED, ALLOWED)),
     "DoPut": (put, (UNSERVED,) * 3),
-    "DoExchange": (exchange, (UNSERVED,) * 3),
+    # Who may read it is told that nobody looks it up here.
+    "DoExchange": (exchange, ("FAILED_PRECONDITION", DENIED, "FAILED_PRECONDITION")),
 }
 
 

@@ -1,0 +1,73 @@
+//! Batches of keys, as anybody may send them: nothing is decoded before it is known to be what it says.
+
+use std::{
+    collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
+use arrow_flight::FlightData;
+use arrow_ipc::{MessageHeader, convert::fb_to_schema, reader::read_record_batch, root_as_message};
+use arrow_schema::SchemaRef;
+use tonic::Status;
+
+use crate::status;
+
+/// Reads the messages of one stream.
+#[derive(Default)]
+pub(super) struct KeyReader {
+    schema: Option<SchemaRef>,
+}
+
+impl KeyReader {
+    /// The batch in a message, if there is one in it. `max_rows` bounds it.
+    ///
+    /// # Errors
+    /// `INVALID_ARGUMENT` for what is no batch of keys: damaged, compressed, of dictionaries, too long.
+    pub(super) fn read(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, Status> {
+        if data.data_header.is_empty() {
+            return Ok(None);
+        }
+        // What the decoder gives up on is one more thing that is no batch.
+        catch_unwind(AssertUnwindSafe(|| self.message(data, max_rows)))
+            .unwrap_or_else(|_| Err("the decoder gave up".to_owned()))
+            .map_err(|detail| Status::invalid_argument(status::clip(&format!("keys: {detail}"))))
+    }
+
+    fn message(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, String> {
+        let message = root_as_message(&data.data_header).map_err(|error| error.to_string())?;
+        match message.header_type() {
+            MessageHeader::Schema => {
+                let schema = message.header_as_schema().ok_or("a schema is missing")?;
+                self.schema = Some(Arc::new(fb_to_schema(schema)));
+                Ok(None)
+            }
+            MessageHeader::RecordBatch => {
+                let batch = message.header_as_record_batch().ok_or("a batch is missing")?;
+                let schema = self.schema.as_ref().ok_or("a batch came before the schema")?;
+                if batch.compression().is_some() {
+                    return Err("they are compressed; send them as they are".to_owned());
+                }
+                if usize::try_from(batch.length()).map_or(true, |rows| rows > max_rows) {
+                    return Err(format!("{} at once, expected at most {max_rows}", batch.length()));
+                }
+                for buffer in batch.buffers().into_iter().flatten() {
+                    let end = u64::try_from(buffer.offset()).ok().zip(u64::try_from(buffer.length()).ok());
+                    let end = end.and_then(|(offset, length)| offset.checked_add(length));
+                    if end.is_none_or(|end| end > data.data_body.len() as u64) {
+                        return Err("a buffer lies outside of the message".to_owned());
+                    }
+                }
+                let body = Buffer::from(data.data_body.clone());
+                let none = HashMap::new();
+                read_record_batch(&body, batch, Arc::clone(schema), &none, None, &message.version())
+                    .map(Some)
+                    .map_err(|error| error.to_string())
+            }
+            MessageHeader::DictionaryBatch => Err("they are of dictionaries; send the values".to_owned()),
+            other => Err(format!("a message of type {other:?}, expected a schema or a batch")),
+        }
+    }
+}
