@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_row::{RowConverter, Rows, SortField};
-use forebay_loader::{Error, Pool, Priority, near, prefetch};
+use forebay_loader::{Error, Pool, Priority, near, prefetch, prefetch_value};
 use forebay_storage::Reader;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
@@ -171,16 +171,15 @@ impl KeyIndex {
 
     /// For each of `keys` the number of its row, if there is one.
     pub fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
-        let probes: Vec<Option<Probe<'_>>> =
+        // Step by step for all keys: what each step reads is on its way while it is taken for others.
+        let mut probes: Vec<Option<Probe<'_>>> =
             (0..keys.len()).map(|row| Some(Probe::new(keys.get(row)?, &self.shards))).collect();
-        // The first slots of all keys, whose loads don't wait for each other.
-        let first: Vec<u64> =
-            probes.iter().map(|probe| probe.as_ref().map_or(EMPTY, |probe| probe.slots[probe.at])).collect();
-        // ... and the keys of the rows in them.
-        for slot in first.iter().filter(|slot| **slot != EMPTY) {
-            prefetch(self.keys.get(slot & MAX_ROWS));
+        for probe in probes.iter_mut().flatten() {
+            if let Some(row) = probe.candidate() {
+                prefetch(self.keys.get(row));
+            }
         }
-        probes.into_iter().zip(first).map(|(probe, slot)| probe?.follow(slot, &self.keys)).collect()
+        probes.into_iter().map(|probe| probe?.row(&self.keys)).collect()
     }
 }
 
@@ -196,20 +195,38 @@ impl<'a> Probe<'a> {
     fn new(key: &'a [u8], shards: &'a [Box<[u64]>]) -> Self {
         let hash = hash(key);
         let slots = &*shards[shard_of(hash, shards.len())];
-        Self { key, fingerprint: fingerprint(hash), slots, at: first_slot(hash, slots.len()) }
+        let at = first_slot(hash, slots.len());
+        prefetch_value(&slots[at]);
+        Self { key, fingerprint: fingerprint(hash), slots, at }
     }
 
-    /// The key's row, from what lies in the first slot on.
-    fn follow(mut self, mut slot: u64, keys: &Keys) -> Option<u64> {
-        while slot != EMPTY {
-            let row = slot & MAX_ROWS;
-            if slot >> ROW_BITS == self.fingerprint && keys.get(row) == self.key {
+    /// The row in the next slot whose key has the same bits of hash; `None` if there is none any more.
+    fn candidate(&mut self) -> Option<u64> {
+        loop {
+            let slot = self.slots[self.at];
+            if slot == EMPTY {
+                return None;
+            }
+            if slot >> ROW_BITS == self.fingerprint {
+                return Some(slot & MAX_ROWS);
+            }
+            self.step();
+        }
+    }
+
+    fn step(&mut self) {
+        self.at = if self.at + 1 == self.slots.len() { 0 } else { self.at + 1 };
+    }
+
+    /// The key's row.
+    fn row(mut self, keys: &Keys) -> Option<u64> {
+        loop {
+            let row = self.candidate()?;
+            if keys.get(row) == self.key {
                 return Some(row);
             }
-            self.at = if self.at + 1 == self.slots.len() { 0 } else { self.at + 1 };
-            slot = self.slots[self.at];
+            self.step();
         }
-        None
     }
 }
 

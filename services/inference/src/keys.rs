@@ -89,7 +89,7 @@ impl KeyType {
         let present = (0..rows).map(|row| columns.iter().all(|column| column.is_valid(row))).collect();
         let mut keys = EncodedKeys { width: self.width, bytes: Vec::new(), ends: Vec::new(), present };
         if let (Some(_), [column]) = (self.width, columns) {
-            keys.bytes = fixed(column).to_vec();
+            keys.bytes = fixed(column);
             return keys;
         }
         let parts: Vec<(Option<usize>, Variable<'_>)> =

@@ -55,7 +55,7 @@ pub use error::Error;
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use job::{Job, check_mixture};
 pub use loader::{Aside, Loader, Warmed};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_value};
 pub use resident::Resident;
 pub use view::{View, near};
 pub use wire::{Body, WireBatch};

@@ -21,7 +21,7 @@ pub fn prefetch(bytes: &[u8]) {
 
 /// ... one value, which lies in one line.
 #[inline(always)]
-pub(crate) fn prefetch_value<T>(value: &T) {
+pub fn prefetch_value<T>(value: &T) {
     prefetch_line(value);
 }
 
