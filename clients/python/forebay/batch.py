@@ -67,10 +67,12 @@ class Column:
 
     def to_torch(self, device: Any = None, non_blocking: bool = True) -> torch.Tensor:
         """As a PyTorch tensor, without a copy; with `device`, copied there. A column of lists is a jagged nested tensor of
-        its items."""
+        its items, for which PyTorch 2.4 is needed."""
         import torch
 
         if self.type.startswith(("List(", "LargeList(")):
+            if not hasattr(torch, "nested") or not hasattr(torch.nested, "nested_tensor_from_jagged"):
+                raise RequestError(f"{self._column!r}: PyTorch {torch.__version__} has no jagged tensors, 2.4 has; take `ragged()`")
             items, offsets = (part.to_torch(device, non_blocking) for part in self.ragged())
             return torch.nested.nested_tensor_from_jagged(items, offsets.long())
         tensor = torch.from_dlpack(self)
