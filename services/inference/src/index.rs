@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_row::{RowConverter, Rows, SortField};
-use forebay_loader::{Error, Pool, Priority, near, prefetch, prefetch_value};
+use forebay_loader::{Error, Pool, Priority, find_column, prefetch, prefetch_value};
 use forebay_storage::Reader;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
@@ -250,18 +250,13 @@ fn identity(reader: &Reader, spec: &KeySpec) -> u128 {
 /// The columns of the key, and at which place among them that of `order_by` is read.
 fn positions(spec: &KeySpec, reader: &Reader) -> Result<(Vec<usize>, Option<usize>), Error> {
     let schema = reader.snapshot().schema();
-    let position = |field: &str, name: &String| {
-        schema.index_of(name).map_err(|_| {
-            let near = near(name, schema.fields().iter().map(|field| field.name().as_str()));
-            Error::invalid(field, format!("there is no column '{name}'; near: {near:?}"))
-        })
-    };
-    let mut columns = spec.key.iter().map(|name| position("key", name)).collect::<Result<Vec<_>, _>>()?;
+    let mut columns =
+        spec.key.iter().map(|name| find_column("key", name, schema)).collect::<Result<Vec<_>, _>>()?;
     if let Some(twice) = columns.iter().enumerate().find(|(at, column)| columns[..*at].contains(column)) {
         return Err(Error::invalid("key", format!("'{}' is named twice", schema.field(*twice.1).name())));
     }
     let Some(order) = &spec.order_by else { return Ok((columns, None)) };
-    let order = position("order_by", order)?;
+    let order = find_column("order_by", order, schema)?;
     if let Some(place) = columns.iter().position(|column| *column == order) {
         return Ok((columns, Some(place)));
     }

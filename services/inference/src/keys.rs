@@ -5,7 +5,7 @@ use arrow_cast::cast;
 use arrow_ord::cmp::distinct;
 use arrow_schema::{ArrowError, DataType, Schema};
 use arrow_select::nullif::nullif;
-use forebay_loader::{Error, near};
+use forebay_loader::{Error, find_column};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The columns of a key: names and types.
@@ -34,10 +34,7 @@ impl KeyType {
     /// [`Error::Invalid`] for a column that there is not, or that is of a type that makes no key.
     pub fn new(names: &[String], schema: &Schema) -> Result<Self, Error> {
         let column = |name: &String| {
-            let Ok(field) = schema.field_with_name(name) else {
-                let near = near(name, schema.fields().iter().map(|field| field.name().as_str()));
-                return Err(Error::invalid("key", format!("there is no column '{name}'; near: {near:?}")));
-            };
+            let field = schema.field(find_column("key", name, schema)?);
             if kind(field.data_type()).is_none() {
                 let expected = "integers, strings, binary, dates and times";
                 let reason = format!("column '{name}' is of type {}, expected {expected}", field.data_type());

@@ -125,11 +125,6 @@ impl Online {
         Self { shared: Arc::new(shared) }
     }
 
-    /// By which columns it is looked up.
-    pub fn spec(&self) -> &KeySpec {
-        &self.shared.spec
-    }
-
     /// Whether there is a snapshot to look rows up in.
     pub fn is_ready(&self) -> bool {
         self.current().is_some()

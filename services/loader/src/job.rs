@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{
     Counts, Error, View,
     groups::{Groups, Piece},
-    view::{Use, near},
+    view::{Use, find_column},
 };
 
 /// Largest `batch_size`, in rows.
@@ -542,10 +542,7 @@ fn check_label(snapshot: &Snapshot, label: &str) -> Result<(), Error> {
         return Ok(());
     }
     let schema = snapshot.schema();
-    let Ok(field) = schema.field_with_name(label) else {
-        let near = near(label, schema.fields().iter().map(|field| field.name().as_str()));
-        return Err(Error::invalid("label", format!("there is no column '{label}'; near: {near:?}")));
-    };
+    let field = schema.field(find_column("label", label, schema)?);
     if field.data_type().is_numeric() || field.data_type() == &arrow_schema::DataType::Boolean {
         return Ok(());
     }

@@ -21,6 +21,7 @@
 #![deny(unsafe_code)]
 
 mod ahead;
+mod aside;
 mod assemble;
 mod batches;
 mod canonical;
@@ -46,6 +47,7 @@ mod view;
 mod window;
 mod wire;
 
+pub use aside::Aside;
 pub use assemble::{Assembling, assemble};
 pub use batches::Batches;
 pub use config::{Config, DiskWrites};
@@ -54,8 +56,8 @@ pub use cpu::{Pool, Priority, Scheduling, Submitted};
 pub use error::Error;
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use job::{Job, check_mixture};
-pub use loader::{Aside, Loader, Warmed};
+pub use loader::{Loader, Warmed};
 pub use prefetch::{prefetch, prefetch_value};
 pub use resident::Resident;
-pub use view::{View, near};
+pub use view::{View, find_column, near};
 pub use wire::{Body, WireBatch};

@@ -1,17 +1,15 @@
 //! The running part of the training path.
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{path::Path, sync::Arc};
 
-use forebay_cache::{Disk, DiskConfig, Reservation, Weigh};
+use forebay_cache::{Disk, DiskConfig, Weigh};
 use forebay_proto::v1;
 use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
 use crate::{
-    Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident,
+    Aside, Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident,
+    aside::SetAside,
     counts::Counter,
     forecast::Outlook,
     job::{check_mixture, of_mixed, within_mix},
@@ -25,40 +23,9 @@ pub struct Loader {
     windows: Arc<Windows>,
     counter: Arc<Counter>,
     /// What lookups may have of the memory, as far as they don't have it yet.
-    aside: Arc<Mutex<Option<Reservation>>>,
+    aside: SetAside,
     config: Config,
     pool: Pool,
-}
-
-/// Memory that was set aside, and goes back there when it is dropped.
-pub struct Aside {
-    share: Option<Reservation>,
-    from: Arc<Mutex<Option<Reservation>>>,
-}
-
-impl Aside {
-    /// Raises it to so many bytes, as far as there are.
-    pub(crate) fn raise(&mut self, bytes: u64) -> bool {
-        let Some(share) = &mut self.share else { return false };
-        let more = bytes.saturating_sub(share.bytes());
-        let mut from = self.from.lock().unwrap_or_else(PoisonError::into_inner);
-        match from.as_mut().and_then(|from| from.split(more)) {
-            Some(more) => {
-                share.merge(more);
-                true
-            }
-            None => false,
-        }
-    }
-}
-
-impl Drop for Aside {
-    fn drop(&mut self) {
-        let mut from = self.from.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(from), Some(share)) = (from.as_mut(), self.share.take()) {
-            from.merge(share);
-        }
-    }
 }
 
 /// How far [`Loader::warm`] has come.
@@ -99,7 +66,13 @@ impl Loader {
 
     fn over(windows: Windows, memory_bytes: u64, config: Config, pool: Pool) -> Self {
         let counter = Counter::new(memory_bytes, config.clone(), pool.clone());
-        Self { windows: Arc::new(windows), counter: Arc::new(counter), aside: Arc::default(), config, pool }
+        Self {
+            windows: Arc::new(windows),
+            counter: Arc::new(counter),
+            aside: SetAside::default(),
+            config,
+            pool,
+        }
     }
 
     /// Counts the rows that the filter of `train` keeps, and the groups that its key makes, unless that was done before, and
@@ -163,9 +136,8 @@ impl Loader {
             limit: budget.available_bytes(),
             advice: "raise --cache-memory".into(),
         };
-        let mut share = budget.try_reserve(bytes).ok_or_else(too_large)?;
-        share.keep();
-        *self.aside.lock().unwrap_or_else(PoisonError::into_inner) = Some(share);
+        let share = budget.try_reserve(bytes).ok_or_else(too_large)?;
+        self.aside.put(share);
         Ok(())
     }
 
@@ -174,17 +146,12 @@ impl Loader {
     /// # Errors
     /// [`Error::TooLarge`] with the bytes that are left.
     pub fn take_aside(&self, what: impl Into<String>, bytes: u64) -> Result<Aside, Error> {
-        let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = aside.as_ref().map_or(0, Reservation::bytes);
-        match aside.as_mut().and_then(|share| share.split(bytes)) {
-            Some(share) => Ok(Aside { share: Some(share), from: Arc::clone(&self.aside) }),
-            None => Err(Error::TooLarge {
-                what: what.into(),
-                needed: bytes,
-                limit: left,
-                advice: "raise --lookup-memory, or ask for fewer columns".into(),
-            }),
-        }
+        self.aside.take(bytes).map_err(|left| Error::TooLarge {
+            what: what.into(),
+            needed: bytes,
+            limit: left,
+            advice: "raise --lookup-memory, or ask for fewer columns".into(),
+        })
     }
 
     /// Loads what `wanted` asks of every row (`select`, `columns`, `tensors`) of the snapshot of `reader` into the memory that is

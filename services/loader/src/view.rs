@@ -9,6 +9,7 @@ use forebay_proto::v1;
 use forebay_sql::Expression;
 use forebay_storage::Snapshot;
 
+pub use builder::find_column;
 pub(crate) use builder::question;
 
 use crate::{Error, counts::Question};

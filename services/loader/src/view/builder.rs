@@ -124,6 +124,17 @@ fn of_expression(field: &str, error: forebay_sql::Error, schema: &Schema) -> Err
     }
 }
 
+/// The position of the column that `asked`, a field of a request, names.
+///
+/// # Errors
+/// [`Error::Invalid`] with the near names if there is none.
+pub fn find_column(asked: &str, name: &str, schema: &Schema) -> Result<usize, Error> {
+    schema.index_of(name).map_err(|_| {
+        let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        Error::invalid(asked, unknown_column(name, &known))
+    })
+}
+
 fn unknown_column(name: &str, known: &[&str]) -> String {
     let near = near(name, known.iter().copied());
     let hint = match near.is_empty() {
