@@ -24,6 +24,7 @@ mod consume;
 mod data;
 mod filtered;
 mod foreign;
+mod infer;
 mod logical;
 mod machine;
 mod output;
@@ -55,7 +56,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Load tests for Forebay.
 ///
-/// Scenarios: tensor, dlrm, clicks, clicks-nulls, lists, lineitem, flights, images, or a file like those
+/// Scenarios: tensor, dlrm, clicks, clicks-nulls, lists, lineitem, flights, images, users, or a file like those
 /// in loadtests/scenarios. Their data are generated once, under target/loadtests/data.
 ///
 ///   forebay-load train --scenario tensor --ranks 2 --runs 5
@@ -65,6 +66,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   forebay-load computed
 ///   forebay-load ranking
 ///   forebay-load filtered
+///   forebay-load infer --batch-rows 64,1024 --delays 0ms,2ms --plot frontier.svg
+///   forebay-load tune --slo 10ms --rate 2000
 ///   forebay-load remote --scenario clicks --latency 20ms --s3-server s3s-fs
 ///   forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 5 --cache-memory 1GiB
 #[derive(Debug, Parser)]
@@ -88,6 +91,10 @@ enum Command {
     Filtered(filtered::Filtered),
     /// Features of queries with every item, and once a batch, to the Rust client and to the Python package.
     Ranking(ranking::Ranking),
+    /// A batch queue under requests that come when they come: a grid of batch size, delay and load.
+    Infer(infer::Infer),
+    /// The settings of a batch queue that keep a latency at a load, and why.
+    Tune(infer::Tune),
     /// Epochs from an S3-speaking server, near and behind a delay, beside local files.
     Remote(remote::Remote),
     /// Many jobs of different views in little memory, some of them stalled: who progresses, and how much
@@ -156,6 +163,8 @@ fn main() -> std::process::ExitCode {
         Command::Computed(computed) => computed.run(),
         Command::Filtered(filtered) => filtered.run(),
         Command::Ranking(ranking) => ranking.run(),
+        Command::Infer(infer) => infer.run(),
+        Command::Tune(tune) => tune.run(),
         Command::Remote(remote) => remote.run(),
         Command::Soak(soak) => soak.run(),
         Command::Decode(decode) => decode.run(),

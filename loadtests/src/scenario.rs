@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::data::Data;
 
 /// The scenarios that come with the program.
-const BUILT_IN: [(&str, &str); 14] = [
+const BUILT_IN: [(&str, &str); 15] = [
     ("tensor", include_str!("../scenarios/tensor.toml")),
     ("clicks-tensors", include_str!("../scenarios/clicks-tensors.toml")),
     ("dlrm", include_str!("../scenarios/dlrm.toml")),
@@ -23,6 +23,7 @@ const BUILT_IN: [(&str, &str); 14] = [
     ("computed", include_str!("../scenarios/computed.toml")),
     ("filtered", include_str!("../scenarios/filtered.toml")),
     ("ranking", include_str!("../scenarios/ranking.toml")),
+    ("users", include_str!("../scenarios/users.toml")),
     ("soak", include_str!("../scenarios/soak.toml")),
 ];
 

@@ -1,8 +1,15 @@
 //! `forebay serve` as a process of its own, with a cache that is empty at first and gone at last.
 
-use std::{path::Path, process::Command, sync::Arc, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 use forebay_client::{Connection, Error};
 use forebay_proto::v1;
@@ -26,6 +33,7 @@ pub(crate) enum Transport {
 /// A running server.
 pub(crate) struct Server {
     url: String,
+    http: String,
     process: Process,
     /// Removed after the process has ended.
     _folder: TempDir,
@@ -62,13 +70,41 @@ impl Server {
         let mut process = Process::spawn_without_input("forebay", command)?;
         let ready = process.listening()?;
         let grpc = ready["grpc"].as_str().context("the ready line has no grpc")?;
+        let http = ready["http"].as_str().context("the ready line has no http")?.to_owned();
         let url = if grpc.starts_with("unix:") { grpc.to_owned() } else { format!("http://{grpc}") };
-        Ok(Self { url, process, _folder: folder })
+        Ok(Self { url, http, process, _folder: folder })
     }
 
     /// Where it listens, for [`Connection::open`].
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// What its HTTP API answers to a request with a JSON body.
+    pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> anyhow::Result<serde_json::Value> {
+        let mut stream = TcpStream::connect(&self.http)?;
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.0\r\nhost: forebay\r\ncontent-length: {length}\r\n\r\n{body}"
+        )?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("the HTTP answer has no end of its head")?;
+        ensure!(head.split_whitespace().nth(1) == Some("200"), "{method} {path}: {answer}");
+        Ok(serde_json::from_str(body)?)
+    }
+
+    /// Waits until everything that is served is ready.
+    pub(crate) fn ready(&self) -> anyhow::Result<()> {
+        let deadline = std::time::Instant::now() + OPEN_TIMEOUT;
+        loop {
+            match self.http("GET", "/readyz", "") {
+                Ok(_) => return Ok(()),
+                Err(error) if std::time::Instant::now() > deadline => return Err(error),
+                Err(_) => std::thread::sleep(OPEN_PAUSE),
+            }
+        }
     }
 
     /// What it has used so far.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Float32Array, Int32Array};
+use arrow_array::{Float32Array, Int32Array, Int64Array};
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 
@@ -11,7 +11,7 @@ use super::{Layout, random::Random, writer::Table};
 /// Distinct values of an integer column.
 const INTEGERS: u64 = 1 << 20;
 
-/// Sizes of the table: columns `f000`, `f001`, ... and `i000`, `i001`, ...
+/// Sizes of the table: columns `f000`, `f001`, ... and `i000`, `i001`, ..., and perhaps `id`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Columns {
@@ -25,7 +25,13 @@ pub(crate) struct Columns {
     float32: usize,
     /// Columns of int32.
     int32: usize,
+    /// Whether there is a column `id` (int64): the row's number in another order, each once.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    id: bool,
 }
+
+/// No number of rows up to a billion has it as a factor.
+const STRIDE: u64 = 1_000_000_007;
 
 impl Columns {
     pub(super) fn table(&self) -> Table {
@@ -41,6 +47,12 @@ impl Columns {
             let random = Random::of_column(table.width());
             table.push(format!("i{number:03}"), DataType::Int32, move |rows| {
                 Arc::new(Int32Array::from_iter_values(rows.map(|row| random.skewed(row, INTEGERS) as i32)))
+            });
+        }
+        if self.id {
+            let rows_in_all = self.rows;
+            table.push("id".to_owned(), DataType::Int64, move |rows| {
+                Arc::new(Int64Array::from_iter_values(rows.map(|row| (row * STRIDE % rows_in_all) as i64)))
             });
         }
         table

@@ -9,6 +9,9 @@
 //! - [`Online`]: a dataset that is looked up: the index and the rows of its current snapshot, both in memory. The next
 //!   snapshot is made ready beside it, and takes its place at once.
 //!
+//! - [`queue`]: small requests in, batches out to workers, and each its share of the reply: when a batch is closed, and who is
+//!   let in.
+//!
 //! This crate names no transport.
 
 #![forbid(unsafe_code)]
@@ -16,7 +19,8 @@
 mod index;
 mod keys;
 mod online;
+pub mod queue;
 
 pub use index::{Indexed, KeyIndex, KeySpec};
 pub use keys::{EncodedKeys, KeyType};
-pub use online::{Answer, Config, Lookup, Online};
+pub use online::{Answer, Config, Keys, Lookup, Online};

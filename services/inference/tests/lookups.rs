@@ -73,7 +73,7 @@ fn online(spec: KeySpec, memory_bytes: u64, folder: &Path, config: Config) -> On
 fn rows(answer: &Answer) -> RecordBatch {
     let message = root_as_message(&answer.batch.header).unwrap();
     let body = answer.batch.body.to_vec().into();
-    let schema = Arc::clone(answer.resident.view().schema());
+    let schema = Arc::clone(answer.residents[0].view().schema());
     let batch = message.header_as_record_batch().unwrap();
     read_record_batch(&body, batch, schema, &HashMap::new(), None, &message.version()).unwrap()
 }
@@ -214,13 +214,13 @@ async fn what_is_missing_is_null_or_zero_and_found_says_so() {
     };
     let wanted =
         Train { columns: vec!["user_id".into(), "name".into()], tensors: vec![tensor], ..Train::default() };
-    let mut lookup = online.lookup(&wanted);
-    assert!(matches!(lookup.look_up(ids([1])).await, Err(Error::Unavailable(_))));
+    let mut lookup = online.lookup(&wanted, vec![]);
+    assert!(matches!(lookup.look_up(&ids([1])).await, Err(Error::Unavailable(_))));
     online.adopt(fixture.reader().await, |_| {}).await.unwrap();
     // Few keys are answered at once, many on the pool.
     for many in [0, 3000] {
         let asked: Vec<i64> = [29_999, -1, 0, 30_000, 7, 7].into_iter().chain(0..many).collect();
-        let rows = rows(&lookup.look_up(ids(asked.clone())).await.unwrap());
+        let rows = rows(&lookup.look_up(&ids(asked.clone())).await.unwrap());
         for (row, id) in asked.into_iter().enumerate() {
             let there = (0..30_000).contains(&id);
             assert_eq!(rows["found"].as_primitive::<UInt8Type>().value(row), u8::from(there));
@@ -250,10 +250,10 @@ async fn a_snapshot_that_is_swapped_under_load_fails_no_lookup_and_is_never_mixe
         .map(|caller| {
             let (online, stop, lookups) = (online.clone(), Arc::clone(&stop), Arc::clone(&lookups));
             tokio::spawn(async move {
-                let mut lookup = online.lookup(&Train::default());
+                let mut lookup = online.lookup(&Train::default(), vec![]);
                 while !stop.load(Ordering::Relaxed) {
                     let asked = (0..200).map(|key| (key * 37 + caller) % 6000);
-                    let rows = rows(&lookup.look_up(ids(asked)).await.unwrap());
+                    let rows = rows(&lookup.look_up(&ids(asked)).await.unwrap());
                     let version = rows["version"].as_primitive::<Int64Type>();
                     assert_eq!(version, rows["again"].as_primitive::<Int64Type>());
                     let all: std::collections::HashSet<i64> = version.iter().flatten().collect();
@@ -268,7 +268,7 @@ async fn a_snapshot_that_is_swapped_under_load_fails_no_lookup_and_is_never_mixe
         // Other rows each time, so that positions differ, too.
         fixture.write(0, &users(0..5000 - snapshot % 7, snapshot)).await;
         online.adopt(fixture.reader().await, |_| {}).await.unwrap();
-        let rows = rows(&online.lookup(&Train::default()).look_up(ids([3])).await.unwrap());
+        let rows = rows(&online.lookup(&Train::default(), vec![]).look_up(&ids([3])).await.unwrap());
         assert_eq!(rows["version"].as_primitive::<Int64Type>().value(0), snapshot);
     }
     stop.store(true, Ordering::Relaxed);
@@ -293,10 +293,10 @@ async fn what_does_not_fit_is_refused_with_its_bytes_and_what_is_resident_leaves
     online.adopt(reader, |_| {}).await.unwrap();
     let select =
         ["a", "b", "c", "d"].map(|letter| format!("name || name || '{letter}' AS {letter}")).to_vec();
-    let mut lookup = online.lookup(&Train { select, ..Train::default() });
-    let error = lookup.look_up(ids([1])).await.err().unwrap();
+    let mut lookup = online.lookup(&Train { select, ..Train::default() }, vec![]);
+    let error = lookup.look_up(&ids([1])).await.err().unwrap();
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
-    let found = online.lookup(&Train::default()).look_up(ids([1])).await.unwrap();
+    let found = online.lookup(&Train::default(), vec![]).look_up(&ids([1])).await.unwrap();
     assert_eq!(found.batch.rows, 1);
 }
 
@@ -336,8 +336,8 @@ async fn a_lookup_and_a_stream_of_the_same_rows_keep_out_of_each_others_way() {
         folder.path().to_owned(),
     );
     online.adopt(reader, |_| {}).await.unwrap();
-    let mut lookup = online.lookup(&Train { tensors: vec![tensor], ..Train::default() });
-    let found = rows(&lookup.look_up(ids((0..60_000).step_by(999))).await.unwrap());
+    let mut lookup = online.lookup(&Train { tensors: vec![tensor], ..Train::default() }, vec![]);
+    let found = rows(&lookup.look_up(&ids((0..60_000).step_by(999))).await.unwrap());
     assert_eq!(found["found"].as_primitive::<UInt8Type>().values().to_vec(), vec![1; found.num_rows()]);
 }
 
@@ -352,7 +352,7 @@ async fn times_that_the_key_cannot_hold_are_no_keys() {
     let asked = vec![day, day + 1, -1, 0, 19_000 * day, 19_000 * day - 1];
     let asked: ArrayRef = Arc::new(arrow_array::TimestampMicrosecondArray::from(asked));
     let asked = RecordBatch::try_from_iter([("day", asked)]).unwrap();
-    let found = rows(&online.lookup(&Train::default()).look_up(asked).await.unwrap());
+    let found = rows(&online.lookup(&Train::default(), vec![]).look_up(&asked).await.unwrap());
     assert_eq!(found["found"].as_primitive::<UInt8Type>().values().to_vec(), [1, 0, 0, 1, 1, 0]);
 }
 
@@ -365,20 +365,25 @@ async fn who_asks_for_nothing_keeps_no_old_snapshot_and_no_view_stops_the_next_o
     online.adopt(fixture.reader().await, |_| {}).await.unwrap();
     let mut idle = Vec::new();
     let select = vec!["100 / (version - 8) AS y".to_owned()];
-    online.lookup(&Train { select: select.clone(), ..Train::default() }).look_up(ids([1])).await.unwrap();
+    online
+        .lookup(&Train { select: select.clone(), ..Train::default() }, vec![])
+        .look_up(&ids([1]))
+        .await
+        .unwrap();
     for snapshot in [8, 9, 10, 11] {
-        let mut lookup = online.lookup(&Train::default());
-        lookup.look_up(ids([1])).await.unwrap();
+        let mut lookup = online.lookup(&Train::default(), vec![]);
+        lookup.look_up(&ids([1])).await.unwrap();
         idle.push(lookup);
         fixture.write(0, &users(0..60_000, snapshot)).await;
         online.adopt(fixture.reader().await, |_| {}).await.unwrap();
     }
     fixture.write(0, &users(0..60_000, 8)).await;
     online.adopt(fixture.reader().await, |_| {}).await.unwrap();
-    let error = online.lookup(&Train { select, ..Train::default() }).look_up(ids([1])).await.err().unwrap();
+    let error =
+        online.lookup(&Train { select, ..Train::default() }, vec![]).look_up(&ids([1])).await.err().unwrap();
     assert!(error.to_string().contains("Divide by zero"), "{error}");
     for lookup in &mut idle {
-        let found = rows(&lookup.look_up(ids([1])).await.unwrap());
+        let found = rows(&lookup.look_up(&ids([1])).await.unwrap());
         assert_eq!(found["version"].as_primitive::<Int64Type>().value(0), 8);
     }
 }
@@ -390,23 +395,23 @@ async fn keys_of_other_widths_are_converted_and_others_refused_by_name() {
     let config = Config { max_keys: 100, max_views: 2, ..Config::default() };
     let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), config);
     online.adopt(fixture.reader().await, |_| {}).await.unwrap();
-    let mut lookup = online.lookup(&Train::default());
+    let mut lookup = online.lookup(&Train::default(), vec![]);
     let of = |name: &str, keys: ArrayRef| RecordBatch::try_from_iter([(name, keys)]).unwrap();
-    let bytes = lookup.look_up(of("user_id", Arc::new(UInt8Array::from(vec![7, 200])))).await.unwrap();
+    let bytes = lookup.look_up(&of("user_id", Arc::new(UInt8Array::from(vec![7, 200])))).await.unwrap();
     assert_eq!(bytes.batch.rows, 2);
     for (keys, words) in [
         (of("id", Arc::new(Int64Array::from(vec![1]))), "keys: there is no column 'user_id' among [\"id\"]"),
         (of("user_id", Arc::new(StringArray::from(vec!["1"]))), "keys: column 'user_id' is of type Utf8"),
         (ids(0..101), "keys: 101 at once, expected at most 100"),
     ] {
-        let error = lookup.look_up(keys).await.err().unwrap().to_string();
+        let error = lookup.look_up(&keys).await.err().unwrap().to_string();
         assert!(error.starts_with(words), "{error}");
     }
     // Views come and go; each is answered.
     for round in 0..3 {
         for column in ["version", "again", "name"] {
             let wanted = Train { columns: vec![column.into()], ..Train::default() };
-            let found = rows(&online.lookup(&wanted).look_up(ids([5])).await.unwrap());
+            let found = rows(&online.lookup(&wanted, vec![]).look_up(&ids([5])).await.unwrap());
             assert_eq!(found.num_columns(), 2, "{round} {column}");
         }
     }

@@ -1,9 +1,13 @@
 //! A batch in its final form: the body and metadata of an Arrow IPC record-batch message.
 
-use arrow_ipc::{FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder};
+use arrow_ipc::{
+    FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder, root_as_message,
+};
 use bytes::Bytes;
 use flatbuffers::FlatBufferBuilder;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+
+use crate::Error;
 
 /// Alignment of the body and of every buffer in it, in bytes.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -25,6 +29,45 @@ pub struct WireBatch {
     pub body: Body,
     /// XXH3-64 (seed 0) of the body, if it was asked for.
     pub hash: Option<u64>,
+}
+
+impl WireBatch {
+    /// Batches of as many rows each as one, whose columns are theirs in turn.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] when they are not of as many rows, or their headers are none of ours.
+    pub fn beside(mut batches: Vec<Self>) -> Result<Self, Error> {
+        let internal =
+            |what: &str| Error::Internal(format!("batches that are put beside each other: {what}"));
+        if let ([_], Some(only)) = (batches.as_slice(), batches.first().cloned()) {
+            return Ok(only);
+        }
+        let (mut layout, mut length) = (Layout::default(), None);
+        for batch in &batches {
+            let message = root_as_message(&batch.header).map_err(|error| internal(&error.to_string()))?;
+            let header = message.header_as_record_batch().ok_or_else(|| internal("one has no header"))?;
+            if *length.get_or_insert(header.length()) != header.length() {
+                return Err(internal("one has more rows"));
+            }
+            let start = layout.end as i64;
+            layout.nodes.extend(header.nodes().into_iter().flatten().copied());
+            let buffers = header.buffers().into_iter().flatten();
+            layout.buffers.extend(
+                buffers.map(|buffer| arrow_ipc::Buffer::new(start + buffer.offset(), buffer.length())),
+            );
+            layout.end += batch.body.len().next_multiple_of(ALIGNMENT);
+            if !batch.body.len().is_multiple_of(ALIGNMENT) {
+                return Err(internal("one is not padded"));
+            }
+        }
+        let length = length
+            .and_then(|length| usize::try_from(length).ok())
+            .ok_or_else(|| internal("there is none"))?;
+        let header = layout.header(length);
+        let body = Body::new(batches.iter_mut().flat_map(|batch| std::mem::take(&mut batch.body.pieces)));
+        let rows = batches.iter().map(|batch| batch.rows).max().unwrap_or(0);
+        Ok(Self { rows, group_offsets: Vec::new(), header, body, hash: None })
+    }
 }
 
 /// Bytes that are sent one behind the other: an allocation of their own, aligned to 64, or rows of frames as they lie

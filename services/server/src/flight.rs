@@ -1,11 +1,11 @@
 //! gRPC: Arrow Flight, health and reflection.
 
 mod actions;
+mod batches;
 mod commands;
 mod exchange;
 mod framed;
 mod guard;
-mod keys;
 mod service;
 
 use std::sync::Arc;
@@ -14,7 +14,10 @@ use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_loader::Loader;
 use tokio::sync::Semaphore;
 
-use crate::{datasets::Datasets, door::Door, online::OnlineDatasets, sessions::Sessions, settings::Limits};
+use crate::{
+    datasets::Datasets, door::Door, online::OnlineDatasets, queues::Queues, sessions::Sessions,
+    settings::Limits,
+};
 
 pub(crate) use framed::FramedDoGet;
 pub(crate) use guard::{Guard, GuardLayer};
@@ -26,6 +29,7 @@ pub(crate) struct Context {
     pub(crate) datasets: Datasets,
     pub(crate) loader: Loader,
     pub(crate) online: OnlineDatasets,
+    pub(crate) queues: Queues,
     /// Exchanges that may begin: limits.max_streams of them at a time.
     pub(crate) exchanges: Arc<Semaphore>,
     pub(crate) sessions: Sessions,
@@ -48,11 +52,15 @@ pub(crate) fn router(
     let max_request_bytes = context.limits.max_request_bytes;
     let flight =
         FlightServiceServer::new(Flight::new(context.clone())).max_decoding_message_size(max_request_bytes);
+    // Replies of workers are larger than requests.
+    let exchanges = FlightServiceServer::new(Flight::new(context.clone()))
+        .max_decoding_message_size(context.limits.max_exchange_bytes);
     let guard = GuardLayer::new(context.guard.clone(), door);
     Ok(tonic::service::Routes::new(flight)
         .add_service(health)
         .add_service(reflection)
         .into_axum_router()
         .route_service("/arrow.flight.protocol.FlightService/DoGet", FramedDoGet::new(context))
+        .route_service("/arrow.flight.protocol.FlightService/DoExchange", exchanges)
         .layer(guard))
 }

@@ -26,11 +26,13 @@ mod flight;
 pub mod inspect;
 mod online;
 mod ops;
+mod queues;
 mod server;
 mod sessions;
 pub mod settings;
 mod status;
 
 pub use address::Address;
+pub use queues::QueueSpec;
 pub use server::Server;
 pub use settings::{Limits, Settings, Tls};

@@ -2,14 +2,20 @@
 
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
-use forebay_inference::{Config, KeySpec, Online};
+use forebay_inference::{Config, KeySpec, Lookup, Online};
 use forebay_loader::{Loader, Pool};
+use forebay_proto::v1;
 use tokio::sync::watch;
+use tonic::Status;
 
 use crate::{
     datasets::{Datasets, Phase},
+    door::Access,
     status,
 };
+
+/// Lookups beside a lookup.
+const MAX_BESIDE: usize = 16;
 
 /// Datasets by name. Cheap to clone.
 #[derive(Clone, Default)]
@@ -39,6 +45,53 @@ impl OnlineDatasets {
     /// The dataset `name`, if it is looked up.
     pub(crate) fn get(&self, name: &str) -> Option<&Online> {
         self.entries.get(name)
+    }
+
+    /// The lookups that are wanted, in one dataset or in several.
+    ///
+    /// # Errors
+    /// For a dataset that is not there or not looked up, and for lookups inside of others' `with`.
+    pub(crate) async fn lookup(
+        &self,
+        datasets: &Datasets,
+        access: &Access,
+        wanted: &v1::Lookup,
+    ) -> Result<Lookup, Status> {
+        let mut lookup = self.part(datasets, access, wanted).await?;
+        if wanted.with.len() > MAX_BESIDE {
+            let found = wanted.with.len();
+            return Err(Status::invalid_argument(format!(
+                "with: names {found} lookups, expected at most {MAX_BESIDE}"
+            )));
+        }
+        for other in &wanted.with {
+            if !other.with.is_empty() {
+                return Err(Status::invalid_argument(
+                    "with: a lookup in it has others in its own `with`; name them beside it",
+                ));
+            }
+            lookup = lookup.beside(self.part(datasets, access, other).await?);
+        }
+        Ok(lookup)
+    }
+
+    async fn part(
+        &self,
+        datasets: &Datasets,
+        access: &Access,
+        wanted: &v1::Lookup,
+    ) -> Result<Lookup, Status> {
+        let name = &wanted.dataset;
+        access.check(name)?;
+        let Some(online) = self.get(name) else {
+            // Whether there is such a dataset at all is for its list to say.
+            datasets.current(access, name).await?;
+            return Err(Status::failed_precondition(format!(
+                "dataset '{name}' is not looked up by keys; start the server with --online {name}=COLUMN"
+            )));
+        };
+        let v1::Lookup { columns, tensors, select, key, .. } = wanted.clone();
+        Ok(online.lookup(&v1::Train { columns, tensors, select, ..v1::Train::default() }, key))
     }
 
     /// Most keys of one lookup.

@@ -1,7 +1,8 @@
-//! HTTP: the page, the probes and the metrics.
+//! HTTP: the page, the probes, the metrics and what can be turned.
 
 mod metrics;
 mod page;
+mod queues;
 
 use axum::{
     Extension, Json, Router,
@@ -19,6 +20,7 @@ use crate::{
     door::{Access, Door},
     flight::Guard,
     online::OnlineDatasets,
+    queues::Queues,
     sessions::Sessions,
 };
 
@@ -31,6 +33,7 @@ pub(crate) struct Ops {
     pub(crate) sessions: Sessions,
     pub(crate) loader: Loader,
     pub(crate) online: OnlineDatasets,
+    pub(crate) queues: Queues,
     pub(crate) guard: Guard,
     pub(crate) door: Door,
     pub(crate) recorder: PrometheusHandle,
@@ -44,6 +47,8 @@ pub(crate) fn router(ops: Ops) -> Router {
     let behind_the_door = Router::new()
         .route("/", get(page))
         .route("/metrics", get(scrape))
+        .route("/api/v1/queues", get(queues::list))
+        .route("/api/v1/queues/{name}", get(queues::show).patch(queues::tune))
         .fallback(|| async { StatusCode::NOT_FOUND })
         .layer(from_fn_with_state(ops.door.clone(), admit));
     probes.merge(behind_the_door).with_state(ops)

@@ -25,6 +25,7 @@ use crate::{
     flight::{self, Flight, Guard},
     online::OnlineDatasets,
     ops,
+    queues::Queues,
     sessions::Sessions,
 };
 
@@ -36,6 +37,7 @@ pub struct Server {
     grace_period: Duration,
     guard: Guard,
     sessions: Sessions,
+    queues: Queues,
     exchanges: Arc<Semaphore>,
     max_exchanges: u32,
     health: HealthReporter,
@@ -76,6 +78,7 @@ impl Server {
             &(pool, lookups),
             &settings.cache_dir,
         );
+        let queues = Queues::new(&settings.queues, settings.limits.max_pending_requests)?;
         let sessions = Sessions::new(settings.limits.max_streams);
         let guard = Guard::default();
 
@@ -97,6 +100,7 @@ impl Server {
             datasets: datasets.clone(),
             loader: loader.clone(),
             online: online.clone(),
+            queues: queues.clone(),
             exchanges: Arc::clone(&exchanges),
             sessions: sessions.clone(),
             limits: Arc::new(settings.limits.clone()),
@@ -108,6 +112,7 @@ impl Server {
             grace_period: settings.grace_period,
             guard: guard.clone(),
             sessions: sessions.clone(),
+            queues: queues.clone(),
             exchanges,
             max_exchanges,
             health,
@@ -123,6 +128,9 @@ impl Server {
             let tended =
                 online.clone().tend(datasets.clone(), name.to_owned(), settings.limits.max_open_backoff);
             server.spawn(tended);
+        }
+        for queue in queues.all() {
+            server.spawn(queue.clone().tend());
         }
         if let Some(tls) = &tls {
             server.spawn(Arc::clone(tls).watch(settings.reload_interval));
@@ -150,6 +158,7 @@ impl Server {
             sessions,
             loader,
             online,
+            queues,
             guard,
             door,
             recorder,
@@ -206,6 +215,7 @@ impl Server {
     /// (`UNAVAILABLE`: go on elsewhere), and stops. With no stream running it takes less than a second.
     pub async fn drain(mut self) {
         self.guard.drain();
+        self.queues.drain();
         self.health.set_not_serving::<FlightServiceServer<Flight>>().await;
         self.health.set_service_status("", ServingStatus::NotServing).await;
         let finished = tokio::time::timeout(self.grace_period, self.none_running()).await.is_ok();

@@ -70,6 +70,8 @@ pub struct Settings {
     pub online_threads: usize,
     /// Bounds of lookups.
     pub lookups: forebay_inference::Config,
+    /// Batch queues by name.
+    pub queues: BTreeMap<String, crate::QueueSpec>,
     /// Bounds on what clients can ask of the server.
     pub limits: Limits,
     /// The training path.
@@ -96,7 +98,11 @@ pub struct Tls {
 pub struct Limits {
     /// Largest descriptor, ticket or action body, in bytes. Default: 1 MiB.
     pub max_request_bytes: usize,
-    /// Batch streams at a time. Default: 1,024.
+    /// Largest message of an exchange (keys, replies of workers), in bytes. Default: 16 MiB.
+    pub max_exchange_bytes: usize,
+    /// Requests of one exchange with a queue that have no answer; what is more is read when one of them has. Default: 1,024.
+    pub max_pending_requests: usize,
+    /// Batch streams at a time, and exchanges. Default: 1,024.
     pub max_streams: usize,
     /// Connections at a time, of gRPC and of HTTP each. Default: 1,024.
     pub max_connections: usize,
@@ -122,6 +128,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_request_bytes: 1 << 20,
+            max_exchange_bytes: 16 << 20,
+            max_pending_requests: 1024,
             max_streams: 1024,
             max_connections: 1024,
             max_calls_per_connection: 256,
@@ -159,6 +167,7 @@ impl Default for Settings {
             lookup_memory: None,
             online_threads: cores.min(4),
             lookups: forebay_inference::Config::default(),
+            queues: BTreeMap::new(),
             limits: Limits::default(),
             loader: forebay_loader::Config::default(),
             storage: forebay_storage::Config::default(),
@@ -230,6 +239,10 @@ impl Settings {
             ensure!(self.datasets.contains_key(name), "online.{name}: there is no dataset of this name");
             ensure!(!spec.key.is_empty(), "online.{name}.key: names no column");
         }
+        for (name, queue) in &self.queues {
+            queue.check(&self.online).with_context(|| format!("queues.{name}"))?;
+        }
+        ensure!(self.limits.max_pending_requests >= 1, "limits.max_pending_requests is at least 1");
         ensure!(self.online_threads >= 1, "online_threads is at least 1");
         let backoff = self.limits.max_open_backoff;
         ensure!(

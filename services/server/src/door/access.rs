@@ -46,6 +46,16 @@ impl Access {
         self.ask(|grant| grant.covers(dataset), || format!("may not read dataset '{dataset}'"))
     }
 
+    /// Refuses a caller who may not answer for a queue, which need not exist.
+    ///
+    /// # Errors
+    /// `PERMISSION_DENIED`, or `UNAUTHENTICATED` when the token isn't good any more.
+    pub(crate) fn check_worker(&self, queue: &str) -> Result<(), Status> {
+        let refusal =
+            || format!("may not serve queue '{queue}'; the token file names its queues in `serves`");
+        self.ask(|grant| grant.serves(queue), refusal)
+    }
+
     /// Refuses a caller who may not read all datasets.
     ///
     /// # Errors

@@ -24,6 +24,7 @@ pub(crate) struct Tokens {
 pub(super) struct Grant {
     pub(super) name: String,
     datasets: Vec<String>,
+    serves: Vec<String>,
     expires: Option<SystemTime>,
 }
 
@@ -33,6 +34,8 @@ pub(super) struct Grant {
 struct Written {
     sha256: String,
     datasets: Vec<String>,
+    #[serde(default)]
+    serves: Vec<String>,
     expires: Option<toml::value::Datetime>,
 }
 
@@ -43,6 +46,7 @@ impl Tokens {
     /// [ctr-team]
     /// sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
     /// datasets = ["flights", "clicks-*"]
+    /// serves = ["ranker"]
     /// expires = 2027-01-01T00:00:00Z
     /// ```
     ///
@@ -60,7 +64,8 @@ impl Tokens {
             ensure!(!token.datasets.is_empty(), "token '{name}': datasets is empty; [\"*\"] stands for all");
             let expires = token.expires.map(|time| instant(&time)).transpose();
             let expires = expires.with_context(|| format!("token '{name}': expires"))?;
-            let grant = Grant { name: name.clone(), datasets: token.datasets, expires };
+            let Written { datasets, serves, .. } = token;
+            let grant = Grant { name: name.clone(), datasets, serves, expires };
             if let Some(other) = grants.insert(digest, grant) {
                 bail!("tokens '{}' and '{name}' are the same", other.name);
             }
@@ -89,15 +94,24 @@ impl Tokens {
 impl Grant {
     /// Whether it names `dataset`, or a beginning of its name with `*` behind.
     pub(super) fn covers(&self, dataset: &str) -> bool {
-        self.datasets.iter().any(|pattern| match pattern.strip_suffix('*') {
-            Some(prefix) => dataset.starts_with(prefix),
-            None => pattern == dataset,
-        })
+        names(&self.datasets, dataset)
+    }
+
+    /// Whether it is for a worker of `queue`.
+    pub(super) fn serves(&self, queue: &str) -> bool {
+        names(&self.serves, queue)
     }
 
     pub(super) fn covers_everything(&self) -> bool {
         self.datasets.iter().any(|pattern| pattern == "*")
     }
+}
+
+fn names(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => pattern == name,
+    })
 }
 
 /// The token in an `authorization` header: `Bearer TOKEN`, or the password of `Basic`, which browsers send.

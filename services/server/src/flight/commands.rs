@@ -26,9 +26,9 @@ impl Context {
         let encoding = Encoding::of(bytes);
         let command: v1::Command =
             encoding.decode("Command", bytes).map_err(|error| status::of_decode(&error))?;
-        let (Some(train), None) = (command.train, command.lookup) else {
+        let v1::Command { train: Some(train), lookup: None, infer: None, serve: None } = command else {
             return Err(Status::invalid_argument(
-                "the command is none for batches; expected {\"train\": {...}}, lookups go over DoExchange",
+                "the command is none for batches; expected {\"train\": {...}}, lookups and queues go over DoExchange",
             ));
         };
         if train.dataset.is_empty() {

@@ -1,4 +1,4 @@
-//! Batches of keys, as anybody may send them: nothing is decoded before it is known to be what it says.
+//! Batches that anybody may send, of keys or of replies: nothing is decoded before it is known to be what it says.
 
 use std::{
     collections::HashMap,
@@ -16,16 +16,21 @@ use tonic::Status;
 use crate::status;
 
 /// Reads the messages of one stream.
-#[derive(Default)]
-pub(super) struct KeyReader {
+pub(super) struct BatchReader {
+    /// What they are, in errors.
+    what: &'static str,
     schema: Option<SchemaRef>,
 }
 
-impl KeyReader {
+impl BatchReader {
+    pub(super) fn new(what: &'static str) -> Self {
+        Self { what, schema: None }
+    }
+
     /// The batch in a message, if there is one in it. `max_rows` bounds it.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for what is no batch of keys: damaged, compressed, of dictionaries, too long.
+    /// `INVALID_ARGUMENT` for what is no such batch: damaged, compressed, of dictionaries, too long.
     pub(super) fn read(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, Status> {
         if data.data_header.is_empty() {
             return Ok(None);
@@ -33,7 +38,7 @@ impl KeyReader {
         // What the decoder gives up on is one more thing that is no batch.
         catch_unwind(AssertUnwindSafe(|| self.message(data, max_rows)))
             .unwrap_or_else(|_| Err("the decoder gave up".to_owned()))
-            .map_err(|detail| Status::invalid_argument(status::clip(&format!("keys: {detail}"))))
+            .map_err(|detail| Status::invalid_argument(status::clip(&format!("{}: {detail}", self.what))))
     }
 
     fn message(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, String> {

@@ -1,0 +1,575 @@
+//! A batch queue: small requests in, formed batches out to workers, and each request's share of the reply back to it.
+
+mod config;
+mod forecast;
+mod model;
+mod policy;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use metrics::{counter, gauge, histogram};
+use serde::Serialize;
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
+
+pub use config::QueueConfig;
+pub use forecast::Forecast;
+pub use model::{Coefficients, CostModel};
+pub use policy::{BatchId, Batcher, Formed, Load, Next, Reason, Refusal, RequestId, Time, WorkerId};
+
+/// A queue of requests that carry a `P` and are answered with an `R`. Cheap to clone.
+///
+/// What is decided, the [`Batcher`] decides, under one lock that is held for some microseconds; whoever brings news carries out
+/// what follows from them, so that a batch needs no thread to be woken but its worker's.
+pub struct Queue<P, R> {
+    shared: Arc<Shared<P, R>>,
+}
+
+struct Shared<P, R> {
+    name: String,
+    began: Instant,
+    state: Mutex<State<P, R>>,
+    /// There is something to be done earlier than was thought.
+    earlier: Notify,
+}
+
+struct State<P, R> {
+    batcher: Batcher,
+    asked: HashMap<RequestId, Asked<P, R>>,
+    flights: HashMap<BatchId, Flight>,
+    workers: HashMap<WorkerId, mpsc::UnboundedSender<Batch<P>>>,
+    /// When the timer looks again.
+    wake: Option<Time>,
+    reasons: HashMap<Reason, u64>,
+    outcomes: Outcomes,
+    draining: bool,
+}
+
+struct Asked<P, R> {
+    payload: P,
+    rows: u64,
+    arrived: Time,
+    answer: oneshot::Sender<Result<Answer<R>, Failure>>,
+}
+
+struct Flight {
+    worker: WorkerId,
+    shape: Shape,
+    rows: u64,
+    reason: Reason,
+    given: Time,
+    gathered: Option<Time>,
+}
+
+/// How the rows of a batch are shared out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shape {
+    /// Rows of each request, in order.
+    pub sizes: Vec<u64>,
+    /// Rows of all, with those that pad the batch.
+    pub padded: u64,
+}
+
+/// What became of requests since the queue began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Outcomes {
+    /// That were let in.
+    pub admitted: u64,
+    /// Rows of these.
+    pub admitted_rows: u64,
+    /// Bytes of the features of these.
+    pub admitted_bytes: u64,
+    /// That were not.
+    pub refused: u64,
+    /// That got an answer.
+    pub answered: u64,
+    /// Whose time was over before.
+    pub expired: u64,
+    /// That nobody waited for any more.
+    pub cancelled: u64,
+    /// Whose worker failed or died.
+    pub failed: u64,
+}
+
+impl Outcomes {
+    /// The mean request.
+    fn typical(&self) -> Option<forecast::Typical> {
+        let rows = self.admitted_rows as f64;
+        let typical = forecast::Typical {
+            rows: rows / self.admitted as f64,
+            row_bytes: self.admitted_bytes as f64 / rows,
+        };
+        (self.admitted_rows > 0).then_some(typical)
+    }
+}
+
+/// A queue, for people.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct QueueStatus {
+    /// What there is now.
+    pub load: Load,
+    /// What a batch takes, in seconds.
+    pub model: Coefficients,
+    /// How far the model is off, in the mean, in seconds.
+    pub model_error: f64,
+    /// What became of requests.
+    pub outcomes: Outcomes,
+    /// Batches by why they were closed.
+    pub reasons: HashMap<&'static str, u64>,
+}
+
+/// A batch for a worker.
+#[derive(Debug)]
+pub struct Batch<P> {
+    /// Names it in the reply.
+    pub id: BatchId,
+    /// What its requests carry, in order.
+    pub payloads: Vec<P>,
+    /// Rows of the requests.
+    pub rows: u64,
+    /// Rows that it is to have, with those that pad it.
+    pub padded: u64,
+    /// Why it was closed.
+    pub reason: Reason,
+    /// How long its most urgent request can still wait.
+    pub left: Duration,
+    /// How often requests of it were given to a worker before.
+    pub attempts: u32,
+}
+
+/// A request's share of a reply.
+#[derive(Debug)]
+pub struct Answer<R> {
+    /// What the worker sent for it.
+    pub value: R,
+    /// From arrival until its batch was closed.
+    pub queued: Duration,
+    /// Then until the batch was gathered and on its way.
+    pub gathered: Duration,
+    /// Then until the reply was there.
+    pub computed: Duration,
+    /// Rows of the batch.
+    pub rows: u64,
+    /// Why the batch was closed.
+    pub reason: Reason,
+}
+
+/// Why a request has no answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Failure {
+    /// It was not let in.
+    Refused(Refusal),
+    /// Its time was over.
+    Expired {
+        /// How long it was here.
+        waited: Duration,
+        /// Whether any worker was there at the end.
+        had_workers: bool,
+    },
+    /// Workers died with it.
+    Lost {
+        /// How many.
+        attempts: u32,
+    },
+    /// Its worker could not compute it, and why.
+    Failed(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(Refusal::Rows { limit }) => write!(f, "more rows than a batch may have, {limit}"),
+            Self::Refused(Refusal::Bytes { limit }) => {
+                write!(f, "its features have more bytes than a batch may have, {limit}")
+            }
+            Self::Refused(Refusal::Late { predicted, limit }) => {
+                write!(f, "an answer would take {predicted:.1?}, it may take {limit:.1?}")
+            }
+            Self::Refused(Refusal::Full { .. }) => f.write_str("the queue is full"),
+            Self::Refused(Refusal::Draining) => f.write_str("the server is stopping; go on on another one"),
+            Self::Expired { waited, had_workers: true } => write!(f, "no answer came within {waited:.1?}"),
+            Self::Expired { waited, had_workers: false } => {
+                write!(f, "no answer came within {waited:.1?}; no worker serves the queue")
+            }
+            Self::Lost { attempts } => write!(f, "{attempts} workers died with it"),
+            Self::Failed(why) => write!(f, "the worker failed: {why}"),
+        }
+    }
+}
+
+impl Failure {
+    /// After what time it is worth another try, if that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(Refusal::Late { predicted, limit }) => Some(predicted.saturating_sub(*limit)),
+            Self::Refused(Refusal::Full { retry_after }) => Some(*retry_after),
+            _ => None,
+        }
+    }
+}
+
+impl<P, R> Clone for Queue<P, R> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<P: Clone, R> Queue<P, R> {
+    /// An empty queue. Its times run out only while [`tend`](Self::tend) does.
+    ///
+    /// # Errors
+    /// Of the setting that can't work, and what was expected.
+    pub fn new(name: &str, config: QueueConfig) -> Result<Self, String> {
+        config.check()?;
+        let state = State {
+            batcher: Batcher::new(config),
+            asked: HashMap::new(),
+            flights: HashMap::new(),
+            workers: HashMap::new(),
+            wake: None,
+            reasons: HashMap::new(),
+            outcomes: Outcomes::default(),
+            draining: false,
+        };
+        let shared = Shared {
+            name: name.to_owned(),
+            began: Instant::now(),
+            state: Mutex::new(state),
+            earlier: Notify::new(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Lets time pass: batches are closed and requests expire when it is time for that. Never returns.
+    pub async fn tend(self) {
+        loop {
+            let wake = self.state().wake;
+            let earlier = self.shared.earlier.notified();
+            match wake {
+                Some(at) => {
+                    tokio::select! {
+                        () = sleep_until(self.shared.began + at) => {}
+                        () = earlier => {}
+                    }
+                }
+                None => earlier.await,
+            }
+            self.settle(&mut self.state());
+        }
+    }
+
+    /// Asks for the answer to a request of so many rows, whose features take so many bytes. `timeout` is how long the answer is of
+    /// use; without one, the queue's `slo`. Dropping what is returned takes the request back.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`], at once.
+    pub fn ask(
+        &self,
+        payload: P,
+        rows: u64,
+        bytes: u64,
+        timeout: Option<Duration>,
+    ) -> Result<Pending<P, R>, Failure> {
+        let (answer, receiver) = oneshot::channel();
+        let mut state = self.state();
+        let now = self.now();
+        let admitted = state.batcher.admit(now, rows, bytes, timeout);
+        let id = match admitted {
+            Ok(id) => id,
+            Err(refusal) => {
+                state.outcomes.refused += 1;
+                self.count("refused", 1);
+                return Err(Failure::Refused(refusal));
+            }
+        };
+        state.outcomes.admitted += 1;
+        state.outcomes.admitted_rows += rows;
+        state.outcomes.admitted_bytes += bytes;
+        state.asked.insert(id, Asked { payload, rows, arrived: now, answer });
+        self.settle(&mut state);
+        Ok(Pending { queue: self.clone(), id, receiver })
+    }
+
+    /// Comes as a worker that may have so many batches at a time. Dropping it gives back what it has.
+    pub fn work(&self, credits: u64) -> Worker<P, R> {
+        let (sender, batches) = mpsc::unbounded_channel();
+        let mut state = self.state();
+        let id = state.batcher.join(self.now(), credits);
+        if !state.draining {
+            state.workers.insert(id, sender);
+        }
+        self.settle(&mut state);
+        Worker { replies: Replies { queue: self.clone(), worker: id }, batches }
+    }
+
+    /// How it works now.
+    pub fn config(&self) -> QueueConfig {
+        self.state().batcher.config().clone()
+    }
+
+    /// From now on it works so.
+    ///
+    /// # Errors
+    /// Of the setting that can't work, and what was expected; nothing has changed then.
+    pub fn retune(&self, config: QueueConfig) -> Result<(), String> {
+        config.check()?;
+        let mut state = self.state();
+        state.batcher.retune(config);
+        self.settle(&mut state);
+        Ok(())
+    }
+
+    /// Takes nothing from now on. What is there is computed; then the workers' batches end.
+    pub fn drain(&self) {
+        let mut state = self.state();
+        state.draining = true;
+        state.batcher.drain();
+        self.settle(&mut state);
+    }
+
+    /// What it does, for people.
+    pub fn status(&self) -> QueueStatus {
+        let state = self.state();
+        let model = state.batcher.model();
+        QueueStatus {
+            load: state.batcher.load(self.now()),
+            model: model.coefficients(),
+            model_error: model.error().as_secs_f64(),
+            outcomes: state.outcomes,
+            reasons: state.reasons.iter().map(|(reason, count)| (reason.name(), *count)).collect(),
+        }
+    }
+
+    /// What the model says of other settings under the load of now; `None` before it has seen a batch.
+    pub fn forecast(&self, config: &QueueConfig) -> Option<Forecast> {
+        let state = self.state();
+        let load = state.batcher.load(self.now());
+        Forecast::of(config, state.batcher.model(), &load, state.outcomes.typical())
+    }
+
+    /// Carries out what is decided now.
+    fn settle(&self, state: &mut State<P, R>) {
+        let now = self.now();
+        let had_workers = !state.workers.is_empty();
+        for id in state.batcher.expire(now) {
+            if let Some(asked) = state.asked.remove(&id) {
+                state.outcomes.expired += 1;
+                self.count("expired", 1);
+                let waited = now.saturating_sub(asked.arrived);
+                drop(asked.answer.send(Err(Failure::Expired { waited, had_workers })));
+            }
+        }
+        let until = loop {
+            match state.batcher.next(now) {
+                Next::Batch(formed) => self.give(state, now, formed),
+                Next::Wait(until) => break until,
+            }
+        };
+        let wake = [until, state.batcher.next_expiry()].into_iter().flatten().min();
+        if wake.is_some_and(|wake| state.wake.is_none_or(|before| wake < before)) {
+            self.shared.earlier.notify_one();
+        }
+        state.wake = wake;
+        if state.draining && state.asked.is_empty() {
+            state.workers.clear();
+        }
+        gauge!("forebay_queue_requests", "queue" => self.shared.name.clone()).set(state.asked.len() as f64);
+    }
+
+    fn give(&self, state: &mut State<P, R>, now: Time, formed: Formed) {
+        let Formed { batch: id, worker, requests, rows, padded, reason, deadline, attempts } = formed;
+        let asked: Vec<&Asked<P, R>> = requests.iter().filter_map(|id| state.asked.get(id)).collect();
+        let payloads = asked.iter().map(|asked| asked.payload.clone()).collect();
+        let sizes = asked.iter().map(|asked| asked.rows).collect();
+        let name = || self.shared.name.clone();
+        for asked in &asked {
+            histogram!("forebay_queue_wait_seconds", "queue" => name())
+                .record(now.saturating_sub(asked.arrived));
+        }
+        counter!("forebay_queue_batches_total", "queue" => name(), "reason" => reason.name()).increment(1);
+        histogram!("forebay_queue_batch_rows", "queue" => name()).record(rows as f64);
+        *state.reasons.entry(reason).or_default() += 1;
+        state.flights.insert(
+            id,
+            Flight { worker, shape: Shape { sizes, padded }, rows, reason, given: now, gathered: None },
+        );
+        let left = deadline.saturating_sub(now);
+        let batch = Batch { id, payloads, rows, padded, reason, left, attempts };
+        if let Some(worker) = state.workers.get(&worker) {
+            // Whose receiver is gone leaves at once.
+            drop(worker.send(batch));
+        }
+    }
+
+    fn now(&self) -> Time {
+        self.shared.began.elapsed()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<P, R>> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, outcome: &'static str, count: u64) {
+        let name = self.shared.name.clone();
+        counter!("forebay_queue_requests_total", "queue" => name, "outcome" => outcome).increment(count);
+    }
+}
+
+/// A request that was let in.
+pub struct Pending<P: Clone, R> {
+    queue: Queue<P, R>,
+    id: RequestId,
+    receiver: oneshot::Receiver<Result<Answer<R>, Failure>>,
+}
+
+impl<P: Clone, R> Pending<P, R> {
+    /// Its answer. Cancelling this takes the request back.
+    ///
+    /// # Errors
+    /// Any [`Failure`] but a refusal.
+    pub async fn answer(mut self) -> Result<Answer<R>, Failure> {
+        let answer = (&mut self.receiver).await;
+        answer.unwrap_or_else(|_| Err(Failure::Failed("the queue is gone".into())))
+    }
+}
+
+impl<P: Clone, R> Drop for Pending<P, R> {
+    fn drop(&mut self) {
+        let mut state = self.queue.state();
+        if state.asked.remove(&self.id).is_some() {
+            state.batcher.cancel(self.id);
+            state.outcomes.cancelled += 1;
+            self.queue.count("cancelled", 1);
+        }
+    }
+}
+
+/// A worker of a queue: where its batches come from.
+pub struct Worker<P: Clone, R> {
+    replies: Replies<P, R>,
+    batches: mpsc::UnboundedReceiver<Batch<P>>,
+}
+
+/// Where a worker's replies go. Cheap to clone.
+pub struct Replies<P: Clone, R> {
+    queue: Queue<P, R>,
+    worker: WorkerId,
+}
+
+impl<P: Clone, R> Clone for Replies<P, R> {
+    fn clone(&self) -> Self {
+        Self { queue: self.queue.clone(), worker: self.worker }
+    }
+}
+
+impl<P: Clone, R> Worker<P, R> {
+    /// The next batch; `None` when there will be none any more. Cancelling this loses nothing.
+    pub async fn next(&mut self) -> Option<Batch<P>> {
+        self.batches.recv().await
+    }
+
+    /// Where replies go, also from another task.
+    pub fn replies(&self) -> Replies<P, R> {
+        self.replies.clone()
+    }
+}
+
+impl<P: Clone, R> Drop for Worker<P, R> {
+    fn drop(&mut self) {
+        self.replies.leave();
+    }
+}
+
+impl<P: Clone, R> Replies<P, R> {
+    /// A batch is gathered and on its way to the worker.
+    pub fn gathered(&self, batch: BatchId) {
+        let mut state = self.queue.state();
+        let now = self.queue.now();
+        state.batcher.gathered(now, batch);
+        if let Some(flight) = state.flights.get_mut(&batch) {
+            flight.gathered = Some(now);
+        }
+    }
+
+    /// The batch that the worker has had the longest.
+    pub fn oldest(&self) -> Option<BatchId> {
+        self.queue.state().batcher.oldest_batch(self.worker)
+    }
+
+    /// How the rows of a batch of this worker are shared out; `None` if it has no such batch.
+    pub fn shape(&self, batch: BatchId) -> Option<Shape> {
+        let state = self.queue.state();
+        let flight = state.flights.get(&batch).filter(|flight| flight.worker == self.worker);
+        flight.map(|flight| flight.shape.clone())
+    }
+
+    /// The worker is done with a batch: a value for each of its requests, or why there is none. `false` if the worker has no such
+    /// batch.
+    pub fn reply(&self, batch: BatchId, outcome: Result<Vec<R>, String>) -> bool {
+        let mut state = self.queue.state();
+        let now = self.queue.now();
+        let Some(requests) = state.batcher.complete(now, self.worker, batch, outcome.is_ok()) else {
+            return false;
+        };
+        let Some(flight) = state.flights.remove(&batch) else { return false };
+        let gathered_at = flight.gathered.unwrap_or(flight.given);
+        let (gathered, computed) =
+            (gathered_at.saturating_sub(flight.given), now.saturating_sub(gathered_at));
+        let name = || self.queue.shared.name.clone();
+        histogram!("forebay_queue_gather_seconds", "queue" => name()).record(gathered);
+        histogram!("forebay_queue_worker_seconds", "queue" => name()).record(computed);
+        let mut values = match outcome {
+            Ok(values) => values.into_iter().map(Ok).collect::<Vec<_>>().into_iter(),
+            Err(why) => requests.iter().map(|_| Err(why.clone())).collect::<Vec<_>>().into_iter(),
+        };
+        for id in requests {
+            let value = values.next().unwrap_or_else(|| Err("its rows are missing in the reply".into()));
+            let Some(asked) = id.and_then(|id| state.asked.remove(&id)) else { continue };
+            match &value {
+                Ok(_) => state.outcomes.answered += 1,
+                Err(_) => state.outcomes.failed += 1,
+            }
+            self.queue.count(if value.is_ok() { "answered" } else { "failed" }, 1);
+            let queued = flight.given.saturating_sub(asked.arrived);
+            let answer = |value| Answer {
+                value,
+                queued,
+                gathered,
+                computed,
+                rows: flight.rows,
+                reason: flight.reason,
+            };
+            // Who has gone wants no answer.
+            drop(asked.answer.send(value.map(answer).map_err(Failure::Failed)));
+        }
+        self.queue.settle(&mut state);
+        true
+    }
+
+    /// The worker is gone. What it had is given to others, or fails if workers died with it too often.
+    pub fn leave(&self) {
+        let mut state = self.queue.state();
+        let mut attempts = state.batcher.config().max_attempts;
+        for id in state.batcher.leave(self.worker) {
+            if let Some(asked) = state.asked.remove(&id) {
+                attempts = attempts.max(1);
+                state.outcomes.failed += 1;
+                self.queue.count("failed", 1);
+                drop(asked.answer.send(Err(Failure::Lost { attempts })));
+            }
+        }
+        state.workers.remove(&self.worker);
+        state.flights.retain(|_, flight| flight.worker != self.worker);
+        self.queue.settle(&mut state);
+    }
+}
+
+#[cfg(test)]
+mod tests;

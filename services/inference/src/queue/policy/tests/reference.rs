@@ -1,0 +1,327 @@
+//! The rules of a queue once more, as simply as they can be said: everything is in one list and looked at each time.
+
+use super::super::*;
+
+pub(super) struct Reference {
+    config: QueueConfig,
+    model: CostModel,
+    lead: f64,
+    requests: Vec<Request>,
+    workers: Vec<Working>,
+    arrivals: Vec<Time>,
+    batches: u64,
+    joined: u64,
+}
+
+struct Request {
+    rows: u64,
+    bytes: u64,
+    arrived: Time,
+    deadline: Time,
+    attempts: u32,
+    is_alive: bool,
+    /// The batch that has it.
+    given: Option<BatchId>,
+}
+
+struct Working {
+    id: WorkerId,
+    credits: u64,
+    since: Time,
+    has: Vec<Given>,
+}
+
+struct Given {
+    batch: BatchId,
+    requests: Vec<usize>,
+    padded: u64,
+    bytes: u64,
+    at: Time,
+    end: Time,
+}
+
+impl Reference {
+    pub(super) fn new(config: QueueConfig) -> Self {
+        Self {
+            config,
+            model: CostModel::default(),
+            lead: 0.0,
+            requests: vec![],
+            workers: vec![],
+            arrivals: vec![],
+            batches: 1,
+            joined: 0,
+        }
+    }
+
+    fn queued(&self) -> Vec<usize> {
+        let waits = |at: &usize| self.requests[*at].is_alive && self.requests[*at].given.is_none();
+        (0..self.requests.len()).filter(waits).collect()
+    }
+
+    pub(super) fn admit(
+        &mut self,
+        now: Time,
+        rows: u64,
+        bytes: u64,
+        timeout: Option<Duration>,
+    ) -> Result<RequestId, Refusal> {
+        self.arrivals.push(now);
+        let config = self.config.clone();
+        if rows > config.max_batch_rows {
+            return Err(Refusal::Rows { limit: config.max_batch_rows });
+        }
+        if bytes > config.max_batch_bytes {
+            return Err(Refusal::Bytes { limit: config.max_batch_bytes });
+        }
+        let timeout = timeout.unwrap_or(config.slo);
+        let queued = self.queued();
+        let somebody_is_free = self.workers.iter().any(|worker| worker.has.is_empty());
+        if !(queued.is_empty() && somebody_is_free) {
+            let predicted = self.predict(now, rows, bytes);
+            let limit = timeout.min(config.max_queue_time);
+            match predicted {
+                Some(predicted) if predicted > limit => return Err(Refusal::Late { predicted, limit }),
+                _ => {}
+            }
+            let waiting: u64 = queued.iter().map(|at| self.requests[*at].rows).sum();
+            if queued.len() >= config.max_queue_requests || waiting + rows > config.max_queue_rows {
+                return Err(Refusal::Full { retry_after: predicted.unwrap_or(config.slo) / 2 });
+            }
+        }
+        let deadline = now + timeout;
+        self.requests.push(Request {
+            rows,
+            bytes,
+            arrived: now,
+            deadline,
+            attempts: 0,
+            is_alive: true,
+            given: None,
+        });
+        Ok(RequestId(self.requests.len() as u64 - 1))
+    }
+
+    fn predict(&self, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
+        if self.workers.is_empty() || self.model.seen() == 0 {
+            return None;
+        }
+        let mut busy = 0.0;
+        for worker in &self.workers {
+            busy += worker.has.last().map_or(0.0, |last| last.end.saturating_sub(now).as_secs_f64());
+        }
+        let queued = self.queued();
+        let rows = rows + queued.iter().map(|at| self.requests[*at].rows).sum::<u64>();
+        let bytes = bytes + queued.iter().map(|at| self.requests[*at].bytes).sum::<u64>();
+        let (most_rows, most_bytes) = (self.config.max_batch_rows, self.config.max_batch_bytes);
+        let full = (rows / most_rows).max(bytes / most_bytes);
+        let (some_rows, some_bytes) = (most_rows.min(rows), most_bytes.min(bytes));
+        let time = |rows: u64, bytes: u64| self.model.predict(self.config.padded(rows), bytes).as_secs_f64();
+        let whole = if full == 0 { 0.0 } else { full as f64 * time(some_rows, some_bytes) };
+        let rest = time(rows.saturating_sub(full * some_rows), bytes.saturating_sub(full * some_bytes));
+        let seconds = (busy + whole) / self.workers.len() as f64 + rest;
+        Some(Duration::from_secs_f64(seconds) + 2 * self.model.error())
+    }
+
+    pub(super) fn cancel(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.get_mut(id.0 as usize) {
+            request.is_alive = false;
+        }
+    }
+
+    pub(super) fn expire(&mut self, now: Time) -> Vec<RequestId> {
+        let mut expired: Vec<(Time, usize)> = (0..self.requests.len())
+            .filter(|at| self.requests[*at].is_alive && self.requests[*at].deadline <= now)
+            .map(|at| (self.requests[at].deadline, at))
+            .collect();
+        expired.sort();
+        expired.iter().for_each(|(_, at)| self.requests[*at].is_alive = false);
+        expired.into_iter().map(|(_, at)| RequestId(at as u64)).collect()
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Time> {
+        self.requests.iter().filter(|request| request.is_alive).map(|request| request.deadline).min()
+    }
+
+    pub(super) fn join(&mut self, now: Time, credits: u64) -> WorkerId {
+        let id = WorkerId(self.joined);
+        self.joined += 1;
+        let credits = credits.clamp(1, self.config.max_credits);
+        self.workers.push(Working { id, credits, since: now, has: vec![] });
+        id
+    }
+
+    pub(super) fn leave(&mut self, worker: WorkerId) -> Vec<RequestId> {
+        let Some(at) = self.workers.iter().position(|working| working.id == worker) else { return vec![] };
+        let mut lost = vec![];
+        for at in self.workers.remove(at).has.into_iter().flat_map(|given| given.requests) {
+            let request = &mut self.requests[at];
+            request.given = None;
+            if request.is_alive && request.attempts >= self.config.max_attempts {
+                request.is_alive = false;
+                lost.push(RequestId(at as u64));
+            }
+        }
+        lost
+    }
+
+    pub(super) fn retune(&mut self, config: QueueConfig) {
+        self.config = config;
+    }
+
+    pub(super) fn gathered(&mut self, now: Time, batch: BatchId) {
+        for given in self.workers.iter().flat_map(|worker| &worker.has) {
+            if given.batch == batch {
+                self.lead += (now.saturating_sub(given.at).as_secs_f64() - self.lead) / 8.0;
+            }
+        }
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        batch: BatchId,
+        computed: bool,
+    ) -> Option<Vec<Option<RequestId>>> {
+        let working = self.workers.iter_mut().find(|working| working.id == worker)?;
+        let at = working.has.iter().position(|given| given.batch == batch)?;
+        let given = working.has.remove(at);
+        let begun = given.at.max(working.since);
+        working.since = now;
+        if computed {
+            self.model.observe(given.padded, given.bytes, now.saturating_sub(begun));
+        }
+        self.foresee(now, worker);
+        let answered = given.requests.iter().map(|at| {
+            let was_alive = std::mem::replace(&mut self.requests[*at].is_alive, false);
+            was_alive.then_some(RequestId(*at as u64))
+        });
+        Some(answered.collect())
+    }
+
+    fn foresee(&mut self, now: Time, worker: WorkerId) {
+        let Some(working) = self.workers.iter_mut().find(|working| working.id == worker) else { return };
+        for at in 0..working.has.len() {
+            let begun = if at == 0 { working.has[0].at.max(working.since) } else { working.has[at - 1].end };
+            let given = &mut working.has[at];
+            given.end = begun + self.model.predict(given.padded, given.bytes);
+        }
+        let _ = now;
+    }
+
+    pub(super) fn next(&mut self, now: Time) -> Next {
+        let queued = self.queued();
+        if queued.is_empty() {
+            return Next::Wait(None);
+        }
+        // Who is free goes first, the longest idle of them; then who is about to be.
+        let mut idle: Vec<&Working> = self.workers.iter().filter(|worker| worker.has.is_empty()).collect();
+        idle.sort_by_key(|worker| (worker.since, worker.id));
+        let lead = Duration::from_secs_f64(self.lead);
+        let mut soon: Vec<(Time, WorkerId)> = self
+            .workers
+            .iter()
+            .filter(|worker| !worker.has.is_empty() && (worker.has.len() as u64) < worker.credits)
+            .filter_map(|worker| worker.has.last().map(|last| (last.end, worker.id)))
+            .filter(|(end, _)| *end >= now)
+            .map(|(end, id)| (end.saturating_sub(lead).max(now), id))
+            .collect();
+        soon.sort();
+        let (at, worker) = match (idle.first(), soon.first()) {
+            (Some(worker), _) => (now, worker.id),
+            (None, Some(soon)) => *soon,
+            (None, None) => return Next::Wait(None),
+        };
+        if at > now {
+            return Next::Wait(Some(at));
+        }
+        let config = self.config.clone();
+        let (mut rows, mut bytes, mut taken, mut full) = (0, 0, vec![], None);
+        for at in queued {
+            let request = &self.requests[at];
+            let reason = if rows + request.rows > config.max_batch_rows {
+                Some(Reason::Rows)
+            } else if bytes + request.bytes > config.max_batch_bytes {
+                Some(Reason::Bytes)
+            } else {
+                None
+            };
+            if reason.is_some() && !taken.is_empty() {
+                full = reason;
+                break;
+            }
+            rows += request.rows;
+            bytes += request.bytes;
+            taken.push(at);
+        }
+        if full.is_none() && rows >= config.max_batch_rows {
+            full = Some(Reason::Rows);
+        } else if full.is_none() && bytes >= config.max_batch_bytes {
+            full = Some(Reason::Bytes);
+        }
+        let of_taken = |of: fn(&Request) -> Time| taken.iter().map(|at| of(&self.requests[*at])).min();
+        let deadline = of_taken(|request| request.deadline).unwrap_or(Time::MAX);
+        let oldest = of_taken(|request| request.arrived).unwrap_or(Time::MAX);
+        let padded = config.padded(rows);
+        let takes = self.model.predict(padded, bytes);
+        let urgent = deadline.saturating_sub(takes).saturating_sub(2 * self.model.error());
+        let delayed = oldest + config.max_queue_delay;
+        let pays = self.pays_until(taken.len());
+        let reason = if let Some(full) = full {
+            full
+        } else if urgent <= now {
+            Reason::Deadline
+        } else if delayed <= now {
+            Reason::Delay
+        } else if config.idle && pays <= now {
+            Reason::Idle
+        } else {
+            let wait = urgent.min(delayed);
+            return Next::Wait(Some(if config.idle { wait.min(pays) } else { wait }));
+        };
+        let batch = BatchId(self.batches);
+        self.batches += 1;
+        let attempts = taken.iter().map(|at| self.requests[*at].attempts).max().unwrap_or(0);
+        for at in &taken {
+            self.requests[*at].attempts += 1;
+            self.requests[*at].given = Some(batch);
+        }
+        let requests = taken.iter().map(|at| RequestId(*at as u64)).collect();
+        let given = Given { batch, requests: taken, padded, bytes, at: now, end: now };
+        if let Some(working) = self.workers.iter_mut().find(|working| working.id == worker) {
+            working.has.push(given);
+        }
+        self.foresee(now, worker);
+        Next::Batch(Formed { batch, worker, requests, rows, padded, reason, deadline, attempts })
+    }
+
+    fn last(&self, count: usize) -> &[Time] {
+        &self.arrivals[self.arrivals.len().saturating_sub(count)..]
+    }
+
+    fn pays_until(&self, waiting: usize) -> Time {
+        let fixed = self.model.coefficients().fixed;
+        let until = |last: &[Time]| {
+            let (first, others) = last.split_first()?;
+            Some(*first + Duration::from_secs_f64(others.len() as f64 * fixed / waiting as f64))
+        };
+        [self.last(4), self.last(32)].into_iter().filter_map(until).min().unwrap_or_default()
+    }
+
+    pub(super) fn load(&self, now: Time) -> Load {
+        let queued = self.queued();
+        let rate = |last: &[Time]| match last {
+            [] => 0.0,
+            [first, others @ ..] => others.len() as f64 / now.saturating_sub(*first).as_secs_f64().max(1e-6),
+        };
+        Load {
+            workers: self.workers.len(),
+            queued_requests: queued.len(),
+            queued_rows: queued.iter().map(|at| self.requests[*at].rows).sum(),
+            batches: self.workers.iter().map(|worker| worker.has.len()).sum(),
+            requests_per_second: rate(self.last(4)).min(rate(self.last(32))),
+            predicted_seconds: self.predict(now, 1, 0).map(|time| time.as_secs_f64()),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The workers of a batch queue: batches of features out, replies in.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_flight::{FlightData, SchemaAsIpc};
+use arrow_ipc::writer::IpcWriteOptions;
+use arrow_schema::SchemaRef;
+use dashmap::DashMap;
+use forebay_inference::{
+    Keys, Lookup,
+    queue::{Batch, BatchId, Replies, Shape, Worker},
+};
+use forebay_proto::{
+    Encoding,
+    v1::{BatchReply, BatchRequest, LookupMetadata, Serve},
+};
+use futures::{StreamExt, stream};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
+
+use super::{Context, Exchange, Messages, message, stopping, unless_drained};
+use crate::{
+    door::Access,
+    flight::batches::BatchReader,
+    queues::{Scored, Served},
+    status,
+};
+
+/// Batches that a worker may have if it does not say.
+const DEFAULT_CREDITS: u64 = 2;
+
+/// Rows of a reply: as many as a batch may have at all.
+const MAX_REPLY_ROWS: usize = 1 << 20;
+
+/// What the features of batches were that are with the worker, by their numbers.
+type Features = Arc<DashMap<BatchId, Arc<LookupMetadata>>>;
+
+/// The way out to the worker.
+struct Batches {
+    context: Context,
+    encoding: Encoding,
+    served: Arc<Served>,
+    lookup: Lookup,
+    schema: SchemaRef,
+    worker: Worker<Arc<Keys>, Scored>,
+    features: Features,
+    /// The way in; it ends before its worker does only with a status.
+    inward: AbortOnDropHandle<Result<(), Status>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The way in from the worker. It has a task of its own, so that replies are taken while a batch can't be sent.
+struct Inward {
+    context: Context,
+    access: Access,
+    served: Arc<Served>,
+    messages: Messages,
+    replies: Replies<Arc<Keys>, Scored>,
+    reader: BatchReader,
+    features: Features,
+}
+
+/// Batches as they are formed; ends with a status when the server stops or the worker sends what makes no sense.
+pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Messages, Status> {
+    let Exchange { context, access, encoding, messages, permit } = exchange;
+    let served = context.queues.get(&serve.queue, &access)?;
+    access.check_worker(&serve.queue)?;
+    let mut lookup = context.online.lookup(&context.datasets, &access, &served.features).await?;
+    let residents = unless_drained(&context.guard, lookup.residents()).await?;
+    let failed = |error| context.datasets.stream_status(&served.features.dataset, &error);
+    let schema = residents.and_then(|residents| lookup.schema(&residents)).map_err(failed)?;
+    let head = FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default()));
+    let credits = if serve.credits == 0 { DEFAULT_CREDITS } else { serve.credits };
+    let worker = served.queue.work(credits);
+    let features = Features::default();
+    let inward = Inward {
+        context: context.clone(),
+        access,
+        served: Arc::clone(&served),
+        messages,
+        replies: worker.replies(),
+        reader: BatchReader::new("reply"),
+        features: Arc::clone(&features),
+    };
+    let inward = AbortOnDropHandle::new(tokio::spawn(inward.run()));
+    let batches =
+        Batches { context, encoding, served, lookup, schema, worker, features, inward, _permit: permit };
+    let batches = stream::unfold(Some(batches), |batches| async {
+        let mut batches = batches?;
+        match batches.next().await {
+            Ok(Some(message)) => Some((Ok(message), Some(batches))),
+            Ok(None) => None,
+            Err(status) => Some((Err(status), None)),
+        }
+    });
+    Ok(stream::iter([Ok(head)]).chain(batches).boxed())
+}
+
+impl Batches {
+    async fn next(&mut self) -> Result<Option<FlightData>, Status> {
+        loop {
+            let guard = self.context.guard.clone();
+            let batch = tokio::select! {
+                biased;
+                () = guard.handed_over() => return Err(stopping()),
+                batch = self.worker.next() => batch,
+            };
+            let Some(batch) = batch else { return self.end().await };
+            let id = batch.id;
+            match self.gather(batch).await {
+                Ok(message) => {
+                    self.worker.replies().gathered(id);
+                    return Ok(Some(message));
+                }
+                Err(Trouble::Batch(status)) => {
+                    self.features.remove(&id);
+                    self.worker.replies().reply(id, Err(status.message().to_owned()));
+                }
+                Err(Trouble::Worker(status)) => return Err(status),
+            }
+        }
+    }
+
+    /// There are no more batches: the worker has gone or has erred, or the queue is empty and the server stops.
+    async fn end(&mut self) -> Result<Option<FlightData>, Status> {
+        if self.inward.is_finished() {
+            let ended =
+                (&mut self.inward).await.unwrap_or_else(|error| Err(Status::internal(error.to_string())));
+            return ended.map(|()| None);
+        }
+        Err(stopping())
+    }
+
+    async fn gather(&mut self, batch: Batch<Arc<Keys>>) -> Result<FlightData, Trouble> {
+        let Batch { id, payloads, rows, padded, left, attempts, .. } = batch;
+        let mut payloads = payloads.into_iter();
+        let mut keys = payloads
+            .next()
+            .map(Arc::unwrap_or_clone)
+            .ok_or_else(|| Trouble::Batch(Status::internal("a batch of no request")))?;
+        if !payloads.all(|others| keys.append(&others)) {
+            return Err(Trouble::Batch(Status::unavailable("the key has another type in the new snapshot")));
+        }
+        let failed = |error| {
+            Trouble::Batch(self.context.datasets.stream_status(&self.served.features.dataset, &error))
+        };
+        let answer =
+            self.lookup.gather(keys, usize::try_from(padded).unwrap_or(usize::MAX)).await.map_err(failed)?;
+        if self.lookup.schema(&answer.residents).map_err(failed)? != self.schema {
+            return Err(Trouble::Worker(Status::failed_precondition(
+                "the columns of the features have changed with a new snapshot; begin another exchange",
+            )));
+        }
+        let about = self.context.about(&self.served.features, &answer).map_err(Trouble::Batch)?;
+        self.features.insert(id, Arc::new(about.clone()));
+        let request = BatchRequest {
+            batch: id.0,
+            rows,
+            features: Some(about),
+            seconds_left: left.as_secs_f64(),
+            attempts: attempts.into(),
+        };
+        Ok(message(answer, self.encoding.encode(&request)))
+    }
+}
+
+/// What went wrong with a batch.
+enum Trouble {
+    /// Its requests fail.
+    Batch(Status),
+    /// The exchange ends; the batch is for another worker.
+    Worker(Status),
+}
+
+impl Inward {
+    async fn run(mut self) -> Result<(), Status> {
+        let ended = self.replies().await;
+        // The way out ends with it.
+        self.replies.leave();
+        ended
+    }
+
+    async fn replies(&mut self) -> Result<(), Status> {
+        while let Some(message) = self.messages.next().await.transpose()? {
+            self.context.check_access(&self.access, &self.served.features)?;
+            self.reply(&message)?;
+        }
+        Ok(())
+    }
+
+    fn reply(&mut self, message: &FlightData) -> Result<(), Status> {
+        let encoding = Encoding::of(&message.app_metadata);
+        let reply: BatchReply = if message.app_metadata.is_empty() {
+            BatchReply::default()
+        } else {
+            encoding.decode("BatchReply", &message.app_metadata).map_err(|error| status::of_decode(&error))?
+        };
+        let rows = self.reader.read(message, MAX_REPLY_ROWS)?;
+        if rows.is_none() && reply.error.is_empty() {
+            return Ok(()); // The schema.
+        }
+        let id = if reply.batch == 0 { self.replies.oldest() } else { Some(BatchId(reply.batch)) };
+        let unknown = || Status::invalid_argument(format!("reply: this worker has no batch {}", reply.batch));
+        let id = id.ok_or_else(unknown)?;
+        let features = self.features.remove(&id).map(|(_, features)| features).ok_or_else(unknown)?;
+        let shape = self.replies.shape(id).ok_or_else(unknown)?;
+        let Some(rows) = rows.filter(|_| reply.error.is_empty()) else {
+            self.replies.reply(id, Err(status::clip(&reply.error)));
+            return Ok(());
+        };
+        let shares = shares(&rows, &shape, &features);
+        let nonsense = shares.as_ref().err().map(|why| Status::invalid_argument(format!("reply: {why}")));
+        self.replies.reply(id, shares);
+        nonsense.map_or(Ok(()), Err)
+    }
+}
+
+/// The rows of each request.
+fn shares(rows: &RecordBatch, shape: &Shape, features: &Arc<LookupMetadata>) -> Result<Vec<Scored>, String> {
+    let total: u64 = shape.sizes.iter().sum();
+    let found = rows.num_rows() as u64;
+    if found != total && found != shape.padded {
+        return Err(format!("the batch has {total} rows, the reply {found}"));
+    }
+    let mut start = 0;
+    let share = |size: &u64| {
+        let size = usize::try_from(*size).unwrap_or(usize::MAX);
+        let rows = rows.slice(start, size);
+        start += size;
+        Scored { rows, features: Arc::clone(features) }
+    };
+    Ok(shape.sizes.iter().map(share).collect())
+}

@@ -1,0 +1,111 @@
+//! The batch queues of this server.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use anyhow::ensure;
+use arrow_array::RecordBatch;
+use forebay_inference::{
+    KeySpec, Keys,
+    queue::{Queue, QueueConfig},
+};
+use forebay_proto::v1::{self, LookupMetadata};
+use serde::{Deserialize, Serialize};
+use tonic::Status;
+
+use crate::door::Access;
+
+/// A queue, as it stands in `forebay.toml`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QueueSpec {
+    /// What workers get for a row, as in the lookups of docs/inference.md: `dataset`, `columns`, `tensors`, `select`, `with`, ...
+    pub features: v1::Lookup,
+    /// When batches are closed, and who is let in.
+    pub batching: QueueConfig,
+}
+
+impl QueueSpec {
+    /// Checks what can be checked before anything is opened.
+    pub(crate) fn check(&self, online: &BTreeMap<String, KeySpec>) -> anyhow::Result<()> {
+        for part in std::iter::once(&self.features).chain(&self.features.with) {
+            ensure!(!part.dataset.is_empty(), "features: names no dataset");
+            let name = &part.dataset;
+            ensure!(
+                online.contains_key(name),
+                "features: dataset '{name}' is not looked up; add [online.{name}]"
+            );
+        }
+        self.batching.check().map_err(|reason| anyhow::anyhow!("batching.{reason}"))
+    }
+}
+
+/// The rows of a worker's reply that are one request's, and of which snapshots its features were.
+#[derive(Clone)]
+pub(crate) struct Scored {
+    pub(crate) rows: RecordBatch,
+    pub(crate) features: Arc<LookupMetadata>,
+}
+
+/// A queue that runs.
+pub(crate) struct Served {
+    pub(crate) features: v1::Lookup,
+    pub(crate) queue: Queue<Arc<Keys>, Scored>,
+    /// Requests of one exchange that may wait for an answer.
+    pub(crate) max_pending: usize,
+}
+
+/// Queues by name. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Queues {
+    entries: Arc<BTreeMap<String, Arc<Served>>>,
+}
+
+impl Queues {
+    /// Those of `specs`.
+    ///
+    /// # Errors
+    /// Of a setting that can't work.
+    pub(crate) fn new(specs: &BTreeMap<String, QueueSpec>, max_pending: usize) -> anyhow::Result<Self> {
+        let served = |(name, spec): (&String, &QueueSpec)| {
+            let queue = Queue::new(name, spec.batching.clone()).map_err(anyhow::Error::msg)?;
+            let features = spec.features.clone();
+            Ok((name.clone(), Arc::new(Served { features, queue, max_pending })))
+        };
+        Ok(Self { entries: Arc::new(specs.iter().map(served).collect::<anyhow::Result<_>>()?) })
+    }
+
+    /// The queue `name`, for one who may read all that its features are of.
+    ///
+    /// # Errors
+    /// `NOT_FOUND` with the names there are, or that of a caller who may not read it.
+    pub(crate) fn get(&self, name: &str, access: &Access) -> Result<Arc<Served>, Status> {
+        let found = self.entries.get(name).filter(|served| served.may_read(access));
+        found.cloned().ok_or_else(|| {
+            let names: Vec<&str> = self.list(access).map(|(name, _)| name).collect();
+            Status::not_found(crate::status::clip(&format!("there is no queue '{name}' among {names:?}")))
+        })
+    }
+
+    /// Those that a caller may know of.
+    pub(crate) fn list<'a>(&'a self, access: &'a Access) -> impl Iterator<Item = (&'a str, &'a Arc<Served>)> {
+        let entries = self.entries.iter().filter(|(_, served)| served.may_read(access));
+        entries.map(|(name, served)| (name.as_str(), served))
+    }
+
+    /// All that run.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<Arc<Keys>, Scored>> {
+        self.entries.values().map(|served| &served.queue)
+    }
+
+    /// Lets no request in any more; what is there is computed.
+    pub(crate) fn drain(&self) {
+        self.all().for_each(Queue::drain);
+    }
+}
+
+impl Served {
+    fn may_read(&self, access: &Access) -> bool {
+        let mut parts = std::iter::once(&self.features).chain(&self.features.with);
+        parts.all(|part| access.may_read(&part.dataset))
+    }
+}

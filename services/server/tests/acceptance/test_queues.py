@@ -1,0 +1,425 @@
+"""Batch queues through stock clients on both sides: every caller gets its own rows, in time or told why not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+import pyarrow.parquet as pq
+import pytest
+
+from client import Client
+from server import Pool, Server
+
+USERS, ITEMS = 5000, 2000
+
+QUEUES = """
+[online.users]
+key = ["user_id"]
+[online.items]
+key = ["item_id"]
+
+[queues.ranker.features]
+dataset = "users"
+tensors = [{ name = "u", columns = ["f*"] }]
+[[queues.ranker.features.with]]
+dataset = "items"
+tensors = [{ name = "i", columns = ["g*"] }]
+
+[queues.ranker.batching]
+max_batch_rows = 1000
+slo = "5s"
+"""
+
+
+class Caller:
+    """Keys in, scores out, as they come."""
+
+    def __init__(self, server: Server, queue: str = "ranker") -> None:
+        self.client = flight.connect(server.location)
+        descriptor = flight.FlightDescriptor.for_command(json.dumps({"infer": {"queue": queue}}).encode())
+        self.writer, self.reader = self.client.do_exchange(descriptor)
+        self.began = False
+
+    def send(self, users: Any, items: Any, **request: Any) -> None:
+        batch = pa.record_batch({"user_id": pa.array(users, pa.int64()), "item_id": pa.array(items, pa.int64())})
+        if not self.began:
+            self.writer.begin(batch.schema)
+            self.began = True
+        self.writer.write_with_metadata(batch, json.dumps(request).encode())
+
+    def receive(self) -> tuple[pa.RecordBatch | None, dict]:
+        chunk = self.reader.read_chunk()
+        about = json.loads(chunk.app_metadata.to_pybytes())
+        assert (chunk.data is None) == ("error" in about), about
+        return chunk.data, about
+
+    def __call__(self, users: Any, items: Any, **request: Any) -> tuple[pa.RecordBatch | None, dict]:
+        self.send(users, items, **request)
+        return self.receive()
+
+    def close(self) -> None:
+        self.writer.done_writing()
+        with pytest.raises(StopIteration):
+            self.reader.read_chunk()
+        self.client.close()
+
+
+def numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
+    column = batch[name]
+    return np.asarray(column.flatten()).reshape(len(column), -1)
+
+
+def serve(location: str, model: Callable[[pa.RecordBatch, dict], Any], credits: int = 2) -> None:
+    """A worker: until the server or its model says that it is enough."""
+    client = flight.connect(location)
+    command = {"serve": {"queue": "ranker", "credits": credits}}
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(json.dumps(command).encode()))
+    began = False
+    with contextlib.suppress(StopIteration, flight.FlightUnavailableError):
+        while True:
+            chunk = reader.read_chunk()
+            about = json.loads(chunk.app_metadata.to_pybytes())
+            try:
+                scores = pa.record_batch({"score": pa.array(model(chunk.data, about), pa.float64())})
+            except ValueError as error:
+                writer.write_metadata(json.dumps({"batch": about["batch"], "error": str(error)}).encode())
+                continue
+            if not began:
+                writer.begin(scores.schema)
+                began = True
+            writer.write_with_metadata(scores, json.dumps({"batch": about["batch"]}).encode())
+
+
+def score(batch: pa.RecordBatch, _about: dict) -> np.ndarray:
+    """The two keys of a row: `f0` is the user's, `g0` the item's."""
+    return numbers(batch, "u")[:, 0] * 10_000.0 + numbers(batch, "i")[:, 0]
+
+
+def expected(users: Any, items: Any) -> list[float]:
+    user = [id if 0 <= id < USERS else 0 for id in users]
+    item = [id if 0 <= id < ITEMS else 0 for id in items]
+    return [user * 10_000.0 + item for user, item in zip(user, item)]
+
+
+@contextlib.contextmanager
+def worker(server: Server, model: Callable = score, credits: int = 2) -> Iterator[None]:
+    thread = threading.Thread(target=serve, args=(server.location, model, credits), daemon=True)
+    thread.start()
+    until(lambda: status(server)["load"]["workers"] >= 1)
+    yield
+
+
+def status(server: Server, queue: str = "ranker") -> dict:
+    code, body = server.http_get(f"/api/v1/queues/{queue}")
+    assert code == 200, body
+    return json.loads(body)
+
+
+def tune(server: Server, body: Any, query: str = "") -> tuple[int, dict]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    url = f"http://{server.http}/api/v1/queues/ranker{query}"
+    request = urllib.request.Request(url, data, method="PATCH", headers={"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def until(done: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> dict[str, Path]:
+    users, items = np.arange(USERS), np.arange(ITEMS)
+    rows = {"user_id": users, **{f"f{n}": (users + n).astype(np.float32) for n in range(8)}}
+    pq.write_table(pa.table(rows), tmp_path / "users.parquet", row_group_size=1000)
+    rows = {"item_id": items, **{f"g{n}": (items + n).astype(np.float32) for n in range(4)}}
+    pq.write_table(pa.table(rows), tmp_path / "items.parquet", row_group_size=1000)
+    (tmp_path / "forebay.toml").write_text(QUEUES)
+    return {name: tmp_path / f"{name}.parquet" for name in ("users", "items")}
+
+
+@pytest.fixture
+def start(pool: Pool, features: dict[str, Path], tmp_path: Path) -> Callable[..., Server]:
+    return lambda **flags: pool.start(features, config=tmp_path / "forebay.toml", **flags)
+
+
+def test_every_caller_gets_the_scores_of_its_own_rows(start: Callable[..., Server]) -> None:
+    server = start()
+    rng = np.random.default_rng(3)
+    requests = [[rng.integers(-5, USERS, count) for count in rng.integers(1, 60, 50)] for _ in range(8)]
+    failures: list = []
+
+    def call(mine: list[np.ndarray]) -> None:
+        try:
+            caller = Caller(server)
+            for number, users in enumerate(mine):
+                caller.send(users, users % ITEMS, id=1000 + number)
+            for _ in mine:
+                scores, about = caller.receive()
+                users = mine[int(about["id"]) - 1000]
+                assert scores["score"].to_pylist() == expected(users, users % ITEMS), about
+                assert about["batch_rows"] >= len(users) and about["features"]["with"][0]["snapshot"]
+            caller.close()
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    with worker(server), worker(server):
+        threads = [threading.Thread(target=call, args=(mine,)) for mine in requests]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert not failures, failures[0]
+        seen = status(server)
+        assert seen["outcomes"]["answered"] == 400 and sum(seen["reasons"].values()) < 400
+        assert seen["model"]["fixed"] + seen["model"]["row"] > 0
+
+
+def test_a_request_is_numbered_by_its_place_and_says_how_long_it_took(start: Callable[..., Server]) -> None:
+    server = start()
+    with worker(server):
+        caller = Caller(server)
+        for number in range(3):
+            scores, about = caller([7], [number])
+            assert scores["score"].to_pylist() == [70_000.0 + number]
+            assert int(about.get("id", 0)) == number and about["reason"] == "idle"
+            assert about["worker_seconds"] > 0
+        caller.close()
+
+
+def test_a_deadline_belongs_to_a_message_and_the_others_go_on(start: Callable[..., Server]) -> None:
+    server = start()
+    caller = Caller(server)
+    caller.send([1], [1], id=1, timeout=0.05)
+    caller.send([2], [2], id=2)
+    began = time.monotonic()
+    _, about = caller.receive()
+    assert about["error"]["code"] == "DEADLINE_EXCEEDED" and int(about["id"]) == 1
+    assert "no worker serves the queue" in about["error"]["message"]
+    assert time.monotonic() - began < 1
+    with worker(server):
+        scores, about = caller.receive()
+        assert scores["score"].to_pylist() == [20_002.0] and int(about["id"]) == 2
+        caller.close()
+
+
+def test_what_makes_no_sense_is_refused_by_name_and_costs_nobody_else_anything(start: Callable[..., Server]) -> None:
+    server = start()
+    with worker(server):
+        caller = Caller(server)
+        _, about = caller(np.zeros(1001), np.zeros(1001))
+        assert about["error"]["code"] == "INVALID_ARGUMENT" and "1000" in about["error"]["message"]
+        caller.send([3], [4])
+        assert caller.receive()[0]["score"].to_pylist() == [30_004.0]
+        with pytest.raises(flight.FlightServerError, match=r"there is no queue 'rankr' among \[\"ranker\"\]"):
+            Caller(server, "rankr")([1], [1])
+        other = Caller(server)
+        batch = pa.record_batch({"user_id": pa.array(["x"])})
+        other.writer.begin(batch.schema)
+        other.writer.write_batch(batch)
+        assert "type Utf8" in other.receive()[1]["error"]["message"]
+
+
+def test_a_worker_that_fails_tells_its_callers_and_goes_on(start: Callable[..., Server]) -> None:
+    server = start()
+
+    def fails_at_13(batch: pa.RecordBatch, about: dict) -> np.ndarray:
+        if (numbers(batch, "u")[:, 0] == 13).any():
+            raise ValueError("13 is too much")
+        return score(batch, about)
+
+    with worker(server, fails_at_13):
+        caller = Caller(server)
+        assert "13 is too much" in caller([13], [1])[1]["error"]["message"]
+        assert caller([14], [1])[0]["score"].to_pylist() == [140_001.0]
+
+
+def test_a_worker_that_sends_too_few_rows_is_told_so(start: Callable[..., Server]) -> None:
+    server = start()
+    ended: list = []
+
+    def too_few(batch: pa.RecordBatch, about: dict) -> np.ndarray:
+        return score(batch, about)[:-1]
+
+    def run() -> None:
+        try:
+            serve(server.location, too_few)
+        except pa.ArrowInvalid as error:
+            ended.append(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    caller = Caller(server)
+    message = caller([1, 2], [1, 2])[1]["error"]["message"]
+    assert "the batch has 2 rows, the reply 1" in message
+    until(lambda: bool(ended))
+    assert "the batch has 2 rows, the reply 1" in str(ended[0])
+
+
+def test_padded_batches_are_of_the_sizes_that_were_asked_for(start: Callable[..., Server]) -> None:
+    server = start()
+    assert tune(server, {"pad_to": [8, 64]})[0] == 200
+    sizes: list[tuple[int, int]] = []
+
+    def padded(batch: pa.RecordBatch, about: dict) -> np.ndarray:
+        sizes.append((int(about["rows"]), batch.num_rows))
+        assert not numbers(batch, "u")[int(about["rows"]) :].any()
+        assert batch["found"].to_pylist()[int(about["rows"]) :] == [0] * (batch.num_rows - int(about["rows"]))
+        return score(batch, about)
+
+    with worker(server, padded):
+        caller = Caller(server)
+        for count in (3, 8, 9, 100):
+            users = list(range(count))
+            assert caller(users, users)[0]["score"].to_pylist() == expected(users, users)
+    assert sizes == [(3, 8), (8, 8), (9, 64), (100, 100)]
+
+
+def test_a_queue_is_tuned_while_it_runs_and_a_dry_run_changes_nothing(start: Callable[..., Server]) -> None:
+    server = start()
+    with worker(server):
+        caller = Caller(server)
+        for number in range(50):
+            caller([number], [1])
+        code, dry = tune(server, {"max_batch_rows": 10, "max_queue_delay": "20ms"}, "?dry_run")
+        assert code == 200 and dry["dry_run"] and dry["batching"]["max_batch_rows"] == 10
+        assert dry["forecast"]["capacity_rows_per_second"] < dry["forecast_before"]["capacity_rows_per_second"]
+        assert status(server)["batching"]["max_batch_rows"] == 1000
+        code, tuned = tune(server, {"max_batch_rows": 10})
+        assert code == 200 and tuned["batching"]["max_queue_delay"] == "5ms"
+        assert status(server)["batching"]["max_batch_rows"] == 10
+        assert "10" in caller(np.zeros(11), np.zeros(11))[1]["error"]["message"]
+        for nonsense, why in [
+            ({"max_batch_rows": 0}, "max_batch_rows is 0"),
+            ({"max_rows": 5}, "unknown field `max_rows`"),
+            ({"slo": "soon"}, "slo"),
+            (b"[]", "expected a JSON object"),
+        ]:
+            code, body = tune(server, nonsense)
+            assert code == 422 and (why in body["error"] or "time" in body["error"] or "number" in body["error"]), body
+        assert status(server)["batching"]["max_batch_rows"] == 10
+    assert server.http_get("/api/v1/queues/rankr")[0] == 404
+    assert [queue["name"] for queue in json.loads(server.http_get("/api/v1/queues")[1])["queues"]] == ["ranker"]
+
+
+WORKER = """
+import sys
+sys.path.insert(0, {folder!r})
+from test_queues import numbers, score, serve
+import time
+def slow(batch, about):
+    time.sleep(0.02)
+    print(*(int(value) for value in numbers(batch, "u")[:, 0]), flush=True)
+    return score(batch, about)
+serve({location!r}, slow)
+"""
+
+
+def test_a_worker_killed_with_batches_in_flight_loses_and_mixes_up_nothing(start: Callable[..., Server], tmp_path: Path) -> None:
+    server = start()
+    assert tune(server, {"max_batch_rows": 20, "max_attempts": 3})[0] == 200
+    logs = [tmp_path / f"worker-{number}" for number in range(6)]
+
+    def run(log: Path) -> subprocess.Popen:
+        script = WORKER.format(folder=str(Path(__file__).parent), location=server.location)
+        return subprocess.Popen([sys.executable, "-c", script], stdout=log.open("w"))
+
+    running = [run(log) for log in logs[:2]]
+    until(lambda: status(server)["load"]["workers"] == 2)
+    caller, late, lost = Caller(server), 0, 0
+    sent = 300
+    for number in range(sent):
+        caller.send([number], [number], id=number, timeout=10)
+    # Each is killed while it computes, and another one comes.
+    for log in logs[2:]:
+        time.sleep(0.15)
+        running[0].send_signal(signal.SIGKILL)
+        running = [*running[1:], run(log)]
+    answered: set[int] = set()
+    for _ in range(sent):
+        scores, about = caller.receive()
+        number = int(about.get("id", 0))
+        assert number not in answered
+        answered.add(number)
+        if scores is None:
+            assert about["error"]["code"] in {"UNAVAILABLE", "DEADLINE_EXCEEDED"}, about
+            lost += 1
+        else:
+            assert scores["score"].to_pylist() == [number * 10_000.0 + number]
+    caller.close()
+    [process.kill() for process in running]
+    [process.wait() for process in running]
+    assert len(answered) == sent and lost < sent / 10
+    computed = [int(user) for log in logs for user in log.read_text().split()]
+    assert max(computed.count(number) for number in range(sent)) <= 3
+
+
+def test_a_stopping_server_answers_what_it_has_and_sends_everybody_on(start: Callable[..., Server]) -> None:
+    server = start()
+    gate = threading.Event()
+
+    def waits(batch: pa.RecordBatch, about: dict) -> np.ndarray:
+        gate.wait(10)
+        return score(batch, about)
+
+    with worker(server, waits):
+        caller = Caller(server)
+        caller.send([5], [6])
+        until(lambda: status(server)["load"]["batches"] == 1)
+        server.terminate()
+        time.sleep(0.2)
+        gate.set()
+        assert caller.receive()[0]["score"].to_pylist() == [50_006.0]
+        with pytest.raises(flight.FlightUnavailableError, match="the server is stopping"):
+            caller.receive()
+        assert server.wait() == 0
+
+
+def test_several_datasets_are_looked_up_in_one_round_trip(start: Callable[..., Server]) -> None:
+    server = start()
+    with Client(server.location) as client:
+        items = {"dataset": "items", "columns": ["item_id"], "tensors": [{"name": "i", "columns": ["g*"]}], "key": ["shown"]}
+        wanted = {"dataset": "users", "columns": ["user_id"], "tensors": [{"name": "u", "columns": ["f*"]}], "with": [items]}
+
+        def look_up(keys: dict, **lookup: Any) -> tuple[pa.RecordBatch, dict]:
+            descriptor = flight.FlightDescriptor.for_command(json.dumps({"lookup": {**wanted, **lookup}}).encode())
+            writer, reader = client.flight.do_exchange(descriptor)
+            batch = pa.record_batch({name: pa.array(values) for name, values in keys.items()})
+            writer.begin(batch.schema)
+            writer.write_batch(batch)
+            chunk = reader.read_chunk()
+            return chunk.data, json.loads(chunk.app_metadata.to_pybytes())
+
+        rows, about = look_up({"user_id": [3, -1, 4], "shown": [9, 8, 99_999]})
+        assert rows.schema.names == ["user_id", "u", "found", "item_id", "i", "items_found"]
+        assert rows["user_id"].to_pylist() == [3, None, 4] and rows["item_id"].to_pylist() == [9, 8, None]
+        assert rows["found"].to_pylist() == [1, 0, 1] and rows["items_found"].to_pylist() == [1, 1, 0]
+        assert numbers(rows, "u")[:, 7].tolist() == [10, 0, 11] and numbers(rows, "i")[:, 3].tolist() == [12, 11, 0]
+        assert about["found"] == 2 and about["with"][0]["found"] == 2
+        assert about["with"][0]["snapshot"] != about["snapshot"]
+        rows.validate(full=True)
+        for odd, why in [
+            ({"with": [{**items, "columns": ["item_id"], "tensors": [{"name": "u", "columns": ["g*"]}]}]}, "'u' of dataset 'items' stands twice"),
+            ({"with": [{**items, "key": ["seen"]}]}, "there is no column 'seen'"),
+            ({"with": [{**items, "key": ["shown", "user_id"]}]}, "names 2 columns"),
+            ({"with": [{**items, "with": [items]}]}, "name them beside it"),
+            ({"with": [{**items, "dataset": "item"}]}, "item"),
+        ]:
+            with pytest.raises((pa.ArrowException, flight.FlightError, KeyError), match=why):
+                look_up({"user_id": [3], "shown": [1]}, **odd)
