@@ -32,18 +32,21 @@ def _column(name: str, values: Any) -> tuple[Any, ...]:
     """`(name, type, shape, bytes)`, or `(name, values)` where NumPy has no array of plain values for them."""
     if hasattr(values, "__arrow_c_array__"):
         return name, values
+    if isinstance(values, (list, tuple)) and any(value is None or isinstance(value, (str, bytes)) for value in values):
+        # NumPy would cut bytes short, and make strings of numbers beside strings.
+        return name, list(values)
     if hasattr(values, "detach"):
         values = _of_torch(values)
     array = np.asarray(values)
-    if array.dtype.kind in "USO":
-        array = _of_dates(array)
-    if array.dtype.kind in "SUO":
-        return name, np.asarray(array, dtype=object).tolist()
-    if array.dtype.kind == "M" and np.datetime_data(array.dtype)[0] in ("D", "W", "M", "Y"):
-        days = np.ascontiguousarray(array.astype("datetime64[D]").astype(np.int64).astype("<i4"))
-        return name, "date32", days.shape, days.tobytes()
     if array.ndim == 0:
         raise RequestError(f"column '{name}' is a single value, expected one for each row")
+    if array.dtype.kind == "O":
+        array = _of_dates(array)
+    if array.dtype.kind in "SUO":
+        return name, array.tolist()
+    if array.dtype.kind == "M" and np.datetime_data(array.dtype)[0] in ("Y", "M", "W", "D"):
+        days = np.ascontiguousarray(array.astype("datetime64[D]").astype(np.int64), dtype="<i4")
+        return name, "date32", days.shape, days.tobytes()
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
     return name, array.dtype.str, array.shape, array.tobytes()
 
@@ -56,7 +59,7 @@ def _of_torch(tensor: Any) -> Any:
 
 def _of_dates(array: np.ndarray) -> np.ndarray:
     """Python's dates and times as NumPy's; all else as it is."""
-    kinds = {type(value) for value in array.flat} if array.dtype.kind == "O" else set()
+    kinds = {type(value) for value in array.flat}
     if kinds == {datetime.datetime}:
         return array.astype("datetime64[us]")
     if kinds == {datetime.date}:

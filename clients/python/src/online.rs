@@ -33,7 +33,7 @@ pub(crate) struct Online {
 
 struct Open {
     runtime: Arc<Runtime>,
-    lookups: Recent<Lookups>,
+    lookups: Recent<OnceCell<Lookups>>,
     callers: Recent<Caller>,
     /// The process that has the thread.
     process: u32,
@@ -47,20 +47,17 @@ struct Recent<T> {
 struct Entry<T> {
     asked: String,
     columns: Fields,
-    exchange: Arc<OnceCell<T>>,
+    exchange: Arc<T>,
 }
 
 impl<T> Recent<T> {
-    /// That of the same request, and whether there was one.
-    fn take(&mut self, asked: &str, columns: &Fields) -> (Arc<OnceCell<T>>, bool) {
+    /// That of the same request, or a new one; and whether there was one.
+    fn take(&mut self, asked: &str, columns: &Fields, make: impl FnOnce() -> T) -> (Arc<T>, bool) {
         let same = |entry: &Entry<T>| entry.asked == asked && entry.columns == *columns;
         let found = self.entries.iter().position(same).map(|found| self.entries.remove(found));
         let known = found.is_some();
-        let entry = found.unwrap_or_else(|| Entry {
-            asked: asked.to_owned(),
-            columns: columns.clone(),
-            exchange: Arc::default(),
-        });
+        let make = || Entry { asked: asked.to_owned(), columns: columns.clone(), exchange: Arc::new(make()) };
+        let entry = found.unwrap_or_else(make);
         if self.entries.len() == MOST {
             self.entries.remove(0);
         }
@@ -69,7 +66,7 @@ impl<T> Recent<T> {
         (exchange, known)
     }
 
-    fn forget(&mut self, exchange: &Arc<OnceCell<T>>) {
+    fn forget(&mut self, exchange: &Arc<T>) {
         self.entries.retain(|entry| !Arc::ptr_eq(&entry.exchange, exchange));
     }
 }
@@ -88,7 +85,7 @@ impl Online {
         let ask = |lookups: Arc<OnceCell<Lookups>>| async move {
             lookups.get_or_try_init(|| client.lookup(wanted)).await?.get(keys).await
         };
-        self.asked(py, |open| &mut open.lookups, request, keys, ask)
+        self.asked(py, |open| &mut open.lookups, OnceCell::new, request, keys, ask)
     }
 
     /// What the workers of `queue` make of `keys`.
@@ -100,10 +97,8 @@ impl Online {
         keys: &RecordBatch,
         timeout: Option<Duration>,
     ) -> PyResult<Answer> {
-        let ask = |caller: Arc<OnceCell<Caller>>| async move {
-            caller.get_or_try_init(|| client.infer(queue)).await?.ask(keys, timeout).await
-        };
-        self.asked(py, |open| &mut open.callers, queue, keys, ask)
+        let ask = |caller: Arc<Caller>| async move { caller.ask(keys, timeout).await };
+        self.asked(py, |open| &mut open.callers, || client.caller(queue), queue, keys, ask)
     }
 
     /// Asks by the exchange that is open for `request`, or a new one. A new one is tried, too, where the columns have changed
@@ -112,29 +107,28 @@ impl Online {
         &self,
         py: Python<'_>,
         kind: impl Fn(&mut Open) -> &mut Recent<T>,
+        make: impl Fn() -> T,
         request: &str,
         keys: &RecordBatch,
-        ask: impl Fn(Arc<OnceCell<T>>) -> F,
+        ask: impl Fn(Arc<T>) -> F,
     ) -> PyResult<R> {
         let mut again = true;
         loop {
             let (runtime, exchange, known) = {
                 let mut open = self.lock();
                 let open = opened(&mut open)?;
-                let (exchange, known) = kind(open).take(request, keys.schema_ref().fields());
+                let (exchange, known) = kind(open).take(request, keys.schema_ref().fields(), &make);
                 (Arc::clone(&open.runtime), exchange, known)
             };
             let error = match waiting::wait(py, &runtime, ask(Arc::clone(&exchange)), || Ok(()))? {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
-            if !matches!(error, Error::Refused { .. } | Error::Request(_)) || !exchange.initialized() {
-                if let Some(open) = self.lock().as_mut() {
-                    kind(open).forget(&exchange);
-                }
-            }
             let changed =
                 matches!(error, Error::Foreign(_)) || error.code() == Some(Code::FailedPrecondition);
+            if changed && let Some(open) = self.lock().as_mut() {
+                kind(open).forget(&exchange);
+            }
             if !(again && known && changed) {
                 return Err(raised(py, &error));
             }

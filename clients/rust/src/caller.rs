@@ -40,11 +40,18 @@ impl About for InferResult {
 }
 
 impl Caller {
-    pub(crate) async fn open(route: Route, queue: &str) -> Result<Self, Error> {
+    /// Nothing is opened yet.
+    pub(crate) fn new(route: Route, queue: &str) -> Self {
         let infer = Infer { queue: queue.to_owned() };
         let requests = Requests::new(route, Command { infer: Some(infer), ..Command::default() });
-        requests.route().run(requests.route().config().deadline, || requests.pipeline()).await?;
-        Ok(Self { queue: queue.to_owned(), requests })
+        Self { queue: queue.to_owned(), requests }
+    }
+
+    pub(crate) async fn open(route: Route, queue: &str) -> Result<Self, Error> {
+        let caller = Self::new(route, queue);
+        let route = caller.requests.route();
+        route.run(route.config().deadline, || caller.requests.pipeline()).await?;
+        Ok(caller)
     }
 
     /// What the queue's workers make of `keys`; those of all requests have columns of the same names and types. `timeout` is

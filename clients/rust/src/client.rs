@@ -99,6 +99,11 @@ impl Client {
         Caller::open(Route::Any(self.servers.clone()), queue).await
     }
 
+    /// As [`Client::infer`], but no server is asked before the first request.
+    pub fn caller(&self, queue: &str) -> Caller {
+        Caller::new(Route::Any(self.servers.clone()), queue)
+    }
+
     /// The worker's side of the batch queue `queue`, with `credits` batches at a time (0: 2): over lost connections, restarts
     /// and drains, for whichever server answers.
     ///

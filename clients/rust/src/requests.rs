@@ -11,7 +11,7 @@ use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use forebay_proto::v1::Command;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
@@ -57,40 +57,106 @@ impl Asked {
 
 /// The exchange that runs, or the next one once that is over.
 pub(crate) struct Requests<A> {
+    door: Arc<Door>,
+    places: Arc<Semaphore>,
+    current: Arc<Mutex<Current<A>>>,
+}
+
+/// How an exchange is opened.
+struct Door {
     route: Route,
     command: Command,
     slabs: Slabs,
     /// How many requests may be on their way.
     capacity: usize,
-    places: Arc<Semaphore>,
-    current: tokio::sync::Mutex<Option<Arc<Pipeline<A>>>>,
 }
 
+enum Current<A> {
+    /// Nothing was asked yet, or the last attempt failed.
+    Nothing,
+    /// An attempt that goes on whoever waits for it, so that one whose openers have little time comes to an end.
+    Opening(watch::Receiver<Option<Opening<A>>>),
+    Open(Arc<Pipeline<A>>),
+}
+
+type Opening<A> = Result<Arc<Pipeline<A>>, Error>;
+
 impl<A: About> Requests<A> {
+    /// Nothing is opened yet.
     pub(crate) fn new(route: Route, command: Command) -> Self {
         let config = route.config();
         let slabs = Slabs::new(config.idle_slab_bytes, Device::host());
         let capacity = usize::try_from(config.max_requests).unwrap_or(usize::MAX);
         let capacity = capacity.clamp(1, Semaphore::MAX_PERMITS - 2);
-        let places = Arc::new(Semaphore::new(capacity));
-        Self { route, command, slabs, capacity, places, current: tokio::sync::Mutex::new(None) }
+        let door = Arc::new(Door { route, command, slabs, capacity });
+        let current = Arc::new(Mutex::new(Current::Nothing));
+        Self { door, places: Arc::new(Semaphore::new(capacity)), current }
     }
 
     pub(crate) fn route(&self) -> &Route {
-        &self.route
+        &self.door.route
     }
 
     /// The exchange to ask by, opened if there is none that goes on: one attempt.
     pub(crate) async fn pipeline(&self) -> Result<Arc<Pipeline<A>>, Error> {
-        let mut current = self.current.lock().await;
-        if let Some(pipeline) = current.take() {
-            if pipeline.goes_on() {
-                return Ok(Arc::clone(current.insert(pipeline)));
+        let mut opening = match &mut *lock(&self.current) {
+            Current::Open(pipeline) if pipeline.goes_on() => return Ok(Arc::clone(pipeline)),
+            Current::Opening(opening) if opening.has_changed().is_ok() => opening.clone(),
+            over => {
+                if let Current::Open(pipeline) = over
+                    && let Some(error) = pipeline.failure()
+                {
+                    tracing::debug!(%error, "an exchange is over; another one is opened");
+                    self.door.route.failed(pipeline.server, &error);
+                }
+                let opening = self.begin();
+                *over = Current::Opening(opening.clone());
+                opening
             }
-            if let Some(error) = pipeline.failure() {
-                self.route.failed(pipeline.server, &error);
-            }
+        };
+        let opened = opening.wait_for(Option::is_some).await;
+        match opened.as_deref() {
+            Ok(Some(Ok(pipeline))) => Ok(Arc::clone(pipeline)),
+            Ok(Some(Err(error))) => Err(error.again()),
+            Ok(None) | Err(_) => Err(Error::protocol("opening an exchange has ended without a result")),
         }
+    }
+
+    /// Opens an exchange in a task of its own, which ends early if nobody can want it any more.
+    fn begin(&self) -> watch::Receiver<Option<Opening<A>>> {
+        let (door, current) = (Arc::clone(&self.door), Arc::downgrade(&self.current));
+        let (sender, receiver) = watch::channel(None);
+        tokio::spawn(async move {
+            let opened = tokio::select! {
+                opened = door.open() => opened.map(Arc::new),
+                () = sender.closed() => return,
+            };
+            let Some(current) = current.upgrade() else { return };
+            *lock(&current) = match &opened {
+                Ok(pipeline) => Current::Open(Arc::clone(pipeline)),
+                Err(_) => Current::Nothing,
+            };
+            sender.send_replace(Some(opened));
+        });
+        receiver
+    }
+
+    /// A place for a request, once there is one.
+    pub(crate) async fn place(&self) -> OwnedSemaphorePermit {
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        place.expect("the semaphore is never closed")
+    }
+}
+
+impl Door {
+    /// One attempt, within the time that a request may take.
+    async fn open<A: About>(&self) -> Result<Pipeline<A>, Error> {
+        let attempts = self.route.attempts(self.route.config().deadline);
+        let opened = tokio::time::timeout_at(attempts.until(), self.attempt()).await;
+        opened.unwrap_or_else(|_| Err(attempts.gave_up()))
+    }
+
+    async fn attempt<A: About>(&self) -> Result<Pipeline<A>, Error> {
         // One message a request, and the schema before the first.
         let mut opened = self.route.open(&self.command, self.capacity + 1, &self.slabs).await?;
         let schema = match A::IN_ORDER {
@@ -100,15 +166,12 @@ impl<A: About> Requests<A> {
             }
             false => None,
         };
-        let pipeline = Pipeline::start(opened, schema, self.route.config().idle_exchange);
-        Ok(Arc::clone(current.insert(Arc::new(pipeline))))
+        Ok(Pipeline::start(opened, schema, self.route.config().idle_exchange))
     }
+}
 
-    /// A place for a request, once there is one.
-    pub(crate) async fn place(&self) -> OwnedSemaphorePermit {
-        let place = Arc::clone(&self.places).acquire_owned().await;
-        place.expect("the semaphore is never closed")
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One exchange. Dropping it ends it.
@@ -216,7 +279,7 @@ impl<A> Reply<A> {
 
 impl<A> Shared<A> {
     fn lock(&self) -> MutexGuard<'_, State<A>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 
@@ -233,7 +296,7 @@ impl<A: About> Shared<A> {
         let Some(failure) = failure else { return };
         for (place, (_, waiting)) in waiting.into_iter().enumerate() {
             // Those behind the one whose fault it is were not looked at.
-            let error = match A::IN_ORDER && place > 0 {
+            let error = match A::IN_ORDER && place > 0 && !failure.is_transient() {
                 true => Error::lost(&self.url, format!("an earlier request ended the exchange: {failure}")),
                 false => failure.again(),
             };
