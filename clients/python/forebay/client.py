@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
-from typing import Any, Callable, Mapping, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 
-from forebay import _forebay
+from forebay import _forebay, sending
 from forebay.agreement import Store
+from forebay.online import Rows, Work, works
 from forebay.training import Training
 
 Tensors = Union[Mapping[str, Union[Sequence[str], Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
@@ -35,6 +36,8 @@ def connect(
     connection_window_bytes: int = 8 << 20,
     verify_hash: bool = True,
     report: bool = True,
+    max_requests: int = 256,
+    idle_exchange: float = 60,
 ) -> Client:
     """The tier whose servers are at `urls`: `grpc://HOST:PORT`, `grpc+tls://HOST:PORT` or `unix:/path`, the preferred one
     first. Nothing is connected before it is needed, and nothing stays connected that is not.
@@ -51,6 +54,8 @@ def connect(
                          bytes that may be on their way; raise them for servers further away than a millisecond
     verify_hash          whether the hash of every batch is asked for and checked
     report               whether the server is told once a second how long the loop waits and computes
+    max_requests         lookups of one kind, or requests to one queue, that may be on their way; more of them wait
+    idle_exchange        seconds after which what lookups and requests go by is closed; the next one opens it again
     """
     options = {name: value for name, value in locals().items() if name != "urls" and value is not None}
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
@@ -58,7 +63,10 @@ def connect(
 
 
 class Client:
-    """A tier. It holds no connection and no thread, and may be pickled and forked (with its token in it)."""
+    """A tier. It may be pickled and forked (with its token in it), and shared by threads. It holds no connection and no thread,
+    until `lookup` or `infer` is called: from then on one thread, and the exchanges with servers of the last eight kinds of
+    lookups and the last eight queues, which are closed while they are idle and opened again when needed. A forked child and a
+    pickled copy begin without."""
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
         self._urls, self._options = list(urls), dict(options)
@@ -167,6 +175,67 @@ class Client:
             callbacks=tuple(callbacks),
         )
 
+    def lookup(
+        self,
+        dataset: str,
+        keys: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        tensors: Tensors | None = None,
+        select: Sequence[str] | None = None,
+        max_age: float | None = None,
+        key: Sequence[str] | None = None,
+        others: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Rows:
+        """The rows of `keys`, in their order, equal to those of training. The column `found` (uint8) says of which keys there is
+        a row; the others are null, or zero in tensors.
+
+        keys                 a dict of lists or arrays, such as `{"user_id": [7, 42]}`, or an Arrow batch or table of any library
+        columns, tensors, select
+                             as in `train`; nothing: all columns
+        max_age              seconds: an answer whose snapshot was last seen to be current longer ago is a ChangedError
+        key                  the columns of `keys` that are the dataset's key, in its order; nothing: those of the same names
+        others               `{"items": {"key": ["item_id"], "columns": [...]}}`: rows of other datasets by other columns of `keys`;
+                             their columns come behind, each with its own `items_found`
+
+        Any number of threads may call it. Calls with the same request and types of keys share an exchange with a server; one that
+        fails is made again, also with other servers, until `deadline` is over. Few large ones are cheaper than many small ones.
+
+        Raises RequestError, NotFoundError, ChangedError and so on, by the server's status."""
+        request = {"dataset": dataset, **_wanted(columns, tensors, select)}
+        if max_age is not None:
+            request["max_age"] = max_age
+        if key is not None:
+            request["key"] = list(key)
+        if others is not None:
+            request["with"] = [_other(name, **what) for name, what in others.items()]
+        return Rows(*self._tier.lookup(json.dumps({"lookup": request}), sending.keys(keys)))
+
+    def infer(self, queue: str, keys: Any, *, timeout: float | None = None) -> Rows:
+        """What the workers of `queue` make of `keys`, a row for each; their names and types are the workers' to say.
+
+        keys                 as in `lookup`
+        timeout              seconds in which the answer is of use; nothing: the queue's own
+
+        Any number of threads may call it. Calls with the same types of keys share an exchange with a server. Once it is sent
+        a request is not sent again.
+
+        Raises Refused when this request has no answer: the queue is full, its time is over, the worker failed; UnavailableError
+        when the server went away meanwhile."""
+        return Rows(*self._tier.infer(queue, sending.keys(keys), timeout))
+
+    def serve(self, queue: str, *, credits: int = 2) -> Iterator[Work]:
+        """The batches of `queue`, to compute and reply to:
+
+            for batch in client.serve("ranker"):
+                batch.reply(model(batch["x"].to_torch()))
+
+        A batch that has no reply when the loop goes on or is left, by an exception say, has failed, and its callers get an error.
+        `credits` is how many batches the loop may have at a time, the one in hand included. The loop goes on over lost
+        connections and restarts, on whichever server answers; it ends when the server ends the queue, or raises DeadlineError
+        when none was reached until `deadline` was over. While it waits, other Python threads run, and Ctrl-C works."""
+        return works(self._tier.serve(queue, credits))
+
     def action(self, kind: str, **body: Any) -> list[dict[str, Any]]:
         """Runs an action such as `client.action("refresh", dataset="flights")`, and returns its results."""
         return [json.loads(result) for result in self._tier.action(kind, json.dumps(body).encode())]
@@ -191,6 +260,32 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}, expected 0 to {world_size - 1}")
     return rank, world_size
+
+
+def _wanted(
+    columns: Sequence[str] | None, tensors: Tensors | None, select: Sequence[str] | None
+) -> dict[str, Any]:
+    """What is wanted of a row, as far as something is said."""
+    wanted: dict[str, Any] = {}
+    if columns is not None:
+        wanted["columns"] = list(columns)
+    if tensors is not None:
+        wanted["tensors"] = _tensors(tensors, "name")
+    if select is not None:
+        wanted["select"] = list(select)
+    return wanted
+
+
+def _other(
+    dataset: str,
+    *,
+    key: Sequence[str],
+    columns: Sequence[str] | None = None,
+    tensors: Tensors | None = None,
+    select: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """A lookup in another dataset."""
+    return {"dataset": dataset, "key": list(key), **_wanted(columns, tensors, select)}
 
 
 def _tensors(tensors: Tensors, called: str) -> list[dict[str, Any]]:

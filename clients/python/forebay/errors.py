@@ -55,6 +55,20 @@ class DeviceError(Error, RuntimeError):
     """There is no such device, or its driver failed; in the driver's words."""
 
 
+class Refused(Error):
+    """A queue has no answer for this request; others go on."""
+
+    def __init__(self, message: str, code: str = "UNKNOWN", retry_after: float | None = None) -> None:
+        super().__init__(message, code, retry_after)
+        self.code = code
+        """gRPC's name of the reason: RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and so on."""
+        self.retry_after = retry_after
+        """Seconds after which it is worth another try, if it is."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class StateError(Error, ValueError):
     """A checkpoint's state is of other data, another order or another global batch than this training."""
 

@@ -1,8 +1,13 @@
 //! Arrow's PyCapsule interface.
 
-use arrow_array::ffi::to_ffi;
+use arrow_array::{
+    RecordBatch, StructArray,
+    ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi, to_ffi},
+    ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream},
+};
 use arrow_data::ArrayData;
-use arrow_schema::ffi::FFI_ArrowSchema;
+use arrow_schema::{ArrowError, DataType};
+use arrow_select::concat::concat_batches;
 use pyo3::{
     prelude::*,
     types::{PyCapsule, PyTuple},
@@ -20,4 +25,57 @@ pub(crate) fn capsules<'py>(
     let schema = PyCapsule::new_with_value(py, schema.unwrap_or(of_type), c"arrow_schema")?;
     let array = PyCapsule::new_with_value(py, array, c"arrow_array")?;
     PyTuple::new(py, [schema, array])
+}
+
+/// The array, or the batch as an array of structs, that `object` shows by `__arrow_c_array__`; `None` if it has no such
+/// method.
+pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<ArrayData>> {
+    let Some(export) = object.getattr_opt("__arrow_c_array__")? else { return Ok(None) };
+    let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) = export.call0()?.extract()?;
+    let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
+    let array = array.pointer_checked(Some(c"arrow_array"))?.cast::<FFI_ArrowArray>();
+    // SAFETY: a capsule of this name points to such a structure. The array is moved out of it, and what stays there is marked
+    // as released, which is how the interface hands it over.
+    let array = unsafe { FFI_ArrowArray::from_raw(array.as_ptr()) };
+    if array.is_released() {
+        return Err(unreadable(object, "its array was taken before"));
+    }
+    // SAFETY: as above; the capsule keeps the schema until the end of this function, and the two describe each other.
+    let data = unsafe { from_ffi(array, schema.as_ref()) };
+    data.map(Some).map_err(|error| unreadable(object, &error.to_string()))
+}
+
+/// The batches that `object` shows by `__arrow_c_stream__`, as one; `None` if it has no such method.
+pub(crate) fn table_of(object: &Bound<'_, PyAny>) -> PyResult<Option<RecordBatch>> {
+    let Some(export) = object.getattr_opt("__arrow_c_stream__")? else { return Ok(None) };
+    let capsule: Bound<'_, PyCapsule> = export.call0()?.extract()?;
+    let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
+    // SAFETY: a capsule of this name points to such a structure. It is moved out of it, and what stays there is marked as
+    // released, which is how the interface hands it over.
+    let reader = unsafe { ArrowArrayStreamReader::from_raw(stream.as_ptr()) };
+    let batch = reader.and_then(|reader| {
+        let schema = arrow_array::RecordBatchReader::schema(&reader);
+        let batches = reader.collect::<Result<Vec<_>, ArrowError>>()?;
+        concat_batches(&schema, &batches)
+    });
+    batch.map(Some).map_err(|error| unreadable(object, &error.to_string()))
+}
+
+/// The batch that an array of structs is; else the array.
+pub(crate) fn batch_or_array(
+    object: &Bound<'_, PyAny>,
+    data: ArrayData,
+) -> PyResult<Result<RecordBatch, ArrayData>> {
+    if !matches!(data.data_type(), DataType::Struct(_)) {
+        return Ok(Err(data));
+    }
+    if data.null_count() > 0 {
+        return Err(unreadable(object, "it has rows that are null as a whole"));
+    }
+    Ok(Ok(RecordBatch::from(StructArray::from(data))))
+}
+
+fn unreadable(object: &Bound<'_, PyAny>, why: &str) -> PyErr {
+    let kind = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
+    of_class(object.py(), "RequestError", format!("can't read the {kind} by Arrow's interface: {why}"))
 }

@@ -1,7 +1,9 @@
 //! Failures as Python's exceptions, which are classes of `forebay.errors`.
 
+use std::time::Duration;
+
 use forebay_client::Error;
-use pyo3::{prelude::*, sync::PyOnceLock, types::PyModule};
+use pyo3::{call::PyCallArgs, prelude::*, sync::PyOnceLock, types::PyModule};
 use tonic::Code;
 
 /// The exception that stands for `error`, with its words and those of its causes.
@@ -16,14 +18,27 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         }
         source = cause.source();
     }
+    if let Error::Refused { code, retry_after, .. } = error {
+        return refused(py, words, *code, *retry_after);
+    }
     of_class(py, class(error), words)
+}
+
+/// The exception of a queue that has no answer for a request.
+fn refused(py: Python<'_>, words: String, code: Code, retry_after: Option<Duration>) -> PyErr {
+    let retry_after = retry_after.map(|time| time.as_secs_f64());
+    made(py, "Refused", (words, name(code), retry_after))
 }
 
 /// An exception of `forebay.errors`.
 pub(crate) fn of_class(py: Python<'_>, class: &str, words: String) -> PyErr {
+    made(py, class, (words,))
+}
+
+fn made<'py>(py: Python<'py>, class: &str, arguments: impl PyCallArgs<'py>) -> PyErr {
     static CLASSES: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     let classes = CLASSES.get_or_try_init(py, || py.import("forebay.errors").map(Bound::unbind));
-    let made = classes.and_then(|classes| classes.bind(py).getattr(class)?.call1((words,)));
+    let made = classes.and_then(|classes| classes.bind(py).getattr(class)?.call1(arguments));
     made.map_or_else(|error| error, PyErr::from_value)
 }
 
@@ -35,6 +50,7 @@ fn class(error: &Error) -> &'static str {
         Error::Foreign(_) => "ForeignBatchError",
         Error::Device(_) => "DeviceError",
         Error::GaveUp { .. } => "DeadlineError",
+        Error::Refused { .. } => "Refused",
         Error::Status(status) => match status.code() {
             Code::InvalidArgument => "RequestError",
             Code::NotFound => "NotFoundError",
@@ -46,5 +62,28 @@ fn class(error: &Error) -> &'static str {
             Code::Unavailable => "UnavailableError",
             _ => "Error",
         },
+    }
+}
+
+/// gRPC's name of a code.
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }

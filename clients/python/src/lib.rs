@@ -7,6 +7,9 @@
 //! Tier ---plan---> Plan ---stream---> Stream ---next---> Batch ---column---> Column
 //! (no thread)      (arithmetic)       (a thread of its   (Arrow PyCapsule)   (__array_interface__, DLPack: no copy)
 //!                                      own, while it runs)
+//!  |---lookup, infer---> Batch          rows: what Python has, as keys and replies
+//!  |  (online: exchanges that stay open)
+//!  |---serve---> Serving ---next---> Work ---reply--->
 //! ```
 
 mod arrow;
@@ -15,7 +18,10 @@ mod column;
 mod device;
 mod dlpack;
 mod errors;
+mod online;
 mod plan;
+mod rows;
+mod serving;
 mod stream;
 mod tier;
 mod waiting;
@@ -26,5 +32,13 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _forebay {
     #[pymodule_export]
-    use crate::{batch::Batch, column::Column, device::DeviceColumn, plan::Plan, stream::Stream, tier::Tier};
+    use crate::{
+        batch::Batch,
+        column::Column,
+        device::DeviceColumn,
+        plan::Plan,
+        serving::{Serving, Work},
+        stream::Stream,
+        tier::Tier,
+    };
 }

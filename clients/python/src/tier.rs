@@ -15,12 +15,15 @@ use pyo3::{
     types::{PyBytes, PyDict},
 };
 
-use crate::{errors::raised, plan::Plan, waiting};
+use crate::{
+    batch::Batch, errors::raised, online::Online, plan::Plan, rows::rows, serving::Serving, waiting,
+};
 
-/// The servers of one tier. It holds no connection and no thread.
+/// The servers of one tier. It holds a connection and a thread only once something was looked up, or asked of a queue.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Tier {
     client: Client,
+    online: Online,
 }
 
 #[pymethods]
@@ -28,7 +31,7 @@ impl Tier {
     #[new]
     fn new(py: Python<'_>, urls: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let client = Client::new(urls, config(options)?).map_err(|error| raised(py, &error))?;
-        Ok(Self { client })
+        Ok(Self { client, online: Online::default() })
     }
 
     /// Asks what a request, as JSON, would deliver.
@@ -37,6 +40,31 @@ impl Tier {
         let client = self.client.clone();
         let plan = waiting::wait_once(py, async move { client.plan(&train).await })?;
         plan.map(|plan| Plan::new(self.client.clone(), plan)).map_err(|error| raised(py, &error))
+    }
+
+    /// The rows of `keys`, and what the server says of them, as JSON; `request` is a command as JSON.
+    fn lookup(&self, py: Python<'_>, request: &str, keys: &Bound<'_, PyAny>) -> PyResult<(Batch, String)> {
+        let found = self.online.lookup(py, &self.client, request, &rows(keys, "key")?)?;
+        Ok((Batch::new(py, &found.batch)?, json(&found.about)))
+    }
+
+    /// What the workers of `queue` make of `keys`, and what is said of it, as JSON; `timeout` is in seconds.
+    #[pyo3(signature = (queue, keys, timeout=None))]
+    fn infer(
+        &self,
+        py: Python<'_>,
+        queue: &str,
+        keys: &Bound<'_, PyAny>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<(Batch, String)> {
+        let timeout = timeout.map(|timeout| seconds("timeout", &timeout)).transpose()?;
+        let answer = self.online.infer(py, &self.client, queue, &rows(keys, "key")?, timeout)?;
+        Ok((Batch::new(py, &answer.rows)?, json(&answer.about)))
+    }
+
+    /// Begins to work for `queue`, on `credits` batches at a time.
+    fn serve(&self, py: Python<'_>, queue: &str, credits: u64) -> PyResult<Serving> {
+        Serving::open(py, &self.client, queue, credits)
     }
 
     /// Runs one action, and returns the bodies of its results.
@@ -51,6 +79,11 @@ impl Tier {
         let results = results.map_err(|error| raised(py, &error))?;
         Ok(results.iter().map(|body| PyBytes::new(py, body)).collect())
     }
+}
+
+/// A message as Python reads it.
+pub(crate) fn json<M: prost::Message + serde::Serialize>(message: &M) -> String {
+    String::from_utf8_lossy(&Encoding::Json.encode(message)).into_owned()
 }
 
 fn train(request: &str) -> Result<Train, Error> {
@@ -76,6 +109,8 @@ fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
             "max_batch_bytes" => config.max_batch_bytes = value.extract()?,
             "idle_bytes" => config.idle_slab_bytes = value.extract()?,
             "verify_hash" => config.verify_hash = value.extract()?,
+            "max_requests" => config.max_requests = value.extract()?,
+            "idle_exchange" => config.idle_exchange = seconds(&name, &value)?,
             "report" => config.report = value.extract()?,
             "stream_window_bytes" => config.stream_window_bytes = value.extract()?,
             "connection_window_bytes" => config.connection_window_bytes = value.extract()?,

@@ -19,7 +19,7 @@ use crate::{
 /// nor anything made from it is held any more.
 #[derive(Debug, Clone)]
 pub struct Batch {
-    /// Which batch it is. All zero from a server that is not Forebay.
+    /// Which batch of a training it is. All zero if it is of none, or from a server that is not Forebay.
     pub metadata: BatchMetadata,
     schema: SchemaRef,
     header: Bytes,
@@ -34,15 +34,25 @@ impl Batch {
             [] => BatchMetadata::default(),
             bytes => Encoding::of(bytes).decode("BatchMetadata", bytes).unwrap_or_default(),
         };
+        Ok(Self { metadata, ..Self::of_rows(message, schema)? })
+    }
+
+    /// The batch in `message`, which is none of a training.
+    pub(crate) fn of_rows(message: Message, schema: SchemaRef) -> Result<Self, Error> {
         let rows = record_batch(&message.header)?.length();
         let rows = u64::try_from(rows).map_err(|_| Error::protocol("a batch of negative length"))?;
         let body = message.body.map_or_else(Bytes::new, Bytes::from_owner);
-        Ok(Self { metadata, schema, header: message.header.into(), body, rows })
+        Ok(Self { metadata: BatchMetadata::default(), schema, header: message.header.into(), body, rows })
     }
 
     /// Rows of the batch.
     pub fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// Its columns and tensors.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
     }
 
     /// The body of its Arrow IPC message: all buffers, each beginning at a multiple of 64 bytes when Forebay

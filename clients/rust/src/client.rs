@@ -5,9 +5,12 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use forebay_proto::v1::Train;
+use forebay_proto::v1::{Lookup, Train};
 
-use crate::{Config, Connection, Device, DeviceBatch, Error, Plan, Training, lane::Attempts};
+use crate::{
+    Caller, Config, Connection, Device, DeviceBatch, Error, Lookups, Plan, Training, Worker, lane::Attempts,
+    route::Route,
+};
 
 /// One tier: several servers, any of which can go on where another left off. Cheap to clone.
 #[derive(Clone)]
@@ -80,6 +83,36 @@ impl Client {
         Training::start_on(&self.servers, plan, device)
     }
 
+    /// Looks up rows by their keys, on whichever server answers.
+    ///
+    /// # Errors
+    /// The server's own, by their status; [`Error::GaveUp`] when none could be reached.
+    pub async fn lookup(&self, wanted: &Lookup) -> Result<Lookups, Error> {
+        Lookups::open(Route::Any(self.servers.clone()), wanted).await
+    }
+
+    /// The caller's side of the batch queue `queue`, on whichever server answers.
+    ///
+    /// # Errors
+    /// As [`Client::lookup`].
+    pub async fn infer(&self, queue: &str) -> Result<Caller, Error> {
+        Caller::open(Route::Any(self.servers.clone()), queue).await
+    }
+
+    /// As [`Client::infer`], but no server is asked before the first request.
+    pub fn caller(&self, queue: &str) -> Caller {
+        Caller::new(Route::Any(self.servers.clone()), queue)
+    }
+
+    /// The worker's side of the batch queue `queue`, with `credits` batches at a time (0: 2): over lost connections, restarts
+    /// and drains, for whichever server answers.
+    ///
+    /// # Errors
+    /// As [`Client::lookup`].
+    pub async fn serve(&self, queue: &str, credits: u64) -> Result<Worker, Error> {
+        Worker::open(Route::Any(self.servers.clone()), queue, credits).await
+    }
+
     /// Runs one action to its end on the server that is asked now, and returns the bodies of its results.
     ///
     /// # Errors
@@ -98,23 +131,15 @@ impl Client {
         &self,
         call: impl Fn(Connection) -> F,
     ) -> Result<T, Error> {
-        let mut attempts = Attempts::new(self.servers.len(), self.servers.config().deadline);
-        loop {
-            let attempt = async {
-                let (connection, server) = self.servers.connection().await?;
-                let done = call(connection).await;
-                if done.as_ref().is_err_and(Error::is_transient) {
-                    self.servers.leave(server);
-                }
-                done
-            };
-            let error = match tokio::time::timeout_at(attempts.until(), attempt).await {
-                Ok(Err(error)) if error.is_transient() => error,
-                Ok(done) => return done,
-                Err(_) => return Err(attempts.gave_up()),
-            };
-            tokio::time::sleep(attempts.pause(error)).await;
-        }
+        let attempt = || async {
+            let (connection, server) = self.servers.connection().await?;
+            let done = call(connection).await;
+            if done.as_ref().is_err_and(Error::is_transient) {
+                self.servers.leave(server);
+            }
+            done
+        };
+        Attempts::new(self.servers.len(), self.servers.config().deadline).run(attempt).await
     }
 }
 

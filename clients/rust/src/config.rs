@@ -38,10 +38,22 @@ pub struct Config {
     pub verify_hash: bool,
     /// Whether the server is told once a second how long its trainer waits and computes. Default: true.
     pub report: bool,
+    /// Requests of one [`Lookups`](crate::Lookups) or [`Caller`](crate::Caller) that may be on their way; more of them wait.
+    /// Default: 256.
+    pub max_requests: u64,
+    /// An exchange of lookups, or with a queue, is closed when nothing was asked for so long; the next request opens
+    /// another one. Default: 60 s.
+    #[serde(with = "humantime_serde")]
+    pub idle_exchange: Duration,
+    /// How much longer than its timeout the answer of a queue is awaited, for its way here; and how long a worker that is
+    /// closed waits until its replies have been taken. Default: 1 s.
+    #[serde(with = "humantime_serde")]
+    pub answer_grace: Duration,
     /// How long a connection may take to be made. Default: 10 s.
     #[serde(with = "humantime_serde")]
     pub connect_timeout: Duration,
-    /// How long a batch may take in all, attempts on every server included, before the training fails. Default: 5 min.
+    /// How long a batch, or an answer, may take in all, attempts on every server included, before the training, or the
+    /// request, fails. Default: 5 min.
     #[serde(with = "humantime_serde")]
     pub deadline: Duration,
     /// A connection on which nothing is heard is asked for a sign of life after this. Default: 20 s.
@@ -137,6 +149,9 @@ impl Default for Config {
             idle_slab_bytes: 256 << 20,
             verify_hash: true,
             report: true,
+            max_requests: 256,
+            idle_exchange: Duration::from_secs(60),
+            answer_grace: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(10),
             deadline: Duration::from_secs(300),
             keepalive_interval: Duration::from_secs(20),

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use arrow_flight::{Action, FlightDescriptor, Ticket, flight_service_client::FlightServiceClient};
-use bytes::{BufMut, Bytes, BytesMut};
+use arrow_flight::{
+    Action, FlightData, FlightDescriptor, Ticket, flight_service_client::FlightServiceClient,
+};
+use bytes::Bytes;
 use forebay_proto::{
     Encoding,
-    v1::{Command, PlanSummary, ReportRequest, Train},
+    v1::{Command, Lookup, PlanSummary, ReportRequest, Train},
 };
 use http_body_util::Full;
-use prost::Message;
+use tokio::sync::{Semaphore, mpsc};
 use tonic::{
     Request, Status,
     body::Body,
@@ -18,7 +20,14 @@ use tonic::{
 };
 use tower::{Service, ServiceExt};
 
-use crate::{Batches, Config, Device, Error, Plan, config::Tls, slabs::Slabs, stream::Stream};
+use crate::{
+    Batches, Caller, Config, Device, Error, Lookups, Plan, Worker,
+    config::Tls,
+    messages::{Messages, Outgoing, framed},
+    route::Route,
+    slabs::Slabs,
+    stream::Stream,
+};
 
 /// The header by which a server knows which trainer a stream and a report are of.
 const TRAINER_HEADER: &str = "forebay-trainer";
@@ -128,6 +137,31 @@ impl Connection {
         Ok(bodies)
     }
 
+    /// Looks up rows by their keys on this server: what is lost with an exchange is lost, and the next call opens another one.
+    /// [`Client::lookup`](crate::Client::lookup) goes on elsewhere.
+    ///
+    /// # Errors
+    /// The server's own, by their status.
+    pub async fn lookup(&self, wanted: &Lookup) -> Result<Lookups, Error> {
+        Lookups::open(Route::One(self.clone()), wanted).await
+    }
+
+    /// The caller's side of the batch queue `queue` on this server.
+    ///
+    /// # Errors
+    /// The server's own, by their status.
+    pub async fn infer(&self, queue: &str) -> Result<Caller, Error> {
+        Caller::open(Route::One(self.clone()), queue).await
+    }
+
+    /// The worker's side of the batch queue `queue` on this server, with `credits` batches at a time; 0: 2.
+    ///
+    /// # Errors
+    /// The server's own, by their status.
+    pub async fn serve(&self, queue: &str, credits: u64) -> Result<Worker, Error> {
+        Worker::open(Route::One(self.clone()), queue, credits).await
+    }
+
     /// Tells the server what a trainer did since its last report.
     pub(crate) async fn report(&self, report: &ReportRequest) -> Result<(), Error> {
         self.action("report", Encoding::Protobuf.encode(report)).await.map(drop)
@@ -135,22 +169,39 @@ impl Connection {
 
     /// The response to a ticket, whose bodies are received into `slabs`.
     pub(crate) async fn stream(&self, ticket: Bytes, trainer: u64, slabs: Slabs) -> Result<Stream, Error> {
-        let ticket = Ticket { ticket };
-        let length =
-            u32::try_from(ticket.encoded_len()).map_err(|_| Error::protocol("a ticket over 4 GiB"))?;
-        let mut message = BytesMut::with_capacity(5 + ticket.encoded_len());
-        message.put_u8(0);
-        message.put_u32(length);
-        ticket.encode(&mut message).expect("the buffer grows");
-        let mut request = http::Request::post("/arrow.flight.protocol.FlightService/DoGet")
-            .header(http::header::CONTENT_TYPE, "application/grpc")
-            .header(http::header::TE, "trailers")
-            .body(Body::new(Full::new(message.freeze())))
-            .expect("a constant request is well formed");
+        let message = framed(&Ticket { ticket })?;
         let mut headers = self.headers()?;
         if trainer != 0 {
             headers.insert(TRAINER_HEADER, format!("{trainer:016x}").parse().expect("hexadecimal digits"));
         }
+        let response = self.respond("DoGet", headers, Body::new(Full::new(message))).await?;
+        Stream::open(Messages::new(&self.url, response, &self.config, slabs)).await
+    }
+
+    /// Opens an exchange about `command`: where its messages are sent, with room for `capacity` that the connection has not
+    /// taken yet, and the messages that come, whose bodies are received into `slabs`.
+    pub(crate) async fn exchange(
+        &self,
+        command: &Command,
+        capacity: usize,
+        slabs: Slabs,
+    ) -> Result<(mpsc::Sender<Bytes>, Messages), Error> {
+        let descriptor = FlightDescriptor::new_cmd(Encoding::Protobuf.encode(command));
+        let first = FlightData { flight_descriptor: Some(descriptor), ..FlightData::default() };
+        let (sender, outgoing) = Outgoing::new(capacity.saturating_add(1).min(Semaphore::MAX_PERMITS));
+        // A server answers once it knows what is wanted.
+        sender.try_send(framed(&first)?).expect("there is room for one message at least");
+        let response = self.respond("DoExchange", self.headers()?, Body::new(outgoing)).await?;
+        Ok((sender, Messages::new(&self.url, response, &self.config, slabs)))
+    }
+
+    /// The body of the response to a call of Flight's `method`, once the server has begun it.
+    async fn respond(&self, method: &str, headers: MetadataMap, body: Body) -> Result<Body, Error> {
+        let mut request = http::Request::post(format!("/arrow.flight.protocol.FlightService/{method}"))
+            .header(http::header::CONTENT_TYPE, "application/grpc")
+            .header(http::header::TE, "trailers")
+            .body(body)
+            .expect("the request is well formed, whatever its body");
         request.headers_mut().extend(headers.into_headers());
         let mut channel = self.channel.clone();
         let lost = |error: tonic::transport::Error| Error::lost(&self.url, error);
@@ -168,7 +219,12 @@ impl Connection {
                 response.status()
             )));
         }
-        Stream::open(&self.url, response.into_body(), &self.config, slabs).await
+        Ok(response.into_body())
+    }
+
+    /// The client's settings.
+    pub(crate) fn config(&self) -> &Arc<Config> {
+        &self.config
     }
 
     /// A status that has a cause was made here, of a connection that was lost; others are the server's.

@@ -41,6 +41,16 @@ pub enum Error {
     /// There is no such device, or its driver failed; in the driver's words.
     #[error("{0}")]
     Device(String),
+    /// A queue has no answer for this one request; others go on.
+    #[error("{message}")]
+    Refused {
+        /// Why, such as `RESOURCE_EXHAUSTED` or `DEADLINE_EXCEEDED`.
+        code: Code,
+        /// The same for a person.
+        message: String,
+        /// After which time it is worth another try, if it is.
+        retry_after: Option<Duration>,
+    },
     /// No answer came until the deadline was over, from whichever server.
     #[error("no answer for {waited:.1?}, after {attempts} attempts; the last one: {last}")]
     GaveUp {
@@ -67,6 +77,7 @@ impl Error {
         match self {
             Self::Connect { .. } | Self::Lost { .. } => true,
             Self::Status(status) => status.code() == Code::Unavailable,
+            Self::Refused { code, retry_after, .. } => *code == Code::Unavailable || retry_after.is_some(),
             _ => false,
         }
     }
@@ -75,8 +86,29 @@ impl Error {
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Status(status) => Some(status.code()),
+            Self::Refused { code, .. } => Some(*code),
             Self::GaveUp { last, .. } => last.code(),
             _ => None,
+        }
+    }
+
+    /// The same, for another one who waited for the same.
+    pub(crate) fn again(&self) -> Self {
+        let words = |source: &Cause| source.to_string().into();
+        match self {
+            Self::Request(reason) => Self::Request(reason.clone()),
+            Self::Connect { url, source } => Self::Connect { url: url.clone(), source: words(source) },
+            Self::Lost { url, source } => Self::Lost { url: url.clone(), source: words(source) },
+            Self::Status(status) => Self::Status(status.clone()),
+            Self::Protocol(reason) => Self::Protocol(reason.clone()),
+            Self::Foreign(reason) => Self::Foreign(reason.clone()),
+            Self::Device(reason) => Self::Device(reason.clone()),
+            Self::Refused { code, message, retry_after } => {
+                Self::Refused { code: *code, message: message.clone(), retry_after: *retry_after }
+            }
+            Self::GaveUp { waited, attempts, last } => {
+                Self::GaveUp { waited: *waited, attempts: *attempts, last: Box::new(last.again()) }
+            }
         }
     }
 }

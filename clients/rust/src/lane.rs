@@ -149,6 +149,21 @@ impl Attempts {
         longest.mul_f64(0.5 + fastrand::f64() / 2.0).min(self.until.saturating_duration_since(Instant::now()))
     }
 
+    /// Makes `attempt` until it succeeds, fails for good, or the deadline is over.
+    pub(crate) async fn run<T, F: Future<Output = Result<T, Error>>>(
+        mut self,
+        attempt: impl Fn() -> F,
+    ) -> Result<T, Error> {
+        loop {
+            let error = match tokio::time::timeout_at(self.until, attempt()).await {
+                Ok(Err(error)) if error.is_transient() => error,
+                Ok(done) => return done,
+                Err(_) => return Err(self.gave_up()),
+            };
+            tokio::time::sleep(self.pause(error)).await;
+        }
+    }
+
     /// When to stop.
     pub(crate) fn until(&self) -> Instant {
         self.until

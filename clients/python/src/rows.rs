@@ -1,0 +1,151 @@
+//! Rows that are sent: keys to look up, and what a model has computed.
+
+use std::sync::Arc;
+
+use arrow_array::{
+    Array, ArrayRef, BinaryArray, BooleanArray, FixedSizeListArray, Float64Array, Int64Array, RecordBatch,
+    StringArray, make_array,
+};
+use arrow_buffer::Buffer;
+use arrow_data::ArrayData;
+use arrow_schema::{DataType, Field, Schema, TimeUnit};
+use pyo3::{
+    prelude::*,
+    types::{PyBytes, PyList},
+};
+
+use crate::{
+    arrow::{array_of, batch_or_array, table_of},
+    errors::of_class,
+};
+
+/// The rows of `object`: whatever Arrow's PyCapsule interface shows, of which a single array becomes the column `single`; or
+/// a list of columns as `forebay/sending.py` makes them.
+///
+/// # Errors
+/// `RequestError` for what is neither.
+pub(crate) fn rows(object: &Bound<'_, PyAny>, single: &str) -> PyResult<RecordBatch> {
+    if let Ok(columns) = object.cast::<PyList>() {
+        return columns_of(columns);
+    }
+    if let Some(data) = array_of(object)? {
+        return match batch_or_array(object, data)? {
+            Ok(batch) => Ok(batch),
+            Err(data) => batch(object.py(), vec![(single.to_owned(), make_array(data))]),
+        };
+    }
+    let refused = || of_class(object.py(), "RequestError", "the rows have no columns that are known".into());
+    table_of(object)?.ok_or_else(refused)
+}
+
+fn columns_of(columns: &Bound<'_, PyList>) -> PyResult<RecordBatch> {
+    let made = columns.iter().map(|column| column_of(&column)).collect::<PyResult<_>>()?;
+    batch(columns.py(), made)
+}
+
+fn batch(py: Python<'_>, columns: Vec<(String, ArrayRef)>) -> PyResult<RecordBatch> {
+    // Whether a column may hold nulls is the same for all its batches, whatever they hold.
+    let fields = columns.iter().map(|(name, array)| Field::new(name, array.data_type().clone(), true));
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let made = RecordBatch::try_new(schema, columns.into_iter().map(|(_, array)| array).collect());
+    made.map_err(|error| of_class(py, "RequestError", format!("the columns are no rows: {error}")))
+}
+
+/// A column: `(name, type, shape, bytes)` of plain values, or `(name, values)` of Python's own or Arrow's.
+fn column_of(column: &Bound<'_, PyAny>) -> PyResult<(String, ArrayRef)> {
+    if let Ok((name, kind, shape, bytes)) =
+        column.extract::<(String, String, Vec<usize>, Bound<'_, PyBytes>)>()
+    {
+        let array = plain(&kind, &shape, bytes.as_bytes());
+        return array.map(|array| (name.clone(), array)).map_err(|why| unsendable(column, &name, &why));
+    }
+    let (name, values): (String, Bound<'_, PyAny>) = column.extract()?;
+    if let Some(data) = array_of(&values)? {
+        return Ok((name, make_array(data)));
+    }
+    let array = listed(&values).ok_or_else(|| {
+        unsendable(column, &name, "its values are not all integers, floats, strings, bytes or None")
+    })?;
+    Ok((name, array))
+}
+
+/// The array of a list whose values are of one kind, or `None`.
+fn listed(values: &Bound<'_, PyAny>) -> Option<ArrayRef> {
+    if let Ok(values) = values.extract::<Vec<Option<String>>>() {
+        return Some(Arc::new(StringArray::from(values)));
+    }
+    if let Ok(values) = values.extract::<Vec<Option<Bound<'_, PyBytes>>>>() {
+        let values = values.iter().map(|value| value.as_ref().map(|bytes| bytes.as_bytes()));
+        return Some(Arc::new(values.collect::<BinaryArray>()));
+    }
+    if let Ok(values) = values.extract::<Vec<Option<i64>>>() {
+        return Some(Arc::new(Int64Array::from(values)));
+    }
+    let values = values.extract::<Vec<Option<f64>>>().ok()?;
+    Some(Arc::new(Float64Array::from(values)))
+}
+
+/// The array of plain values in `bytes`, row after row: of one dimension, or of two.
+fn plain(kind: &str, shape: &[usize], bytes: &[u8]) -> Result<ArrayRef, String> {
+    let data_type = data_type(kind).ok_or_else(|| format!("is of type {kind}, which can't be sent"))?;
+    let values = shape.iter().try_fold(1usize, |product, length| product.checked_mul(*length));
+    let width = data_type.primitive_width().unwrap_or(1);
+    let values = values.filter(|values| values.checked_mul(width) == Some(bytes.len()));
+    let values =
+        values.ok_or_else(|| format!("has {} bytes, which are not {shape:?} of {kind}", bytes.len()))?;
+    let array = if data_type == DataType::Boolean {
+        Arc::new(BooleanArray::from_iter(bytes.iter().map(|byte| Some(*byte != 0))))
+    } else {
+        let data = ArrayData::builder(data_type).len(values).add_buffer(Buffer::from(bytes)).build();
+        make_array(data.map_err(|error| error.to_string())?)
+    };
+    match shape {
+        [_] => Ok(array),
+        [rows, length] => matrix(array, *rows, *length),
+        _ => Err(format!("has {} dimensions, expected rows, or rows and values", shape.len())),
+    }
+}
+
+fn matrix(values: ArrayRef, rows: usize, length: usize) -> Result<ArrayRef, String> {
+    let length = i32::try_from(length).map_err(|_| format!("has {length} values a row, expected less"))?;
+    let item = Arc::new(Field::new("item", values.data_type().clone(), false));
+    let made = FixedSizeListArray::try_new_with_length(item, length, values, None, rows);
+    made.map(|made| Arc::new(made) as ArrayRef).map_err(|error| error.to_string())
+}
+
+/// Arrow's type of what NumPy calls `kind`.
+fn data_type(kind: &str) -> Option<DataType> {
+    use DataType::{
+        Boolean, Date32, Duration, Float16, Float32, Float64, Int8, Int16, Int32, Int64, Timestamp, UInt8,
+        UInt16, UInt32, UInt64,
+    };
+    Some(match kind {
+        "|b1" => Boolean,
+        "|i1" => Int8,
+        "<i2" => Int16,
+        "<i4" => Int32,
+        "<i8" => Int64,
+        "|u1" => UInt8,
+        "<u2" => UInt16,
+        "<u4" => UInt32,
+        "<u8" => UInt64,
+        "<f2" => Float16,
+        "<f4" => Float32,
+        "<f8" => Float64,
+        // Of four bytes, and not of eight as in NumPy.
+        "date32" => Date32,
+        "<M8[s]" => Timestamp(TimeUnit::Second, None),
+        "<M8[ms]" => Timestamp(TimeUnit::Millisecond, None),
+        "<M8[us]" => Timestamp(TimeUnit::Microsecond, None),
+        "<M8[ns]" => Timestamp(TimeUnit::Nanosecond, None),
+        "<m8[s]" => Duration(TimeUnit::Second),
+        "<m8[ms]" => Duration(TimeUnit::Millisecond),
+        "<m8[us]" => Duration(TimeUnit::Microsecond),
+        "<m8[ns]" => Duration(TimeUnit::Nanosecond),
+        _ => return None,
+    })
+}
+
+fn unsendable(column: &Bound<'_, PyAny>, name: &str, why: &str) -> PyErr {
+    of_class(column.py(), "RequestError", format!("column '{name}' {why}"))
+}

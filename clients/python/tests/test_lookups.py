@@ -1,0 +1,184 @@
+"""Rows by their keys: those of training, for any number of threads, over lost servers and forks."""
+
+from __future__ import annotations
+
+import datetime
+import multiprocessing
+import os
+import pickle
+import socket
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import forebay
+from forebay import errors
+from server import Pool, Server
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq  # noqa: E402
+
+USERS = 20_000
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    (tmp_path / "users").mkdir()
+    ids = np.arange(USERS)
+    rows = {"user_id": ids, "name": [f"user {id}" for id in ids]}
+    rows |= {f"f{column}": ids.astype(np.float32) * 8 + column for column in range(8)}
+    pq.write_table(pa.table(rows), tmp_path / "users" / "all.parquet", row_group_size=5000)
+    return tmp_path / "users"
+
+
+@pytest.fixture
+def users(pool: Pool, data: Path) -> Server:
+    return pool.start({"users": data}, online="users=user_id")
+
+
+def look_up(client: forebay.Client, ids: list[int], **wanted) -> forebay.Rows:
+    return client.lookup("users", {"user_id": ids}, columns=["name"], tensors={"x": ["f*"]}, **wanted)
+
+
+def assert_rows(rows: forebay.Rows, ids: list[int]) -> None:
+    assert rows["name"].to_arrow().to_pylist() == [f"user {id}" for id in ids]
+    assert (rows["x"].to_numpy() == np.asarray(ids)[:, None] * 8 + np.arange(8)).all()
+    assert rows["found"].to_numpy().all() and len(rows) == len(ids)
+
+
+def test_rows_come_with_their_snapshot_and_what_is_missing_is_null_or_zero(users: Server) -> None:
+    client = forebay.connect(users.location)
+    rows = look_up(client, [7, -1, 42])
+    assert rows["name"].to_arrow().to_pylist() == ["user 7", None, "user 42"]
+    assert rows["found"].to_numpy().tolist() == [1, 0, 1]
+    assert not rows["x"].to_numpy()[1].any() and rows["x"].to_numpy().ctypes.data % 64 == 0
+    assert rows.snapshot == client.train("users", batch_size=1).summary["snapshot"]
+    assert rows.age >= 0 and int(rows.about["found"]) == 2 and repr(rows).startswith("<forebay.Rows: 3 of name")
+    assert rows.to_arrow().num_rows == 3
+    assert client.lookup("users", {"user_id": [3]}, select=["f1 * 2 AS y"])["y"].to_numpy().tolist() == [50.0]
+    assert len(look_up(client, np.array([], np.int64))) == 0
+
+
+def test_keys_are_lists_arrays_and_whatever_speaks_arrow(pool: Pool, tmp_path: Path) -> None:
+    days = [datetime.date(2020, 1, day) for day in (1, 2, 3)]
+    times = [datetime.datetime(2020, 1, day, 3, 4, 5, 6) for day in (1, 2, 3)]
+    columns = {"int": [1, 2, 3], "text": ["a", "b", "c"], "bytes": [b"a\0", b"b", b"c"], "day": days, "time": times}
+    datasets, online = {}, []
+    for name, values in columns.items():
+        pq.write_table(pa.table({"key": values, "row": [0, 1, 2]}), tmp_path / f"{name}.parquet")
+        datasets[name] = tmp_path / f"{name}.parquet"
+        online.append(f"{name}=key")
+    servers = [pool.start({name: path}, online=f"{name}=key") for name, path in datasets.items()]
+    for (name, values), server in zip(columns.items(), servers):
+        client = forebay.connect(server.location)
+        kinds = [values, tuple(values), pa.array(values), pa.array(values).slice(0)]
+        if name != "bytes":
+            kinds += [np.array(values), np.array(values, dtype=object)]
+        if name in ("text", "bytes"):
+            kinds += [[*values, None][:3]]
+        keys = [{"key": kind} for kind in kinds]
+        table = pa.table({"key": values})
+        keys += [table, table.to_batches()[0], pa.concat_tables([table.slice(0, 1), table.slice(1)])]
+        for key in keys:
+            assert client.lookup(name, key, columns=["row"])["row"].to_arrow().to_pylist() == [0, 1, 2], (name, key)
+        missing = client.lookup(name, {"key": pa.array([values[1], None])}, columns=["row"])
+        assert missing["found"].to_numpy().tolist() == [1, 0]
+
+
+def test_what_is_no_keys_is_an_error_and_the_next_lookup_goes_on(users: Server) -> None:
+    client = forebay.connect(users.location)
+    for kind, words, keys in [
+        (errors.RequestError, "expected a dict of columns", [1, 2]),
+        (errors.RequestError, "expected one for each row", {"user_id": 7}),
+        (errors.RequestError, "not all integers", {"user_id": [None, object()]}),
+        (errors.RequestError, "dimensions", {"user_id": np.zeros((1, 1, 1))}),
+        (errors.RequestError, "complex|c16", {"user_id": np.zeros(1, complex)}),
+        (errors.RequestError, "no rows", {"user_id": [1], "b": [1, 2]}),
+        (errors.RequestError, "user_id", {"b": [1]}),
+        (errors.RequestError, "65,?536", {"user_id": range(65_537)}),
+        (errors.RequestError, "dictionary", pa.table({"user_id": pa.array(["a"]).dictionary_encode()})),
+    ]:
+        with pytest.raises(kind, match=words):
+            client.lookup("users", keys, columns=["name"], tensors={"x": ["f*"]})
+        assert_rows(look_up(client, [1, 2]), [1, 2])
+    with pytest.raises(errors.NotFoundError):
+        client.lookup("usrs", {"user_id": [1]})
+    with pytest.raises(errors.RequestError, match="f9"):
+        client.lookup("users", {"user_id": [1]}, columns=["f9"])
+    with pytest.raises(errors.ChangedError, match="max_age"):
+        time.sleep(0.01)
+        look_up(client, [1], max_age=1e-3)
+
+
+def test_threads_share_an_exchange_and_each_gets_its_own_rows(users: Server) -> None:
+    client, failures = forebay.connect(users.location, max_requests=4), []
+
+    def work(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(100):
+                ids = rng.integers(0, USERS, rng.integers(1, 50)).tolist()
+                assert_rows(look_up(client, ids), ids)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_more_kinds_than_are_kept_and_exchanges_that_were_idle_go_on(users: Server) -> None:
+    client = forebay.connect(users.location, idle_exchange=0.05)
+    for _ in range(2):
+        for column in range(8):
+            for extra in ([], ["name"]):
+                rows = client.lookup("users", {"user_id": [5]}, columns=[f"f{column}", *extra])
+                assert rows[f"f{column}"].to_numpy().tolist() == [40.0 + column]
+        time.sleep(0.2)
+
+
+def test_a_server_that_is_killed_and_restarted_costs_nothing_but_time(pool: Pool, data: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        port = bound.getsockname()[1]
+    place = {"grpc": f"127.0.0.1:{port}", "cache_dir": tmp_path / "cache", "online": "users=user_id"}
+    server = pool.start({"users": data}, **place)
+    client = forebay.connect(server.location, deadline=30)
+    assert_rows(look_up(client, [1]), [1])
+    server.kill()
+    with pytest.raises(errors.DeadlineError):
+        look_up(forebay.connect(server.location, deadline=0.5), [1])
+    pool.start({"users": data}, **place)
+    assert_rows(look_up(client, [2, 3]), [2, 3])
+
+
+def in_child(client: forebay.Client) -> None:
+    assert_rows(look_up(client, [9, 8]), [9, 8])
+
+
+def test_a_client_that_looks_up_may_be_pickled_and_forked(users: Server) -> None:
+    client = forebay.connect(users.location)
+    assert_rows(look_up(client, [1]), [1])
+    assert_rows(look_up(pickle.loads(pickle.dumps(client)), [2]), [2])
+    child = multiprocessing.get_context("fork").Process(target=in_child, args=(client,))
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    assert_rows(look_up(client, [3]), [3])
+
+
+def test_nothing_is_left_of_a_client_that_is_gone(users: Server) -> None:
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    before = threads()
+    client = forebay.connect(users.location)
+    look_up(client, [1])
+    assert threads() == before + 1
+    del client
+    assert threads() == before

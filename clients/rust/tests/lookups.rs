@@ -1,0 +1,255 @@
+//! What lookups are promised: each gets the rows of its own keys, whatever becomes of others, of connections and servers.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+mod common;
+
+use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use arrow_array::{Int64Array, RecordBatch, cast::AsArray, types::UInt8Type};
+use arrow_schema::{DataType, Field, Schema};
+use common::{Fault, Proxy, settings};
+use forebay::Server;
+use forebay_client::{
+    Client, Config, Connection, Error, Found, Lookups,
+    proto::v1::{Lookup, Tensor, Train},
+};
+use futures::{StreamExt, future::join_all, stream};
+use tempfile::TempDir;
+use tonic::Code;
+
+const COLUMNS: [&str; 4] = ["l_orderkey", "l_linenumber", "l_quantity", "l_comment"];
+
+fn config() -> Config {
+    Config { deadline: Duration::from_secs(20), ..Config::default() }
+}
+
+/// A server that looks `lineitem` up.
+async fn server(folder: &TempDir, cache: &str) -> Server {
+    let mut settings = settings(folder.path(), cache);
+    settings.add_online(&["lineitem=l_orderkey,l_linenumber".to_owned()]).unwrap();
+    Server::start(settings).await.unwrap()
+}
+
+fn wanted() -> Lookup {
+    Lookup { dataset: "lineitem".into(), columns: COLUMNS.map(str::to_owned).into(), ..Lookup::default() }
+}
+
+/// Batches of training, whose first two columns are keys.
+async fn rows(server: &Server, count: u64) -> Vec<RecordBatch> {
+    let columns = COLUMNS.map(str::to_owned).into();
+    let train =
+        Train { dataset: "lineitem".into(), batch_size: 100, columns, steps: count, ..Train::default() };
+    let mut training = Client::new([server.grpc().url()], config()).unwrap().train(&train).await.unwrap();
+    let mut batches = Vec::new();
+    while let Some(batch) = training.next().await {
+        batches.push(batch.unwrap().record_batch().unwrap());
+    }
+    batches
+}
+
+fn keys(rows: &RecordBatch) -> RecordBatch {
+    rows.project(&[0, 1]).unwrap()
+}
+
+fn assert_rows(found: &Found, expected: &RecordBatch) {
+    let rows = found.batch.record_batch().unwrap();
+    assert_eq!(rows.project(&[0, 1, 2, 3]).unwrap().columns(), expected.columns());
+    let is_found = rows.column_by_name("found").unwrap().as_primitive::<UInt8Type>();
+    assert!(is_found.values().iter().all(|found| *found == 1));
+    assert_eq!(found.about.found, expected.num_rows() as u64);
+    assert!(!found.about.snapshot.is_empty() && found.about.age.is_some());
+    assert_eq!(found.batch.body().as_ptr() as usize % 64, 0);
+}
+
+async fn assert_all(lookups: &Lookups, expected: &[RecordBatch]) {
+    let found = join_all(expected.iter().map(|rows| async { lookups.get(&keys(rows)).await })).await;
+    for (found, expected) in found.into_iter().zip(expected) {
+        assert_rows(&found.unwrap(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_gets_its_own_rows_with_many_on_their_way() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let expected = rows(&server, 200).await;
+    for max_requests in [1, 3, 256] {
+        let config = Config { max_requests, ..config() };
+        let lookups = Client::new([server.grpc().url()], config).unwrap().lookup(&wanted()).await.unwrap();
+        assert_eq!(lookups.schema().field(4).name(), "found");
+        assert_all(&lookups, &expected).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_are_not_there_are_nulls_and_zeros() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let connection = Connection::open(&server.grpc().url(), Arc::new(config())).await.unwrap();
+    let tensor = Tensor {
+        name: "x".into(),
+        columns: vec!["l_quantity".into()],
+        dtype: "float32".into(),
+        ..Tensor::default()
+    };
+    let wanted = Lookup { tensors: vec![tensor], ..wanted() };
+    let lookups = connection.lookup(&wanted).await.unwrap();
+    let schema = Schema::new(vec![
+        Field::new("l_orderkey", DataType::Int64, true),
+        Field::new("l_linenumber", DataType::Int64, true),
+    ]);
+    let columns: [Arc<Int64Array>; 2] = [
+        Arc::new(Int64Array::from(vec![Some(1), Some(-5), None])),
+        Arc::new(Int64Array::from(vec![Some(1), Some(1), Some(1)])),
+    ];
+    let keys = RecordBatch::try_new(Arc::new(schema), columns.map(|column| column as _).into()).unwrap();
+    let found = lookups.get(&keys).await.unwrap();
+    assert_eq!((found.about.found, found.batch.rows()), (1, 3));
+    let rows = found.batch.record_batch().unwrap();
+    assert_eq!(rows.column_by_name("l_comment").unwrap().null_count(), 2);
+    assert_eq!(found.batch.column("found").unwrap().as_primitive::<UInt8Type>().values()[..], [1, 0, 0]);
+    assert_eq!(found.batch.column("x").unwrap().null_count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_that_are_given_up_disturb_no_other() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let expected = rows(&server, 64).await;
+    let config = Config { max_requests: 8, ..config() };
+    let lookups = Client::new([server.grpc().url()], config).unwrap().lookup(&wanted()).await.unwrap();
+    for patience in [0, 1, 2, 5] {
+        let asked = expected.iter().enumerate().map(|(number, rows)| {
+            let (lookups, patience) = (&lookups, Duration::from_millis(patience));
+            async move {
+                let get = lookups.get(&keys(rows)).await;
+                (number, get)
+            }
+            .boxed_within(number % 2 == 0, patience)
+        });
+        let done: Vec<_> = stream::iter(asked).buffer_unordered(64).collect().await;
+        for (number, found) in done.into_iter().flatten() {
+            assert_rows(&found.unwrap(), &expected[number]);
+        }
+    }
+}
+
+/// A future that is dropped after some time, or not.
+trait Within: Future + Sized {
+    async fn boxed_within(self, dropped: bool, patience: Duration) -> Option<Self::Output> {
+        if dropped { tokio::time::timeout(patience, self).await.ok() } else { Some(self.await) }
+    }
+}
+
+impl<F: Future> Within for F {}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_is_refused_fails_alone() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let expected = rows(&server, 100).await;
+    let lookups = Client::new([server.grpc().url()], config()).unwrap().lookup(&wanted()).await.unwrap();
+    let too_many = Int64Array::from_iter_values(0..65_537);
+    let columns = vec![Arc::new(too_many.clone()) as _, Arc::new(too_many) as _];
+    let schema = expected[0].schema();
+    let field =
+        |name: &str| Field::new(name, DataType::Int64, schema.field_with_name(name).unwrap().is_nullable());
+    let fields = Schema::new(vec![field("l_orderkey"), field("l_linenumber")]);
+    let wide = |rows: &RecordBatch| {
+        let columns = rows.columns()[..2].iter().map(|column| {
+            let values = column.to_data();
+            let ints: Int64Array = match values.data_type() {
+                DataType::Int32 => column
+                    .as_primitive::<arrow_array::types::Int32Type>()
+                    .values()
+                    .iter()
+                    .map(|value| i64::from(*value))
+                    .collect(),
+                _ => column.as_primitive::<arrow_array::types::Int64Type>().clone(),
+            };
+            Arc::new(ints) as _
+        });
+        RecordBatch::try_new(Arc::new(fields.clone()), columns.collect()).unwrap()
+    };
+    let too_many = RecordBatch::try_new(Arc::new(fields.clone()), columns).unwrap();
+    let others = join_all(expected.iter().map(|rows| async { lookups.get(&wide(rows)).await }));
+    let (refused, others) = tokio::join!(lookups.get(&too_many), others);
+    assert_eq!(refused.err().unwrap().code(), Some(Code::InvalidArgument));
+    for (found, expected) in others.into_iter().zip(&expected) {
+        assert_rows(&found.unwrap(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_lost_again_and_again_cost_nothing_but_time() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let expected = rows(&server, 100).await;
+    let proxy = Proxy::before(&server, Fault::Cut(100_000)).await;
+    let lookups = Client::new([proxy.url.clone()], config()).unwrap().lookup(&wanted()).await.unwrap();
+    for expected in expected.chunks(5) {
+        assert_all(&lookups, expected).await;
+    }
+    assert!(proxy.connections.load(Ordering::Relaxed) > 3);
+
+    let connection = Connection::open(&proxy.url, Arc::new(config())).await.unwrap();
+    let lookups = connection.lookup(&wanted()).await.unwrap();
+    let mut lost = 0;
+    for expected in &expected {
+        match lookups.get(&keys(expected)).await {
+            Ok(found) => assert_rows(&found, expected),
+            Err(error) => {
+                assert!(error.is_transient(), "{error}");
+                lost += 1;
+            }
+        }
+    }
+    assert!((1..expected.len()).contains(&lost), "{lost} were lost");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_drained_is_left_for_another_one() {
+    let folder = TempDir::new().unwrap();
+    let (first, second) = (server(&folder, "first").await, server(&folder, "second").await);
+    let expected = rows(&second, 100).await;
+    let urls = [first.grpc().url(), second.grpc().url()];
+    let lookups = Client::new(urls, config()).unwrap().lookup(&wanted()).await.unwrap();
+    assert_all(&lookups, &expected).await;
+    let drained = async {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        first.drain().await;
+    };
+    tokio::join!(assert_all(&lookups, &expected), drained);
+    assert_all(&lookups, &expected).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_exchange_is_closed_and_opened_again() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let expected = rows(&server, 3).await;
+    let proxy = Proxy::before(&server, Fault::Cut(u64::MAX)).await;
+    let config = Config { idle_exchange: Duration::from_millis(50), ..config() };
+    let lookups = Client::new([proxy.url.clone()], config).unwrap().lookup(&wanted()).await.unwrap();
+    for (number, expected) in expected.iter().enumerate() {
+        assert_rows(&lookups.get(&keys(expected)).await.unwrap(), expected);
+        assert_eq!(proxy.connections.load(Ordering::Relaxed), 1 + number as u64);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_refused_is_refused_at_once_in_the_servers_words() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let client = Client::new([server.grpc().url()], config()).unwrap();
+    let unknown = client.lookup(&Lookup { dataset: "lineitm".into(), ..wanted() }).await.err().unwrap();
+    assert_eq!(unknown.code(), Some(Code::NotFound), "{unknown}");
+    let lookups = client.lookup(&wanted()).await.unwrap();
+    let rows = rows(&server, 2).await;
+    assert_rows(&lookups.get(&keys(&rows[0])).await.unwrap(), &rows[0]);
+    let other = lookups.get(&rows[0]).await.err().unwrap();
+    assert!(matches!(&other, Error::Request(words) if words.contains("began with")), "{other}");
+    assert_rows(&lookups.get(&keys(&rows[1])).await.unwrap(), &rows[1]);
+}
