@@ -66,7 +66,7 @@ pub(super) fn svg(subtitle: &str, cells: &[Cell]) -> String {
             let (x, y) = (x(cell.measured.answers_per_second), y(ms(cell)));
             let step = if path.is_empty() { 'M' } else { 'L' };
             // Writing to a string does not fail.
-            drop(write!(path, "{step}{x:.1} {y:.1}"));
+            let _ = write!(path, "{step}{x:.1} {y:.1}");
             line(format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>\n"));
         }
         let (left, at) = (WIDTH - RIGHT + 16.0, TOP + 18.0 * number as f64);

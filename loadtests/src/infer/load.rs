@@ -190,7 +190,7 @@ async fn ask(
         Ok(answer) if latency <= timeout => {
             seen.measured.answered += 1;
             // Longer than a minute was not in time.
-            drop(seen.latencies.record(latency.as_nanos() as u64));
+            let _ = seen.latencies.record(latency.as_nanos() as u64);
             let computing = fixed.as_secs_f64() + row.as_secs_f64() * answer.about.batch_rows as f64;
             seen.seconds += latency.as_secs_f64();
             seen.overhead += latency.as_secs_f64() - answer.about.queue_seconds - computing;

@@ -392,11 +392,15 @@ impl Batcher {
         let (rows, bytes) = (self.queued_rows + rows, self.queued_bytes + bytes);
         let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
         // Batches are as large as they may be while there is a queue.
-        let full = (rows / max_batch_rows).max(bytes / max_batch_bytes);
-        let (full_rows, full_bytes) = (max_batch_rows.min(rows), max_batch_bytes.min(bytes));
-        let full_time = if full == 0 { 0.0 } else { full as f64 * self.time(full_rows, full_bytes) };
-        let rest = self.time(rows.saturating_sub(full * full_rows), bytes.saturating_sub(full * full_bytes));
-        let seconds = (busy + full_time) / self.workers.len() as f64 + rest;
+        let batches =
+            (rows as f64 / max_batch_rows as f64).max(bytes as f64 / max_batch_bytes as f64).max(1.0);
+        let (full, last) = (batches.floor(), batches.fract());
+        let part = |share: f64| {
+            self.time((rows as f64 / batches * share) as u64, (bytes as f64 / batches * share) as u64)
+        };
+        let before = if last > 0.0 { full } else { full - 1.0 };
+        let after = if last > 0.0 { part(last) } else { part(1.0) };
+        let seconds = (busy + before * part(1.0)) / self.workers.len() as f64 + after;
         Duration::try_from_secs_f64(seconds).ok()?.checked_add(self.margin())
     }
 

@@ -97,10 +97,12 @@ fn changed(config: &QueueConfig, body: &[u8]) -> Result<QueueConfig, String> {
     let patch: Map<String, Value> =
         serde_json::from_slice(body).map_err(|error| format!("expected a JSON object: {error}"))?;
     let mut whole = serde_json::to_value(config).map_err(|error| error.to_string())?;
-    if let Some(fields) = whole.as_object_mut() {
-        fields.extend(patch);
+    let mut changed = config.clone();
+    // One by one, so that an error names its field.
+    for (name, value) in patch {
+        whole[&name] = value;
+        changed = serde_json::from_value(whole.clone()).map_err(|error| format!("{name}: {error}"))?;
     }
-    let changed: QueueConfig = serde_json::from_value(whole).map_err(|error| error.to_string())?;
     changed.check()?;
     Ok(changed)
 }

@@ -79,7 +79,7 @@ class Caller:
 
 def numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
     column = batch[name]
-    return np.asarray(column.flatten()).reshape(len(column), -1)
+    return np.asarray(column.flatten()).reshape(len(column), -1).astype(np.float64)
 
 
 def serve(location: str, model: Callable[[pa.RecordBatch, dict], Any], credits: int = 2) -> None:
@@ -228,7 +228,7 @@ def test_what_makes_no_sense_is_refused_by_name_and_costs_nobody_else_anything(s
         assert about["error"]["code"] == "INVALID_ARGUMENT" and "1000" in about["error"]["message"]
         caller.send([3], [4])
         assert caller.receive()[0]["score"].to_pylist() == [30_004.0]
-        with pytest.raises(flight.FlightServerError, match=r"there is no queue 'rankr' among \[\"ranker\"\]"):
+        with pytest.raises(KeyError, match=r"there is no queue 'rankr' among \[\"ranker\"\]"):
             Caller(server, "rankr")([1], [1])
         other = Caller(server)
         batch = pa.record_batch({"user_id": pa.array(["x"])})
@@ -308,11 +308,11 @@ def test_a_queue_is_tuned_while_it_runs_and_a_dry_run_changes_nothing(start: Cal
         for nonsense, why in [
             ({"max_batch_rows": 0}, "max_batch_rows is 0"),
             ({"max_rows": 5}, "unknown field `max_rows`"),
-            ({"slo": "soon"}, "slo"),
+            ({"slo": "soon"}, "slo: "),
             (b"[]", "expected a JSON object"),
         ]:
             code, body = tune(server, nonsense)
-            assert code == 422 and (why in body["error"] or "time" in body["error"] or "number" in body["error"]), body
+            assert code == 422 and why in body["error"], body
         assert status(server)["batching"]["max_batch_rows"] == 10
     assert server.http_get("/api/v1/queues/rankr")[0] == 404
     assert [queue["name"] for queue in json.loads(server.http_get("/api/v1/queues")[1])["queues"]] == ["ranker"]

@@ -202,6 +202,17 @@ fn what_can_not_be_in_time_is_refused_at_once_with_the_time_that_it_would_take()
 }
 
 #[test]
+fn a_queue_of_many_batches_is_predicted_to_take_as_long_as_they_take() {
+    let config = QueueConfig { max_batch_rows: 64, ..QueueConfig::default() };
+    let (mut batcher, _, now) = experienced(config);
+    let batches: u64 = 20;
+    (0..16 * batches).for_each(|_| drop(batcher.admit(now, 4, 400, Some(ms(500)))));
+    let predicted = batcher.predict(now, 0, 0).expect("it is experienced").as_secs_f64();
+    let truth = batches as f64 * (2e-3 + 64.0 * 10e-6);
+    assert!((predicted / truth - 1.0).abs() < 0.05, "{predicted} for {truth}");
+}
+
+#[test]
 fn a_wrong_prediction_keeps_nobody_out_for_ever() {
     let (mut batcher, worker, mut now) = experienced(QueueConfig::default());
     (0..200).for_each(|_| batcher.model.observe(1, 100, Duration::from_secs(60)));

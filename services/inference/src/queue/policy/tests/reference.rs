@@ -114,13 +114,20 @@ impl Reference {
         let rows = rows + queued.iter().map(|at| self.requests[*at].rows).sum::<u64>();
         let bytes = bytes + queued.iter().map(|at| self.requests[*at].bytes).sum::<u64>();
         let (most_rows, most_bytes) = (self.config.max_batch_rows, self.config.max_batch_bytes);
-        let full = (rows / most_rows).max(bytes / most_bytes);
-        let (some_rows, some_bytes) = (most_rows.min(rows), most_bytes.min(bytes));
         let time = |rows: u64, bytes: u64| self.model.predict(self.config.padded(rows), bytes).as_secs_f64();
-        let whole = if full == 0 { 0.0 } else { full as f64 * time(some_rows, some_bytes) };
-        let rest = time(rows.saturating_sub(full * some_rows), bytes.saturating_sub(full * some_bytes));
-        let seconds = (busy + whole) / self.workers.len() as f64 + rest;
-        Some(Duration::from_secs_f64(seconds) + 2 * self.model.error())
+        let batches = (rows as f64 / most_rows as f64).max(bytes as f64 / most_bytes as f64).max(1.0);
+        // One after the other: those that are full, and what is left for the last one.
+        let (mut left, mut last, mut before) = (batches, 0.0, 0.0);
+        while left > 0.0 {
+            let share = left.min(1.0);
+            before += last;
+            last = time((rows as f64 / batches * share) as u64, (bytes as f64 / batches * share) as u64);
+            left -= share;
+        }
+        Some((busy, before, last)).map(|(busy, before, last)| {
+            Duration::from_secs_f64((busy + before) / self.workers.len() as f64 + last)
+                + 2 * self.model.error()
+        })
     }
 
     pub(super) fn cancel(&mut self, id: RequestId) {
