@@ -75,7 +75,7 @@ fn listed(values: &Bound<'_, PyAny>) -> Option<ArrayRef> {
         return Some(Arc::new(StringArray::from(values)));
     }
     if let Ok(values) = values.extract::<Vec<Option<Bound<'_, PyBytes>>>>() {
-        let values = values.iter().map(|value| value.as_ref().map(|bytes| bytes.as_bytes()));
+        let values = values.iter().map(|value| value.as_ref().map(PyBytesMethods::as_bytes));
         return Some(Arc::new(values.collect::<BinaryArray>()));
     }
     if let Ok(values) = values.extract::<Vec<Option<i64>>>() {

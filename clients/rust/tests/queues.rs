@@ -203,7 +203,7 @@ async fn a_worker_that_goes_leaves_its_batches_to_another_and_its_replies_arrive
         let scores = doubled(&work);
         work.reply(&scores).unwrap();
         first.close().await;
-        working(client.serve("ranker", 0).await.unwrap())
+        Some(working(client.serve("ranker", 0).await.unwrap()))
     };
     let (answers, _working) = tokio::join!(asked, work);
     for (answer, keys) in answers.into_iter().zip(&keys) {
