@@ -32,6 +32,22 @@ fn without_a_token_file_everybody_reads_everything() {
 }
 
 #[test]
+fn a_worker_answers_for_the_queues_that_its_token_names_and_a_reader_for_none() {
+    let (_folder, door) = door(&format!(
+        "[worker]\nsha256 = \"{}\"\ndatasets = [\"users\"]\nserves = [\"rank*\"]\n\
+         [reader]\nsha256 = \"{}\"\ndatasets = [\"*\"]",
+        sha256("of-worker"),
+        sha256("of-reader"),
+    ));
+    let worker = door.admit(&headers("Bearer of-worker")).unwrap();
+    assert!(worker.check_worker("ranker").is_ok());
+    assert_eq!(worker.check_worker("scorer").unwrap_err().code(), Code::PermissionDenied);
+    let reader = door.admit(&headers("Bearer of-reader")).unwrap();
+    let refused = reader.check_worker("ranker").unwrap_err();
+    assert!(refused.message().contains("'reader' may not serve queue 'ranker'"), "{refused}");
+}
+
+#[test]
 fn a_token_reads_what_it_names_and_nothing_else() {
     let (_folder, door) = door(&format!(
         "[ctr]\nsha256 = \"{}\"\ndatasets = [\"flights\", \"clicks-*\"]\n\

@@ -227,7 +227,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_example_of_the_docs_runs_as_written(users: Server, capsys: pytest.CaptureFixture) -> None:
-    (example,) = blocks("python")
+    example = blocks("python")[0]
     exec(example.replace("grpc://127.0.0.1:8815", users.location), {})
     assert capsys.readouterr().out.startswith("['user 7', 'user 42', 'user 7'] [1, 1, 1] ")
 
@@ -236,7 +236,7 @@ def test_order_by_of_the_configuration_says_which_row_is_meant(pool: Pool, tmp_p
     rows = {"user_id": [1, 2, 1, 2, 1], "updated_at": [5, 9, 7, 3, None], "v": [0, 1, 2, 3, 4]}
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
     config = tmp_path / "forebay.toml"
-    (settings,) = blocks("toml")
+    settings = blocks("toml")[0]
     config.write_text(settings)
     for flags, expected in [({"config": config}, [2, 1, None]), ({"online": "users=user_id"}, [4, 3, None])]:
         server = pool.start({"users": tmp_path / "rows.parquet"}, **flags)

@@ -116,18 +116,17 @@ impl Reference {
         let (most_rows, most_bytes) = (self.config.max_batch_rows, self.config.max_batch_bytes);
         let time = |rows: u64, bytes: u64| self.model.predict(self.config.padded(rows), bytes).as_secs_f64();
         let batches = (rows as f64 / most_rows as f64).max(bytes as f64 / most_bytes as f64).max(1.0);
-        // One after the other: those that are full, and what is left for the last one.
-        let (mut left, mut last, mut before) = (batches, 0.0, 0.0);
-        while left > 0.0 {
-            let share = left.min(1.0);
-            before += last;
-            last = time((rows as f64 / batches * share) as u64, (bytes as f64 / batches * share) as u64);
-            left -= share;
+        let part = |share: f64| {
+            time((rows as f64 / batches * share) as u64, (bytes as f64 / batches * share) as u64)
+        };
+        // Full ones are taken away as long as anything is left behind them.
+        let (mut left, mut before) = (batches, 0.0);
+        while left > 1.0 {
+            before += 1.0;
+            left -= 1.0;
         }
-        Some((busy, before, last)).map(|(busy, before, last)| {
-            Duration::from_secs_f64((busy + before) / self.workers.len() as f64 + last)
-                + 2 * self.model.error()
-        })
+        let seconds = (busy + before * part(1.0)) / self.workers.len() as f64 + part(left);
+        Some(Duration::from_secs_f64(seconds) + 2 * self.model.error())
     }
 
     pub(super) fn cancel(&mut self, id: RequestId) {

@@ -1,0 +1,188 @@
+"""Batch queues through the package, on both sides: the page's example, failures, threads, restarts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Callable, Iterator
+
+import numpy as np
+import pytest
+
+import forebay
+import server as servers
+from server import Pool, Server
+
+pa = pytest.importorskip("pyarrow")
+import pyarrow.parquet as pq  # noqa: E402
+
+PAGE = (servers.ROOT / "docs" / "inference.md").read_text()
+USERS, ITEMS = 1000, 2000
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def start(pool: Pool, tmp_path: Path) -> Callable[..., Server]:
+    """Servers with the queue of the page; a row's features are `key + column`."""
+    for name, key, letter, count, width in [("users", "user_id", "f", USERS, 8), ("items", "item_id", "g", ITEMS, 4)]:
+        ids = np.arange(count)
+        rows = {key: ids, **{f"{letter}{n}": (ids + n).astype(np.float32) for n in range(width)}}
+        pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet", row_group_size=500)
+    (tmp_path / "forebay.toml").write_text(blocks("toml")[1])
+    datasets = {name: tmp_path / f"{name}.parquet" for name in ("users", "items")}
+    return lambda **flags: pool.start(datasets, config=tmp_path / "forebay.toml", **flags)
+
+
+@pytest.fixture
+def ranker(start: Callable[..., Server]) -> Server:
+    return start()
+
+
+def keys(users: list[int], items: list[int]) -> dict:
+    return {"user_id": users, "item_id": items}
+
+
+def serving(server: Server, model: Callable, **serve) -> threading.Thread:
+    def run() -> None:
+        try:
+            for batch in forebay.connect(server.location, deadline=5).serve("ranker", **serve):
+                model(batch)
+        except forebay.Error:
+            pass  # The server is gone.
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+def add(batch: forebay.Batch) -> None:
+    batch.reply({"sum": batch["u"].to_numpy()[:, 0] + batch["i"].to_numpy()[:, 0], "user": batch["u"].to_numpy()[:, 0]})
+
+
+def test_the_example_of_the_page_runs_as_written(ranker: Server, tmp_path: Path) -> None:
+    worker, caller = (block.replace("grpc://127.0.0.1:8815", ranker.location) for block in blocks("python")[1:3])
+    running = subprocess.Popen([sys.executable, "-c", worker])
+    try:
+        done = subprocess.run([sys.executable, "-c", caller.replace("timeout=0.05", "timeout=20")], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        rng = np.random.default_rng(1)
+        user, item = rng.random((8, 16), np.float32), rng.random((4, 16), np.float32)
+        scores = ((np.arange(7, 15, dtype=np.float32) @ user) * ((np.arange(500)[:, None] + np.arange(4)).astype(np.float32) @ item)).sum(1)
+        best = [int(number) for number in re.findall(r"\d+", done.stdout)]
+        assert len(best) == 10 and set(best) == set(np.argsort(-scores)[:10].tolist())
+    finally:
+        running.kill()
+        running.wait()
+
+
+def test_threads_of_one_client_get_their_own_answers(ranker: Server) -> None:
+    serving(ranker, add)
+    client, failures = forebay.connect(ranker.location), []
+
+    def ask(number: int) -> None:
+        try:
+            for step in range(20):
+                items = list(range(step + 1))
+                answer = client.infer("ranker", keys([number] * len(items), items), timeout=10)
+                assert answer["sum"].to_numpy().tolist() == [number + item for item in items]
+                assert answer["user"].to_numpy().tolist() == [number] * len(items)
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert not failures, failures[0]
+
+
+def test_a_request_without_an_answer_says_why_and_the_next_one_goes_on(ranker: Server) -> None:
+    client = forebay.connect(ranker.location)
+    began = time.monotonic()
+    with pytest.raises(forebay.Refused, match="no worker serves the queue") as refused:
+        client.infer("ranker", keys([1], [1]), timeout=0.1)
+    assert refused.value.code == "DEADLINE_EXCEEDED" and time.monotonic() - began < 2
+    too_many = [0] * 5000
+    with pytest.raises(forebay.Refused, match="4096") as refused:
+        client.infer("ranker", keys(too_many, too_many))
+    assert refused.value.code == "INVALID_ARGUMENT"
+    serving(ranker, add)
+    assert client.infer("ranker", keys([1], [2]), timeout=10)["sum"].to_numpy().tolist() == [3]
+
+
+def test_a_loop_that_goes_on_without_a_reply_or_fails_costs_that_batch_alone(ranker: Server) -> None:
+    def sometimes(batch: forebay.Batch) -> None:
+        first = batch["u"].to_numpy()[0, 0]
+        if first == 1:
+            return
+        if first == 2:
+            batch.fail("two is too many")
+            return
+        if first == 3:
+            with pytest.raises(ValueError, match="rows"):
+                batch.reply(np.zeros(batch.wanted + 5))
+            return
+        add(batch)
+
+    serving(ranker, sometimes)
+    client = forebay.connect(ranker.location)
+    for user, why in [(1, "reply"), (2, "two is too many"), (3, "rows")]:
+        with pytest.raises(forebay.Refused, match=why) as refused:
+            client.infer("ranker", keys([user], [1]), timeout=10)
+        assert refused.value.code == "INTERNAL"
+    assert client.infer("ranker", keys([4], [1]), timeout=10)["sum"].to_numpy().tolist() == [5]
+
+
+def test_replies_are_numbers_matrices_and_whatever_speaks_arrow(ranker: Server) -> None:
+    kinds = {
+        1: lambda rows: np.arange(rows, dtype=np.float32),
+        2: lambda rows: pa.record_batch({"score": pa.array(np.arange(rows, dtype=np.float32))}),
+        3: lambda rows: {"score": list(map(float, range(rows)))},
+    }
+    for user, make in kinds.items():
+        thread_done = threading.Event()
+
+        def one(batch: forebay.Batch) -> None:
+            batch.reply(make(batch.wanted))
+            thread_done.set()
+
+        queue = serving(ranker, one)
+        client = forebay.connect(ranker.location)
+        assert client.infer("ranker", keys([user] * 3, [1, 2, 3]), timeout=10)["score"].to_numpy().tolist() == [0, 1, 2]
+        assert thread_done.is_set() and queue.is_alive()
+
+
+def test_matrices_come_back_as_matrices(ranker: Server) -> None:
+    serving(ranker, lambda batch: batch.reply({"embedding": batch["u"].to_numpy()[:, :3] * 2}))
+    answer = forebay.connect(ranker.location).infer("ranker", keys([1, 5], [0, 0]), timeout=10)
+    assert answer["embedding"].to_numpy().tolist() == [[2, 4, 6], [10, 12, 14]]
+
+
+def test_callers_and_workers_go_on_when_the_server_is_restarted(start: Callable[..., Server], tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/grpc"
+    server = start(grpc=address)
+    client = forebay.connect(server.location, deadline=30)
+    worker = forebay.connect(server.location, deadline=30)
+
+    def run() -> Iterator[None]:
+        for batch in worker.serve("ranker"):
+            add(batch)
+
+    threading.Thread(target=run, daemon=True).start()
+    assert client.infer("ranker", keys([1], [1]), timeout=10)["sum"].to_numpy().tolist() == [2]
+    server.kill()
+    start(grpc=address)
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            assert client.infer("ranker", keys([2], [3]), timeout=5)["sum"].to_numpy().tolist() == [5]
+            return
+        except forebay.Error:
+            # What was on its way is lost, and said so; what comes later is answered.
+            assert time.monotonic() < deadline
