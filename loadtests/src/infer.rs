@@ -266,6 +266,14 @@ struct Bench {
     runtime: Runtime,
 }
 
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // The worker's thread ends before the runtime on which it waits.
+        self.server.stop();
+        self.worker.join();
+    }
+}
+
 impl Bench {
     fn start(setup: &Setup) -> anyhow::Result<Self> {
         ensure!(setup.rows > 0 && setup.callers > 0, "rows and callers are at least 1");

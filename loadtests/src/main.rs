@@ -26,6 +26,7 @@ mod filtered;
 mod foreign;
 mod infer;
 mod logical;
+mod lookups;
 mod machine;
 mod output;
 mod peers;
@@ -66,6 +67,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   forebay-load computed
 ///   forebay-load ranking
 ///   forebay-load filtered
+///   forebay-load lookups --callers 8 --keys 500
 ///   forebay-load infer --batch-rows 64,1024 --delays 0ms,2ms --plot frontier.svg
 ///   forebay-load tune --slo 10ms --rate 2000
 ///   forebay-load remote --scenario clicks --latency 20ms --s3-server s3s-fs
@@ -91,6 +93,8 @@ enum Command {
     Filtered(filtered::Filtered),
     /// Features of queries with every item, and once a batch, to the Rust client and to the Python package.
     Ranking(ranking::Ranking),
+    /// Features by key, beside Redis.
+    Lookups(lookups::Lookups),
     /// A batch queue under requests that come when they come: a grid of batch size, delay and load.
     Infer(infer::Infer),
     /// The settings of a batch queue that keep a latency at a load, and why.
@@ -163,6 +167,7 @@ fn main() -> std::process::ExitCode {
         Command::Computed(computed) => computed.run(),
         Command::Filtered(filtered) => filtered.run(),
         Command::Ranking(ranking) => ranking.run(),
+        Command::Lookups(lookups) => lookups.run(),
         Command::Infer(infer) => infer.run(),
         Command::Tune(tune) => tune.run(),
         Command::Remote(remote) => remote.run(),

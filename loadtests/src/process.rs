@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -74,18 +75,35 @@ impl Process {
 
     /// Has it do one run.
     pub(crate) fn ask(&mut self, ask: &Ask) -> anyhow::Result<Passed> {
+        self.send(ask)?;
+        self.receive()
+    }
+
+    /// Has it do something, and does not wait for it.
+    pub(crate) fn send(&mut self, ask: &impl Serialize) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(ask)?;
         line.push(b'\n');
         let input = self.input.as_mut().context("the child has an input")?;
         if let Err(error) = input.write_all(&line).and_then(|()| input.flush()) {
             bail!("{}: {error}\n{}", self.name, self.log_tail());
         }
+        Ok(())
+    }
+
+    /// Waits for its answer.
+    pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> anyhow::Result<T> {
         Ok(serde_json::from_value(self.line(RUN_TIMEOUT)?)?)
     }
 
     /// What it and its children have used so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         Usage::of_tree(self.child.id())
+    }
+
+    /// Ends it without a chance to finish anything.
+    pub(crate) fn kill(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
     }
 
     fn line(&mut self, timeout: Duration) -> anyhow::Result<Value> {
@@ -130,8 +148,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         let has_input = self.input.take().is_some();
         if !has_input || !self.ended_within(EXIT_TIMEOUT) {
-            drop(self.child.kill());
-            drop(self.child.wait());
+            self.kill();
         }
     }
 }

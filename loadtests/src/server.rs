@@ -107,6 +107,11 @@ impl Server {
         }
     }
 
+    /// Ends it.
+    pub(crate) fn stop(&mut self) {
+        self.process.kill();
+    }
+
     /// What it has used so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         self.process.usage()

@@ -2,6 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
+    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -36,16 +37,17 @@ pub(super) struct Done {
 /// A worker that sleeps instead of computing, on a thread of its own.
 pub(super) struct Worker {
     done: Arc<Mutex<Done>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
     /// It serves until the server is gone.
     pub(super) fn start(runtime: &Handle, url: &str, model: Model) -> anyhow::Result<Self> {
         let done = Arc::<Mutex<Done>>::default();
-        let client = Client::new([url], Config { deadline: Duration::from_secs(5), ..Config::default() })?;
+        let client = Client::new([url], Config { deadline: Duration::from_secs(1), ..Config::default() })?;
         let mut worker = runtime.block_on(client.serve(QUEUE, 2))?;
         let (counted, runtime) = (Arc::clone(&done), runtime.clone());
-        std::thread::spawn(move || {
+        let thread = std::thread::spawn(move || {
             while let Ok(Some(work)) = runtime.block_on(worker.next()) {
                 let began = Instant::now();
                 let rows = work.batch.rows();
@@ -63,7 +65,14 @@ impl Worker {
                 done.seconds += began.elapsed().as_secs_f64();
             }
         });
-        Ok(Self { done })
+        Ok(Self { done, thread: Some(thread) })
+    }
+
+    /// Waits until it has ended, which it does when its server has.
+    pub(super) fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
     }
 
     pub(super) fn done(&self) -> Done {

@@ -10,12 +10,13 @@ use tempfile::TempDir;
 
 use crate::place;
 
-const SCRIPTS: [(&str, &str); 9] = [
+const SCRIPTS: [(&str, &str); 10] = [
     ("accelerator.py", include_str!("../../peers/accelerator.py")),
     ("client.py", include_str!("../../peers/client.py")),
     ("flight_server.py", include_str!("../../peers/flight_server.py")),
     ("lines.py", include_str!("../../peers/lines.py")),
     ("loader.py", include_str!("../../peers/loader.py")),
+    ("lookups.py", include_str!("../../peers/lookups.py")),
     ("package.py", include_str!("../../peers/package.py")),
     ("petastorm_loader.py", include_str!("../../peers/petastorm_loader.py")),
     ("prepared.py", include_str!("../../peers/prepared.py")),
@@ -45,6 +46,11 @@ impl Python {
         };
         run(Command::new(&interpreter).args(["-c", "import numpy, pyarrow.flight, pyarrow.parquet"]))?;
         Ok(Self { interpreter, scripts })
+    }
+
+    /// Whether a module can be imported.
+    pub(crate) fn has(&self, module: &str) -> bool {
+        run(Command::new(&self.interpreter).args(["-c", &format!("import {module}")])).is_ok()
     }
 
     /// A command that runs one of the scripts.

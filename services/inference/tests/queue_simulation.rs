@@ -48,8 +48,37 @@ impl Seen {
     }
 }
 
+/// How a worker is off.
+#[derive(Debug, Clone, Copy)]
+enum Off {
+    /// Each batch by up to this share.
+    Noise(f64),
+    /// For half a second of every two it takes this many times as long.
+    Phases(f64),
+}
+
+impl Off {
+    fn factor(self, now: f64, random: &mut fastrand::Rng) -> f64 {
+        match self {
+            Self::Noise(share) => 1.0 + share * (2.0 * random.f64() - 1.0),
+            Self::Phases(times) if now % 2.0 > 1.5 => times,
+            Self::Phases(_) => 1.0,
+        }
+    }
+
+    /// Of the time, what such a worker has for computing.
+    fn speed(self) -> f64 {
+        match self {
+            Self::Noise(_) => 1.0,
+            Self::Phases(times) => 0.75 + 0.25 / times,
+        }
+    }
+}
+
+const EXACT: Off = Off::Noise(0.0);
+
 /// `seconds` of Poisson arrivals at `rate` requests a second, each of use for `timeout`.
-fn simulate(config: QueueConfig, rate: f64, timeout: Duration, seconds: f64, noise: f64) -> Seen {
+fn simulate(config: QueueConfig, rate: f64, timeout: Duration, seconds: f64, off: Off) -> Seen {
     let mut random = fastrand::Rng::with_seed(7);
     let mut batcher = Batcher::new(config);
     let worker = batcher.join(Time::ZERO, 2);
@@ -95,8 +124,7 @@ fn simulate(config: QueueConfig, rate: f64, timeout: Duration, seconds: f64, noi
         {
             let begun = |id: &&RequestId| now > arrived[id.0 as usize] + timeout.as_secs_f64();
             seen.in_vain += requests.iter().filter(begun).count() as u64;
-            let factor = 1.0 + noise * (2.0 * random.f64() - 1.0);
-            done = now + took(*rows).as_secs_f64() * factor;
+            done = now + took(*rows).as_secs_f64() * off.factor(now, &mut random);
         }
     }
     seen
@@ -129,7 +157,7 @@ fn more_rows_and_more_delay_give_more_throughput_until_the_worker_saturates() {
     let mut before = 0.0;
     for max_batch_rows in [10, 40, 160, 640, 2560] {
         let config = QueueConfig { max_batch_rows, ..QueueConfig::default() };
-        let seen = simulate(config, 20_000.0, Duration::from_millis(100), 20.0, 0.0);
+        let seen = simulate(config, 20_000.0, Duration::from_millis(100), 20.0, EXACT);
         let (goodput, limit) = (seen.goodput(), capacity(max_batch_rows));
         assert!(goodput > before, "{max_batch_rows} rows: {goodput} after {before}");
         assert!(
@@ -143,7 +171,7 @@ fn more_rows_and_more_delay_give_more_throughput_until_the_worker_saturates() {
     for delay in [0, 2, 8, 32] {
         let delay = Duration::from_millis(delay);
         let config = QueueConfig { max_queue_delay: delay, idle: false, ..QueueConfig::default() };
-        let seen = simulate(config, 1_000.0, ENOUGH, 20.0, 0.0);
+        let seen = simulate(config, 1_000.0, ENOUGH, 20.0, EXACT);
         assert!(seen.batches < before, "{delay:?}: {} after {before}", seen.batches);
         before = seen.batches;
     }
@@ -151,30 +179,38 @@ fn more_rows_and_more_delay_give_more_throughput_until_the_worker_saturates() {
 
 #[test]
 fn a_lone_request_takes_as_long_as_without_batching() {
-    let mut seen = simulate(QueueConfig::default(), 5.0, ENOUGH, 200.0, 0.0);
+    let mut seen = simulate(QueueConfig::default(), 5.0, ENOUGH, 200.0, EXACT);
     let alone = took(ROWS).as_secs_f64();
     assert!(seen.median() < 1.1 * alone, "{} instead of {alone}", seen.median());
 }
 
 #[test]
 fn at_three_times_the_capacity_goodput_stays_at_the_peak_and_nothing_expired_is_computed() {
-    for noise in [0.0, 0.3] {
-        let timeout = Duration::from_millis(50);
-        let config = || QueueConfig { max_batch_rows: 640, ..QueueConfig::default() };
-        let limit = capacity(640);
-        let at = |share: f64| simulate(config(), share * limit, timeout, 20.0, noise);
-        let peak = [0.7, 0.8, 0.9, 1.0, 1.1].map(|share| at(share).goodput()).into_iter().fold(0.0, f64::max);
-        let seen = at(3.0);
-        assert!(
-            seen.goodput() >= 0.9 * peak,
-            "noise {noise}: {} of {peak}, {} late, {} expired",
-            seen.goodput(),
-            seen.late,
-            seen.expired
-        );
-        assert!(peak >= 0.85 * limit, "noise {noise}: {peak} of {limit}");
-        assert_eq!(seen.in_vain, 0);
-        assert!(seen.refused > seen.expired, "{} refused, {} expired", seen.refused, seen.expired);
+    for off in [EXACT, Off::Noise(0.3), Off::Phases(2.0)] {
+        for timeout in [50, 200] {
+            let timeout = Duration::from_millis(timeout);
+            let config = || QueueConfig { max_batch_rows: 640, ..QueueConfig::default() };
+            let limit = capacity(640) * off.speed();
+            let at = |share: f64| simulate(config(), share * limit, timeout, 40.0, off);
+            let peak =
+                [0.7, 0.8, 0.9, 1.0, 1.1].map(|share| at(share).goodput()).into_iter().fold(0.0, f64::max);
+            let seen = at(3.0);
+            let (goodput, late, expired) = (seen.goodput(), seen.late, seen.expired);
+            assert!(
+                goodput >= 0.9 * peak,
+                "{off:?}, {timeout:?}: {goodput} of {peak}, {late} late, {expired} expired"
+            );
+            assert!(peak >= 0.85 * limit, "{off:?}, {timeout:?}: {peak} of {limit}");
+            // What is given to a busy worker just in time can expire there when that worker slows down at this moment.
+            let tolerated =
+                if matches!(off, Off::Phases(_)) { seen.latencies.len() as u64 / 1000 } else { 0 };
+            assert!(seen.in_vain <= tolerated, "{off:?}, {timeout:?}: {} in vain", seen.in_vain);
+            assert!(
+                seen.refused > 20 * expired,
+                "{off:?}, {timeout:?}: {} refused, {expired} expired",
+                seen.refused
+            );
+        }
     }
 }
 
@@ -184,8 +220,14 @@ fn no_fixed_delay_beats_the_idle_rule_by_a_tenth_at_any_load() {
         let rate = share * capacity(4096);
         let mean = |idle, delay| {
             let max_queue_delay = Duration::from_micros(delay);
-            simulate(QueueConfig { idle, max_queue_delay, ..QueueConfig::default() }, rate, ENOUGH, 20.0, 0.1)
-                .mean()
+            simulate(
+                QueueConfig { idle, max_queue_delay, ..QueueConfig::default() },
+                rate,
+                ENOUGH,
+                20.0,
+                Off::Noise(0.1),
+            )
+            .mean()
         };
         let best = [0, 250, 500, 1000, 2000, 4000]
             .map(|delay| mean(false, delay))

@@ -13,6 +13,12 @@ use super::{CostModel, QueueConfig};
 /// Since the queue began.
 pub type Time = Duration;
 
+/// A queue that is as long as its deadlines allow makes many late when its worker slows down for a moment: caution goes up with each
+/// request that expires, and down with each that is answered, so that of a hundred that are let in about one expires.
+const RAISE: f64 = 0.02;
+const LOWER: f64 = RAISE / 100.0;
+const MAX_CAUTION: f64 = 8.0;
+
 /// A request, in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
@@ -126,6 +132,8 @@ pub struct Batcher {
     model: CostModel,
     /// What a batch takes until it is with its worker, in seconds: the mean of the last ones.
     lead: f64,
+    /// What predictions are multiplied by before anybody is let in.
+    caution: f64,
     requests: HashMap<RequestId, Entry>,
     queued: BTreeSet<RequestId>,
     queued_rows: u64,
@@ -185,6 +193,7 @@ impl Batcher {
             config,
             model: CostModel::default(),
             lead: 0.0,
+            caution: 1.0,
             requests: HashMap::new(),
             queued: BTreeSet::new(),
             queued_rows: 0,
@@ -259,6 +268,9 @@ impl Batcher {
         {
             self.forget(id);
             expired.push(id);
+        }
+        if !self.workers.is_empty() {
+            self.caution = (self.caution + RAISE * expired.len() as f64).min(MAX_CAUTION);
         }
         expired
     }
@@ -336,7 +348,9 @@ impl Batcher {
             self.model.observe(flight.padded, flight.bytes, now.saturating_sub(begun));
         }
         self.foresee(now, worker);
-        Some(flight.requests.into_iter().map(|id| self.forget(id).then_some(id)).collect())
+        let answered: Vec<_> = flight.requests.into_iter().map(|id| self.forget(id).then_some(id)).collect();
+        self.caution = (self.caution - LOWER * answered.iter().flatten().count() as f64).max(1.0);
+        Some(answered)
     }
 
     /// The batch that a worker has had the longest.
@@ -400,7 +414,7 @@ impl Batcher {
         };
         let before = if last > 0.0 { full } else { full - 1.0 };
         let after = if last > 0.0 { part(last) } else { part(1.0) };
-        let seconds = (busy + before * part(1.0)) / self.workers.len() as f64 + after;
+        let seconds = self.caution * ((busy + before * part(1.0)) / self.workers.len() as f64 + after);
         Duration::try_from_secs_f64(seconds).ok()?.checked_add(self.margin())
     }
 

@@ -6,6 +6,7 @@ pub(super) struct Reference {
     config: QueueConfig,
     model: CostModel,
     lead: f64,
+    caution: f64,
     requests: Vec<Request>,
     workers: Vec<Working>,
     arrivals: Vec<Time>,
@@ -46,6 +47,7 @@ impl Reference {
             config,
             model: CostModel::default(),
             lead: 0.0,
+            caution: 1.0,
             requests: vec![],
             workers: vec![],
             arrivals: vec![],
@@ -125,7 +127,7 @@ impl Reference {
             before += 1.0;
             left -= 1.0;
         }
-        let seconds = (busy + before * part(1.0)) / self.workers.len() as f64 + part(left);
+        let seconds = self.caution * ((busy + before * part(1.0)) / self.workers.len() as f64 + part(left));
         Some(Duration::from_secs_f64(seconds) + 2 * self.model.error())
     }
 
@@ -142,6 +144,9 @@ impl Reference {
             .collect();
         expired.sort();
         expired.iter().for_each(|(_, at)| self.requests[*at].is_alive = false);
+        if !self.workers.is_empty() {
+            self.caution = (self.caution + 0.02 * expired.len() as f64).min(8.0);
+        }
         expired.into_iter().map(|(_, at)| RequestId(at as u64)).collect()
     }
 
@@ -203,7 +208,10 @@ impl Reference {
             let was_alive = std::mem::replace(&mut self.requests[*at].is_alive, false);
             was_alive.then_some(RequestId(*at as u64))
         });
-        Some(answered.collect())
+        let answered: Vec<_> = answered.collect();
+        let count = answered.iter().filter(|id| id.is_some()).count();
+        self.caution = (self.caution - 0.02 / 100.0 * count as f64).max(1.0);
+        Some(answered)
     }
 
     fn foresee(&mut self, now: Time, worker: WorkerId) {

@@ -1,0 +1,291 @@
+//! `forebay-load lookups`: features by key, beside Redis and Feast: how many rows a second, and how late at the same load.
+
+use std::{net::TcpListener, path::PathBuf, process::Command, time::Duration};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::{
+    Source,
+    foreign::{Clock, Patience},
+    machine::Machine,
+    output::Json,
+    peers::python::Python,
+    process::Process,
+    server::{Server, Transport},
+    stats::median,
+    usage::Usage,
+};
+
+/// Flags of `forebay-load lookups`.
+#[derive(Debug, Args)]
+pub(crate) struct Lookups {
+    /// Keys of a request.
+    #[arg(long, default_value_t = 500)]
+    keys: usize,
+    /// Callers, a process each.
+    #[arg(long, default_value_t = 8)]
+    callers: usize,
+    /// Turns; in each all contestants are asked.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How long a contestant is asked in a turn.
+    #[arg(long, default_value = "3s", value_name = "TIME", value_parser = humantime::parse_duration)]
+    time: Duration,
+    /// Python with pyarrow and redis, and perhaps the package forebay; else as for `ranking`.
+    #[arg(long, value_name = "FILE")]
+    python: Option<PathBuf>,
+    #[command(flatten)]
+    patience: Patience,
+    #[command(flatten)]
+    json: Json,
+}
+
+/// Who is asked, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum Way {
+    Forebay,
+    Package,
+    Feast,
+    Redis,
+}
+
+impl Way {
+    /// What the others are compared with comes last.
+    const ALL: [Self; 4] = [Self::Forebay, Self::Package, Self::Feast, Self::Redis];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Forebay => "Forebay, stock pyarrow",
+            Self::Package => "Forebay, package",
+            Self::Feast => "Feast, SQLite",
+            Self::Redis => "Redis, MGET",
+        }
+    }
+
+    /// As `peers/lookups.py` calls it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Forebay => "forebay",
+            Self::Package => "package",
+            Self::Feast => "feast",
+            Self::Redis => "redis",
+        }
+    }
+
+    /// What it imports.
+    fn needs(self) -> &'static str {
+        match self {
+            Self::Forebay => "pyarrow.flight",
+            Self::Package => "forebay",
+            Self::Feast => "feast",
+            Self::Redis => "redis",
+        }
+    }
+}
+
+/// What one caller saw.
+#[derive(Debug, Clone, Deserialize)]
+struct Seen {
+    requests: u64,
+    seconds: f64,
+    latencies: Vec<f64>,
+}
+
+/// What all of them saw.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Measured {
+    requests_per_second: f64,
+    p50: f64,
+    p99: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+struct Turn {
+    /// Asked as fast as they answer, in the order of the contestants.
+    most: Vec<Measured>,
+    /// At four fifths of what the last one can do, requests coming when they come.
+    same: Vec<Measured>,
+    /// Requests a second of the latter.
+    rate: f64,
+    others: f64,
+}
+
+impl Lookups {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let (scenario, data) = Source { scenario: "users".into(), data: None }.prepared()?;
+        let python = Python::prepare(self.python.clone())?;
+        let redis = Redis::start(&python)?;
+        let path = data.path.display().to_string();
+        let mut ways = Vec::new();
+        for way in Way::ALL {
+            match way {
+                Way::Redis if redis.is_none() => println!("skipped: Redis: there is no redis-server"),
+                way if !python.has(way.needs()) => println!("skipped: {}: no {}", way.name(), way.needs()),
+                way => ways.push(way),
+            }
+        }
+        if let Some(redis) = &redis
+            && ways.contains(&Way::Redis)
+        {
+            let mut command = python.command("lookups.py");
+            command.args(["fill", &redis.url, &path]);
+            Process::spawn("lookups.py fill", command)?.ready()?;
+        }
+        let feast = tempfile::tempdir()?;
+        let feast_folder = feast.path().display().to_string();
+        if ways.contains(&Way::Feast) {
+            let mut command = python.command("lookups.py");
+            command.args(["fill-feast", &feast_folder, &path]);
+            Process::spawn("lookups.py fill-feast", command)?.ready()?;
+        }
+        let server = Server::start_with(
+            &scenario.name,
+            &path,
+            Transport::Tcp,
+            &["--online", "users=id", "--lookup-memory", "1GiB"],
+            &[],
+        )?;
+        server.ready()?;
+        let mut callers = Vec::new();
+        for way in &ways {
+            let url = match way {
+                Way::Redis => redis.as_ref().map_or("", |redis| &redis.url),
+                Way::Feast => &feast_folder,
+                Way::Forebay | Way::Package => server.url(),
+            };
+            callers.push(
+                (0..self.callers).map(|_| caller(&python, *way, url)).collect::<anyhow::Result<Vec<_>>>()?,
+            );
+        }
+        let users = data.sizes.rows;
+        let mut turns = Vec::new();
+        for round in 1..=self.rounds {
+            eprintln!("round {round} of {}", self.rounds);
+            let one = || self.turn(&mut callers, users, round);
+            turns.push(self.patience.undisturbed(|turn: &Turn| turn.others, one)?);
+        }
+        let machine = Machine::this();
+        println!(
+            "{machine}\n{users} users, 39 float32 each; {} callers of {} keys a request; {} turns, medians\n",
+            self.callers,
+            self.keys,
+            turns.len()
+        );
+        self.report(&ways, &turns);
+        self.json.write(&json!({ "machine": machine, "ways": ways, "turns": turns }))
+    }
+
+    /// Which comes first changes from round to round.
+    fn turn(&self, callers: &mut [Vec<Process>], users: u64, round: usize) -> anyhow::Result<Turn> {
+        let clock = Clock::now()?;
+        let before = used()?;
+        let count = callers.len();
+        let order = || (0..count).map(|at| (at + round) % count);
+        let none = Measured { requests_per_second: 0.0, p50: 0.0, p99: 0.0 };
+        let (mut most, mut same) = (vec![none; count], vec![none; count]);
+        for at in order() {
+            most[at] = self.ask(&mut callers[at], users, None)?;
+        }
+        // Redis'; Feast could not keep up with any load that the others feel.
+        let rate = 0.8 * most.last().map_or(0.0, |measured| measured.requests_per_second);
+        for at in order().filter(|at| most[*at].requests_per_second > rate) {
+            same[at] = self.ask(&mut callers[at], users, Some(rate / self.callers as f64))?;
+        }
+        let others = clock.others_since(used()? - before)?;
+        Ok(Turn { most, same, rate, others })
+    }
+
+    fn ask(&self, callers: &mut [Process], users: u64, rate: Option<f64>) -> anyhow::Result<Measured> {
+        for (seed, caller) in callers.iter_mut().enumerate() {
+            let seconds = self.time.as_secs_f64();
+            caller.send(&json!({ "count": self.keys, "seconds": seconds, "rate": rate, "users": users, "seed": seed }))?;
+        }
+        let (mut latencies, mut requests_per_second) = (Vec::new(), 0.0);
+        for caller in callers {
+            let seen: Seen = caller.receive()?;
+            requests_per_second += seen.requests as f64 / seen.seconds;
+            latencies.extend(seen.latencies);
+        }
+        latencies.sort_by(f64::total_cmp);
+        let at = |quantile: f64| latencies.get((latencies.len() as f64 * quantile) as usize).copied();
+        let (Some(p50), Some(p99)) = (at(0.5), at(0.99)) else { bail!("nothing was answered") };
+        Ok(Measured { requests_per_second, p50, p99 })
+    }
+
+    fn report(&self, ways: &[Way], turns: &[Turn]) {
+        println!(
+            "{:<24} {:>10} {:>8} {:>8} {:>8} {:>14} {:>8}",
+            "", "k rows/s", "of last", "p50 ms", "p99 ms", "same load: p50", "p99 ms"
+        );
+        let of = |value: &dyn Fn(&Turn) -> f64| median(turns.iter().map(value));
+        let last = ways.len().saturating_sub(1);
+        for (at, way) in ways.iter().enumerate() {
+            println!(
+                "{:<24} {:>10.0} {:>8.2} {:>8.2} {:>8.2} {:>14.2} {:>8.2}",
+                way.name(),
+                of(&|turn| turn.most[at].requests_per_second) * self.keys as f64 / 1e3,
+                of(&|turn| turn.most[at].requests_per_second / turn.most[last].requests_per_second),
+                of(&|turn| turn.most[at].p50) * 1e3,
+                of(&|turn| turn.most[at].p99) * 1e3,
+                of(&|turn| turn.same[at].p50) * 1e3,
+                of(&|turn| turn.same[at].p99) * 1e3,
+            );
+        }
+        println!("\nthe same load is {:.0} requests/s", of(&|turn| turn.rate));
+    }
+}
+
+fn caller(python: &Python, way: Way, url: &str) -> anyhow::Result<Process> {
+    let mut command = python.command("lookups.py");
+    command.args([way.word(), url]);
+    let mut caller = Process::spawn("lookups.py", command)?;
+    caller.ready()?;
+    Ok(caller)
+}
+
+/// CPU seconds of this process and of all that it has started: callers and servers.
+fn used() -> anyhow::Result<f64> {
+    Ok(Usage::of_tree(std::process::id())?.cpu_seconds)
+}
+
+/// `redis-server` on a free port, without persistence; it ends when it is dropped.
+struct Redis {
+    url: String,
+    _process: Process,
+}
+
+impl Redis {
+    /// `None` where there is none.
+    fn start(python: &Python) -> anyhow::Result<Option<Self>> {
+        if Command::new("redis-server").arg("--version").output().is_err() || !python.has("redis") {
+            return Ok(None);
+        }
+        // Redis takes no port 0.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+        let mut command = Command::new("redis-server");
+        command.args([
+            "--port",
+            &port,
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--daemonize",
+            "no",
+        ]);
+        let process = Process::spawn_without_input("redis-server", command)?;
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
+            if std::time::Instant::now() > deadline {
+                return Err(anyhow::anyhow!("it does not listen")).context("redis-server");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(Some(Self { url: format!("redis://127.0.0.1:{port}"), _process: process }))
+    }
+}
