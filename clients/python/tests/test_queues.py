@@ -167,8 +167,7 @@ def test_matrices_come_back_as_matrices(ranker: Server) -> None:
 def test_callers_and_workers_go_on_when_the_server_is_restarted(start: Callable[..., Server], tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/grpc"
     server = start(grpc=address)
-    client = forebay.connect(server.location, deadline=30)
-    worker = forebay.connect(server.location, deadline=30)
+    client, worker = forebay.connect(address, deadline=30), forebay.connect(address, deadline=30)
 
     def run() -> Iterator[None]:
         for batch in worker.serve("ranker"):

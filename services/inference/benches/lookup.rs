@@ -13,6 +13,9 @@ use forebay_storage::{Location, Reader, State, take_snapshot};
 use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const FILE_ROWS: i64 = 1 << 20;
 const FEATURES: usize = 39;
 const KEYS: usize = 500;
@@ -97,18 +100,19 @@ fn bench(criterion: &mut Criterion) {
         let make = || keys_of(&some());
         bench.iter_batched(
             make,
-            |keys| black_box(index.rows(&index.key().encode(&keys).unwrap())),
+            |keys| drop(black_box(index.rows(&index.key().encode(&keys).unwrap()))),
             criterion::BatchSize::SmallInput,
         );
     });
     group.bench_function("gathered by position", |bench| {
-        let gather = |rows: Vec<u64>| resident.gather(rows.into_iter().map(Some)).unwrap();
+        // Dropped at once, so that its memory is used again, as in a server.
+        let gather = |rows: Vec<u64>| drop(black_box(resident.gather(rows.into_iter().map(Some)).unwrap()));
         bench.iter_batched(&mut some, gather, criterion::BatchSize::SmallInput);
     });
     group.bench_function("looked up", |bench| {
         let look_up = |keys| {
             let keys = index.key().encode(&keys).unwrap();
-            resident.gather(index.rows(&keys)).unwrap()
+            drop(black_box(resident.gather(index.rows(&keys)).unwrap()));
         };
         bench.iter_batched(|| keys_of(&some()), look_up, criterion::BatchSize::SmallInput);
     });

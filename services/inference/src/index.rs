@@ -171,9 +171,18 @@ impl KeyIndex {
 
     /// For each of `keys` the number of its row, if there is one.
     pub fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
+        // Where the width is known, hashing and comparing take a few instructions.
+        match self.keys.width {
+            Some(4) => self.rows_of::<&[u8; 4]>(keys),
+            Some(8) => self.rows_of::<&[u8; 8]>(keys),
+            _ => self.rows_of::<&[u8]>(keys),
+        }
+    }
+
+    fn rows_of<'a, K: KeyBytes<'a>>(&'a self, keys: &'a EncodedKeys) -> Vec<Option<u64>> {
         // Step by step for all keys: what each step reads is on its way while it is taken for others.
-        let mut probes: Vec<Option<Probe<'_>>> =
-            (0..keys.len()).map(|row| Some(Probe::new(keys.get(row)?, &self.shards))).collect();
+        let mut probes: Vec<Option<Probe<'a, K>>> =
+            (0..keys.len()).map(|row| Some(Probe::new(K::new(keys.get(row)?), &self.shards))).collect();
         for probe in probes.iter_mut().flatten() {
             if let Some(row) = probe.candidate() {
                 prefetch(self.keys.get(row));
@@ -183,17 +192,48 @@ impl KeyIndex {
     }
 }
 
+/// A key of a width that is known when this is compiled, or of any.
+trait KeyBytes<'a>: Copy + Eq {
+    /// `key` has that width.
+    fn new(key: &'a [u8]) -> Self;
+
+    fn hash(self) -> u64;
+}
+
+impl<'a> KeyBytes<'a> for &'a [u8] {
+    fn new(key: &'a [u8]) -> Self {
+        key
+    }
+
+    fn hash(self) -> u64 {
+        hash(self)
+    }
+}
+
+impl<'a, const WIDTH: usize> KeyBytes<'a> for &'a [u8; WIDTH] {
+    #[inline]
+    fn new(key: &'a [u8]) -> Self {
+        key.as_array().expect("a key has the index's width")
+    }
+
+    #[inline]
+    fn hash(self) -> u64 {
+        hash(self)
+    }
+}
+
 /// A key on its way to its row.
-struct Probe<'a> {
-    key: &'a [u8],
+struct Probe<'a, K> {
+    key: K,
     fingerprint: u64,
     slots: &'a [u64],
     at: usize,
 }
 
-impl<'a> Probe<'a> {
-    fn new(key: &'a [u8], shards: &'a [Box<[u64]>]) -> Self {
-        let hash = hash(key);
+impl<'a, K: KeyBytes<'a>> Probe<'a, K> {
+    #[inline]
+    fn new(key: K, shards: &'a [Box<[u64]>]) -> Self {
+        let hash = key.hash();
         let slots = &*shards[shard_of(hash, shards.len())];
         let at = first_slot(hash, slots.len());
         prefetch_value(&slots[at]);
@@ -201,6 +241,7 @@ impl<'a> Probe<'a> {
     }
 
     /// The row in the next slot whose key has the same bits of hash; `None` if there is none any more.
+    #[inline]
     fn candidate(&mut self) -> Option<u64> {
         loop {
             let slot = self.slots[self.at];
@@ -214,15 +255,17 @@ impl<'a> Probe<'a> {
         }
     }
 
+    #[inline]
     fn step(&mut self) {
         self.at = if self.at + 1 == self.slots.len() { 0 } else { self.at + 1 };
     }
 
     /// The key's row.
-    fn row(mut self, keys: &Keys) -> Option<u64> {
+    #[inline]
+    fn row(mut self, keys: &'a Keys) -> Option<u64> {
         loop {
             let row = self.candidate()?;
-            if keys.get(row) == self.key {
+            if K::new(keys.get(row)) == self.key {
                 return Some(row);
             }
             self.step();

@@ -83,7 +83,10 @@ impl KeyType {
 
     /// The keys in these columns, which have the key's own types.
     pub(crate) fn encode_columns(&self, columns: &[ArrayRef], rows: usize) -> EncodedKeys {
-        let present = (0..rows).map(|row| columns.iter().all(|column| column.is_valid(row))).collect();
+        let mut present = vec![true; rows];
+        for nulls in columns.iter().filter_map(|column| column.nulls()) {
+            present.iter_mut().zip(nulls).for_each(|(present, is_valid)| *present &= is_valid);
+        }
         let mut keys = EncodedKeys { width: self.width, bytes: Vec::new(), ends: Vec::new(), present };
         if let (Some(_), [column]) = (self.width, columns) {
             keys.bytes = fixed(column);
@@ -159,6 +162,7 @@ impl EncodedKeys {
 }
 
 /// What finds a key; part of the form of an index on disk.
+#[inline]
 pub(crate) fn hash(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
