@@ -1,11 +1,22 @@
 //! `forebay-load lookups`: features by key, beside Redis and Feast: how many rows a second, and how late at the same load.
 
-use std::{net::TcpListener, path::PathBuf, process::Command, time::Duration};
+use std::{
+    net::TcpListener,
+    path::PathBuf,
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+use arrow_array::{Int64Array, RecordBatch};
 use clap::Args;
+use forebay_client::{Client, Config};
+use forebay_proto::v1;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tonic::transport::Endpoint;
+use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::{
     Source,
@@ -161,6 +172,9 @@ impl Lookups {
             );
         }
         let users = data.sizes.rows;
+        let singles = (0..self.rounds)
+            .map(|_| Single::measure(server.url(), users))
+            .collect::<anyhow::Result<Vec<_>>>()?;
         let mut turns = Vec::new();
         for round in 1..=self.rounds {
             eprintln!("round {round} of {}", self.rounds);
@@ -175,7 +189,14 @@ impl Lookups {
             turns.len()
         );
         self.report(&ways, &turns);
-        self.json.write(&json!({ "machine": machine, "ways": ways, "turns": turns }))
+        let of = |value: fn(&Single) -> f64| median(singles.iter().map(value));
+        println!(
+            "one key, one caller, Rust client: p50 {:.0} us; an empty unary call of the same server {:.0} us; {:.2} of it",
+            of(|single| single.lookup) * 1e6,
+            of(|single| single.echo) * 1e6,
+            of(|single| single.lookup / single.echo),
+        );
+        self.json.write(&json!({ "machine": machine, "ways": ways, "turns": turns, "singles": singles }))
     }
 
     /// Which comes first changes from round to round.
@@ -235,6 +256,47 @@ impl Lookups {
             );
         }
         println!("\nthe same load is {:.0} requests/s", of(&|turn| turn.rate));
+    }
+}
+
+/// One key at a time beside a unary call that does nothing (gRPC health): seconds, medians.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Single {
+    lookup: f64,
+    echo: f64,
+}
+
+impl Single {
+    /// In turns of a hundred, so that both see the same machine.
+    fn measure(url: &str, users: u64) -> anyhow::Result<Self> {
+        tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+            let tensor = v1::Tensor { name: "x".into(), columns: vec!["f*".into()], ..v1::Tensor::default() };
+            let wanted =
+                v1::Lookup { dataset: "users".into(), tensors: vec![tensor], ..v1::Lookup::default() };
+            let lookups = Client::new([url], Config::default())?.lookup(&wanted).await?;
+            let channel = Endpoint::from_shared(url.to_owned())?.tcp_nodelay(true).connect().await?;
+            let mut health = HealthClient::new(channel);
+            let (mut found, mut echoed) = (Vec::new(), Vec::new());
+            for turn in 0..20 {
+                for call in 0..100 {
+                    let key = (turn * 7919 + call * 104_729) % users;
+                    let keys = RecordBatch::try_from_iter([(
+                        "id",
+                        Arc::new(Int64Array::from(vec![key as i64])) as _,
+                    )])?;
+                    let began = Instant::now();
+                    let rows = lookups.get(&keys).await?;
+                    ensure!(rows.about.found == 1, "key {key} was not found");
+                    found.push(began.elapsed().as_secs_f64());
+                }
+                for _ in 0..100 {
+                    let began = Instant::now();
+                    health.check(HealthCheckRequest::default()).await?;
+                    echoed.push(began.elapsed().as_secs_f64());
+                }
+            }
+            Ok(Self { lookup: median(found), echo: median(echoed) })
+        })
     }
 }
 
