@@ -12,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use arrow_array::{Int64Array, RecordBatch};
 use clap::Args;
 use forebay_client::{Client, Config};
-use forebay_proto::v1;
+use forebay_proto::{Encoding, v1};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tonic::transport::Endpoint;
@@ -20,11 +20,13 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::{
     Source,
+    ask::{Ask, Passed},
     foreign::{Clock, Patience},
     machine::Machine,
     output::Json,
     peers::python::Python,
     process::Process,
+    scenario::Scenario,
     server::{Server, Transport},
     stats::median,
     usage::Usage,
@@ -152,11 +154,13 @@ impl Lookups {
             command.args(["fill-feast", &feast_folder, &path]);
             Process::spawn("lookups.py fill-feast", command)?.ready()?;
         }
+        let (tensor, tensor_data) = Source { scenario: "tensor".into(), data: None }.prepared()?;
+        let tensor_flag = format!("{}={}", tensor.name, tensor_data.path.display());
         let server = Server::start_with(
             &scenario.name,
             &path,
             Transport::Tcp,
-            &["--online", "users=id", "--lookup-memory", "1GiB"],
+            &["--online", "users=id", "--lookup-memory", "1GiB", "--dataset", &tensor_flag],
             &[],
         )?;
         server.ready()?;
@@ -172,6 +176,11 @@ impl Lookups {
             );
         }
         let users = data.sizes.rows;
+        let mut beside = Vec::new();
+        for _ in 0..self.rounds {
+            let first = callers.first_mut().context("pyarrow is always there")?;
+            beside.push(self.beside(first, &server, &tensor, users)?);
+        }
         let singles = (0..self.rounds)
             .map(|_| Single::measure(server.url(), users))
             .collect::<anyhow::Result<Vec<_>>>()?;
@@ -189,6 +198,15 @@ impl Lookups {
             turns.len()
         );
         self.report(&ways, &turns);
+        let of = |value: fn(&Beside) -> f64| median(beside.iter().map(value));
+        println!(
+            "\n{BESIDE_RATE:.0} lookups/s, p99 in the server: alone {:.0} us, beside a training job at full speed ({:.2} M rows/s of 512 \
+             bytes) {:.0} us; {:.2} of it",
+            of(|beside| beside.alone) * 1e6,
+            of(|beside| beside.training_rate) / 1e6,
+            of(|beside| beside.training) * 1e6,
+            of(|beside| beside.training / beside.alone),
+        );
         let of = |value: fn(&Single) -> f64| median(singles.iter().map(value));
         println!(
             "one key, one caller, Rust client: p50 {:.0} us; an empty unary call of the same server {:.0} us; {:.2} of it",
@@ -196,7 +214,7 @@ impl Lookups {
             of(|single| single.echo) * 1e6,
             of(|single| single.lookup / single.echo),
         );
-        self.json.write(&json!({ "machine": machine, "ways": ways, "turns": turns, "singles": singles }))
+        self.json.write(&json!({ "machine": machine, "ways": ways, "turns": turns, "singles": singles, "beside": beside }))
     }
 
     /// Which comes first changes from round to round.
@@ -217,6 +235,43 @@ impl Lookups {
         }
         let others = clock.others_since(used()? - before)?;
         Ok(Turn { most, same, rate, others })
+    }
+
+    /// The p99 of lookups with and without a training job that takes batches as fast as they come.
+    fn beside(
+        &self,
+        callers: &mut [Process],
+        server: &Server,
+        tensor: &Scenario,
+        users: u64,
+    ) -> anyhow::Result<Beside> {
+        let rate = Some(BESIDE_RATE / self.callers as f64);
+        let p99 = |callers: &mut [Process]| {
+            let before = server.histogram(LOOKUP_SECONDS)?;
+            self.ask(callers, users, rate)?;
+            quantile(&before, &server.histogram(LOOKUP_SECONDS)?, 0.99)
+        };
+        let alone = p99(callers)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["consume", "--client", "forebay", "--url", server.url()]);
+        let mut trainer = Process::spawn("consume", command)?;
+        trainer.ready()?;
+        let ask = |epoch, epochs| -> anyhow::Result<Ask> {
+            let train = tensor.train(epoch, epochs);
+            Ok(Ask {
+                ticket: String::from_utf8(Encoding::Json.encode(&v1::Command::from(train)))?,
+                compute_ms: None,
+            })
+        };
+        trainer.ask(&ask(0, 1)?)?;
+        trainer.send(&ask(1, BESIDE_EPOCHS)?)?;
+        let training = p99(callers)?;
+        let passed: Passed = trainer.receive()?;
+        ensure!(
+            passed.seconds > self.time.as_secs_f64(),
+            "the training job ended before the lookups; raise its epochs"
+        );
+        Ok(Beside { alone, training, training_rate: passed.rows as f64 / passed.seconds })
     }
 
     fn ask(&self, callers: &mut [Process], users: u64, rate: Option<f64>) -> anyhow::Result<Measured> {
@@ -257,6 +312,32 @@ impl Lookups {
         }
         println!("\nthe same load is {:.0} requests/s", of(&|turn| turn.rate));
     }
+}
+
+/// Lookups a second beside a training job, few enough that they don't wait for each other.
+const BESIDE_RATE: f64 = 400.0;
+/// More than it can stream while the lookups run.
+const BESIDE_EPOCHS: u64 = 24;
+const LOOKUP_SECONDS: &str = "forebay_online_lookup_duration_seconds";
+
+/// The p99 of lookups, in seconds, as the server sees them.
+#[derive(Debug, Clone, Copy, Serialize)]
+struct Beside {
+    alone: f64,
+    training: f64,
+    /// Rows a second of the training job.
+    training_rate: f64,
+}
+
+/// Of what came between two readings of a histogram, interpolated between its bounds.
+fn quantile(before: &[(f64, f64)], after: &[(f64, f64)], share: f64) -> anyhow::Result<f64> {
+    let count = |at: usize| after[at].1 - before.get(at).map_or(0.0, |bucket| bucket.1);
+    ensure!(!after.is_empty(), "the server has no {LOOKUP_SECONDS}");
+    let wanted = share * count(after.len() - 1);
+    let at = (0..after.len()).find(|at| count(*at) >= wanted).unwrap_or(after.len() - 1);
+    let (low, below) = at.checked_sub(1).map_or((0.0, 0.0), |at| (after[at].0, count(at)));
+    let high = after[at].0.min(low * 2.0 + 1e-5);
+    Ok(low + (high - low) * (wanted - below) / (count(at) - below).max(1.0))
 }
 
 /// One key at a time beside a unary call that does nothing (gRPC health): seconds, medians.

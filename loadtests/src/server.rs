@@ -82,6 +82,10 @@ impl Server {
 
     /// What its HTTP API answers to a request with a JSON body.
     pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> anyhow::Result<serde_json::Value> {
+        Ok(serde_json::from_str(&self.text(method, path, body)?)?)
+    }
+
+    fn text(&self, method: &str, path: &str, body: &str) -> anyhow::Result<String> {
         let mut stream = TcpStream::connect(&self.http)?;
         let length = body.len();
         write!(
@@ -92,7 +96,18 @@ impl Server {
         stream.read_to_string(&mut answer)?;
         let (head, body) = answer.split_once("\r\n\r\n").context("the HTTP answer has no end of its head")?;
         ensure!(head.split_whitespace().nth(1) == Some("200"), "{method} {path}: {answer}");
-        Ok(serde_json::from_str(body)?)
+        Ok(body.to_owned())
+    }
+
+    /// The counts of a histogram without labels, by their bounds.
+    pub(crate) fn histogram(&self, name: &str) -> anyhow::Result<Vec<(f64, f64)>> {
+        let text = self.text("GET", "/metrics", "")?;
+        let bucket = |line: &str| {
+            let (bound, count) =
+                line.strip_prefix(name)?.strip_prefix("_bucket{le=\"")?.split_once("\"} ")?;
+            Some((bound.parse().ok()?, count.parse().ok()?))
+        };
+        Ok(text.lines().filter_map(bucket).collect())
     }
 
     /// Waits until everything that is served is ready.

@@ -9,6 +9,16 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 /// Bounds of every `_seconds` histogram: 100 us to 100 s, two a decade and a half.
 const SECONDS: [f64; 13] = [1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
 
+/// Bounds where milliseconds count (lookups, queues): 10 us to 10 s, eight a decade.
+const LATENCIES: [f64; 49] = [
+    1.0e-5, 1.3e-5, 1.8e-5, 2.4e-5, 3.2e-5, 4.2e-5, 5.6e-5, 7.5e-5, 1.0e-4, 1.3e-4, 1.8e-4, 2.4e-4, 3.2e-4,
+    4.2e-4, 5.6e-4, 7.5e-4, 1.0e-3, 1.3e-3, 1.8e-3, 2.4e-3, 3.2e-3, 4.2e-3, 5.6e-3, 7.5e-3, 0.010, 0.013,
+    0.018, 0.024, 0.032, 0.042, 0.056, 0.075, 0.10, 0.13, 0.18, 0.24, 0.32, 0.42, 0.56, 0.75, 1.0, 1.3, 1.8,
+    2.4, 3.2, 4.2, 5.6, 7.5, 10.0,
+];
+/// Bounds of numbers of rows.
+const ROWS: [f64; 11] = [1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16_384.0, 65_536.0];
+
 /// The process's recorder. It is installed once; later servers of the process share it.
 pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
     static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
@@ -18,6 +28,9 @@ pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
     }
     let recorder = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)?
+        .set_buckets_for_metric(Matcher::Prefix("forebay_online_".to_owned()), &LATENCIES)?
+        .set_buckets_for_metric(Matcher::Prefix("forebay_queue_".to_owned()), &LATENCIES)?
+        .set_buckets_for_metric(Matcher::Full("forebay_queue_batch_rows".to_owned()), &ROWS)?
         .install_recorder()
         .context("can't install the metrics recorder")?;
     describe();
@@ -38,6 +51,24 @@ fn describe() {
         "forebay_reload_errors_total",
         "Certificates or tokens that changed and made no sense."
     );
+    describe_counter!("forebay_online_keys_total", "Keys that were looked up.");
+    describe_counter!("forebay_online_keys_found_total", "Of these, by dataset, keys that have a row.");
+    describe_histogram!(
+        "forebay_online_lookup_duration_seconds",
+        Unit::Seconds,
+        "From decoded keys to the answer that is handed to the socket."
+    );
+    describe_gauge!("forebay_queue_requests", "Requests of a queue without an answer.");
+    describe_counter!("forebay_queue_requests_total", "Requests of a queue, by what became of them.");
+    describe_counter!("forebay_queue_batches_total", "Batches given to workers, by why they were closed.");
+    describe_histogram!("forebay_queue_batch_rows", "Rows of such batches.");
+    describe_histogram!(
+        "forebay_queue_wait_seconds",
+        Unit::Seconds,
+        "From a request's arrival to its batch."
+    );
+    describe_histogram!("forebay_queue_gather_seconds", Unit::Seconds, "Time to gather a batch's features.");
+    describe_histogram!("forebay_queue_worker_seconds", Unit::Seconds, "From a gathered batch to its reply.");
     describe_gauge!("forebay_streams", "Batch streams that are running.");
     describe_counter!("forebay_batches_total", "Batches assembled.");
     describe_counter!("forebay_batch_rows_total", "Rows of the batches assembled.");
