@@ -134,6 +134,11 @@ impl EncodedKeys {
         self.present.is_empty()
     }
 
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        (self.bytes.len() + size_of_val(&self.ends[..]) + self.present.len()) as u64
+    }
+
     /// The key at `row`; `None` if there is none.
     pub(crate) fn get(&self, row: usize) -> Option<&[u8]> {
         self.present[row].then(|| self.bytes_at(row))

@@ -1,7 +1,7 @@
 //! A dataset that is looked up: the current snapshot's index and rows, and the next one's beside them.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak,
@@ -92,6 +92,8 @@ struct Generation {
 /// [beside](Lookup::beside) each other.
 pub struct Lookup {
     parts: Vec<Part>,
+    /// Of the last answer, and what it was made of.
+    schema: Option<(Vec<SchemaRef>, SchemaRef)>,
 }
 
 /// A lookup in one dataset.
@@ -225,7 +227,10 @@ impl Online {
             ..v1::Train::default()
         };
         let view = key_of(&kept);
-        Lookup { parts: vec![Part { online: self.clone(), wanted: kept, columns: key, view, ready: None }] }
+        Lookup {
+            schema: None,
+            parts: vec![Part { online: self.clone(), wanted: kept, columns: key, view, ready: None }],
+        }
     }
 
     fn current(&self) -> Option<Arc<Generation>> {
@@ -347,11 +352,24 @@ impl Lookup {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a name that stands twice.
-    pub fn schema(&self, residents: &[Arc<Resident>]) -> Result<SchemaRef, Error> {
+    pub fn schema(&mut self, residents: &[Arc<Resident>]) -> Result<SchemaRef, Error> {
         if let [only] = residents {
             return Ok(Arc::clone(only.view().schema()));
         }
-        let mut fields: Vec<Field> = Vec::new();
+        let parts = || residents.iter().map(|resident| resident.view().schema());
+        if let Some((of, schema)) = &self.schema
+            && of.len() == residents.len()
+            && of.iter().zip(parts()).all(|(one, other)| Arc::ptr_eq(one, other))
+        {
+            return Ok(Arc::clone(schema));
+        }
+        let schema = self.joined_schema(residents)?;
+        self.schema = Some((parts().cloned().collect(), Arc::clone(&schema)));
+        Ok(schema)
+    }
+
+    fn joined_schema(&self, residents: &[Arc<Resident>]) -> Result<SchemaRef, Error> {
+        let (mut fields, mut names): (Vec<Field>, HashSet<String>) = Default::default();
         for (at, (part, resident)) in self.parts.iter().zip(residents).enumerate() {
             let of_dataset = resident.view().schema().fields();
             for (place, field) in of_dataset.iter().enumerate() {
@@ -359,7 +377,7 @@ impl Lookup {
                 if at > 0 && place + 1 == of_dataset.len() {
                     field.set_name(format!("{}_{}", part.dataset(), field.name()));
                 }
-                if fields.iter().any(|other| other.name() == field.name()) {
+                if !names.insert(field.name().clone()) {
                     let reason = format!(
                         "'{}' of dataset '{}' stands twice in the answer; give it another name with `select` and `AS`, or \
                          name the columns",
@@ -454,7 +472,7 @@ impl Lookup {
 
 impl Clone for Lookup {
     fn clone(&self) -> Self {
-        Self { parts: self.parts.clone() }
+        Self { parts: self.parts.clone(), schema: self.schema.clone() }
     }
 }
 
@@ -467,6 +485,11 @@ impl Keys {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Bytes of memory that they take.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|(_, keys)| keys.memory_bytes()).sum()
     }
 
     /// Bytes that a row of their answer takes in the mean.

@@ -43,6 +43,8 @@ struct Shared<P, R> {
 struct State<P, R> {
     batcher: Batcher,
     asked: HashMap<RequestId, Asked<P, R>>,
+    /// Bytes that these carry.
+    held_bytes: u64,
     flights: HashMap<BatchId, Flight>,
     workers: HashMap<WorkerId, mpsc::UnboundedSender<Batch<P>>>,
     /// When the timer looks again.
@@ -54,6 +56,7 @@ struct State<P, R> {
 
 struct Asked<P, R> {
     payload: P,
+    held_bytes: u64,
     rows: u64,
     arrived: Time,
     answer: oneshot::Sender<Result<Answer<R>, Failure>>,
@@ -98,6 +101,15 @@ pub struct Outcomes {
     pub failed: u64,
 }
 
+impl<P, R> State<P, R> {
+    /// A request that ends.
+    fn take(&mut self, id: RequestId) -> Option<Asked<P, R>> {
+        let asked = self.asked.remove(&id)?;
+        self.held_bytes -= asked.held_bytes;
+        Some(asked)
+    }
+}
+
 impl Outcomes {
     /// The mean request.
     fn typical(&self) -> Option<forecast::Typical> {
@@ -138,8 +150,8 @@ pub struct Batch<P> {
     pub padded: u64,
     /// Why it was closed.
     pub reason: Reason,
-    /// How long its most urgent request can still wait.
-    pub left: Duration,
+    /// When its most urgent request expires.
+    pub deadline: Instant,
     /// How often requests of it were given to a worker before.
     pub attempts: u32,
 }
@@ -178,6 +190,8 @@ pub enum Failure {
         /// How many.
         attempts: u32,
     },
+    /// Its features could not be had, and why.
+    Features(String),
     /// Its worker could not compute it, and why.
     Failed(String),
 }
@@ -185,6 +199,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Refused(Refusal::Empty) => f.write_str("it has no rows, expected at least one"),
             Self::Refused(Refusal::Rows { limit }) => write!(f, "more rows than a batch may have, {limit}"),
             Self::Refused(Refusal::Bytes { limit }) => {
                 write!(f, "its features have more bytes than a batch may have, {limit}")
@@ -199,6 +214,7 @@ impl fmt::Display for Failure {
                 write!(f, "no answer came within {waited:.1?}; no worker serves the queue")
             }
             Self::Lost { attempts } => write!(f, "{attempts} workers died with it"),
+            Self::Features(why) => write!(f, "its features can't be had: {why}"),
             Self::Failed(why) => write!(f, "the worker failed: {why}"),
         }
     }
@@ -231,6 +247,7 @@ impl<P: Clone, R> Queue<P, R> {
         let state = State {
             batcher: Batcher::new(config),
             asked: HashMap::new(),
+            held_bytes: 0,
             flights: HashMap::new(),
             workers: HashMap::new(),
             wake: None,
@@ -265,7 +282,8 @@ impl<P: Clone, R> Queue<P, R> {
         }
     }
 
-    /// Asks for the answer to a request of so many rows, whose features take so many bytes. `timeout` is how long the answer is of
+    /// Asks for the answer to a request of so many rows, whose features take so many bytes, and which itself takes `held_bytes` of
+    /// memory until it is answered. `timeout` is how long the answer is of
     /// use; without one, the queue's `slo`. Dropping what is returned takes the request back.
     ///
     /// # Errors
@@ -273,14 +291,18 @@ impl<P: Clone, R> Queue<P, R> {
     pub fn ask(
         &self,
         payload: P,
-        rows: u64,
-        bytes: u64,
+        (rows, bytes, held_bytes): (u64, u64, u64),
         timeout: Option<Duration>,
     ) -> Result<Pending<P, R>, Failure> {
         let (answer, receiver) = oneshot::channel();
         let mut state = self.state();
         let now = self.now();
-        let admitted = state.batcher.admit(now, rows, bytes, timeout);
+        let held = state.held_bytes.saturating_add(held_bytes);
+        let admitted = if held > state.batcher.config().max_queue_bytes {
+            Err(Refusal::Full { retry_after: state.batcher.config().slo / 2 })
+        } else {
+            state.batcher.admit(now, rows, bytes, timeout)
+        };
         let id = match admitted {
             Ok(id) => id,
             Err(refusal) => {
@@ -292,7 +314,8 @@ impl<P: Clone, R> Queue<P, R> {
         state.outcomes.admitted += 1;
         state.outcomes.admitted_rows += rows;
         state.outcomes.admitted_bytes += bytes;
-        state.asked.insert(id, Asked { payload, rows, arrived: now, answer });
+        state.held_bytes = held;
+        state.asked.insert(id, Asked { payload, held_bytes, rows, arrived: now, answer });
         self.settle(&mut state);
         Ok(Pending { queue: self.clone(), id, receiver })
     }
@@ -301,12 +324,17 @@ impl<P: Clone, R> Queue<P, R> {
     pub fn work(&self, credits: u64) -> Worker<P, R> {
         let (sender, batches) = mpsc::unbounded_channel();
         let mut state = self.state();
-        let id = state.batcher.join(self.now(), credits);
-        if !state.draining {
+        // Of a queue that is being emptied and has nothing any more, it gets nothing.
+        let worker = if state.draining && state.asked.is_empty() {
+            WorkerId(u64::MAX)
+        } else {
+            let id = state.batcher.join(self.now(), credits);
             state.workers.insert(id, sender);
-        }
-        self.settle(&mut state);
-        Worker { replies: Replies { queue: self.clone(), worker: id }, batches }
+            self.settle(&mut state);
+            id
+        };
+        drop(state);
+        Worker { replies: Replies { queue: self.clone(), worker }, batches }
     }
 
     /// How it works now.
@@ -314,16 +342,21 @@ impl<P: Clone, R> Queue<P, R> {
         self.state().batcher.config().clone()
     }
 
-    /// From now on it works so.
+    /// From now on it works as `change` makes of how it worked; returns how it did, and how it does.
     ///
     /// # Errors
-    /// Of the setting that can't work, and what was expected; nothing has changed then.
-    pub fn retune(&self, config: QueueConfig) -> Result<(), String> {
-        config.check()?;
+    /// Those of `change`, and of a setting that can't work, with what was expected; nothing has changed then.
+    pub fn retune(
+        &self,
+        change: impl FnOnce(&QueueConfig) -> Result<QueueConfig, String>,
+    ) -> Result<(QueueConfig, QueueConfig), String> {
         let mut state = self.state();
-        state.batcher.retune(config);
+        let before = state.batcher.config().clone();
+        let after = change(&before)?;
+        after.check()?;
+        state.batcher.retune(after.clone());
         self.settle(&mut state);
-        Ok(())
+        Ok((before, after))
     }
 
     /// Takes nothing from now on. What is there is computed; then the workers' batches end.
@@ -359,7 +392,7 @@ impl<P: Clone, R> Queue<P, R> {
         let now = self.now();
         let had_workers = !state.workers.is_empty();
         for id in state.batcher.expire(now) {
-            if let Some(asked) = state.asked.remove(&id) {
+            if let Some(asked) = state.take(id) {
                 state.outcomes.expired += 1;
                 self.count("expired", 1);
                 let waited = now.saturating_sub(asked.arrived);
@@ -400,8 +433,8 @@ impl<P: Clone, R> Queue<P, R> {
             id,
             Flight { worker, shape: Shape { sizes, padded }, rows, reason, given: now, gathered: None },
         );
-        let left = deadline.saturating_sub(now);
-        let batch = Batch { id, payloads, rows, padded, reason, left, attempts };
+        let deadline = self.shared.began + deadline;
+        let batch = Batch { id, payloads, rows, padded, reason, deadline, attempts };
         if let Some(worker) = state.workers.get(&worker) {
             // Whose receiver is gone leaves at once.
             drop(worker.send(batch));
@@ -443,10 +476,11 @@ impl<P: Clone, R> Pending<P, R> {
 impl<P: Clone, R> Drop for Pending<P, R> {
     fn drop(&mut self) {
         let mut state = self.queue.state();
-        if state.asked.remove(&self.id).is_some() {
+        if state.take(self.id).is_some() {
             state.batcher.cancel(self.id);
             state.outcomes.cancelled += 1;
             self.queue.count("cancelled", 1);
+            self.queue.settle(&mut state);
         }
     }
 }
@@ -498,6 +532,11 @@ impl<P: Clone, R> Replies<P, R> {
         }
     }
 
+    /// Whether anybody still waits for a batch.
+    pub fn is_wanted(&self, batch: BatchId) -> bool {
+        self.queue.state().batcher.is_wanted(batch)
+    }
+
     /// The batch that the worker has had the longest.
     pub fn oldest(&self) -> Option<BatchId> {
         self.queue.state().batcher.oldest_batch(self.worker)
@@ -512,7 +551,7 @@ impl<P: Clone, R> Replies<P, R> {
 
     /// The worker is done with a batch: a value for each of its requests, or why there is none. `false` if the worker has no such
     /// batch.
-    pub fn reply(&self, batch: BatchId, outcome: Result<Vec<R>, String>) -> bool {
+    pub fn reply(&self, batch: BatchId, outcome: Result<Vec<R>, Failure>) -> bool {
         let mut state = self.queue.state();
         let now = self.queue.now();
         let Some(requests) = state.batcher.complete(now, self.worker, batch, outcome.is_ok()) else {
@@ -530,8 +569,10 @@ impl<P: Clone, R> Replies<P, R> {
             Err(why) => requests.iter().map(|_| Err(why.clone())).collect::<Vec<_>>().into_iter(),
         };
         for id in requests {
-            let value = values.next().unwrap_or_else(|| Err("its rows are missing in the reply".into()));
-            let Some(asked) = id.and_then(|id| state.asked.remove(&id)) else { continue };
+            let value = values
+                .next()
+                .unwrap_or_else(|| Err(Failure::Failed("its rows are missing in the reply".into())));
+            let Some(asked) = id.and_then(|id| state.take(id)) else { continue };
             match &value {
                 Ok(_) => state.outcomes.answered += 1,
                 Err(_) => state.outcomes.failed += 1,
@@ -547,7 +588,7 @@ impl<P: Clone, R> Replies<P, R> {
                 reason: flight.reason,
             };
             // Who has gone wants no answer.
-            drop(asked.answer.send(value.map(answer).map_err(Failure::Failed)));
+            drop(asked.answer.send(value.map(answer)));
         }
         self.queue.settle(&mut state);
         true
@@ -556,10 +597,9 @@ impl<P: Clone, R> Replies<P, R> {
     /// The worker is gone. What it had is given to others, or fails if workers died with it too often.
     pub fn leave(&self) {
         let mut state = self.queue.state();
-        let mut attempts = state.batcher.config().max_attempts;
+        let attempts = state.batcher.config().max_attempts;
         for id in state.batcher.leave(self.worker) {
-            if let Some(asked) = state.asked.remove(&id) {
-                attempts = attempts.max(1);
+            if let Some(asked) = state.take(id) {
                 state.outcomes.failed += 1;
                 self.queue.count("failed", 1);
                 drop(asked.answer.send(Err(Failure::Lost { attempts })));

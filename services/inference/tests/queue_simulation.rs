@@ -55,6 +55,8 @@ enum Off {
     Noise(f64),
     /// For half a second of every two it takes this many times as long.
     Phases(f64),
+    /// At 5 s it takes so many seconds more for one batch.
+    Stall(f64),
 }
 
 impl Off {
@@ -62,14 +64,17 @@ impl Off {
         match self {
             Self::Noise(share) => 1.0 + share * (2.0 * random.f64() - 1.0),
             Self::Phases(times) if now % 2.0 > 1.5 => times,
-            Self::Phases(_) => 1.0,
+            Self::Stall(seconds) if (5.0..5.0 + seconds).contains(&now) => {
+                1.0 + (5.0 + seconds - now) / FIXED
+            }
+            Self::Phases(_) | Self::Stall(_) => 1.0,
         }
     }
 
     /// Of the time, what such a worker has for computing.
     fn speed(self) -> f64 {
         match self {
-            Self::Noise(_) => 1.0,
+            Self::Noise(_) | Self::Stall(_) => 1.0,
             Self::Phases(times) => 0.75 + 0.25 / times,
         }
     }
@@ -210,6 +215,18 @@ fn at_three_times_the_capacity_goodput_stays_at_the_peak_and_nothing_expired_is_
                 "{off:?}, {timeout:?}: {} refused, {expired} expired",
                 seen.refused
             );
+        }
+    }
+}
+
+#[test]
+fn one_stall_of_a_worker_costs_little_more_than_its_time() {
+    for (timeout, stall) in [(5, 0.1), (8, 0.2), (50, 1.0), (200, 1.0)] {
+        let timeout = Duration::from_millis(timeout);
+        for rate in [200.0, 0.6 * capacity(4096)] {
+            let at = |off| simulate(QueueConfig::default(), rate, timeout, 20.0, off).goodput();
+            let (calm, stalled) = (at(EXACT), at(Off::Stall(stall)));
+            assert!(stalled > 0.85 * calm, "{timeout:?} at {rate}: {stalled} instead of {calm}");
         }
     }
 }

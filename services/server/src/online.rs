@@ -17,6 +17,37 @@ use crate::{
 /// Lookups beside a lookup.
 const MAX_BESIDE: usize = 16;
 
+/// Checks what can be checked of a lookup before anything is opened.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for lookups inside of others' `with`, too many of them, and a `max_age` that is no time.
+pub(crate) fn check_lookup(wanted: &v1::Lookup) -> Result<(), Status> {
+    if wanted.with.len() > MAX_BESIDE {
+        let found = wanted.with.len();
+        return Err(Status::invalid_argument(format!(
+            "with: names {found} lookups, expected at most {MAX_BESIDE}"
+        )));
+    }
+    if wanted.with.iter().any(|other| !other.with.is_empty()) {
+        return Err(Status::invalid_argument(
+            "with: a lookup in it has others in its own `with`; name them beside it",
+        ));
+    }
+    std::iter::once(wanted).chain(&wanted.with).try_for_each(|part| max_age(part).map(drop))
+}
+
+/// How old the snapshot of an answer may be; `None`: as it is.
+///
+/// # Errors
+/// `INVALID_ARGUMENT` for what is no time.
+pub(crate) fn max_age(wanted: &v1::Lookup) -> Result<Option<Duration>, Status> {
+    let seconds = wanted.max_age;
+    let invalid =
+        || Status::invalid_argument(format!("lookup.max_age: is {seconds}, expected seconds of 0 or more"));
+    let age = Duration::try_from_secs_f64(seconds).map_err(|_| invalid())?;
+    Ok((!age.is_zero()).then_some(age))
+}
+
 /// Datasets by name. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct OnlineDatasets {
@@ -57,19 +88,9 @@ impl OnlineDatasets {
         access: &Access,
         wanted: &v1::Lookup,
     ) -> Result<Lookup, Status> {
+        check_lookup(wanted)?;
         let mut lookup = self.part(datasets, access, wanted).await?;
-        if wanted.with.len() > MAX_BESIDE {
-            let found = wanted.with.len();
-            return Err(Status::invalid_argument(format!(
-                "with: names {found} lookups, expected at most {MAX_BESIDE}"
-            )));
-        }
         for other in &wanted.with {
-            if !other.with.is_empty() {
-                return Err(Status::invalid_argument(
-                    "with: a lookup in it has others in its own `with`; name them beside it",
-                ));
-            }
             lookup = lookup.beside(self.part(datasets, access, other).await?);
         }
         Ok(lookup)

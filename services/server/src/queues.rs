@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::ensure;
-use arrow_array::RecordBatch;
+use arrow_flight::FlightData;
+use arrow_schema::SchemaRef;
 use forebay_inference::{
     KeySpec, Keys,
     queue::{Queue, QueueConfig},
@@ -26,7 +27,13 @@ pub struct QueueSpec {
 
 impl QueueSpec {
     /// Checks what can be checked before anything is opened.
-    pub(crate) fn check(&self, online: &BTreeMap<String, KeySpec>) -> anyhow::Result<()> {
+    pub(crate) fn check(
+        &self,
+        online: &BTreeMap<String, KeySpec>,
+        max_answer_bytes: u64,
+    ) -> anyhow::Result<()> {
+        crate::online::check_lookup(&self.features)
+            .map_err(|status| anyhow::anyhow!("features: {}", status.message()))?;
         for part in std::iter::once(&self.features).chain(&self.features.with) {
             ensure!(!part.dataset.is_empty(), "features: names no dataset");
             let name = &part.dataset;
@@ -35,14 +42,30 @@ impl QueueSpec {
                 "features: dataset '{name}' is not looked up; add [online.{name}]"
             );
         }
-        self.batching.check().map_err(|reason| anyhow::anyhow!("batching.{reason}"))
+        check_batching(&self.batching, max_answer_bytes)
+            .map_err(|reason| anyhow::anyhow!("batching.{reason}"))
     }
 }
 
-/// The rows of a worker's reply that are one request's, and of which snapshots its features were.
-#[derive(Clone)]
+/// Checks that a queue can work so beside the server's other settings.
+///
+/// # Errors
+/// The setting, its value and what was expected.
+pub(crate) fn check_batching(batching: &QueueConfig, max_answer_bytes: u64) -> Result<(), String> {
+    batching.check()?;
+    let (found, most) = (batching.max_batch_bytes, max_answer_bytes / 2);
+    if found > most {
+        return Err(format!(
+            "max_batch_bytes is {found}, expected at most {most}, half of lookups.max_answer_bytes"
+        ));
+    }
+    Ok(())
+}
+
+/// The rows of a worker's reply that are one request's, as a message, and of which snapshots its features were.
 pub(crate) struct Scored {
-    pub(crate) rows: RecordBatch,
+    pub(crate) schema: SchemaRef,
+    pub(crate) rows: FlightData,
     pub(crate) features: Arc<LookupMetadata>,
 }
 
@@ -52,6 +75,8 @@ pub(crate) struct Served {
     pub(crate) queue: Queue<Arc<Keys>, Scored>,
     /// Requests of one exchange that may wait for an answer.
     pub(crate) max_pending: usize,
+    /// Bytes that a batch's features may take.
+    pub(crate) max_answer_bytes: u64,
 }
 
 /// Queues by name. Cheap to clone.
@@ -65,11 +90,15 @@ impl Queues {
     ///
     /// # Errors
     /// Of a setting that can't work.
-    pub(crate) fn new(specs: &BTreeMap<String, QueueSpec>, max_pending: usize) -> anyhow::Result<Self> {
+    pub(crate) fn new(
+        specs: &BTreeMap<String, QueueSpec>,
+        max_pending: usize,
+        max_answer_bytes: u64,
+    ) -> anyhow::Result<Self> {
         let served = |(name, spec): (&String, &QueueSpec)| {
             let queue = Queue::new(name, spec.batching.clone()).map_err(anyhow::Error::msg)?;
             let features = spec.features.clone();
-            Ok((name.clone(), Arc::new(Served { features, queue, max_pending })))
+            Ok((name.clone(), Arc::new(Served { features, queue, max_pending, max_answer_bytes })))
         };
         Ok(Self { entries: Arc::new(specs.iter().map(served).collect::<anyhow::Result<_>>()?) })
     }

@@ -78,7 +78,11 @@ impl Server {
             &(pool, lookups),
             &settings.cache_dir,
         );
-        let queues = Queues::new(&settings.queues, settings.limits.max_pending_requests)?;
+        let queues = Queues::new(
+            &settings.queues,
+            settings.limits.max_pending_requests,
+            settings.lookups.max_answer_bytes,
+        )?;
         let sessions = Sessions::new(settings.limits.max_streams);
         let guard = Guard::default();
 

@@ -240,7 +240,9 @@ impl Settings {
             ensure!(!spec.key.is_empty(), "online.{name}.key: names no column");
         }
         for (name, queue) in &self.queues {
-            queue.check(&self.online).with_context(|| format!("queues.{name}"))?;
+            queue
+                .check(&self.online, self.lookups.max_answer_bytes)
+                .with_context(|| format!("queues.{name}"))?;
         }
         ensure!(self.limits.max_pending_requests >= 1, "limits.max_pending_requests is at least 1");
         ensure!(self.online_threads >= 1, "online_threads is at least 1");

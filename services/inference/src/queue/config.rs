@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 pub struct QueueConfig {
     /// Most rows of a batch, and of a request. Default: 4,096.
     pub max_batch_rows: u64,
-    /// Most bytes of the features of a batch. Default: 16 MiB.
+    /// Most bytes of the features of a batch, by what rows take in the mean; at most half of `lookups.max_answer_bytes`, which is
+    /// what it may take in truth. Default: 8 MiB.
     pub max_batch_bytes: u64,
     /// How long a request may wait for others while a worker is free. Default: 5 ms.
     #[serde(with = "humantime_serde")]
@@ -27,6 +28,8 @@ pub struct QueueConfig {
     pub max_queue_requests: usize,
     /// Most rows that wait. Default: 1,048,576.
     pub max_queue_rows: u64,
+    /// Most bytes of keys that are not answered. Default: 64 MiB.
+    pub max_queue_bytes: u64,
     /// How often a request is given to a worker before it fails, when workers die with it. Default: 2.
     pub max_attempts: u32,
     /// Most batches that one worker may have at a time. Default: 8.
@@ -39,13 +42,14 @@ impl Default for QueueConfig {
     fn default() -> Self {
         Self {
             max_batch_rows: 4096,
-            max_batch_bytes: 16 << 20,
+            max_batch_bytes: 8 << 20,
             max_queue_delay: Duration::from_millis(5),
             idle: true,
             slo: Duration::from_millis(100),
             max_queue_time: Duration::from_secs(10),
             max_queue_requests: 16_384,
             max_queue_rows: 1 << 20,
+            max_queue_bytes: 64 << 20,
             max_attempts: 2,
             max_credits: 8,
             pad_to: Vec::new(),
@@ -64,6 +68,7 @@ impl QueueConfig {
             ("max_batch_bytes", self.max_batch_bytes),
             ("max_queue_requests", self.max_queue_requests as u64),
             ("max_queue_rows", self.max_queue_rows),
+            ("max_queue_bytes", self.max_queue_bytes),
             ("max_attempts", self.max_attempts.into()),
             ("max_credits", self.max_credits),
         ];

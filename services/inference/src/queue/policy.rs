@@ -14,10 +14,16 @@ use super::{CostModel, QueueConfig};
 pub type Time = Duration;
 
 /// A queue that is as long as its deadlines allow makes many late when its worker slows down for a moment: caution goes up with each
-/// request that expires, and down with each that is answered, so that of a hundred that are let in about one expires.
+/// request that expires though it was expected to be in time, and down with each that is answered and with time.
 const RAISE: f64 = 0.02;
 const LOWER: f64 = RAISE / 100.0;
 const MAX_CAUTION: f64 = 8.0;
+/// What is above 1 is half as much after so many seconds: what was once is no reason to keep everybody out.
+const CALM_SECONDS: f64 = 1.0;
+/// Timers are late by up to this.
+const TIMER_SLACK: Duration = Duration::from_millis(1);
+/// No request waits longer, whatever it asks for.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// A request, in the order of arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,6 +72,8 @@ impl Reason {
 /// Why a request is not let in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
+    /// It has no rows.
+    Empty,
     /// It has more rows than a batch may have.
     Rows {
         /// `max_batch_rows`.
@@ -132,8 +140,8 @@ pub struct Batcher {
     model: CostModel,
     /// What a batch takes until it is with its worker, in seconds: the mean of the last ones.
     lead: f64,
-    /// What predictions are multiplied by before anybody is let in.
-    caution: f64,
+    /// What predictions are multiplied by before anybody is let in, and since when that is so.
+    caution: (f64, Time),
     requests: HashMap<RequestId, Entry>,
     queued: BTreeSet<RequestId>,
     queued_rows: u64,
@@ -156,6 +164,8 @@ struct Entry {
     arrived: Time,
     deadline: Time,
     attempts: u32,
+    /// Whether it was let in because it was expected to be in time.
+    was_expected: bool,
 }
 
 #[derive(Debug)]
@@ -193,7 +203,7 @@ impl Batcher {
             config,
             model: CostModel::default(),
             lead: 0.0,
-            caution: 1.0,
+            caution: (1.0, Time::ZERO),
             requests: HashMap::new(),
             queued: BTreeSet::new(),
             queued_rows: 0,
@@ -226,14 +236,18 @@ impl Batcher {
         if self.draining {
             return Err(Refusal::Draining);
         }
+        if rows == 0 {
+            return Err(Refusal::Empty);
+        }
         if rows > max_batch_rows {
             return Err(Refusal::Rows { limit: max_batch_rows });
         }
         if bytes > max_batch_bytes {
             return Err(Refusal::Bytes { limit: max_batch_bytes });
         }
-        let timeout = timeout.unwrap_or(slo);
-        if !self.is_idle() {
+        let timeout = timeout.unwrap_or(slo).min(LONGEST);
+        let was_expected = !self.is_idle();
+        if was_expected {
             let predicted = self.predict(now, rows, bytes);
             let limit = timeout.min(max_queue_time);
             if let Some(predicted) = predicted.filter(|predicted| *predicted > limit) {
@@ -249,7 +263,7 @@ impl Batcher {
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let deadline = now.saturating_add(timeout);
-        self.requests.insert(id, Entry { rows, bytes, arrived: now, deadline, attempts: 0 });
+        self.requests.insert(id, Entry { rows, bytes, arrived: now, deadline, attempts: 0, was_expected });
         self.deadlines.insert((deadline, id));
         self.enqueue(id);
         Ok(id)
@@ -266,11 +280,12 @@ impl Batcher {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
         {
+            if !self.workers.is_empty() && self.requests.get(&id).is_some_and(|entry| entry.was_expected) {
+                let caution = self.caution_at(now) + RAISE;
+                self.caution = (caution.min(MAX_CAUTION), now);
+            }
             self.forget(id);
             expired.push(id);
-        }
-        if !self.workers.is_empty() {
-            self.caution = (self.caution + RAISE * expired.len() as f64).min(MAX_CAUTION);
         }
         expired
     }
@@ -321,12 +336,22 @@ impl Batcher {
         }
     }
 
-    /// A batch is gathered, and on its way to its worker.
+    /// A batch is gathered, and on its way to its worker, which counts as an attempt.
     pub fn gathered(&mut self, now: Time, batch: BatchId) {
-        if let Some(flight) = self.flights.get(&batch) {
-            let took = now.saturating_sub(flight.given).as_secs_f64();
-            self.lead += (took - self.lead) / 8.0;
+        let Some(flight) = self.flights.get(&batch) else { return };
+        let took = now.saturating_sub(flight.given).as_secs_f64();
+        self.lead += (took - self.lead) / 8.0;
+        for id in &flight.requests {
+            if let Some(entry) = self.requests.get_mut(id) {
+                entry.attempts += 1;
+            }
         }
+    }
+
+    /// Whether anybody still waits for a batch.
+    pub fn is_wanted(&self, batch: BatchId) -> bool {
+        let flight = self.flights.get(&batch);
+        flight.is_some_and(|flight| flight.requests.iter().any(|id| self.requests.contains_key(id)))
     }
 
     /// A worker is done with a batch: `computed`, or failed at it, which says nothing of what a batch takes. Its requests, in
@@ -349,7 +374,8 @@ impl Batcher {
         }
         self.foresee(now, worker);
         let answered: Vec<_> = flight.requests.into_iter().map(|id| self.forget(id).then_some(id)).collect();
-        self.caution = (self.caution - LOWER * answered.iter().flatten().count() as f64).max(1.0);
+        let caution = self.caution_at(now) - LOWER * answered.iter().flatten().count() as f64;
+        self.caution = (caution.max(1.0), now);
         Some(answered)
     }
 
@@ -414,12 +440,18 @@ impl Batcher {
         };
         let before = if last > 0.0 { full } else { full - 1.0 };
         let after = if last > 0.0 { part(last) } else { part(1.0) };
-        let seconds = self.caution * ((busy + before * part(1.0)) / self.workers.len() as f64 + after);
+        let seconds =
+            self.caution_at(now) * ((busy + before * part(1.0)) / self.workers.len() as f64 + after);
         Duration::try_from_secs_f64(seconds).ok()?.checked_add(self.margin())
     }
 
     fn time(&self, rows: u64, bytes: u64) -> f64 {
         self.model.predict(self.config.padded(rows), bytes).as_secs_f64()
+    }
+
+    fn caution_at(&self, now: Time) -> f64 {
+        let (caution, since) = self.caution;
+        1.0 + (caution - 1.0) * 0.5f64.powf(now.saturating_sub(since).as_secs_f64() / CALM_SECONDS)
     }
 
     /// What predictions are given beside.
@@ -438,7 +470,8 @@ impl Batcher {
         let free = |(id, worker): (&WorkerId, &Worker)| {
             let Some((_, end)) = worker.has.back() else { return Some((worker.since, *id, now)) };
             // Who is not done when it should be gets nothing more before it is: what would wait there might expire there.
-            let may = (worker.has.len() as u64) < worker.credits && *end >= now;
+            let credits = worker.credits.min(self.config.max_credits);
+            let may = (worker.has.len() as u64) < credits && *end + TIMER_SLACK >= now;
             may.then(|| (Time::MAX, *id, end.saturating_sub(lead).max(now)))
         };
         // Of those that are free, the one that has been for the longest.
@@ -506,9 +539,8 @@ impl Batcher {
         let mut attempts = 0;
         for id in &requests {
             self.dequeue(*id);
-            if let Some(entry) = self.requests.get_mut(id) {
+            if let Some(entry) = self.requests.get(id) {
                 attempts = attempts.max(entry.attempts);
-                entry.attempts += 1;
             }
         }
         let batch = BatchId(self.next_batch);

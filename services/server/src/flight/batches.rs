@@ -27,6 +27,14 @@ impl BatchReader {
         Self { what, schema: None }
     }
 
+    /// Whether a message claims to hold a batch.
+    pub(super) fn is_batch(message: &FlightData) -> bool {
+        let is_batch = |data: &[u8]| {
+            root_as_message(data).is_ok_and(|head| head.header_type() == MessageHeader::RecordBatch)
+        };
+        catch_unwind(AssertUnwindSafe(|| is_batch(&message.data_header))).unwrap_or(false)
+    }
+
     /// The batch in a message, if there is one in it. `max_rows` bounds it.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Status, Streaming};
 
 use super::{Context, guard::Guard};
-use crate::{door::Access, status};
+use crate::{door::Access, online::max_age, status};
 
 /// How long an exchange may say nothing of what it wants.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -128,15 +128,6 @@ impl Context {
         let first = parts.next().ok_or_else(|| Status::internal("an answer of no dataset"))?;
         Ok(LookupMetadata { with: parts.collect(), ..first })
     }
-}
-
-/// Checks what can be checked of `max_age` before anything is looked up.
-fn max_age(wanted: &Wanted) -> Result<Option<Duration>, Status> {
-    let seconds = wanted.max_age;
-    let invalid =
-        || Status::invalid_argument(format!("lookup.max_age: is {seconds}, expected seconds of 0 or more"));
-    let age = Duration::try_from_secs_f64(seconds).map_err(|_| invalid())?;
-    Ok((!age.is_zero()).then_some(age))
 }
 
 /// The message of an answer.

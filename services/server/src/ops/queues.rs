@@ -13,7 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::Ops;
-use crate::{door::Access, queues::Served};
+use crate::{
+    door::Access,
+    queues::{Served, check_batching},
+};
 
 /// A queue, for operators.
 #[derive(Serialize)]
@@ -68,19 +71,22 @@ pub(super) async fn tune(
         Ok(served) => served,
         Err(status) => return refused(StatusCode::NOT_FOUND, status.message()),
     };
-    let before = served.queue.config();
-    let changed = match changed(&before, &body) {
-        Ok(changed) => changed,
+    let is_dry = tuning.dry_run.is_some_and(|value| value != "false");
+    let most = served.max_answer_bytes;
+    let tuned = if is_dry {
+        let before = served.queue.config();
+        changed(&before, &body, most).map(|after| (before, after))
+    } else {
+        served.queue.retune(|before| changed(before, &body, most))
+    };
+    let (before, changed) = match tuned {
+        Ok(tuned) => tuned,
         Err(why) => return refused(StatusCode::UNPROCESSABLE_ENTITY, &why),
     };
-    let forecast = served.queue.forecast(&changed);
-    let is_dry = tuning.dry_run.is_some_and(|value| value != "false");
     if !is_dry {
-        if let Err(why) = served.queue.retune(changed.clone()) {
-            return refused(StatusCode::UNPROCESSABLE_ENTITY, &why);
-        }
         tracing::info!(queue = name, ?before, after = ?changed, "a queue was tuned");
     }
+    let forecast = served.queue.forecast(&changed);
     let now = is_dry.then(|| served.queue.forecast(&before)).flatten();
     Json(json!({ "name": name, "dry_run": is_dry, "batching": changed, "forecast": forecast, "forecast_before": now }))
         .into_response()
@@ -93,7 +99,7 @@ fn shown<'a>(name: &'a str, served: &'a Served) -> Shown<'a> {
 }
 
 /// The settings with the fields in `body` changed.
-fn changed(config: &QueueConfig, body: &[u8]) -> Result<QueueConfig, String> {
+fn changed(config: &QueueConfig, body: &[u8], max_answer_bytes: u64) -> Result<QueueConfig, String> {
     let patch: Map<String, Value> =
         serde_json::from_slice(body).map_err(|error| format!("expected a JSON object: {error}"))?;
     let mut whole = serde_json::to_value(config).map_err(|error| error.to_string())?;
@@ -103,7 +109,7 @@ fn changed(config: &QueueConfig, body: &[u8]) -> Result<QueueConfig, String> {
         whole[&name] = value;
         changed = serde_json::from_value(whole.clone()).map_err(|error| format!("{name}: {error}"))?;
     }
-    changed.check()?;
+    check_batching(&changed, max_answer_bytes)?;
     Ok(changed)
 }
 

@@ -45,6 +45,7 @@ fn compare(seed: u64, operations: u64) -> u64 {
         max_queue_time: Duration::from_micros(random.u64(1..80_000)),
         max_queue_requests: random.usize(1..60),
         max_queue_rows: random.u64(1..3000),
+        max_queue_bytes: u64::MAX,
         max_attempts: random.u32(1..4),
         max_credits: random.u64(1..4),
         pad_to: if random.bool() { vec![] } else { vec![8, 64] },
@@ -206,7 +207,9 @@ fn a_queue_of_many_batches_is_predicted_to_take_as_long_as_they_take() {
     let config = QueueConfig { max_batch_rows: 64, ..QueueConfig::default() };
     let (mut batcher, _, now) = experienced(config);
     let batches: u64 = 20;
-    (0..16 * batches).for_each(|_| drop(batcher.admit(now, 4, 400, Some(ms(500)))));
+    for _ in 0..16 * batches {
+        batcher.admit(now, 4, 400, Some(ms(500))).expect("let in");
+    }
     let predicted = batcher.predict(now, 0, 0).expect("it is experienced").as_secs_f64();
     let truth = batches as f64 * (2e-3 + 64.0 * 10e-6);
     assert!((predicted / truth - 1.0).abs() < 0.05, "{predicted} for {truth}");
@@ -231,16 +234,24 @@ fn a_wrong_prediction_keeps_nobody_out_for_ever() {
 fn a_worker_that_dies_gives_its_batch_back_in_front_and_only_so_often() {
     let (mut batcher, first, now) = experienced(QueueConfig { max_attempts: 2, ..QueueConfig::default() });
     let early = batcher.admit(now, 1, 100, None).expect("idle");
-    assert_eq!(batch(batcher.next(now)).requests, [early]);
+    let formed = batch(batcher.next(now));
+    assert_eq!(formed.requests, [early]);
+    batcher.gathered(now, formed.batch);
     let late = batcher.admit(now, 1, 100, None).expect("let in");
     assert_eq!(batcher.leave(first), []);
     let second = batcher.join(now, 1);
     let formed = batch(batcher.next(now + ms(6)));
     assert_eq!((formed.worker, formed.attempts), (second, 1));
     assert_eq!(formed.requests, [early, late]);
+    batcher.gathered(now, formed.batch);
     assert_eq!(batcher.leave(second), [early], "it was given away twice");
     let third = batcher.join(now, 1);
-    assert_eq!(batch(batcher.next(now + ms(6))).requests, [late]);
+    let formed = batch(batcher.next(now + ms(6)));
+    assert_eq!(formed.requests, [late]);
+    assert_eq!(batcher.leave(third), [], "it had not reached it");
+    let third = batcher.join(now, 1);
+    let formed = batch(batcher.next(now + ms(6)));
+    batcher.gathered(now, formed.batch);
     assert_eq!(batcher.leave(third), [late]);
     assert_eq!(batcher.load(now).queued_requests, 0);
 }
@@ -264,6 +275,14 @@ fn a_busy_worker_gets_its_next_batch_when_it_is_about_to_be_done_and_a_late_one_
 fn batches_are_padded_to_the_next_size_and_larger_ones_are_left_as_they_are() {
     let config = QueueConfig { pad_to: vec![32, 8], ..QueueConfig::default() };
     assert_eq!([1, 8, 9, 32, 33].map(|rows| config.padded(rows)), [8, 8, 32, 32, 33]);
+}
+
+#[test]
+fn a_request_of_no_rows_is_refused_and_one_of_endless_time_ends_nevertheless() {
+    let (mut batcher, _, now) = experienced(QueueConfig::default());
+    assert_eq!(batcher.admit(now, 0, 0, None), Err(Refusal::Empty));
+    batcher.admit(now, 1, 100, Some(Duration::MAX)).expect("idle");
+    assert_eq!(batcher.next_expiry(), Some(now + Duration::from_secs(3600)));
 }
 
 #[test]

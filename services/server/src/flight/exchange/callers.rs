@@ -4,13 +4,12 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use arrow_array::RecordBatch;
 use arrow_flight::{FlightData, SchemaAsIpc};
-use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::SchemaRef;
 use forebay_inference::{
     Lookup,
-    queue::{Failure, Refusal},
+    queue::{Answer, Failure, Refusal},
 };
-use forebay_loader::Error;
 use forebay_proto::v1::{self, InferRequest, InferResult};
 use futures::{StreamExt, future::BoxFuture, stream, stream::FuturesUnordered};
 use tonic::{Code, Status};
@@ -87,7 +86,7 @@ impl Caller {
                 biased;
                 () = guard.handed_over() => return Err(stopping()),
                 () = guard.drained(), if !self.stopping => self.stopping = true,
-                Some((id, answer)) = self.asked.next(), if !self.asked.is_empty() => self.answer(id, answer)?,
+                Some((id, answer)) = self.asked.next(), if !self.asked.is_empty() => self.answer(id, answer),
                 message = self.exchange.messages.next(), if reads => match message.transpose()? {
                     Some(message) => self.ask(&message).await?,
                     None => self.is_done = true,
@@ -96,48 +95,57 @@ impl Caller {
         }
     }
 
+    /// Asks what a message asks. What is wrong with one request costs that one alone.
     async fn ask(&mut self, message: &FlightData) -> Result<(), Status> {
-        let Some(keys) = self.keys.read(message, self.exchange.context.online.max_keys())? else {
-            return Ok(());
-        };
         // A token may be taken back while its exchange runs.
         self.exchange.context.check_access(&self.exchange.access, &self.served.features)?;
+        let is_batch = BatchReader::is_batch(message);
+        let keys = self.keys.read(message, self.exchange.context.online.max_keys());
+        if !is_batch {
+            return keys.map(drop);
+        }
         let asked = request(&message.app_metadata)?;
         let id = asked.id.unwrap_or(self.next);
         self.next += 1;
-        let timeout = Duration::try_from_secs_f64(asked.timeout).map_err(|_| {
-            Status::invalid_argument(format!("timeout: is {}, expected seconds", asked.timeout))
-        })?;
-        let timeout = (!timeout.is_zero()).then_some(timeout);
-        let rows = keys.num_rows() as u64;
-        let pending = match self.lookup.encode(&keys).await {
-            Ok(keys) => {
-                let bytes = keys.row_bytes().saturating_mul(rows);
-                self.served.queue.ask(Arc::new(keys), rows, bytes, timeout)
-            }
-            Err(error) => return self.fail(id, &of_load(&self.exchange, &self.served, &error)),
-        };
-        match pending {
-            Ok(pending) => self.asked.push(Box::pin(async move { (id, pending.answer().await) })),
-            Err(failure) => self.fail(id, &of_failure(&failure))?,
+        if let Err(status) = self.admit(id, keys, asked.timeout).await {
+            self.fail(id, &of_status(&status));
         }
         Ok(())
     }
 
-    fn answer(
+    async fn admit(
         &mut self,
         id: u64,
-        answer: Result<forebay_inference::queue::Answer<Scored>, Failure>,
+        keys: Result<Option<RecordBatch>, Status>,
+        timeout: f64,
     ) -> Result<(), Status> {
+        let keys = keys?.ok_or_else(|| Status::invalid_argument("keys: there are none"))?;
+        let timeout = Duration::try_from_secs_f64(timeout).map_err(|_| {
+            Status::invalid_argument(format!("timeout: is {timeout}, expected seconds of 0 or more"))
+        })?;
+        let timeout = (!timeout.is_zero()).then_some(timeout);
+        let failed =
+            |error| self.exchange.context.datasets.stream_status(&self.served.features.dataset, &error);
+        let rows = keys.num_rows() as u64;
+        let keys = self.lookup.encode(&keys).await.map_err(failed)?;
+        let sizes = (rows, keys.row_bytes().saturating_mul(rows), keys.bytes());
+        match self.served.queue.ask(Arc::new(keys), sizes, timeout) {
+            Ok(pending) => self.asked.push(Box::pin(async move { (id, pending.answer().await) })),
+            Err(failure) => self.fail(id, &of_failure(&failure)),
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, id: u64, answer: Result<Answer<Scored>, Failure>) {
         let answer = match answer {
             Ok(answer) => answer,
             Err(failure) => return self.fail(id, &of_failure(&failure)),
         };
-        let Scored { rows, features } = answer.value;
-        let schema = rows.schema();
-        if *self.schema.get_or_insert_with(|| Arc::clone(&schema)) != schema {
-            let message = "a worker replies with other columns than the one before; begin another exchange";
-            return Err(Status::failed_precondition(message));
+        let Scored { schema, rows, features } = answer.value;
+        if self.schema.get_or_insert_with(|| Arc::clone(&schema)).fields() != schema.fields() {
+            let message =
+                "this worker replies with other columns than the ones before; begin another exchange";
+            return self.fail(id, &of_status(&Status::failed_precondition(message)));
         }
         let about = InferResult {
             id,
@@ -149,24 +157,16 @@ impl Caller {
             batch_rows: answer.rows,
             reason: answer.reason.name().to_owned(),
         };
-        if self.next_is_first() {
+        if !std::mem::replace(&mut self.sent_schema, true) {
             self.ready.push_back(FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default())));
         }
-        let metadata = self.exchange.encoding.encode(&about);
-        self.ready.push_back(encoded(&rows)?.with_app_metadata(metadata));
-        Ok(())
+        self.ready.push_back(rows.with_app_metadata(self.exchange.encoding.encode(&about)));
     }
 
-    /// Whether the schema has not been sent.
-    fn next_is_first(&mut self) -> bool {
-        !std::mem::replace(&mut self.sent_schema, true)
-    }
-
-    fn fail(&mut self, id: u64, why: &v1::Failure) -> Result<(), Status> {
+    fn fail(&mut self, id: u64, why: &v1::Failure) {
         let result = InferResult { id, error: Some(why.clone()), ..InferResult::default() };
         let metadata = self.exchange.encoding.encode(&result);
         self.ready.push_back(FlightData::new().with_app_metadata(metadata));
-        Ok(())
     }
 }
 
@@ -178,22 +178,16 @@ fn request(metadata: &[u8]) -> Result<InferRequest, Status> {
     encoding.decode("InferRequest", metadata).map_err(|error| status::of_decode(&error))
 }
 
-/// A batch as a message.
-fn encoded(rows: &RecordBatch) -> Result<FlightData, Status> {
-    let (mut tracker, options) = (DictionaryTracker::new(false), IpcWriteOptions::default());
-    let (_, batch) = IpcDataGenerator::default()
-        .encode(rows, &mut tracker, &options, &mut IpcWriteContext::default())
-        .map_err(|error| Status::internal(error.to_string()))?;
-    Ok(batch.into())
-}
-
 /// A failure of the queue as its caller is told.
 fn of_failure(failure: &Failure) -> v1::Failure {
     let code = match failure {
-        Failure::Refused(Refusal::Rows { .. } | Refusal::Bytes { .. }) => Code::InvalidArgument,
+        Failure::Refused(Refusal::Empty | Refusal::Rows { .. } | Refusal::Bytes { .. }) => {
+            Code::InvalidArgument
+        }
         Failure::Refused(Refusal::Late { .. } | Refusal::Full { .. }) => Code::ResourceExhausted,
         Failure::Refused(Refusal::Draining) | Failure::Lost { .. } => Code::Unavailable,
         Failure::Expired { .. } => Code::DeadlineExceeded,
+        Failure::Features(_) => Code::FailedPrecondition,
         Failure::Failed(_) => Code::Internal,
     };
     let retry_after = failure.retry_after().map(|time| time.as_secs_f64());
@@ -204,8 +198,7 @@ fn of_failure(failure: &Failure) -> v1::Failure {
     }
 }
 
-fn of_load(exchange: &Exchange, served: &Served, error: &Error) -> v1::Failure {
-    let status = exchange.context.datasets.stream_status(&served.features.dataset, error);
+fn of_status(status: &Status) -> v1::Failure {
     v1::Failure {
         code: status::name(status.code()).to_owned(),
         message: status.message().to_owned(),

@@ -9,7 +9,7 @@ use forebay_proto::v1;
 use futures::{Stream, StreamExt, stream};
 use tonic::Status;
 
-use super::{Exchange, Messages, max_age, message, unless_drained};
+use super::{Exchange, Messages, message, unless_drained};
 use crate::flight::batches::BatchReader;
 
 /// A running exchange.
@@ -28,8 +28,6 @@ pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Me
     let context = &exchange.context;
     context.check_access(&exchange.access, &wanted)?;
     let mut lookup = context.online.lookup(&context.datasets, &exchange.access, &wanted).await?;
-    let parts = std::iter::once(&wanted).chain(&wanted.with);
-    parts.clone().try_for_each(|part| max_age(part).map(drop))?;
     let residents = unless_drained(&context.guard, lookup.residents()).await?;
     let failed = |error| context.datasets.stream_status(&wanted.dataset, &error);
     let schema = residents.and_then(|residents| lookup.schema(&residents)).map_err(failed)?;

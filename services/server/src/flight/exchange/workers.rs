@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_flight::{FlightData, SchemaAsIpc};
-use arrow_ipc::writer::IpcWriteOptions;
+use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use arrow_schema::SchemaRef;
 use dashmap::DashMap;
 use forebay_inference::{
     Keys, Lookup,
-    queue::{Batch, BatchId, Replies, Shape, Worker},
+    queue::{Batch, BatchId, Failure, Replies, Shape, Worker},
 };
 use forebay_proto::{
     Encoding,
     v1::{BatchReply, BatchRequest, LookupMetadata, Serve},
 };
 use futures::{StreamExt, stream};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
@@ -41,6 +41,8 @@ type Features = Arc<DashMap<BatchId, Arc<LookupMetadata>>>;
 struct Batches {
     context: Context,
     encoding: Encoding,
+    access: Access,
+    queue: String,
     served: Arc<Served>,
     lookup: Lookup,
     schema: SchemaRef,
@@ -55,6 +57,7 @@ struct Batches {
 struct Inward {
     context: Context,
     access: Access,
+    queue: String,
     served: Arc<Served>,
     messages: Messages,
     replies: Replies<Arc<Keys>, Scored>,
@@ -67,6 +70,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
     let Exchange { context, access, encoding, messages, permit } = exchange;
     let served = context.queues.get(&serve.queue, &access)?;
     access.check_worker(&serve.queue)?;
+    let queue = serve.queue.clone();
     let mut lookup = context.online.lookup(&context.datasets, &access, &served.features).await?;
     let residents = unless_drained(&context.guard, lookup.residents()).await?;
     let failed = |error| context.datasets.stream_status(&served.features.dataset, &error);
@@ -77,7 +81,8 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
     let features = Features::default();
     let inward = Inward {
         context: context.clone(),
-        access,
+        access: access.clone(),
+        queue: queue.clone(),
         served: Arc::clone(&served),
         messages,
         replies: worker.replies(),
@@ -85,8 +90,19 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
         features: Arc::clone(&features),
     };
     let inward = AbortOnDropHandle::new(tokio::spawn(inward.run()));
-    let batches =
-        Batches { context, encoding, served, lookup, schema, worker, features, inward, _permit: permit };
+    let batches = Batches {
+        context,
+        encoding,
+        access,
+        queue,
+        served,
+        lookup,
+        schema,
+        worker,
+        features,
+        inward,
+        _permit: permit,
+    };
     let batches = stream::unfold(Some(batches), |batches| async {
         let mut batches = batches?;
         match batches.next().await {
@@ -109,6 +125,13 @@ impl Batches {
             };
             let Some(batch) = batch else { return self.end().await };
             let id = batch.id;
+            self.context.check_access(&self.access, &self.served.features)?;
+            self.access.check_worker(&self.queue)?;
+            if !self.worker.replies().is_wanted(id) {
+                let nobody = Failure::Features("nobody waits for them".to_owned());
+                self.worker.replies().reply(id, Err(nobody));
+                continue;
+            }
             match self.gather(batch).await {
                 Ok(message) => {
                     self.worker.replies().gathered(id);
@@ -116,7 +139,7 @@ impl Batches {
                 }
                 Err(Trouble::Batch(status)) => {
                     self.features.remove(&id);
-                    self.worker.replies().reply(id, Err(status.message().to_owned()));
+                    self.worker.replies().reply(id, Err(Failure::Features(status.message().to_owned())));
                 }
                 Err(Trouble::Worker(status)) => return Err(status),
             }
@@ -125,16 +148,17 @@ impl Batches {
 
     /// There are no more batches: the worker has gone or has erred, or the queue is empty and the server stops.
     async fn end(&mut self) -> Result<Option<FlightData>, Status> {
-        if self.inward.is_finished() {
-            let ended =
-                (&mut self.inward).await.unwrap_or_else(|error| Err(Status::internal(error.to_string())));
-            return ended.map(|()| None);
+        tokio::select! {
+            biased;
+            ended = &mut self.inward => {
+                ended.unwrap_or_else(|error| Err(Status::internal(error.to_string()))).map(|()| None)
+            }
+            () = self.context.guard.drained() => Err(stopping()),
         }
-        Err(stopping())
     }
 
     async fn gather(&mut self, batch: Batch<Arc<Keys>>) -> Result<FlightData, Trouble> {
-        let Batch { id, payloads, rows, padded, left, attempts, .. } = batch;
+        let Batch { id, payloads, rows, padded, deadline, attempts, .. } = batch;
         let mut payloads = payloads.into_iter();
         let mut keys = payloads
             .next()
@@ -149,7 +173,8 @@ impl Batches {
         let answer =
             self.lookup.gather(keys, usize::try_from(padded).unwrap_or(usize::MAX)).await.map_err(failed)?;
         if self.lookup.schema(&answer.residents).map_err(failed)? != self.schema {
-            return Err(Trouble::Worker(Status::failed_precondition(
+            // Clients begin another one by themselves.
+            return Err(Trouble::Worker(Status::unavailable(
                 "the columns of the features have changed with a new snapshot; begin another exchange",
             )));
         }
@@ -159,7 +184,7 @@ impl Batches {
             batch: id.0,
             rows,
             features: Some(about),
-            seconds_left: left.as_secs_f64(),
+            seconds_left: deadline.saturating_duration_since(Instant::now()).as_secs_f64(),
             attempts: attempts.into(),
         };
         Ok(message(answer, self.encoding.encode(&request)))
@@ -184,7 +209,9 @@ impl Inward {
 
     async fn replies(&mut self) -> Result<(), Status> {
         while let Some(message) = self.messages.next().await.transpose()? {
+            // A token may be taken back while its exchange runs.
             self.context.check_access(&self.access, &self.served.features)?;
+            self.access.check_worker(&self.queue)?;
             self.reply(&message)?;
         }
         Ok(())
@@ -207,12 +234,12 @@ impl Inward {
         let features = self.features.remove(&id).map(|(_, features)| features).ok_or_else(unknown)?;
         let shape = self.replies.shape(id).ok_or_else(unknown)?;
         let Some(rows) = rows.filter(|_| reply.error.is_empty()) else {
-            self.replies.reply(id, Err(status::clip(&reply.error)));
+            self.replies.reply(id, Err(Failure::Failed(status::clip(&reply.error))));
             return Ok(());
         };
         let shares = shares(&rows, &shape, &features);
         let nonsense = shares.as_ref().err().map(|why| Status::invalid_argument(format!("reply: {why}")));
-        self.replies.reply(id, shares);
+        self.replies.reply(id, shares.map_err(Failure::Failed));
         nonsense.map_or(Ok(()), Err)
     }
 }
@@ -224,12 +251,23 @@ fn shares(rows: &RecordBatch, shape: &Shape, features: &Arc<LookupMetadata>) -> 
     if found != total && found != shape.padded {
         return Err(format!("the batch has {total} rows, the reply {found}"));
     }
+    let schema = rows.schema();
     let mut start = 0;
     let share = |size: &u64| {
         let size = usize::try_from(*size).unwrap_or(usize::MAX);
-        let rows = rows.slice(start, size);
+        // Encoded at once: a slice would keep the whole reply in memory for a caller that does not read.
+        let rows = encoded(&rows.slice(start, size))?;
         start += size;
-        Scored { rows, features: Arc::clone(features) }
+        Ok(Scored { schema: Arc::clone(&schema), rows, features: Arc::clone(features) })
     };
-    Ok(shape.sizes.iter().map(share).collect())
+    shape.sizes.iter().map(share).collect()
+}
+
+/// A batch as a message.
+fn encoded(rows: &RecordBatch) -> Result<FlightData, String> {
+    let (mut tracker, options) = (DictionaryTracker::new(false), IpcWriteOptions::default());
+    let (_, batch) = IpcDataGenerator::default()
+        .encode(rows, &mut tracker, &options, &mut IpcWriteContext::default())
+        .map_err(|error| error.to_string())?;
+    Ok(batch.into())
 }

@@ -7,6 +7,7 @@ pub(super) struct Reference {
     model: CostModel,
     lead: f64,
     caution: f64,
+    cautious_since: Time,
     requests: Vec<Request>,
     workers: Vec<Working>,
     arrivals: Vec<Time>,
@@ -21,6 +22,7 @@ struct Request {
     deadline: Time,
     attempts: u32,
     is_alive: bool,
+    was_expected: bool,
     /// The batch that has it.
     given: Option<BatchId>,
 }
@@ -48,6 +50,7 @@ impl Reference {
             model: CostModel::default(),
             lead: 0.0,
             caution: 1.0,
+            cautious_since: Time::ZERO,
             requests: vec![],
             workers: vec![],
             arrivals: vec![],
@@ -99,6 +102,7 @@ impl Reference {
             deadline,
             attempts: 0,
             is_alive: true,
+            was_expected: !(queued.is_empty() && somebody_is_free),
             given: None,
         });
         Ok(RequestId(self.requests.len() as u64 - 1))
@@ -127,8 +131,14 @@ impl Reference {
             before += 1.0;
             left -= 1.0;
         }
-        let seconds = self.caution * ((busy + before * part(1.0)) / self.workers.len() as f64 + part(left));
+        let seconds =
+            self.caution_at(now) * ((busy + before * part(1.0)) / self.workers.len() as f64 + part(left));
         Some(Duration::from_secs_f64(seconds) + 2 * self.model.error())
+    }
+
+    /// What was above 1 is half as much after a second.
+    fn caution_at(&self, now: Time) -> f64 {
+        1.0 + (self.caution - 1.0) * 0.5f64.powf(now.saturating_sub(self.cautious_since).as_secs_f64())
     }
 
     pub(super) fn cancel(&mut self, id: RequestId) {
@@ -143,9 +153,12 @@ impl Reference {
             .map(|at| (self.requests[at].deadline, at))
             .collect();
         expired.sort();
-        expired.iter().for_each(|(_, at)| self.requests[*at].is_alive = false);
-        if !self.workers.is_empty() {
-            self.caution = (self.caution + 0.02 * expired.len() as f64).min(8.0);
+        for (_, at) in &expired {
+            self.requests[*at].is_alive = false;
+            if !self.workers.is_empty() && self.requests[*at].was_expected {
+                self.caution = (self.caution_at(now) + 0.02).min(8.0);
+                self.cautious_since = now;
+            }
         }
         expired.into_iter().map(|(_, at)| RequestId(at as u64)).collect()
     }
@@ -184,6 +197,7 @@ impl Reference {
         for given in self.workers.iter().flat_map(|worker| &worker.has) {
             if given.batch == batch {
                 self.lead += (now.saturating_sub(given.at).as_secs_f64() - self.lead) / 8.0;
+                given.requests.iter().for_each(|at| self.requests[*at].attempts += 1);
             }
         }
     }
@@ -210,7 +224,8 @@ impl Reference {
         });
         let answered: Vec<_> = answered.collect();
         let count = answered.iter().filter(|id| id.is_some()).count();
-        self.caution = (self.caution - 0.02 / 100.0 * count as f64).max(1.0);
+        self.caution = (self.caution_at(now) - 0.02 / 100.0 * count as f64).max(1.0);
+        self.cautious_since = now;
         Some(answered)
     }
 
@@ -236,9 +251,12 @@ impl Reference {
         let mut soon: Vec<(Time, WorkerId)> = self
             .workers
             .iter()
-            .filter(|worker| !worker.has.is_empty() && (worker.has.len() as u64) < worker.credits)
+            .filter(|worker| {
+                !worker.has.is_empty()
+                    && (worker.has.len() as u64) < worker.credits.min(self.config.max_credits)
+            })
             .filter_map(|worker| worker.has.last().map(|last| (last.end, worker.id)))
-            .filter(|(end, _)| *end >= now)
+            .filter(|(end, _)| *end + Duration::from_millis(1) >= now)
             .map(|(end, id)| (end.saturating_sub(lead).max(now), id))
             .collect();
         soon.sort();
@@ -298,7 +316,6 @@ impl Reference {
         self.batches += 1;
         let attempts = taken.iter().map(|at| self.requests[*at].attempts).max().unwrap_or(0);
         for at in &taken {
-            self.requests[*at].attempts += 1;
             self.requests[*at].given = Some(batch);
         }
         let requests = taken.iter().map(|at| RequestId(*at as u64)).collect();
