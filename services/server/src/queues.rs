@@ -29,6 +29,7 @@ impl QueueSpec {
     pub(crate) fn check(&self, online: &BTreeMap<String, KeySpec>) -> anyhow::Result<()> {
         for part in std::iter::once(&self.features).chain(&self.features.with) {
             ensure!(!part.dataset.is_empty(), "features: names no dataset");
+            ensure!(part.keys.is_empty(), "features: has `keys`, which come from the callers");
             let name = &part.dataset;
             ensure!(
                 online.contains_key(name),

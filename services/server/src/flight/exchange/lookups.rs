@@ -9,8 +9,8 @@ use forebay_proto::v1;
 use futures::{Stream, StreamExt, stream};
 use tonic::Status;
 
-use super::{Exchange, Messages, max_age, message, unless_drained};
-use crate::flight::batches::BatchReader;
+use super::{Exchange, Messages, message, unless_drained};
+use crate::flight::{batches::BatchReader, lookups::check_max_age};
 
 /// A running exchange.
 struct Lookups {
@@ -28,8 +28,7 @@ pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Me
     let context = &exchange.context;
     context.check_access(&exchange.access, &wanted)?;
     let mut lookup = context.online.lookup(&context.datasets, &exchange.access, &wanted).await?;
-    let parts = std::iter::once(&wanted).chain(&wanted.with);
-    parts.clone().try_for_each(|part| max_age(part).map(drop))?;
+    check_max_age(&wanted)?;
     let residents = unless_drained(&context.guard, lookup.residents()).await?;
     let failed = |error| context.datasets.stream_status(&wanted.dataset, &error);
     let schema = residents.and_then(|residents| lookup.schema(&residents)).map_err(failed)?;
@@ -57,11 +56,7 @@ impl Lookups {
         let Exchange { context, access, encoding, .. } = &self.exchange;
         // A token may be taken back while its exchange runs.
         context.check_access(access, &self.wanted)?;
-        let answer = unless_drained(&context.guard, self.lookup.look_up(&keys)).await?;
-        let answer = answer.and_then(|answer| Ok((self.lookup.schema(&answer.residents)?, answer)));
-        let (schema, answer) =
-            answer.map_err(|error| context.datasets.stream_status(&self.wanted.dataset, &error))?;
-        let about = context.about(&self.wanted, &answer)?;
+        let (schema, answer, about) = context.answer(&mut self.lookup, &self.wanted, &keys).await?;
         if schema != self.schema {
             return Err(Status::failed_precondition(format!(
                 "dataset '{}': the columns have changed with snapshot {}; begin another exchange",
