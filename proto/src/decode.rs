@@ -2,8 +2,11 @@
 
 use std::sync::LazyLock;
 
-use prost::Message;
-use prost_reflect::{DescriptorPool, DynamicMessage, ReflectMessage, Value};
+use prost::{
+    Message,
+    encoding::{DecodeContext, decode_key, decode_varint, skip_field},
+};
+use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// The form in which a message travels.
@@ -52,12 +55,12 @@ impl Encoding {
                 let descriptor = POOL
                     .get_message_by_name(&format!("forebay.v1.{name}"))
                     .ok_or_else(|| malformed("no such message in forebay.v1".into()))?;
-                let dynamic = DynamicMessage::decode(descriptor, bytes)
-                    .map_err(|error| malformed(error.to_string()))?;
-                if let Some(field) = unknown_field(&dynamic) {
-                    return Err(malformed(field));
+                let message = M::decode(bytes).map_err(|error| malformed(error.to_string()))?;
+                match unknown_field(&descriptor, bytes) {
+                    Ok(None) => Ok(message),
+                    Ok(Some(field)) => Err(malformed(field)),
+                    Err(error) => Err(malformed(error.to_string())),
                 }
-                M::decode(bytes).map_err(|error| malformed(error.to_string()))
             }
         }
     }
@@ -73,19 +76,28 @@ impl Encoding {
     }
 }
 
-fn unknown_field(message: &DynamicMessage) -> Option<String> {
-    if let Some(field) = message.unknown_fields().next() {
-        return Some(format!("unknown field {} in {}", field.number(), message.descriptor().name()));
+/// The first field in `bytes` that the message does not have. It looks at tags and lengths alone: a list of a million keys
+/// costs no memory. The message was decoded before, which bounds how deep it is nested.
+fn unknown_field(
+    message: &MessageDescriptor,
+    mut bytes: &[u8],
+) -> Result<Option<String>, prost::DecodeError> {
+    while !bytes.is_empty() {
+        let (number, wire_type) = decode_key(&mut bytes)?;
+        let Some(field) = message.get_field(number) else {
+            return Ok(Some(format!("unknown field {number} in {}", message.name())));
+        };
+        let rest = bytes;
+        skip_field(wire_type, number, &mut bytes, DecodeContext::default())?;
+        if let Kind::Message(inner) = field.kind() {
+            let mut value = &rest[..rest.len() - bytes.len()];
+            decode_varint(&mut value)?;
+            if let Some(found) = unknown_field(&inner, value)? {
+                return Ok(Some(found));
+            }
+        }
     }
-    message.fields().find_map(|(_, value)| unknown_field_in(value))
-}
-
-fn unknown_field_in(value: &Value) -> Option<String> {
-    match value {
-        Value::Message(message) => unknown_field(message),
-        Value::List(values) => values.iter().find_map(unknown_field_in),
-        _ => None,
-    }
+    Ok(None)
 }
 
 #[cfg(test)]

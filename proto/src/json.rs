@@ -20,8 +20,30 @@ impl NumberOrText {
     }
 }
 
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected 64-bit integers, as numbers or strings")]
+enum SignedOrText {
+    Number(i64),
+    Text(String),
+}
+
+impl SignedOrText {
+    fn value<E: serde::de::Error>(self) -> Result<i64, E> {
+        match self {
+            Self::Number(value) => Ok(value),
+            Self::Text(text) => {
+                text.parse().map_err(|_| E::custom(format!("expected a 64-bit integer, found \"{text}\"")))
+            }
+        }
+    }
+}
+
 pub(crate) fn u64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     NumberOrText::deserialize(deserializer)?.value()
+}
+
+pub(crate) fn i64s<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64>, D::Error> {
+    Vec::<SignedOrText>::deserialize(deserializer)?.into_iter().map(SignedOrText::value).collect()
 }
 
 pub(crate) fn optional_u64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {

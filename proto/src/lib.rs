@@ -2,6 +2,7 @@
 //!
 //! - [`v1`]: the generated messages. No logic lives here beyond reading and writing them.
 //! - [`Encoding`]: a command arrives as protobuf or as JSON (first byte `{`) and is answered in kind.
+//! - [`v1::online_server`]: the trait of the service `Online`, whose requests are read as strictly.
 //! - [`DESCRIPTORS`], [`FLIGHT_DESCRIPTORS`]: compiled descriptor sets, for gRPC reflection.
 //!
 //! Unknown fields are refused by name in both forms: a request that asks for something this server
@@ -9,6 +10,7 @@
 
 mod decode;
 mod json;
+mod lookup;
 
 /// The generated messages of package `forebay.v1`.
 #[allow(missing_docs, clippy::all)]

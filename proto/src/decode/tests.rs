@@ -1,5 +1,5 @@
 use super::*;
-use crate::v1::{Command, Remainder, Shuffle, Train};
+use crate::v1::{Command, KeyColumn, Lookup, Remainder, Shuffle, Train};
 
 fn decode(bytes: &[u8]) -> Result<Command, DecodeError> {
     Encoding::of(bytes).decode("Command", bytes)
@@ -46,6 +46,34 @@ fn an_unknown_field_is_refused_by_name_or_number() {
     bytes = [&[0x0a, bytes[1] + 3], &bytes[2..], &[0x98, 0x06, 0x01]].concat();
     let error = decode(&bytes).unwrap_err().to_string();
     assert!(error.contains("unknown field 99 in Train"), "{error}");
+}
+
+#[test]
+fn an_unknown_field_is_found_behind_known_ones_and_inside_of_lists() {
+    let keys = |name: &str| KeyColumn { name: name.into(), integers: vec![1, -1, 300], strings: vec![] };
+    let lookup = Lookup { dataset: "d".into(), keys: vec![keys("a"), keys("b")], ..Lookup::default() };
+    let bytes = Encoding::Protobuf.encode(&lookup);
+    assert_eq!(Encoding::Protobuf.decode::<Lookup>("Lookup", &bytes).unwrap(), lookup);
+    // Field 7 of KeyColumn, a group, inside of field 8 of Lookup.
+    let bytes = [&bytes, &[0x42, 2, 0x3b, 0x3c][..]].concat();
+    let error = Encoding::Protobuf.decode::<Lookup>("Lookup", &bytes).unwrap_err().to_string();
+    assert!(error.contains("unknown field 7 in KeyColumn"), "{error}");
+}
+
+#[test]
+fn keys_in_json_are_numbers_or_strings() {
+    let json =
+        br#"{"lookup": {"dataset": "d", "keys": [{"name": "k", "integers": [1, "-9223372036854775808"]},
+        {"name": "s", "strings": ["1", ""]}]}}"#;
+    let lookup = decode(json).unwrap().lookup.unwrap();
+    assert_eq!(lookup.keys[0].integers, [1, i64::MIN]);
+    assert_eq!(lookup.keys[1].strings, ["1", ""]);
+    for keys in ["[1.5]", "[9223372036854775808]", "[\"x\"]", "[null]", "3"] {
+        let json =
+            format!(r#"{{"lookup": {{"dataset": "d", "keys": [{{"name": "k", "integers": {keys}}}]}}}}"#);
+        let error = decode(json.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("integer") || error.contains("sequence"), "{error}");
+    }
 }
 
 #[test]

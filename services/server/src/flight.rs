@@ -1,4 +1,4 @@
-//! gRPC: Arrow Flight, health and reflection.
+//! gRPC: Arrow Flight, lookups for callers without Arrow, health and reflection.
 
 mod actions;
 mod batches;
@@ -6,12 +6,16 @@ mod commands;
 mod exchange;
 mod framed;
 mod guard;
+mod lookups;
+mod packed;
 mod service;
+mod unary;
 
 use std::sync::Arc;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_loader::Loader;
+use forebay_proto::v1::online_server::OnlineServer;
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -22,6 +26,7 @@ use crate::{
 pub(crate) use framed::FramedDoGet;
 pub(crate) use guard::{Guard, GuardLayer};
 pub(crate) use service::Flight;
+pub(crate) use unary::Unary;
 
 /// What every Flight method works with. Cheap to clone.
 #[derive(Clone)]
@@ -30,7 +35,7 @@ pub(crate) struct Context {
     pub(crate) loader: Loader,
     pub(crate) online: OnlineDatasets,
     pub(crate) queues: Queues,
-    /// Exchanges that may begin: limits.max_streams of them at a time.
+    /// Exchanges and lookups that may begin: limits.max_streams of them at a time.
     pub(crate) exchanges: Arc<Semaphore>,
     pub(crate) sessions: Sessions,
     pub(crate) limits: Arc<Limits>,
@@ -55,8 +60,10 @@ pub(crate) fn router(
     // Replies of workers are larger than requests.
     let exchanges = FlightServiceServer::new(Flight::new(context.clone()))
         .max_decoding_message_size(context.limits.max_exchange_bytes);
+    let unary = OnlineServer::new(Unary::new(context.clone())).max_decoding_message_size(max_request_bytes);
     let guard = GuardLayer::new(context.guard.clone(), door);
     Ok(tonic::service::Routes::new(flight)
+        .add_service(unary)
         .add_service(health)
         .add_service(reflection)
         .into_axum_router()

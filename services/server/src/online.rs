@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use forebay_inference::{Config, KeySpec, Lookup, Online};
-use forebay_loader::{Loader, Pool};
+use forebay_loader::{Loader, Pool, Priority};
 use forebay_proto::v1;
 use tokio::sync::watch;
 use tonic::Status;
@@ -48,10 +48,14 @@ pub(crate) fn max_age(wanted: &v1::Lookup) -> Result<Option<Duration>, Status> {
     Ok((!age.is_zero()).then_some(age))
 }
 
+/// Work on an answer of at most so many bytes is done by the thread that reads the network.
+const INLINE_BYTES: usize = 128 << 10;
+
 /// Datasets by name. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct OnlineDatasets {
     entries: Arc<BTreeMap<String, Online>>,
+    lookups: Pool,
     max_keys: usize,
 }
 
@@ -70,7 +74,8 @@ impl OnlineDatasets {
                 Online::new(name, spec.clone(), config.clone(), loader.clone(), pools.clone(), folder);
             (name.clone(), online)
         };
-        Self { entries: Arc::new(specs.iter().map(online).collect()), max_keys: config.max_keys }
+        let entries = Arc::new(specs.iter().map(online).collect());
+        Self { entries, lookups: pools.1.clone(), max_keys: config.max_keys }
     }
 
     /// The dataset `name`, if it is looked up.
@@ -81,7 +86,8 @@ impl OnlineDatasets {
     /// The lookups that are wanted, in one dataset or in several.
     ///
     /// # Errors
-    /// For a dataset that is not there or not looked up, and for lookups inside of others' `with`.
+    /// For a dataset that is not there or not looked up, for lookups inside of others' `with`, and for keys: who takes them from
+    /// the request has taken them before.
     pub(crate) async fn lookup(
         &self,
         datasets: &Datasets,
@@ -111,6 +117,12 @@ impl OnlineDatasets {
                 "dataset '{name}' is not looked up by keys; start the server with --online {name}=COLUMN"
             )));
         };
+        if !wanted.keys.is_empty() {
+            return Err(Status::invalid_argument(
+                "keys: stand in a ticket of DoGet or a request of Online.Lookup, and not in `with`; an exchange sends them as \
+                 batches",
+            ));
+        }
         let v1::Lookup { columns, tensors, select, key, .. } = wanted.clone();
         Ok(online.lookup(&v1::Train { columns, tensors, select, ..v1::Train::default() }, key))
     }
@@ -118,6 +130,22 @@ impl OnlineDatasets {
     /// Most keys of one lookup.
     pub(crate) fn max_keys(&self) -> usize {
         self.max_keys
+    }
+
+    /// Does `work` on an answer of so many bytes, on a thread for lookups if it may take long.
+    ///
+    /// # Errors
+    /// When the threads have stopped.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Status> {
+        if bytes <= INLINE_BYTES {
+            return Ok(work());
+        }
+        let done = self.lookups.run(Priority::First, move || Ok(work())).await;
+        done.map_err(|error| status::of_load(&error))
     }
 
     /// Their names.

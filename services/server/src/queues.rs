@@ -36,6 +36,7 @@ impl QueueSpec {
             .map_err(|status| anyhow::anyhow!("features: {}", status.message()))?;
         for part in std::iter::once(&self.features).chain(&self.features.with) {
             ensure!(!part.dataset.is_empty(), "features: names no dataset");
+            ensure!(part.keys.is_empty(), "features: has `keys`, which come from the callers");
             let name = &part.dataset;
             ensure!(
                 online.contains_key(name),

@@ -11,6 +11,7 @@ use anyhow::{Context, bail};
 use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_cache::DiskConfig;
 use forebay_loader::{Loader, Pool};
+use forebay_proto::v1::online_server::OnlineServer;
 use forebay_storage::{Location, State};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +23,7 @@ use crate::{
     connections::Connections,
     datasets::Datasets,
     door::{Acceptor, Door, Tls},
-    flight::{self, Flight, Guard},
+    flight::{self, Flight, Guard, Unary},
     online::OnlineDatasets,
     ops,
     queues::Queues,
@@ -97,6 +98,7 @@ impl Server {
         let http = listen("--http", &Address::Tcp(settings.http)).await?;
         let (health, health_service) = tonic_health::server::health_reporter();
         health.set_serving::<FlightServiceServer<Flight>>().await;
+        health.set_serving::<OnlineServer<Unary>>().await;
 
         let max_exchanges = u32::try_from(settings.limits.max_streams).unwrap_or(u32::MAX >> 3);
         let exchanges = Arc::new(Semaphore::new(max_exchanges as usize));
@@ -221,6 +223,7 @@ impl Server {
         self.guard.drain();
         self.queues.drain();
         self.health.set_not_serving::<FlightServiceServer<Flight>>().await;
+        self.health.set_not_serving::<OnlineServer<Unary>>().await;
         self.health.set_service_status("", ServingStatus::NotServing).await;
         let finished = tokio::time::timeout(self.grace_period, self.none_running()).await.is_ok();
         if !finished {

@@ -102,7 +102,7 @@ pub struct Limits {
     pub max_exchange_bytes: usize,
     /// Requests of one exchange with a queue that have no answer; what is more is read when one of them has. Default: 1,024.
     pub max_pending_requests: usize,
-    /// Batch streams at a time, and exchanges. Default: 1,024.
+    /// Batch streams at a time, and exchanges with lookups that carry their keys. Default: 1,024.
     pub max_streams: usize,
     /// Connections at a time, of gRPC and of HTTP each. Default: 1,024.
     pub max_connections: usize,

@@ -1,4 +1,4 @@
-//! Batches that anybody may send, of keys or of replies: nothing is decoded before it is known to be what it says.
+//! Batches that anybody may send, of keys or of replies: nothing is decoded before it is known to be what it says. And our own.
 
 use std::{
     collections::HashMap,
@@ -11,9 +11,32 @@ use arrow_buffer::Buffer;
 use arrow_flight::FlightData;
 use arrow_ipc::{MessageHeader, convert::fb_to_schema, reader::read_record_batch, root_as_message};
 use arrow_schema::SchemaRef;
+use bytes::Bytes;
+use forebay_loader::Body;
 use tonic::Status;
 
 use crate::status;
+
+/// The batch whose message has this header and body. Its arrays share the body.
+///
+/// # Errors
+/// `INTERNAL` when it is none of ours.
+pub(super) fn read_own(schema: &SchemaRef, header: &[u8], body: &Bytes) -> Result<RecordBatch, Status> {
+    let internal = |error: String| Status::internal(format!("the batch of an answer: {error}"));
+    let message = root_as_message(header).map_err(|error| internal(error.to_string()))?;
+    let batch = message.header_as_record_batch().ok_or_else(|| internal("it is none".to_owned()))?;
+    let (body, none) = (Buffer::from(body.clone()), HashMap::new());
+    read_record_batch(&body, batch, Arc::clone(schema), &none, None, &message.version())
+        .map_err(|error| internal(error.to_string()))
+}
+
+/// The bytes of a body, without a copy if they are in one piece.
+pub(super) fn in_one_piece(body: Body) -> Bytes {
+    match <[Bytes; 1]>::try_from(body.into_pieces()) {
+        Ok([body]) => body,
+        Err(pieces) => pieces.concat().into(),
+    }
+}
 
 /// Reads the messages of one stream.
 pub(super) struct BatchReader {

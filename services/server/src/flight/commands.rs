@@ -16,6 +16,22 @@ pub(super) struct Asked {
     pub(super) encoding: Encoding,
 }
 
+/// The command in `bytes`, and the form in which its caller speaks.
+fn decoded(bytes: &[u8]) -> Result<(v1::Command, Encoding), Status> {
+    let encoding = Encoding::of(bytes);
+    let command = encoding.decode("Command", bytes).map_err(|error| status::of_decode(&error))?;
+    Ok((command, encoding))
+}
+
+/// The lookup that a ticket asks for, if it asks for one.
+pub(super) fn lookup_of(ticket: &[u8]) -> Result<Option<(v1::Lookup, Encoding)>, Status> {
+    let (command, encoding) = decoded(ticket)?;
+    let v1::Command { lookup: Some(lookup), train: None, infer: None, serve: None } = command else {
+        return Ok(None);
+    };
+    Ok(Some((lookup, encoding)))
+}
+
 impl Context {
     /// The request in `bytes`, a `forebay.v1.Command`, and a reader of its snapshot.
     pub(super) async fn request(
@@ -23,12 +39,11 @@ impl Context {
         access: &Access,
         bytes: &[u8],
     ) -> Result<(v1::Train, Reader, Encoding), Status> {
-        let encoding = Encoding::of(bytes);
-        let command: v1::Command =
-            encoding.decode("Command", bytes).map_err(|error| status::of_decode(&error))?;
+        let (command, encoding) = decoded(bytes)?;
         let v1::Command { train: Some(train), lookup: None, infer: None, serve: None } = command else {
             return Err(Status::invalid_argument(
-                "the command is none for batches; expected {\"train\": {...}}, lookups and queues go over DoExchange",
+                "the command is none for batches; expected {\"train\": {...}}; lookups go over DoExchange, or with their keys \
+                 over DoGet, queues over DoExchange",
             ));
         };
         if train.dataset.is_empty() {

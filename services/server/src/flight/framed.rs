@@ -13,16 +13,20 @@ use std::{
 
 use arrow_flight::{FlightData, SchemaAsIpc, Ticket};
 use arrow_ipc::writer::IpcWriteOptions;
+use arrow_schema::Schema;
 use bytes::{BufMut, Bytes, BytesMut};
 use forebay_loader::{Batches, Job, WireBatch};
-use forebay_proto::{Encoding, v1::BatchMetadata};
-use futures::stream;
+use forebay_proto::{
+    Encoding,
+    v1::{self, BatchMetadata},
+};
+use futures::{Stream, StreamExt, stream};
 use http_body::Frame;
 use http_body_util::{BodyExt, Limited, StreamBody};
 use prost::{Message, encoding::encode_varint};
 use tonic::{Code, Status, body::Body};
 
-use super::{Context, guard};
+use super::{Context, commands::lookup_of, guard, lookups::LookedUp};
 use crate::{datasets::Datasets, door::Access, sessions::Running};
 
 /// Bodies smaller than this are copied behind their header: many small frames cost more than the copy.
@@ -62,11 +66,14 @@ async fn answer(
     let access = guard::access(request.extensions())?;
     let trainer = trainer(request.headers());
     let ticket = read_ticket(request, context.limits.max_request_bytes).await?;
+    if let Some((lookup, encoding)) = lookup_of(&ticket)? {
+        return look_up(context, &access, lookup, encoding).await;
+    }
     let (asked, rank, lane) = context.stream(&access, &ticket).await?;
     let encoding = asked.encoding;
     let job = asked.into_job();
     let running = context.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer)?;
-    let schema = schema_message(&job)?;
+    let schema = schema_message(job.view().schema())?;
     let batches = context.loader.batches(Arc::clone(&job), rank, lane);
     let sender = Sender {
         frames: VecDeque::from([schema]),
@@ -79,12 +86,45 @@ async fn answer(
         read: read(&job),
         ended: false,
     };
-    let body = StreamBody::new(stream::unfold(sender, |mut sender| async {
+    response(stream::unfold(sender, |mut sender| async {
         let frame = sender.next().await?;
-        Some((Ok::<_, Status>(frame), sender))
-    }));
+        Some((frame, sender))
+    }))
+}
+
+/// One batch, the rows of the keys in the ticket.
+async fn look_up(
+    context: &Context,
+    access: &Access,
+    wanted: v1::Lookup,
+    encoding: Encoding,
+) -> Result<http::Response<Body>, Status> {
+    let LookedUp { schema, batch, about, permit } = context.look_up(access, wanted).await?;
+    let (first, body) = frames(&encoding.encode(&about), batch)?;
+    let data = [schema_message(&schema)?, first].into_iter().chain(body).map(Frame::data);
+    let last = Frame::trailers(trailers(&Status::new(Code::Ok, "")));
+    response(stream::iter(data.chain([last])).map(move |frame| {
+        // Its place is taken as long as somebody takes its frames.
+        let _ = &permit;
+        frame
+    }))
+}
+
+fn response(
+    frames: impl Stream<Item = Frame<Bytes>> + Send + 'static,
+) -> Result<http::Response<Body>, Status> {
+    let body = StreamBody::new(frames.map(Ok::<_, Status>));
     let response = http::Response::builder().header(http::header::CONTENT_TYPE, "application/grpc");
     response.body(Body::new(body)).map_err(|error| Status::internal(error.to_string()))
+}
+
+/// How a response says how it ended.
+fn trailers(status: &Status) -> http::HeaderMap {
+    let mut trailers = http::HeaderMap::new();
+    if status.add_header(&mut trailers).is_err() {
+        trailers.insert("grpc-status", http::HeaderValue::from(Code::Internal as i32));
+    }
+    trailers
 }
 
 /// The datasets whose rows a job sends, its own first.
@@ -123,9 +163,9 @@ async fn read_ticket(request: http::Request<axum::body::Body>, max_bytes: usize)
     Ok(ticket.ticket)
 }
 
-fn schema_message(job: &Job) -> Result<Bytes, Status> {
+fn schema_message(schema: &Schema) -> Result<Bytes, Status> {
     let options = IpcWriteOptions::default();
-    let data: FlightData = SchemaAsIpc::new(job.view().schema(), &options).into();
+    let data: FlightData = SchemaAsIpc::new(schema, &options).into();
     let mut message = BytesMut::with_capacity(data.encoded_len() + 5);
     put_prefix(&mut message, data.encoded_len())?;
     data.encode(&mut message).map_err(|error| Status::internal(error.to_string()))?;
@@ -162,11 +202,7 @@ impl Sender {
             Err(status) => status,
         };
         self.ended = true;
-        let mut trailers = http::HeaderMap::new();
-        if status.add_header(&mut trailers).is_err() {
-            trailers.insert("grpc-status", http::HeaderValue::from(Code::Internal as i32));
-        }
-        Some(Frame::trailers(trailers))
+        Some(Frame::trailers(trailers(&status)))
     }
 
     /// Takes a batch and returns its first frame; `None` after the last batch.

@@ -121,6 +121,9 @@ impl<S> Guarded<S> {
 
 /// The methods that are counted under their own name; one label value each, whatever is asked for.
 fn method(path: &str) -> &'static str {
+    if path == "/forebay.v1.Online/Lookup" {
+        return "Lookup";
+    }
     let Some(flight) = path.strip_prefix("/arrow.flight.protocol.FlightService/") else {
         return if path.starts_with("/grpc.health.") { "health" } else { "other" };
     };

@@ -18,8 +18,10 @@ import pytest
 import trustme
 
 from client import FAILURES, command, status_of
+from online import Online, refused as online_refused
 from server import ROOT, Pool, Server, StartError, forebay
 
+LOOKUP = b'{"lookup": {"dataset": "flights", "keys": [{"name": "id", "integers": [1]}]}}'
 GET = command(dataset="flights", batch_size=4096, steps=1)
 UNSERVED = "UNIMPLEMENTED"
 CHANGE_TIMEOUT_S = 20
@@ -133,6 +135,11 @@ METHODS: dict[str, tuple[Callable[..., object], tuple[str, str, str]]] = {
         lambda client, options: client.do_get(flight.Ticket(GET), options).read_all(),
         (ALLOWED, DENIED, ALLOWED),
     ),
+    # Who may read it is told that nobody looks it up here.
+    "DoGet lookup": (
+        lambda client, options: client.do_get(flight.Ticket(LOOKUP), options).read_all(),
+        ("FAILED_PRECONDITION", DENIED, "FAILED_PRECONDITION"),
+    ),
     "ListFlights": (lambda client, options: list(client.list_flights(b"", options)), (ALLOWED,) * 3),
     "ListActions": (lambda client, options: list(client.list_actions(options)), (ALLOWED,) * 3),
     "DoAction refresh": (act("refresh", CURRENT), (ALLOWED, DENIED, ALLOWED)),
@@ -143,7 +150,6 @@ METHODS: dict[str, tuple[Callable[..., object], tuple[str, str, str]]] = {
     "DoAction drop-cache": (act("drop-cache", CURRENT), (ALLOWED, DENIED, ALLOWED)),
     "DoAction drop-cache of everything": (act("drop-cache", b"{}"), (DENIED, DENIED, ALLOWED)),
     "DoPut": (put, (UNSERVED,) * 3),
-    # Who may read it is told that nobody looks it up here.
     "DoExchange": (exchange, ("FAILED_PRECONDITION", DENIED, "FAILED_PRECONDITION")),
 }
 
@@ -172,6 +178,19 @@ def test_every_flight_method_asks_for_a_token(locked: Locked, method: str) -> No
     with locked.connect() as client:
         found = {name: outcome(call, client, name) for name in expected}
     assert found == expected
+
+
+def test_lookups_without_arrow_ask_for_a_token(locked: Locked) -> None:
+    expected = {None: "UNAUTHENTICATED", "nobody": "UNAUTHENTICATED", "old": "UNAUTHENTICATED", "other": DENIED}
+    # Who may read it is told that nobody looks it up here.
+    expected |= {"right": "FAILED_PRECONDITION", "all": "FAILED_PRECONDITION"}
+    keys = [{"name": "id", "integers": [1]}]
+    with Online(locked.server.grpc, locked.authority.cert_pem.bytes()) as online:
+        for name, status in expected.items():
+            with online_refused(status):
+                online(f"token-of-{name}" if name else None, dataset="flights", keys=keys)
+        with online_refused(DENIED, "payments"):
+            online("token-of-right", dataset="flights", keys=keys, **{"with": [{"dataset": "payments"}]})
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,7 @@ impl Lookups {
         let Exchange { context, access, encoding, .. } = &self.exchange;
         // A token may be taken back while its exchange runs.
         context.check_access(access, &self.wanted)?;
-        let answer = unless_drained(&context.guard, self.lookup.look_up(&keys)).await?;
-        let answer = answer.and_then(|answer| Ok((self.lookup.schema(&answer.residents)?, answer)));
-        let (schema, answer) =
-            answer.map_err(|error| context.datasets.stream_status(&self.wanted.dataset, &error))?;
-        let about = context.about(&self.wanted, &answer)?;
+        let (schema, answer, about) = context.answer(&mut self.lookup, &self.wanted, &keys).await?;
         if schema != self.schema {
             return Err(Status::failed_precondition(format!(
                 "dataset '{}': the columns have changed with snapshot {}; begin another exchange",

@@ -1,0 +1,28 @@
+//! `forebay.v1.Online`: lookups for callers without Arrow.
+
+use forebay_proto::v1::{self, LookupAnswer, online_server::Online};
+use tonic::{Request, Response, Status, async_trait};
+
+use super::{Context, guard, lookups::LookedUp, packed::pack};
+
+/// The service `Online`.
+pub(crate) struct Unary {
+    context: Context,
+}
+
+impl Unary {
+    pub(super) fn new(context: Context) -> Self {
+        Self { context }
+    }
+}
+
+#[async_trait]
+impl Online for Unary {
+    async fn lookup(&self, request: Request<v1::Lookup>) -> Result<Response<LookupAnswer>, Status> {
+        let access = guard::access(request.extensions())?;
+        let found = self.context.look_up(&access, request.into_inner()).await?;
+        let LookedUp { schema, batch, about, permit: _permit } = found;
+        let packed = self.context.online.work(batch.body.len(), move || pack(&schema, batch));
+        Ok(Response::new(LookupAnswer { about: Some(about), columns: packed.await?? }))
+    }
+}
