@@ -330,6 +330,12 @@ impl Batcher {
             return Next::Wait(Some(free));
         }
         let prefix = self.prefix();
+        // What could expire before a busy worker begins with it stays here until that worker is done.
+        let begins =
+            self.workers.get(&worker).and_then(|worker| worker.has.back()).map(|(_, end)| (*end).max(now));
+        if begins.is_some_and(|begins| begins + self.margin() + TIMER_SLACK >= prefix.deadline) {
+            return Next::Wait(None);
+        }
         match self.reason(now, &prefix) {
             Ok(reason) => Next::Batch(self.close(now, worker, &prefix, reason)),
             Err(at) => Next::Wait(Some(at)),

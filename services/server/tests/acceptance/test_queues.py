@@ -226,6 +226,9 @@ def test_what_makes_no_sense_is_refused_by_name_and_costs_nobody_else_anything(s
         caller = Caller(server)
         _, about = caller(np.zeros(1001), np.zeros(1001))
         assert about["error"]["code"] == "INVALID_ARGUMENT" and "1000" in about["error"]["message"]
+        for keys, timeout, why in [([1], -1, "timeout: is -1"), ([], 1, "no rows"), (np.zeros(70_000), 1, "expected at most 65536")]:
+            _, about = caller(keys, keys, timeout=timeout)
+            assert about["error"]["code"] == "INVALID_ARGUMENT" and why in about["error"]["message"], about
         caller.send([3], [4])
         assert caller.receive()[0]["score"].to_pylist() == [30_004.0]
         with pytest.raises(KeyError, match=r"there is no queue 'rankr' among \[\"ranker\"\]"):

@@ -21,6 +21,8 @@ use crate::{
     status,
 };
 
+type Outcome = Result<Answer<Scored>, Failure>;
+
 /// A running exchange.
 struct Caller {
     exchange: Exchange,
@@ -29,9 +31,7 @@ struct Caller {
     keys: BatchReader,
     /// Number of the next request.
     next: u64,
-    asked: FuturesUnordered<
-        BoxFuture<'static, (u64, Result<forebay_inference::queue::Answer<Scored>, Failure>)>,
-    >,
+    asked: FuturesUnordered<BoxFuture<'static, (u64, Outcome)>>,
     /// That of the answers, once there was one.
     schema: Option<SchemaRef>,
     sent_schema: bool,
@@ -136,7 +136,7 @@ impl Caller {
         Ok(())
     }
 
-    fn answer(&mut self, id: u64, answer: Result<Answer<Scored>, Failure>) {
+    fn answer(&mut self, id: u64, answer: Outcome) {
         let answer = match answer {
             Ok(answer) => answer,
             Err(failure) => return self.fail(id, &of_failure(&failure)),

@@ -295,6 +295,12 @@ impl Reference {
         let of_taken = |of: fn(&Request) -> Time| taken.iter().map(|at| of(&self.requests[*at])).min();
         let deadline = of_taken(|request| request.deadline).unwrap_or(Time::MAX);
         let oldest = of_taken(|request| request.arrived).unwrap_or(Time::MAX);
+        let busy = self.workers.iter().find(|working| working.id == worker && !working.has.is_empty());
+        if let Some(last) = busy.and_then(|working| working.has.last())
+            && last.end.max(now) + 2 * self.model.error() + Duration::from_millis(1) >= deadline
+        {
+            return Next::Wait(None);
+        }
         let padded = config.padded(rows);
         let takes = self.model.predict(padded, bytes);
         let urgent = deadline.saturating_sub(takes).saturating_sub(2 * self.model.error());
