@@ -18,9 +18,11 @@
 
 mod index;
 mod keys;
+mod lookup;
 mod online;
 pub mod queue;
 
 pub use index::{Indexed, KeyIndex, KeySpec};
 pub use keys::{EncodedKeys, KeyType};
-pub use online::{Answer, Config, Keys, Lookup, Online};
+pub use lookup::{Answer, Keys, Lookup};
+pub use online::{Config, Online};
