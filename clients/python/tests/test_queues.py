@@ -52,7 +52,7 @@ def keys(users: list[int], items: list[int]) -> dict:
 def serving(server: Server, model: Callable, **serve) -> threading.Thread:
     def run() -> None:
         try:
-            for batch in forebay.connect(server.location, deadline=5).serve("ranker", **serve):
+            for batch in forebay.connect(server.location, deadline=1).serve("ranker", **serve):
                 model(batch)
         except forebay.Error:
             pass  # The server is gone.

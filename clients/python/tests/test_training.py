@@ -258,7 +258,8 @@ def test_a_thousand_iterators_half_read_and_dropped_leave_nothing(client: foreba
     open_and_drop(100)
     before = threads(), descriptors(), resident_bytes()
     open_and_drop(1000)
-    assert (threads(), descriptors()) == before[:2]
+    # Threads of tests before this one may end meanwhile.
+    assert threads() <= before[0] and descriptors() <= before[1]
     assert resident_bytes() - before[2] < 16 << 20
 
 
