@@ -8,6 +8,7 @@
 //! Unknown fields are refused by name in both forms: a request that asks for something this server
 //! does not know is an error, never silently something else.
 
+mod code;
 mod decode;
 mod json;
 mod lookup;
@@ -24,6 +25,7 @@ impl From<v1::Train> for v1::Command {
     }
 }
 
+pub use code::{code_name, code_of};
 pub use decode::{DecodeError, Encoding};
 
 /// Arrow metadata of a delivered field whose lists are no value a row: what lies behind all of them together is [`RAGGED`] or

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use forebay_client::Error;
+use forebay_client::{Error, proto::code_name};
 use pyo3::{call::PyCallArgs, prelude::*, sync::PyOnceLock, types::PyModule};
 use tonic::Code;
 
@@ -27,7 +27,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
 /// The exception of a queue that has no answer for a request.
 fn refused(py: Python<'_>, words: String, code: Code, retry_after: Option<Duration>) -> PyErr {
     let retry_after = retry_after.map(|time| time.as_secs_f64());
-    made(py, "Refused", (words, name(code), retry_after))
+    made(py, "Refused", (words, code_name(code), retry_after))
 }
 
 /// An exception of `forebay.errors`.
@@ -62,28 +62,5 @@ fn class(error: &Error) -> &'static str {
             Code::Unavailable => "UnavailableError",
             _ => "Error",
         },
-    }
-}
-
-/// gRPC's name of a code.
-fn name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
-use forebay_proto::v1::{Command, Failure, Infer, InferRequest, InferResult};
+use forebay_proto::{
+    code_of,
+    v1::{Command, Failure, Infer, InferRequest, InferResult},
+};
 use prost::Message;
 use tokio::time::Instant;
 use tonic::Code;
@@ -116,28 +119,5 @@ impl Caller {
 
 fn refused(failure: Failure) -> Error {
     let retry_after = failure.retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    Error::Refused { code: code(&failure.code), message: failure.message, retry_after }
-}
-
-/// The code of this name.
-fn code(name: &str) -> Code {
-    match name {
-        "OK" => Code::Ok,
-        "CANCELLED" => Code::Cancelled,
-        "INVALID_ARGUMENT" => Code::InvalidArgument,
-        "DEADLINE_EXCEEDED" => Code::DeadlineExceeded,
-        "NOT_FOUND" => Code::NotFound,
-        "ALREADY_EXISTS" => Code::AlreadyExists,
-        "PERMISSION_DENIED" => Code::PermissionDenied,
-        "RESOURCE_EXHAUSTED" => Code::ResourceExhausted,
-        "FAILED_PRECONDITION" => Code::FailedPrecondition,
-        "ABORTED" => Code::Aborted,
-        "OUT_OF_RANGE" => Code::OutOfRange,
-        "UNIMPLEMENTED" => Code::Unimplemented,
-        "INTERNAL" => Code::Internal,
-        "UNAVAILABLE" => Code::Unavailable,
-        "DATA_LOSS" => Code::DataLoss,
-        "UNAUTHENTICATED" => Code::Unauthenticated,
-        _ => Code::Unknown,
-    }
+    Error::Refused { code: code_of(&failure.code), message: failure.message, retry_after }
 }

@@ -386,7 +386,7 @@ def test_a_stopping_server_answers_what_it_has_and_sends_everybody_on(start: Cal
         caller.send([5], [6])
         until(lambda: status(server)["load"]["batches"] == 1)
         server.terminate()
-        time.sleep(0.2)
+        until(lambda: server.http_get("/readyz")[0] == 503)
         gate.set()
         assert caller.receive()[0]["score"].to_pylist() == [50_006.0]
         with pytest.raises(flight.FlightUnavailableError, match="the server is stopping"):

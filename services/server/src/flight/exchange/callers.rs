@@ -10,7 +10,10 @@ use forebay_inference::{
     Lookup,
     queue::{Answer, Failure, Refusal},
 };
-use forebay_proto::v1::{self, InferRequest, InferResult};
+use forebay_proto::{
+    code_name,
+    v1::{self, InferRequest, InferResult},
+};
 use futures::{StreamExt, future::BoxFuture, stream, stream::FuturesUnordered};
 use tonic::{Code, Status};
 
@@ -191,16 +194,12 @@ fn of_failure(failure: &Failure) -> v1::Failure {
         Failure::Failed(_) => Code::Internal,
     };
     let retry_after = failure.retry_after().map(|time| time.as_secs_f64());
-    v1::Failure {
-        code: status::name(code).to_owned(),
-        message: status::clip(&failure.to_string()),
-        retry_after,
-    }
+    v1::Failure { code: code_name(code).to_owned(), message: status::clip(&failure.to_string()), retry_after }
 }
 
 fn of_status(status: &Status) -> v1::Failure {
     v1::Failure {
-        code: status::name(status.code()).to_owned(),
+        code: code_name(status.code()).to_owned(),
         message: status.message().to_owned(),
         retry_after: None,
     }
