@@ -2,10 +2,10 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::batches::Item;
@@ -57,27 +57,62 @@ pub(crate) struct Meter {
     copy_nanos: AtomicU64,
     retries: AtomicU64,
     last_failure: Mutex<Option<String>>,
+    /// What the trainer does at this moment, and since when.
+    now: Mutex<Option<(Doing, Instant)>>,
+}
+
+#[derive(Clone, Copy)]
+enum Doing {
+    Waiting,
+    Computing,
 }
 
 impl Meter {
-    pub(crate) fn handed_over(&self, waited: Duration, batch: &impl Item) {
+    /// The trainer asks for a batch, after it had computed since the last one.
+    pub(crate) fn asked(&self, at: Instant, computed: Option<Duration>) {
+        let mut now = self.now();
+        computed.into_iter().for_each(|time| add(&self.away_nanos, time));
+        *now = Some((Doing::Waiting, at));
+    }
+
+    /// It got one at `at`, after it had waited.
+    pub(crate) fn handed_over(&self, at: Instant, waited: Duration, batch: &impl Item) {
+        let mut now = self.now();
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.rows.fetch_add(batch.rows(), Ordering::Relaxed);
         self.bytes.fetch_add(batch.len_bytes(), Ordering::Relaxed);
         add(&self.wait_nanos, waited);
-    }
-
-    pub(crate) fn computed(&self, time: Duration) {
-        add(&self.away_nanos, time);
+        *now = Some((Doing::Computing, at));
     }
 
     pub(crate) fn copied(&self, time: Duration) {
         add(&self.copy_nanos, time);
     }
 
+    /// It gets no more.
+    pub(crate) fn ended(&self) {
+        *self.now() = None;
+    }
+
     pub(crate) fn failed(&self, words: String) {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(words);
         self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// As [`stats`](Self::stats), with the part of what goes on that lies before `now`.
+    pub(crate) fn stats_until(&self, now: Instant) -> Stats {
+        let doing = self.now();
+        let mut stats = self.stats();
+        match *doing {
+            Some((Doing::Waiting, since)) => stats.wait += now.saturating_duration_since(since),
+            Some((Doing::Computing, since)) => stats.compute += now.saturating_duration_since(since),
+            None => {}
+        }
+        stats
+    }
+
+    fn now(&self) -> MutexGuard<'_, Option<(Doing, Instant)>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn stats(&self) -> Stats {

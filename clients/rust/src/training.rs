@@ -126,10 +126,14 @@ impl<B: Item> Training<B> {
         if self.ended {
             return None;
         }
-        let asked = *self.asked.get_or_insert_with(Instant::now);
-        if let Some(handed_over) = self.handed_over.take() {
-            self.meter.computed(asked - handed_over);
-        }
+        let asked = match self.asked {
+            Some(asked) => asked,
+            None => {
+                let asked = Instant::now();
+                self.meter.asked(asked, self.handed_over.take().map(|handed_over| asked - handed_over));
+                *self.asked.insert(asked)
+            }
+        };
         let mut next = self.lanes.next().await;
         let now = Instant::now();
         self.asked = None;
@@ -141,9 +145,12 @@ impl<B: Item> Training<B> {
         match &next {
             Some(Ok(batch)) => {
                 self.handed_over = Some(now);
-                self.meter.handed_over(now - asked, batch);
+                self.meter.handed_over(now, now - asked, batch);
             }
-            Some(Err(_)) | None => self.ended = true,
+            Some(Err(_)) | None => {
+                self.ended = true;
+                self.meter.ended();
+            }
         }
         next
     }
@@ -170,7 +177,8 @@ async fn report(servers: Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u
     let mut connection = None;
     loop {
         tokio::time::sleep(REPORT_INTERVAL).await;
-        let (now, stats) = (Instant::now(), meter.stats());
+        let now = Instant::now();
+        let stats = meter.stats_until(now);
         let since = |of: fn(&Stats) -> Duration| of(&stats).saturating_sub(of(&before.1)).as_secs_f64();
         let report = ReportRequest {
             dataset: plan.resolved.dataset.clone(),
@@ -182,6 +190,7 @@ async fn report(servers: Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u
             copy_seconds: since(|stats| stats.copy),
             steps: stats.batches - before.1.batches,
             rows: stats.rows - before.1.rows,
+            gpu_utilization: None,
         };
         before = (now, stats);
         let opened = match connection.take() {

@@ -3,11 +3,13 @@
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use forebay_plan::EpochOrder;
+use forebay_stall::Lane;
 use tokio::{sync::oneshot, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     Config, Error, Job, Pool, Priority,
+    activity::Watching,
     forecast::Progress,
     window::{HeldWindow, Room, WindowId, Windows},
 };
@@ -20,6 +22,8 @@ pub(crate) struct WindowsAhead {
     job: Arc<Job>,
     rank: u32,
     lane: u32,
+    /// Whose time it takes.
+    watch: Lane,
     /// Orders of the epochs at hand, the oldest first.
     orders: VecDeque<(u64, Arc<EpochOrder>)>,
     held: Option<(WindowId, Arc<HeldWindow>)>,
@@ -46,6 +50,7 @@ impl WindowsAhead {
         job: Arc<Job>,
         rank: u32,
         lane: u32,
+        watch: Lane,
         windows: Arc<Windows>,
         progress: Arc<Progress>,
         pool: Pool,
@@ -56,6 +61,7 @@ impl WindowsAhead {
             job,
             rank,
             lane,
+            watch,
             orders,
             held: None,
             is_new: false,
@@ -85,6 +91,7 @@ impl WindowsAhead {
             return Ok(held);
         }
         self.held = None;
+        let _watching = self.watch(id).await?;
         let held = match self.made_ahead(id, others).await? {
             Some(held) => held,
             None if others.is_empty() => self.wait_for(id, others).await?,
@@ -99,6 +106,16 @@ impl WindowsAhead {
             self.follow(index).await?;
         }
         Ok(held)
+    }
+
+    /// From now on work for the blocks of window `id` is work for this stream, unless the window is ready.
+    async fn watch(&mut self, id: WindowId) -> Result<Option<Watching>, Error> {
+        let is_ready = |ahead: &Ahead| ahead.id == id && ahead.task.is_finished();
+        if self.ahead.iter().any(is_ready) {
+            return Ok(None);
+        }
+        let order = self.order(id.epoch).await?;
+        Ok(Some(self.windows.watch(&self.watch, &self.job, order.window(id.window).blocks)))
     }
 
     /// Starts making the windows that come after a new one that is held. In a mixture that is time once all of its datasets

@@ -1,13 +1,18 @@
 //! The stream of one rank and lane, as its consumer sees it.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use forebay_proto::v1::BatchMetadata;
+use forebay_stall::Lane;
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    Config, Error, Job, Pool, Submitted, WireBatch, producer::Producer, space::Share, window::Windows,
+    Config, Error, Job, LabelSums, Pool, Submitted, WireBatch, producer::Producer, space::Share,
+    window::Windows,
 };
 
 /// Batches of one rank and lane, made ahead of their consumer up to a number of bytes.
@@ -26,8 +31,36 @@ pub struct Batches {
 pub(crate) struct Making {
     /// All but rows and hash.
     pub(crate) metadata: BatchMetadata,
-    pub(crate) batch: Submitted<WireBatch>,
+    pub(crate) batch: Submitted<Gathered>,
+    /// When it was begun, and how long it waited for its windows.
+    pub(crate) begun: Instant,
+    pub(crate) windows: Duration,
     pub(crate) _share: Arc<Share>,
+}
+
+/// A batch that was put together.
+pub(crate) struct Gathered {
+    pub(crate) batch: WireBatch,
+    pub(crate) label: Option<LabelSums>,
+    pub(crate) begun: Instant,
+    pub(crate) ended: Instant,
+}
+
+/// A finished batch, and how it was made.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    /// What goes with it.
+    pub metadata: BatchMetadata,
+    /// The batch.
+    pub batch: WireBatch,
+    /// The labels of some of its rows, if the job names a label and delivers it.
+    pub label: Option<LabelSums>,
+    /// When its rows were begun to be looked for.
+    pub begun: Instant,
+    /// For how long they were waited for from then on.
+    pub windows: Duration,
+    /// When it was begun to be put together, and when it was finished.
+    pub gathered: (Instant, Instant),
 }
 
 impl Batches {
@@ -35,6 +68,7 @@ impl Batches {
         job: Arc<Job>,
         rank: u32,
         lane: u32,
+        watch: Lane,
         windows: &Arc<Windows>,
         pool: Pool,
         config: Config,
@@ -42,7 +76,7 @@ impl Batches {
         // Bounded by the shares of what is in it.
         let (sender, made) = mpsc::unbounded_channel();
         let remaining = job.batches(lane);
-        let producer = Producer::new(job, rank, lane, windows, pool, config, sender);
+        let producer = Producer::new(job, rank, lane, watch, windows, pool, config, sender);
         let producer = AbortOnDropHandle::new(tokio::spawn(producer.run()));
         Self { remaining, made, next: None, producer: Some(producer) }
     }
@@ -54,6 +88,11 @@ impl Batches {
 
     /// The next batch; `None` after the last, never before. Cancel-safe. After an error the stream is over.
     pub async fn next(&mut self) -> Option<Result<(BatchMetadata, WireBatch), Error>> {
+        Some(self.next_made().await?.map(|made| (made.metadata, made.batch)))
+    }
+
+    /// ... with how it was made. Cancel-safe.
+    pub async fn next_made(&mut self) -> Option<Result<Made, Error>> {
         if self.remaining == 0 {
             return None;
         }
@@ -66,13 +105,13 @@ impl Batches {
         Some(batch)
     }
 
-    async fn wait(&mut self) -> Result<(BatchMetadata, WireBatch), Error> {
+    async fn wait(&mut self) -> Result<Made, Error> {
         if self.next.is_none() {
             let early = || Error::Internal("the stream's producer stopped before its last batch".into());
             self.next = Some(self.made.recv().await.ok_or_else(early)??);
         }
         let making = self.next.as_mut().expect("it was there or has just been set");
-        let batch = (&mut making.batch).await?;
+        let Gathered { batch, label, begun, ended } = (&mut making.batch).await?;
         metrics::counter!("forebay_batches_total").increment(1);
         metrics::counter!("forebay_batch_rows_total").increment(batch.rows);
         metrics::counter!("forebay_batch_bytes_total").increment(batch.body.len() as u64);
@@ -82,6 +121,7 @@ impl Batches {
             group_offsets: batch.group_offsets.clone(),
             ..making.metadata.clone()
         };
-        Ok((metadata, batch))
+        let (windows, gathered) = (making.windows, (begun, ended));
+        Ok(Made { metadata, batch, label, begun: making.begun, windows, gathered })
     }
 }

@@ -14,18 +14,20 @@ use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use forebay_cache::{Disk, Outcome};
 use forebay_sql::Expression;
+use forebay_stall::Stage;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
-    Config, DiskWrites, Error, Job, Pool, Priority, compute, forecast::Outlook, view::Source,
-    window::place_of,
+    Config, DiskWrites, Error, Job, Pool, Priority, activity::Activity, compute, forecast::Outlook,
+    view::Source, window::place_of,
 };
 
 /// Finds or makes decoded columns.
 pub(crate) struct Columns {
     disk: Option<Disk>,
     outlook: Outlook,
+    activity: Arc<Activity>,
     memory_bytes: u64,
     config: Config,
     pool: Pool,
@@ -56,11 +58,12 @@ impl Columns {
     pub(crate) fn new(
         disk: Option<Disk>,
         outlook: Outlook,
+        activity: Arc<Activity>,
         memory_bytes: u64,
         config: Config,
         pool: Pool,
     ) -> Self {
-        Self { disk, outlook, memory_bytes, config, pool, flights: Arc::default() }
+        Self { disk, outlook, activity, memory_bytes, config, pool, flights: Arc::default() }
     }
 
     pub(crate) fn disk(&self) -> Option<&Disk> {
@@ -202,14 +205,19 @@ impl Columns {
         if !disk.sections(wanted.block, &names).contains(&true) {
             return;
         }
+        let working = self.activity.begin(Stage::Storage, wanted.block);
         let sections = disk.get(wanted.block, &names).await;
+        working.made(sections.iter().flatten().map(|section| section.len() as u64).sum(), 0);
+        drop(working);
         let indices = claim.columns.iter().map(|column| column.index);
         let found: Vec<_> = indices
             .zip(sections)
             .filter_map(|(index, section)| Some((index, section?, wanted.fields[index].data_type.clone())))
             .collect();
         // Strings are checked to be UTF-8.
+        let (activity, block) = (Arc::clone(&self.activity), wanted.block);
         let decoded = self.pool.run(Priority::Second, move || {
+            let _working = activity.begin(Stage::Decode, block);
             let decode = |(index, section, data_type)| Some((index, section::decode(&section, &data_type)?));
             Ok(found.into_iter().filter_map(decode).collect::<Vec<_>>())
         });
@@ -253,9 +261,15 @@ impl Columns {
         let claimed: Vec<Source> =
             claim.columns.iter().map(|column| wanted.fields[column.index].source.clone()).collect();
         let positions = compute::reads(&claimed);
+        let working = self.activity.begin(Stage::Storage, wanted.block);
         let encoded = job.reader().fetch(block as usize, &positions).await?;
+        working.made(encoded.bytes() as u64, 0);
+        drop(working);
+        let (activity, id, delays) = (Arc::clone(&self.activity), wanted.block, self.config.delays);
         let (decode_rows, place) = (self.config.decode_rows, place_of(job.snapshot(), block));
         let decoded = self.pool.run(Priority::Second, move || {
+            let _working = activity.begin(Stage::Decode, id);
+            delays.before_decode();
             let mut columns = vec![Vec::new(); claimed.len()];
             for chunk in encoded.decode(decode_rows) {
                 let arrays = compute::compute(&claimed, &positions, &chunk?, &place)?;

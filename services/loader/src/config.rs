@@ -33,6 +33,37 @@ pub struct Config {
     pub disk_writes: DiskWrites,
     /// Rows decoded at a time; a chunk of all columns should fit the second-level cache. Default: 4,096.
     pub decode_rows: usize,
+    /// Delays that are added on purpose, to see what the page makes of them. Default: none.
+    pub delays: Delays,
+}
+
+/// Delays for drills: what would the page say if a stage were slower? They change no byte.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Delays {
+    /// Added to decoding a block, on the thread that does it. Default: 0.
+    #[serde(with = "humantime_serde")]
+    pub decode: Duration,
+    /// Added to gathering a batch. Default: 0.
+    #[serde(with = "humantime_serde")]
+    pub gather: Duration,
+}
+
+impl Delays {
+    pub(crate) fn before_decode(&self) {
+        pause(self.decode);
+    }
+
+    pub(crate) fn before_gather(&self) {
+        pause(self.gather);
+    }
+}
+
+/// Only on the threads for CPU work, which have nothing else to do meanwhile.
+fn pause(time: Duration) {
+    if !time.is_zero() {
+        std::thread::sleep(time);
+    }
 }
 
 impl Default for Config {
@@ -48,6 +79,7 @@ impl Default for Config {
             max_batch_bytes: 256 << 20,
             disk_writes: DiskWrites::Needed,
             decode_rows: 4096,
+            delays: Delays::default(),
         }
     }
 }

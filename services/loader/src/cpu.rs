@@ -26,6 +26,7 @@ pub struct Pool {
 
 struct Owner {
     queue: Arc<Queue>,
+    threads: usize,
 }
 
 impl Drop for Owner {
@@ -111,7 +112,7 @@ impl Pool {
     pub fn new(threads: usize, scheduling: Scheduling) -> Result<Self, std::io::Error> {
         let queue =
             Arc::new(Queue { waiting: Mutex::new(Some(Waiting::default())), changed: Condvar::new() });
-        let owner = Arc::new(Owner { queue });
+        let owner = Arc::new(Owner { queue, threads: threads.max(1) });
         let (sender, scheduled) = mpsc::channel();
         for index in 0..threads.max(1) {
             let (queue, sender) = (Arc::clone(&owner.queue), sender.clone());
@@ -126,6 +127,16 @@ impl Pool {
         }
         scheduled.iter().take(threads.max(1)).collect::<Result<(), _>>()?;
         Ok(Self { owner })
+    }
+
+    /// How many threads it has.
+    pub fn threads(&self) -> usize {
+        self.owner.threads
+    }
+
+    /// Work that no thread has taken yet: of the first priority, and of the second.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.owner.queue.lock().as_ref().map_or((0, 0), |waiting| (waiting.first.len(), waiting.second.len()))
     }
 
     /// Runs `work` on the pool, from the call on; what is returned waits for it. Work of which nobody waits

@@ -12,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::{
     Counts, Error, View,
     groups::{Groups, Piece},
+    label::Label,
     view::{Use, find_column},
 };
 
@@ -49,6 +50,8 @@ pub struct Job {
     /// Rows of each block that the filter keeps; all without one.
     kept: Arc<[u32]>,
     groups: Option<Groups>,
+    /// Where the label lies, if one is named and delivered.
+    label: Option<Label>,
     /// What each block counts in the order: its kept rows, or the groups that begin in it.
     items: Arc<[u32]>,
     /// Sums of the two.
@@ -133,7 +136,7 @@ impl Job {
         }
         let sum = |counts: &[u32]| counts.iter().map(|count| u64::from(*count)).sum::<u64>();
         let (rows, epoch_items) = (sum(&kept), sum(&items));
-        check_label(&snapshot, &train.label)?;
+        let label = label_column(&snapshot, &train.label)?.and_then(|column| Label::of(&view, column));
 
         let global_batch = own_rows * world_size;
         let shuffle = resolve_shuffle(
@@ -183,6 +186,7 @@ impl Job {
             steps_beside: None,
             kept,
             groups,
+            label,
             items,
             rows,
             epoch_items,
@@ -330,6 +334,11 @@ impl Job {
     /// What the job wants of a row.
     pub fn view(&self) -> &Arc<View> {
         &self.view
+    }
+
+    /// Where the label lies in a row.
+    pub(crate) fn label(&self) -> Option<&Label> {
+        self.label.as_ref()
     }
 
     /// The snapshot that the job reads.
@@ -537,14 +546,16 @@ fn within(field: &str, value: u64, least: u64, most: u64) -> Result<u64, Error> 
     Err(Error::invalid(field, format!("is {value}, expected {least} to {most}")))
 }
 
-fn check_label(snapshot: &Snapshot, label: &str) -> Result<(), Error> {
+/// The column of the label, if one is named.
+pub(crate) fn label_column(snapshot: &Snapshot, label: &str) -> Result<Option<usize>, Error> {
     if label.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let schema = snapshot.schema();
-    let field = schema.field(find_column("label", label, schema)?);
+    let column = find_column("label", label, schema)?;
+    let field = schema.field(column);
     if field.data_type().is_numeric() || field.data_type() == &arrow_schema::DataType::Boolean {
-        return Ok(());
+        return Ok(Some(column));
     }
     Err(Error::invalid(
         "label",

@@ -20,6 +20,7 @@
 
 #![deny(unsafe_code)]
 
+mod activity;
 mod ahead;
 mod aside;
 mod assemble;
@@ -35,6 +36,7 @@ mod forecast;
 mod frame;
 mod groups;
 mod job;
+mod label;
 mod loader;
 mod pins;
 mod prefetch;
@@ -47,16 +49,18 @@ mod view;
 mod window;
 mod wire;
 
+pub use activity::StageWork;
 pub use aside::Aside;
 pub use assemble::{Assembling, assemble};
-pub use batches::Batches;
-pub use config::{Config, DiskWrites};
+pub use batches::{Batches, Made};
+pub use config::{Config, Delays, DiskWrites};
 pub use counts::{Counted, Counts};
 pub use cpu::{Pool, Priority, Scheduling, Submitted};
 pub use error::Error;
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use job::{Job, check_mixture};
-pub use loader::{Loader, Warmed};
+pub use label::LabelSums;
+pub use loader::{Loader, Waiting, Warmed};
 pub use prefetch::{prefetch, prefetch_value};
 pub use resident::Resident;
 pub use view::{View, find_column, near};

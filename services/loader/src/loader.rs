@@ -4,15 +4,17 @@ use std::{path::Path, sync::Arc};
 
 use forebay_cache::{Disk, DiskConfig, Weigh};
 use forebay_proto::v1;
+use forebay_stall::{Known, Lane, Stage};
 use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
 use crate::{
-    Aside, Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident,
+    Aside, Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident, StageWork,
     aside::SetAside,
     counts::Counter,
     forecast::Outlook,
     job::{check_mixture, of_mixed, within_mix},
+    label::KnownLabels,
     pins::Pins,
     window::Windows,
 };
@@ -22,6 +24,7 @@ use crate::{
 pub struct Loader {
     windows: Arc<Windows>,
     counter: Arc<Counter>,
+    labels: Arc<KnownLabels>,
     /// What lookups may have of the memory, as far as they don't have it yet.
     aside: SetAside,
     config: Config,
@@ -37,6 +40,17 @@ pub struct Warmed {
     pub blocks_done: u64,
     /// Bytes of their frames.
     pub bytes: u64,
+}
+
+/// Work that waits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Blocks, for memory to be read into.
+    pub reads: usize,
+    /// Blocks, for a thread that decodes them.
+    pub decodes: usize,
+    /// Batches and other short work, for a thread.
+    pub gathers: usize,
 }
 
 impl Loader {
@@ -69,6 +83,7 @@ impl Loader {
         Self {
             windows: Arc::new(windows),
             counter: Arc::new(counter),
+            labels: Arc::new(KnownLabels::new(config.clone(), pool.clone())),
             aside: SetAside::default(),
             config,
             pool,
@@ -180,7 +195,36 @@ impl Loader {
 
     /// The batches of one rank and lane. Dropping the stream ends its work.
     pub fn batches(&self, job: Arc<Job>, rank: u32, lane: u32) -> Batches {
-        Batches::start(job, rank, lane, &self.windows, self.pool.clone(), self.config.clone())
+        self.watched_batches(job, rank, lane, Lane::detached())
+    }
+
+    /// ... of which `watch` is told what is being done for them.
+    pub fn watched_batches(&self, job: Arc<Job>, rank: u32, lane: u32, watch: Lane) -> Batches {
+        Batches::start(job, rank, lane, watch, &self.windows, self.pool.clone(), self.config.clone())
+    }
+
+    /// What the label of `job` is like over its dataset, by a look at some blocks; `None` if it names none.
+    ///
+    /// # Errors
+    /// Those of the first block that can't be read.
+    pub async fn label(&self, job: &Job) -> Result<Option<Known>, Error> {
+        self.labels.of(job).await
+    }
+
+    /// What a stage has done since the start, for all streams.
+    pub fn work(&self, stage: Stage) -> StageWork {
+        self.windows.activity().work(stage)
+    }
+
+    /// What waits now.
+    pub fn waiting(&self) -> Waiting {
+        let (gathers, decodes) = self.pool.waiting();
+        Waiting { reads: self.windows.activity().waiting(), decodes, gathers }
+    }
+
+    /// Threads that decode and gather.
+    pub fn cpu_threads(&self) -> usize {
+        self.pool.threads()
     }
 
     /// Loads the blocks of the job's snapshot into memory, in the order in which its first epoch needs them,

@@ -12,14 +12,17 @@ use std::{
 use forebay_cache::{Slabs, Weigh};
 use forebay_plan::{Cursor, EpochOrder, Location};
 use forebay_proto::v1::BatchMetadata;
+use forebay_stall::{Lane, Stage};
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
     Assembling, Config, Error, Frame, Job, Pool, Priority, RowRef, Submitted, View, WireBatch,
+    activity::Activity,
     ahead::WindowsAhead,
     assemble,
-    batches::Making,
+    batches::{Gathered, Making},
     forecast::Progress,
+    label::{Label, LabelSums},
     space::{Share, Space},
     window::{HeldWindow, WindowId, Windows},
 };
@@ -34,6 +37,9 @@ pub(crate) struct Producer {
     job: Arc<Job>,
     rank: u32,
     lane: u32,
+    /// Whose time it takes.
+    watch: Lane,
+    activity: Arc<Activity>,
     /// The job itself, and the others of its mixture.
     parts: Vec<Feeder>,
     slabs: Slabs,
@@ -52,6 +58,7 @@ impl Producer {
         job: Arc<Job>,
         rank: u32,
         lane: u32,
+        watch: Lane,
         windows: &Arc<Windows>,
         pool: Pool,
         config: Config,
@@ -63,16 +70,32 @@ impl Producer {
         };
         let footer_item_bytes = jobs.iter().map(mean).max().unwrap_or(0);
         let (slabs, space) = (windows.slabs().clone(), windows.space().enter());
+        let activity = Arc::clone(windows.activity());
         let feeder = |job: Arc<Job>| {
             let progress = Arc::new(windows.outlook().enter(&job, rank, lane));
             let (known, windows) = (Arc::clone(&progress), Arc::clone(windows));
-            let windows =
-                WindowsAhead::new(Arc::clone(&job), rank, lane, windows, known, pool.clone(), config.clone());
+            let (known_job, watch, pool, config) =
+                (Arc::clone(&job), watch.clone(), pool.clone(), config.clone());
+            let windows = WindowsAhead::new(known_job, rank, lane, watch, windows, known, pool, config);
             Feeder { job, windows, progress }
         };
         let parts = jobs.into_iter().map(feeder).collect();
         let item_bytes = Arc::default();
-        Self { job, rank, lane, parts, slabs, pool, config, space, footer_item_bytes, item_bytes, sender }
+        Self {
+            job,
+            rank,
+            lane,
+            watch,
+            activity,
+            parts,
+            slabs,
+            pool,
+            config,
+            space,
+            footer_item_bytes,
+            item_bytes,
+            sender,
+        }
     }
 
     pub(crate) async fn run(mut self) {
@@ -92,6 +115,7 @@ impl Producer {
         let items = items.map(|(_, range)| range.end - range.start).sum::<u64>();
         let items = items.max(self.job.least_rows() as u64);
         let share = Arc::new(self.share(items).await);
+        let begun = Instant::now();
         let (position, mixed_positions) = self.job.positions(cursor, self.rank);
         let metadata = BatchMetadata {
             epoch: cursor.epoch,
@@ -102,7 +126,7 @@ impl Producer {
             ..BatchMetadata::default()
         };
         let batch = self.gather(index, cursor, items, Arc::clone(&share)).await?;
-        Ok(Making { metadata, batch, _share: share })
+        Ok(Making { metadata, batch, begun, windows: begun.elapsed(), _share: share })
     }
 
     /// Waits until one more batch, of so many rows or groups, may be ready. When the consumer takes nothing for a while, the windows
@@ -126,7 +150,7 @@ impl Producer {
         cursor: Cursor,
         items: u64,
         share: Arc<Share>,
-    ) -> Result<Submitted<WireBatch>, Error> {
+    ) -> Result<Submitted<Gathered>, Error> {
         let max_bytes = self.config.max_batch_bytes;
         // Of a frame that is held on to, the rows of other batches are held, too, which only their own shares count.
         let max_held_bytes = if self.job.is_one_run() { self.space.max_held_bytes() } else { 0 };
@@ -167,18 +191,23 @@ impl Producer {
             least_rows: self.job.least_rows(),
         };
         let (slabs, batch_size) = (self.slabs.clone(), self.job.train().batch_size);
-        let item_bytes = Arc::clone(&self.item_bytes);
+        let (item_bytes, delays) = (Arc::clone(&self.item_bytes), self.config.delays);
+        let (activity, watch, job) = (Arc::clone(&self.activity), self.watch.clone(), Arc::clone(&self.job));
         Ok(self.pool.run(Priority::First, move || {
-            let started = Instant::now();
-            let batch = gathering.assemble(asked, &slabs)?;
+            let working = activity.begin_for(Stage::Gather, &watch);
+            let begun = Instant::now();
+            delays.before_gather();
+            let (batch, label) = gathering.assemble(job.label(), asked, &slabs)?;
             let body_bytes = batch.body.len() as u64;
+            working.made(body_bytes, batch.rows);
             share.settle(MESSAGE_BYTES + batch.header.len() as u64 + body_bytes);
             // A short one is padding for a good part.
             if items == batch_size {
                 item_bytes.store(body_bytes / batch_size, Ordering::Relaxed);
             }
-            metrics::histogram!("forebay_gather_duration_seconds").record(started.elapsed());
-            Ok(batch)
+            let ended = Instant::now();
+            metrics::histogram!("forebay_gather_duration_seconds").record(ended.duration_since(begun));
+            Ok(Gathered { batch, label, begun, ended })
         }))
     }
 
@@ -199,7 +228,11 @@ impl Producer {
                 Piece::Aside(aside) => aside,
                 Piece::Held(part) => {
                     let (view, slabs) = (Arc::clone(&gathering.view), self.slabs.clone());
-                    let aside = move || part.set_aside(&view, max_held_bytes, &slabs);
+                    let (activity, watch) = (Arc::clone(&self.activity), self.watch.clone());
+                    let aside = move || {
+                        let _working = activity.begin_for(Stage::Gather, &watch);
+                        part.set_aside(&view, max_held_bytes, &slabs)
+                    };
                     self.pool.run(Priority::First, aside).await?
                 }
             };
@@ -286,7 +319,13 @@ impl Gathering {
         Ok(())
     }
 
-    fn assemble(self, asked: Assembling, slabs: &Slabs) -> Result<WireBatch, Error> {
+    /// The batch, and what its labels are like.
+    fn assemble(
+        self,
+        label: Option<&Label>,
+        asked: Assembling,
+        slabs: &Slabs,
+    ) -> Result<(WireBatch, Option<LabelSums>), Error> {
         let mut groups = Vec::new();
         let mut rows = vec![Vec::new(); self.round.len().max(1)];
         let mut frames = Vec::new();
@@ -318,14 +357,15 @@ impl Gathering {
         }
         let frames = only.as_ref().map_or(&frames[..], |held| &held.window().frames);
         let batch = assemble(&self.view, frames, &rows, asked, slabs)?;
+        let label = label.map(|label| label.sums(&self.view, frames, &rows));
         if self.grouped.is_none() {
-            return Ok(batch);
+            return Ok((batch, label));
         }
         let ends = groups.iter().scan(0, |end, rows| {
             *end += rows;
             Some(*end)
         });
-        Ok(WireBatch { group_offsets: std::iter::once(0).chain(ends).collect(), ..batch })
+        Ok((WireBatch { group_offsets: std::iter::once(0).chain(ends).collect(), ..batch }, label))
     }
 }
 

@@ -9,14 +9,19 @@ use arrow_array::RecordBatch;
 use dashmap::DashMap;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
 use forebay_plan::Location;
+use forebay_stall::{Lane, Stage};
 use forebay_storage::Snapshot;
 use futures::{StreamExt, TryStreamExt, stream};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
-    Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef, columns::Columns, forecast::Outlook,
-    groups::Piece, space::Total,
+    Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef,
+    activity::{Activity, Watching},
+    columns::Columns,
+    forecast::Outlook,
+    groups::Piece,
+    space::Total,
 };
 
 /// Loads windows into the memory tier.
@@ -26,6 +31,7 @@ pub(crate) struct Windows {
     frames: Memory<FrameKey, Frame>,
     columns: Columns,
     outlook: Outlook,
+    activity: Arc<Activity>,
     slabs: Slabs,
     space: Total,
     /// Permits of 1 KiB for blocks that are being fetched and decoded.
@@ -103,11 +109,14 @@ impl Windows {
     ) -> Self {
         let decode_bytes = config.decode_bytes(memory_bytes);
         let ready_bytes = config.total_prefetch_bytes(memory_bytes);
+        let activity = Arc::<Activity>::default();
+        let known = Arc::clone(&activity);
         let permits = (decode_bytes / 1024).clamp(1, u64::from(u32::MAX)) as usize;
         Self {
             frames: Memory::new(memory_bytes, Arc::new(outlook.clone())),
-            columns: Columns::new(disk, outlook.clone(), memory_bytes, config.clone(), pool.clone()),
+            columns: Columns::new(disk, outlook.clone(), known, memory_bytes, config.clone(), pool.clone()),
             outlook,
+            activity,
             slabs: Slabs::within(memory_bytes.saturating_add(ready_bytes), config.idle_bytes(memory_bytes)),
             space: Total::new(ready_bytes, config.prefetch_bytes),
             decoding: Arc::new(Semaphore::new(permits)),
@@ -126,6 +135,17 @@ impl Windows {
     /// When each block is needed next.
     pub(crate) fn outlook(&self) -> &Outlook {
         &self.outlook
+    }
+
+    /// What is being done.
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    /// From now on, and until what is returned is dropped, work for these blocks of `job` is work for this stream.
+    pub(crate) fn watch(&self, lane: &Lane, job: &Job, blocks: &[u32]) -> Watching {
+        let ids = job.reader().block_ids();
+        self.activity.watch(lane, blocks.iter().map(|block| ids.id(*block)))
     }
 
     /// Where finished batches wait.
@@ -263,6 +283,7 @@ impl Windows {
 
     /// Waits for memory for a block of so many bytes: compressed bytes, decoded chunks and the frame itself.
     async fn permit(&self, expected_bytes: u64) -> Result<Arc<OwnedSemaphorePermit>, Error> {
+        let _waiting = self.activity.wait();
         let permits = (expected_bytes.saturating_mul(2) / 1024).min(self.decode_bytes / 1024).max(1);
         let permit = Arc::clone(&self.decoding)
             .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX))
@@ -282,8 +303,11 @@ impl Windows {
             builder = self.append(job, piece, builder, &permit).await?;
         }
         let groups = job.groups_in(block);
+        let (activity, id) = (Arc::clone(&self.activity), job.reader().block_ids().id(block));
         let finish = move || {
+            let working = activity.begin(Stage::Decode, id);
             let frame = builder.finish()?;
+            working.made(frame.weight(), frame.rows() as u64);
             if frame.groups() != groups {
                 let found = frame.groups();
                 return Err(Error::Internal(format!(
@@ -310,16 +334,27 @@ impl Windows {
         let builder = builder.at(place_of(job.snapshot(), block));
         if self.columns.are_kept(job, block) {
             let chunks = self.columns.get(job, block, Arc::clone(permit)).await?;
-            let append = move || append(builder, chunks.into_iter().map(Ok), rows);
+            let (activity, id) = (Arc::clone(&self.activity), job.reader().block_ids().id(block));
+            let append = move || {
+                let _working = activity.begin(Stage::Decode, id);
+                append(builder, chunks.into_iter().map(Ok), rows)
+            };
             return self.pool.run(Priority::Second, append).await;
         }
         let (view, snapshot) = (Arc::clone(job.view()), job.snapshot());
         let keeps_all = job.keeps_all(block);
         let read = view.reads(keeps_all);
+        let id = job.reader().block_ids().id(block);
+        let working = self.activity.begin(Stage::Storage, id);
         let encoded = job.reader().fetch(block as usize, &read).await?;
+        working.made(encoded.bytes() as u64, 0);
+        drop(working);
         let (decode_rows, place) = (self.config.decode_rows, place_of(snapshot, block));
+        let (activity, delays) = (Arc::clone(&self.activity), self.config.delays);
         self.pool
             .run(Priority::Second, move || {
+                let _working = activity.begin(Stage::Decode, id);
+                delays.before_decode();
                 let chunks = encoded.decode(decode_rows);
                 let chunks = chunks.map(|chunk| view.rows_of(chunk?, &read, keeps_all, &place));
                 let builder = append(builder, chunks, rows)?;

@@ -30,6 +30,7 @@ mod queues;
 mod server;
 mod sessions;
 pub mod settings;
+mod stalls;
 mod status;
 
 pub use address::Address;

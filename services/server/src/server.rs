@@ -228,7 +228,7 @@ impl Server {
         let finished = tokio::time::timeout(self.grace_period, self.none_running()).await.is_ok();
         if !finished {
             tracing::warn!(
-                streams = self.sessions.list().len(),
+                streams = self.sessions.streams(),
                 "the grace period is over, handing streams over"
             );
             self.guard.hand_over();

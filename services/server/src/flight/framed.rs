@@ -15,7 +15,7 @@ use arrow_flight::{FlightData, SchemaAsIpc, Ticket};
 use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::Schema;
 use bytes::{BufMut, Bytes, BytesMut};
-use forebay_loader::{Batches, Job, WireBatch};
+use forebay_loader::{Batches, Job, Made, WireBatch};
 use forebay_proto::{
     Encoding,
     v1::{self, BatchMetadata},
@@ -24,6 +24,7 @@ use futures::{Stream, StreamExt, stream};
 use http_body::Frame;
 use http_body_util::{BodyExt, Limited, StreamBody};
 use prost::{Message, encoding::encode_varint};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status, body::Body};
 
 use super::{Context, commands::lookup_of, guard, lookups::LookedUp};
@@ -74,7 +75,8 @@ async fn answer(
     let job = asked.into_job();
     let running = context.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer)?;
     let schema = schema_message(job.view().schema())?;
-    let batches = context.loader.batches(Arc::clone(&job), rank, lane);
+    let batches = context.loader.watched_batches(Arc::clone(&job), rank, lane, running.lane().clone());
+    let learning = learn_label(context, &job, &running);
     let sender = Sender {
         frames: VecDeque::from([schema]),
         batches,
@@ -84,6 +86,8 @@ async fn answer(
         access,
         datasets: context.datasets.clone(),
         read: read(&job),
+        lanes: job.train().lanes.unwrap_or(1),
+        _learning: learning,
         ended: false,
     };
     response(stream::unfold(sender, |mut sender| async {
@@ -131,6 +135,20 @@ fn trailers(status: &Status) -> http::HeaderMap {
 fn read(job: &Job) -> Vec<String> {
     let train = job.train();
     std::iter::once(&train.dataset).chain(train.mix.iter().map(|mixed| &mixed.dataset)).cloned().collect()
+}
+
+/// Finds out what the job's label is like, if it names one, while its first batches are made.
+fn learn_label(context: &Context, job: &Arc<Job>, running: &Running) -> Option<AbortOnDropHandle<()>> {
+    if job.train().label.is_empty() {
+        return None;
+    }
+    let (loader, job, session) = (context.loader.clone(), Arc::clone(job), Arc::clone(running.session()));
+    Some(AbortOnDropHandle::new(tokio::spawn(async move {
+        match loader.label(&job).await {
+            Ok(known) => known.into_iter().for_each(|known| session.know(known)),
+            Err(error) => tracing::warn!(%error, "can't look at the label of the dataset"),
+        }
+    })))
 }
 
 /// The id under which the caller reports; 0 if it does not.
@@ -184,6 +202,9 @@ struct Sender {
     datasets: Datasets,
     /// Its dataset first.
     read: Vec<String>,
+    /// Of its rank: the step after this one's is so many later.
+    lanes: u64,
+    _learning: Option<AbortOnDropHandle<()>>,
     ended: bool,
 }
 
@@ -208,20 +229,24 @@ impl Sender {
     /// Takes a batch and returns its first frame; `None` after the last batch.
     async fn next_batch(&mut self) -> Result<Option<Bytes>, Status> {
         let has_more = self.batches.remaining() > 0;
+        if has_more {
+            self.running.asks();
+        }
         let next = tokio::select! {
             biased;
             () = self.guard.handed_over(), if has_more => {
                 let message = "the server is stopping; go on at the next step on another one";
                 return Err(Status::unavailable(message));
             }
-            next = self.batches.next() => next,
+            next = self.batches.next_made() => next,
         };
         let Some(next) = next else { return Ok(None) };
         // A token may be taken back while its stream runs.
         self.read.iter().try_for_each(|dataset| self.access.check(dataset))?;
-        let (metadata, batch) = next.map_err(|error| self.datasets.stream_status(&self.read[0], &error))?;
-        self.running.sent(&metadata, batch.body.len() as u64);
-        let (first, body) = frames(&self.encoding.encode::<BatchMetadata>(&metadata), batch)?;
+        let made = next.map_err(|error| self.datasets.stream_status(&self.read[0], &error))?;
+        let Made { metadata, batch, .. } = &made;
+        self.running.sent(&made, (metadata.epoch, metadata.step + self.lanes));
+        let (first, body) = frames(&self.encoding.encode::<BatchMetadata>(metadata), batch.clone())?;
         self.frames.extend(body);
         Ok(Some(first))
     }

@@ -1,12 +1,10 @@
 //! The page for a person: datasets, streams and memory as they stand.
 
-use std::{fmt::Write, sync::atomic::Ordering};
-
-use bytesize::ByteSize;
-use forebay_proto::v1::ReportRequest;
+use std::fmt::Write;
 
 use super::Ops;
-use crate::{Address, datasets::Phase, door::Access, sessions::Session};
+use crate::{Address, datasets::Phase, door::Access};
+use bytesize::ByteSize;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}\
  table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3rem .8rem .3rem 0;\
@@ -26,7 +24,6 @@ pub(super) fn render(ops: &Ops, access: &Access) -> String {
         disk(ops),
     );
     datasets(ops, access, &mut page);
-    streams(ops, access, &mut page);
     page
 }
 
@@ -74,51 +71,6 @@ fn datasets(ops: &Ops, access: &Access, page: &mut String) {
         let _ = write!(page, "<tr><td>{name}<td><code>{url}</code>{row}</tr>");
     }
     page.push_str("</table>");
-}
-
-fn streams(ops: &Ops, access: &Access, page: &mut String) {
-    let mut sessions = ops.sessions.list();
-    sessions.retain(|session| access.may_read(&session.train.dataset));
-    if sessions.is_empty() {
-        page.push_str("<h2>Streams</h2><p>None is running.</p>");
-        return;
-    }
-    page.push_str(
-        "<h2>Streams</h2><table><tr><th>Job<th>Dataset<th class=n>Rank<th class=n>Lane<th class=n>Epoch\
-         <th class=n>Step<th class=n>Batches<th class=n>Rows/s<th class=n>Bytes/s<th class=n>Waits<th class=n>Computes<th class=n>Copies</tr>",
-    );
-    for session in sessions {
-        page.push_str(&stream(&session));
-    }
-    page.push_str("</table>");
-}
-
-fn stream(session: &Session) -> String {
-    let seconds = session.started.elapsed().as_secs_f64().max(1e-3);
-    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-    let a_second = |total: u64| (total as f64 / seconds) as u64;
-    let report = session.report();
-    let share = |of: fn(&ReportRequest) -> f64| {
-        let part = report.as_ref().map(|report| of(report) / report.seconds.max(1e-3));
-        part.map_or_else(|| "not reported".to_owned(), |part| format!("{:.0} %", part * 100.0))
-    };
-    format!(
-        "<tr><td>{}<td>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{} of {}\
-         <td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}<td class=n>{}</tr>",
-        escape(&session.train.job),
-        escape(&session.train.dataset),
-        session.train.rank(),
-        session.train.lane(),
-        count(&session.epoch),
-        count(&session.step),
-        count(&session.batches_sent),
-        session.batches,
-        a_second(count(&session.rows_sent)),
-        ByteSize(a_second(count(&session.bytes_sent))),
-        share(|report| report.wait_seconds),
-        share(|report| report.compute_seconds),
-        share(|report| report.copy_seconds),
-    )
 }
 
 fn escape(text: &str) -> String {

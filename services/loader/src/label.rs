@@ -1,0 +1,110 @@
+//! The label of the rows of a batch, for a look at how it wanders.
+
+mod known;
+
+use std::sync::Arc;
+
+use arrow_schema::DataType;
+use half::f16;
+
+use crate::{
+    Frame, RowRef, View,
+    frame::Rows,
+    view::{Each, Part, Source},
+};
+
+pub(crate) use known::KnownLabels;
+
+/// So many rows of a batch are looked at, at most, spread evenly over it.
+const SAMPLED_ROWS: usize = 1024;
+
+/// Labels of some rows of a batch that are not null.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LabelSums {
+    /// How many.
+    pub rows: u64,
+    /// Their sum.
+    pub sum: f64,
+    /// The sum of their squares.
+    pub squares: f64,
+}
+
+impl LabelSums {
+    /// Adds a label.
+    pub(crate) fn add(&mut self, label: f64) {
+        self.rows += 1;
+        self.sum += label;
+        self.squares += label * label;
+    }
+}
+
+/// Where the label lies in a row of a frame.
+#[derive(Debug, Clone)]
+pub(crate) struct Label {
+    offset: usize,
+    data_type: DataType,
+    /// Its validity bit.
+    null_bit: Option<usize>,
+}
+
+impl Label {
+    /// Where column `position` of the snapshot lies, alone or in a tensor; `None` if the view does not deliver it as a number.
+    pub(crate) fn of(view: &View, position: usize) -> Option<Self> {
+        let inputs = view.columns().iter();
+        let input =
+            inputs.into_iter().position(|source| matches!(source, Source::Stored(at) if *at == position))?;
+        let place = |part: &Part| match part {
+            Part::Fixed { input: own, offset, nulls, .. } if *own == input => {
+                let data_type = view.made_of().field(input).data_type().clone();
+                Some(Self { offset: *offset, data_type, null_bit: *nulls })
+            }
+            Part::Tensor { made, offset, each: Each::Value, .. } => {
+                let at = made.inputs.iter().position(|own| *own == input)?;
+                Some(Self { offset: offset + at * made.width, data_type: made.dtype.clone(), null_bit: None })
+            }
+            _ => None,
+        };
+        let label = view.parts.iter().find_map(place)?;
+        number(&label.data_type, &[0; 8]).map(|_| label)
+    }
+
+    /// The labels of some of `rows`.
+    pub(crate) fn sums(&self, view: &View, frames: &[Arc<Frame>], rows: &[RowRef]) -> LabelSums {
+        let source = Rows::new(view, frames);
+        let mut sums = LabelSums::default();
+        for row in rows.iter().step_by(rows.len().div_ceil(SAMPLED_ROWS).max(1)) {
+            let row = source.row(*row);
+            let is_valid = |bit: usize| row[view.validity + bit / 8] & (1 << (bit % 8)) != 0;
+            if self.null_bit.is_none_or(is_valid)
+                && let Some(label) = number(&self.data_type, &row[self.offset..])
+                && !label.is_nan()
+            {
+                sums.add(label);
+            }
+        }
+        sums
+    }
+}
+
+/// The number at the start of `bytes`; `None` for types that are none.
+fn number(data_type: &DataType, bytes: &[u8]) -> Option<f64> {
+    macro_rules! read {
+        ($type:ty) => {
+            <$type>::from_le_bytes(bytes.first_chunk().copied()?)
+        };
+    }
+    Some(match data_type {
+        DataType::Boolean | DataType::UInt8 => f64::from(read!(u8)),
+        DataType::Int8 => f64::from(read!(i8)),
+        DataType::Int16 => f64::from(read!(i16)),
+        DataType::Int32 => f64::from(read!(i32)),
+        DataType::Int64 => read!(i64) as f64,
+        DataType::UInt16 => f64::from(read!(u16)),
+        DataType::UInt32 => f64::from(read!(u32)),
+        DataType::UInt64 => read!(u64) as f64,
+        DataType::Float16 => f64::from(read!(f16)),
+        DataType::Float32 => f64::from(read!(f32)),
+        DataType::Float64 => read!(f64),
+        _ => return None,
+    })
+}

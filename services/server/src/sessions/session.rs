@@ -1,0 +1,243 @@
+//! One trainer with its streams.
+
+use std::{
+    ops::Range,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant, SystemTime},
+};
+
+use forebay_loader::Made;
+use forebay_proto::v1::{ReportRequest, Train};
+use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
+
+use super::{
+    KEPT_SECONDS,
+    rates::{Rates, Sent},
+};
+
+/// Verdicts compare two windows of this length.
+pub(crate) const WINDOW: Duration = Duration::from_secs(10);
+/// Reports come once a second; what is newer than this is not settled yet.
+const UNSETTLED: Duration = Duration::from_secs(2);
+
+/// The two windows, the newer one first.
+pub(super) fn windows(now: Instant) -> (Range<Instant>, Range<Instant>) {
+    let ago = |time| now.checked_sub(time).unwrap_or(now);
+    let middle = ago(UNSETTLED + WINDOW);
+    (middle..ago(UNSETTLED), ago(UNSETTLED + WINDOW * 2)..middle)
+}
+
+/// What a session begins with.
+pub(crate) struct Begin {
+    pub(crate) id: u64,
+    /// 0 if it does not report.
+    pub(crate) trainer: u64,
+    pub(crate) train: Train,
+    pub(crate) now: Instant,
+}
+
+/// A trainer that has, or had, streams.
+pub(crate) struct Session {
+    pub(crate) id: u64,
+    /// What its first stream asked for.
+    pub(crate) train: Train,
+    pub(crate) started: Instant,
+    pub(crate) started_at: SystemTime,
+    clock: forebay_stall::Session,
+    batches: AtomicU64,
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    state: Mutex<State>,
+}
+
+struct State {
+    streams: usize,
+    ended: Option<Instant>,
+    /// Batches that its streams will send in all.
+    batches_total: u64,
+    epoch: u64,
+    step: u64,
+    report: Option<ReportRequest>,
+    settled: Instant,
+    history: History,
+    rates: Rates,
+    skew: Skew,
+}
+
+impl Session {
+    pub(super) fn new(begin: Begin) -> Self {
+        let Begin { id, trainer, train, now } = begin;
+        let state = State {
+            streams: 0,
+            ended: None,
+            batches_total: 0,
+            epoch: train.epoch,
+            step: train.start_step,
+            report: None,
+            settled: now,
+            history: History::new(now, KEPT_SECONDS),
+            rates: Rates::new(now),
+            skew: Skew::default(),
+        };
+        Self {
+            id,
+            train,
+            started: now,
+            started_at: SystemTime::now(),
+            clock: forebay_stall::Session::new(now, trainer != 0),
+            batches: AtomicU64::new(0),
+            rows: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            state: Mutex::new(state),
+        }
+    }
+
+    pub(super) fn enter(&self, now: Instant, due: (u64, u64), batches: u64) -> Lane {
+        let mut state = self.state();
+        if state.streams == 0 {
+            // Nothing was charged meanwhile.
+            state.settled = now;
+        }
+        state.streams += 1;
+        state.ended = None;
+        // A lane that is asked for again goes on where it was.
+        let sent = self.batches.load(Ordering::Relaxed);
+        state.batches_total = if state.streams == 1 { sent + batches } else { state.batches_total + batches };
+        drop(state);
+        self.clock.enter(now, due)
+    }
+
+    pub(super) fn leave(&self, now: Instant) {
+        let mut state = self.state();
+        state.streams = state.streams.saturating_sub(1);
+        if state.streams == 0 {
+            state.ended = Some(now);
+        }
+    }
+
+    pub(super) fn count(&self, made: &Made) {
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.rows.fetch_add(made.batch.rows, Ordering::Relaxed);
+        self.bytes.fetch_add(made.batch.body.len() as u64, Ordering::Relaxed);
+        let mut state = self.state();
+        let at = (made.metadata.epoch, made.metadata.step);
+        if at > (state.epoch, state.step) {
+            (state.epoch, state.step) = at;
+        }
+        if let Some(label) = made.label {
+            state.skew.add(label.rows, label.sum, label.squares);
+        }
+    }
+
+    /// Takes what its label is like over the dataset.
+    pub(crate) fn know(&self, label: Known) {
+        self.state().skew.know(label);
+    }
+
+    /// Takes its trainer's word, and returns what was settled by it, and from when on.
+    pub(super) fn report(&self, now: Instant, report: &ReportRequest) -> (Instant, Buckets) {
+        let word = Report { seconds: report.seconds, wait_seconds: report.wait_seconds };
+        let settled = self.clock.clock().report(now, word);
+        let mut state = self.state();
+        state.report = Some(report.clone());
+        (state.settle(now, &settled), settled)
+    }
+
+    pub(super) fn tick(&self, now: Instant) -> (Instant, Buckets) {
+        let settled = self.clock.clock().tick(now);
+        let sent = self.sent();
+        let mut state = self.state();
+        state.rates.note(now, sent);
+        let from = if settled.sum().is_zero() { state.settled } else { state.settle(now, &settled) };
+        (from, settled)
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.state().ended.is_none()
+    }
+
+    pub(super) fn ended_before(&self, now: Instant, time: Duration) -> bool {
+        self.state().ended.is_some_and(|ended| now.saturating_duration_since(ended) > time)
+    }
+
+    /// What it was sent.
+    pub(crate) fn sent(&self) -> Sent {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Sent { batches: count(&self.batches), rows: count(&self.rows), bytes: count(&self.bytes) }
+    }
+
+    /// What it will have been sent when its streams end.
+    pub(crate) fn batches_total(&self) -> u64 {
+        self.state().batches_total
+    }
+
+    /// Epoch and step of its latest batch.
+    pub(crate) fn at(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.epoch, state.step)
+    }
+
+    /// Where its time went so far.
+    pub(crate) fn seconds(&self, now: Instant) -> Buckets {
+        self.clock.clock().total(now)
+    }
+
+    /// ... and in the last seconds.
+    pub(crate) fn history(&self, now: Instant, seconds: usize) -> Vec<Interval> {
+        self.state().history.before(now, seconds)
+    }
+
+    /// What its trainer reported last, unless it fell silent.
+    pub(crate) fn last_report(&self) -> Option<ReportRequest> {
+        let reports = self.clock.clock().reports();
+        self.state().report.clone().filter(|_| reports)
+    }
+
+    /// Batches, rows and bytes a second.
+    pub(crate) fn rates(&self) -> (f64, f64, f64) {
+        let state = self.state();
+        let rates = &state.rates;
+        (rates.batches_per_second(), rates.rows_per_second(), rates.bytes_per_second())
+    }
+
+    /// Batches that it was sent in the time of the two windows, about.
+    pub(super) fn recent_batches(&self) -> u64 {
+        let (batches, ..) = self.rates();
+        let time = self.started.elapsed().min(WINDOW * 2).as_secs_f64();
+        (batches * time) as u64
+    }
+
+    /// How its label wanders.
+    pub(crate) fn skew(&self) -> Skew {
+        self.state().skew
+    }
+
+    /// What holds it back, and the time by which that was judged.
+    pub(crate) fn verdict(&self, now: Instant) -> (Verdict, Buckets) {
+        let (recent, before) = windows(now);
+        let batches = self.recent_batches();
+        let state = self.state();
+        let sum = |window: Range<Instant>| state.history.sum(window.start, window.end);
+        let (recent, before) = (sum(recent), sum(before));
+        let verdict = judge(&Evidence { recent, before, window: WINDOW, sessions: 1, batches });
+        let mut both = recent;
+        both += before;
+        (verdict, both)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Keeps what was settled up to `now`, and returns from when on.
+    fn settle(&mut self, now: Instant, settled: &Buckets) -> Instant {
+        let from = std::mem::replace(&mut self.settled, now);
+        self.history.add(from, now, settled);
+        from
+    }
+}

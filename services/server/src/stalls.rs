@@ -1,0 +1,9 @@
+//! Where the stall is, as it is told to people: answers of the API, in words and numbers.
+
+mod answers;
+mod pipeline;
+mod words;
+
+pub(crate) use answers::{SessionAnswer, StallsAnswer, VerdictAnswer};
+pub(crate) use pipeline::{Pipeline, StageAnswer};
+pub(crate) use words::Facts;

@@ -1,0 +1,63 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// A stream of labels in batches of `size`.
+fn stream(labels: impl IntoIterator<Item = f64>, size: usize, known: Option<Known>) -> Skew {
+    let labels: Vec<f64> = labels.into_iter().collect();
+    let mut skew = Skew::default();
+    for (index, batch) in labels.chunks(size).enumerate() {
+        if index == 5 {
+            known.into_iter().for_each(|known| skew.know(known));
+        }
+        skew.add(batch.len() as u64, batch.iter().sum(), batch.iter().map(|label| label * label).sum());
+    }
+    skew
+}
+
+/// Numbers that look random, the same each time.
+fn scattered(seed: u64, count: u64) -> impl Iterator<Item = f64> {
+    (0..count).map(move |index| {
+        let mut z = (index + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_shuffled_stream_is_never_flagged(seed: u64, scale in 1e-6..1e6f64, offset in -10.0..10.0f64, knows: bool) {
+        let (mean, variance) = (scale * (0.5 + offset), scale * scale / 12.0);
+        let labels = scattered(seed >> 1, 100_000).map(|label| scale * (label + offset));
+        let skew = stream(labels, 256, knows.then_some(Known { mean, variance }));
+        prop_assert!((0.7..1.4).contains(&skew.spread().unwrap()), "{:?}", skew.spread());
+        prop_assert!(!skew.is_skewed());
+    }
+
+    #[test]
+    fn rare_clicks_are_not_flagged_when_they_are_shuffled(seed: u64, rate in 0.001..0.5f64) {
+        let labels = scattered(seed >> 1, 200_000).map(|label| f64::from(label < rate));
+        let skew = stream(labels, 512, Some(Known { mean: rate, variance: rate * (1.0 - rate) }));
+        prop_assert!(!skew.is_skewed(), "{:?}", skew.spread());
+    }
+}
+
+#[test]
+fn a_sorted_stream_is_flagged_before_its_second_label_is_seen() {
+    let known = Some(Known { mean: 0.5, variance: 0.25 });
+    let skew = stream(std::iter::repeat_n(0.0, 40 * 64), 64, known);
+    assert!((7.0..9.0).contains(&skew.spread().unwrap()), "{:?}", skew.spread());
+    assert!(skew.is_skewed());
+    // Without that knowledge it takes both.
+    assert_eq!(stream(std::iter::repeat_n(0.0, 40 * 64), 64, None).spread(), None);
+    let sorted = (0..80 * 64).map(|row| f64::from(row >= 40 * 64));
+    assert!(stream(sorted, 64, None).is_skewed());
+}
+
+#[test]
+fn a_label_that_is_always_the_same_and_few_batches_say_nothing() {
+    assert_eq!(stream(std::iter::repeat_n(3.0, 10_000), 64, None).spread(), None);
+    assert_eq!(stream(scattered(1, 31 * 64), 64, None).spread(), None);
+    assert_eq!(stream(scattered(1, 1000), 4, None).batches(), 0);
+}
