@@ -58,7 +58,8 @@ pub struct Settings {
     /// How often the files of `tls` and `tokens` are looked at for changes. Default: 10 s.
     #[serde(with = "humantime_serde")]
     pub reload_interval: Duration,
-    /// Listen beyond this machine without `tls` and `tokens`. Default: false.
+    /// Listen beyond this machine without `tls` and `tokens`; without `tokens` everybody may also change things over HTTP.
+    /// Default: false.
     pub insecure: bool,
     /// Datasets that are looked up, and by which key.
     pub online: BTreeMap<String, forebay_inference::KeySpec>,
@@ -108,6 +109,10 @@ pub struct Limits {
     pub max_connections: usize,
     /// Calls at a time on one connection. Default: 256.
     pub max_calls_per_connection: u32,
+    /// Events that are kept for people. Default: 1,000.
+    pub max_events: usize,
+    /// Listeners of `/api/v1/live` at a time. Default: 64.
+    pub max_live: usize,
     /// Snapshots other than the current ones that are kept open. Default: 64.
     pub max_pinned_snapshots: usize,
     /// How long a call waits for a dataset that is being opened. Default: 60 s.
@@ -133,6 +138,8 @@ impl Default for Limits {
             max_streams: 1024,
             max_connections: 1024,
             max_calls_per_connection: 256,
+            max_events: 1000,
+            max_live: 64,
             max_pinned_snapshots: 64,
             open_timeout: Duration::from_secs(60),
             max_open_backoff: Duration::from_secs(60),
@@ -245,6 +252,7 @@ impl Settings {
                 .with_context(|| format!("queues.{name}"))?;
         }
         ensure!(self.limits.max_pending_requests >= 1, "limits.max_pending_requests is at least 1");
+        ensure!(self.limits.max_events >= 1, "limits.max_events is at least 1");
         ensure!(self.online_threads >= 1, "online_threads is at least 1");
         let backoff = self.limits.max_open_backoff;
         ensure!(

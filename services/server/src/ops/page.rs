@@ -2,6 +2,13 @@
 
 use std::{fmt::Write, sync::atomic::Ordering};
 
+use axum::{
+    Extension, Router,
+    extract::State,
+    http::header,
+    response::{Html, IntoResponse},
+    routing::get,
+};
 use bytesize::ByteSize;
 use forebay_proto::v1::ReportRequest;
 
@@ -14,8 +21,17 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;ma
  code{font-size:.9em}.bad{color:#b00020}@media(prefers-color-scheme:dark){body{background:#111;color:#ddd}\
  .bad{color:#ff8a80}}";
 
+pub(super) fn routes() -> Router<Ops> {
+    Router::new().route("/", get(page))
+}
+
+async fn page(State(ops): State<Ops>, Extension(access): Extension<Access>) -> impl IntoResponse {
+    let policy = "default-src 'none'; style-src 'unsafe-inline'";
+    ([(header::CONTENT_SECURITY_POLICY, policy)], Html(render(&ops, &access)))
+}
+
 /// The page as `access` may see it. It carries no script and refers to nothing.
-pub(super) fn render(ops: &Ops, access: &Access) -> String {
+fn render(ops: &Ops, access: &Access) -> String {
     let mut page = format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content=\"width=device-width\">\
          <title>Forebay</title><style>{STYLE}</style><h1>Forebay</h1>\
