@@ -19,7 +19,7 @@ use tokio::{
 };
 
 pub use config::QueueConfig;
-pub use forecast::Forecast;
+pub use forecast::{Forecast, Frontier, Point, Setting};
 pub use model::{Coefficients, CostModel};
 pub use outcome::{Answer, Batch, Failure, Outcomes, QueueStatus, Shape};
 pub use policy::{BatchId, Batcher, Formed, Load, Next, Reason, Refusal, RequestId, Time, WorkerId};
@@ -234,6 +234,13 @@ impl<P: Clone, R> Queue<P, R> {
         let state = self.state();
         let load = state.batcher.load(self.now());
         Forecast::of(config, state.batcher.model(), &load, state.outcomes.typical())
+    }
+
+    /// What the model says of other sizes of batches under the load of now.
+    pub fn frontier(&self) -> Frontier {
+        let state = self.state();
+        let load = state.batcher.load(self.now());
+        Frontier::of(state.batcher.config(), state.batcher.model(), &load, state.outcomes.typical())
     }
 
     /// Carries out what is decided now.

@@ -104,6 +104,9 @@ struct Serve {
     /// The tokens that callers must show (TOML), and what each may read.
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKENS")]
     tokens: Option<PathBuf>,
+    /// What an hour of a GPU costs, to say what waiting costs.
+    #[arg(long, value_name = "COST", env = "FOREBAY_GPU_HOUR_COST")]
+    gpu_hour_cost: Option<f64>,
     /// Listen beyond this machine without TLS and tokens.
     #[arg(long, env = "FOREBAY_INSECURE")]
     insecure: bool,
@@ -165,6 +168,7 @@ impl Serve {
         settings.state = self.state.or(settings.state);
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
         settings.tokens = self.tokens.or(settings.tokens);
+        settings.gpu_hour_cost = self.gpu_hour_cost.or(settings.gpu_hour_cost);
         settings.insecure |= self.insecure;
         if let (Some(certificate), Some(key)) = (self.tls_certificate, self.tls_key) {
             let client_ca = settings.tls.take().and_then(|tls| tls.client_ca);

@@ -62,20 +62,6 @@ impl Connections {
     }
 }
 
-impl axum::serve::Listener for Connections {
-    type Io = Connection;
-    type Addr = Address;
-
-    async fn accept(&mut self) -> (Connection, Address) {
-        let connection = self.accepted.next().await.expect("the semaphore is never closed");
-        (connection, self.address.clone())
-    }
-
-    fn local_addr(&self) -> io::Result<Address> {
-        Ok(self.address.clone())
-    }
-}
-
 async fn accept(listener: &Listener) -> Stream {
     loop {
         match listener.accept().await {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    fmt,
     sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
@@ -13,7 +14,13 @@ use forebay_storage::{Error, Location, Reader, Snapshot, State, load_snapshot, t
 use tokio::sync::{Mutex, watch};
 use tonic::Status;
 
-use crate::{Settings, door::Access, settings::Limits, status};
+use crate::{
+    Settings,
+    door::Access,
+    events::{Events, Kind, Note, Severity},
+    settings::Limits,
+    status,
+};
 
 /// Snapshots of a dataset of which it is known when they were current.
 const REMEMBERED_SNAPSHOTS: usize = 4;
@@ -29,6 +36,7 @@ struct Shared {
     state: State,
     config: forebay_storage::Config,
     limits: Limits,
+    events: Events,
     /// Readers of snapshots other than the current ones, by dataset and id.
     pinned: DashMap<(String, String), Reader>,
 }
@@ -67,7 +75,7 @@ impl Datasets {
     ///
     /// # Errors
     /// When a URL makes no sense.
-    pub(crate) fn new(settings: &Settings, state: State) -> anyhow::Result<Self> {
+    pub(crate) fn new(settings: &Settings, state: State, events: Events) -> anyhow::Result<Self> {
         let mut entries = BTreeMap::new();
         for (name, url) in &settings.datasets {
             let location =
@@ -90,28 +98,30 @@ impl Datasets {
                 state,
                 config: settings.storage.clone(),
                 limits: settings.limits.clone(),
+                events,
                 pinned: DashMap::new(),
             }),
         })
     }
 
-    /// Opens dataset `name` and keeps it fresh; never returns. A failure is logged once and tried again.
+    /// Opens dataset `name` and keeps it fresh; never returns. A failure is tried again, and noted when it is another one than
+    /// before.
     pub(crate) async fn tend(self, name: String, refresh_interval: Option<Duration>) {
         let mut backoff = Duration::from_secs(1);
+        let mut noted = None;
         loop {
             match self.refresh(&Access::everything(), &name).await {
                 Ok(_) => {
                     let Some(interval) = refresh_interval else { return };
                     tokio::time::sleep(interval).await;
                     backoff = Duration::from_secs(1);
+                    noted = None;
                 }
                 Err(error) => {
-                    let error = error.message();
-                    tracing::warn!(
-                        dataset = name,
-                        error,
-                        "can't open the dataset, trying again in {backoff:?}"
-                    );
+                    if noted.as_deref() != Some(error.message()) {
+                        self.note_failure(&name, &error);
+                        noted = Some(error.message().to_owned());
+                    }
                     tokio::time::sleep(backoff).await;
                     backoff = (backoff * 2).min(self.shared.limits.max_open_backoff);
                 }
@@ -132,14 +142,21 @@ impl Datasets {
         match self.take(name, dataset).await {
             Ok(snapshot) => {
                 dataset.note_seen(snapshot.id(), looked);
-                if let Some(current) = current {
-                    if current.snapshot().id() == snapshot.id() {
+                let opened = Opened::of(&snapshot);
+                let note = match current {
+                    Some(current) if current.snapshot().id() == snapshot.id() => {
                         return Ok((current, false));
                     }
-                    self.keep_pinned(name, current);
-                }
+                    Some(current) => {
+                        let before = Opened::of(current.snapshot());
+                        self.keep_pinned(name, current);
+                        Note::new(Kind::DatasetChanged, &format!("{opened}, before {before}"))
+                    }
+                    None => Note::new(Kind::DatasetOpen, &opened.to_string()),
+                };
                 let reader = self.reader(dataset, snapshot);
                 dataset.phase.send_replace(Phase::Open(reader.clone()));
+                self.shared.events.note(note.dataset(name));
                 Ok((reader, true))
             }
             Err(error) => {
@@ -283,6 +300,22 @@ impl Datasets {
         take_snapshot(name, &dataset.location, &self.shared.state, &self.shared.config, progress).await
     }
 
+    fn note_failure(&self, name: &str, error: &Status) {
+        let is_open = self
+            .shared
+            .entries
+            .get(name)
+            .is_some_and(|dataset| matches!(&*dataset.phase.borrow(), Phase::Open(_)));
+        let note = if is_open {
+            let words = format!("can't be looked at for changes, and is tried again: {}", error.message());
+            Note::new(Kind::DatasetFailed, &words).severity(Severity::Warning)
+        } else {
+            let words = format!("can't be opened, and is tried again: {}", error.message());
+            Note::new(Kind::DatasetFailed, &words)
+        };
+        self.shared.events.note(note.dataset(name));
+    }
+
     fn reader(&self, dataset: &Dataset, snapshot: Snapshot) -> Reader {
         let config = self.shared.config.clone();
         Reader::new(Arc::new(snapshot), dataset.location.clone(), &self.shared.state, config)
@@ -305,6 +338,25 @@ impl Dataset {
         seen.retain(|(other, _)| other != id);
         seen.push_front((id.to_owned(), when));
         seen.truncate(REMEMBERED_SNAPSHOTS);
+    }
+}
+
+/// What was found of a dataset, in words.
+struct Opened {
+    files: usize,
+    rows: u64,
+    snapshot: String,
+}
+
+impl Opened {
+    fn of(snapshot: &Snapshot) -> Self {
+        Self { files: snapshot.files().len(), rows: snapshot.rows(), snapshot: snapshot.id().to_owned() }
+    }
+}
+
+impl fmt::Display for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "files: {}, rows: {}, snapshot {}", self.files, self.rows, self.snapshot)
     }
 }
 

@@ -20,16 +20,18 @@ pub(crate) use watched::Watched;
 #[derive(Clone)]
 pub(crate) struct Door {
     tokens: Option<Arc<Watched<Tokens>>>,
+    /// Without tokens: whether everybody may also change things over HTTP.
+    insecure: bool,
 }
 
 impl Door {
-    /// The door of a server with the token file at `path`.
+    /// The door of a server with the token file at `path`. Without one nobody changes anything over HTTP, unless it is `insecure`.
     ///
     /// # Errors
     /// When the file can't be read, or something in it is unknown or malformed.
-    pub(crate) fn new(path: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn new(path: Option<&Path>, insecure: bool) -> anyhow::Result<Self> {
         let watch = |path: &Path| Watched::read(vec![path.to_owned()], |files| Tokens::parse(&files[0]));
-        Ok(Self { tokens: path.map(watch).transpose()?.map(Arc::new) })
+        Ok(Self { tokens: path.map(watch).transpose()?.map(Arc::new), insecure })
     }
 
     /// What is behind it, to be watched.
@@ -42,7 +44,7 @@ impl Door {
     /// # Errors
     /// `UNAUTHENTICATED` when a token is wanted and none that is known and not expired is there.
     pub(crate) fn admit(&self, headers: &HeaderMap) -> Result<Access, Status> {
-        let Some(tokens) = &self.tokens else { return Ok(Access::everything()) };
+        let Some(tokens) = &self.tokens else { return Ok(Access::without_tokens(self.insecure)) };
         let Some(value) = headers.get(header::AUTHORIZATION) else {
             return Err(Status::unauthenticated(
                 "there is no token; send the header 'authorization: Bearer TOKEN'",

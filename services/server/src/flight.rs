@@ -19,8 +19,8 @@ use forebay_proto::v1::online_server::OnlineServer;
 use tokio::sync::Semaphore;
 
 use crate::{
-    datasets::Datasets, door::Door, online::OnlineDatasets, queues::Queues, sessions::Sessions,
-    settings::Limits,
+    datasets::Datasets, door::Door, events::Events, online::OnlineDatasets, queues::Queues,
+    sessions::Sessions, settings::Limits,
 };
 
 pub(crate) use framed::FramedDoGet;
@@ -35,6 +35,7 @@ pub(crate) struct Context {
     pub(crate) loader: Loader,
     pub(crate) online: OnlineDatasets,
     pub(crate) queues: Queues,
+    pub(crate) events: Events,
     /// Exchanges and lookups that may begin: limits.max_streams of them at a time.
     pub(crate) exchanges: Arc<Semaphore>,
     pub(crate) sessions: Sessions,

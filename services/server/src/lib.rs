@@ -4,9 +4,10 @@
 //! main --> cli --+-- serve ---> Server --+-- flight   gRPC: Arrow Flight, health, reflection
 //!                |                       |     +-- framed   DoGet, whose bytes are framed by hand
 //!                +-- demo                |     +-- guard    what every call passes: counting, door, drain
-//!                +-- inspect             +-- ops      HTTP: page, probes, metrics
+//!                +-- inspect             +-- ops      HTTP: page, API, probes, metrics
 //!                                        +-- door     who gets in: TLS, tokens
 //!                                        +-- Datasets names to snapshots, opened in the background
+//!                                        +-- Events   what happened lately, from everywhere to the page
 //! ```
 //!
 //! - [`Settings`]: what an operator can set, resolved before a port is bound.
@@ -22,6 +23,7 @@ mod datasets;
 pub mod demo;
 pub mod digest;
 mod door;
+mod events;
 mod flight;
 pub mod inspect;
 mod online;

@@ -134,8 +134,12 @@ impl Queues {
 }
 
 impl Served {
+    /// The datasets that its features are of.
+    pub(crate) fn reads(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.features).chain(&self.features.with).map(|part| part.dataset.as_str())
+    }
+
     fn may_read(&self, access: &Access) -> bool {
-        let mut parts = std::iter::once(&self.features).chain(&self.features.with);
-        parts.all(|part| access.may_read(&part.dataset))
+        self.reads().all(|dataset| access.may_read(dataset))
     }
 }

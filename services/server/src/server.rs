@@ -4,7 +4,7 @@ use std::{
     fs::{File, TryLockError},
     path::Path,
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use anyhow::{Context, bail};
@@ -23,11 +23,13 @@ use crate::{
     connections::Connections,
     datasets::Datasets,
     door::{Acceptor, Door, Tls},
+    events::{Events, Kind, Note},
     flight::{self, Flight, Guard, Unary},
     online::OnlineDatasets,
     ops,
     queues::Queues,
     sessions::Sessions,
+    stalls::Observer,
 };
 
 /// A server with its ports bound. Dropping it stops listening; to end the streams that run, too,
@@ -39,6 +41,7 @@ pub struct Server {
     guard: Guard,
     sessions: Sessions,
     queues: Queues,
+    events: Events,
     exchanges: Arc<Semaphore>,
     max_exchanges: u32,
     health: HealthReporter,
@@ -69,7 +72,8 @@ impl Server {
             .context("can't start the CPU threads")?;
         let loader = open_loader(&settings, pool.clone()).await?;
         loader.set_aside(settings.lookup_memory_bytes()).context("lookup_memory")?;
-        let datasets = Datasets::new(&settings, state)?;
+        let events = Events::new(settings.limits.max_events);
+        let datasets = Datasets::new(&settings, state, events.clone())?;
         let lookups = Pool::new(settings.online_threads, forebay_loader::Scheduling::Normal)
             .context("can't start the threads of lookups")?;
         let online = OnlineDatasets::new(
@@ -87,7 +91,7 @@ impl Server {
         let sessions = Sessions::new(settings.limits.max_streams);
         let guard = Guard::default();
 
-        let door = Door::new(settings.tokens.as_deref()).context("--tokens")?;
+        let door = Door::new(settings.tokens.as_deref(), settings.insecure).context("--tokens")?;
         let tls = settings.tls.as_ref().map(Tls::open).transpose().context("TLS")?.map(Arc::new);
         let listen = async |flag: &str, address: &Address| {
             let acceptor = tls.clone().map(Acceptor::new);
@@ -107,6 +111,7 @@ impl Server {
             loader: loader.clone(),
             online: online.clone(),
             queues: queues.clone(),
+            events: events.clone(),
             exchanges: Arc::clone(&exchanges),
             sessions: sessions.clone(),
             limits: Arc::new(settings.limits.clone()),
@@ -119,6 +124,7 @@ impl Server {
             guard: guard.clone(),
             sessions: sessions.clone(),
             queues: queues.clone(),
+            events: events.clone(),
             exchanges,
             max_exchanges,
             health,
@@ -139,10 +145,10 @@ impl Server {
             server.spawn(queue.clone().tend());
         }
         if let Some(tls) = &tls {
-            server.spawn(Arc::clone(tls).watch(settings.reload_interval));
+            server.spawn(Arc::clone(tls).watch(settings.reload_interval, events.clone()));
         }
         if let Some(tokens) = door.tokens() {
-            server.spawn(tokens.watch(settings.reload_interval));
+            server.spawn(tokens.watch(settings.reload_interval, events.clone()));
         }
         let router = flight::router(context, door.clone(), health_service)?;
         server.serving = Some(AbortOnDropHandle::new(tokio::spawn(serve_grpc(
@@ -159,23 +165,27 @@ impl Server {
                 upkept.run_upkeep();
             }
         });
+        let observer =
+            Observer::new(&settings, sessions.clone(), loader.clone(), datasets.clone(), events.clone());
+        server.spawn(observer.clone().tend());
         let http_app = ops::router(ops::Ops {
             datasets,
             sessions,
+            observer,
             loader,
             online,
             queues,
+            events,
             guard,
+            gate: ops::Gate::new(server.http.is_local(), settings.tokens.is_some()),
             door,
+            live: Arc::new(ops::Live::new(settings.limits.max_live)),
             recorder,
             grpc: server.grpc.clone(),
             tls: tls.is_some(),
+            started: SystemTime::now(),
         });
-        server.spawn(async move {
-            if let Err(error) = axum::serve(http, http_app).await {
-                tracing::error!(%error, "the HTTP listener failed");
-            }
-        });
+        server.spawn(ops::serve(http, http_app, settings.limits.clone()));
         tracing::info!(grpc = %server.grpc, http = %server.http, "listening");
         Ok(server)
     }
@@ -207,8 +217,8 @@ impl Server {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         tokio::select! {
-            _ = terminate.recv() => tracing::info!("SIGTERM, draining"),
-            _ = interrupt.recv() => tracing::info!("interrupted, draining"),
+            _ = terminate.recv() => tracing::info!("SIGTERM"),
+            _ = interrupt.recv() => tracing::info!("interrupted"),
         }
         tokio::select! {
             () = self.drain() => {}
@@ -220,6 +230,9 @@ impl Server {
     /// Lets nobody in, lets running streams finish within the grace period, hands over what is left
     /// (`UNAVAILABLE`: go on elsewhere), and stops. With no stream running it takes less than a second.
     pub async fn drain(mut self) {
+        let (streams, grace) = (self.sessions.streams(), humantime::format_duration(self.grace_period));
+        let words = format!("the server stops; streams that may finish within {grace}: {streams}");
+        self.events.note(Note::new(Kind::Draining, &words));
         self.guard.drain();
         self.queues.drain();
         self.health.set_not_serving::<FlightServiceServer<Flight>>().await;

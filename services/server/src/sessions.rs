@@ -4,7 +4,7 @@ mod rates;
 mod session;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -12,12 +12,12 @@ use std::{
 use dashmap::DashMap;
 use forebay_loader::Made;
 use forebay_proto::v1::{ReportRequest, Train};
-use forebay_stall::{Bucket, Buckets, Evidence, History, Interval, Verdict, judge};
+use forebay_stall::{Bucket, Buckets, History, Interval};
 use tokio::sync::watch;
 use tonic::Status;
 use xxhash_rust::xxh3::xxh3_64;
 
-pub(crate) use rates::Rates;
+use rates::Rates;
 pub(crate) use session::{Begin, Session, WINDOW};
 
 /// How far back the buckets are kept, in seconds.
@@ -163,21 +163,6 @@ impl Sessions {
         self.shared.sessions.retain(|_, session| !session.ended_before(now, FORGOTTEN_AFTER));
     }
 
-    /// The verdict over all trainers, and the time of the windows that it is judged by.
-    pub(crate) fn verdict(&self, now: Instant) -> (Verdict, Buckets, usize) {
-        let running = self.list(false);
-        let (recent, before) = session::windows(now);
-        let all = self.all();
-        let (recent, before) =
-            (all.history.sum(recent.start, recent.end), all.history.sum(before.start, before.end));
-        drop(all);
-        let batches = running.iter().map(|session| session.recent_batches()).sum();
-        let evidence = Evidence { recent, before, window: WINDOW, sessions: running.len(), batches };
-        let mut both = recent;
-        both += before;
-        (judge(&evidence), both, running.len())
-    }
-
     /// Where the time of all trainers went in the last seconds.
     pub(crate) fn history(&self, now: Instant, seconds: usize) -> Vec<Interval> {
         self.all().history.before(now, seconds)
@@ -202,15 +187,6 @@ impl Sessions {
     pub(crate) fn sent_per_second(&self) -> (f64, f64) {
         let all = self.all();
         (all.batches.bytes_per_second(), all.batches.rows_per_second())
-    }
-
-    /// How many trainers there are of each dataset.
-    pub(crate) fn counts(&self) -> HashMap<String, usize> {
-        let mut counts = HashMap::new();
-        for session in self.list(false) {
-            *counts.entry(session.train.dataset.clone()).or_default() += 1;
-        }
-        counts
     }
 
     /// Waits until no stream is running.

@@ -58,8 +58,11 @@ pub struct Settings {
     /// How often the files of `tls` and `tokens` are looked at for changes. Default: 10 s.
     #[serde(with = "humantime_serde")]
     pub reload_interval: Duration,
-    /// Listen beyond this machine without `tls` and `tokens`. Default: false.
+    /// Listen beyond this machine without `tls` and `tokens`; without `tokens` everybody may also change things over HTTP.
+    /// Default: false.
     pub insecure: bool,
+    /// What an hour of a GPU costs, in whatever money: the page then says what it costs that trainers wait. Default: none.
+    pub gpu_hour_cost: Option<f64>,
     /// Datasets that are looked up, and by which key.
     pub online: BTreeMap<String, forebay_inference::KeySpec>,
     /// Memory for datasets that are looked up: their indexes and rows, also of a new snapshot while it is made ready beside the
@@ -108,6 +111,10 @@ pub struct Limits {
     pub max_connections: usize,
     /// Calls at a time on one connection. Default: 256.
     pub max_calls_per_connection: u32,
+    /// Events that are kept for people. Default: 1,000.
+    pub max_events: usize,
+    /// Listeners of `/api/v1/live` at a time. Default: 64.
+    pub max_live: usize,
     /// Snapshots other than the current ones that are kept open. Default: 64.
     pub max_pinned_snapshots: usize,
     /// How long a call waits for a dataset that is being opened. Default: 60 s.
@@ -133,6 +140,8 @@ impl Default for Limits {
             max_streams: 1024,
             max_connections: 1024,
             max_calls_per_connection: 256,
+            max_events: 1000,
+            max_live: 64,
             max_pinned_snapshots: 64,
             open_timeout: Duration::from_secs(60),
             max_open_backoff: Duration::from_secs(60),
@@ -163,6 +172,7 @@ impl Default for Settings {
             tokens: None,
             reload_interval: Duration::from_secs(10),
             insecure: false,
+            gpu_hour_cost: None,
             online: BTreeMap::new(),
             lookup_memory: None,
             online_threads: cores.min(4),
@@ -245,6 +255,7 @@ impl Settings {
                 .with_context(|| format!("queues.{name}"))?;
         }
         ensure!(self.limits.max_pending_requests >= 1, "limits.max_pending_requests is at least 1");
+        ensure!(self.limits.max_events >= 1, "limits.max_events is at least 1");
         ensure!(self.online_threads >= 1, "online_threads is at least 1");
         let backoff = self.limits.max_open_backoff;
         ensure!(

@@ -1,8 +1,9 @@
-//! Errors as gRPC statuses: one place, one rule a kind.
+//! Errors as statuses of gRPC and HTTP: one place, one rule a kind.
 
 use forebay_loader::Error as Load;
 use forebay_proto::DecodeError;
 use forebay_storage::Error as Storage;
+use http::StatusCode;
 use tonic::{Code, Status};
 
 /// The status of a failure of the training path.
@@ -31,6 +32,22 @@ pub(crate) fn of_storage(error: &Storage) -> Status {
         _ => Code::Unknown,
     };
     Status::new(code, clip(&error.to_string()))
+}
+
+/// The same over HTTP.
+pub(crate) fn http_code(status: &Status) -> StatusCode {
+    match status.code() {
+        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::FailedPrecondition | Code::Aborted | Code::AlreadyExists => StatusCode::CONFLICT,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
 }
 
 /// The status of bytes that are no message.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// What can be turned of a queue, also while it runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueConfig {
     /// Most rows of a batch, and of a request. Default: 4,096.
@@ -15,14 +16,17 @@ pub struct QueueConfig {
     pub max_batch_bytes: u64,
     /// How long a request may wait for others while a worker is free. Default: 5 ms.
     #[serde(with = "humantime_serde")]
+    #[schema(value_type = String, example = "5ms")]
     pub max_queue_delay: Duration,
     /// Whether a free worker gets a batch earlier, as soon as waiting for more does not pay. Default: true.
     pub idle: bool,
     /// The time in which a request is of use that does not say so itself. Default: 100 ms.
     #[serde(with = "humantime_serde")]
+    #[schema(value_type = String, example = "100ms")]
     pub slo: Duration,
     /// Requests that would be answered later than this are refused, whatever their deadline. Default: 10 s.
     #[serde(with = "humantime_serde")]
+    #[schema(value_type = String, example = "10s")]
     pub max_queue_time: Duration,
     /// Most requests that wait. Default: 16,384.
     pub max_queue_requests: usize,
@@ -58,6 +62,9 @@ impl Default for QueueConfig {
 }
 
 impl QueueConfig {
+    /// What `max_batch_rows` may be at most.
+    pub const MOST_BATCH_ROWS: u64 = 1 << 20;
+
     /// Checks that a queue can work so.
     ///
     /// # Errors
@@ -77,9 +84,9 @@ impl QueueConfig {
                 return Err(format!("{name} is 0, expected at least 1"));
             }
         }
-        const MOST_ROWS: u64 = 1 << 20;
-        if self.max_batch_rows > MOST_ROWS {
-            return Err(format!("max_batch_rows is {}, expected at most {MOST_ROWS}", self.max_batch_rows));
+        let most = Self::MOST_BATCH_ROWS;
+        if self.max_batch_rows > most {
+            return Err(format!("max_batch_rows is {}, expected at most {most}", self.max_batch_rows));
         }
         const LONGEST: Duration = Duration::from_secs(3600);
         let times = [

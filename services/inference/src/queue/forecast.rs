@@ -1,12 +1,13 @@
 //! What other settings would do under the load of now.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{CostModel, Load, QueueConfig};
 
 /// What is expected of a queue, by the cost model and the rates of now. It is an estimate for steady arrivals: queues that form by
 /// chance come on top.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct Forecast {
     /// Rows a second that the workers can compute in the largest batches.
     pub capacity_rows_per_second: f64,
@@ -17,7 +18,42 @@ pub struct Forecast {
     /// Seconds that a worker takes for such a batch.
     pub batch_seconds: f64,
     /// Mean seconds from a request's arrival to its answer; absent when the workers can't keep up.
+    #[schema(required)]
     pub latency_seconds: Option<f64>,
+}
+
+/// How latency and throughput are traded by the size of batches, under the load of now.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Frontier {
+    /// That arrive, let in or not.
+    pub requests_per_second: f64,
+    /// The time in which a request is of use that does not say so itself.
+    pub slo_seconds: f64,
+    /// How it works now.
+    pub current: Setting,
+    /// Growing powers of two, at the delay of now, as far as the other limits allow; none without workers or experience.
+    pub points: Vec<Point>,
+}
+
+/// The settings of now.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub struct Setting {
+    /// Most rows of a batch.
+    pub max_batch_rows: u64,
+    /// How long a request may wait for others while a worker is free.
+    pub max_queue_delay_seconds: f64,
+    /// Without workers or experience there is none.
+    #[schema(required)]
+    pub forecast: Option<Forecast>,
+}
+
+/// What another size would do.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+pub struct Point {
+    /// Most rows of a batch.
+    pub max_batch_rows: u64,
+    /// What is expected then.
+    pub forecast: Forecast,
 }
 
 /// What a request is like.
@@ -68,5 +104,34 @@ impl Forecast {
         let before = (wait / 2.0).max(busy * batch_seconds / workers / 2.0);
         let latency_seconds = (utilization < 1.0).then_some(before + batch_seconds);
         Some(Self { capacity_rows_per_second, utilization, batch_rows, batch_seconds, latency_seconds })
+    }
+}
+
+impl Frontier {
+    /// The least size of a point.
+    const LEAST_ROWS: u64 = 16;
+
+    pub(super) fn of(config: &QueueConfig, model: &CostModel, load: &Load, typical: Option<Typical>) -> Self {
+        let forecast = |config: &QueueConfig| Forecast::of(config, model, load, typical);
+        let row_bytes = typical.map_or(0.0, |typical| typical.row_bytes).max(1.0);
+        // Larger batches would hold no more rows.
+        let most = config.max_queue_rows.min((config.max_batch_bytes as f64 / row_bytes) as u64);
+        let most = most.min(QueueConfig::MOST_BATCH_ROWS);
+        let mut points = Vec::new();
+        let mut rows = Self::LEAST_ROWS;
+        while rows <= most {
+            let changed = QueueConfig { max_batch_rows: rows, ..config.clone() };
+            if changed.check().is_ok() {
+                points.extend(forecast(&changed).map(|forecast| Point { max_batch_rows: rows, forecast }));
+            }
+            rows *= 2;
+        }
+        let current = Setting {
+            max_batch_rows: config.max_batch_rows,
+            max_queue_delay_seconds: config.max_queue_delay.as_secs_f64(),
+            forecast: forecast(config),
+        };
+        let (requests_per_second, slo_seconds) = (load.requests_per_second, config.slo.as_secs_f64());
+        Self { requests_per_second, slo_seconds, current, points }
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// Sizes are told apart in steps of half a power of two.
 const BINS: usize = 64;
@@ -29,7 +30,7 @@ pub struct CostModel {
 }
 
 /// Of the model, in seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, ToSchema)]
 pub struct Coefficients {
     /// A batch.
     pub fixed: f64,

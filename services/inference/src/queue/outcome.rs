@@ -4,6 +4,7 @@ use std::{collections::HashMap, fmt, time::Duration};
 
 use serde::Serialize;
 use tokio::time::Instant;
+use utoipa::ToSchema;
 
 use super::{BatchId, Coefficients, Load, Reason, Refusal, forecast::Typical};
 
@@ -17,7 +18,7 @@ pub struct Shape {
 }
 
 /// What became of requests since the queue began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct Outcomes {
     /// That were let in.
     pub admitted: u64,
@@ -48,7 +49,7 @@ impl Outcomes {
 }
 
 /// A queue, for people.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct QueueStatus {
     /// What there is now.
     pub load: Load,
@@ -59,6 +60,7 @@ pub struct QueueStatus {
     /// What became of requests.
     pub outcomes: Outcomes,
     /// Batches by why they were closed.
+    #[schema(value_type = HashMap<String, u64>)]
     pub reasons: HashMap<&'static str, u64>,
 }
 

@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::{CostModel, QueueConfig};
 
@@ -611,7 +612,7 @@ impl Batcher {
 }
 
 /// Of a queue, now.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 pub struct Load {
     /// That are there.
     pub workers: usize,
@@ -624,6 +625,7 @@ pub struct Load {
     /// That arrive, let in or not.
     pub requests_per_second: f64,
     /// After which a request of a row that came now would be answered; absent without workers or experience.
+    #[schema(required)]
     pub predicted_seconds: Option<f64>,
 }
 

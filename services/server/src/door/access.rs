@@ -13,14 +13,26 @@ use super::{
 /// expired, reads nothing from then on. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Access {
-    /// `None`: everything.
-    token: Option<(Arc<Watched<Tokens>>, Digest)>,
+    rights: Rights,
+}
+
+#[derive(Clone)]
+enum Rights {
+    /// Reads everything; changes what an admin may change only if it says so.
+    Everything { admin: bool },
+    /// What the file says of this token.
+    Token(Arc<Watched<Tokens>>, Digest),
 }
 
 impl Access {
-    /// Of a server without a token file, and of the server itself.
+    /// Of the server itself.
     pub(crate) fn everything() -> Self {
-        Self { token: None }
+        Self { rights: Rights::Everything { admin: true } }
+    }
+
+    /// Of everybody at a server without a token file.
+    pub(super) fn without_tokens(admin: bool) -> Self {
+        Self { rights: Rights::Everything { admin } }
     }
 
     /// Of the token with `digest`.
@@ -30,7 +42,7 @@ impl Access {
         now: SystemTime,
     ) -> Result<Self, Status> {
         tokens.current().grant(&digest, now)?;
-        Ok(Self { token: Some((tokens, digest)) })
+        Ok(Self { rights: Rights::Token(tokens, digest) })
     }
 
     /// Whether this caller may know of `dataset`.
@@ -66,8 +78,39 @@ impl Access {
         })
     }
 
+    /// Refuses a caller who may not change how the server works.
+    ///
+    /// # Errors
+    /// `PERMISSION_DENIED`, or `UNAUTHENTICATED` when the token isn't good any more.
+    pub(crate) fn check_admin(&self) -> Result<(), Status> {
+        if let Rights::Everything { admin: false } = self.rights {
+            return Err(Status::permission_denied(
+                "over HTTP this server is read-only; start it with --tokens and a token that has admin = true, \
+                 or with --insecure",
+            ));
+        }
+        self.ask(Grant::is_admin, || {
+            "may not change anything; the token file says admin = true of those that may".to_owned()
+        })
+    }
+
+    /// Refuses a caller whose token isn't good any more.
+    ///
+    /// # Errors
+    /// `UNAUTHENTICATED`.
+    pub(crate) fn check_known(&self) -> Result<(), Status> {
+        self.ask(|_| true, String::new)
+    }
+
+    /// The name of its token.
+    pub(crate) fn name(&self) -> Option<String> {
+        let Rights::Token(tokens, digest) = &self.rights else { return None };
+        let tokens = tokens.current();
+        Some(tokens.grant(digest, SystemTime::now()).ok()?.name.clone())
+    }
+
     fn ask(&self, allows: impl Fn(&Grant) -> bool, refusal: impl Fn() -> String) -> Result<(), Status> {
-        let Some((tokens, digest)) = &self.token else { return Ok(()) };
+        let Rights::Token(tokens, digest) = &self.rights else { return Ok(()) };
         let tokens = tokens.current();
         let grant = tokens.grant(digest, SystemTime::now())?;
         if allows(grant) {

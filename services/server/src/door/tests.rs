@@ -21,14 +21,47 @@ fn headers(value: &str) -> HeaderMap {
 
 fn door(text: &str) -> (tempfile::TempDir, Door) {
     let folder = tempfile::tempdir().unwrap();
-    let door = Door::new(Some(&file(&folder, text))).unwrap();
+    let door = Door::new(Some(&file(&folder, text)), false).unwrap();
     (folder, door)
 }
 
 #[test]
 fn without_a_token_file_everybody_reads_everything() {
-    let access = Door::new(None).unwrap().admit(&HeaderMap::new()).unwrap();
+    let access = Door::new(None, false).unwrap().admit(&HeaderMap::new()).unwrap();
     assert!(access.may_read("anything") && access.check_everything().is_ok());
+}
+
+#[test]
+fn without_a_token_file_nobody_changes_anything_unless_the_server_is_insecure() {
+    let everybody = |insecure| Door::new(None, insecure).unwrap().admit(&HeaderMap::new()).unwrap();
+    let refused = everybody(false).check_admin().unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    for word in ["--tokens", "admin = true", "--insecure"] {
+        assert!(refused.message().contains(word), "{word} is not in {refused}");
+    }
+    assert!(everybody(true).check_admin().is_ok());
+}
+
+#[test]
+fn who_changes_something_needs_a_token_that_says_admin_insecure_or_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[ops]\nsha256 = \"{}\"\ndatasets = [\"users\"]\nadmin = true\n\
+         [reader]\nsha256 = \"{}\"\ndatasets = [\"*\"]",
+        sha256("of-ops"),
+        sha256("of-reader"),
+    );
+    let door = Door::new(Some(&file(&folder, &text)), true).unwrap();
+    let ops = door.admit(&headers("Bearer of-ops")).unwrap();
+    assert!(ops.check_admin().is_ok() && !ops.may_read("payments"));
+    assert_eq!(ops.name().as_deref(), Some("ops"));
+    let refused = door.admit(&headers("Bearer of-reader")).unwrap().check_admin().unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(refused.message().contains("'reader' may not change anything"), "{refused}");
+    file(&folder, "");
+    door.tokens().unwrap().look().unwrap();
+    assert_eq!(ops.check_known().unwrap_err().code(), Code::Unauthenticated);
+    assert_eq!(ops.check_admin().unwrap_err().code(), Code::Unauthenticated);
 }
 
 #[test]
@@ -134,7 +167,8 @@ fn a_token_that_is_taken_back_reads_nothing_more_and_a_broken_file_changes_nothi
 async fn changed_files_are_read_again_by_themselves() {
     let (folder, door) = door("");
     let tokens = door.tokens().unwrap();
-    let watch = tokio::spawn(Arc::clone(&tokens).watch(Duration::from_secs(10)));
+    let watch =
+        tokio::spawn(Arc::clone(&tokens).watch(Duration::from_secs(10), crate::events::Events::new(1)));
     file(&folder, &format!("[ctr]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("of-ctr")));
     while door.admit(&headers("Bearer of-ctr")).is_err() {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -157,7 +191,7 @@ fn a_token_file_that_makes_no_sense_is_an_error_that_names_the_token() {
         ),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let error = format!("{:#}", Door::new(Some(&file(&folder, &text))).err().unwrap());
+        let error = format!("{:#}", Door::new(Some(&file(&folder, &text)), false).err().unwrap());
         assert!(error.contains(word), "{word} is not in {error}");
     }
 }

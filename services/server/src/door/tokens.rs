@@ -25,6 +25,7 @@ pub(super) struct Grant {
     pub(super) name: String,
     datasets: Vec<String>,
     serves: Vec<String>,
+    admin: bool,
     expires: Option<SystemTime>,
 }
 
@@ -36,6 +37,8 @@ struct Written {
     datasets: Vec<String>,
     #[serde(default)]
     serves: Vec<String>,
+    #[serde(default)]
+    admin: bool,
     expires: Option<toml::value::Datetime>,
 }
 
@@ -47,6 +50,7 @@ impl Tokens {
     /// sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
     /// datasets = ["flights", "clicks-*"]
     /// serves = ["ranker"]
+    /// admin = false
     /// expires = 2027-01-01T00:00:00Z
     /// ```
     ///
@@ -64,8 +68,8 @@ impl Tokens {
             ensure!(!token.datasets.is_empty(), "token '{name}': datasets is empty; [\"*\"] stands for all");
             let expires = token.expires.map(|time| instant(&time)).transpose();
             let expires = expires.with_context(|| format!("token '{name}': expires"))?;
-            let Written { datasets, serves, .. } = token;
-            let grant = Grant { name: name.clone(), datasets, serves, expires };
+            let Written { datasets, serves, admin, .. } = token;
+            let grant = Grant { name: name.clone(), datasets, serves, admin, expires };
             if let Some(other) = grants.insert(digest, grant) {
                 bail!("tokens '{}' and '{name}' are the same", other.name);
             }
@@ -100,6 +104,11 @@ impl Grant {
     /// Whether it is for a worker of `queue`.
     pub(super) fn serves(&self, queue: &str) -> bool {
         names(&self.serves, queue)
+    }
+
+    /// Whether its bearer may change how the server works.
+    pub(super) fn is_admin(&self) -> bool {
+        self.admin
     }
 
     pub(super) fn covers_everything(&self) -> bool {

@@ -8,6 +8,8 @@ use std::{
 
 use anyhow::Context;
 
+use crate::events::{Events, Kind, Note};
+
 type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> anyhow::Result<T> + Send + Sync>;
 
 /// What the files say; what they said before while they make no sense.
@@ -38,8 +40,8 @@ impl<T: Send + Sync + 'static> Watched<T> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Looks at the files every `interval`; never returns. What makes no sense is logged once, and changes nothing.
-    pub(crate) async fn watch(self: Arc<Self>, interval: Duration) {
+    /// Looks at the files every `interval`; never returns. What makes no sense is noted once, and changes nothing.
+    pub(crate) async fn watch(self: Arc<Self>, interval: Duration, events: Events) {
         let mut readable = true;
         loop {
             tokio::time::sleep(interval).await;
@@ -56,7 +58,8 @@ impl<T: Send + Sync + 'static> Watched<T> {
                 Err(error) => {
                     metrics::counter!("forebay_reload_errors_total").increment(1);
                     if std::mem::replace(&mut readable, false) {
-                        tracing::error!("what was read before still holds: {error:#}");
+                        let words = format!("what was read before still holds: {error:#}");
+                        events.note(Note::new(Kind::ReloadFailed, &words));
                     }
                 }
             }

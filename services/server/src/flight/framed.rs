@@ -220,7 +220,10 @@ impl Sender {
         let status = match self.next_batch().await {
             Ok(Some(first)) => return Some(Frame::data(first)),
             Ok(None) => Status::new(Code::Ok, ""),
-            Err(status) => status,
+            Err(status) => {
+                self.running.session().failed(status.message().to_owned());
+                status
+            }
         };
         self.ended = true;
         Some(Frame::trailers(trailers(&status)))

@@ -24,7 +24,7 @@ pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 const UNSETTLED: Duration = Duration::from_secs(2);
 
 /// The two windows, the newer one first.
-pub(super) fn windows(now: Instant) -> (Range<Instant>, Range<Instant>) {
+fn windows(now: Instant) -> (Range<Instant>, Range<Instant>) {
     let ago = |time| now.checked_sub(time).unwrap_or(now);
     let middle = ago(UNSETTLED + WINDOW);
     (middle..ago(UNSETTLED), ago(UNSETTLED + WINDOW * 2)..middle)
@@ -56,6 +56,7 @@ pub(crate) struct Session {
 struct State {
     streams: usize,
     ended: Option<Instant>,
+    failure: Option<String>,
     /// Batches that its streams will send in all.
     batches_total: u64,
     epoch: u64,
@@ -73,6 +74,7 @@ impl Session {
         let state = State {
             streams: 0,
             ended: None,
+            failure: None,
             batches_total: 0,
             epoch: train.epoch,
             step: train.start_step,
@@ -103,6 +105,7 @@ impl Session {
         }
         state.streams += 1;
         state.ended = None;
+        state.failure = None;
         // A lane that is asked for again goes on where it was.
         let sent = self.batches.load(Ordering::Relaxed);
         state.batches_total = if state.streams == 1 { sent + batches } else { state.batches_total + batches };
@@ -204,7 +207,7 @@ impl Session {
     }
 
     /// Batches that it was sent in the time of the two windows, about.
-    pub(super) fn recent_batches(&self) -> u64 {
+    pub(crate) fn recent_batches(&self) -> u64 {
         let (batches, ..) = self.rates();
         let time = self.started.elapsed().min(WINDOW * 2).as_secs_f64();
         (batches * time) as u64
@@ -215,13 +218,27 @@ impl Session {
         self.state().skew
     }
 
-    /// What holds it back, and the time by which that was judged.
-    pub(crate) fn verdict(&self, now: Instant) -> (Verdict, Buckets) {
+    /// Where its time went in the two windows by which it is judged, the newer one first.
+    pub(crate) fn windows(&self, now: Instant) -> (Buckets, Buckets) {
         let (recent, before) = windows(now);
-        let batches = self.recent_batches();
         let state = self.state();
         let sum = |window: Range<Instant>| state.history.sum(window.start, window.end);
-        let (recent, before) = (sum(recent), sum(before));
+        (sum(recent), sum(before))
+    }
+
+    /// Notes why a stream of it ended.
+    pub(crate) fn failed(&self, words: String) {
+        self.state().failure = Some(words);
+    }
+
+    /// Why its last stream that failed did.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.state().failure.clone()
+    }
+
+    /// What holds it back, and the time by which that was judged.
+    pub(crate) fn verdict(&self, now: Instant) -> (Verdict, Buckets) {
+        let (batches, (recent, before)) = (self.recent_batches(), self.windows(now));
         let verdict = judge(&Evidence { recent, before, window: WINDOW, sessions: 1, batches });
         let mut both = recent;
         both += before;

@@ -7,29 +7,37 @@ use std::{
 
 use forebay_stall::{Bucket, Buckets, Confidence, Interval, Level, Limit, Verdict, WhatIf};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::words::{Advice, Facts, sentence};
 use crate::sessions::{Session, WINDOW};
 
 /// What holds trainers back, how sure that is, and what to do.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Verdict)]
 pub(crate) struct VerdictAnswer {
     /// What holds them back.
+    #[schema(value_type = String, example = "storage")]
     pub(crate) limit: Limit,
     /// How much they wait.
+    #[schema(value_type = String, example = "input_bound")]
     pub(crate) level: Level,
     /// It in words.
     pub(crate) sentence: String,
     /// How sure it is.
+    #[schema(value_type = String, example = "high")]
     pub(crate) confidence: Confidence,
     /// The part of the time in which they compute; null if they don't report.
+    #[schema(required)]
     pub(crate) utilization: Option<f64>,
     /// The part in which they wait, as far as it is known.
+    #[schema(required)]
     pub(crate) stall: Option<f64>,
     /// The part of the time in each bucket.
     pub(crate) shares: BTreeMap<&'static str, f64>,
     /// What removing the limit would gain.
-    pub(crate) what_if: Option<WhatIf>,
+    #[schema(required)]
+    pub(crate) what_if: Option<WhatIfAnswer>,
     /// Settings to change.
     pub(crate) advice: Vec<Advice>,
     /// By how much time it was judged.
@@ -48,7 +56,11 @@ impl VerdictAnswer {
             utilization: verdict.utilization,
             stall: verdict.stall,
             shares: named(|bucket| judged.share(bucket)),
-            what_if: verdict.what_if,
+            what_if: verdict.what_if.map(|WhatIf { without, speedup, then }| WhatIfAnswer {
+                without,
+                speedup,
+                then,
+            }),
             advice: facts.advice(verdict),
             window_seconds: WINDOW.as_secs_f64() * 2.0,
             sessions,
@@ -56,8 +68,23 @@ impl VerdictAnswer {
     }
 }
 
+/// What removing the limit would gain.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+#[schema(as = WhatIf)]
+pub(crate) struct WhatIfAnswer {
+    /// What is removed.
+    #[schema(value_type = String)]
+    without: Limit,
+    /// So many times as fast at most.
+    speedup: f64,
+    /// What limits then.
+    #[schema(value_type = String)]
+    then: Limit,
+}
+
 /// One trainer.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Session)]
 pub(crate) struct SessionAnswer {
     /// 16 hexadecimal digits.
     pub(crate) id: String,
@@ -79,6 +106,7 @@ pub(crate) struct SessionAnswer {
     /// That its streams will send in all.
     pub(crate) batches_total: u64,
     pub(crate) progress: f64,
+    #[schema(required)]
     pub(crate) eta_seconds: Option<f64>,
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
@@ -87,32 +115,40 @@ pub(crate) struct SessionAnswer {
     pub(crate) bytes_per_second: f64,
     /// Whether its client reports.
     pub(crate) reports: bool,
+    #[schema(required)]
     pub(crate) client: Option<ClientAnswer>,
     /// Seconds in each bucket; their sum is `wall_seconds`.
     pub(crate) seconds: BTreeMap<&'static str, f64>,
     pub(crate) verdict: VerdictAnswer,
+    #[schema(required)]
     pub(crate) label: Option<LabelAnswer>,
 }
 
 /// Parts of the time, as its client reported them last.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Client)]
 pub(crate) struct ClientAnswer {
     pub(crate) wait: f64,
     pub(crate) compute: f64,
     pub(crate) copy: f64,
     /// Of its GPU, where the client can tell.
+    #[schema(required)]
     pub(crate) gpu_utilization: Option<f64>,
 }
 
 /// How the label wanders from batch to batch.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Label)]
 pub(crate) struct LabelAnswer {
     pub(crate) column: String,
     /// That were looked at.
     pub(crate) batches: u64,
+    #[schema(required)]
     pub(crate) mean: Option<f64>,
+    #[schema(required)]
     pub(crate) dataset_mean: Option<f64>,
     /// How many times as much the means of batches vary as those of random rows.
+    #[schema(required)]
     pub(crate) spread: Option<f64>,
     /// Whether that is far more than chance makes it.
     pub(crate) skewed: bool,
@@ -175,7 +211,8 @@ impl SessionAnswer {
 }
 
 /// Where time went, interval by interval.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Stalls)]
 pub(crate) struct StallsAnswer {
     /// Length of an interval.
     pub(crate) interval_seconds: f64,

@@ -8,6 +8,7 @@ use std::{
 use forebay_loader::{Loader, StageWork};
 use forebay_stall::{Limit, Stage};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::sessions::Sessions;
 
@@ -20,22 +21,27 @@ pub(crate) struct Pipeline {
 }
 
 /// One stage.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Stage)]
 pub(crate) struct StageAnswer {
     /// storage, decode, gather or send.
     pub(crate) stage: &'static str,
     pub(crate) bytes_per_second: f64,
     /// Null where rows are not known yet.
+    #[schema(required)]
     pub(crate) rows_per_second: Option<f64>,
     /// The part of the time, or of the threads, that it takes; null where that is not known.
+    #[schema(required)]
     pub(crate) busy: Option<f64>,
     /// Pieces of work at a time.
     pub(crate) active: usize,
     /// What waits for it.
     pub(crate) queue: usize,
     /// Most that may be at work.
+    #[schema(required)]
     pub(crate) queue_limit: Option<usize>,
     /// What it would do if it were at work all the time; null if it has done nothing of late.
+    #[schema(required)]
     pub(crate) capacity_bytes_per_second: Option<f64>,
     /// Whether it is what trainers wait for.
     pub(crate) limiting: bool,

@@ -3,9 +3,10 @@
 use bytesize::ByteSize;
 use forebay_stall::{Confidence, Level, Limit, Verdict, WhatIf};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 /// One setting to change, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct Advice {
     /// As it is called in the configuration, or in the request.
     pub(crate) setting: &'static str,

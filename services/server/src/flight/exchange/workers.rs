@@ -23,6 +23,7 @@ use tonic::Status;
 use super::{Context, Exchange, Messages, message, stopping, unless_drained};
 use crate::{
     door::Access,
+    events::{Events, Kind, Note},
     flight::batches::BatchReader,
     queues::{Scored, Served},
     status,
@@ -47,6 +48,8 @@ struct Batches {
     lookup: Lookup,
     schema: SchemaRef,
     worker: Worker<Arc<Keys>, Scored>,
+    /// After the worker: who hears that it has left finds it gone.
+    _presence: Presence,
     features: Features,
     /// The way in; it ends before its worker does only with a status.
     inward: AbortOnDropHandle<Result<(), Status>>,
@@ -78,6 +81,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
     let head = FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default()));
     let credits = if serve.credits == 0 { DEFAULT_CREDITS } else { serve.credits };
     let worker = served.queue.work(credits);
+    let presence = Presence::new(context.events.clone(), &queue, &served, credits);
     let features = Features::default();
     let inward = Inward {
         context: context.clone(),
@@ -99,6 +103,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
         lookup,
         schema,
         worker,
+        _presence: presence,
         features,
         inward,
         _permit: permit,
@@ -112,6 +117,31 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
         }
     });
     Ok(stream::iter([Ok(head)]).chain(batches).boxed())
+}
+
+/// Notes that a worker has come, and that it has left.
+struct Presence {
+    events: Events,
+    queue: String,
+    served: Arc<Served>,
+}
+
+impl Presence {
+    fn new(events: Events, queue: &str, served: &Arc<Served>, credits: u64) -> Self {
+        let presence = Self { events, queue: queue.to_owned(), served: Arc::clone(served) };
+        presence.note(Kind::WorkerJoined, &format!("a worker has come, for {credits} batches at a time"));
+        presence
+    }
+
+    fn note(&self, kind: Kind, words: &str) {
+        self.events.note(Note::new(kind, words).queue(&self.queue, self.served.reads()));
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        self.note(Kind::WorkerLeft, "a worker has left");
+    }
 }
 
 impl Batches {

@@ -1,0 +1,71 @@
+// The datasets: what is open, of which snapshot, and what could not be opened.
+
+import type { Dataset } from './api.ts';
+import { attribute, byId, h, keyed, show, text } from './dom.ts';
+import { bytes, duration, number, short, UNKNOWN } from './format.ts';
+import { icon } from './icons.ts';
+
+class Row {
+  readonly root: HTMLElement;
+  private readonly name = h('strong');
+  private readonly url = h('span', { class: 'muted url' });
+  private readonly phase = h('span', { class: 'phase' });
+  private readonly error = h('p', { class: 'trouble' });
+  private readonly cells: HTMLElement[];
+  private shown = '';
+
+  constructor(labels: readonly string[]) {
+    this.cells = labels.map((label) => h('td', { 'data-label': label, role: 'cell' }));
+    this.root = h(
+      'tr',
+      { role: 'row' },
+      h('th', { scope: 'row', role: 'rowheader' }, this.name, ' ', this.url, this.error),
+      h('td', { 'data-label': 'state', role: 'cell' }, this.phase),
+      ...this.cells,
+    );
+  }
+
+  set(dataset: Dataset): void {
+    attribute(this.root, 'data-testid', `dataset-${dataset.name}`);
+    text(this.name, dataset.name);
+    text(this.url, dataset.url);
+    if (this.shown !== phaseWords(dataset)) {
+      this.shown = phaseWords(dataset);
+      const severity = dataset.phase === 'failed' ? 'error' : dataset.phase === 'opening' ? 'busy' : 'ok';
+      this.phase.replaceChildren(icon(severity), ` ${this.shown}`);
+    }
+    text(this.error, dataset.error ?? '');
+    show(this.error, dataset.error !== null);
+    const values = [
+      dataset.snapshot ?? UNKNOWN,
+      duration(dataset.snapshot_age_seconds),
+      number(dataset.files),
+      number(dataset.blocks),
+      short(dataset.rows),
+      bytes(dataset.decoded_bytes),
+    ];
+    values.forEach((value, index) => text(this.cells[index]!, value));
+    attribute(this.cells[0]!, 'title', dataset.snapshot);
+  }
+}
+
+function phaseWords(dataset: Dataset): string {
+  if (dataset.phase === 'failed') return 'failed';
+  const online = dataset.online ? ', online' : '';
+  if (dataset.phase === 'open') return `open${online}`;
+  return `opening ${number(dataset.files_done)} of ${number(dataset.files)} files`;
+}
+
+export class DatasetsView {
+  private readonly body = byId('datasets-body');
+  private readonly empty = byId('datasets-empty');
+  private readonly table = byId('datasets-table');
+  private readonly rows = new Map<string, Row>();
+  private readonly labels = ['snapshot', 'seen', 'files', 'blocks', 'rows', 'decoded'];
+
+  update(datasets: Dataset[]): void {
+    show(this.empty, datasets.length === 0);
+    show(this.table, datasets.length > 0);
+    keyed(this.body, this.rows, datasets, (dataset) => dataset.name, () => new Row(this.labels), (row, dataset) => row.set(dataset));
+  }
+}

@@ -1,0 +1,95 @@
+// The operations page: one stream of states, and a view for each part of them.
+
+import { Admin } from './admin.ts';
+import type { State } from './api.ts';
+import { CacheView } from './cache.ts';
+import { DatasetsView } from './datasets.ts';
+import { byId, text } from './dom.ts';
+import { EventsView } from './events.ts';
+import { HeaderView } from './header.ts';
+import { Live } from './live.ts';
+import { PipelineView } from './pipeline.ts';
+import { QueuesView } from './queues.ts';
+import { Roster } from './roster.ts';
+import { SessionsView } from './sessions.ts';
+import { StallsView } from './stalls.ts';
+import { startTheme } from './theme.ts';
+import { publishTiles } from './tiles.ts';
+import { VerdictView } from './verdict.ts';
+
+publishTiles();
+startTheme(byId('theme-toggle'));
+
+const admin = new Admin();
+const header = new HeaderView();
+const verdict = new VerdictView();
+const pipeline = new PipelineView();
+const cache = new CacheView();
+const stalls = new StallsView();
+const queues = new QueuesView(admin);
+const datasets = new DatasetsView();
+const events = new EventsView();
+const sessions = new SessionsView((session) => {
+  stalls.showSession(session);
+  byId('stalls').scrollIntoView({ block: 'start' });
+  byId('stall-scope').focus({ preventScroll: true });
+});
+const roster = new Roster(drawSessions);
+
+let startedAt: number | null = null;
+let waiting: State | null = null;
+
+function drawSessions(): void {
+  const all = roster.all;
+  sessions.update(all, roster.total);
+  stalls.updateSessions(all);
+}
+
+function draw(state: State): void {
+  const { overview } = state;
+  if (startedAt !== null && overview.server.started_at !== startedAt) {
+    events.clear();
+    live.forgetEvents();
+  }
+  startedAt = overview.server.started_at;
+  document.documentElement.dataset['ready'] = 'true';
+  admin.set(overview.server.admin);
+  header.update(overview);
+  verdict.update(overview);
+  pipeline.update(overview);
+  cache.update(overview.cache);
+  stalls.update(state.stalls);
+  roster.update(state.sessions);
+  drawSessions();
+  queues.update(state.queues.queues);
+  datasets.update(state.datasets.datasets);
+  example(state);
+}
+
+/** What a trainer would write, with this server's address and one of its datasets. */
+function example(state: State): void {
+  const dataset = state.datasets.datasets[0]?.name ?? 'NAME';
+  const address = state.overview.server.grpc;
+  text(
+    byId('sessions-example'),
+    `import forebay\n\nclient = forebay.connect(${JSON.stringify(address)})\nfor batch in client.train(${JSON.stringify(dataset)}, batch_size=4096):\n    ...`,
+  );
+}
+
+const live = new Live({
+  state(state) {
+    // What nobody sees is not drawn; the newest is, when somebody looks.
+    if (document.hidden) waiting = state;
+    else draw(state);
+  },
+  events: (fresh) => events.add(fresh),
+  link: (link, why) => header.link(link, why, performance.now()),
+});
+
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden || !waiting) return;
+  draw(waiting);
+  waiting = null;
+});
+
+live.start();

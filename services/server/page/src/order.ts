@@ -1,0 +1,56 @@
+// How the table of sessions is ordered and what of it is shown. Pure.
+
+import type { Session } from './api.ts';
+
+export type Key = 'started' | 'job' | 'dataset' | 'rank' | 'progress' | 'eta' | 'rate' | 'wait' | 'limit' | 'label';
+
+export interface View {
+  key: Key;
+  ascending: boolean;
+  filter: string;
+  page: number;
+}
+
+/** Unknown ones come last, either way. */
+const VALUES: Record<Key, (session: Session) => number | string | null> = {
+  started: (session) => session.started_at,
+  job: (session) => session.job || session.id,
+  dataset: (session) => session.dataset,
+  rank: (session) => session.rank,
+  progress: (session) => session.progress,
+  eta: (session) => session.eta_seconds,
+  rate: (session) => session.rows_per_second,
+  wait: (session) => session.verdict.stall,
+  limit: (session) => session.verdict.limit,
+  label: (session) => (session.label ? Number(session.label.skewed) : null),
+};
+
+function matches(session: Session, words: readonly string[]): boolean {
+  if (words.length === 0) return true;
+  const skewed = session.label?.skewed ? 'skewed' : '';
+  const all = `${session.id} ${session.job} ${session.dataset} ${session.snapshot} rank ${session.rank} ${session.verdict.limit} ${skewed}`.toLowerCase();
+  return words.every((word) => all.includes(word));
+}
+
+export function arrange(sessions: readonly Session[], view: View): Session[] {
+  const words = view.filter.toLowerCase().split(/\s+/).filter((word) => word !== '');
+  const value = VALUES[view.key];
+  const sign = view.ascending ? 1 : -1;
+  const kept = sessions.filter((session) => matches(session, words)).map((session, index) => ({ session, index, value: value(session) }));
+  kept.sort((one, other) => {
+    if (one.value === null || other.value === null) {
+      if (one.value !== other.value) return one.value === null ? 1 : -1;
+    } else if (one.value !== other.value) {
+      return (one.value < other.value ? -1 : 1) * sign;
+    }
+    // Equal ones keep the server's order, so that rows do not dance.
+    return one.index - other.index;
+  });
+  return kept.map(({ session }) => session);
+}
+
+export function pageOf<T>(all: readonly T[], page: number, size: number): { items: T[]; page: number; pages: number; from: number } {
+  const pages = Math.max(1, Math.ceil(all.length / size));
+  const at = Math.min(Math.max(0, page), pages - 1);
+  return { items: all.slice(at * size, (at + 1) * size), page: at, pages, from: at * size };
+}

@@ -1,0 +1,188 @@
+// The table of sessions: a page of rows, whatever their number.
+
+import type { Session } from './api.ts';
+import { Bar } from './bar.ts';
+import { attribute, byId, h, keyed, property, show, text } from './dom.ts';
+import { bytesPerSecond, duration, number, percent, rowsPerSecond, UNKNOWN } from './format.ts';
+import { icon } from './icons.ts';
+import { arrange, pageOf } from './order.ts';
+import type { Key, View } from './order.ts';
+import { labelOf } from './buckets.ts';
+import { levelOf } from './verdict.ts';
+
+const ROWS = 50;
+const ROWS_NARROW = 10;
+const narrow = matchMedia('(max-width: 760px)');
+
+const HEADS: [Key, string][] = [
+  ['job', 'job'],
+  ['dataset', 'dataset'],
+  ['rank', 'rank'],
+  ['progress', 'progress'],
+  ['eta', 'left'],
+  ['rate', 'rate'],
+  ['wait', 'waits'],
+  ['limit', 'limit'],
+  ['label', 'label'],
+];
+
+export class SessionsView {
+  private readonly body = byId('sessions-body');
+  private readonly head = byId('sessions-head');
+  private readonly filter = byId<HTMLInputElement>('sessions-filter');
+  private readonly count = byId('sessions-count');
+  private readonly where = byId('sessions-page');
+  private readonly previous = byId<HTMLButtonElement>('sessions-previous');
+  private readonly next = byId<HTMLButtonElement>('sessions-next');
+  private readonly table = byId('sessions-table');
+  private readonly empty = byId('sessions-empty');
+  private readonly tools = byId('sessions-tools');
+  private readonly rows = new Map<string, Row>();
+  private readonly view: View = { key: 'started', ascending: true, filter: '', page: 0 };
+  private readonly chosen: (session: Session) => void;
+  private all: Session[] = [];
+  private total = 0;
+
+  constructor(chosen: (session: Session) => void) {
+    this.chosen = chosen;
+    for (const [key, label] of HEADS) {
+      const button = h('button', { type: 'button', 'data-sort': key }, label);
+      button.addEventListener('click', () => this.sort(key));
+      this.head.append(h('th', { scope: 'col', role: 'columnheader', 'data-key': key, 'aria-sort': 'none' }, button));
+    }
+    this.filter.addEventListener('input', () => {
+      this.view.filter = this.filter.value;
+      this.view.page = 0;
+      this.draw();
+    });
+    this.previous.addEventListener('click', () => this.turn(-1));
+    this.next.addEventListener('click', () => this.turn(1));
+    narrow.addEventListener('change', () => this.draw());
+  }
+
+  update(all: Session[], total: number): void {
+    this.all = all;
+    this.total = total;
+    this.draw();
+  }
+
+  /** The same head again turns the order round, and a third time leaves it to the server: oldest first. */
+  private sort(key: Key): void {
+    if (this.view.key !== key) Object.assign(this.view, { key, ascending: key !== 'wait' && key !== 'label' });
+    else if (this.view.ascending === (key !== 'wait' && key !== 'label')) this.view.ascending = !this.view.ascending;
+    else Object.assign(this.view, { key: 'started', ascending: true });
+    this.view.page = 0;
+    this.draw();
+  }
+
+  private turn(by: number): void {
+    this.view.page += by;
+    this.draw();
+  }
+
+  private draw(): void {
+    const arranged = arrange(this.all, this.view);
+    const shown = pageOf(arranged, this.view.page, narrow.matches ? ROWS_NARROW : ROWS);
+    this.view.page = shown.page;
+    const some = this.total > 0;
+    show(this.empty, !some);
+    show(this.table, some);
+    show(this.tools, some);
+    const known = this.view.filter ? `${number(arranged.length)} of ${number(this.total)}` : number(this.total);
+    text(this.count, `${known} ${this.total === 1 ? 'runs' : 'run'}`);
+    const last = shown.from + shown.items.length;
+    text(this.where, arranged.length ? `${number(shown.from + 1)} to ${number(last)} of ${number(arranged.length)}` : 'none matches');
+    this.previous.disabled = shown.page === 0;
+    this.next.disabled = shown.page >= shown.pages - 1;
+    for (const head of this.head.children) {
+      const mine = (head as HTMLElement).dataset['key'] === this.view.key;
+      attribute(head, 'aria-sort', !mine ? 'none' : this.view.ascending ? 'ascending' : 'descending');
+    }
+    keyed(this.body, this.rows, shown.items, (session) => session.id, () => new Row(this.chosen), (row, session) => row.set(session));
+  }
+}
+
+class Row {
+  readonly root: HTMLElement;
+  private session: Session | null = null;
+  private readonly job = h('button', { type: 'button', class: 'link', title: 'Show its stalls over time' });
+  private readonly id = h('span', { class: 'muted mono' });
+  private readonly dataset = h('td');
+  private readonly rank = h('span');
+  private readonly lanes = h('span', { class: 'muted second' });
+  private readonly fill = h('span', { class: 'meter-fill' });
+  private readonly done = h('span', { class: 'meter', role: 'img' }, this.fill);
+  private readonly progress = h('span', { class: 'muted second' });
+  private readonly eta = h('td');
+  private readonly rate = h('span');
+  private readonly bytes = h('span', { class: 'muted second' });
+  private readonly wait = h('span', { class: 'number' });
+  private readonly bar = new Bar();
+  private readonly limit = h('span');
+  private readonly level = h('span', { class: 'muted second' });
+  private readonly limitCell = h('td', {}, this.limit, ' ', this.level);
+  private readonly label = h('td');
+  private labelShown = '';
+
+  constructor(chosen: (session: Session) => void) {
+    this.job.addEventListener('click', () => this.session && chosen(this.session));
+    const cells: [string, HTMLElement][] = [
+      ['dataset', this.dataset],
+      ['rank', h('td', {}, this.rank, ' ', this.lanes)],
+      ['progress', h('td', { class: 'wide' }, this.done, this.progress)],
+      ['left', this.eta],
+      ['rate', h('td', {}, this.rate, ' ', this.bytes)],
+      ['waits', h('td', { class: 'wide' }, h('span', { class: 'waits' }, this.wait, this.bar.root))],
+      ['limit', this.limitCell],
+      ['label', this.label],
+    ];
+    for (const [name, cell] of cells) {
+      cell.dataset['label'] = name;
+      attribute(cell, 'role', 'cell');
+    }
+    this.root = h('tr', { role: 'row' }, h('th', { scope: 'row', role: 'rowheader' }, this.job, ' ', this.id), ...cells.map(([, cell]) => cell));
+  }
+
+  set(session: Session): void {
+    this.session = session;
+    attribute(this.root, 'data-testid', `session-${session.id}`);
+    attribute(this.root, 'id', `session-${session.id}`);
+    text(this.job, session.job || session.id);
+    text(this.id, session.job ? session.id : '');
+    text(this.dataset, session.dataset);
+    attribute(this.dataset, 'title', `snapshot ${session.snapshot}`);
+    text(this.rank, `${session.rank} of ${session.world_size}`);
+    text(this.lanes, session.lanes > 1 ? `${session.lanes} lanes` : '');
+    property(this.fill, 'width', `${(Math.min(1, session.progress ?? 0) * 100).toFixed(1)}%`);
+    attribute(this.done, 'aria-label', percent(session.progress));
+    text(this.progress, progressWords(session));
+    text(this.eta, duration(session.eta_seconds));
+    text(this.rate, rowsPerSecond(session.rows_per_second));
+    text(this.bytes, bytesPerSecond(session.bytes_per_second));
+    text(this.wait, percent(session.verdict.stall));
+    this.bar.set(session.seconds);
+    const level = levelOf(session.verdict);
+    text(this.limit, labelOf(session.verdict.limit));
+    text(this.level, level.word);
+    attribute(this.limitCell, 'data-level', level.key);
+    attribute(this.limitCell, 'title', session.verdict.sentence);
+    this.showLabel(session);
+  }
+
+  private showLabel({ label }: Session): void {
+    const known = label && label.mean !== null ? number(label.mean) : UNKNOWN;
+    const words = !label ? UNKNOWN : label.skewed ? `skewed, mean ${known}` : `mean ${known}`;
+    if (words === this.labelShown) return;
+    this.labelShown = words;
+    const mark = label?.skewed ? icon('warning') : null;
+    this.label.replaceChildren(...(mark ? [mark, ` ${words}`] : [words]));
+    const spread = `batches spread ${number(label?.spread)} times as much as a fair draw`;
+    attribute(this.label, 'title', label ? `${label.column}: dataset's mean ${number(label.dataset_mean)}; ${spread}` : null);
+    attribute(this.label, 'data-skewed', label?.skewed ?? false);
+  }
+}
+
+function progressWords({ progress, epoch, step, steps }: Session): string {
+  const place = step === null ? '' : `, epoch ${number(epoch)}, step ${number(step)}${steps === null ? '' : ` of ${number(steps)}`}`;
+  return `${percent(progress)}${place}`;
+}

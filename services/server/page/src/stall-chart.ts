@@ -1,0 +1,46 @@
+// Stacked areas of where the time goes. Each edge is filled down to the floor, the highest first, so that
+// what remains to be seen of each is its own share.
+
+import uPlot from 'uplot';
+
+import { BUCKETS } from './buckets.ts';
+import { axis, chart } from './chart.ts';
+import { clock } from './format.ts';
+import { SPAN_SECONDS, stack } from './series.ts';
+import type { Interval } from './series.ts';
+import { pattern } from './tiles.ts';
+
+export class StallChart {
+  private readonly plot: uPlot;
+
+  /** `pointed` gets the place in the data under the pointer, or null. */
+  constructor(box: HTMLElement, pointed: (index: number | null) => void) {
+    const series = [...BUCKETS].reverse().map((bucket): uPlot.Series => ({
+      label: bucket,
+      width: 0,
+      points: { show: false },
+      fill: () => pattern(bucket, devicePixelRatio),
+      paths: uPlot.paths.stepped!({ align: -1 }),
+    }));
+    const options: Omit<uPlot.Options, 'width' | 'height'> = {
+      series: [{ value: '' }, ...series],
+      scales: {
+        x: { time: true, range: (_, __, max) => [max - SPAN_SECONDS, max] },
+        y: { range: [0, 1] },
+      },
+      axes: [
+        axis({ size: 30, space: 46, values: (_, splits) => splits.map((time) => clock(time).replace(/:00$/, '')) }),
+        axis({ size: 48, values: (_, splits) => splits.map((share) => `${Math.round(share * 100)} %`) }),
+      ],
+      cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
+      padding: [8, 16, 0, 0],
+      hooks: { setCursor: [(u) => pointed(u.cursor.idx ?? null)] },
+    };
+    this.plot = chart(box, 260, options, [[], ...BUCKETS.map(() => [])]);
+  }
+
+  update(intervals: readonly Interval[]): void {
+    const { times, edges } = stack(intervals);
+    this.plot.setData([times, ...edges.reverse()]);
+  }
+}

@@ -1,0 +1,253 @@
+//! Looks once a second at what the trainers and the stages do.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::available_parallelism,
+    time::{Duration, Instant},
+};
+
+use forebay_loader::Loader;
+use forebay_stall::{Buckets, Evidence, Limit, Stage, Verdict, judge};
+
+use super::{Facts, Pipeline, StageAnswer, VerdictAnswer, words::sentence};
+use crate::{
+    Settings,
+    datasets::{Datasets, Phase},
+    door::Access,
+    events::{Events, Kind, Note, Severity},
+    sessions::{Session, Sessions, WINDOW},
+};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Where the stall is. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Observer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    sessions: Sessions,
+    loader: Loader,
+    datasets: Datasets,
+    events: Events,
+    /// All but the decoded bytes.
+    facts: Facts,
+    gpu_hour_cost: Option<f64>,
+    pipeline: Mutex<Pipeline>,
+}
+
+/// What was told of before.
+#[derive(Default)]
+struct Told {
+    limit: Option<Limit>,
+    sessions: HashMap<u64, ToldSession>,
+    /// Datasets that have a gauge.
+    datasets: BTreeMap<String, usize>,
+}
+
+#[derive(Default)]
+struct ToldSession {
+    is_running: bool,
+    is_skewed: bool,
+}
+
+impl Observer {
+    pub(crate) fn new(
+        settings: &Settings,
+        sessions: Sessions,
+        loader: Loader,
+        datasets: Datasets,
+        events: Events,
+    ) -> Self {
+        let facts = Facts {
+            cpu_threads: loader.cpu_threads(),
+            cores: available_parallelism().map_or(1, usize::from),
+            decoded_bytes: 0,
+            memory_bytes: settings.cache_memory.0,
+            disk_bytes: loader.disk_bytes().map_or(0, |(_, capacity)| capacity),
+            concurrent_requests: settings.storage.concurrent_requests,
+        };
+        let (gpu_hour_cost, pipeline) = (settings.gpu_hour_cost, Mutex::new(Pipeline::new()));
+        let shared = Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, pipeline };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Looks every second; never returns.
+    pub(crate) async fn tend(self) {
+        let mut told = Told::default();
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            self.look(&mut told, Instant::now());
+        }
+    }
+
+    /// What holds these trainers back, and by which time that is judged.
+    pub(crate) fn judge(sessions: &[Arc<Session>], now: Instant) -> (Verdict, Buckets) {
+        let (mut recent, mut before, mut batches) = (Buckets::default(), Buckets::default(), 0);
+        for session in sessions {
+            let windows = session.windows(now);
+            recent += windows.0;
+            before += windows.1;
+            batches += session.recent_batches();
+        }
+        let evidence = Evidence { recent, before, window: WINDOW, sessions: sessions.len(), batches };
+        recent += before;
+        (judge(&evidence), recent)
+    }
+
+    /// ... for people.
+    pub(crate) fn verdict(&self, sessions: &[Arc<Session>], now: Instant) -> VerdictAnswer {
+        let (verdict, judged) = Self::judge(sessions, now);
+        VerdictAnswer::new(&verdict, &judged, sessions.len(), &self.facts())
+    }
+
+    /// The stages, the store's end first; `limit` is what trainers wait for.
+    pub(crate) fn stages(&self, limit: Limit) -> Vec<StageAnswer> {
+        self.pipeline().stages(&self.shared.loader, &self.shared.sessions, limit)
+    }
+
+    /// What there is to turn.
+    pub(crate) fn facts(&self) -> Facts {
+        let open = self.shared.datasets.list(&Access::everything()).into_iter();
+        let bytes = open.map(|dataset| match dataset.phase {
+            Phase::Open(reader) => reader.snapshot().uncompressed_bytes(),
+            Phase::Opening { .. } | Phase::Failed(_) => 0,
+        });
+        Facts { decoded_bytes: bytes.sum(), ..self.shared.facts.clone() }
+    }
+
+    /// What an hour of a GPU costs, if the operator said so.
+    pub(crate) fn gpu_hour_cost(&self) -> Option<f64> {
+        self.shared.gpu_hour_cost
+    }
+
+    fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
+        self.shared.pipeline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn look(&self, told: &mut Told, now: Instant) {
+        self.shared.sessions.tick(now);
+        self.pipeline().note(now, &self.shared.loader);
+        let running = self.shared.sessions.list(false);
+        let (verdict, _) = Self::judge(&running, now);
+        self.tell_of_verdict(told, &verdict, running.len());
+        self.tell_of_sessions(told);
+        self.gauge(told, &running, verdict.limit);
+    }
+
+    fn tell_of_verdict(&self, told: &mut Told, verdict: &Verdict, sessions: usize) {
+        let is_news =
+            !matches!(verdict.limit, Limit::Unknown | Limit::Idle) && told.limit != Some(verdict.limit);
+        if is_news {
+            told.limit = Some(verdict.limit);
+            self.shared.events.note(Note::new(Kind::VerdictChanged, &sentence(verdict, sessions)));
+        }
+    }
+
+    fn tell_of_sessions(&self, told: &mut Told) {
+        let sessions = self.shared.sessions.list(true);
+        told.sessions.retain(|id, _| sessions.iter().any(|session| session.id == *id));
+        for session in sessions {
+            let known = told.sessions.entry(session.id).or_default();
+            let note = |kind, words: &str| {
+                let note = Note::new(kind, words).dataset(&session.train.dataset);
+                note.session(&format!("{:016x}", session.id))
+            };
+            let is_running = session.is_running();
+            if is_running != known.is_running {
+                known.is_running = is_running;
+                let who = who(&session);
+                let sent = session.sent();
+                let note = match (is_running, session.failure()) {
+                    (true, _) => note(Kind::SessionStarted, &format!("{who} began to read")),
+                    (false, Some(words)) => {
+                        note(Kind::SessionFailed, &format!("{who}: {words}")).severity(Severity::Warning)
+                    }
+                    (false, None) => {
+                        note(Kind::SessionEnded, &format!("{who} has got {} batches", sent.batches))
+                    }
+                };
+                self.shared.events.note(note);
+            }
+            let skew = session.skew();
+            if skew.is_skewed() && !known.is_skewed {
+                known.is_skewed = true;
+                let words = format!(
+                    "the mean of '{}' varies {:.1} times as much from batch to batch as that of shuffled rows would",
+                    session.train.label,
+                    skew.spread().unwrap_or(0.0)
+                );
+                self.shared.events.note(note(Kind::LabelSkew, &words));
+            }
+        }
+    }
+
+    fn gauge(&self, told: &mut Told, running: &[Arc<Session>], limit: Limit) {
+        for known in Limit::ALL {
+            let value = f64::from(known == limit);
+            metrics::gauge!("forebay_verdict", "limit" => known.name()).set(value);
+        }
+        told.datasets.values_mut().for_each(|count| *count = 0);
+        let mut skewed: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut gpus: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for session in running {
+            let dataset = session.train.dataset.as_str();
+            *told.datasets.entry(dataset.to_owned()).or_default() += 1;
+            *skewed.entry(dataset).or_default() += usize::from(session.skew().is_skewed());
+            let gpu = session.last_report().and_then(|report| report.gpu_utilization);
+            gpu.into_iter().for_each(|gpu| gpus.entry(dataset).or_default().push(gpu));
+        }
+        for (dataset, count) in &told.datasets {
+            metrics::gauge!("forebay_sessions", "dataset" => dataset.clone()).set(*count as f64);
+            let skewed = skewed.get(dataset.as_str()).copied().unwrap_or(0);
+            metrics::gauge!("forebay_label_skewed_sessions", "dataset" => dataset.clone()).set(skewed as f64);
+            if let Some(gpus) = gpus.get(dataset.as_str()) {
+                let mean = gpus.iter().sum::<f64>() / gpus.len() as f64;
+                metrics::gauge!("forebay_trainer_gpu_utilization_ratio", "dataset" => dataset.clone())
+                    .set(mean);
+            }
+        }
+        for (dataset, buckets) in self.shared.sessions.by_dataset() {
+            for (bucket, time) in buckets.iter() {
+                let labels = [("dataset", dataset.clone()), ("bucket", bucket.name().to_owned())];
+                metrics::gauge!("forebay_session_seconds_total", &labels).set(time.as_secs_f64());
+            }
+        }
+        for (dataset, did) in self.shared.sessions.activities() {
+            for (activity, seconds) in [("wait", did.wait), ("compute", did.compute), ("copy", did.copy)] {
+                let labels = [("dataset", dataset.clone()), ("activity", activity.to_owned())];
+                metrics::gauge!("forebay_trainer_seconds_total", &labels).set(seconds);
+            }
+        }
+        if let Some(cost) = self.shared.gpu_hour_cost {
+            let hours = self.shared.sessions.idle().as_secs_f64() / 3600.0;
+            metrics::gauge!("forebay_idle_gpu_cost_total").set(hours * cost);
+        }
+        let (loader, waiting) = (&self.shared.loader, self.shared.loader.waiting());
+        for stage in Stage::ALL {
+            let queue = match stage {
+                Stage::Storage => waiting.reads,
+                Stage::Decode => waiting.decodes,
+                Stage::Gather => waiting.gathers,
+            };
+            let work = loader.work(stage);
+            metrics::gauge!("forebay_stage_active", "stage" => stage.name()).set(work.active as f64);
+            metrics::gauge!("forebay_stage_seconds_total", "stage" => stage.name())
+                .set(work.busy.as_secs_f64());
+            metrics::gauge!("forebay_stage_bytes_total", "stage" => stage.name()).set(work.bytes as f64);
+            metrics::gauge!("forebay_stage_queue", "stage" => stage.name()).set(queue as f64);
+        }
+    }
+}
+
+/// A trainer, for a person.
+fn who(session: &Session) -> String {
+    let train = &session.train;
+    let job = if train.job.is_empty() { "a trainer".to_owned() } else { format!("job '{}'", train.job) };
+    format!("{job}, rank {} of {}", train.rank(), train.world_size.unwrap_or(1))
+}
