@@ -5,7 +5,7 @@ PYTHON ?= python3
 ACCEPTANCE := services/server/tests/acceptance
 PACKAGE := clients/python
 
-.PHONY: help demo test test-rust test-acceptance test-python wheel lint load bench clean
+.PHONY: help demo test test-rust test-acceptance test-python wheel lint deploy-check load bench clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -37,6 +37,9 @@ lint: ## formatting, clippy, documentation, dependencies
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
 	.ci/deny
+
+deploy-check: ## what deploy/ holds: rules, dashboard, Dockerfile, compose file, chart
+	.ci/deploy
 
 load: ## Forebay beside what people use today, and cold epochs
 	$(CARGO) build --release --workspace

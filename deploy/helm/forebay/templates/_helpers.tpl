@@ -1,0 +1,210 @@
+{{- define "forebay.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* The longest suffix is "-headless". */}}
+{{- define "forebay.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else if contains (include "forebay.name" .) .Release.Name }}
+{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "forebay.name" .) | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{- define "forebay.selector" -}}
+app.kubernetes.io/name: {{ include "forebay.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "forebay.labels" -}}
+{{ include "forebay.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{- define "forebay.serviceAccount" -}}
+{{- default (ternary (include "forebay.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
+{{- end }}
+
+{{- /* Whether trainers come over TCP. */}}
+{{- define "forebay.tcp" -}}
+{{- if not (and (eq .Values.kind "DaemonSet") .Values.socket.enabled) }}yes{{ end }}
+{{- end }}
+
+{{- /* What the server would refuse, said before anything is installed. */}}
+{{- define "forebay.check" -}}
+{{- if not .Values.datasets }}
+{{- fail "datasets is empty: --set datasets.clicks=s3://bucket/clicks" }}
+{{- end }}
+{{- if not (or .Values.insecure (and .Values.tls.secretName .Values.tokens.secretName)) }}
+{{- fail "the pod can be reached by others: set tls.secretName and tokens.secretName, or insecure=true if everybody there may read everything" }}
+{{- end }}
+{{- if and .Values.tls.clientAuth (not .Values.tls.secretName) }}
+{{- fail "tls.clientAuth needs tls.secretName" }}
+{{- end }}
+{{- if and (eq .Values.kind "StatefulSet") (not .Values.cache.persistent) (not .Values.cacheDisk) }}
+{{- fail "cache.persistent=false needs cacheDisk, less than cache.size: a pod that fills its emptyDir is evicted" }}
+{{- end }}
+{{- if and .Values.socket.enabled (ne .Values.kind "DaemonSet") }}
+{{- fail "socket.enabled is for kind=DaemonSet: a socket is of one host" }}
+{{- end }}
+{{- end }}
+
+{{- define "forebay.probe" -}}
+{{- if .root.Values.tls.clientAuth }}
+tcpSocket: { port: http }
+{{- else }}
+httpGet:
+  path: {{ .path }}
+  port: http
+  scheme: {{ ternary "HTTPS" "HTTP" (ne .root.Values.tls.secretName "") }}
+{{- end }}
+periodSeconds: {{ .root.Values.probes.periodSeconds }}
+timeoutSeconds: {{ .root.Values.probes.timeoutSeconds }}
+{{- end }}
+
+{{- /* The pod, the same for both kinds. */}}
+{{- define "forebay.pod" -}}
+metadata:
+  labels:
+    {{- include "forebay.labels" . | nindent 4 }}
+    {{- with .Values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
+  annotations:
+    # Settings are read at the start: new ones make new pods.
+    checksum/config: {{ include (print $.Template.BasePath "/configmap.yaml") . | sha256sum }}
+    {{- with .Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
+spec:
+  serviceAccountName: {{ include "forebay.serviceAccount" . }}
+  # It never asks Kubernetes for anything.
+  automountServiceAccountToken: false
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  # The grace period of streams, and what comes before and after.
+  terminationGracePeriodSeconds: {{ add .Values.gracePeriodSeconds 15 }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    fsGroup: 65532
+    fsGroupChangePolicy: OnRootMismatch
+    seccompProfile: { type: RuntimeDefault }
+  containers:
+    - name: forebay
+      image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args: [serve, --config, /etc/forebay/forebay.toml]
+      env:
+        - { name: FOREBAY_GRPC, value: {{ ternary "0.0.0.0:8815" "unix:/run/forebay/forebay.sock" (eq (include "forebay.tcp" .) "yes") | quote }} }
+        - { name: FOREBAY_HTTP, value: "0.0.0.0:8816" }
+        - { name: FOREBAY_CACHE_DIR, value: /var/cache/forebay }
+        - { name: FOREBAY_GRACE_PERIOD, value: "{{ .Values.gracePeriodSeconds }}s" }
+        - { name: FOREBAY_LOG, value: {{ .Values.logLevel | quote }} }
+        - { name: FOREBAY_LOG_FORMAT, value: {{ .Values.logFormat }} }
+        {{- with .Values.cacheMemory }}
+        - { name: FOREBAY_CACHE_MEMORY, value: {{ . | quote }} }
+        {{- end }}
+        {{- with .Values.cacheDisk }}
+        - { name: FOREBAY_CACHE_DISK, value: {{ . | quote }} }
+        {{- end }}
+        {{- with .Values.state }}
+        - { name: FOREBAY_STATE, value: {{ . | quote }} }
+        {{- end }}
+        {{- with .Values.refreshInterval }}
+        - { name: FOREBAY_REFRESH_INTERVAL, value: {{ . | quote }} }
+        {{- end }}
+        {{- if .Values.tls.secretName }}
+        - { name: FOREBAY_TLS_CERTIFICATE, value: /etc/forebay/tls/tls.crt }
+        - { name: FOREBAY_TLS_KEY, value: /etc/forebay/tls/tls.key }
+        {{- end }}
+        {{- if .Values.tls.clientAuth }}
+        - { name: FOREBAY_TLS_CLIENT_CA, value: /etc/forebay/tls/ca.crt }
+        {{- end }}
+        {{- if .Values.tokens.secretName }}
+        - { name: FOREBAY_TOKENS, value: /etc/forebay/tokens/tokens.toml }
+        {{- end }}
+        {{- if .Values.insecure }}
+        - { name: FOREBAY_INSECURE, value: "true" }
+        {{- end }}
+        {{- with .Values.extraEnv }}{{ toYaml . | nindent 8 }}{{ end }}
+      {{- with .Values.envFrom }}
+      envFrom: {{ toYaml . | nindent 8 }}
+      {{- end }}
+      ports:
+        {{- if include "forebay.tcp" . }}
+        - { name: grpc, containerPort: 8815 }
+        {{- end }}
+        - { name: http, containerPort: 8816 }
+      # Datasets that are being opened hold back readiness and not life: a restart would only begin again.
+      startupProbe:
+        {{- include "forebay.probe" (dict "root" . "path" "/livez") | nindent 8 }}
+        failureThreshold: {{ div .Values.probes.startupSeconds .Values.probes.periodSeconds | max 1 }}
+      livenessProbe:
+        {{- include "forebay.probe" (dict "root" . "path" "/livez") | nindent 8 }}
+        failureThreshold: 6
+      readinessProbe:
+        {{- include "forebay.probe" (dict "root" . "path" "/readyz") | nindent 8 }}
+        failureThreshold: 2
+      resources: {{ toYaml .Values.resources | nindent 8 }}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: { drop: [ALL] }
+      volumeMounts:
+        - { name: cache, mountPath: /var/cache/forebay }
+        - { name: config, mountPath: /etc/forebay/forebay.toml, subPath: forebay.toml, readOnly: true }
+        - { name: tmp, mountPath: /tmp }
+        {{- if .Values.tls.secretName }}
+        - { name: tls, mountPath: /etc/forebay/tls, readOnly: true }
+        {{- end }}
+        {{- if .Values.tokens.secretName }}
+        - { name: tokens, mountPath: /etc/forebay/tokens, readOnly: true }
+        {{- end }}
+        {{- if not (include "forebay.tcp" .) }}
+        - { name: socket, mountPath: /run/forebay }
+        {{- end }}
+        {{- with .Values.extraVolumeMounts }}{{ toYaml . | nindent 8 }}{{ end }}
+  volumes:
+    - name: config
+      configMap: { name: {{ include "forebay.fullname" . }} }
+    - name: tmp
+      emptyDir: { medium: Memory, sizeLimit: 64Mi }
+    {{- if .Values.tls.secretName }}
+    - name: tls
+      secret: { secretName: {{ .Values.tls.secretName }}, defaultMode: 0440 }
+    {{- end }}
+    {{- if .Values.tokens.secretName }}
+    - name: tokens
+      secret: { secretName: {{ .Values.tokens.secretName }}, defaultMode: 0440 }
+    {{- end }}
+    {{- if eq .Values.kind "DaemonSet" }}
+    - name: cache
+      hostPath: { path: {{ .Values.cache.hostPath }}, type: Directory }
+    {{- else if not .Values.cache.persistent }}
+    - name: cache
+      emptyDir: { sizeLimit: {{ .Values.cache.size }} }
+    {{- end }}
+    {{- if not (include "forebay.tcp" .) }}
+    - name: socket
+      hostPath: { path: {{ .Values.socket.hostPath }}, type: Directory }
+    {{- end }}
+    {{- with .Values.extraVolumes }}{{ toYaml . | nindent 4 }}{{ end }}
+  {{- with .Values.nodeSelector }}
+  nodeSelector: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.topologySpreadConstraints }}
+  topologySpreadConstraints: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+{{- end }}

@@ -1,0 +1,419 @@
+#!/usr/bin/env python3
+"""Checks everything in deploy/ that can be checked without a container, a cluster or a Grafana.
+
+    check.py [--root DIR] [PART ...]      parts: prometheus, dashboard, image, compose, chart
+
+Prints a line a part, and what is wrong with it; ends with 1 if anything is. prepare.py has fetched what this runs. Where a
+server has been built (target/release/forebay, or FOREBAY_BIN), it reads the settings of the image and the chart itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Iterator
+
+import jsonschema
+import kubernetes_validate
+import yaml
+
+import custom_resources
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).resolve().parent
+TOOLS = HERE.parents[1] / "target" / "deploy"
+# The oldest Kubernetes of Chart.yaml's kubeVersion, and the newest whose schemas are at hand.
+KUBERNETES = ("1.27", "1.37")
+COMMAND_TIMEOUT_S = 120
+
+
+class Missing(Exception):
+    """What a part needs is not here; the reason."""
+
+
+class Broken(Exception):
+    """A file can't be read far enough to look at the rest of it."""
+
+
+def tool(name: str) -> str:
+    for folder in ("bin", "venv/bin"):
+        if (path := TOOLS / folder / name).exists():
+            return str(path)
+    note = TOOLS / "bin" / f"{name}.missing"
+    raise Missing(note.read_text().strip() if note.exists() else f"{name} is not there: run deploy/validation/prepare.py")
+
+
+def run(*command: str | Path, env: dict[str, str] | None = None) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [str(word) for word in command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_TIMEOUT_S,
+        env={"PATH": os.environ["PATH"], "HOME": str(TOOLS), **(env or {})},
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def failed(*command: str | Path) -> Iterator[str]:
+    """What a command says that does not end well."""
+    status, out, err = run(*command)
+    if status != 0:
+        yield f"{Path(str(command[0])).name}: {(out + err).strip()}"
+
+
+def load(path: Path) -> Any:
+    try:
+        return yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise Broken(f"{path.name}: {error}") from error
+
+
+def server() -> Path | None:
+    path = Path(os.environ.get("FOREBAY_BIN", HERE.parents[1] / "target/release/forebay"))
+    return path if path.is_file() else None
+
+
+# --- prometheus -------------------------------------------------------------------------------------------------------
+
+
+def prometheus(root: Path) -> Iterator[str]:
+    promtool, folder = tool("promtool"), root / "deploy/prometheus"
+    yield from failed(promtool, "check", "config", folder / "prometheus.yml")
+    yield from failed(promtool, "check", "rules", folder / "alerts.yaml")
+    yield from failed(promtool, "test", "rules", folder / "alerts_test.yaml")
+
+    rules = [rule for group in load(folder / "alerts.yaml")["groups"] for rule in group["rules"]]
+    runbooks = set(re.findall(r"^### (Forebay\w+)$", (root / "docs/operations.md").read_text(), re.M))
+    fired = {
+        test["alertname"]
+        for case in load(folder / "alerts_test.yaml")["tests"]
+        for test in case.get("alert_rule_test", [])
+        if test["exp_alerts"]
+    }
+    names = [rule.get("alert", "a recording rule") for rule in rules]
+    if len(set(names)) != len(names):
+        yield "alerts.yaml: two alerts of one name"
+    for rule, name in zip(rules, names):
+        annotations = rule.get("annotations", {})
+        for key in ("summary", "description", "runbook_url"):
+            if not annotations.get(key):
+                yield f"{name}: no {key}"
+        if rule.get("labels", {}).get("severity") not in ("warning", "critical"):
+            yield f"{name}: severity is not warning or critical"
+        if not annotations.get("runbook_url", "").endswith(f"/docs/operations.md#{name.lower()}"):
+            yield f"{name}: runbook_url does not end with its own name"
+        if name not in runbooks:
+            yield f"{name}: docs/operations.md has no runbook '### {name}'"
+        if name not in fired:
+            yield f"{name}: no test of alerts_test.yaml makes it fire"
+    for name in sorted(runbooks - set(names)):
+        yield f"docs/operations.md: a runbook for {name}, which is no alert"
+
+
+# --- dashboard --------------------------------------------------------------------------------------------------------
+
+
+def expressions(dashboard: dict[str, Any]) -> Iterator[str]:
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel.get("targets", []))
+    yield from (annotation["expr"] for annotation in dashboard["annotations"]["list"])
+
+
+def overlap(a: dict[str, int], b: dict[str, int]) -> bool:
+    return a["x"] < b["x"] + b["w"] and b["x"] < a["x"] + a["w"] and a["y"] < b["y"] + b["h"] and b["y"] < a["y"] + a["h"]
+
+
+def dashboard(root: Path) -> Iterator[str]:
+    promtool, folder = tool("promtool"), root / "deploy/grafana"
+    committed = (folder / "forebay.json").read_text()
+    try:
+        made = json.loads(committed)
+    except ValueError as error:
+        raise Broken(f"forebay.json: {error}") from error
+    if committed != runpy.run_path(str(folder / "dashboard.py"))["text"]():
+        yield "forebay.json is not what dashboard.py writes: run it"
+
+    panels = made["panels"]
+    if len({panel["id"] for panel in panels}) != len(panels):
+        yield "forebay.json: two panels of one id"
+    for one, other in combinations(panels, 2):
+        if overlap(one["gridPos"], other["gridPos"]):
+            yield f"forebay.json: '{one['title']}' lies over '{other['title']}'"
+    variables = {f"${each['name']}" for each in made["templating"]["list"]} | {"$__rate_interval", "$__all"}
+    for unknown in sorted(set(re.findall(r"\$\w+", committed)) - variables):
+        yield f"forebay.json: there is no variable {unknown}"
+
+    # As rules, so that promtool parses them; what Grafana puts in stands in for its variables.
+    filled = [re.sub(r"\$\w+", ".*", each.replace("$__rate_interval", "1m")) for each in expressions(made)]
+    rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(filled)]
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "panels.yaml")
+        path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+        yield from failed(promtool, "check", "rules", path)
+
+
+# --- image ------------------------------------------------------------------------------------------------------------
+
+
+def image(root: Path) -> Iterator[str]:
+    path = root / "deploy/Dockerfile"
+    yield from failed(tool("hadolint"), "--no-color", path)
+    text = path.read_text()
+    toolchain = tomllib.loads((root / "rust-toolchain.toml").read_text())["toolchain"]["channel"]
+    if f"ARG RUST={toolchain}\n" not in text:
+        yield f"Dockerfile: builds with another Rust than rust-toolchain.toml ({toolchain})"
+    if text.count("\nFROM ") < 2:
+        yield "Dockerfile: one stage, so that the compiler is shipped"
+    users = re.findall(r"^USER (\S+)$", text, re.M)
+    if not users or not re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1]):
+        yield "Dockerfile: USER is not a number other than root's"
+
+    workspace = tomllib.loads((root / "Cargo.toml").read_text())["workspace"]
+    needed = {member.split("/")[0] for member in workspace["members"]} | {"Cargo.toml", "Cargo.lock"}
+    let_in = set(re.findall(r"^!(\S+)$", (root / ".dockerignore").read_text(), re.M))
+    if needed != let_in:
+        yield f".dockerignore: lets in {sorted(let_in)}, the build needs {sorted(needed)}"
+
+    version = workspace["package"]["version"]
+    if load(root / "deploy/helm/forebay/Chart.yaml")["appVersion"] != version:
+        yield f"Chart.yaml: appVersion is not the workspace's {version}"
+    for name, service in load(root / "deploy/compose/compose.yaml")["services"].items():
+        if service["image"].startswith("forebay:") and service["image"] != f"forebay:{version}":
+            yield f"compose.yaml: {name} is not of version {version}"
+
+    # `docker run -p` without more says what is missing.
+    if binary := server():
+        env = dict(re.findall(r"(FOREBAY_(?:GRPC|HTTP))=(\S+)", text))
+        status, _, err = run(binary, "serve", "--print-config", env=env)
+        if status == 0 or not all(flag in err for flag in ("--tls-certificate", "--tls-key", "--tokens", "--insecure")):
+            yield f"Dockerfile: its environment does not make the server name what is missing: {err}"
+
+
+# --- compose ----------------------------------------------------------------------------------------------------------
+
+
+def compose(root: Path) -> Iterator[str]:
+    folder = root / "deploy/compose"
+    status, out, err = run(tool("docker-compose"), "--file", folder / "compose.yaml", "config", "--format", "json")
+    if status != 0:
+        raise Broken(f"compose.yaml: {err.strip()}")
+    for name, service in json.loads(out)["services"].items():
+        if not re.search(r":[\w.-]*\d[\w.-]*(@sha256:[0-9a-f]{64})?$", service["image"]):
+            yield f"compose.yaml: {name}: {service['image']} is not of one version"
+        for port in service.get("ports", []):
+            if port.get("host_ip") != "127.0.0.1":
+                yield f"compose.yaml: {name}: port {port['target']} is open to other machines"
+        for volume in service.get("volumes", []):
+            if volume["type"] == "bind" and not Path(volume["source"]).exists():
+                yield f"compose.yaml: {name}: {volume['source']} is not there"
+
+    sources = load(folder / "grafana/datasources/prometheus.yaml")["datasources"]
+    if [source["type"] for source in sources] != ["prometheus"]:
+        yield "datasources/prometheus.yaml: is not one Prometheus"
+    (provider,) = load(folder / "grafana/dashboards/forebay.yaml")["providers"]
+    shown = {volume["target"] for volume in json.loads(out)["services"]["grafana"]["volumes"]}
+    if not any(target.startswith(provider["options"]["path"] + "/") for target in shown):
+        yield "dashboards/forebay.yaml: looks where compose.yaml puts no dashboard"
+
+
+# --- chart ------------------------------------------------------------------------------------------------------------
+
+# Values that must be refused, and a word of why.
+REFUSED = {
+    "datasets.clicks=s3://b/c": "insecure=true",
+    "insecure=true": "datasets is empty",
+    "insecure=true,datasets.clicks=s3://b/c,kind=Deployment": "kind",
+    "insecure=true,datasets.clicks=s3://b/c,replica=2": "replica",
+    "insecure=true,datasets.clicks=s3://b/c,cacheMemory=much": "cacheMemory",
+    "insecure=true,datasets.clicks=s3://b/c,cache.persistent=false": "cacheDisk",
+    "insecure=true,datasets.clicks=s3://b/c,tls.clientAuth=true": "tls.secretName",
+    "insecure=true,datasets.clicks=s3://b/c,socket.enabled=true": "DaemonSet",
+    "datasets.clicks=s3://b/c,tls.secretName=t": "tokens.secretName",
+}
+
+
+def faults_of(manifest: dict[str, Any]) -> Iterator[str]:
+    """What a cluster would not take."""
+    name = f"{manifest['kind']} {manifest['metadata']['name']}"
+    if schema := custom_resources.SCHEMAS.get(manifest["kind"]):
+        for error in jsonschema.Draft7Validator(schema).iter_errors(manifest):
+            yield f"{name}: {error.json_path}: {error.message}"
+        return
+    for version in KUBERNETES:
+        try:
+            kubernetes_validate.validate(manifest, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            where = ".".join(str(step) for step in error.path)
+            yield f"{name}: {where}: {error.message} (Kubernetes {version})"
+
+
+def faults_between(manifests: list[dict[str, Any]]) -> Iterator[str]:
+    """Names that point nowhere, and what only several manifests show together."""
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for manifest in manifests:
+        by_kind.setdefault(manifest["kind"], []).append(manifest)
+    (workload,) = by_kind.get("StatefulSet", []) + by_kind.get("DaemonSet", [])
+    template = workload["spec"]["template"]
+    labels, pod = template["metadata"]["labels"].items(), template["spec"]
+    (container,) = pod["containers"]
+    ports = {port["name"] for port in container["ports"]}
+    env = {each["name"]: each.get("value", "") for each in container["env"]}
+
+    selectors = [("the workload", workload["spec"]["selector"]["matchLabels"])]
+    selectors += [(f"Service {each['metadata']['name']}", each["spec"]["selector"]) for each in by_kind["Service"]]
+    for each in by_kind.get("PodDisruptionBudget", []):
+        selectors.append(("PodDisruptionBudget", each["spec"]["selector"]["matchLabels"]))
+    for each in by_kind.get("NetworkPolicy", []):
+        selectors.append(("NetworkPolicy", each["spec"]["podSelector"]["matchLabels"]))
+    for owner, selector in selectors:
+        if not selector.items() <= labels:
+            yield f"{owner} selects no pod of the chart"
+    for each in by_kind["Service"]:
+        for port in each["spec"]["ports"]:
+            if port["targetPort"] not in ports:
+                yield f"Service {each['metadata']['name']}: the pod has no port {port['targetPort']}"
+    for monitor in by_kind.get("ServiceMonitor", []):
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        chosen = [each for each in by_kind["Service"] if wanted <= each["metadata"]["labels"].items()]
+        if len(chosen) != 1:
+            yield f"ServiceMonitor selects {len(chosen)} Services, so that a server is scraped so often"
+    if workload["kind"] == "StatefulSet" and workload["spec"]["serviceName"] not in (
+        each["metadata"]["name"] for each in by_kind["Service"] if each["spec"].get("clusterIP") == "None"
+    ):
+        yield "the StatefulSet's serviceName is no headless Service"
+
+    claims = {claim["metadata"]["name"] for claim in workload["spec"].get("volumeClaimTemplates", [])}
+    volumes = {volume["name"] for volume in pod["volumes"]} | claims
+    for mount in container["volumeMounts"]:
+        if mount["name"] not in volumes:
+            yield f"the pod mounts {mount['name']}, which it does not have"
+    mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
+    for name, value in env.items():
+        path = value.removeprefix("unix:")
+        if path.startswith("/") and not any(path == each or path.startswith(f"{each}/") for each in mounted):
+            yield f"{name}={value} lies in no volume, and the root file system is read-only"
+    if not pod["terminationGracePeriodSeconds"] > int(env["FOREBAY_GRACE_PERIOD"].rstrip("s")):
+        yield "the pod is killed before its grace period is over"
+    security = container["securityContext"]
+    if not (pod["securityContext"].get("runAsNonRoot") and security.get("readOnlyRootFilesystem")):
+        yield "the pod may run as root, or write to its root file system"
+    if security.get("allowPrivilegeEscalation") is not False or security["capabilities"] != {"drop": ["ALL"]}:
+        yield "the container may do more than a plain process"
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        if probe not in container:
+            yield f"there is no {probe}"
+
+
+def faults_of_settings(manifests: list[dict[str, Any]]) -> Iterator[str]:
+    """Of forebay.toml, by TOML and, if it has been built, the server."""
+    texts = [each["data"]["forebay.toml"] for each in manifests if "forebay.toml" in each.get("data", {})]
+    (text,) = texts
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        yield f"forebay.toml: {error}"
+        return
+    if binary := server():
+        (workload,) = (each for each in manifests if each["kind"] in ("StatefulSet", "DaemonSet"))
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        with tempfile.TemporaryDirectory() as folder:
+            config = Path(folder, "forebay.toml")
+            config.write_text(text)
+            args = [str(config) if arg == "/etc/forebay/forebay.toml" else arg for arg in container["args"]]
+            env = {each["name"]: each["value"] for each in container["env"]}
+            status, _, err = run(binary, *args, "--print-config", env=env)
+        if status != 0:
+            yield f"the server does not take the settings: {err.strip()}"
+
+
+def rendered(chart: Path, values: Path) -> Iterator[str]:
+    helm = tool("helm")
+    yield from failed(helm, "lint", "--strict", "--quiet", chart, "--values", values)
+    status, out, err = run(helm, "template", "test", chart, "--namespace", "ml", "--values", values)
+    if status != 0:
+        raise Broken(f"helm template: {err.strip()}")
+    try:
+        manifests = [each for each in yaml.safe_load_all(out) if each]
+    except yaml.YAMLError as error:
+        raise Broken(f"is no YAML: {error}") from error
+    faults = [fault for manifest in manifests for fault in faults_of(manifest)]
+    yield from faults
+    if faults:
+        return
+    yield from faults_between(manifests)
+    yield from faults_of_settings(manifests)
+    kinds = {manifest["kind"] for manifest in manifests}
+    if "PrometheusRule" in kinds:
+        (rule,) = (each for each in manifests if each["kind"] == "PrometheusRule")
+        if rule["spec"] != load(chart.parents[1] / "prometheus/alerts.yaml"):
+            yield "the PrometheusRule has other alerts than deploy/prometheus/alerts.yaml"
+
+
+def chart(root: Path) -> Iterator[str]:
+    helm, folder = tool("helm"), root / "deploy/helm/forebay"
+    cases = sorted((folder / "ci").glob("*-values.yaml"))
+    kinds = {load(case).get("kind", "StatefulSet") for case in cases}
+    if kinds != {"StatefulSet", "DaemonSet"}:
+        yield f"ci/ has values for {sorted(kinds)} alone"
+
+    def faults(values: Path) -> list[str]:
+        try:
+            return [f"{values.name}: {fault}" for fault in rendered(folder, values)]
+        except Broken as error:
+            return [f"{values.name}: {error}"]
+
+    def accepted(settings: str, word: str) -> list[str]:
+        status, _, err = run(helm, "template", "test", folder, "--set", settings)
+        if status == 0:
+            return [f"takes {settings}"]
+        return [] if word in err else [f"refuses {settings} with other words than '{word}': {err.strip()}"]
+
+    with ThreadPoolExecutor(2) as pool:
+        for found in pool.map(faults, cases):
+            yield from found
+        for found in pool.map(accepted, REFUSED, REFUSED.values()):
+            yield from found
+
+
+PARTS = {"prometheus": prometheus, "dashboard": dashboard, "image": image, "compose": compose, "chart": chart}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=HERE.parents[1], help="the repository")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
+    arguments = parser.parse_args()
+    wrong = 0
+    for name in arguments.parts or PARTS:
+        try:
+            faults = list(PARTS[name](arguments.root.resolve()))
+        except Missing as reason:
+            print(f"skipped: {name}: {reason}")
+            continue
+        except Broken as error:
+            faults = [str(error)]
+        print(f"{name}: {'ok' if not faults else 'BROKEN'}", flush=True)
+        for fault in faults:
+            print(f"  {fault}")
+        wrong += len(faults)
+    if not server():
+        print("not asked: the server itself, which is not built (target/release/forebay, or FOREBAY_BIN)")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

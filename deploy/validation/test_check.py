@@ -1,0 +1,278 @@
+"""The checks find what is broken: one file is spoilt at a time, and the fault must be named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import check
+
+ROOT = Path(__file__).resolve().parents[2]
+OUTSIDE = ["docs/operations.md", "Cargo.toml", "rust-toolchain.toml", ".dockerignore"]
+CHART = "deploy/helm/forebay"
+# Of the values of ci/, those that show the faults of the chart.
+ENOUGH = "statefulset-everything-values.yaml"
+
+# Part, file, what is replaced, by what, a word of the fault.
+FAULTS = {
+    "an expression that is none": (
+        "prometheus",
+        "deploy/prometheus/alerts.yaml",
+        '{job="forebay"} == 1',
+        '{job="forebay"} === 1',
+        "parse",
+    ),
+    "another threshold": (
+        "prometheus",
+        "deploy/prometheus/alerts.yaml",
+        'process_max_fds{job="forebay"} > 0.8',
+        'process_max_fds{job="forebay"} > 0.9',
+        "ForebayFilesNearLimit",
+    ),
+    "another word": (
+        "prometheus",
+        "deploy/prometheus/alerts.yaml",
+        "can't be opened on",
+        "is gone from",
+        "ForebayDatasetUnavailable",
+    ),
+    "an alert that a healthy server sets off": (
+        "prometheus",
+        "deploy/prometheus/alerts.yaml",
+        'process_max_fds{job="forebay"} > 0.8',
+        'process_max_fds{job="forebay"} > 0.1',
+        "alertstate",
+    ),
+    "an alert without a test": (
+        "prometheus",
+        "deploy/prometheus/alerts_test.yaml",
+        "alertname: ForebayDraining\n",
+        "alertname: ForebayDown\n",
+        "ForebayDraining: no test",
+    ),
+    "an alert without a runbook": (
+        "prometheus",
+        "docs/operations.md",
+        "### ForebayInputBound\n",
+        "### InputBound\n",
+        "no runbook '### ForebayInputBound'",
+    ),
+    "a link to another runbook": (
+        "prometheus",
+        "deploy/prometheus/alerts.yaml",
+        "#forebaydown",
+        "#down",
+        "runbook_url",
+    ),
+    "a scrape of nobody": (
+        "prometheus",
+        "deploy/prometheus/prometheus.yml",
+        "static_configs:",
+        "static_config:",
+        "static_config",
+    ),
+    "a rules file that is not there": (
+        "prometheus",
+        "deploy/prometheus/prometheus.yml",
+        "- alerts.yaml",
+        "- alarms.yaml",
+        "alarms.yaml",
+    ),
+    "a dashboard that was not written again": (
+        "dashboard",
+        "deploy/grafana/dashboard.py",
+        "Where the time goes",
+        "Where time goes",
+        "run it",
+    ),
+    "a dashboard that was changed by hand": (
+        "dashboard",
+        "deploy/grafana/forebay.json",
+        '"refresh": "10s"',
+        '"refresh": "5s"',
+        "run it",
+    ),
+    "a dashboard that is no JSON": (
+        "dashboard",
+        "deploy/grafana/forebay.json",
+        '"panels": [',
+        '"panels": ',
+        "forebay.json",
+    ),
+    "a panel whose expression is none": (
+        "dashboard",
+        "deploy/grafana/forebay.json",
+        "forebay_streams{",
+        "forebay_streams{{",
+        "parse",
+    ),
+    "a variable that is none": (
+        "dashboard",
+        "deploy/grafana/forebay.json",
+        "forebay_streams{job=\\\"forebay\\\", instance=~\\\"$instance\\\"",
+        "forebay_streams{instance=~\\\"$host\\\"",
+        "$host",
+    ),
+    "an instruction that is none": ("image", "deploy/Dockerfile", "WORKDIR /src", "WORKDR /src", "hadolint"),
+    "packages that are not pinned": (
+        "image",
+        "deploy/Dockerfile",
+        "COPY . .",
+        "RUN apt-get update && apt-get install gcc\nCOPY . .",
+        "DL3008",
+    ),
+    "a compiler of another version": ("image", "deploy/Dockerfile", "ARG RUST=1", "ARG RUST=2", "rust-toolchain.toml"),
+    "a server that is root": ("image", "deploy/Dockerfile", "USER 65532:65532", "USER root", "USER"),
+    "a crate that is not sent to the build": ("image", ".dockerignore", "!proto\n", "", "proto"),
+    "a chart of another version": ("image", f"{CHART}/Chart.yaml", "appVersion: 0", "appVersion: 9", "appVersion"),
+    "a service with a key that is none": (
+        "compose",
+        "deploy/compose/compose.yaml",
+        "mem_limit: 2g",
+        "memory: 2g",
+        "memory",
+    ),
+    "a volume that is not declared": (
+        "compose",
+        "deploy/compose/compose.yaml",
+        '["cache:/var',
+        '["cash:/var',
+        "cash",
+    ),
+    "a dependency on nobody": (
+        "compose",
+        "deploy/compose/compose.yaml",
+        "demo-upload: { condition",
+        "upload: { condition",
+        "upload",
+    ),
+    "YAML that is none": ("compose", "deploy/compose/compose.yaml", "services:\n", "services: [\n", "compose.yaml"),
+    "an image of any version": (
+        "compose",
+        "deploy/compose/compose.yaml",
+        "grafana/grafana:13.2.3",
+        "grafana/grafana:latest",
+        "one version",
+    ),
+    "a port for everybody": (
+        "compose",
+        "deploy/compose/compose.yaml",
+        '"127.0.0.1:9090:9090"',
+        '"9090:9090"',
+        "other machines",
+    ),
+    "a file that is not there": (
+        "compose",
+        "deploy/compose/compose.yaml",
+        "../grafana/forebay.json",
+        "../grafana/fore.json",
+        "not there",
+    ),
+    "a template that does not end": ("chart", f"{CHART}/templates/service.yaml", "{{- end }}", "", "helm"),
+    "a field that Kubernetes lacks": (
+        "chart",
+        f"{CHART}/templates/statefulset.yaml",
+        "podManagementPolicy:",
+        "managementPolicy:",
+        "managementPolicy",
+    ),
+    "a field that Kubernetes wants": (
+        "chart",
+        f"{CHART}/templates/statefulset.yaml",
+        "  serviceName: {{ include \"forebay.fullname\" . }}-headless\n",
+        "",
+        "serviceName",
+    ),
+    "a number that is a word": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        "failureThreshold: 6",
+        "failureThreshold: six",
+        "six",
+    ),
+    "a Service that selects nobody": (
+        "chart",
+        f"{CHART}/templates/service.yaml",
+        'selector: {{ include "forebay.selector" . | nindent 4 }}',
+        "selector: { app: forebay }",
+        "selects no pod",
+    ),
+    "a volume that is not mounted": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        "    - name: tmp\n      emptyDir: { medium: Memory, sizeLimit: 64Mi }\n",
+        "",
+        "mounts tmp",
+    ),
+    "a pod that is killed early": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        "{{ add .Values.gracePeriodSeconds 15 }}",
+        "30",
+        "grace period",
+    ),
+    "a pod that is root": (
+        "chart",
+        f"{CHART}/templates/_helpers.tpl",
+        "runAsNonRoot: true",
+        "runAsNonRoot: false",
+        "root",
+    ),
+    "a ServiceMonitor with a key that is none": (
+        "chart",
+        f"{CHART}/templates/servicemonitor.yaml",
+        "interval:",
+        "every:",
+        "every",
+    ),
+    "a value that the schema lacks": (
+        "chart",
+        f"{CHART}/values.yaml",
+        "kind: StatefulSet",
+        "kind: StatefulSet\nflavour: sweet",
+        "flavour",
+    ),
+    "settings that are no TOML": (
+        "chart",
+        f"{CHART}/templates/configmap.yaml",
+        "    [datasets]",
+        "    [datasets",
+        "forebay.toml",
+    ),
+}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy", symlinks=True)
+    for name in OUTSIDE:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def faults(part: str, root: Path) -> str:
+    try:
+        return "\n".join(check.PARTS[part](root))
+    except check.Broken as error:
+        return str(error)
+    except check.Missing as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_it_finds(copy: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, file, old, new, word = FAULTS[name]
+    path = copy / file
+    text = path.read_text()
+    assert old in text, "the fault is not where it was"
+    path.write_text(text.replace(old, new, 1))
+    if part == "chart":
+        # What has nothing to do with the fault takes time.
+        monkeypatch.setattr(check, "REFUSED", {})
+        for values in (copy / CHART / "ci").iterdir():
+            if values.name != ENOUGH:
+                values.unlink()
+    assert word in faults(part, copy)

@@ -1,0 +1,265 @@
+"""deploy/ as far as it runs without containers: Debian's Prometheus scrapes real servers, and alerts fire; the services of the
+compose file, started by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+
+from client import Client
+from hostile import write_good
+from s3 import make_bucket, s3_server
+from server import ROOT, Pool, Server, forebay
+from test_door import start as locked_server
+
+DEPLOY = ROOT / "deploy"
+START_TIMEOUT_S = 30
+FIRE_TIMEOUT_S = 60
+# `for`, and the windows of `rate`, become so short that a test can wait for them.
+FOR = "1s"
+WINDOW = "10s"
+
+QUEUES = """
+[online.good]
+key = ["id"]
+
+[queues.scores.features]
+dataset = "good"
+columns = ["value"]
+[queues.idle.features]
+dataset = "good"
+columns = ["value"]
+"""
+
+
+def program(name: str) -> str:
+    """On the PATH, or where `make deploy-check` puts it."""
+    fetched = ROOT / "target" / "deploy" / "bin" / name
+    found = shutil.which(name) or (str(fetched) if fetched.exists() else None)
+    if not found:
+        pytest.skip(f"there is no {name}: apt-get install prometheus, or make deploy-check")
+    return found
+
+
+def hurried(rules: str) -> str:
+    """The same rules, in a hurry."""
+    rules = re.sub(r"^(\s+for:) \S+$", rf"\1 {FOR}", rules, flags=re.M)
+    return re.sub(r"\[\d+m\]", f"[{WINDOW}]", rules)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@dataclass
+class Prometheus:
+    """One that runs, and what it says."""
+
+    process: subprocess.Popen
+    url: str
+    log: Path
+
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return json.load(response)["data"]
+
+    def is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=10) as response:
+                return response.status == 200
+        except OSError:
+            return False
+
+    def query(self, expression: str) -> list[dict[str, str]]:
+        """The labels of what an expression gives now."""
+        return [each["metric"] for each in self.get("query", query=expression)["result"]]
+
+    def target_is(self, health: str) -> bool:
+        return [each["health"] for each in self.get("targets")["activeTargets"]] == [health]
+
+    def firing(self, name: str) -> list[dict[str, str]]:
+        """The labels of an alert that fires."""
+        alerts = self.get("alerts")["alerts"]
+        return [each["labels"] for each in alerts if each["labels"]["alertname"] == name and each["state"] == "firing"]
+
+    def until(self, done: Callable[[], Any], what: str) -> Any:
+        deadline = time.monotonic() + FIRE_TIMEOUT_S
+        while not (found := done()):
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < deadline, f"{what}: {json.dumps(self.get('alerts'))}"
+            time.sleep(0.2)
+        return found
+
+    def until_fires(self, name: str, **labels: str) -> None:
+        def fires() -> bool:
+            return any(labels.items() <= found.items() for found in self.firing(name))
+
+        self.until(fires, f"{name} does not fire")
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
+    """Prometheus with the configuration and rules of deploy/, but for where the server is and how long everything takes."""
+    started: list[subprocess.Popen] = []
+
+    def start(server: Server, secrets: dict[str, bytes] | None = None) -> Prometheus:
+        """With `secrets` it goes by the lines of prometheus.yml that are commented out: TLS and a token."""
+        binary, folder = program("prometheus"), tmp_path / "prometheus"
+        folder.mkdir()
+        settings = (DEPLOY / "prometheus/prometheus.yml").read_text()
+        assert "forebay:8816" in settings
+        settings = re.sub(r"_interval: \S+", "_interval: 1s", settings.replace("forebay:8816", server.http))
+        if secrets:
+            settings, found = re.subn(r"^    # (scheme|tls_config|authorization):", r"    \1:", settings, flags=re.M)
+            assert found == 3
+            for name, content in secrets.items():
+                (folder / name).write_bytes(content)
+        (folder / "prometheus.yml").write_text(settings)
+        (folder / "alerts.yaml").write_text(hurried((DEPLOY / "prometheus/alerts.yaml").read_text()))
+        address, log = f"127.0.0.1:{free_port()}", folder / "log"
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                [
+                    binary,
+                    f"--config.file={folder / 'prometheus.yml'}",
+                    f"--storage.tsdb.path={folder / 'data'}",
+                    f"--web.listen-address={address}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        started.append(process)
+        prometheus = Prometheus(process, f"http://{address}", log)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not prometheus.is_ready():
+            assert process.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        prometheus.until(lambda: prometheus.target_is("up"), "the server is not scraped")
+        return prometheus
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(30)
+
+
+def test_prometheus_reads_every_metric_and_a_dead_server_sets_off_the_alert(
+    pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
+) -> None:
+    server = pool.start({"good": write_good(tmp_path / "good.parquet")})
+    with Client(server.location) as client:
+        client.digest(dataset="good", batch_size=100)
+    prometheus = watch(server)
+    text = server.http_get("/metrics")[1]
+    families = set(re.findall(r"^# TYPE (\S+) ", text, re.M))
+    stored = {name for name in prometheus.get("label/__name__/values")}
+    lost = {name for name in families if not any(each.startswith(name) for each in stored)}
+    assert not lost
+    prometheus.until(lambda: not prometheus.firing("ForebayDown"), "the alert is there with the server")
+    # Names and words of promtool's own, if it is there.
+    checked = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+    server.kill()
+    prometheus.until_fires("ForebayDown", instance=server.http, severity="critical")
+
+
+def test_a_dataset_that_cannot_be_opened_sets_off_the_alert_until_it_can(
+    pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    write_good(data / "a.parquet")
+    (data / "b.parquet").write_bytes(b"this is no Parquet")
+    config = tmp_path / "forebay.toml"
+    config.write_text('[limits]\nmax_open_backoff = "1s"\n')
+    server = pool.start({"broken": data, "good": data / "a.parquet"}, config=config)
+    prometheus = watch(server)
+    prometheus.until_fires("ForebayDatasetUnavailable", dataset="broken")
+    assert {each["dataset"] for each in prometheus.firing("ForebayDatasetUnavailable")} == {"broken"}
+
+    write_good(data / "b.parquet", start=2000)
+    prometheus.until(lambda: not prometheus.firing("ForebayDatasetUnavailable"), "the alert stays")
+
+
+def ask(server: Server, queue: str, keys: list[int], timeout: float) -> flight.FlightStreamWriter:
+    """Asks, and waits for nothing."""
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"infer": {"queue": queue}}).encode())
+    writer, _ = flight.connect(server.location).do_exchange(descriptor)
+    batch = pa.record_batch({"id": pa.array(keys, pa.int64())})
+    writer.begin(batch.schema)
+    writer.write_with_metadata(batch, json.dumps({"timeout": timeout}).encode())
+    return writer
+
+
+def test_a_queue_that_is_asked_and_has_no_worker_sets_off_the_alert(
+    pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
+) -> None:
+    config = tmp_path / "forebay.toml"
+    config.write_text(QUEUES)
+    server = pool.start({"good": write_good(tmp_path / "good.parquet")}, config=config)
+    prometheus = watch(server)
+    asked = ask(server, "scores", [1, 2, 3], timeout=FIRE_TIMEOUT_S)
+    prometheus.until_fires("ForebayQueueWithoutWorkers", queue="scores")
+    assert {each["queue"] for each in prometheus.firing("ForebayQueueWithoutWorkers")} == {"scores"}
+    asked.close()
+
+
+def test_tokens_that_make_no_sense_set_off_the_alert_by_their_first_error(
+    pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
+) -> None:
+    """Prometheus gets in with what prometheus.yml says of servers with TLS and tokens."""
+    folder = tmp_path / "door"
+    folder.mkdir()
+    locked = locked_server(pool, write_good(tmp_path / "good.parquet"), folder)
+    prometheus = watch(locked.server, {"ca.pem": locked.authority.cert_pem.bytes(), "token": b"token-of-all"})
+    assert not prometheus.firing("ForebayReloadErrors")
+    locked.tokens.write_text("no TOML\n")
+    prometheus.until_fires("ForebayReloadErrors", instance=locked.server.http)
+
+
+def compose() -> dict[str, Any]:
+    """The compose file, by docker compose itself."""
+    command = [program("docker-compose"), "--file", str(DEPLOY / "compose/compose.yaml"), "config", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["services"]
+
+
+def test_the_services_of_the_compose_file_work_together(
+    pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
+) -> None:
+    """Its demo data, its store (moto's in place of Versity's), its server and its Prometheus, started by hand."""
+    services = compose()
+    made = forebay(*services["demo-data"]["command"], env={"FOREBAY_CACHE_DIR": str(tmp_path / "demo")})
+    assert made.returncode == 0, made.stderr
+    upload = services["demo-upload"]["command"][0]
+    source, target = re.search(r"sync \S+ /demo/(\S+) (s3://\S+)", upload).groups()
+    bucket, prefix = target.removeprefix("s3://").split("/")
+    environment = services["forebay"]["environment"]
+    assert environment["FOREBAY_DATASET"] == f"lineitem={target}"
+    with s3_server(tmp_path / "s3.log") as endpoint:
+        store = make_bucket(endpoint, bucket)
+        store.upload_folder(tmp_path / "demo" / source, prefix)
+        # moto asks nobody who he is: the credentials of the file do.
+        server = pool.start({}, env={**environment, "AWS_ENDPOINT": endpoint})
+        with Client(server.location) as client:
+            assert client.digest(dataset="lineitem", batch_size=4096, columns=["l_orderkey"])
+        prometheus = watch(server)
+        prometheus.until(lambda: prometheus.query('forebay_build_info{job="forebay"}'), "nothing is stored")
