@@ -124,11 +124,14 @@ export class FrontierChart {
       // What has no latency stands at the upper edge, as far away as can be drawn.
       y: each.y === null ? bbox.top + 10 * scale : u.valToPos(each.y, 'y', true),
     });
+    const draft = this.points.find((each) => each.of === 'draft');
+    const near = draft ? place(draft) : null;
     let last = -Infinity;
     for (const each of this.drawn()) {
       const { x, y } = place(each);
       if (each.of === 'points') {
-        if (x - last < 14 * scale) continue;
+        const covered = near !== null && Math.hypot(near.x - x, near.y - y) < 36 * scale;
+        if (covered || x - last < 14 * scale) continue;
         last = x;
         ctx.textAlign = 'left';
         ctx.font = `${12 * scale}px system-ui, sans-serif`;
@@ -137,11 +140,14 @@ export class FrontierChart {
         continue;
       }
       const name = each.of === 'current' ? 'now' : 'then';
-      ctx.textAlign = 'right';
+      const atLeft = x - bbox.left < 120 * scale;
+      ctx.textAlign = atLeft ? 'left' : 'right';
       ctx.font = `600 ${12 * scale}px system-ui, sans-serif`;
       ctx.fillStyle = colour('--text');
-      ctx.fillText(each.y === null ? `${name}: overloaded` : name, x - 11 * scale, y + (name === 'now' ? -4 : 14) * scale);
-      if (each.y === null) ctx.fillText('×', x, y);
+      ctx.fillText(each.y === null ? `${name}: overloaded` : name, x + (atLeft ? 11 : -11) * scale, y + (name === 'now' ? -4 : 14) * scale);
+      if (each.y !== null) continue;
+      ctx.textAlign = 'center';
+      ctx.fillText('×', x, y + 4 * scale);
     }
     ctx.restore();
   }

