@@ -1,0 +1,64 @@
+"""TCP in between: a way that is slow to answer, or narrow."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from typing import Iterator
+
+CHUNK = 16 << 10
+
+
+@contextlib.contextmanager
+def slow_way(to: str, delay: float = 0.0, bytes_per_second: float | None = None) -> Iterator[str]:
+    """HOST:PORT that leads to another; requests take `delay` seconds longer, answers have so many bytes a second together."""
+    host, port = to.rsplit(":", 1)
+    listener = socket.create_server(("127.0.0.1", 0))
+    narrow = _Narrow(bytes_per_second) if bytes_per_second else None
+
+    def accept() -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection((host, int(port)))
+            for one in (near, far):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if narrow:
+                # Little may lie in between.
+                far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)
+            for source, sink, pause, limit in ((near, far, delay, None), (far, near, 0.0, narrow)):
+                threading.Thread(target=_copy, args=(source, sink, pause, limit), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield "127.0.0.1:%d" % listener.getsockname()[1]
+    finally:
+        listener.close()
+
+
+class _Narrow:
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate, self._lock, self._free_at = bytes_per_second, threading.Lock(), time.monotonic()
+
+    def take(self, count: int) -> None:
+        with self._lock:
+            self._free_at = max(self._free_at, time.monotonic()) + count / self._rate
+            until = self._free_at
+        time.sleep(max(0.0, until - time.monotonic()))
+
+
+def _copy(source: socket.socket, sink: socket.socket, pause: float, narrow: _Narrow | None) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(CHUNK):
+            if narrow:
+                narrow.take(len(data))
+            if pause:
+                time.sleep(pause)
+            sink.sendall(data)
+    for one in (source, sink):
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,239 @@
+"""The page names what holds a trainer back: a delay is injected into each stage in turn."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Callable
+
+import pyarrow.parquet as pq
+import pytest
+
+from s3 import Bucket, s3_server
+from server import Pool, Server
+from slow import slow_way
+from trainer import Trainer
+
+BATCH = 4096
+COMPUTE_S = 0.002
+VERDICT_WITHIN_S = 30
+# From the narrowest window on, so that each block is waited for; memory for few, so that none stays.
+ONE_BLOCK = {"shuffle": {"window_rows": 16_384}}
+COLD = 'cache_memory = "24 MiB"\ncache_disk = 0\n'
+
+
+@dataclass
+class Seen:
+    """What one run showed."""
+
+    waited: float = 0.0
+    computed: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+    wall: float = 0.0
+    named_after: dict[str, float] = field(default_factory=dict)
+    # The last one that was one.
+    verdict: dict[str, Any] = field(default_factory=dict)
+
+
+def get(server: Server, path: str) -> Any:
+    status, body = server.http_get(path)
+    assert status == 200, body
+    return json.loads(body)
+
+
+def watch(server: Server, trainer: Trainer, steps: int | None) -> Seen:
+    """Runs a trainer to its end, and asks meanwhile what is the limit."""
+    seen, done = Seen(), threading.Event()
+    began = time.monotonic()
+
+    def ask() -> None:
+        while not done.wait(0.5):
+            running = get(server, "/api/v1/sessions")["sessions"]
+            verdict = next((each["verdict"] for each in running if each["dataset"] == "flights"), {"limit": "idle"})
+            seen.named_after.setdefault(verdict["limit"], time.monotonic() - began)
+            if verdict["limit"] not in ("unknown", "idle"):
+                seen.verdict = verdict
+
+    asker = threading.Thread(target=ask)
+    asker.start()
+    trainer.run(steps)
+    done.set()
+    asker.join()
+    # Ended, it is remembered for a minute.
+    time.sleep(1.5)
+    events = get(server, "/api/v1/events")["events"]
+    ids = [event["session"] for event in events if event["session"] and event["dataset"] == "flights"]
+    session = get(server, f"/api/v1/sessions/{ids[-1]}")
+    seen.waited, seen.computed = trainer.waited, trainer.computed
+    seen.seconds, seen.wall = session["seconds"], session["wall_seconds"]
+    return seen
+
+
+def config(folder: Path, text: str) -> Path:
+    path = folder / "forebay.toml"
+    path.write_text(text)
+    return path
+
+
+@dataclass
+class Place:
+    """Where scenarios run."""
+
+    folder: Path
+    data: Path
+    bucket: Bucket
+
+    def server(self, pool: Pool, settings: str, url: str | Path | None = None, **env: str) -> Server:
+        return pool.start({"flights": url or self.data}, config=config(pool.folder, settings), env=env)
+
+    def train(self, **more: Any) -> dict[str, Any]:
+        return {"dataset": "flights", "columns": ["delay", "distance"], "batch_size": BATCH, "epochs": 10, **more}
+
+
+# Each takes a pool of its own and whether its delay is injected, and gives what a run of some steps showed.
+
+
+def storage(place: Place, pool: Pool, slow: bool) -> Seen:
+    with ExitStack() as stack:
+        bucket, delay = place.bucket, 0.25 if slow else 0.0
+        way = stack.enter_context(slow_way(bucket.endpoint.removeprefix("http://"), delay))
+        env = {**bucket.environment, "AWS_ENDPOINT": f"http://{way}"}
+        server = place.server(pool, COLD + "[storage]\nconcurrent_requests = 1\n", bucket.url("flights"), **env)
+        return watch(server, Trainer(server.location, place.train(**ONE_BLOCK), COMPUTE_S), 400)
+
+
+def decode(place: Place, pool: Pool, slow: bool) -> Seen:
+    delays = '[loader.delays]\ndecode = "250ms"\n' if slow else ""
+    server = place.server(pool, COLD + "cpu_threads = 4\n[loader]\nread_ahead_bytes = 0\n" + delays)
+    return watch(server, Trainer(server.location, place.train(**ONE_BLOCK), COMPUTE_S), 400)
+
+
+def gather(place: Place, pool: Pool, slow: bool) -> Seen:
+    delays = '[loader.delays]\ngather = "60ms"\n' if slow else ""
+    server = place.server(pool, "cpu_threads = 1\n" + delays)
+    return watch(server, Trainer(server.location, place.train(), COMPUTE_S), 420)
+
+
+def network(place: Place, pool: Pool, slow: bool) -> Seen:
+    server = place.server(pool, "")
+    with slow_way(server.grpc, bytes_per_second=400_000 if slow else None) as way:
+        return watch(server, Trainer(f"grpc://{way}", place.train(), COMPUTE_S), 400)
+
+
+def consumer(place: Place, pool: Pool, slow: bool) -> Seen:
+    server = place.server(pool, "")
+    return watch(server, Trainer(server.location, place.train(), 0.06 if slow else COMPUTE_S), 420)
+
+
+def admission(place: Place, pool: Pool, slow: bool) -> Seen:
+    # Its batches lie in memory, one is made at a time, and the only thread decodes for somebody else, 250 ms at a time.
+    few = pool.folder / "few.parquet"
+    pq.write_table(pq.ParquetFile(sorted(place.data.iterdir())[0]).read_row_group(0), few)
+    text = 'cpu_threads = 1\n[loader]\nprefetch_bytes = 1\n[loader.delays]\ndecode = "250ms"\n'
+    server = pool.start({"flights": few, "others": place.data}, config=config(pool.folder, text))
+    others = Trainer(server.location, {**place.train(), "dataset": "others"}, 0.0, reports=False)
+    crowd = threading.Thread(target=others.run)
+    if slow:
+        crowd.start()
+    seen = watch(server, Trainer(server.location, place.train(epochs=200), COMPUTE_S), 120)
+    others.stop()
+    if slow:
+        crowd.join()
+    return seen
+
+
+SCENARIOS: dict[str, Callable[[Place, Pool, bool], Seen]] = {
+    "storage": storage,
+    "decode": decode,
+    "gather": gather,
+    "network": network,
+    "consumer": consumer,
+    "admission": admission,
+}
+
+
+@pytest.fixture(scope="module")
+def runs(small_groups: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Seen, Seen]]:
+    """Of each scenario a run without a delay and one with it. All run at once: they do little but wait."""
+    folder = tmp_path_factory.mktemp("stalls")
+    with s3_server(folder / "s3.log") as endpoint:
+        bucket = Bucket(endpoint, "stalls")
+        bucket.client().create_bucket(Bucket=bucket.name)
+        bucket.upload_folder(small_groups, "flights")
+        place = Place(folder, small_groups, bucket)
+
+        def run(name: str, slow: bool) -> Seen:
+            (folder / f"{name}-{slow}").mkdir()
+            pool = Pool(folder / f"{name}-{slow}")
+            try:
+                return SCENARIOS[name](place, pool, slow)
+            finally:
+                pool.close()
+
+        before = {name: run(name, False) for name in SCENARIOS}
+        with ThreadPoolExecutor(len(SCENARIOS)) as executor:
+            after = {name: executor.submit(run, name, True) for name in SCENARIOS}
+            return {name: (before[name], after[name].result()) for name in SCENARIOS}
+
+
+@pytest.mark.parametrize("stage", SCENARIOS)
+def test_a_delay_in_a_stage_is_charged_to_it_and_named(stage: str, runs: dict[str, tuple[Seen, Seen]]) -> None:
+    before, after = runs[stage]
+    print(f"{stage}: before {before}, after {after}")
+    of_trainer = (lambda seen: seen.computed) if stage == "consumer" else (lambda seen: seen.waited)
+    injected = of_trainer(after) - of_trainer(before)
+    assert injected > 15, "the delay is too short to tell"
+    charged = after.seconds[stage] - before.seconds[stage]
+    assert charged == pytest.approx(injected, rel=0.1)
+    assert sum(after.seconds.values()) == pytest.approx(after.waited + after.computed, rel=0.01)
+    assert sum(after.seconds.values()) == pytest.approx(after.wall, rel=0.01)
+    assert after.named_after.get(stage, 1e9) <= VERDICT_WITHIN_S, after.named_after
+    others = set(after.named_after) - {stage, "unknown", "idle"}
+    assert not others, f"also named: {others}"
+
+
+
+def test_a_slow_bucket_without_a_cache_starves_the_accelerator_and_the_cache_feeds_it(
+    small_groups: Path, tmp_path: Path
+) -> None:
+    """A loader that reads its bucket anew in each epoch keeps its accelerator at a fraction; with the cache the second epoch
+    runs as fast as the accelerator."""
+    compute, columns = 0.01, ["delay", "distance"]
+    train = {"dataset": "flights", "columns": columns, "batch_size": BATCH, **ONE_BLOCK}
+    with s3_server(tmp_path / "s3.log") as endpoint:
+        bucket = Bucket(endpoint, "petastorm")
+        bucket.client().create_bucket(Bucket=bucket.name)
+        for path in sorted(small_groups.iterdir())[:3]:
+            bucket.upload(path, f"flights/{path.name}")
+        with slow_way(endpoint.removeprefix("http://"), 0.25) as way:
+            env = {**bucket.environment, "AWS_ENDPOINT": f"http://{way}"}
+
+            def run(name: str, settings: str, *epochs: int) -> dict[str, Any]:
+                """The last verdict of the last of so many epochs, one after another."""
+                (tmp_path / name).mkdir()
+                pool = Pool(tmp_path / name)
+                try:
+                    text = settings + "[storage]\nconcurrent_requests = 1\n"
+                    server = pool.start({"flights": bucket.url("flights")}, config=config(pool.folder, text), env=env)
+                    for count in epochs:
+                        seen = watch(server, Trainer(server.location, {**train, "epochs": count}, compute), None)
+                    return seen.verdict
+                finally:
+                    pool.close()
+
+            with ThreadPoolExecutor(2) as executor:
+                without = executor.submit(run, "without", COLD, 2)
+                cached = executor.submit(run, "cached", "", 1, 7)
+                without, cached = without.result(), cached.result()
+    print(without["sentence"], cached["sentence"], sep="\n")
+    assert without["limit"] == "storage"
+    assert without["utilization"] < 0.2
+    assert any(advice["setting"] in ("cache_memory", "cache_disk") for advice in without["advice"]), without
+    assert cached["limit"] == "consumer"
+    assert cached["utilization"] > 0.9
+    assert cached["sentence"].startswith("The trainer is the limit")
