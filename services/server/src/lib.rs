@@ -5,6 +5,7 @@
 //!                |                       |     +-- framed   DoGet, whose bytes are framed by hand
 //!                +-- demo                |     +-- guard    what every call passes: counting, door, drain
 //!                +-- inspect             +-- ops      HTTP: page, probes, metrics
+//!                +-- explain             +-- jobs     what was streamed, remembered for explain
 //!                                        +-- door     who gets in: TLS, tokens
 //!                                        +-- Datasets names to snapshots, opened in the background
 //! ```
@@ -22,8 +23,10 @@ mod datasets;
 pub mod demo;
 pub mod digest;
 mod door;
+mod explain;
 mod flight;
 pub mod inspect;
+mod jobs;
 mod online;
 mod ops;
 mod queues;

@@ -1,5 +1,6 @@
 //! HTTP: the page, the probes, the metrics and what can be turned.
 
+mod explain;
 mod metrics;
 mod page;
 mod queues;
@@ -18,6 +19,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use crate::{
     datasets::{Datasets, Phase},
     door::{Access, Door},
+    explain::Explainer,
     flight::Guard,
     online::OnlineDatasets,
     queues::Queues,
@@ -33,6 +35,7 @@ pub(crate) struct Ops {
     pub(crate) sessions: Sessions,
     pub(crate) loader: Loader,
     pub(crate) online: OnlineDatasets,
+    pub(crate) explainer: Explainer,
     pub(crate) queues: Queues,
     pub(crate) guard: Guard,
     pub(crate) door: Door,
@@ -49,6 +52,7 @@ pub(crate) fn router(ops: Ops) -> Router {
         .route("/metrics", get(scrape))
         .route("/api/v1/queues", get(queues::list))
         .route("/api/v1/queues/{name}", get(queues::show).patch(queues::tune))
+        .merge(explain::routes())
         .fallback(|| async { StatusCode::NOT_FOUND })
         .layer(from_fn_with_state(ops.door.clone(), admit));
     probes.merge(behind_the_door).with_state(ops)

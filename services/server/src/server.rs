@@ -23,7 +23,9 @@ use crate::{
     connections::Connections,
     datasets::Datasets,
     door::{Acceptor, Door, Tls},
+    explain::Explainer,
     flight::{self, Flight, Guard, Unary},
+    jobs::{Jobs, Notes},
     online::OnlineDatasets,
     ops,
     queues::Queues,
@@ -38,6 +40,7 @@ pub struct Server {
     grace_period: Duration,
     guard: Guard,
     sessions: Sessions,
+    notes: Notes,
     queues: Queues,
     exchanges: Arc<Semaphore>,
     max_exchanges: u32,
@@ -69,7 +72,12 @@ impl Server {
             .context("can't start the CPU threads")?;
         let loader = open_loader(&settings, pool.clone()).await?;
         loader.set_aside(settings.lookup_memory_bytes()).context("lookup_memory")?;
+        let jobs = Jobs::new(&state, settings.limits.max_jobs);
+        let (notes, write_notes) = Notes::new(jobs.clone());
         let datasets = Datasets::new(&settings, state)?;
+        let limits = Arc::new(settings.limits.clone());
+        let explainer =
+            Explainer::new(datasets.clone(), loader.clone(), pool.clone(), jobs, Arc::clone(&limits));
         let lookups = Pool::new(settings.online_threads, forebay_loader::Scheduling::Normal)
             .context("can't start the threads of lookups")?;
         let online = OnlineDatasets::new(
@@ -109,7 +117,8 @@ impl Server {
             queues: queues.clone(),
             exchanges: Arc::clone(&exchanges),
             sessions: sessions.clone(),
-            limits: Arc::new(settings.limits.clone()),
+            jobs: notes.clone(),
+            limits,
             guard: guard.clone(),
         };
         let mut server = Self {
@@ -118,6 +127,7 @@ impl Server {
             grace_period: settings.grace_period,
             guard: guard.clone(),
             sessions: sessions.clone(),
+            notes,
             queues: queues.clone(),
             exchanges,
             max_exchanges,
@@ -127,6 +137,7 @@ impl Server {
             tasks: Vec::new(),
             _cache_dir: cache_dir,
         };
+        server.spawn(write_notes);
         for name in settings.datasets.keys() {
             server.spawn(datasets.clone().tend(name.clone(), settings.refresh_interval));
         }
@@ -164,6 +175,7 @@ impl Server {
             sessions,
             loader,
             online,
+            explainer,
             queues,
             guard,
             door,
@@ -234,6 +246,7 @@ impl Server {
             self.guard.hand_over();
             drop(tokio::time::timeout(FLUSH_TIME, self.sessions.none_running()).await);
         }
+        drop(tokio::time::timeout(FLUSH_TIME, self.notes.written()).await);
         self.stop.cancel();
         if let Some(serving) = self.serving.take() {
             drop(tokio::time::timeout(FLUSH_TIME, serving).await);

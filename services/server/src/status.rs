@@ -1,4 +1,4 @@
-//! Errors as gRPC statuses: one place, one rule a kind.
+//! Errors as statuses of gRPC, and these as statuses of HTTP: one place, one rule a kind.
 
 use forebay_loader::Error as Load;
 use forebay_proto::DecodeError;
@@ -36,6 +36,25 @@ pub(crate) fn of_storage(error: &Storage) -> Status {
 /// The status of bytes that are no message.
 pub(crate) fn of_decode(error: &DecodeError) -> Status {
     Status::invalid_argument(clip(&error.to_string()))
+}
+
+/// The HTTP status for a code of gRPC.
+pub(crate) fn http(code: Code) -> u16 {
+    match code {
+        Code::Ok => 200,
+        Code::InvalidArgument | Code::OutOfRange => 400,
+        Code::Unauthenticated => 401,
+        Code::PermissionDenied => 403,
+        Code::NotFound => 404,
+        // What was there is not there any more.
+        Code::FailedPrecondition | Code::Aborted | Code::AlreadyExists => 409,
+        // A limit; asking again changes nothing.
+        Code::ResourceExhausted => 413,
+        Code::Unimplemented => 501,
+        Code::Unavailable | Code::Cancelled => 503,
+        Code::DeadlineExceeded => 504,
+        Code::Internal | Code::Unknown | Code::DataLoss => 500,
+    }
 }
 
 /// Longest message of a status, in bytes: it travels in a header, and clients bound those.
