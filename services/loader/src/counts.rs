@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, BooleanArray, cast::AsArray};
 use arrow_select::filter::filter as filter_array;
 use forebay_proto::v1;
 use forebay_sql::Expression;
@@ -54,6 +54,16 @@ impl Question {
     fn columns(&self) -> Vec<Source> {
         self.keys.iter().cloned().chain(self.filter.clone().map(Source::Computed)).collect()
     }
+}
+
+/// Some rows of a block, and what a question makes of them.
+pub(crate) struct AskedRows {
+    /// How many there are.
+    pub(crate) rows: usize,
+    /// Which of them the filter keeps, if there is one; none is null.
+    pub(crate) kept: Option<BooleanArray>,
+    /// The keys of those that are kept.
+    pub(crate) keys: Vec<ArrayRef>,
 }
 
 /// How many rows and groups of each block of a snapshot there are for a request.
@@ -255,13 +265,35 @@ impl Counter {
 
     /// Counts one block.
     async fn block(&self, reader: &Reader, question: &Arc<Question>, block: usize) -> Result<Block, Error> {
-        let snapshot = reader.snapshot();
         if let Some(filter) = &question.filter {
             let kept = kept_rows(reader, &self.pool, filter, block).await?;
             if let Some(rows) = kept.filter(|kept| *kept == 0 || question.keys.is_empty()) {
                 return Ok(Block { rows, was_read: false, runs: None });
             }
         }
+        let counted = (0, Runs::builder());
+        let counted = self.read(reader, Question::clone(question), block, counted, |(rows, runs), asked| {
+            *rows += asked.kept.as_ref().map_or(asked.rows, BooleanArray::true_count) as u32;
+            if !asked.keys.is_empty() {
+                runs.append(&asked.keys)?;
+            }
+            Ok(())
+        });
+        let (rows, runs) = counted.await?;
+        let runs = (!question.keys.is_empty()).then(|| runs.summary());
+        Ok(Block { rows, was_read: true, runs })
+    }
+
+    /// Reads what a question asks of one block, and hands it to `take`, chunk by chunk, with what it made of those before.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        reader: &Reader,
+        question: Question,
+        block: usize,
+        mut made: T,
+        mut take: impl FnMut(&mut T, AskedRows) -> Result<(), Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let snapshot = reader.snapshot();
         let columns = question.columns();
         let read = reads(&columns);
         let bytes = read.iter().map(|column| snapshot.column_bytes(block, *column)).sum::<u64>();
@@ -271,28 +303,22 @@ impl Counter {
         let _permit = self.reading.acquire_many(permits).await.map_err(closed)?;
         let encoded = reader.fetch(block, &read).await?;
         let (decode_rows, place) = (self.config.decode_rows, place_of(snapshot, block as u32));
-        let (keys, is_filtered) = (question.keys.len(), question.filter.is_some());
-        let count = self.pool.run(Priority::Second, move || {
-            let (mut rows, mut runs) = (0, Runs::builder());
+        let is_filtered = question.filter.is_some();
+        let read = self.pool.run(Priority::Second, move || {
             for chunk in encoded.decode(decode_rows) {
-                let mut arrays = compute(&columns, &read, &chunk?, &place)?;
-                let kept = is_filtered.then(|| arrays.pop()).flatten();
-                if let Some(kept) = kept {
-                    let kept = forebay_sql::not_null(kept.as_boolean());
-                    rows += kept.true_count() as u32;
-                    for key in &mut arrays {
-                        *key =
-                            filter_array(key, &kept).map_err(|error| Error::Internal(error.to_string()))?;
+                let chunk = chunk?;
+                let mut keys = compute(&columns, &read, &chunk, &place)?;
+                let kept = is_filtered.then(|| keys.pop()).flatten();
+                let kept = kept.map(|kept| forebay_sql::not_null(kept.as_boolean()));
+                if let Some(kept) = &kept {
+                    for key in &mut keys {
+                        *key = filter_array(key, kept).map_err(|error| Error::Internal(error.to_string()))?;
                     }
                 }
-                if keys > 0 {
-                    runs.append(&arrays)?;
-                }
+                take(&mut made, AskedRows { rows: chunk.num_rows(), kept, keys })?;
             }
-            let runs = (keys > 0).then(|| runs.summary());
-            let rows = if is_filtered { rows } else { runs.map_or(0, |runs| runs.rows) };
-            Ok(Block { rows, was_read: true, runs })
+            Ok(made)
         });
-        count.await
+        read.await
     }
 }

@@ -55,7 +55,6 @@ impl RunsBuilder {
         let offsets = self.offsets();
         let lengths = || offsets.windows(2).map(|ends| ends[1] - ends[0]);
         Runs {
-            rows: offsets[offsets.len() - 1],
             count: (offsets.len() - 1) as u32,
             first,
             last,
@@ -69,7 +68,6 @@ impl RunsBuilder {
 /// What is to know of the runs of one block to join them with those of its neighbours.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Runs {
-    pub(crate) rows: u32,
     count: u32,
     /// Hashes of the keys of the first and of the last.
     first: u128,

@@ -274,6 +274,17 @@ impl Job {
         }
     }
 
+    /// Steps of an epoch; the same for every rank.
+    pub fn steps(&self) -> u64 {
+        self.steps.count()
+    }
+
+    /// The datasets that the job reads with the readers of their snapshots, its own first.
+    pub fn readers(&self) -> impl Iterator<Item = (&str, &Reader)> {
+        let all = std::iter::once(self).chain(self.mixed.iter().map(AsRef::as_ref));
+        all.map(|job| (job.train.dataset.as_str(), &job.reader))
+    }
+
     /// Rows of an epoch: those of the snapshot that the filter keeps.
     pub fn epoch_rows(&self) -> u64 {
         self.rows

@@ -3,18 +3,20 @@
 use std::{path::Path, sync::Arc};
 
 use forebay_cache::{Disk, DiskConfig, Weigh};
+use forebay_plan::Cursor;
 use forebay_proto::v1;
 use forebay_stall::{Known, Lane, Stage};
 use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
 use crate::{
-    Aside, Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident, StageWork,
+    Aside, Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident, StageWork, StoredRow,
     aside::SetAside,
     counts::Counter,
     forecast::Outlook,
     job::{check_mixture, of_mixed, within_mix},
     label::KnownLabels,
+    locate::locate,
     pins::Pins,
     window::Windows,
 };
@@ -225,6 +227,24 @@ impl Loader {
     /// Threads that decode and gather.
     pub fn cpu_threads(&self) -> usize {
         self.pool.threads()
+    }
+
+    /// Where the rows of the batch at (`epoch`, `step`) of `rank` are stored, in the batch's order, without those that pad it. A
+    /// step past the last has none.
+    ///
+    /// # Errors
+    /// With a filter or groups, those of the first block that can't be read.
+    ///
+    /// # Panics
+    /// If `rank` is not below the job's world size.
+    pub async fn locate(
+        &self,
+        job: &Arc<Job>,
+        epoch: u64,
+        step: u64,
+        rank: u32,
+    ) -> Result<Vec<StoredRow>, Error> {
+        locate(&self.counter, &self.pool, job, Cursor { epoch, step }, rank).await
     }
 
     /// Loads the blocks of the job's snapshot into memory, in the order in which its first epoch needs them,

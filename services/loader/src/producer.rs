@@ -370,7 +370,7 @@ impl Gathering {
 }
 
 /// The rows of a mixture, in rounds of so many of each part.
-fn interleaved(mut parts: Vec<Vec<RowRef>>, round: &[usize]) -> Vec<RowRef> {
+pub(crate) fn interleaved<T: Copy>(mut parts: Vec<Vec<T>>, round: &[usize]) -> Vec<T> {
     if parts.len() == 1 {
         return parts.pop().unwrap_or_default();
     }

@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_loader::Scheduling;
 use serde::{Deserialize, de::IntoDeserializer};
 
-use crate::{Address, Server, Settings, Tls, demo, inspect};
+use crate::{Address, Server, Settings, Tls, demo, explain::command::Explain, inspect};
 
 /// Parquet in, deterministically shuffled Arrow Flight batches out.
 #[derive(Debug, Parser)]
@@ -33,6 +33,8 @@ enum Command {
     Demo(demo::Demo),
     /// Say what a dataset holds, and what streaming it would cost.
     Inspect(inspect::Inspect),
+    /// Say where the rows of a batch come from, and write it again: any batch of any job, also long after.
+    Explain(Box<Explain>),
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -127,6 +129,7 @@ impl Cli {
             Command::Serve(serve) => serve.run(),
             Command::Demo(demo) => demo.run(),
             Command::Inspect(inspect) => inspect.run(),
+            Command::Explain(explain) => explain.run(),
         }
     }
 }

@@ -19,10 +19,11 @@ use forebay_proto::v1::online_server::OnlineServer;
 use tokio::sync::Semaphore;
 
 use crate::{
-    datasets::Datasets, door::Door, events::Events, online::OnlineDatasets, queues::Queues,
+    datasets::Datasets, door::Door, events::Events, jobs::Notes, online::OnlineDatasets, queues::Queues,
     sessions::Sessions, settings::Limits,
 };
 
+pub(crate) use batches::{in_one_piece, read_own};
 pub(crate) use framed::FramedDoGet;
 pub(crate) use guard::{Guard, GuardLayer};
 pub(crate) use service::Flight;
@@ -39,6 +40,7 @@ pub(crate) struct Context {
     /// Exchanges and lookups that may begin: limits.max_streams of them at a time.
     pub(crate) exchanges: Arc<Semaphore>,
     pub(crate) sessions: Sessions,
+    pub(crate) jobs: Notes,
     pub(crate) limits: Arc<Limits>,
     pub(crate) guard: Guard,
 }

@@ -5,6 +5,7 @@
 //!                |                       |     +-- framed   DoGet, whose bytes are framed by hand
 //!                +-- demo                |     +-- guard    what every call passes: counting, door, drain
 //!                +-- inspect             +-- ops      HTTP: page, API, probes, metrics
+//!                +-- explain             +-- jobs     what was streamed, remembered for explain
 //!                                        +-- door     who gets in: TLS, tokens
 //!                                        +-- Datasets names to snapshots, opened in the background
 //!                                        +-- Events   what happened lately, from everywhere to the page
@@ -24,8 +25,10 @@ pub mod demo;
 pub mod digest;
 mod door;
 mod events;
+mod explain;
 mod flight;
 pub mod inspect;
+mod jobs;
 mod online;
 mod ops;
 mod queues;

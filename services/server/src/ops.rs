@@ -15,6 +15,7 @@ mod answer;
 mod counted;
 mod datasets;
 mod events;
+mod explain;
 mod frontier;
 mod gate;
 mod listener;
@@ -40,8 +41,8 @@ use forebay_loader::Loader;
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::{
-    datasets::Datasets, door::Door, events::Events, flight::Guard, online::OnlineDatasets, queues::Queues,
-    sessions::Sessions, stalls::Observer,
+    datasets::Datasets, door::Door, events::Events, explain::Explainer, flight::Guard, online::OnlineDatasets,
+    queues::Queues, sessions::Sessions, stalls::Observer,
 };
 
 pub(crate) use gate::Gate;
@@ -60,6 +61,7 @@ pub(crate) struct Ops {
     pub(crate) observer: Observer,
     pub(crate) loader: Loader,
     pub(crate) online: OnlineDatasets,
+    pub(crate) explainer: Explainer,
     pub(crate) queues: Queues,
     pub(crate) events: Events,
     pub(crate) guard: Guard,

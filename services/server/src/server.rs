@@ -24,7 +24,9 @@ use crate::{
     datasets::Datasets,
     door::{Acceptor, Door, Tls},
     events::{Events, Kind, Note},
+    explain::Explainer,
     flight::{self, Flight, Guard, Unary},
+    jobs::{Jobs, Notes},
     online::OnlineDatasets,
     ops,
     queues::Queues,
@@ -40,6 +42,7 @@ pub struct Server {
     grace_period: Duration,
     guard: Guard,
     sessions: Sessions,
+    notes: Notes,
     queues: Queues,
     events: Events,
     exchanges: Arc<Semaphore>,
@@ -72,8 +75,13 @@ impl Server {
             .context("can't start the CPU threads")?;
         let loader = open_loader(&settings, pool.clone()).await?;
         loader.set_aside(settings.lookup_memory_bytes()).context("lookup_memory")?;
+        let jobs = Jobs::new(&state, settings.limits.max_jobs);
+        let (notes, write_notes) = Notes::new(jobs.clone());
         let events = Events::new(settings.limits.max_events);
         let datasets = Datasets::new(&settings, state, events.clone())?;
+        let limits = Arc::new(settings.limits.clone());
+        let explainer =
+            Explainer::new(datasets.clone(), loader.clone(), pool.clone(), jobs, Arc::clone(&limits));
         let lookups = Pool::new(settings.online_threads, forebay_loader::Scheduling::Normal)
             .context("can't start the threads of lookups")?;
         let online = OnlineDatasets::new(
@@ -114,7 +122,8 @@ impl Server {
             events: events.clone(),
             exchanges: Arc::clone(&exchanges),
             sessions: sessions.clone(),
-            limits: Arc::new(settings.limits.clone()),
+            jobs: notes.clone(),
+            limits,
             guard: guard.clone(),
         };
         let mut server = Self {
@@ -123,6 +132,7 @@ impl Server {
             grace_period: settings.grace_period,
             guard: guard.clone(),
             sessions: sessions.clone(),
+            notes,
             queues: queues.clone(),
             events: events.clone(),
             exchanges,
@@ -133,6 +143,7 @@ impl Server {
             tasks: Vec::new(),
             _cache_dir: cache_dir,
         };
+        server.spawn(write_notes);
         for name in settings.datasets.keys() {
             server.spawn(datasets.clone().tend(name.clone(), settings.refresh_interval));
         }
@@ -174,6 +185,7 @@ impl Server {
             observer,
             loader,
             online,
+            explainer,
             queues,
             events,
             guard,
@@ -247,6 +259,7 @@ impl Server {
             self.guard.hand_over();
             drop(tokio::time::timeout(FLUSH_TIME, self.sessions.none_running()).await);
         }
+        drop(tokio::time::timeout(FLUSH_TIME, self.notes.written()).await);
         self.stop.cancel();
         if let Some(serving) = self.serving.take() {
             drop(tokio::time::timeout(FLUSH_TIME, serving).await);

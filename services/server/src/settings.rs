@@ -117,6 +117,16 @@ pub struct Limits {
     pub max_live: usize,
     /// Snapshots other than the current ones that are kept open. Default: 64.
     pub max_pinned_snapshots: usize,
+    /// Jobs that are remembered for `forebay explain`; of more, those that were seen longest ago are forgotten. 0 for none.
+    /// Default: 10,000.
+    pub max_jobs: usize,
+    /// Batches that are explained over HTTP at a time; more wait. Default: 2.
+    pub max_explains: usize,
+    /// Largest batch that is written again over HTTP, in bytes of its Parquet, JSON or Arrow form. Default: 256 MiB.
+    pub max_explain_bytes: u64,
+    /// How long an explanation may take over HTTP, its wait for memory included. Default: 60 s.
+    #[serde(with = "humantime_serde")]
+    pub explain_timeout: Duration,
     /// How long a call waits for a dataset that is being opened. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub open_timeout: Duration,
@@ -143,6 +153,10 @@ impl Default for Limits {
             max_events: 1000,
             max_live: 64,
             max_pinned_snapshots: 64,
+            max_jobs: 10_000,
+            max_explains: 2,
+            max_explain_bytes: 256 << 20,
+            explain_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(60),
             max_open_backoff: Duration::from_secs(60),
             keepalive_interval: Duration::from_secs(20),
@@ -257,6 +271,7 @@ impl Settings {
         ensure!(self.limits.max_pending_requests >= 1, "limits.max_pending_requests is at least 1");
         ensure!(self.limits.max_events >= 1, "limits.max_events is at least 1");
         ensure!(self.online_threads >= 1, "online_threads is at least 1");
+        ensure!(self.limits.max_explains >= 1, "limits.max_explains is at least 1");
         let backoff = self.limits.max_open_backoff;
         ensure!(
             backoff >= Duration::from_secs(1),

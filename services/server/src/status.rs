@@ -55,6 +55,25 @@ pub(crate) fn of_decode(error: &DecodeError) -> Status {
     Status::invalid_argument(clip(&error.to_string()))
 }
 
+/// The HTTP status for a code of gRPC.
+pub(crate) fn http(code: Code) -> u16 {
+    match code {
+        Code::Ok => 200,
+        Code::InvalidArgument | Code::OutOfRange => 400,
+        Code::Unauthenticated => 401,
+        Code::PermissionDenied => 403,
+        Code::NotFound => 404,
+        // What was there is not there any more.
+        Code::FailedPrecondition | Code::Aborted | Code::AlreadyExists => 409,
+        // A limit; asking again changes nothing.
+        Code::ResourceExhausted => 413,
+        Code::Unimplemented => 501,
+        Code::Unavailable | Code::Cancelled => 503,
+        Code::DeadlineExceeded => 504,
+        Code::Internal | Code::Unknown | Code::DataLoss => 500,
+    }
+}
+
 /// Longest message of a status, in bytes: it travels in a header, and clients bound those.
 const MAX_MESSAGE_BYTES: usize = 4096;
 

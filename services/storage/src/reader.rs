@@ -39,6 +39,17 @@ impl Reader {
         &self.snapshot
     }
 
+    /// How file `file` of the snapshot is named to a person.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if its path is none in this store.
+    ///
+    /// # Panics
+    /// If the snapshot has no such file.
+    pub fn url_of(&self, file: u32) -> Result<String, Error> {
+        self.snapshot.locate(&self.location, &self.snapshot.files()[file as usize]).map(|(_, url)| url)
+    }
+
     /// What names each block for ever: equal for equal bytes of one place, whatever the snapshot.
     pub fn block_ids(&self) -> &Arc<BlockIds> {
         self.ids.get_or_init(|| Arc::new(BlockIds::of(&self.snapshot, &self.location)))

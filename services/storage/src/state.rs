@@ -1,5 +1,5 @@
-//! What outlives a process: manifests of snapshots and what was counted of their rows, where every server reads them, and
-//! footers on this machine's disk.
+//! What outlives a process: manifests of snapshots, what was counted of their rows and records of other kinds, where every
+//! server reads them, and footers on this machine's disk.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -95,6 +95,11 @@ impl State {
         let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
         let json = serde_json::to_vec(counts).expect("counts have a JSON form");
         request::put(&self.location, &path, &url, COUNTS.seal(&json), PutMode::Overwrite).await
+    }
+
+    /// Where all of it is kept.
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
     }
 
     pub(crate) fn footers(&self) -> &Arc<Footers> {

@@ -21,7 +21,7 @@ use crate::status;
 ///
 /// # Errors
 /// `INTERNAL` when it is none of ours.
-pub(super) fn read_own(schema: &SchemaRef, header: &[u8], body: &Bytes) -> Result<RecordBatch, Status> {
+pub(crate) fn read_own(schema: &SchemaRef, header: &[u8], body: &Bytes) -> Result<RecordBatch, Status> {
     let internal = |error: String| Status::internal(format!("the batch of an answer: {error}"));
     let message = root_as_message(header).map_err(|error| internal(error.to_string()))?;
     let batch = message.header_as_record_batch().ok_or_else(|| internal("it is none".to_owned()))?;
@@ -31,7 +31,7 @@ pub(super) fn read_own(schema: &SchemaRef, header: &[u8], body: &Bytes) -> Resul
 }
 
 /// The bytes of a body, without a copy if they are in one piece.
-pub(super) fn in_one_piece(body: Body) -> Bytes {
+pub(crate) fn in_one_piece(body: Body) -> Bytes {
     match <[Bytes; 1]>::try_from(body.into_pieces()) {
         Ok([body]) => body,
         Err(pieces) => pieces.concat().into(),

@@ -74,6 +74,7 @@ async fn answer(
     let encoding = asked.encoding;
     let job = asked.into_job();
     let running = context.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer)?;
+    context.jobs.note(job.train());
     let schema = schema_message(job.view().schema())?;
     let batches = context.loader.watched_batches(Arc::clone(&job), rank, lane, running.lane().clone());
     let learning = learn_label(context, &job, &running);

@@ -17,7 +17,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Ops, answer, answer::Refused, datasets, events, frontier, live, overview, probes, queues, sessions,
+    Ops, answer, answer::Refused, datasets, events, explain, frontier, live, overview, probes, queues, sessions,
 };
 use crate::events::Event;
 
@@ -75,6 +75,8 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(frontier::show))
         .routes(routes!(events::list))
         .routes(routes!(live::listen))
+        .routes(routes!(explain::jobs))
+        .routes(routes!(explain::explain, explain::explain_request))
         .routes(routes!(describe));
     let (probes, mut document) = probes.split_for_parts();
     let (api, behind_the_door) = api.split_for_parts();

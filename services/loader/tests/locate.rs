@@ -1,0 +1,127 @@
+//! Where the rows of a batch are stored, held against the files as a stock Parquet reader reads them.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+mod fixture;
+
+use std::sync::Arc;
+
+use arrow_array::{cast::AsArray, types::Int64Type};
+use bytes::Bytes;
+use fixture::{decode, drain, job, loader, of, ranked, reader, store, views};
+use forebay_loader::{Config, Job, Loader, StoredRow};
+use forebay_proto::v1::{Mixed, Shuffle, Train, shuffle};
+use forebay_storage::Reader;
+use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use proptest::{collection, prelude::*, sample};
+
+/// The ids of a dataset: by file, row group and row.
+async fn stored_ids(store: &InMemory, reader: &Reader) -> Vec<Vec<Vec<i64>>> {
+    let mut files = Vec::new();
+    for file in reader.snapshot().files() {
+        let bytes =
+            store.get(&Path::from(format!("data/{}", file.path))).await.unwrap().bytes().await.unwrap();
+        files.push((0..file.row_groups.len()).map(|group| row_group(&bytes, group)).collect());
+    }
+    files
+}
+
+fn row_group(file: &Bytes, group: usize) -> Vec<i64> {
+    let rows = ParquetRecordBatchReaderBuilder::try_new(file.clone()).unwrap();
+    let rows = rows.with_row_groups(vec![group]).build().unwrap().map(Result::unwrap);
+    rows.flat_map(|batch| batch["id"].as_primitive::<Int64Type>().values().to_vec()).collect()
+}
+
+/// Holds every batch of two epochs of all ranks against the files.
+async fn check(loader: &Loader, job: &Arc<Job>, ids: &[Vec<Vec<i64>>]) {
+    let lanes = job.train().lanes() as u32;
+    for rank in 0..job.train().world_size() as u32 {
+        for lane in 0..lanes {
+            for (metadata, batch) in drain(loader.batches(Arc::clone(job), rank, lane)).await.unwrap() {
+                let rows = decode(&batch, job);
+                let sent = &rows.column(0).as_primitive::<Int64Type>().values()[..metadata.rows as usize];
+                let located = loader.locate(job, metadata.epoch, metadata.step, rank).await.unwrap();
+                let id = |row: &StoredRow| ids[row.file as usize][row.row_group as usize][row.row as usize];
+                let found: Vec<i64> = located.iter().map(id).collect();
+                assert_eq!(found, sent, "{metadata:?} of {:?}", job.train());
+                // Of a mixture of one part of four, the last of each round.
+                let mixed = |at: usize| u32::from(!job.train().mix.is_empty() && at % 4 == 3);
+                assert!(located.iter().enumerate().all(|(at, row)| row.dataset == mixed(at)));
+            }
+        }
+    }
+    assert_eq!(loader.locate(job, 0, job.steps(), 0).await.unwrap(), []);
+}
+
+fn shuffles() -> impl Strategy<Value = Shuffle> {
+    prop_oneof![
+        (1..3000u64, any::<bool>()).prop_map(|(rows, in_order)| Shuffle {
+            window_rows: Some(rows),
+            in_order,
+            ..Shuffle::default()
+        }),
+        Just(Shuffle { global: Some(shuffle::Global {}), ..Shuffle::default() }),
+        Just(Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_row_of_a_batch_is_where_it_is_said_to_be(
+        view in sample::select((0..views().len()).collect::<Vec<_>>()),
+        sizes in collection::vec(1..3000i64, 1..6),
+        row_group_rows in 50..4000usize,
+        (batch_size, world_size, lanes) in (1..400u64, 1..4u64, 1..3u64),
+        (seed, start_step) in (any::<u64>(), 0..2u64),
+        shuffle in shuffles(),
+    ) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        runtime.block_on(async {
+            let mut end = 0;
+            let files: Vec<_> = sizes.iter().map(|rows| { end += rows; ranked(end - rows..end) }).collect();
+            let store = store(&files, row_group_rows).await;
+            let reader = reader(store.clone()).await;
+            let order = Train {
+                batch_size,
+                seed,
+                shuffle: Some(shuffle),
+                world_size: Some(world_size),
+                lanes: Some(lanes),
+                epochs: Some(2),
+                ..Train::default()
+            };
+            let (name, wanted, _) = &views()[view];
+            let whole = job(&of(wanted, order.clone()), &reader);
+            let steps = whole.steps();
+            let job = if steps == 0 { whole } else { job(&of(wanted, Train { start_step: start_step.min(steps), ..order }), &reader) };
+            println!("{name}: {steps} steps");
+            check(&loader(1 << 28, 2, Config::default()), &job, &stored_ids(&store, &reader).await).await;
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_mixture_name_their_dataset_and_go_round_with_it() {
+    let files: Vec<_> = (0..10).map(|file| ranked(file * 523..(file + 1) * 523)).collect();
+    let store = store(&files, 300).await;
+    let reader = reader(store.clone()).await;
+    let train = Train {
+        filter: "id < 4000".into(),
+        mix: vec![Mixed {
+            dataset: "d".into(),
+            share: 0.25,
+            filter: "id >= 4700".into(),
+            ..Mixed::default()
+        }],
+        batch_size: 32,
+        world_size: Some(3),
+        epochs: Some(2),
+        shuffle: Some(Shuffle { window_rows: Some(700), ..Shuffle::default() }),
+        ..Train::default()
+    };
+    check(&loader(1 << 28, 2, Config::default()), &job(&train, &reader), &stored_ids(&store, &reader).await)
+        .await;
+}

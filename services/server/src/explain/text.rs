@@ -1,0 +1,160 @@
+//! Explanations as text for a terminal.
+
+use std::fmt::Write as _;
+
+use chrono::DateTime;
+use serde_json::{Value, json};
+
+use super::{
+    pieces::Piece,
+    summary::{Label, Summary},
+};
+use crate::jobs::Record;
+
+/// Row numbers that are shown of a piece.
+const SHOWN_ROWS: usize = 12;
+
+/// Jobs as the HTTP API shows them.
+pub(crate) fn jobs_value(jobs: &[Record]) -> Value {
+    let shown = |record: &Record| {
+        json!({
+            "id": record.id, "job": record.request.job, "dataset": record.request.dataset,
+            "snapshot": record.request.snapshot, "first_seen": record.first_seen, "last_seen": record.last_seen,
+            "world_size": record.request.world_size(), "batch_size": record.request.batch_size,
+            "request": record.request,
+        })
+    };
+    json!({ "jobs": jobs.iter().map(shown).collect::<Vec<_>>() })
+}
+
+/// A line a job.
+pub(super) fn jobs(jobs: &Value) -> String {
+    let jobs = jobs["jobs"].as_array().map_or(&[][..], Vec::as_slice);
+    let cell = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let time = |value: &Value| {
+        let seconds = value.as_f64().unwrap_or(0.0) as i64;
+        DateTime::from_timestamp(seconds, 0).map_or_else(String::new, |at| at.format("%F %T UTC").to_string())
+    };
+    let row = |job: &Value| {
+        let ranks = format!("{} x {}", cell(&job["world_size"]), cell(&job["batch_size"]));
+        [cell(&job["job"]), cell(&job["id"]), cell(&job["dataset"]), ranks, time(&job["last_seen"])]
+    };
+    let head = ["job", "id", "dataset", "ranks x rows", "last seen"].map(str::to_owned);
+    table(&std::iter::once(head).chain(jobs.iter().map(row)).collect::<Vec<_>>())
+}
+
+pub(super) fn summary(summary: &Summary) -> String {
+    let mut text = String::new();
+    // Writing to a string never fails.
+    let _ = describe(&mut text, summary);
+    text
+}
+
+fn describe(text: &mut String, summary: &Summary) -> std::fmt::Result {
+    let name = if summary.job.is_empty() { "(without a name)" } else { &summary.job };
+    writeln!(text, "job       {name}, {}", summary.id)?;
+    if !summary.others.is_empty() {
+        let others = summary.others.join(", ");
+        writeln!(text, "          the one of this name that was seen last; before it there were {others}")?;
+    }
+    writeln!(text, "dataset   {}, snapshot {}", summary.dataset, summary.snapshot)?;
+    writeln!(
+        text,
+        "batch     epoch {}, step {} of {}, rank {} of {}: {} rows from position {} on",
+        summary.epoch,
+        summary.step,
+        summary.steps,
+        summary.rank,
+        summary.world_size,
+        summary.rows,
+        summary.position
+    )?;
+    if let Some(groups) = summary.groups {
+        writeln!(text, "          {groups} groups")?;
+    }
+    if summary.padding > 0 {
+        writeln!(text, "          {} rows of padding behind them", summary.padding)?;
+    }
+    if let Some(hash) = &summary.hash {
+        writeln!(text, "body      {} bytes, XXH3-64 {hash}", summary.body_bytes)?;
+    }
+    if let Some(Label { column, nulls, min, max, mean }) = &summary.label {
+        writeln!(
+            text,
+            "label     {column}: mean {}, {} to {}, {nulls} nulls",
+            spelled(mean),
+            spelled(min),
+            spelled(max)
+        )?;
+    }
+    writeln!(text)?;
+    text.push_str(&table(&columns(summary)));
+    writeln!(text)?;
+    text.push_str(&table(&pieces(&summary.pieces)));
+    if summary.piece_count > summary.pieces.len() {
+        writeln!(text, "... and {} row groups more", summary.piece_count - summary.pieces.len())?;
+    }
+    Ok(())
+}
+
+fn columns(summary: &Summary) -> Vec<[String; 7]> {
+    let head = ["column", "type", "nulls", "NaNs", "min", "max", "mean"].map(str::to_owned);
+    let rows = summary.columns.iter().map(|column| {
+        [
+            column.name.clone(),
+            column.data_type.clone(),
+            column.nulls.to_string(),
+            column.nans.map_or_else(String::new, |nans| nans.to_string()),
+            spelled(&column.min),
+            spelled(&column.max),
+            spelled(&column.mean),
+        ]
+    });
+    std::iter::once(head).chain(rows).collect()
+}
+
+fn pieces(pieces: &[Piece]) -> Vec<[String; 5]> {
+    let head = ["dataset", "file", "row group", "rows", "of the row group"].map(str::to_owned);
+    let rows = pieces.iter().map(|piece| {
+        let mut numbers: Vec<String> = piece.rows.iter().take(SHOWN_ROWS).map(ToString::to_string).collect();
+        if piece.row_count > numbers.len() {
+            numbers.push("...".to_owned());
+        }
+        [
+            piece.dataset.clone(),
+            piece.file.clone(),
+            piece.row_group.to_string(),
+            piece.row_count.to_string(),
+            numbers.join(" "),
+        ]
+    });
+    std::iter::once(head).chain(rows).collect()
+}
+
+fn spelled(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) if number.is_f64() => {
+            let value = number.as_f64().unwrap_or(0.0);
+            if value != 0.0 && !(1e-4..1e9).contains(&value.abs()) {
+                format!("{value:.4e}")
+            } else {
+                let text = format!("{value:.6}");
+                text.trim_end_matches('0').trim_end_matches('.').to_owned()
+            }
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Columns of text, as wide as they have to be; the last one has no end.
+fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+    };
+    rows.iter().map(line).collect()
+}
