@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::{Extension, Json, extract::State};
+use forebay_proto::v1::ReportRequest;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -59,6 +60,20 @@ struct SessionInfo {
     bytes: u64,
     /// Whether the trainer reports how it spends its time.
     reports: bool,
+    /// What it reported last.
+    #[schema(required)]
+    client: Option<ClientShares>,
+}
+
+/// How a trainer spends its time, as shares of it.
+#[derive(Serialize, ToSchema)]
+struct ClientShares {
+    /// Waiting for batches.
+    wait: f64,
+    /// Computing, and asking for nothing.
+    compute: f64,
+    /// Copying to its device.
+    copy: f64,
 }
 
 /// The batch streams of datasets that the caller may read.
@@ -84,7 +99,7 @@ pub(super) fn of(ops: &Ops, access: &Access, limit: usize) -> SessionList {
 
 fn shown(session: &Session) -> SessionInfo {
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let train = &session.train;
+    let (train, report) = (&session.train, session.report());
     SessionInfo {
         job: train.job.clone(),
         dataset: train.dataset.clone(),
@@ -99,6 +114,16 @@ fn shown(session: &Session) -> SessionInfo {
         batches_total: session.batches,
         rows: count(&session.rows_sent),
         bytes: count(&session.bytes_sent),
-        reports: session.report().is_some(),
+        reports: report.is_some(),
+        client: report.as_ref().map(shares),
+    }
+}
+
+fn shares(report: &ReportRequest) -> ClientShares {
+    let share = |seconds: f64| seconds / report.seconds.max(1e-3);
+    ClientShares {
+        wait: share(report.wait_seconds),
+        compute: share(report.compute_seconds),
+        copy: share(report.copy_seconds),
     }
 }
