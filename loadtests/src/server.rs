@@ -90,7 +90,8 @@ impl Server {
         let length = body.len();
         write!(
             stream,
-            "{method} {path} HTTP/1.0\r\nhost: forebay\r\ncontent-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.0\r\nhost: {}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}",
+            self.http
         )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;

@@ -55,7 +55,7 @@ pub(super) async fn pass(State(gate): State<Gate>, request: Request, next: Next)
         Err(refusal) => refusal.into_response(),
     };
     let headers = response.headers_mut();
-    headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(HeaderValue::from_static(POLICY));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     // What is kept is asked after each time, and what does not say so is not kept.

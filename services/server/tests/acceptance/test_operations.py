@@ -43,10 +43,12 @@ def test_metrics_are_prometheus_text_with_our_prefix(flights_server: Server, fli
         assert line.startswith("#") or not line or re.fullmatch(r"[a-z_0-9]+(\{.*\})? [-+0-9.eEInfNa]+", line), line
 
 
-def test_a_page_tells_a_person_what_this_is(flights_server: Server) -> None:
+def test_a_page_tells_a_person_what_this_is_and_finds_its_files(flights_server: Server) -> None:
     status, text = flights_server.http_get("/")
     assert status == 200
-    assert "forebay" in text.lower()
+    assert "<title>Forebay</title>" in text
+    for path in re.findall(r'(?:src|href)="(/[^"]+)"', text):
+        assert flights_server.http_get(path)[0] == 200, path
 
 
 def test_sigterm_without_a_stream_ends_within_a_second_idle_connections_or_not(

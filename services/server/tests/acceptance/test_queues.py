@@ -159,7 +159,9 @@ def features(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def start(pool: Pool, features: dict[str, Path], tmp_path: Path) -> Callable[..., Server]:
-    return lambda **flags: pool.start(features, config=tmp_path / "forebay.toml", **flags)
+    # Without tokens a queue can be tuned over HTTP only if the server is told that everybody may.
+    everybody = {"FOREBAY_INSECURE": "true"}
+    return lambda **flags: pool.start(features, config=tmp_path / "forebay.toml", env=everybody, **flags)
 
 
 def test_every_caller_gets_the_scores_of_its_own_rows(start: Callable[..., Server]) -> None:
@@ -304,6 +306,12 @@ def test_a_queue_is_tuned_while_it_runs_and_a_dry_run_changes_nothing(start: Cal
         assert code == 200 and dry["dry_run"] and dry["batching"]["max_batch_rows"] == 10
         assert dry["forecast"]["capacity_rows_per_second"] < dry["forecast_before"]["capacity_rows_per_second"]
         assert status(server)["batching"]["max_batch_rows"] == 1000
+        frontier = json.loads(server.http_get("/api/v1/queues/ranker/frontier")[1])
+        sizes = [point["max_batch_rows"] for point in frontier["points"]]
+        assert sizes == [16 << number for number in range(len(sizes))] and len(sizes) > 8
+        # What a batch costs by itself is shared by more rows.
+        capacities = [point["forecast"]["capacity_rows_per_second"] for point in frontier["points"]]
+        assert capacities == sorted(capacities) and frontier["current"]["max_batch_rows"] == 1000
         code, tuned = tune(server, {"max_batch_rows": 10})
         assert code == 200 and tuned["batching"]["max_queue_delay"] == "5ms"
         assert status(server)["batching"]["max_batch_rows"] == 10

@@ -1,0 +1,420 @@
+"""The HTTP API: who may ask for what, that its document holds, that reading changes nothing, and what is sent live."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+import pyarrow.parquet as pq
+import pytest
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from api import Answer, Listener, ask, bearer, get, tune
+from client import Client
+from server import Pool, Server
+
+QUEUES = """
+reload_interval = "100ms"
+[online.users]
+key = ["user_id"]
+[online.items]
+key = ["item_id"]
+[queues.ranker.features]
+dataset = "users"
+[[queues.ranker.features.with]]
+dataset = "items"
+[queues.ranker.batching]
+max_batch_rows = 1000
+"""
+
+TOKENS: dict[str, str] = {
+    "users": 'datasets = ["users"]',
+    "all": 'datasets = ["*"]',
+    "admin": 'datasets = ["*"]\nadmin = true',
+    "old": 'datasets = ["*"]\nadmin = true\nexpires = 2020-01-01T00:00:00Z',
+}
+
+EVERYBODY, READERS, OF_THE_QUEUE = (200, 200, 200, 200), (401, 200, 200, 200), (401, 404, 200, 200)
+
+# What a request ends with without a token, and with one for one dataset, for all, and of an admin.
+ROUTES: dict[tuple[str, str], tuple[int, int, int, int]] = {
+    ("GET", "/livez"): EVERYBODY,
+    ("GET", "/readyz"): EVERYBODY,
+    ("GET", "/metrics"): (401, 403, 200, 200),
+    ("GET", "/api/v1/overview"): READERS,
+    ("GET", "/api/v1/sessions"): READERS,
+    ("GET", "/api/v1/datasets"): READERS,
+    ("GET", "/api/v1/queues"): READERS,
+    ("GET", "/api/v1/queues/{name}"): OF_THE_QUEUE,
+    ("GET", "/api/v1/queues/{name}/frontier"): OF_THE_QUEUE,
+    ("PATCH", "/api/v1/queues/{name}"): (401, 403, 403, 200),
+    ("GET", "/api/v1/events"): READERS,
+    ("GET", "/api/v1/live"): READERS,
+    ("GET", "/api/v1/openapi.json"): READERS,
+}
+# Beside the API: the page's files, and what there is not.
+OTHERS: dict[tuple[str, str], tuple[int, int, int, int]] = {
+    ("GET", "/"): READERS,
+    ("GET", "/page.js"): READERS,
+    ("GET", "/page.css"): READERS,
+    ("GET", "/icon.svg"): READERS,
+    ("GET", "/api/v1/none"): (401, 404, 404, 404),
+    ("POST", "/api/v1/none"): (401, 403, 403, 404),
+    ("DELETE", "/api/v1/queues/{name}"): (401, 403, 403, 405),
+    ("POST", "/api/v1/events"): (401, 403, 403, 405),
+}
+
+
+def write_tokens(path: Path, tokens: dict[str, str]) -> None:
+    """The token of a name is `token-of-NAME`."""
+    digest = {name: hashlib.sha256(f"token-of-{name}".encode()).hexdigest() for name in tokens}
+    path.write_text("".join(f'[{name}]\nsha256 = "{digest[name]}"\n{grant}\n' for name, grant in tokens.items()))
+
+
+def write_features(folder: Path) -> dict[str, Path]:
+    for name, key, rows in (("users", "user_id", 5000), ("items", "item_id", 2000), ("payments", "id", 10)):
+        numbers = np.arange(rows)
+        table = pa.table({key: numbers, "f": numbers.astype(np.float32)})
+        pq.write_table(table, folder / f"{name}.parquet", row_group_size=1000)
+    return {name: folder / f"{name}.parquet" for name in ("users", "items", "payments")}
+
+
+def start(pool: Pool, folder: Path, env: dict[str, str] | None = None, config: str = "", **flags: object) -> Server:
+    (folder / "forebay.toml").write_text(QUEUES + config)
+    return pool.start(write_features(folder), config=folder / "forebay.toml", env=env, **flags)
+
+
+@pytest.fixture(scope="module")
+def locked(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """A server with tokens."""
+    folder = tmp_path_factory.mktemp("api")
+    write_tokens(folder / "tokens.toml", TOKENS)
+    return start(module_pool, folder, tokens=folder / "tokens.toml")
+
+
+@pytest.fixture(scope="module")
+def open_server(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """A server without tokens."""
+    return start(module_pool, tmp_path_factory.mktemp("open"))
+
+
+@pytest.fixture(scope="module")
+def document(locked: Server) -> dict[str, Any]:
+    return get(locked, "/api/v1/openapi.json", "users")
+
+
+def until(done: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("method", "path"), [*ROUTES, *OTHERS], ids=" ".join)
+def test_every_route_asks_for_a_token_and_every_change_for_an_admin(locked: Server, method: str, path: str) -> None:
+    nobody, one, everything, admin = {**ROUTES, **OTHERS}[method, path]
+    expected = {None: nobody, "nobody": nobody, "old": nobody, "users": one, "all": everything, "admin": admin}
+    body = b'{"max_attempts": 2}' if method == "PATCH" else None
+    found = {}
+    for name in expected:
+        answer = ask(locked, method, path.replace("{name}", "ranker"), body, content_type="application/json", **bearer(name))
+        found[name] = answer.status
+        if answer.status >= 400:
+            assert answer.error, "a refusal has words"
+        if answer.status == 401:
+            assert "Basic" in answer.headers["www-authenticate"], "a browser asks its user"
+    assert found == expected
+
+
+def test_the_document_is_valid_and_this_table_has_all_of_its_routes(document: dict[str, Any]) -> None:
+    OpenAPIV31SpecValidator(document).validate()
+    described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
+    assert described == set(ROUTES)
+
+
+def check_schema(document: dict[str, Any], answer: Answer, method: str, path: str) -> None:
+    described = document["paths"][path][method.lower()]["responses"][str(answer.status)]["content"]
+    schema = described[answer.headers.get_content_type()]["schema"]
+    Draft202012Validator({**schema, "components": document["components"]}).validate(answer.json)
+
+
+@pytest.mark.parametrize(
+    "path", [path for method, path in ROUTES if method == "GET" and path not in ("/livez", "/metrics", "/api/v1/live")]
+)
+def test_answers_are_as_the_document_says(
+    locked: Server, document: dict[str, Any], connect: Callable[[Server], Client], path: str
+) -> None:
+    batches = flight.connect(locked.location).do_get(
+        flight.Ticket(b'{"train": {"dataset": "users", "batch_size": 10, "epochs": 1000, "job": "a job"}}'),
+        flight.FlightCallOptions(headers=[(b"authorization", b"Bearer token-of-users")]),
+    )
+    batches.read_chunk()
+    try:
+        for name in ("users", "admin"):
+            answer = ask(locked, "GET", path.replace("{name}", "ranker"), **bearer(name))
+            check_schema(document, answer, "GET", path)
+            if path == "/api/v1/sessions":
+                session = answer.json["sessions"][-1]
+                assert session["job"] == "a job" and session["batches_total"] == 500_000 and session["client"] is None
+    finally:
+        batches.cancel()
+
+
+def test_what_is_sent_live_and_what_a_change_answers_are_as_the_document_says(
+    locked: Server, document: dict[str, Any]
+) -> None:
+    schema = document["paths"]["/api/v1/live"]["get"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
+    validator = Draft202012Validator({**schema, "components": document["components"]})
+    with Listener(locked, "admin", last_event_id="0") as listener:
+        messages = listener.messages()
+        validator.validate(next(messages).data)
+        event = next(messages)
+        assert event.kind == "event" and event.id == 1
+        schema = document["components"]["schemas"]["Event"]
+        Draft202012Validator({**schema, "components": document["components"]}).validate(event.data)
+    for change, status in [({"max_attempts": 2}, 200), ({"max_attempts": 0}, 422)]:
+        answer = tune(locked, change, "admin", "?dry_run")
+        assert answer.status == status
+        check_schema(document, answer, "PATCH", "/api/v1/queues/{name}")
+
+
+def test_no_get_changes_anything(locked: Server) -> None:
+    def seen() -> tuple[Any, Any]:
+        queues = get(locked, "/api/v1/queues", "admin")["queues"]
+        return [queue["batching"] for queue in queues], get(locked, "/api/v1/events", "admin")
+
+    before = seen()
+    for method, path in {**ROUTES, **OTHERS}:
+        path = path.replace("{name}", "ranker")
+        for query in ("", "?dry_run", "?max_batch_rows=1", "?method=PATCH&_method=PATCH"):
+            body = b'{"max_batch_rows": 1}'
+            override = {"x_http_method_override": "PATCH", "content_type": "application/json"}
+            assert ask(locked, "GET", path + query, body, **override, **bearer("admin")).status in (200, 400, 404), path
+            assert ask(locked, "HEAD", path + query, **bearer("admin")).status in (200, 400, 404), path
+    assert seen() == before
+
+
+def test_without_tokens_everybody_reads_and_nobody_changes_anything_unless_told(
+    open_server: Server, pool: Pool, tmp_path: Path
+) -> None:
+    assert get(open_server, "/api/v1/overview")["server"]["admin"] is False
+    refused = tune(open_server, {"max_batch_rows": 10})
+    assert refused.status == 403
+    for words in ("--tokens", "admin = true", "--insecure"):
+        assert words in refused.error
+    insecure = start(pool, tmp_path, env={"FOREBAY_INSECURE": "true"})
+    assert get(insecure, "/api/v1/overview")["server"]["admin"] is True
+    assert tune(insecure, {"max_batch_rows": 10}).json["batching"]["max_batch_rows"] == 10
+
+
+def test_a_change_is_json_small_and_from_no_other_site(locked: Server) -> None:
+    for headers, status, words in [
+        ({"content_type": "text/plain"}, 415, "application/json"),
+        ({"content_type": "application/x-www-form-urlencoded"}, 415, "application/json"),
+        ({"sec_fetch_site": "cross-site"}, 403, "another site"),
+        ({"sec_fetch_site": "same-site"}, 403, "another site"),
+        ({"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate"}, 403, "another site"),
+        ({"origin": "http://evil.example"}, 403, "another site"),
+        ({"origin": "null"}, 403, "another site"),
+    ]:
+        refused = tune(locked, {"max_attempts": 3}, "admin", **headers)
+        assert refused.status == status and words in refused.error, headers
+    for headers in ({"sec_fetch_site": "same-origin"}, {"sec_fetch_site": "none"}, {"origin": f"http://{locked.http}"}):
+        assert tune(locked, {"max_attempts": 2}, "admin", **headers).status == 200, headers
+    long = tune(locked, {"pad_to": [1] * 30_000}, "admin")
+    assert long.status == 413 and long.error
+    assert tune(locked, {}, "admin", "?dryrun").status == 400, "a misspelt parameter changes nothing"
+    assert get(locked, "/api/v1/queues/ranker", "admin")["batching"]["max_attempts"] == 2
+
+
+def test_a_name_that_was_made_to_mean_this_machine_reads_nothing(open_server: Server, locked: Server) -> None:
+    refused = ask(open_server, "GET", "/api/v1/datasets", host="evil.example:8816")
+    assert refused.status == 403 and "localhost" in refused.error
+    for host in ("localhost", "127.0.0.1:1", "[::1]"):
+        assert ask(open_server, "GET", "/api/v1/datasets", host=host).status == 200, host
+    # Its page has no token.
+    assert ask(locked, "GET", "/api/v1/datasets", host="evil.example").status == 401
+    assert ask(locked, "GET", "/api/v1/datasets", host="forebay.example", **bearer("all")).status == 200
+
+
+def test_pages_of_other_sites_read_nothing_and_their_links_may_be_followed(open_server: Server) -> None:
+    assert ask(open_server, "GET", "/api/v1/live", sec_fetch_site="cross-site", sec_fetch_mode="cors").status == 403
+    assert ask(open_server, "GET", "/", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status == 200
+
+
+def test_every_answer_has_its_policy_and_a_file_that_is_known_is_not_sent_again(open_server: Server) -> None:
+    for path in ("/", "/page.js", "/api/v1/datasets", "/api/v1/none"):
+        headers = ask(open_server, "GET", path).headers
+        policy = dict(each.strip().split(" ", 1) for each in headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == policy["form-action"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+        assert headers["cache-control"] == ("no-store" if path.startswith("/api") else "no-cache")
+    for path, kind in [("/", "text/html"), ("/page.js", "text/javascript"), ("/page.css", "text/css"), ("/icon.svg", "image/svg+xml")]:
+        answer = ask(open_server, "GET", path)
+        assert answer.headers.get_content_type() == kind and answer.body
+        again = ask(open_server, "GET", path, if_none_match=answer.headers["etag"])
+        assert again.status == 304 and not again.body
+
+
+def test_a_restricted_token_sees_its_own_datasets_queues_and_events_only(locked: Server) -> None:
+    assert tune(locked, {"max_attempts": 3}, "admin").status == 200
+    assert tune(locked, {"max_attempts": 2}, "admin").status == 200
+
+    def names(token: str) -> tuple[list[str], list[str], set[str | None], set[str]]:
+        datasets, queues = get(locked, "/api/v1/datasets", token), get(locked, "/api/v1/queues", token)
+        events = get(locked, "/api/v1/events", token)["events"]
+        return (
+            [dataset["name"] for dataset in datasets["datasets"]],
+            [queue["name"] for queue in queues["queues"]],
+            {event["dataset"] for event in events},
+            {event["kind"] for event in events},
+        )
+
+    datasets, queues, about, kinds = names("users")
+    assert datasets == ["users"] and queues == [] and about == {"users"} and "queue_tuned" not in kinds
+    datasets, queues, about, kinds = names("all")
+    assert datasets == ["items", "payments", "users"] and queues == ["ranker"]
+    assert about == {"items", "payments", "users", None} and {"dataset_open", "queue_tuned"} <= kinds
+    with Listener(locked, "users", last_event_id="0") as restricted, Listener(locked, "all") as unrestricted:
+        messages = restricted.messages()
+        state = next(messages).data
+        assert [dataset["name"] for dataset in state["datasets"]["datasets"]] == ["users"]
+        assert state["queues"]["queues"] == []
+        seen = [next(messages) for _ in range(4)]
+        assert {message.data["dataset"] for message in seen if message.kind == "event"} == {"users"}
+        state = next(unrestricted.of("state")).data
+        assert len(state["datasets"]["datasets"]) == 3 and len(state["queues"]["queues"]) == 1
+
+
+def test_a_state_comes_at_once_and_every_second_and_an_event_when_it_happens(locked: Server) -> None:
+    began = time.monotonic()
+    with Listener(locked, "all") as listener:
+        states = listener.of("state")
+        times = [next(states).at for _ in range(4)]
+        assert times[0] - began < 0.9, "the first one comes at once"
+        assert times[3] - times[1] == pytest.approx(2, abs=0.5)
+        # Right after a state, so that it is not the next one that brings it.
+        noted = time.monotonic()
+        assert tune(locked, {"max_queue_delay": "7ms"}, "admin").status == 200
+        message = next(listener.messages())
+        assert message.kind == "event" and message.at - noted < 0.5
+        assert message.data["kind"] == "queue_tuned" and message.data["queue"] == "ranker"
+        assert "max_queue_delay: 7ms, before 5ms" in message.data["words"] and "'admin'" in message.data["words"]
+        assert message.id == message.data["id"] == next(states).id
+    assert tune(locked, {"max_queue_delay": "5ms"}, "admin").status == 200
+    # Who was away gets what happened meanwhile, once.
+    with Listener(locked, "all", last_event_id=str(message.id)) as listener:
+        missed = next(listener.of("event"))
+        assert missed.id == message.id + 1 and "before 7ms" in missed.data["words"]
+
+
+def test_events_are_read_page_by_page(locked: Server) -> None:
+    every = [event["id"] for event in get(locked, "/api/v1/events", "all")["events"]]
+    assert every == sorted(every) and len(every) >= 3
+    last = get(locked, "/api/v1/events?limit=2", "all")["events"]
+    assert [event["id"] for event in last] == every[-2:]
+    following = get(locked, f"/api/v1/events?limit=1&after={every[0]}", "all")["events"]
+    assert [event["id"] for event in following] == every[1:2]
+    assert get(locked, f"/api/v1/events?after={every[-1]}", "all")["events"] == []
+
+
+def test_the_65th_listener_is_refused_in_words_and_a_place_is_free_again_when_one_leaves(open_server: Server) -> None:
+    listeners = [Listener(open_server) for _ in range(64)]
+    assert {listener.status for listener in listeners} == {200}
+    refused = ask(open_server, "GET", "/api/v1/live")
+    assert refused.status == 503 and "64 listeners" in refused.error and "limits.max_live" in refused.error
+    assert [next(listener.of("state")).kind for listener in listeners] == ["state"] * 64
+    listeners.pop().close()
+    until(lambda: ask(open_server, "GET", "/api/v1/live").status == 200)
+    for listener in listeners:
+        listener.close()
+
+
+def test_a_listener_hears_of_the_drain_and_its_stream_ends(pool: Pool, tmp_path: Path) -> None:
+    server = start(pool, tmp_path)
+    with Listener(server) as listener:
+        messages = listener.messages()
+        next(messages)
+        server.terminate()
+        assert [message.data["kind"] for message in messages if message.kind == "event"] == ["draining"]
+    assert server.wait() == 0
+
+
+def test_a_listener_whose_token_is_taken_back_hears_no_more(pool: Pool, tmp_path: Path) -> None:
+    write_tokens(tmp_path / "tokens.toml", TOKENS)
+    server = start(pool, tmp_path, tokens=tmp_path / "tokens.toml")
+    with Listener(server, "all") as listener, Listener(server, "admin") as other:
+        next(listener.messages())
+        (tmp_path / "tokens.toml").write_text("[a]\nsha256 = 'short'\ndatasets = ['*']\n")
+        failed = next(other.of("event")).data
+        assert failed["kind"] == "reload_failed" and failed["severity"] == "error" and "token 'a'" in failed["words"]
+        write_tokens(tmp_path / "tokens.toml", {"admin": TOKENS["admin"]})
+        for _ in listener.messages():
+            pass  # It ends.
+
+
+def test_what_happens_to_datasets_and_workers_is_an_event(pool: Pool, tmp_path: Path) -> None:
+    (tmp_path / "growing").mkdir()
+    table = pa.table({"a": np.arange(100)})
+    pq.write_table(table, tmp_path / "growing" / "0.parquet")
+    (tmp_path / "broken.parquet").write_bytes(b"no parquet")
+    (tmp_path / "forebay.toml").write_text(QUEUES)
+    datasets = {**write_features(tmp_path), "growing": tmp_path / "growing", "broken": tmp_path / "broken.parquet"}
+    server = pool.start(datasets, config=tmp_path / "forebay.toml")
+
+    def events(**of: str) -> list[dict[str, Any]]:
+        every = get(server, "/api/v1/events")["events"]
+        return [event for event in every if all(event[name] == value for name, value in of.items())]
+
+    until(lambda: bool(events(dataset="broken") and events(dataset="growing")))
+    (failed,) = events(dataset="broken")
+    assert failed["kind"] == "dataset_failed" and failed["severity"] == "error" and "broken.parquet" in failed["words"]
+    (opened,) = events(dataset="growing")
+    assert opened["kind"] == "dataset_open" and "files: 1, rows: 100" in opened["words"]
+    pq.write_table(table, tmp_path / "growing" / "1.parquet")
+    with Client(server.location) as client:
+        client.refresh("growing")
+        client.refresh("growing")
+    (_, changed) = events(dataset="growing")
+    assert changed["kind"] == "dataset_changed" and changed["at"] >= opened["at"]
+    assert "files: 2, rows: 200" in changed["words"] and "before files: 1, rows: 100" in changed["words"]
+
+    worker = flight.connect(server.location)
+    writer, reader = worker.do_exchange(flight.FlightDescriptor.for_command(b'{"serve": {"queue": "ranker"}}'))
+    until(lambda: len(events(kind="worker_joined", queue="ranker")) == 1)
+    writer.done_writing()
+    reader.cancel()
+    worker.close()
+    until(lambda: len(events(kind="worker_left", queue="ranker")) == 1)
+    # An event is logged once, and counted.
+    log = server.log()
+    assert log.count("dataset_failed") == 1 and log.count("worker_left") == 1
+    metrics = ask(server, "GET", "/metrics").body.decode()
+    assert 'forebay_events_total{kind="dataset_changed"} 1' in metrics
+
+
+def test_requests_are_counted_by_the_template_of_their_route(open_server: Server) -> None:
+    get(open_server, "/api/v1/queues/ranker")
+    ask(open_server, "GET", "/api/v1/queues/unheard-of")
+    ask(open_server, "GET", "/some/path?secret")
+    text = ask(open_server, "GET", "/metrics").body.decode()
+    counted = [line for line in text.splitlines() if line.startswith("forebay_http_requests_total")]
+    for labels in ('route="/api/v1/queues/{name}",code="200"', 'route="/api/v1/queues/{name}",code="404"', 'route="other",code="404"'):
+        assert any(labels in line for line in counted), counted
+    assert "unheard-of" not in text and "/some" not in text and "secret" not in text
+    assert 'forebay_http_request_duration_seconds_bucket{route="/metrics"' in ask(open_server, "GET", "/metrics").body.decode()
+
+
+def test_a_frontier_has_growing_sizes_and_what_they_would_do(locked: Server, open_server: Server) -> None:
+    idle = get(locked, "/api/v1/queues/ranker/frontier", "all")
+    assert idle["name"] == "ranker" and idle["points"] == [] and idle["current"]["forecast"] is None
+    assert idle["current"]["max_batch_rows"] == 1000 and idle["slo_seconds"] == 0.1
+    assert ask(open_server, "GET", "/api/v1/queues/nothing/frontier").status == 404
