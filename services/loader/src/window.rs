@@ -283,7 +283,7 @@ impl Windows {
         }
         let groups = job.groups_in(block);
         let finish = move || {
-            let frame = builder.finish()?;
+            let frame = builder.finish()?.that_took(started.elapsed());
             if frame.groups() != groups {
                 let found = frame.groups();
                 return Err(Error::Internal(format!(

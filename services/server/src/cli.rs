@@ -104,6 +104,9 @@ struct Serve {
     /// The tokens that callers must show (TOML), and what each may read.
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKENS")]
     tokens: Option<PathBuf>,
+    /// Collector of traces that speaks OTLP over gRPC, such as http://127.0.0.1:4317.
+    #[arg(long, value_name = "URL", env = "FOREBAY_TRACES_ENDPOINT")]
+    traces_endpoint: Option<String>,
     /// Listen beyond this machine without TLS and tokens.
     #[arg(long, env = "FOREBAY_INSECURE")]
     insecure: bool,
@@ -166,6 +169,7 @@ impl Serve {
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
         settings.tokens = self.tokens.or(settings.tokens);
         settings.insecure |= self.insecure;
+        settings.traces.endpoint = self.traces_endpoint.or(settings.traces.endpoint);
         if let (Some(certificate), Some(key)) = (self.tls_certificate, self.tls_key) {
             let client_ca = settings.tls.take().and_then(|tls| tls.client_ca);
             settings.tls = Some(Tls { certificate, key, client_ca });

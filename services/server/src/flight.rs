@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     datasets::Datasets, door::Door, online::OnlineDatasets, queues::Queues, sessions::Sessions,
-    settings::Limits,
+    settings::Limits, traces::Traces,
 };
 
 pub(crate) use framed::FramedDoGet;
@@ -40,6 +40,7 @@ pub(crate) struct Context {
     pub(crate) sessions: Sessions,
     pub(crate) limits: Arc<Limits>,
     pub(crate) guard: Guard,
+    pub(crate) traces: Traces,
 }
 
 /// The router of all gRPC methods. DoGet, whose bytes are framed by hand, lies before tonic's own route
@@ -61,7 +62,7 @@ pub(crate) fn router(
     let exchanges = FlightServiceServer::new(Flight::new(context.clone()))
         .max_decoding_message_size(context.limits.max_exchange_bytes);
     let unary = OnlineServer::new(Unary::new(context.clone())).max_decoding_message_size(max_request_bytes);
-    let guard = GuardLayer::new(context.guard.clone(), door);
+    let guard = GuardLayer::new(context.guard.clone(), door, context.traces.clone());
     Ok(tonic::service::Routes::new(flight)
         .add_service(unary)
         .add_service(health)

@@ -5,6 +5,7 @@
 //!                |                       |     +-- framed   DoGet, whose bytes are framed by hand
 //!                +-- demo                |     +-- guard    what every call passes: counting, door, drain
 //!                +-- inspect             +-- ops      HTTP: page, probes, metrics
+//!                                        +-- traces   what calls waited for, to a collector
 //!                                        +-- door     who gets in: TLS, tokens
 //!                                        +-- Datasets names to snapshots, opened in the background
 //! ```
@@ -31,8 +32,10 @@ mod server;
 mod sessions;
 pub mod settings;
 mod status;
+mod traces;
 
 pub use address::Address;
 pub use queues::QueueSpec;
 pub use server::Server;
 pub use settings::{Limits, Settings, Tls};
+pub use traces::Settings as TraceSettings;

@@ -1,8 +1,12 @@
 //! HTTP: the page, the probes, the metrics and what can be turned.
 
+mod catalog;
+mod lag;
 mod metrics;
 mod page;
+mod process;
 mod queues;
+mod sampled;
 
 use axum::{
     Extension, Json, Router,
@@ -24,6 +28,7 @@ use crate::{
     sessions::Sessions,
 };
 
+pub(crate) use lag::measure as measure_lag;
 pub(crate) use metrics::install as install_metrics;
 
 /// What the HTTP routes look at. Cheap to clone.
@@ -79,8 +84,9 @@ async fn scrape(State(ops): State<Ops>, Extension(access): Extension<Access>) ->
     if let Err(status) = access.check_everything() {
         return (StatusCode::FORBIDDEN, format!("{}\n", status.message())).into_response();
     }
-    ops.recorder.run_upkeep();
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], ops.recorder.render()).into_response()
+    sampled::sample(&ops);
+    let text = metrics::render(&ops.recorder);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
 
 /// 200 once every dataset has been tried once, whether or not it could be opened; 503 while draining. Datasets are

@@ -4,7 +4,7 @@ use std::{
     fs::{File, TryLockError},
     path::Path,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
@@ -28,6 +28,7 @@ use crate::{
     ops,
     queues::Queues,
     sessions::Sessions,
+    traces::Traces,
 };
 
 /// A server with its ports bound. Dropping it stops listening; to end the streams that run, too,
@@ -39,6 +40,7 @@ pub struct Server {
     guard: Guard,
     sessions: Sessions,
     queues: Queues,
+    traces: Traces,
     exchanges: Arc<Semaphore>,
     max_exchanges: u32,
     health: HealthReporter,
@@ -51,6 +53,8 @@ pub struct Server {
 
 /// How long the last bytes of a drained server may take to leave, and idle connections to close.
 const FLUSH_TIME: Duration = Duration::from_millis(500);
+/// How long the collector may take for the last spans, and less if the grace period ends before.
+const TRACES_FLUSH_TIME: Duration = Duration::from_secs(2);
 /// How often the metrics recorder is tidied, scraped or not.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -86,6 +90,7 @@ impl Server {
         )?;
         let sessions = Sessions::new(settings.limits.max_streams);
         let guard = Guard::default();
+        let traces = Traces::start(&settings.traces)?;
 
         let door = Door::new(settings.tokens.as_deref()).context("--tokens")?;
         let tls = settings.tls.as_ref().map(Tls::open).transpose().context("TLS")?.map(Arc::new);
@@ -111,6 +116,7 @@ impl Server {
             sessions: sessions.clone(),
             limits: Arc::new(settings.limits.clone()),
             guard: guard.clone(),
+            traces: traces.clone(),
         };
         let mut server = Self {
             grpc: grpc.address().clone(),
@@ -119,6 +125,7 @@ impl Server {
             guard: guard.clone(),
             sessions: sessions.clone(),
             queues: queues.clone(),
+            traces,
             exchanges,
             max_exchanges,
             health,
@@ -159,6 +166,7 @@ impl Server {
                 upkept.run_upkeep();
             }
         });
+        server.spawn(ops::measure_lag());
         let http_app = ops::router(ops::Ops {
             datasets,
             sessions,
@@ -220,6 +228,7 @@ impl Server {
     /// Lets nobody in, lets running streams finish within the grace period, hands over what is left
     /// (`UNAVAILABLE`: go on elsewhere), and stops. With no stream running it takes less than a second.
     pub async fn drain(mut self) {
+        let began = Instant::now();
         self.guard.drain();
         self.queues.drain();
         self.health.set_not_serving::<FlightServiceServer<Flight>>().await;
@@ -238,6 +247,8 @@ impl Server {
         if let Some(serving) = self.serving.take() {
             drop(tokio::time::timeout(FLUSH_TIME, serving).await);
         }
+        let left = self.grace_period.saturating_sub(began.elapsed());
+        self.traces.flush(left.clamp(FLUSH_TIME, TRACES_FLUSH_TIME)).await;
         tracing::info!(finished, "stopped");
     }
 

@@ -27,7 +27,12 @@ use prost::{Message, encoding::encode_varint};
 use tonic::{Code, Status, body::Body};
 
 use super::{Context, commands::lookup_of, guard, lookups::LookedUp};
-use crate::{datasets::Datasets, door::Access, sessions::Running};
+use crate::{
+    datasets::Datasets,
+    door::Access,
+    sessions::Running,
+    traces::{self, Trace},
+};
 
 /// Bodies smaller than this are copied behind their header: many small frames cost more than the copy.
 const COALESCE_BYTES: usize = 4096;
@@ -64,10 +69,10 @@ async fn answer(
     request: http::Request<axum::body::Body>,
 ) -> Result<http::Response<Body>, Status> {
     let access = guard::access(request.extensions())?;
-    let trainer = trainer(request.headers());
+    let (trainer, trace) = (trainer(request.headers()), guard::trace(request.extensions()));
     let ticket = read_ticket(request, context.limits.max_request_bytes).await?;
     if let Some((lookup, encoding)) = lookup_of(&ticket)? {
-        return look_up(context, &access, lookup, encoding).await;
+        return look_up(context, &access, lookup, encoding, trace).await;
     }
     let (asked, rank, lane) = context.stream(&access, &ticket).await?;
     let encoding = asked.encoding;
@@ -84,6 +89,7 @@ async fn answer(
         access,
         datasets: context.datasets.clone(),
         read: read(&job),
+        traced: trace.map(traces::Batches::of),
         ended: false,
     };
     response(stream::unfold(sender, |mut sender| async {
@@ -98,8 +104,9 @@ async fn look_up(
     access: &Access,
     wanted: v1::Lookup,
     encoding: Encoding,
+    trace: Option<Trace>,
 ) -> Result<http::Response<Body>, Status> {
-    let LookedUp { schema, batch, about, permit } = context.look_up(access, wanted).await?;
+    let LookedUp { schema, batch, about, permit } = context.look_up(access, wanted, trace.as_ref()).await?;
     let (first, body) = frames(&encoding.encode(&about), batch)?;
     let data = [schema_message(&schema)?, first].into_iter().chain(body).map(Frame::data);
     let last = Frame::trailers(trailers(&Status::new(Code::Ok, "")));
@@ -184,6 +191,7 @@ struct Sender {
     datasets: Datasets,
     /// Its dataset first.
     read: Vec<String>,
+    traced: Option<traces::Batches>,
     ended: bool,
 }
 
@@ -207,6 +215,9 @@ impl Sender {
 
     /// Takes a batch and returns its first frame; `None` after the last batch.
     async fn next_batch(&mut self) -> Result<Option<Bytes>, Status> {
+        if let Some(traced) = &mut self.traced {
+            traced.asked();
+        }
         let has_more = self.batches.remaining() > 0;
         let next = tokio::select! {
             biased;
@@ -221,6 +232,9 @@ impl Sender {
         self.read.iter().try_for_each(|dataset| self.access.check(dataset))?;
         let (metadata, batch) = next.map_err(|error| self.datasets.stream_status(&self.read[0], &error))?;
         self.running.sent(&metadata, batch.body.len() as u64);
+        if let Some(traced) = &mut self.traced {
+            traced.came(&metadata, batch.body.len() as u64, Vec::<traces::Stage>::new());
+        }
         let (first, body) = frames(&self.encoding.encode::<BatchMetadata>(&metadata), batch)?;
         self.frames.extend(body);
         Ok(Some(first))

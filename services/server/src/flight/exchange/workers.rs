@@ -8,7 +8,7 @@ use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, Ip
 use arrow_schema::SchemaRef;
 use dashmap::DashMap;
 use forebay_inference::{
-    Keys, Lookup,
+    Lookup,
     queue::{Batch, BatchId, Failure, Replies, Shape, Worker},
 };
 use forebay_proto::{
@@ -24,8 +24,9 @@ use super::{Context, Exchange, Messages, message, stopping, unless_drained};
 use crate::{
     door::Access,
     flight::batches::BatchReader,
-    queues::{Scored, Served},
+    queues::{Asked, Scored, Served},
     status,
+    traces::{Span, number},
 };
 
 /// Batches that a worker may have if it does not say.
@@ -34,8 +35,16 @@ const DEFAULT_CREDITS: u64 = 2;
 /// Rows of a reply: as many as a batch may have at all.
 const MAX_REPLY_ROWS: usize = 1 << 20;
 
-/// What the features of batches were that are with the worker, by their numbers.
-type Features = Arc<DashMap<BatchId, Arc<LookupMetadata>>>;
+/// Batches that are with the worker, by their numbers.
+type AtWork = Arc<DashMap<BatchId, Gathered>>;
+
+/// A batch that is with the worker.
+struct Gathered {
+    /// What its features are of.
+    features: Arc<LookupMetadata>,
+    /// The worker's part of its span, and the span, if one of its requests is traced. They end with it, however that is.
+    spans: Option<(Span, Span)>,
+}
 
 /// The way out to the worker.
 struct Batches {
@@ -46,8 +55,8 @@ struct Batches {
     served: Arc<Served>,
     lookup: Lookup,
     schema: SchemaRef,
-    worker: Worker<Arc<Keys>, Scored>,
-    features: Features,
+    worker: Worker<Asked, Scored>,
+    at_work: AtWork,
     /// The way in; it ends before its worker does only with a status.
     inward: AbortOnDropHandle<Result<(), Status>>,
     _permit: OwnedSemaphorePermit,
@@ -60,14 +69,14 @@ struct Inward {
     queue: String,
     served: Arc<Served>,
     messages: Messages,
-    replies: Replies<Arc<Keys>, Scored>,
+    replies: Replies<Asked, Scored>,
     reader: BatchReader,
-    features: Features,
+    at_work: AtWork,
 }
 
 /// Batches as they are formed; ends with a status when the server stops or the worker sends what makes no sense.
 pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Messages, Status> {
-    let Exchange { context, access, encoding, messages, permit } = exchange;
+    let Exchange { context, access, encoding, messages, permit, .. } = exchange;
     let served = context.queues.get(&serve.queue, &access)?;
     access.check_worker(&serve.queue)?;
     let queue = serve.queue.clone();
@@ -78,7 +87,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
     let head = FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default()));
     let credits = if serve.credits == 0 { DEFAULT_CREDITS } else { serve.credits };
     let worker = served.queue.work(credits);
-    let features = Features::default();
+    let at_work = AtWork::default();
     let inward = Inward {
         context: context.clone(),
         access: access.clone(),
@@ -87,7 +96,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
         messages,
         replies: worker.replies(),
         reader: BatchReader::new("reply"),
-        features: Arc::clone(&features),
+        at_work: Arc::clone(&at_work),
     };
     let inward = AbortOnDropHandle::new(tokio::spawn(inward.run()));
     let batches = Batches {
@@ -99,7 +108,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
         lookup,
         schema,
         worker,
-        features,
+        at_work,
         inward,
         _permit: permit,
     };
@@ -138,7 +147,7 @@ impl Batches {
                     return Ok(Some(message));
                 }
                 Err(Trouble::Batch(status)) => {
-                    self.features.remove(&id);
+                    self.at_work.remove(&id);
                     self.worker.replies().reply(id, Err(Failure::Features(status.message().to_owned())));
                 }
                 Err(Trouble::Worker(status)) => return Err(status),
@@ -157,9 +166,18 @@ impl Batches {
         }
     }
 
-    async fn gather(&mut self, batch: Batch<Arc<Keys>>) -> Result<FlightData, Trouble> {
-        let Batch { id, payloads, rows, padded, deadline, attempts, .. } = batch;
-        let mut payloads = payloads.into_iter();
+    async fn gather(&mut self, batch: Batch<Asked>) -> Result<FlightData, Trouble> {
+        let began = Instant::now();
+        let Batch { id, payloads, rows, padded, reason, deadline, attempts } = batch;
+        let traced = payloads.iter().filter_map(|asked| Some(asked.trace.as_ref()?.context().clone()));
+        let mut span = self.context.traces.linked("micro-batch", traced.collect(), began);
+        if let Some(span) = &mut span {
+            span.set("forebay.queue", self.queue.clone());
+            span.set("forebay.rows", number(rows));
+            span.set("forebay.requests", number(payloads.len() as u64));
+            span.set("forebay.reason", reason.name());
+        }
+        let mut payloads = payloads.into_iter().map(|asked| asked.keys);
         let mut keys = payloads
             .next()
             .map(Arc::unwrap_or_clone)
@@ -179,7 +197,12 @@ impl Batches {
             )));
         }
         let about = self.context.about(&self.served.features, &answer).map_err(Trouble::Batch)?;
-        self.features.insert(id, Arc::new(about.clone()));
+        let spans = span.map(|span| {
+            span.trace().child("gather", began).end(Instant::now());
+            let worker = span.trace().child("worker", Instant::now());
+            (worker, span)
+        });
+        self.at_work.insert(id, Gathered { features: Arc::new(about.clone()), spans });
         let request = BatchRequest {
             batch: id.0,
             rows,
@@ -231,8 +254,14 @@ impl Inward {
         let id = if reply.batch == 0 { self.replies.oldest() } else { Some(BatchId(reply.batch)) };
         let unknown = || Status::invalid_argument(format!("reply: this worker has no batch {}", reply.batch));
         let id = id.ok_or_else(unknown)?;
-        let features = self.features.remove(&id).map(|(_, features)| features).ok_or_else(unknown)?;
+        let (_, Gathered { features, spans }) = self.at_work.remove(&id).ok_or_else(unknown)?;
         let shape = self.replies.shape(id).ok_or_else(unknown)?;
+        if let Some((worker, mut span)) = spans {
+            drop(worker);
+            if !reply.error.is_empty() {
+                span.fail(status::clip(&reply.error));
+            }
+        }
         let Some(rows) = rows.filter(|_| reply.error.is_empty()) else {
             self.replies.reply(id, Err(Failure::Failed(status::clip(&reply.error))));
             return Ok(());
