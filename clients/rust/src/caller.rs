@@ -98,7 +98,8 @@ impl Caller {
                 return Err(self.late());
             }
             let timeout = left.map_or(0.0, |left| left.as_secs_f64());
-            let metadata = |id| InferRequest { id: Some(id), timeout }.encode_to_vec();
+            let metadata =
+                |id| InferRequest { id: Some(id), timeout, ..InferRequest::default() }.encode_to_vec();
             let reply = pipeline.send(asked, metadata, place)?;
             Ok((reply, pipeline))
         };

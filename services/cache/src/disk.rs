@@ -29,6 +29,7 @@ use std::{
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -188,11 +189,19 @@ impl Disk {
             let reader = Arc::clone(&shared.readers).acquire_owned().await;
             let read = AbortOnDropHandle::new(spawn_blocking(move || {
                 let _reader = reader;
+                let started = Instant::now();
+                let mut made_in = Duration::ZERO;
                 let read = |(stored, places): &(Arc<Stored>, Vec<_>)| {
                     shared.policy.touch(&stored.key);
-                    shared.read(stored, places)
+                    let sections = shared.read(stored, places);
+                    if !sections.is_empty() {
+                        made_in += stored.made_in(places);
+                    }
+                    sections
                 };
-                found.iter().flat_map(read).collect::<Vec<_>>()
+                let read = found.iter().flat_map(read).collect::<Vec<_>>();
+                count_saved(made_in.saturating_sub(started.elapsed()));
+                read
             }));
             // It fails only when the runtime shuts down.
             for (wanted, section) in read.await.unwrap_or_default() {
@@ -205,20 +214,31 @@ impl Disk {
 
     /// Keeps sections of an entry, unless the policy or the disk is against it. Sections that are there, or
     /// are being written, are dropped. Never waits for room in the queue. When it is cancelled while it
-    /// writes, the write goes on.
-    pub async fn put(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>) -> Outcome {
-        self.offer(entry, sections, false).await
+    /// writes, the write goes on. `made_in` is how long it took to make all of them, which is remembered with them.
+    pub async fn put(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>, made_in: Duration) -> Outcome {
+        self.offer(entry, sections, made_in, false).await
     }
 
     /// As [`Self::put`], but waits for room in the queue: never [`Outcome::Busy`].
-    pub async fn put_in_turn(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>) -> Outcome {
-        self.offer(entry, sections, true).await
+    pub async fn put_in_turn(
+        &self,
+        entry: u128,
+        sections: Vec<(u128, Vec<Bytes>)>,
+        made_in: Duration,
+    ) -> Outcome {
+        self.offer(entry, sections, made_in, true).await
     }
 
-    async fn offer(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>, in_turn: bool) -> Outcome {
+    async fn offer(
+        &self,
+        entry: u128,
+        sections: Vec<(u128, Vec<Bytes>)>,
+        made_in: Duration,
+        in_turn: bool,
+    ) -> Outcome {
         let offered = sections.iter().flat_map(|(_, parts)| parts).map(|part| part.len() as u64).sum();
         metrics::counter!("forebay_cache_miss_bytes_total", "tier" => "disk").increment(offered);
-        let outcome = self.try_put(entry, sections, in_turn).await;
+        let outcome = self.try_put(entry, sections, made_in, in_turn).await;
         if let Some(reason) = outcome.bypass_reason() {
             metrics::counter!("forebay_cache_bypasses_total", "tier" => "disk", "reason" => reason)
                 .increment(1);
@@ -226,7 +246,13 @@ impl Disk {
         outcome
     }
 
-    async fn try_put(&self, entry: u128, mut sections: Vec<(u128, Vec<Bytes>)>, in_turn: bool) -> Outcome {
+    async fn try_put(
+        &self,
+        entry: u128,
+        mut sections: Vec<(u128, Vec<Bytes>)>,
+        made_in: Duration,
+        in_turn: bool,
+    ) -> Outcome {
         let shared = Arc::clone(&self.shared);
         if sections.len() > format::MAX_SECTIONS {
             return Outcome::TooLarge;
@@ -252,7 +278,7 @@ impl Disk {
         let written = spawn_blocking(move || {
             // The claim goes first: whoever finds no claim finds the file.
             let (_writer, _queued, _claim) = (writer, queued, claim);
-            let outcome = shared.write(entry, &sections);
+            let outcome = shared.write(entry, &sections, made_in);
             shared.set_gauge();
             outcome
         });
@@ -368,6 +394,10 @@ impl Outcome {
 
 fn queue_units(bytes: u64) -> u32 {
     u32::try_from(bytes / QUEUE_UNIT_BYTES).unwrap_or(u32::MAX).max(1)
+}
+
+fn count_saved(time: Duration) {
+    metrics::gauge!("forebay_cache_saved_seconds_total", "tier" => "disk").increment(time.as_secs_f64());
 }
 
 fn count_uses(sections: &[Option<Section>]) {

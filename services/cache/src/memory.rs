@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use dashmap::{DashMap, Entry};
@@ -13,10 +14,15 @@ use tokio::sync::watch;
 
 use crate::{Budget, Forecast, Policy};
 
-/// How many bytes a value takes.
+/// How many bytes a value takes, and what it costs to have none.
 pub trait Weigh {
     /// Bytes of memory that the value holds.
     fn weight(&self) -> u64;
+
+    /// How long it took to make: what whoever finds it need not do. Nothing where that is not known.
+    fn made_in(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// Shared values under a byte budget. Cheap to clone; clones share the tier.
@@ -134,6 +140,8 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
         self.tier.policy.touch(key);
         metrics::counter!("forebay_cache_hits_total", "tier" => "memory").increment(1);
         metrics::counter!("forebay_cache_hit_bytes_total", "tier" => "memory").increment(weight);
+        metrics::gauge!("forebay_cache_saved_seconds_total", "tier" => "memory")
+            .increment(value.made_in().as_secs_f64());
         Some(value)
     }
 

@@ -6,7 +6,10 @@
 mod align;
 mod section;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field};
@@ -106,14 +109,16 @@ impl Columns {
         let keep = self.must_keep(wanted.block);
         loop {
             let (mut claim, mut waiting) = self.claim(&wanted);
+            metrics::counter!("forebay_cache_single_flight_joins_total", "tier" => "disk")
+                .increment(waiting.len() as u64);
             // Only now, lest somebody's columns are written between a look and a claim, and are decoded again.
             self.read(&mut wanted, &mut claim).await;
             if !claim.columns.is_empty() {
-                let decoded = self.decode(job, block, &mut wanted, &claim).await?;
+                let (decoded, made_in) = self.decode(job, block, &mut wanted, &claim).await?;
                 if keep && let Some(disk) = self.disk.clone() {
                     let (permit, block_id) = (Arc::clone(&permit), wanted.block);
                     tokio::spawn(async move {
-                        disk.put(block_id, sections(&claim, &decoded)).await;
+                        disk.put(block_id, sections(&claim, &decoded), made_in).await;
                         // Until here others find the columns in this flight.
                         drop((claim, permit));
                     });
@@ -152,8 +157,8 @@ impl Columns {
                 return Ok(true);
             }
             if !claim.columns.is_empty() {
-                let decoded = self.decode(job, block, &mut wanted, &claim).await?;
-                match disk.put_in_turn(wanted.block, sections(&claim, &decoded)).await {
+                let (decoded, made_in) = self.decode(job, block, &mut wanted, &claim).await?;
+                match disk.put_in_turn(wanted.block, sections(&claim, &decoded), made_in).await {
                     Outcome::Written | Outcome::Present => {}
                     Outcome::Bypassed | Outcome::TooLarge => return Ok(false),
                     Outcome::Busy | Outcome::Failing => {
@@ -250,14 +255,15 @@ impl Columns {
         (claim, waiting)
     }
 
-    /// Decodes and computes what was claimed, and hands it to those who wait.
+    /// Decodes and computes what was claimed, and hands it to those who wait. Also says how long that took.
     async fn decode(
         &self,
         job: &Job,
         block: u32,
         wanted: &mut Wanted,
         claim: &Claim,
-    ) -> Result<Vec<Chunks>, Error> {
+    ) -> Result<(Vec<Chunks>, Duration), Error> {
+        let started = Instant::now();
         let claimed: Vec<Source> =
             claim.columns.iter().map(|column| wanted.fields[column.index].source.clone()).collect();
         let positions = compute::reads(&claimed);
@@ -285,7 +291,7 @@ impl Columns {
             wanted.fields[column.index].found = Some(Arc::clone(chunks));
         }
         claim.hand_out(wanted);
-        Ok(decoded)
+        Ok((decoded, started.elapsed()))
     }
 }
 

@@ -5,7 +5,7 @@ mod distinct;
 mod fixed;
 mod variable;
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use arrow_array::{Array, ArrayRef, UInt64Array, new_null_array};
 use arrow_select::{interleave::interleave, take::take};
@@ -31,6 +31,8 @@ pub struct Frame {
     tables: Vec<Table>,
     /// Where each group begins, and last where all end, if rows are grouped.
     groups: Vec<u32>,
+    /// How long it took to fetch, decode and lay it.
+    made_in: Duration,
 }
 
 /// Rows of a frame that lie one behind the other, as they lie.
@@ -67,9 +69,18 @@ impl Weigh for Frame {
         let groups = self.groups.capacity() * size_of::<u32>();
         (self.fixed.capacity() + self.heap.capacity() + tables + groups) as u64 + self.nested_bytes()
     }
+
+    fn made_in(&self) -> Duration {
+        self.made_in
+    }
 }
 
 impl Frame {
+    /// The frame, which took so long to make.
+    pub(crate) fn that_took(self, made_in: Duration) -> Self {
+        Self { made_in, ..self }
+    }
+
     /// Bytes of its values: less than the memory that they lie in.
     pub(crate) fn value_bytes(&self) -> u64 {
         let tables = self.tables.iter().map(Table::len_bytes).sum::<usize>();
@@ -150,7 +161,15 @@ impl Frame {
         let tables = tables.collect();
         let nested = (0..view.nested_count).map(|index| interleave_nested(frames, rows, index));
         let nested = nested.collect::<Result<_, _>>()?;
-        Ok(Self { rows: rows.len(), fixed, heap, nested, tables, groups: Vec::new() })
+        Ok(Self {
+            rows: rows.len(),
+            fixed,
+            heap,
+            nested,
+            tables,
+            groups: Vec::new(),
+            made_in: Duration::ZERO,
+        })
     }
 
     /// One row of zeros, nothing of it null; not of views with nested columns.
@@ -170,7 +189,15 @@ impl Frame {
             _ => None,
         });
         let nested = nested.collect();
-        Ok(Self { rows: 1, fixed, heap: Vec::new(), nested, tables: Vec::new(), groups: Vec::new() })
+        Ok(Self {
+            rows: 1,
+            fixed,
+            heap: Vec::new(),
+            nested,
+            tables: Vec::new(),
+            groups: Vec::new(),
+            made_in: Duration::ZERO,
+        })
     }
 }
 

@@ -306,7 +306,7 @@ impl Windows {
         let (activity, id) = (Arc::clone(&self.activity), job.reader().block_ids().id(block));
         let finish = move || {
             let working = activity.begin(Stage::Decode, id);
-            let frame = builder.finish()?;
+            let frame = builder.finish()?.that_took(started.elapsed());
             working.made(frame.weight(), frame.rows() as u64);
             if frame.groups() != groups {
                 let found = frame.groups();

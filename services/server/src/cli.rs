@@ -109,6 +109,9 @@ struct Serve {
     /// What an hour of a GPU costs, to say what waiting costs.
     #[arg(long, value_name = "COST", env = "FOREBAY_GPU_HOUR_COST")]
     gpu_hour_cost: Option<f64>,
+    /// Collector of traces that speaks OTLP over gRPC, such as http://127.0.0.1:4317.
+    #[arg(long, value_name = "URL", env = "FOREBAY_TRACES_ENDPOINT")]
+    traces_endpoint: Option<String>,
     /// Listen beyond this machine without TLS and tokens.
     #[arg(long, env = "FOREBAY_INSECURE")]
     insecure: bool,
@@ -173,6 +176,7 @@ impl Serve {
         settings.tokens = self.tokens.or(settings.tokens);
         settings.gpu_hour_cost = self.gpu_hour_cost.or(settings.gpu_hour_cost);
         settings.insecure |= self.insecure;
+        settings.traces.endpoint = self.traces_endpoint.or(settings.traces.endpoint);
         if let (Some(certificate), Some(key)) = (self.tls_certificate, self.tls_key) {
             let client_ca = settings.tls.take().and_then(|tls| tls.client_ca);
             settings.tls = Some(Tls { certificate, key, client_ca });

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 use crate::{
     datasets::Datasets, door::Door, events::Events, jobs::Notes, online::OnlineDatasets, queues::Queues,
-    sessions::Sessions, settings::Limits,
+    sessions::Sessions, settings::Limits, traces::Traces,
 };
 
 pub(crate) use batches::{in_one_piece, read_own};
@@ -43,6 +43,7 @@ pub(crate) struct Context {
     pub(crate) jobs: Notes,
     pub(crate) limits: Arc<Limits>,
     pub(crate) guard: Guard,
+    pub(crate) traces: Traces,
 }
 
 /// The router of all gRPC methods. DoGet, whose bytes are framed by hand, lies before tonic's own route
@@ -64,7 +65,7 @@ pub(crate) fn router(
     let exchanges = FlightServiceServer::new(Flight::new(context.clone()))
         .max_decoding_message_size(context.limits.max_exchange_bytes);
     let unary = OnlineServer::new(Unary::new(context.clone())).max_decoding_message_size(max_request_bytes);
-    let guard = GuardLayer::new(context.guard.clone(), door);
+    let guard = GuardLayer::new(context.guard.clone(), door, context.traces.clone());
     Ok(tonic::service::Routes::new(flight)
         .add_service(unary)
         .add_service(health)

@@ -6,6 +6,7 @@
 //!                +-- demo                |     +-- guard    what every call passes: counting, door, drain
 //!                +-- inspect             +-- ops      HTTP: page, API, probes, metrics
 //!                +-- explain             +-- jobs     what was streamed, remembered for explain
+//!                                        +-- traces   what calls waited for, to a collector
 //!                                        +-- door     who gets in: TLS, tokens
 //!                                        +-- Datasets names to snapshots, opened in the background
 //!                                        +-- Events   what happened lately, from everywhere to the page
@@ -37,8 +38,10 @@ mod sessions;
 pub mod settings;
 mod stalls;
 mod status;
+mod traces;
 
 pub use address::Address;
 pub use queues::QueueSpec;
 pub use server::Server;
 pub use settings::{Limits, Settings, Tls};
+pub use traces::Settings as TraceSettings;

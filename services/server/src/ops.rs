@@ -12,12 +12,14 @@
 
 mod admit;
 mod answer;
+mod catalog;
 mod counted;
 mod datasets;
 mod events;
 mod explain;
 mod frontier;
 mod gate;
+mod lag;
 mod listener;
 mod live;
 mod measured;
@@ -26,7 +28,9 @@ mod openapi;
 mod overview;
 mod page;
 mod probes;
+mod process;
 mod queues;
+mod sampled;
 mod sessions;
 mod state;
 
@@ -46,6 +50,7 @@ use crate::{
 };
 
 pub(crate) use gate::Gate;
+pub(crate) use lag::measure as measure_lag;
 pub(crate) use listener::serve;
 pub(crate) use live::Live;
 pub(crate) use metrics::install as install_metrics;

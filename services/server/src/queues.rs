@@ -13,7 +13,7 @@ use forebay_proto::v1::{self, LookupMetadata};
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
-use crate::door::Access;
+use crate::{door::Access, traces::Trace};
 
 /// A queue, as it stands in `forebay.toml`.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
@@ -70,10 +70,18 @@ pub(crate) struct Scored {
     pub(crate) features: Arc<LookupMetadata>,
 }
 
+/// What a request carries through its queue.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    pub(crate) keys: Arc<Keys>,
+    /// Its span, if it is traced.
+    pub(crate) trace: Option<Trace>,
+}
+
 /// A queue that runs.
 pub(crate) struct Served {
     pub(crate) features: v1::Lookup,
-    pub(crate) queue: Queue<Arc<Keys>, Scored>,
+    pub(crate) queue: Queue<Asked, Scored>,
     /// Requests of one exchange that may wait for an answer.
     pub(crate) max_pending: usize,
     /// Bytes that a batch's features may take.
@@ -123,7 +131,7 @@ impl Queues {
     }
 
     /// All that run.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<Arc<Keys>, Scored>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<Asked, Scored>> {
         self.entries.values().map(|served| &served.queue)
     }
 

@@ -4,7 +4,7 @@ use std::{
     fs::{File, TryLockError},
     path::Path,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context, bail};
@@ -32,6 +32,7 @@ use crate::{
     queues::Queues,
     sessions::Sessions,
     stalls::Observer,
+    traces::Traces,
 };
 
 /// A server with its ports bound. Dropping it stops listening; to end the streams that run, too,
@@ -45,6 +46,7 @@ pub struct Server {
     notes: Notes,
     queues: Queues,
     events: Events,
+    traces: Traces,
     exchanges: Arc<Semaphore>,
     max_exchanges: u32,
     health: HealthReporter,
@@ -57,6 +59,8 @@ pub struct Server {
 
 /// How long the last bytes of a drained server may take to leave, and idle connections to close.
 const FLUSH_TIME: Duration = Duration::from_millis(500);
+/// How long the collector may take for the last spans, and less if the grace period ends before.
+const TRACES_FLUSH_TIME: Duration = Duration::from_secs(2);
 /// How often the metrics recorder is tidied, scraped or not.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -98,6 +102,7 @@ impl Server {
         )?;
         let sessions = Sessions::new(settings.limits.max_streams);
         let guard = Guard::default();
+        let traces = Traces::start(&settings.traces)?;
 
         let door = Door::new(settings.tokens.as_deref(), settings.insecure).context("--tokens")?;
         let tls = settings.tls.as_ref().map(Tls::open).transpose().context("TLS")?.map(Arc::new);
@@ -125,6 +130,7 @@ impl Server {
             jobs: notes.clone(),
             limits,
             guard: guard.clone(),
+            traces: traces.clone(),
         };
         let mut server = Self {
             grpc: grpc.address().clone(),
@@ -135,6 +141,7 @@ impl Server {
             notes,
             queues: queues.clone(),
             events: events.clone(),
+            traces,
             exchanges,
             max_exchanges,
             health,
@@ -179,6 +186,7 @@ impl Server {
         let observer =
             Observer::new(&settings, sessions.clone(), loader.clone(), datasets.clone(), events.clone());
         server.spawn(observer.clone().tend());
+        server.spawn(ops::measure_lag());
         let http_app = ops::router(ops::Ops {
             datasets,
             sessions,
@@ -242,6 +250,7 @@ impl Server {
     /// Lets nobody in, lets running streams finish within the grace period, hands over what is left
     /// (`UNAVAILABLE`: go on elsewhere), and stops. With no stream running it takes less than a second.
     pub async fn drain(mut self) {
+        let began = Instant::now();
         let (streams, grace) = (self.sessions.streams(), humantime::format_duration(self.grace_period));
         let words = format!("the server stops; streams that may finish within {grace}: {streams}");
         self.events.note(Note::new(Kind::Draining, &words));
@@ -264,6 +273,8 @@ impl Server {
         if let Some(serving) = self.serving.take() {
             drop(tokio::time::timeout(FLUSH_TIME, serving).await);
         }
+        let left = self.grace_period.saturating_sub(began.elapsed());
+        self.traces.flush(left.clamp(FLUSH_TIME, TRACES_FLUSH_TIME)).await;
         tracing::info!(finished, "stopped");
     }
 

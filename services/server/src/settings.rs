@@ -75,6 +75,8 @@ pub struct Settings {
     pub lookups: forebay_inference::Config,
     /// Batch queues by name.
     pub queues: BTreeMap<String, crate::QueueSpec>,
+    /// Where traces go.
+    pub traces: crate::TraceSettings,
     /// Bounds on what clients can ask of the server.
     pub limits: Limits,
     /// The training path.
@@ -192,6 +194,7 @@ impl Default for Settings {
             online_threads: cores.min(4),
             lookups: forebay_inference::Config::default(),
             queues: BTreeMap::new(),
+            traces: crate::TraceSettings::default(),
             limits: Limits::default(),
             loader: forebay_loader::Config::default(),
             storage: forebay_storage::Config::default(),
@@ -292,6 +295,7 @@ impl Settings {
             self.loader.max_batch_bytes
         );
         ensure!(!self.reload_interval.is_zero(), "reload_interval is 0, expected at least 1ms");
+        self.traces.check()?;
         self.check_door()
     }
 

@@ -89,6 +89,7 @@ pub(crate) async fn read_footer(
             found: length,
         });
     }
+    request::wanted(length + TAIL);
     if length + TAIL <= first {
         let start = (first - TAIL - length) as usize;
         return Ok(end.slice(start..start + length as usize));

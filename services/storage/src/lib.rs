@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod attempts;
 mod block;
 mod block_ids;
 mod blocking;

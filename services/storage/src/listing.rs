@@ -7,6 +7,7 @@ use object_store::ObjectMeta;
 
 use crate::{
     Config, Error, Location,
+    attempts::counted,
     location::Kind,
     request::{head, observe, unavailable},
     version::Version,
@@ -75,7 +76,7 @@ async fn below(location: &Location, config: &Config) -> Result<Vec<Listed>, Erro
         return Ok(Vec::new());
     }
     let started = Instant::now();
-    let outcome = walk(location, config).await;
+    let outcome = counted(walk(location, config)).await;
     observe("list", started, outcome.is_ok());
     let mut files = outcome?;
     files.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));

@@ -15,7 +15,7 @@ use object_store::{
 };
 use url::Url;
 
-use crate::{Config, Error};
+use crate::{Config, Error, attempts::Connector};
 
 /// What a store can say about the version of an object, and whether it can list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,24 +151,25 @@ fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), ob
     match url.scheme() {
         "s3" | "s3a" => {
             let builder = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry);
-            let store = builder.with_config(AmazonS3ConfigKey::Client(key), timeout).build()?;
-            Ok((Arc::new(store), Kind::Object))
+            let builder = builder.with_config(AmazonS3ConfigKey::Client(key), timeout);
+            Ok((Arc::new(builder.with_http_connector(Connector::default()).build()?), Kind::Object))
         }
         "gs" => {
             let builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str()).with_retry(retry);
-            let store = builder.with_config(GoogleConfigKey::Client(key), timeout).build()?;
-            Ok((Arc::new(store), Kind::Object))
+            let builder = builder.with_config(GoogleConfigKey::Client(key), timeout);
+            Ok((Arc::new(builder.with_http_connector(Connector::default()).build()?), Kind::Object))
         }
         "az" | "azure" | "adl" | "abfs" | "abfss" => {
             let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str()).with_retry(retry);
-            let store = builder.with_config(AzureConfigKey::Client(key), timeout).build()?;
-            Ok((Arc::new(store), Kind::Object))
+            let builder = builder.with_config(AzureConfigKey::Client(key), timeout);
+            Ok((Arc::new(builder.with_http_connector(Connector::default()).build()?), Kind::Object))
         }
         "http" | "https" => {
             let base = &url[..url::Position::BeforePath];
             let builder = HttpBuilder::new().with_url(base).with_retry(retry);
             let builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
-            Ok((Arc::new(builder.with_config(key, timeout).build()?), Kind::Http))
+            let builder = builder.with_config(key, timeout).with_http_connector(Connector::default());
+            Ok((Arc::new(builder.build()?), Kind::Http))
         }
         scheme => Err(object_store::Error::NotSupported {
             source: format!("unknown scheme {scheme}; expected a path, file, s3, gs, az, http or https")

@@ -147,6 +147,7 @@ impl Reader {
                 found: total,
             });
         }
+        request::wanted(total);
         Ok(coalesce(ranges, self.config.coalesce_gap_bytes))
     }
 
@@ -161,6 +162,7 @@ impl Reader {
         if !inside || total > self.config.max_footer_bytes {
             return Ok(None);
         }
+        request::wanted(total);
         let joined = coalesce(ranges.to_vec(), self.config.coalesce_gap_bytes);
         let parts = try_join_all(joined.into_iter().map(|range| self.read(range, target))).await?;
         let sparse = Sparse { length: target.version.size, parts };

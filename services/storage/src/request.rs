@@ -6,7 +6,7 @@ use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use object_store::{GetOptions, GetRange, ObjectMeta, PutMode, PutOptions, PutPayload, path::Path};
 
-use crate::{Error, Location, local, location::Kind, version::Version};
+use crate::{Error, Location, attempts::counted, local, location::Kind, version::Version};
 
 /// Reads `range` of one pinned file, which `url` names in errors.
 pub(crate) async fn read(
@@ -19,7 +19,7 @@ pub(crate) async fn read(
     let started = Instant::now();
     let outcome = match location.slabs() {
         Some(slabs) => local::read(path, url, version, range, slabs).await,
-        None => read_checked(location, path, url, version, range).await,
+        None => counted(read_checked(location, path, url, version, range)).await,
     };
     observe("get", started, outcome.is_ok());
     match &outcome {
@@ -100,7 +100,7 @@ fn read_error(url: &str, version: &Version, error: object_store::Error) -> Error
 pub(crate) async fn head(location: &Location, path: &Path, url: &str) -> Result<Option<ObjectMeta>, Error> {
     let started = Instant::now();
     let options = GetOptions { head: true, ..GetOptions::default() };
-    let outcome = location.store().get_opts(path, options).await;
+    let outcome = counted(location.store().get_opts(path, options)).await;
     observe("head", started, outcome.is_ok());
     match outcome {
         Ok(found) => Ok(Some(found.meta)),
@@ -112,10 +112,8 @@ pub(crate) async fn head(location: &Location, path: &Path, url: &str) -> Result<
 /// A whole small object, of whatever version; `None` if there is none.
 pub(crate) async fn get(location: &Location, path: &Path, url: &str) -> Result<Option<Bytes>, Error> {
     let started = Instant::now();
-    let outcome = match location.store().get_opts(path, GetOptions::default()).await {
-        Ok(found) => found.bytes().await,
-        Err(error) => Err(error),
-    };
+    let whole = async { location.store().get_opts(path, GetOptions::default()).await?.bytes().await };
+    let outcome = counted(whole).await;
     observe("get", started, outcome.is_ok());
     match outcome {
         Ok(bytes) => Ok(Some(bytes)),
@@ -137,7 +135,7 @@ pub(crate) async fn put(
     let payload = PutPayload::from_bytes(bytes);
     let put = async |mode| {
         let options = PutOptions { mode, ..PutOptions::default() };
-        location.store().put_opts(path, payload.clone(), options).await
+        counted(location.store().put_opts(path, payload.clone(), options)).await
     };
     let outcome = match put(mode).await {
         Err(object_store::Error::NotImplemented { .. }) => put(PutMode::Overwrite).await.map(drop),
@@ -150,6 +148,11 @@ pub(crate) async fn put(
 
 pub(crate) fn unavailable(url: &str, error: object_store::Error) -> Error {
     Error::Unavailable { location: url.to_owned(), source: Arc::new(error) }
+}
+
+/// Counts bytes of a file that somebody needs. What is read beyond them is the cost of reading in few requests.
+pub(crate) fn wanted(bytes: u64) {
+    metrics::counter!("forebay_storage_wanted_bytes_total").increment(bytes);
 }
 
 pub(crate) fn observe(operation: &'static str, started: Instant, ok: bool) {

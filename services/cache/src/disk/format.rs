@@ -7,11 +7,14 @@
 //! 16  entry                     u128
 //! 32  bytes of the whole file   u64
 //! 40  xxh3-64 of the header     u64      of all of it but these eight bytes
-//! 48  zeros                     16
+//! 48  nanoseconds it took to make what is in it, 0 if that is not known   u64
+//! 56  zeros                     8
 //! 64  a record a section: name u128, offset u64, length u64, xxh3-64 u64
 //! ```
 //!
 //! Each section begins at a multiple of 64 bytes; the gaps are zeros. The file ends with its last section.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
@@ -29,6 +32,7 @@ const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"FOREBAYC";
 const RECORD_BYTES: usize = 40;
 const CHECKSUM_AT: usize = 40;
+const MADE_IN_AT: usize = 48;
 const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
 
 /// Named bytes, in the parts in which they were made.
@@ -40,6 +44,8 @@ pub(crate) struct Table {
     pub(crate) entry: u128,
     pub(crate) records: Box<[Record]>,
     pub(crate) file_bytes: u64,
+    /// How long it took to make the sections.
+    pub(crate) made_in: Duration,
 }
 
 /// One section.
@@ -76,7 +82,7 @@ pub(crate) fn announced_sections(preamble: &[u8]) -> Result<usize, Trouble> {
 
 impl Table {
     /// Lays out the sections and computes their checksums.
-    pub(crate) fn new(entry: u128, sections: &[Parts]) -> Self {
+    pub(crate) fn new(entry: u128, sections: &[Parts], made_in: Duration) -> Self {
         let mut end = header_bytes(sections.len()) as u64;
         let mut records = Vec::with_capacity(sections.len());
         for (name, parts) in sections {
@@ -86,7 +92,7 @@ impl Table {
             records.push(Record { name: *name, offset, length, checksum: hash.digest() });
             end = offset + length;
         }
-        Self { entry, records: records.into(), file_bytes: end }
+        Self { entry, records: records.into(), file_bytes: end, made_in }
     }
 
     pub(crate) fn header(&self) -> Vec<u8> {
@@ -96,6 +102,8 @@ impl Table {
         header[12..16].copy_from_slice(&(self.records.len() as u32).to_le_bytes());
         header[16..32].copy_from_slice(&self.entry.to_le_bytes());
         header[32..40].copy_from_slice(&self.file_bytes.to_le_bytes());
+        let nanoseconds = u64::try_from(self.made_in.as_nanos()).unwrap_or(u64::MAX);
+        header[MADE_IN_AT..MADE_IN_AT + 8].copy_from_slice(&nanoseconds.to_le_bytes());
         for record in &self.records {
             header.extend_from_slice(&record.name.to_le_bytes());
             header.extend_from_slice(&record.offset.to_le_bytes());
@@ -147,7 +155,8 @@ impl Table {
             }
             records.push(record);
         }
-        Ok(Self { entry: u128_at(header, 16)?, records: records.into(), file_bytes })
+        let made_in = Duration::from_nanos(u64_at(header, MADE_IN_AT)?);
+        Ok(Self { entry: u128_at(header, 16)?, records: records.into(), file_bytes, made_in })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
 
 use super::{format::Table, name::FileKey};
@@ -46,6 +47,14 @@ pub(crate) fn charged_bytes(file_bytes: u64) -> u64 {
 impl Stored {
     pub(crate) fn charged_bytes(&self) -> u64 {
         charged_bytes(self.table.file_bytes)
+    }
+
+    /// How long it took to make the sections at `places`: their share of all, by bytes.
+    pub(crate) fn made_in(&self, places: &[Place]) -> Duration {
+        let records = &self.table.records;
+        let all: u64 = records.iter().map(|record| record.length).sum();
+        let found: u64 = places.iter().map(|place| records[place.record].length).sum();
+        self.table.made_in.mul_f64(found as f64 / all.max(1) as f64)
     }
 }
 

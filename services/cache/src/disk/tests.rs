@@ -74,8 +74,11 @@ fn section(entry: u128, name: u128, length: usize) -> (u128, Vec<Bytes>) {
     (name, vec![bytes, rest])
 }
 
+/// What tests' sections took to make.
+const MADE_IN: Duration = Duration::from_millis(250);
+
 async fn put(disk: &Disk, entry: u128, names: &[u128], length: usize) -> Outcome {
-    disk.put(entry, names.iter().map(|&name| section(entry, name, length)).collect()).await
+    disk.put(entry, names.iter().map(|&name| section(entry, name, length)).collect(), MADE_IN).await
 }
 
 async fn has(disk: &Disk, entry: u128, name: u128, length: usize) -> bool {

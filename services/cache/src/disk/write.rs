@@ -1,6 +1,6 @@
 //! From memory to files, and who makes room for whom.
 
-use std::{collections::BTreeSet, io, sync::Arc};
+use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -39,14 +39,14 @@ impl Drop for Room<'_> {
 
 impl Shared {
     /// Makes room for a file of these sections and writes it.
-    pub(super) fn write(&self, entry: u128, sections: &[Parts]) -> Outcome {
+    pub(super) fn write(&self, entry: u128, sections: &[Parts], made_in: Duration) -> Outcome {
         let bytes = charged_bytes(format::file_bytes(sections));
         let mut room = match self.make_room(entry, bytes) {
             Ok(room) => room,
             Err(outcome) => return outcome,
         };
         let key = FileKey { entry, id: self.index().next_id() };
-        let table = Table::new(entry, sections);
+        let table = Table::new(entry, sections, made_in);
         if let Err(error) = self.write_file(key, &table, sections) {
             let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
             let trouble = if full { Trouble::NoSpace } else { Trouble::Write };

@@ -1,6 +1,6 @@
 //! From decoded columns to rows.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use arrow_array::{Array, ArrayRef, RecordBatch, make_array};
 use arrow_buffer::NullBuffer;
@@ -47,6 +47,7 @@ impl FrameBuilder {
             nested: Vec::new(),
             tables: Vec::new(),
             groups: Vec::new(),
+            made_in: Duration::ZERO,
         };
         let nested = vec![Vec::new(); view.nested_count];
         let tables = view.parts.iter().filter_map(|part| match part {

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Status, Streaming};
 
 use super::{Context, batches::in_one_piece, guard::Guard};
-use crate::{door::Access, status};
+use crate::{door::Access, status, traces::Trace};
 
 /// How long an exchange may say nothing of what it wants.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,12 +28,15 @@ struct Exchange {
     encoding: Encoding,
     messages: Messages,
     permit: OwnedSemaphorePermit,
+    /// If its call is traced.
+    trace: Option<Trace>,
 }
 
 /// Answers an exchange whose first message says what is wanted.
 pub(super) async fn exchange(
     context: &Context,
     access: Access,
+    trace: Option<Trace>,
     mut messages: Streaming<FlightData>,
 ) -> Result<Messages, Status> {
     let permit = context.enter()?;
@@ -48,7 +51,7 @@ pub(super) async fn exchange(
     let command: Command = encoding.decode("Command", &command).map_err(|error| status::of_decode(&error))?;
     // Some clients send the descriptor alone, others the schema with it.
     let messages = stream::iter([Ok(first)]).chain(messages).boxed();
-    let exchange = Exchange { context: context.clone(), access, encoding, messages, permit };
+    let exchange = Exchange { context: context.clone(), access, encoding, messages, permit, trace };
     match command {
         Command { lookup: Some(wanted), train: None, infer: None, serve: None } => {
             lookups::answers(exchange, wanted).await

@@ -9,6 +9,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context as TaskContext, Poll},
+    time::Instant,
 };
 
 use arrow_flight::{FlightData, SchemaAsIpc, Ticket};
@@ -28,7 +29,12 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status, body::Body};
 
 use super::{Context, commands::lookup_of, guard, lookups::LookedUp};
-use crate::{datasets::Datasets, door::Access, sessions::Running};
+use crate::{
+    datasets::Datasets,
+    door::Access,
+    sessions::Running,
+    traces::{self, Trace},
+};
 
 /// Bodies smaller than this are copied behind their header: many small frames cost more than the copy.
 const COALESCE_BYTES: usize = 4096;
@@ -65,10 +71,10 @@ async fn answer(
     request: http::Request<axum::body::Body>,
 ) -> Result<http::Response<Body>, Status> {
     let access = guard::access(request.extensions())?;
-    let trainer = trainer(request.headers());
+    let (trainer, trace) = (trainer(request.headers()), guard::trace(request.extensions()));
     let ticket = read_ticket(request, context.limits.max_request_bytes).await?;
     if let Some((lookup, encoding)) = lookup_of(&ticket)? {
-        return look_up(context, &access, lookup, encoding).await;
+        return look_up(context, &access, lookup, encoding, trace).await;
     }
     let (asked, rank, lane) = context.stream(&access, &ticket).await?;
     let encoding = asked.encoding;
@@ -89,6 +95,7 @@ async fn answer(
         read: read(&job),
         lanes: job.train().lanes.unwrap_or(1),
         _learning: learning,
+        traced: trace.map(traces::Batches::of),
         ended: false,
     };
     response(stream::unfold(sender, |mut sender| async {
@@ -103,8 +110,9 @@ async fn look_up(
     access: &Access,
     wanted: v1::Lookup,
     encoding: Encoding,
+    trace: Option<Trace>,
 ) -> Result<http::Response<Body>, Status> {
-    let LookedUp { schema, batch, about, permit } = context.look_up(access, wanted).await?;
+    let LookedUp { schema, batch, about, permit } = context.look_up(access, wanted, trace.as_ref()).await?;
     let (first, body) = frames(&encoding.encode(&about), batch)?;
     let data = [schema_message(&schema)?, first].into_iter().chain(body).map(Frame::data);
     let last = Frame::trailers(trailers(&Status::new(Code::Ok, "")));
@@ -136,6 +144,15 @@ fn trailers(status: &Status) -> http::HeaderMap {
 fn read(job: &Job) -> Vec<String> {
     let train = job.train();
     std::iter::once(&train.dataset).chain(train.mix.iter().map(|mixed| &mixed.dataset)).cloned().collect()
+}
+
+/// What a batch went through before it was waited for to be sent.
+fn stages(made: &Made) -> Vec<traces::Stage> {
+    let stage = |name, start: Instant, end: Instant| traces::Stage { name, start: start.into(), end: end.into() };
+    vec![
+        stage("window", made.begun, made.begun + made.windows),
+        stage("gather", made.gathered.0, made.gathered.1),
+    ]
 }
 
 /// Finds out what the job's label is like, if it names one, while its first batches are made.
@@ -206,6 +223,7 @@ struct Sender {
     /// Of its rank: the step after this one's is so many later.
     lanes: u64,
     _learning: Option<AbortOnDropHandle<()>>,
+    traced: Option<traces::Batches>,
     ended: bool,
 }
 
@@ -232,6 +250,9 @@ impl Sender {
 
     /// Takes a batch and returns its first frame; `None` after the last batch.
     async fn next_batch(&mut self) -> Result<Option<Bytes>, Status> {
+        if let Some(traced) = &mut self.traced {
+            traced.asked();
+        }
         let has_more = self.batches.remaining() > 0;
         if has_more {
             self.running.asks();
@@ -250,6 +271,9 @@ impl Sender {
         let made = next.map_err(|error| self.datasets.stream_status(&self.read[0], &error))?;
         let Made { metadata, batch, .. } = &made;
         self.running.sent(&made, (metadata.epoch, metadata.step + self.lanes));
+        if let Some(traced) = &mut self.traced {
+            traced.came(metadata, batch.body.len() as u64, stages(&made));
+        }
         let (first, body) = frames(&self.encoding.encode::<BatchMetadata>(metadata), batch.clone())?;
         self.frames.extend(body);
         Ok(Some(first))

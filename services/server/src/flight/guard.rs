@@ -1,4 +1,4 @@
-//! What every gRPC call passes, the framed route included: counting, the door, and refusal while draining.
+//! What every gRPC call passes, the framed route included: counting, the door, refusal while draining, and the call's trace.
 
 use std::{
     pin::Pin,
@@ -9,8 +9,12 @@ use std::{
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, body::Body};
+use tracing::Instrument;
 
-use crate::door::{Access, Door};
+use crate::{
+    door::{Access, Door},
+    traces::{Span, Trace, Traces},
+};
 
 /// The server's state as calls see it. Cheap to clone.
 #[derive(Clone, Default)]
@@ -50,11 +54,12 @@ impl Guard {
 pub(crate) struct GuardLayer {
     guard: Guard,
     door: Door,
+    traces: Traces,
 }
 
 impl GuardLayer {
-    pub(crate) fn new(guard: Guard, door: Door) -> Self {
-        Self { guard, door }
+    pub(crate) fn new(guard: Guard, door: Door, traces: Traces) -> Self {
+        Self { guard, door, traces }
     }
 }
 
@@ -64,11 +69,17 @@ pub(super) fn access(extensions: &http::Extensions) -> Result<Access, Status> {
     extensions.get::<Access>().cloned().ok_or_else(missing)
 }
 
+/// The trace of a request's call, if it is traced.
+pub(super) fn trace(extensions: &http::Extensions) -> Option<Trace> {
+    extensions.get::<Trace>().cloned()
+}
+
 impl<S> tower::Layer<S> for GuardLayer {
     type Service = Guarded<S>;
 
     fn layer(&self, inner: S) -> Guarded<S> {
-        Guarded { inner, guard: self.guard.clone(), door: self.door.clone() }
+        let Self { guard, door, traces } = self.clone();
+        Guarded { inner, guard, door, traces }
     }
 }
 
@@ -78,6 +89,7 @@ pub(crate) struct Guarded<S> {
     inner: S,
     guard: Guard,
     door: Door,
+    traces: Traces,
 }
 
 impl<S, B> tower::Service<http::Request<B>> for Guarded<S>
@@ -94,17 +106,20 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
-        let call = Call { method: method(request.uri().path()), started: Instant::now(), code: None };
+        let mut call = Call::of(method(request.uri().path()));
         // Health is asked after by whoever keeps the server running, and on purpose while it drains.
         if call.method != "health" {
             match self.let_in(request.headers()) {
-                Ok(access) => request.extensions_mut().insert(access),
+                Ok(access) => {
+                    request.extensions_mut().insert(access);
+                    call.traced(&self.traces, &mut request);
+                }
                 Err(refused) => {
                     return Box::pin(async move { Ok(call.observe(refused.into_http::<Body>())) });
                 }
-            };
+            }
         }
-        let answer = self.inner.call(request);
+        let answer = self.inner.call(request).instrument(call.log.clone());
         Box::pin(async { Ok(call.observe(answer.await?)) })
     }
 }
@@ -147,9 +162,28 @@ struct Call {
     method: &'static str,
     started: Instant,
     code: Option<Code>,
+    span: Option<Span>,
+    /// What its log lines carry.
+    log: tracing::Span,
 }
 
 impl Call {
+    fn of(method: &'static str) -> Self {
+        Self { method, started: Instant::now(), code: None, span: None, log: tracing::Span::none() }
+    }
+
+    /// Begins its span, if it is traced. What lies behind finds the [`Trace`] among the request's extensions.
+    fn traced<B>(&mut self, traces: &Traces, request: &mut http::Request<B>) {
+        // A path that is none of ours is the caller's own invention.
+        let name = if self.method == "other" { "other" } else { &request.uri().path()[1..] };
+        let Some(mut span) = traces.call(name, request.headers()) else { return };
+        span.set("rpc.system", "grpc");
+        span.set("rpc.method", self.method);
+        self.log = span.trace().log_span();
+        request.extensions_mut().insert(span.trace().clone());
+        self.span = Some(span);
+    }
+
     fn observe<B>(mut self, mut response: http::Response<B>) -> http::Response<Body>
     where
         B: HttpBody<Data = bytes::Bytes> + Send + 'static,
@@ -174,7 +208,14 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let code = format!("{:?}", self.code.unwrap_or(Code::Cancelled));
+        let code = self.code.unwrap_or(Code::Cancelled);
+        if let Some(span) = &mut self.span {
+            span.set("rpc.grpc.status_code", i64::from(code as i32));
+            if code != Code::Ok {
+                span.fail(forebay_proto::code_name(code));
+            }
+        }
+        let code = format!("{code:?}");
         metrics::counter!("forebay_grpc_calls_total", "method" => self.method, "code" => code).increment(1);
         metrics::histogram!("forebay_grpc_call_duration_seconds", "method" => self.method)
             .record(self.started.elapsed());
@@ -195,11 +236,12 @@ impl<B: HttpBody> HttpBody for Observed<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        let frame = ready!(self.body.as_mut().poll_frame(context));
+        let Self { body, call } = &mut *self;
+        let frame = ready!(call.log.in_scope(|| body.as_mut().poll_frame(context)));
         if let Some(Ok(frame)) = &frame
             && let Some(trailers) = frame.trailers_ref()
         {
-            self.call.see(trailers);
+            call.see(trailers);
         }
         Poll::Ready(frame)
     }

@@ -11,7 +11,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
 use super::{Context, exchange::unless_drained};
-use crate::{door::Access, online::max_age, status};
+use crate::{
+    door::Access,
+    online::max_age,
+    status,
+    traces::{Trace, number},
+};
 
 /// The answer to a lookup whose request carries its keys.
 pub(super) struct LookedUp {
@@ -35,13 +40,22 @@ impl Context {
     ///
     /// # Errors
     /// As an exchange, and `INVALID_ARGUMENT` for keys that are none.
-    pub(super) async fn look_up(&self, access: &Access, mut wanted: v1::Lookup) -> Result<LookedUp, Status> {
+    pub(super) async fn look_up(
+        &self,
+        access: &Access,
+        mut wanted: v1::Lookup,
+        trace: Option<&Trace>,
+    ) -> Result<LookedUp, Status> {
         let permit = self.enter()?;
         self.check_access(access, &wanted)?;
         let keys = mem::take(&mut wanted.keys);
         let mut lookup = self.online.lookup(&self.datasets, access, &wanted).await?;
         let keys = key_batch(keys, self.online.max_keys())?;
         let (schema, answer, about) = self.answer(&mut lookup, &wanted, &keys).await?;
+        if let Some(trace) = trace {
+            trace.note("forebay.rows", number(keys.num_rows() as u64));
+            trace.note("forebay.found", number(about.found));
+        }
         Ok(LookedUp { schema, batch: answer.batch, about, permit })
     }
 

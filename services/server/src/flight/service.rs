@@ -208,6 +208,7 @@ impl FlightService for Flight {
         request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
         let access = guard::access(request.extensions())?;
-        exchange::exchange(&self.context, access, request.into_inner()).await.map(Response::new)
+        let trace = guard::trace(request.extensions());
+        exchange::exchange(&self.context, access, trace, request.into_inner()).await.map(Response::new)
     }
 }

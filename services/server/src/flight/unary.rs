@@ -20,7 +20,8 @@ impl Unary {
 impl Online for Unary {
     async fn lookup(&self, request: Request<v1::Lookup>) -> Result<Response<LookupAnswer>, Status> {
         let access = guard::access(request.extensions())?;
-        let found = self.context.look_up(&access, request.into_inner()).await?;
+        let trace = guard::trace(request.extensions());
+        let found = self.context.look_up(&access, request.into_inner(), trace.as_ref()).await?;
         let LookedUp { schema, batch, about, permit: _permit } = found;
         let packed = self.context.online.work(batch.body.len(), move || pack(&schema, batch));
         Ok(Response::new(LookupAnswer { about: Some(about), columns: packed.await?? }))

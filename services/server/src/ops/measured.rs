@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::Ops;
+use super::{Ops, sampled};
 
 /// One cache tier; counts are since the start.
 #[derive(Debug, Default, Serialize, ToSchema)]
@@ -42,6 +42,7 @@ pub(super) struct Measured(String);
 impl Measured {
     /// As of now.
     pub(super) fn now(ops: &Ops) -> Self {
+        sampled::sample(ops);
         Self(ops.recorder.render())
     }
 

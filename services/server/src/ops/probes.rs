@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use super::{
     Ops,
     answer::{Refusal, Refused},
+    metrics, sampled,
 };
 use crate::{datasets::Phase, door::Access};
 
@@ -72,6 +73,7 @@ pub(super) async fn scrape(
     Extension(access): Extension<Access>,
 ) -> Result<Response, Refusal> {
     access.check_everything()?;
-    ops.recorder.run_upkeep();
-    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], ops.recorder.render()).into_response())
+    sampled::sample(&ops);
+    let text = metrics::render(&ops.recorder);
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
 }

@@ -11,7 +11,7 @@ fn sections() -> Vec<Parts> {
 #[test]
 fn what_was_laid_out_is_read_back_and_every_section_is_aligned() {
     let sections = sections();
-    let table = Table::new(42, &sections);
+    let table = Table::new(42, &sections, Duration::from_nanos(1_234_567_890));
     let header = table.header();
     let file = table.file(&header, &sections).concat();
     assert_eq!(file.len() as u64, file_bytes(&sections));
@@ -26,7 +26,7 @@ fn what_was_laid_out_is_read_back_and_every_section_is_aligned() {
 #[test]
 fn a_header_that_is_not_as_written_is_refused_whichever_bit_is_flipped() {
     let sections = sections();
-    let table = Table::new(42, &sections);
+    let table = Table::new(42, &sections, Duration::from_nanos(1_234_567_890));
     let header = table.header();
     let file_bytes = table.file_bytes;
     for bit in 0..header.len() * 8 {

@@ -12,7 +12,7 @@ async fn sections_are_aligned_and_come_in_the_order_they_were_asked_for() {
     let disk = rig.open(64 * MIB);
     let lengths = [100, 0, 200_000, 9_000_000, 1, 64, 65];
     let sections = lengths.iter().enumerate().map(|(name, &length)| section(1, name as u128, length));
-    assert_eq!(disk.put(1, sections.collect()).await, Outcome::Written);
+    assert_eq!(disk.put(1, sections.collect(), MADE_IN).await, Outcome::Written);
     let wanted = [5, 3, 0, 99, 6, 1, 2, 4, 3];
     let read = disk.get(1, &wanted).await;
     for (&name, read) in wanted.iter().zip(&read) {
@@ -38,7 +38,7 @@ async fn of_two_who_put_the_same_section_one_writes() {
     while disk.resident_bytes() == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(disk.put(1, vec![section(1, 2, 1000)]).now_or_never(), Some(Outcome::Present));
+    assert_eq!(disk.put(1, vec![section(1, 2, 1000)], MADE_IN).now_or_never(), Some(Outcome::Present));
     assert_eq!(disk.sections(1, &[2]), [false], "not there yet");
     drop(gate);
     assert_eq!(first.await.unwrap(), Outcome::Written);
@@ -58,8 +58,8 @@ async fn what_exceeds_the_write_queue_is_not_kept_but_one_write_always_is() {
     while disk.resident_bytes() == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(disk.put(2, vec![section(2, 1, 10)]).now_or_never(), Some(Outcome::Busy));
-    let mut in_turn = Box::pin(disk.put_in_turn(3, vec![section(3, 1, 10)]));
+    assert_eq!(disk.put(2, vec![section(2, 1, 10)], MADE_IN).now_or_never(), Some(Outcome::Busy));
+    let mut in_turn = Box::pin(disk.put_in_turn(3, vec![section(3, 1, 10)], MADE_IN));
     assert!(in_turn.as_mut().now_or_never().is_none(), "it waits for room");
     drop(gate);
     assert_eq!(first.await.unwrap(), Outcome::Written);

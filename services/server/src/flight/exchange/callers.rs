@@ -20,8 +20,9 @@ use tonic::{Code, Status};
 use super::{Exchange, Messages, stopping};
 use crate::{
     flight::batches::BatchReader,
-    queues::{Scored, Served},
+    queues::{Asked, Scored, Served},
     status,
+    traces::{Span, number},
 };
 
 type Outcome = Result<Answer<Scored>, Failure>;
@@ -30,11 +31,12 @@ type Outcome = Result<Answer<Scored>, Failure>;
 struct Caller {
     exchange: Exchange,
     served: Arc<Served>,
+    queue: String,
     lookup: Lookup,
     keys: BatchReader,
     /// Number of the next request.
     next: u64,
-    asked: FuturesUnordered<BoxFuture<'static, (u64, Outcome)>>,
+    asked: FuturesUnordered<BoxFuture<'static, (u64, Option<Span>, Outcome)>>,
     /// That of the answers, once there was one.
     schema: Option<SchemaRef>,
     sent_schema: bool,
@@ -52,6 +54,7 @@ pub(super) async fn answers(exchange: Exchange, infer: &v1::Infer) -> Result<Mes
     let caller = Caller {
         exchange,
         served,
+        queue: infer.queue.clone(),
         lookup,
         keys: BatchReader::new("keys"),
         next: 0,
@@ -89,7 +92,10 @@ impl Caller {
                 biased;
                 () = guard.handed_over() => return Err(stopping()),
                 () = guard.drained(), if !self.stopping => self.stopping = true,
-                Some((id, answer)) = self.asked.next(), if !self.asked.is_empty() => self.answer(id, answer),
+                Some((id, span, answer)) = self.asked.next(), if !self.asked.is_empty() => {
+                    trace(span, &answer);
+                    self.answer(id, answer);
+                }
                 message = self.exchange.messages.next(), if reads => match message.transpose()? {
                     Some(message) => self.ask(&message).await?,
                     None => self.is_done = true,
@@ -110,7 +116,8 @@ impl Caller {
         let asked = request(&message.app_metadata)?;
         let id = asked.id.unwrap_or(self.next);
         self.next += 1;
-        if let Err(status) = self.admit(id, keys, asked.timeout).await {
+        let span = self.span(&asked);
+        if let Err(status) = self.admit(id, keys, asked.timeout, span).await {
             self.fail(id, &of_status(&status));
         }
         Ok(())
@@ -121,6 +128,7 @@ impl Caller {
         id: u64,
         keys: Result<Option<RecordBatch>, Status>,
         timeout: f64,
+        mut span: Option<Span>,
     ) -> Result<(), Status> {
         let keys = keys?.ok_or_else(|| Status::invalid_argument("keys: there are none"))?;
         let timeout = Duration::try_from_secs_f64(timeout).map_err(|_| {
@@ -132,11 +140,28 @@ impl Caller {
         let rows = keys.num_rows() as u64;
         let keys = self.lookup.encode(&keys).await.map_err(failed)?;
         let sizes = (rows, keys.row_bytes().saturating_mul(rows), keys.bytes());
-        match self.served.queue.ask(Arc::new(keys), sizes, timeout) {
-            Ok(pending) => self.asked.push(Box::pin(async move { (id, pending.answer().await) })),
-            Err(failure) => self.fail(id, &of_failure(&failure)),
+        if let Some(span) = &mut span {
+            span.set("forebay.rows", number(rows));
+        }
+        let asked = Asked { keys: Arc::new(keys), trace: span.as_ref().map(|span| span.trace().clone()) };
+        match self.served.queue.ask(asked, sizes, timeout) {
+            Ok(pending) => self.asked.push(Box::pin(async move { (id, span, pending.answer().await) })),
+            Err(failure) => {
+                if let Some(span) = &mut span {
+                    span.fail(failure.to_string());
+                }
+                self.fail(id, &of_failure(&failure));
+            }
         }
         Ok(())
+    }
+
+    /// The span of a request that came now, if it or its exchange is traced.
+    fn span(&self, asked: &InferRequest) -> Option<Span> {
+        let Exchange { context, trace, .. } = &self.exchange;
+        let mut span = context.traces.within("request", &asked.traceparent, trace.as_ref())?;
+        span.set("forebay.queue", self.queue.clone());
+        Some(span)
     }
 
     fn answer(&mut self, id: u64, answer: Outcome) {
@@ -170,6 +195,21 @@ impl Caller {
         let result = InferResult { id, error: Some(why.clone()), ..InferResult::default() };
         let metadata = self.exchange.encoding.encode(&result);
         self.ready.push_back(FlightData::new().with_app_metadata(metadata));
+    }
+}
+
+/// Ends the span of a request that has been answered.
+fn trace(span: Option<Span>, answer: &Outcome) {
+    let Some(mut span) = span else { return };
+    match answer {
+        Ok(answer) => {
+            span.set("forebay.batch_rows", number(answer.rows));
+            span.set("forebay.reason", answer.reason.name());
+            span.set("forebay.queue_seconds", answer.queued.as_secs_f64());
+            span.set("forebay.gather_seconds", answer.gathered.as_secs_f64());
+            span.set("forebay.worker_seconds", answer.computed.as_secs_f64());
+        }
+        Err(failure) => span.fail(failure.to_string()),
     }
 }
 

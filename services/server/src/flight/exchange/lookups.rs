@@ -7,10 +7,11 @@ use arrow_schema::SchemaRef;
 use forebay_inference::Lookup;
 use forebay_proto::v1;
 use futures::{Stream, StreamExt, stream};
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::{Exchange, Messages, message, unless_drained};
-use crate::flight::batches::BatchReader;
+use crate::{flight::batches::BatchReader, traces::number};
 
 /// A running exchange.
 struct Lookups {
@@ -52,10 +53,15 @@ impl Lookups {
 
     async fn next(&mut self) -> Result<Option<FlightData>, Status> {
         let Some(keys) = self.next_keys().await? else { return Ok(None) };
-        let Exchange { context, access, encoding, .. } = &self.exchange;
+        let Exchange { context, access, encoding, trace, .. } = &self.exchange;
+        let span = trace.as_ref().map(|trace| trace.child("lookup", Instant::now()));
         // A token may be taken back while its exchange runs.
         context.check_access(access, &self.wanted)?;
         let (schema, answer, about) = context.answer(&mut self.lookup, &self.wanted, &keys).await?;
+        if let Some(mut span) = span {
+            span.set("forebay.rows", number(keys.num_rows() as u64));
+            span.set("forebay.found", number(about.found));
+        }
         if schema != self.schema {
             return Err(Status::failed_precondition(format!(
                 "dataset '{}': the columns have changed with snapshot {}; begin another exchange",

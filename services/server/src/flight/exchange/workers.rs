@@ -8,7 +8,7 @@ use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, Ip
 use arrow_schema::SchemaRef;
 use dashmap::DashMap;
 use forebay_inference::{
-    Keys, Lookup,
+    Lookup,
     queue::{Batch, BatchId, Failure, Replies, Shape, Worker},
 };
 use forebay_proto::{
@@ -25,8 +25,9 @@ use crate::{
     door::Access,
     events::{Events, Kind, Note},
     flight::batches::BatchReader,
-    queues::{Scored, Served},
+    queues::{Asked, Scored, Served},
     status,
+    traces::{Span, number},
 };
 
 /// Batches that a worker may have if it does not say.
@@ -35,8 +36,16 @@ const DEFAULT_CREDITS: u64 = 2;
 /// Rows of a reply: as many as a batch may have at all.
 const MAX_REPLY_ROWS: usize = 1 << 20;
 
-/// What the features of batches were that are with the worker, by their numbers.
-type Features = Arc<DashMap<BatchId, Arc<LookupMetadata>>>;
+/// Batches that are with the worker, by their numbers.
+type AtWork = Arc<DashMap<BatchId, Gathered>>;
+
+/// A batch that is with the worker.
+struct Gathered {
+    /// What its features are of.
+    features: Arc<LookupMetadata>,
+    /// The worker's part of its span, and the span, if one of its requests is traced. They end with it, however that is.
+    spans: Option<(Span, Span)>,
+}
 
 /// The way out to the worker.
 struct Batches {
@@ -47,10 +56,10 @@ struct Batches {
     served: Arc<Served>,
     lookup: Lookup,
     schema: SchemaRef,
-    worker: Worker<Arc<Keys>, Scored>,
+    worker: Worker<Asked, Scored>,
     /// After the worker: who hears that it has left finds it gone.
     _presence: Presence,
-    features: Features,
+    at_work: AtWork,
     /// The way in; it ends before its worker does only with a status.
     inward: AbortOnDropHandle<Result<(), Status>>,
     _permit: OwnedSemaphorePermit,
@@ -63,14 +72,14 @@ struct Inward {
     queue: String,
     served: Arc<Served>,
     messages: Messages,
-    replies: Replies<Arc<Keys>, Scored>,
+    replies: Replies<Asked, Scored>,
     reader: BatchReader,
-    features: Features,
+    at_work: AtWork,
 }
 
 /// Batches as they are formed; ends with a status when the server stops or the worker sends what makes no sense.
 pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Messages, Status> {
-    let Exchange { context, access, encoding, messages, permit } = exchange;
+    let Exchange { context, access, encoding, messages, permit, .. } = exchange;
     let served = context.queues.get(&serve.queue, &access)?;
     access.check_worker(&serve.queue)?;
     let queue = serve.queue.clone();
@@ -82,7 +91,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
     let credits = if serve.credits == 0 { DEFAULT_CREDITS } else { serve.credits };
     let worker = served.queue.work(credits);
     let presence = Presence::new(context.events.clone(), &queue, &served, credits);
-    let features = Features::default();
+    let at_work = AtWork::default();
     let inward = Inward {
         context: context.clone(),
         access: access.clone(),
@@ -91,7 +100,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
         messages,
         replies: worker.replies(),
         reader: BatchReader::new("reply"),
-        features: Arc::clone(&features),
+        at_work: Arc::clone(&at_work),
     };
     let inward = AbortOnDropHandle::new(tokio::spawn(inward.run()));
     let batches = Batches {
@@ -104,7 +113,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
         schema,
         worker,
         _presence: presence,
-        features,
+        at_work,
         inward,
         _permit: permit,
     };
@@ -168,7 +177,7 @@ impl Batches {
                     return Ok(Some(message));
                 }
                 Err(Trouble::Batch(status)) => {
-                    self.features.remove(&id);
+                    self.at_work.remove(&id);
                     self.worker.replies().reply(id, Err(Failure::Features(status.message().to_owned())));
                 }
                 Err(Trouble::Worker(status)) => return Err(status),
@@ -187,9 +196,18 @@ impl Batches {
         }
     }
 
-    async fn gather(&mut self, batch: Batch<Arc<Keys>>) -> Result<FlightData, Trouble> {
-        let Batch { id, payloads, rows, padded, deadline, attempts, .. } = batch;
-        let mut payloads = payloads.into_iter();
+    async fn gather(&mut self, batch: Batch<Asked>) -> Result<FlightData, Trouble> {
+        let began = Instant::now();
+        let Batch { id, payloads, rows, padded, reason, deadline, attempts } = batch;
+        let traced = payloads.iter().filter_map(|asked| Some(asked.trace.as_ref()?.context().clone()));
+        let mut span = self.context.traces.linked("micro-batch", traced.collect(), began);
+        if let Some(span) = &mut span {
+            span.set("forebay.queue", self.queue.clone());
+            span.set("forebay.rows", number(rows));
+            span.set("forebay.requests", number(payloads.len() as u64));
+            span.set("forebay.reason", reason.name());
+        }
+        let mut payloads = payloads.into_iter().map(|asked| asked.keys);
         let mut keys = payloads
             .next()
             .map(Arc::unwrap_or_clone)
@@ -209,7 +227,12 @@ impl Batches {
             )));
         }
         let about = self.context.about(&self.served.features, &answer).map_err(Trouble::Batch)?;
-        self.features.insert(id, Arc::new(about.clone()));
+        let spans = span.map(|span| {
+            span.trace().child("gather", began).end(Instant::now());
+            let worker = span.trace().child("worker", Instant::now());
+            (worker, span)
+        });
+        self.at_work.insert(id, Gathered { features: Arc::new(about.clone()), spans });
         let request = BatchRequest {
             batch: id.0,
             rows,
@@ -261,8 +284,14 @@ impl Inward {
         let id = if reply.batch == 0 { self.replies.oldest() } else { Some(BatchId(reply.batch)) };
         let unknown = || Status::invalid_argument(format!("reply: this worker has no batch {}", reply.batch));
         let id = id.ok_or_else(unknown)?;
-        let features = self.features.remove(&id).map(|(_, features)| features).ok_or_else(unknown)?;
+        let (_, Gathered { features, spans }) = self.at_work.remove(&id).ok_or_else(unknown)?;
         let shape = self.replies.shape(id).ok_or_else(unknown)?;
+        if let Some((worker, mut span)) = spans {
+            drop(worker);
+            if !reply.error.is_empty() {
+                span.fail(status::clip(&reply.error));
+            }
+        }
         let Some(rows) = rows.filter(|_| reply.error.is_empty()) else {
             self.replies.reply(id, Err(Failure::Failed(status::clip(&reply.error))));
             return Ok(());

@@ -1,0 +1,73 @@
+//! A span for each batch of a stream, from the first thing that was done for it until its bytes were handed on.
+
+use forebay_proto::v1::BatchMetadata;
+use tokio::time::Instant;
+
+use super::{Trace, span::number};
+
+/// Something that a batch went through.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stage {
+    /// `window`, in which its rows were waited for, `gather`, `wait` or `send`.
+    pub(crate) name: &'static str,
+    pub(crate) start: Instant,
+    pub(crate) end: Instant,
+}
+
+/// The batches of one stream that is traced.
+pub(crate) struct Batches {
+    stream: Trace,
+    asked: Instant,
+    /// The one whose bytes are handed on now.
+    sending: Option<Sending>,
+}
+
+struct Sending {
+    about: BatchMetadata,
+    bytes: u64,
+    stages: Vec<Stage>,
+    since: Instant,
+}
+
+impl Batches {
+    /// Those of the stream whose call this is.
+    pub(crate) fn of(stream: Trace) -> Self {
+        Self { stream, asked: Instant::now(), sending: None }
+    }
+
+    /// The next batch is wanted: of the one before, everything was handed on.
+    pub(crate) fn asked(&mut self) {
+        self.asked = Instant::now();
+        self.sent(self.asked);
+    }
+
+    /// It is there, of so many bytes, after `stages`. It was waited for since it was wanted.
+    pub(crate) fn came(&mut self, about: &BatchMetadata, bytes: u64, mut stages: Vec<Stage>) {
+        let since = Instant::now();
+        stages.push(Stage { name: "wait", start: self.asked, end: since });
+        self.sending = Some(Sending { about: about.clone(), bytes, stages, since });
+    }
+
+    fn sent(&mut self, now: Instant) {
+        let Some(Sending { about, bytes, mut stages, since }) = self.sending.take() else { return };
+        stages.push(Stage { name: "send", start: since, end: now });
+        let start = stages.iter().map(|stage| stage.start).min().unwrap_or(since);
+        let end = stages.iter().map(|stage| stage.end).max().unwrap_or(now);
+        let mut span = self.stream.child("batch", start);
+        span.set("forebay.epoch", number(about.epoch));
+        span.set("forebay.step", number(about.step));
+        span.set("forebay.rank", number(about.rank));
+        span.set("forebay.rows", number(about.rows));
+        span.set("forebay.bytes", number(bytes));
+        for stage in &stages {
+            span.trace().child(stage.name, stage.start).end(stage.end);
+        }
+        span.end(end);
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.sent(Instant::now());
+    }
+}

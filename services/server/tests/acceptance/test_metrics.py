@@ -1,0 +1,294 @@
+"""The metrics are what docs/metrics.md says, all of them, in bounded number, and cheap."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from pathlib import Path
+from typing import Any, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from client import FAILURES, Client
+from metrics import Scrape, documented, scrape
+from server import Pool, Server
+from test_queues import ITEMS, QUEUES, USERS, Caller, worker
+from test_unary import get, key_columns
+
+FILE_ROWS, COLUMNS = 16_384, 24
+TRAIN: dict[str, Any] = {"dataset": "rows", "batch_size": 1024, "shuffle": {"window_rows": 2 * FILE_ROWS}}
+
+# Of the page, and recorded by parts that are still to come.
+TO_COME = {
+    "forebay_events_total",
+    "forebay_http_requests_total",
+    "forebay_http_request_duration_seconds",
+    "forebay_sessions",
+    "forebay_session_seconds_total",
+    "forebay_trainer_seconds_total",
+    "forebay_trainer_gpu_utilization_ratio",
+    "forebay_verdict",
+    "forebay_idle_gpu_cost_total",
+    "forebay_label_skewed_sessions",
+    "forebay_stage_seconds_total",
+    "forebay_stage_bytes_total",
+    "forebay_stage_active",
+    "forebay_stage_queue",
+}
+
+
+def write_rows(folder: Path, number: int, rows: int = FILE_ROWS) -> None:
+    rng = np.random.default_rng(number)
+    columns = {f"c{n}": rng.standard_normal(rows) for n in range(COLUMNS)}
+    pq.write_table(pa.table(columns), folder / f"part-{number:03}.parquet")
+
+
+@pytest.fixture(scope="module")
+def busy(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Rows that exceed the memory tier and lie on disk, two datasets that are looked up, and a queue over them."""
+    folder = tmp_path_factory.mktemp("busy")
+    (folder / "rows").mkdir()
+    for number in range(8):
+        write_rows(folder / "rows", number)
+    rows = {"user_id": np.arange(USERS), **{f"f{n}": np.arange(USERS, dtype=np.float32) for n in range(8)}}
+    pq.write_table(pa.table(rows), folder / "users.parquet")
+    rows = {"item_id": np.arange(ITEMS), **{f"g{n}": np.arange(ITEMS, dtype=np.float32) for n in range(4)}}
+    pq.write_table(pa.table(rows), folder / "items.parquet")
+    (folder / "forebay.toml").write_text('[loader]\ndisk_writes = "always"\n' + QUEUES)
+    datasets = {"rows": folder / "rows", "users": folder / "users.parquet", "items": folder / "items.parquet"}
+    flags = {"cache_memory": "24MiB", "lookup_memory": "4MiB", "cache_disk": "256MiB"}
+    yield module_pool.start(datasets, config=folder / "forebay.toml", **flags)
+
+
+@pytest.fixture(scope="module")
+def idle(busy: Server) -> Scrape:
+    """Before anything was asked of it."""
+    time.sleep(0.3)
+    return scrape(busy)
+
+
+@pytest.fixture(scope="module")
+def worked(busy: Server, idle: Scrape) -> Scrape:
+    """After it has done everything once."""
+    exercise(busy)
+    return scrape(busy)
+
+
+def exercise(server: Server, first: int = 0, jobs: int = 2) -> None:
+    """Whole epochs that memory can't hold, SQL, lookups, a queue with its worker, and something that is refused."""
+    with Client(server.location) as client:
+        for _ in range(2):
+            assert sum(1 for _ in client.batches(**TRAIN)) == 8 * FILE_ROWS // 1024
+        select = ["c0 + c1 AS total"]
+        for number in range(first, first + jobs):
+            assert sum(1 for _ in client.batches(**TRAIN, seed=number, select=select, steps=2)) == 2
+            users = {"dataset": "users", "keys": key_columns({"user_id": [number, USERS + number]})}
+            get(client, **users)
+        with pytest.raises(FAILURES):
+            client.plan(dataset=f"nothing-{first}", batch_size=1)
+        with worker(server):
+            caller = Caller(server)
+            for number in range(first, first + jobs):
+                caller([number % USERS], [number % ITEMS])
+            caller.close()
+    server.http_get(f"/nothing/{first}")
+    server.http_get("/")
+
+
+# What the page does not name, for it is this server's own.
+OWN = {"dataset": {"rows", "users", "items"}, "queue": {"ranker"}}
+
+
+def allowed(name: str, key: str, value: str) -> bool:
+    listed = documented()[name].values[key]
+    if listed is not None:
+        return value in listed
+    patterns = {"version": r"\d+\.\d+\.\d+", "code": r"[1-5]\d\d", "route": r"/[a-z0-9/{}._*-]*|other"}
+    return value in OWN[key] if key in OWN else re.fullmatch(patterns[key], value) is not None
+
+
+def test_every_sample_is_documented_with_its_type_labels_values_and_buckets(worked: Scrape) -> None:
+    for name, kind in worked.kinds.items():
+        assert name in documented(), f"{name} is not in docs/metrics.md"
+        assert kind == documented()[name].kind, name
+    bounds: dict[Any, list[float]] = {}
+    for sample in worked.samples:
+        labels = dict(sample.labels)
+        if sample.part == "_bucket":
+            le = float(labels.pop("le"))
+            bounds.setdefault((sample.name, *sorted(labels.items())), []).append(le)
+        assert labels.keys() == documented()[sample.name].labels, sample
+        for key, value in labels.items():
+            assert allowed(sample.name, key, value), sample
+    for (name, *_), found in bounds.items():
+        assert tuple(sorted(found)) == (*documented()[name].buckets, float("inf")), name
+
+
+def test_what_is_never_absent_is_there_before_anything_was_asked(idle: Scrape) -> None:
+    always = {name for name, metric in documented().items() if metric.absent == "never"}
+    assert always - TO_COME <= idle.names()
+
+
+def test_every_documented_metric_is_seen(worked: Scrape) -> None:
+    assert set(documented()) - worked.names() == TO_COME - worked.names()
+
+
+def test_what_was_done_is_counted(worked: Scrape) -> None:
+    for name in [
+        "forebay_cache_saved_seconds_total",
+        "forebay_cache_hits_total",
+        "forebay_cache_misses_total",
+        "forebay_cache_hit_bytes_total",
+        "forebay_cache_miss_bytes_total",
+        "forebay_cache_resident_bytes",
+        "forebay_cache_capacity_bytes",
+    ]:
+        for tier in ("memory", "disk"):
+            assert worked.value(name, tier=tier) > 0, (name, tier)
+    assert worked.value("forebay_cache_evictions_total", tier="memory") > 0
+    for name in [
+        "forebay_batches_total",
+        "forebay_batch_rows_total",
+        "forebay_decode_rows_total",
+        "forebay_compute_rows_total",
+        "forebay_online_keys_found_total",
+        "forebay_storage_read_bytes_total",
+        "forebay_storage_wanted_bytes_total",
+        "process_cpu_seconds_total",
+        "process_open_fds",
+        "process_max_fds",
+    ]:
+        assert worked.value(name) > 0, name
+    assert worked.value("forebay_cache_errors_total") == 0
+    assert worked.value("forebay_dataset_rows", dataset="rows") == 8 * FILE_ROWS
+    assert worked.value("forebay_dataset_open") == 3
+    assert 0 < worked.value("forebay_dataset_snapshot_age_seconds", dataset="rows") < 300
+    assert worked.value("forebay_draining") == 0
+    assert worked.value("forebay_grpc_calls_total", method="GetFlightInfo", code="NotFound") == 1
+    assert worked.value("forebay_queue_requests_total", queue="ranker", outcome="answered") == 2
+    assert worked.value("forebay_runtime_lag_seconds", "_count") >= 3
+    assert time.time() - 600 < worked.value("process_start_time_seconds") < time.time() + 2
+
+
+def test_the_process_takes_what_the_kernel_says(busy: Server, worked: Scrape) -> None:
+    found = scrape(busy)
+    assert found.value("process_resident_memory_bytes") == pytest.approx(busy.memory_bytes(), rel=0.2)
+    assert found.value("process_virtual_memory_bytes") == pytest.approx(busy.memory_bytes("VmSize"), rel=0.2)
+    assert found.value("process_threads") == pytest.approx(len(list(Path(f"/proc/{busy.pid}/task").iterdir())), abs=4)
+
+
+def test_other_jobs_keys_files_and_paths_are_no_other_series(busy: Server, worked: Scrape) -> None:
+    before = scrape(busy).series()
+    folder = Path(next(path for path in busy_folder(busy)))
+    numbers = count(100)
+    for _ in range(200):
+        write_rows(folder, next(numbers), rows=10)
+    with Client(busy.location) as client:
+        assert client.refresh("rows")
+        assert sum(1 for _ in client.batches(dataset="rows", batch_size=4096)) == 33
+        for number in range(200):
+            list(client.batches(**TRAIN, seed=1000 + number, steps=1))
+            get(client, dataset="users", keys=key_columns({"user_id": [1000 + number]}))
+        with worker(busy):
+            caller = Caller(busy)
+            for number in range(200):
+                caller([number], [number], id=10_000 + number)
+            caller.close()
+    for number in range(200):
+        busy.http_get(f"/no/such/path/{number}")
+    grown = scrape(busy).series() - before
+    assert not grown
+
+
+def busy_folder(server: Server) -> list[str]:
+    """Where the rows of the busy server lie."""
+    command = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode().split("\0")
+    return [word.partition("=")[2] for word in command if word.startswith("rows=")]
+
+
+def test_a_scrape_is_small_and_quick(busy: Server, worked: Scrape) -> None:
+    """The limits are 200 KB and 50 ms."""
+    took: list[float] = []
+    size = 0
+    for _ in range(21):
+        started = time.perf_counter()
+        with urllib.request.urlopen(f"http://{busy.http}/metrics") as response:
+            size = max(size, len(response.read()))
+        took.append(time.perf_counter() - started)
+    median = statistics.median(took)
+    print(f"a scrape: {size / 1000:.1f} KB, {median * 1000:.1f} ms (median of {len(took)}), {len(worked.samples)} samples")
+    assert size < 200_000
+    assert median < 0.05
+
+
+class Shaky(BaseHTTPRequestHandler):
+    """One file over HTTP, which answers every third request with 503."""
+
+    content = b""
+    requests = 0
+    refused = 0
+    lock = threading.Lock()
+
+    def do_HEAD(self) -> None:
+        self.answer(head=True)
+
+    def do_GET(self) -> None:
+        self.answer(head=False)
+
+    def answer(self, head: bool) -> None:
+        with Shaky.lock:
+            Shaky.requests += 1
+            refuse = Shaky.requests % 3 == 0
+            Shaky.refused += refuse
+        if refuse:
+            self.send_response(503)
+            self.send_header("content-length", "0")
+            self.end_headers()
+            return
+        whole = self.content
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range", ""))
+        start, end = (int(asked[1]), int(asked[2]) + 1) if asked else (0, len(whole))
+        self.send_response(206 if asked else 200)
+        if asked:
+            self.send_header("content-range", f"bytes {start}-{end - 1}/{len(whole)}")
+        self.send_header("content-length", str(end - start))
+        self.send_header("etag", '"one"')
+        self.send_header("last-modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        self.end_headers()
+        if not head:
+            self.wfile.write(whole[start:end])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_retries_and_read_amplification_are_what_the_store_saw(pool: Pool, tmp_path: Path) -> None:
+    write_rows(tmp_path, 0, rows=100_000)
+    path = tmp_path / "part-000.parquet"
+    Shaky.content = path.read_bytes()
+    store = ThreadingHTTPServer(("127.0.0.1", 0), Shaky)
+    threading.Thread(target=store.serve_forever, daemon=True).start()
+    server = pool.start({"rows": f"http://127.0.0.1:{store.server_port}/rows.parquet"})
+    with Client(server.location) as client:
+        columns = ["c0", "c2"]
+        assert sum(batch.data.num_rows for batch in client.batches(dataset="rows", batch_size=4096, columns=columns)) == 100_000
+    found = scrape(server)
+    assert Shaky.refused > 0
+    assert found.value("forebay_storage_retries_total") == Shaky.refused
+    file = pq.ParquetFile(path).metadata
+    group = file.row_group(0)
+    chunks = [group.column(n).total_compressed_size for n in (0, 2)]
+    assert found.value("forebay_storage_wanted_bytes_total") == sum(chunks) + file.serialized_size + 8
+    # The column between them is read along, and the footer with what lies before it.
+    between = group.column(1).total_compressed_size
+    read = found.value("forebay_storage_read_bytes_total")
+    assert read >= sum(chunks) + between + file.serialized_size + 8
+    store.shutdown()

@@ -1,0 +1,343 @@
+"""Traces through a real collector: whose they are, what is in them, and that they never cost a stream anything."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import pyarrow.flight as flight
+import pytest
+
+from client import FAILURES, Client, command
+from collector import Collector, Span, collecting
+from hostile import write_good
+from metrics import scrape
+from online import message, stubs
+from server import Pool, Server
+from test_queues import Caller, features, worker  # noqa: F401
+from test_unary import key_columns
+
+ROWS, BATCH = 60_000, 1000
+TRAIN: dict[str, Any] = {"dataset": "small", "batch_size": BATCH}
+
+
+class Context:
+    """A caller's own span."""
+
+    def __init__(self, sampled: bool = True) -> None:
+        self.trace, self.span = secrets.token_hex(16), secrets.token_hex(8)
+        self.header = f"00-{self.trace}-{self.span}-{'01' if sampled else '00'}"
+
+    @property
+    def options(self) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(headers=[(b"traceparent", self.header.encode())])
+
+
+@pytest.fixture(scope="module")
+def collected() -> Iterator[tuple[Collector, str]]:
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture
+def collector(collected: tuple[Collector, str]) -> Collector:
+    return collected[0]
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_good(tmp_path_factory.mktemp("small") / "small.parquet", rows=ROWS, row_group_size=5000)
+
+
+@pytest.fixture
+def traced(pool: Pool, small: Path, collected: tuple[Collector, str]) -> Server:
+    return pool.start({"small": small}, traces_endpoint=collected[1])
+
+
+def read(client: Client, context: Context | None, **train: Any) -> int:
+    """Batches of a stream that is asked for with a `traceparent`."""
+    ticket = flight.Ticket(command(**{**TRAIN, **train}))
+    reader = client.flight.do_get(ticket, context.options) if context else client.flight.do_get(ticket)
+    return sum(1 for _ in reader)
+
+
+def test_a_stream_is_a_span_of_its_trainers_trace_and_each_batch_one_within_it(
+    traced: Server, collector: Collector, connect: Callable[[Server], Client]
+) -> None:
+    context = Context()
+    before = time.time_ns()
+    assert read(connect(traced), context, rank=1, world_size=2, steps=20, epoch=3) == 20
+    call = collector.wait(lambda: collector.of("arrow.flight.protocol.FlightService/DoGet", context.trace))[0]
+    assert call.parent == context.span and not call.failed
+    assert call.attributes["rpc.method"] == "DoGet" and call.attributes["rpc.grpc.status_code"] == 0
+    assert call.resource["service.name"] == "forebay" and call.resource["process.pid"] == traced.pid
+    batches = collector.wait(lambda: (of := collector.of("batch", context.trace)) and len(of) == 20 and of)
+    batches.sort(key=lambda span: span.attributes["forebay.step"])
+    assert all(span.parent == call.id for span in batches)
+    assert [span.attributes["forebay.step"] for span in batches] == list(range(20))
+    for span in batches:
+        assert (span.attributes["forebay.epoch"], span.attributes["forebay.rank"]) == (3, 1)
+        assert span.attributes["forebay.rows"] == BATCH and span.attributes["forebay.bytes"] > BATCH * 8
+        stages = collector.children(span)
+        assert {"wait", "send"} <= {stage.name for stage in stages}
+        assert all(span.start <= stage.start <= stage.end <= span.end for stage in stages)
+        assert before <= span.start and span.end <= call.end
+    asked = [stage for span in batches for stage in collector.children(span) if stage.name == "wait"]
+    assert all(one.end <= other.start for one, other in zip(asked, asked[1:]))
+
+
+def test_a_callers_no_is_heard_and_chance_decides_for_the_others(
+    pool: Pool, small: Path, collected: tuple[Collector, str], connect: Callable[[Server], Client], tmp_path: Path
+) -> None:
+    collector, endpoint = collected
+    for sample, expected in [(0.0, 0), (1.0, 10)]:
+        config = tmp_path / "forebay.toml"
+        config.write_text(f'[traces]\nendpoint = "{endpoint}"\nsample = {sample}\n')
+        server = pool.start({"small": small}, config=config)
+        client, no, yes = connect(server), Context(sampled=False), Context()
+        for _ in range(10):
+            read(client, None, steps=1)
+        read(client, no, steps=1)
+        read(client, yes, steps=1)
+        assert server.stop() == 0
+        mine = [span for span in collector.of("batch") if span.resource["process.pid"] == server.pid]
+        assert sum(span.trace == yes.trace for span in mine) == 1
+        assert all(span.trace != no.trace for span in mine)
+        assert len(mine) == expected + 1
+
+
+def test_a_failed_call_says_so(traced: Server, collector: Collector, connect: Callable[[Server], Client]) -> None:
+    context = Context()
+    with pytest.raises(FAILURES):
+        read(connect(traced), context, dataset="nothing")
+    [call] = collector.wait(lambda: collector.of("arrow.flight.protocol.FlightService/DoGet", context.trace))
+    assert call.failed and call.attributes["rpc.grpc.status_code"] == 5
+
+
+QUEUES = (Path(__file__).parent / "test_queues.py").read_text().split('QUEUES = """')[1].split('"""')[0]
+
+
+@pytest.fixture
+def online(pool: Pool, features: dict[str, Path], tmp_path: Path, collected: tuple[Collector, str]) -> Server:  # noqa: F811
+    (tmp_path / "forebay.toml").write_text(QUEUES + f'\n[traces]\nendpoint = "{collected[1]}"\nsample = 0.0\n')
+    return pool.start(features, config=tmp_path / "forebay.toml")
+
+
+def test_lookups_say_how_many_rows_were_found(
+    online: Server, collector: Collector, connect: Callable[[Server], Client]
+) -> None:
+    import grpc
+
+    wanted = {"dataset": "users", "keys": key_columns({"user_id": [1, 2, -1]})}
+    unary, get, exchange = Context(), Context(), Context()
+    with grpc.insecure_channel(online.grpc) as channel:
+        stub = stubs()["online_grpc"].OnlineStub(channel)
+        stub.Lookup(message(**wanted), metadata=[("traceparent", unary.header)], timeout=60)
+    client = connect(online).flight
+    client.do_get(flight.Ticket(json.dumps({"lookup": wanted}).encode()), get.options).read_all()
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"lookup": {"dataset": "users"}}).encode())
+    writer, reader = client.do_exchange(descriptor, exchange.options)
+    import pyarrow as pa
+
+    keys = pa.record_batch({"user_id": pa.array([1, 2, -1], pa.int64())})
+    writer.begin(keys.schema)
+    for _ in range(2):
+        writer.write_batch(keys)
+        reader.read_chunk()
+    writer.done_writing()
+    with pytest.raises(StopIteration):
+        reader.read_chunk()
+    calls = {"forebay.v1.Online/Lookup": unary, "arrow.flight.protocol.FlightService/DoGet": get}
+    for name, context in calls.items():
+        [call] = collector.wait(lambda: collector.of(name, context.trace))
+        assert call.parent == context.span
+        assert (call.attributes["forebay.rows"], call.attributes["forebay.found"]) == (3, 2)
+    [call] = collector.wait(lambda: collector.of("arrow.flight.protocol.FlightService/DoExchange", exchange.trace))
+    lookups = collector.of("lookup", exchange.trace)
+    assert len(lookups) == 2 and all(span.parent == call.id for span in lookups)
+    assert all((span.attributes["forebay.rows"], span.attributes["forebay.found"]) == (3, 2) for span in lookups)
+
+
+def test_a_micro_batch_is_linked_to_the_requests_in_it(online: Server, collector: Collector) -> None:
+    contexts = [Context() for _ in range(6)]
+    unsampled = Context(sampled=False)
+    with worker(online):
+        caller = Caller(online)
+        for number, context in enumerate([*contexts, unsampled]):
+            caller.send([number], [number], id=number, traceparent=context.header)
+        for _ in range(7):
+            assert "error" not in caller.receive()[1]
+        caller.close()
+    requests: list[Span] = []
+    for number, context in enumerate(contexts):
+        [request] = collector.wait(lambda: collector.of("request", context.trace))
+        assert request.parent == context.span and request.attributes["forebay.queue"] == "ranker"
+        assert request.attributes["forebay.rows"] == 1 and request.attributes["forebay.worker_seconds"] >= 0
+        requests.append(request)
+    assert not collector.of("request", unsampled.trace)
+
+    def linked() -> list[Span]:
+        mine = {(request.trace, request.id) for request in requests}
+        batches = [batch for batch in collector.of("micro-batch") if set(batch.links) & mine]
+        return batches if sum(len(batch.links) for batch in batches) == len(requests) else []
+
+    batches = collector.wait(linked)
+    links = [link for batch in batches for link in batch.links]
+    assert sorted(links) == sorted((request.trace, request.id) for request in requests)
+    for batch in batches:
+        assert batch.parent == "" and batch.trace not in {context.trace for context in contexts}
+        assert batch.attributes["forebay.queue"] == "ranker"
+        assert batch.attributes["forebay.requests"] >= len(batch.links)
+        assert batch.attributes["forebay.reason"] in {"rows", "bytes", "delay", "deadline", "idle"}
+        stages = {stage.name: stage for stage in collector.children(batch)}
+        assert stages.keys() == {"gather", "worker"}
+        assert batch.start <= stages["gather"].start <= stages["gather"].end <= stages["worker"].start
+        assert stages["worker"].end <= batch.end
+        of_batch = [request for request in requests if (request.trace, request.id) in batch.links]
+        assert all(request.start <= batch.start for request in of_batch)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_log_lines_of_a_traced_call_carry_its_trace(
+    pool: Pool,
+    connect: Callable[[Server], Client],
+    collected: tuple[Collector, str],
+    tmp_path: Path,
+    log_format: str,
+) -> None:
+    folder = tmp_path / "grows"
+    write_good(folder / "a.parquet", rows=10)
+    server = pool.start({"grows": folder}, traces_endpoint=collected[1], log_format=log_format)
+    client, context = connect(server), Context()
+    refresh = flight.Action("refresh", b'{"dataset": "grows"}')
+    for name, options in [("b", None), ("c", context.options)]:
+        write_good(folder / f"{name}.parquet", rows=10)
+        list(client.flight.do_action(refresh, options))
+    lines = [line for line in server.log().splitlines() if "took a snapshot" in line]
+    assert len(lines) == 3
+    # The start's and the first call's say nothing of a trace.
+    assert [context.trace in line for line in lines] == [False, False, True]
+    if log_format == "json":
+        assert json.loads(lines[2])["span"]["trace_id"] == context.trace
+    else:
+        assert re.search(rf"trace_id=\S*{context.trace}", re.sub(r"\x1b\[[0-9;]*m", "", lines[2]))
+
+
+class Silent:
+    """Something that listens, counts who comes, and never says a word."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.connections: list[socket.socket] = []
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                self.connections.append(self.listener.accept()[0])
+            except OSError:
+                return
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        self.listener.close()
+        for connection in self.connections:
+            connection.close()
+
+
+@pytest.fixture
+def silent() -> Iterator[Silent]:
+    made = Silent()
+    yield made
+    made.close()
+
+
+def test_without_an_endpoint_nothing_is_traced_and_nobody_is_called(
+    pool: Pool, small: Path, connect: Callable[[Server], Client], silent: Silent
+) -> None:
+    # What other programs take for one.
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": silent.endpoint, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": silent.endpoint}
+    server = pool.start({"small": small}, env=env)
+    assert read(connect(server), Context()) == ROWS // BATCH
+    assert server.stop() == 0
+    assert not silent.connections
+
+
+def stream(client: Client, seconds: float) -> float:
+    """Batches a second, of a stream that is traced."""
+    ticket = flight.Ticket(command(**{**TRAIN, "batch_size": 100, "epochs": 1_000_000}))
+    reader = client.flight.do_get(ticket, Context().options)
+    started, count = time.monotonic(), 0
+    while time.monotonic() - started < seconds:
+        reader.read_chunk()
+        count += 1
+    reader.cancel()
+    return count / seconds
+
+
+@pytest.mark.parametrize("kind", ["refusing", "silent"])
+def test_a_collector_that_is_dead_costs_the_streams_nothing(
+    pool: Pool, small: Path, connect: Callable[[Server], Client], silent: Silent, kind: str, tmp_path: Path
+) -> None:
+    endpoint = silent.endpoint
+    if kind == "refusing":
+        silent.close()
+    config = tmp_path / "forebay.toml"
+    config.write_text(f'[traces]\nendpoint = "{endpoint}"\nmax_queue = 1000\ntimeout = "1s"\n')
+    dead = pool.start({"small": small}, config=config)
+    healthy = pool.start({"small": small})
+    clients = connect(dead), connect(healthy)
+    for client in clients:
+        stream(client, 1)
+    before = dead.memory_bytes()
+    # Side by side and in turns, for the machine has other things to do.
+    rates = [[stream(client, 1) for client in clients] for _ in range(4)]
+    best = [max(rate) for rate in zip(*rates)]
+    grown = dead.memory_bytes() - before
+    print(f"{kind} collector: {best[0]:.0f} batches/s beside {best[1]:.0f}, {grown / 1e6:.1f} MB more")
+    assert best[0] > 0.6 * best[1]
+    assert grown < 64 << 20
+    found = scrape(dead)
+    assert found.value("forebay_traces_dropped_total") > 1000
+    assert found.value("forebay_traces_dropped_total", reason="export") > 0
+    assert found.value("forebay_traces_exported_total") == 0
+    assert "the collector takes no traces" in dead.log()
+    assert dead.log().count("the collector takes no traces") == 1
+    started = time.monotonic()
+    assert dead.stop() == 0
+    assert time.monotonic() - started < 4
+
+
+def test_what_was_queued_is_sent_before_the_server_ends(
+    traced: Server, collector: Collector, connect: Callable[[Server], Client]
+) -> None:
+    context = Context()
+    assert read(connect(traced), context, steps=5) == 5
+    assert traced.stop() == 0
+    assert len(collector.of("batch", context.trace)) == 5
+
+
+@pytest.mark.parametrize(
+    ("traces", "words"),
+    [
+        ('endpoint = "localhost:4317"', ["traces.endpoint", "http://HOST:PORT"]),
+        ("sample = 2.0", ["traces.sample", "0 to 1"]),
+        ("max_queue = 0", ["traces.max_queue"]),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(pool: Pool, small: Path, tmp_path: Path, traces: str, words: list) -> None:
+    from server import StartError
+
+    (tmp_path / "forebay.toml").write_text(f"[traces]\n{traces}\n")
+    with pytest.raises(StartError) as refusal:
+        pool.start({"small": small}, config=tmp_path / "forebay.toml")
+    assert all(word in refusal.value.log for word in words), refusal.value.log
