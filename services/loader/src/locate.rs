@@ -89,6 +89,10 @@ pub(crate) async fn locate(
     cursor: Cursor,
     rank: u32,
 ) -> Result<Vec<StoredRow>, Error> {
+    // The others of a mixture would go on.
+    if cursor.step >= job.steps() {
+        return Ok(Vec::new());
+    }
     let parts: Vec<Arc<Job>> = std::iter::once(job).chain(job.mixed()).cloned().collect();
     let mut located = Vec::with_capacity(parts.len());
     for part in &parts {

@@ -78,7 +78,7 @@ proptest! {
         (seed, start_step) in (any::<u64>(), 0..2u64),
         shuffle in shuffles(),
     ) {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
             let mut end = 0;
             let files: Vec<_> = sizes.iter().map(|rows| { end += rows; ranked(end - rows..end) }).collect();

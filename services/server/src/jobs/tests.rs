@@ -60,7 +60,7 @@ async fn a_job_is_found_by_id_and_by_name_and_the_one_seen_last_is_meant() {
     assert!(!jobs.keep(&Record { first_seen: 5.0, last_seen: 5.0, ..second.clone() }).await.unwrap());
     let again = find(&jobs, &second.id).await.unwrap().record;
     assert_eq!((again.first_seen, again.last_seen), (5.0, 20.0));
-    let error = find(&jobs, "crt").await.unwrap_err();
+    let error = find(&jobs, "ctrs").await.unwrap_err();
     assert!(error.message().contains("did you mean 'ctr'?"), "{error}");
     let hidden = jobs.find("ctr", |_| false).await.unwrap_err();
     assert!(hidden.message().contains("none is remembered"), "{hidden}");
@@ -74,7 +74,7 @@ async fn a_damaged_record_is_left_out_and_made_again() {
     jobs.keep(&whole).await.unwrap();
     jobs.keep(&damaged).await.unwrap();
     std::fs::write(folder.path().join(format!("jobs/{}.job", damaged.id)), "no record").unwrap();
-    assert_eq!(jobs.list().await.unwrap(), [whole.clone()]);
+    assert_eq!(jobs.list().await.unwrap(), std::slice::from_ref(&whole));
     assert_eq!(find(&jobs, "ctr").await.unwrap().record, whole);
     jobs.keep(&damaged).await.unwrap();
     assert_eq!(jobs.list().await.unwrap(), [damaged, whole]);
