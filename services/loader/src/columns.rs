@@ -204,10 +204,10 @@ impl Columns {
     async fn read(&self, wanted: &mut Wanted, claim: &mut Claim) {
         let Some(disk) = &self.disk else { return };
         let names: Vec<u128> = claim.columns.iter().map(|column| column.key.1).collect();
-        if !disk.sections(wanted.block, &names).contains(&true) {
+        let sections = disk.get(wanted.block, &names).await;
+        if sections.iter().all(Option::is_none) {
             return;
         }
-        let sections = disk.get(wanted.block, &names).await;
         let indices = claim.columns.iter().map(|column| column.index);
         let found: Vec<_> = indices
             .zip(sections)
