@@ -207,13 +207,13 @@ impl Columns {
     async fn read(&self, wanted: &mut Wanted, claim: &mut Claim) {
         let Some(disk) = &self.disk else { return };
         let names: Vec<u128> = claim.columns.iter().map(|column| column.key.1).collect();
-        if !disk.sections(wanted.block, &names).contains(&true) {
-            return;
-        }
         let working = self.activity.begin(Stage::Storage, wanted.block);
         let sections = disk.get(wanted.block, &names).await;
         working.made(sections.iter().flatten().map(|section| section.len() as u64).sum(), 0);
         drop(working);
+        if sections.iter().all(Option::is_none) {
+            return;
+        }
         let indices = claim.columns.iter().map(|column| column.index);
         let found: Vec<_> = indices
             .zip(sections)

@@ -35,7 +35,7 @@ def test_metrics_are_prometheus_text_with_our_prefix(flights_server: Server, fli
     assert status == 200
     names = {re.split(r"[{ ]", line)[0] for line in text.splitlines() if line and not line.startswith("#")}
     assert len(names) > 3
-    assert all(name.startswith("forebay_") for name in names), names
+    assert all(name.startswith(("forebay_", "process_")) for name in names), names
     typed = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     assert "summary" not in typed.values()
     assert all(name.endswith("_total") for name, kind in typed.items() if kind == "counter")
