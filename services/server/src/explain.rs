@@ -12,6 +12,7 @@
 
 pub(crate) mod command;
 mod explainer;
+mod listed;
 mod local;
 mod pieces;
 mod remote;
@@ -33,8 +34,8 @@ use serde::Deserialize;
 use crate::flight::{in_one_piece, read_own};
 
 pub(crate) use explainer::Explainer;
+pub(crate) use listed::JobList;
 pub(crate) use summary::Summary;
-pub(crate) use text::jobs_value;
 pub(crate) use written::Format;
 
 /// Row numbers that are listed of each piece, if nothing else is asked for.

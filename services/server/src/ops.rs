@@ -34,7 +34,10 @@ mod sampled;
 mod sessions;
 mod state;
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use axum::{
     Router,
@@ -45,8 +48,8 @@ use forebay_loader::Loader;
 use metrics_exporter_prometheus::PrometheusHandle;
 
 use crate::{
-    datasets::Datasets, door::Door, events::Events, explain::Explainer, flight::Guard, online::OnlineDatasets,
-    queues::Queues, sessions::Sessions, stalls::Observer,
+    datasets::Datasets, door::Door, events::Events, explain::Explainer, flight::Guard,
+    online::OnlineDatasets, queues::Queues, sessions::Sessions, stalls::Observer,
 };
 
 pub(crate) use gate::Gate;
@@ -55,6 +58,8 @@ pub(crate) use listener::serve;
 pub(crate) use live::Live;
 pub(crate) use metrics::install as install_metrics;
 
+/// How long it may take to read a request; what it takes to answer has limits of its own.
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// Largest body of a request.
 const MAX_BODY_BYTES: usize = 64 << 10;
 
@@ -77,6 +82,8 @@ pub(crate) struct Ops {
     pub(crate) grpc: crate::Address,
     pub(crate) tls: bool,
     pub(crate) started: SystemTime,
+    /// The longest time that an answer may take.
+    pub(crate) explain_timeout: Duration,
 }
 
 /// All routes. The probes are for whoever keeps the server running; everything else, unknown paths included, is behind the door.
@@ -91,7 +98,7 @@ pub(crate) fn router(ops: Ops) -> Router {
         .method_not_allowed_fallback(answer::no_such_method)
         .merge(behind_the_door)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(from_fn(answer::in_time))
+        .layer(from_fn_with_state(READ_TIMEOUT.saturating_add(ops.explain_timeout), answer::in_time))
         .layer(from_fn_with_state(ops.gate, gate::pass))
         .layer(from_fn(counted::count))
         .with_state(ops)

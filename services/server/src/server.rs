@@ -204,6 +204,7 @@ impl Server {
             grpc: server.grpc.clone(),
             tls: tls.is_some(),
             started: SystemTime::now(),
+            explain_timeout: settings.limits.explain_timeout,
         });
         server.spawn(ops::serve(http, http_app, settings.limits.clone()));
         tracing::info!(grpc = %server.grpc, http = %server.http, "listening");

@@ -34,43 +34,27 @@ pub(crate) fn of_storage(error: &Storage) -> Status {
     Status::new(code, clip(&error.to_string()))
 }
 
-/// The same over HTTP.
-pub(crate) fn http_code(status: &Status) -> StatusCode {
-    match status.code() {
-        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
-        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::PermissionDenied => StatusCode::FORBIDDEN,
-        Code::NotFound => StatusCode::NOT_FOUND,
-        Code::FailedPrecondition | Code::Aborted | Code::AlreadyExists => StatusCode::CONFLICT,
-        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
-        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    }
-}
-
 /// The status of bytes that are no message.
 pub(crate) fn of_decode(error: &DecodeError) -> Status {
     Status::invalid_argument(clip(&error.to_string()))
 }
 
-/// The HTTP status for a code of gRPC.
-pub(crate) fn http(code: Code) -> u16 {
+/// The same over HTTP.
+pub(crate) fn http(code: Code) -> StatusCode {
     match code {
-        Code::Ok => 200,
-        Code::InvalidArgument | Code::OutOfRange => 400,
-        Code::Unauthenticated => 401,
-        Code::PermissionDenied => 403,
-        Code::NotFound => 404,
+        Code::Ok => StatusCode::OK,
+        Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::NotFound => StatusCode::NOT_FOUND,
         // What was there is not there any more.
-        Code::FailedPrecondition | Code::Aborted | Code::AlreadyExists => 409,
+        Code::FailedPrecondition | Code::Aborted | Code::AlreadyExists => StatusCode::CONFLICT,
         // A limit; asking again changes nothing.
-        Code::ResourceExhausted => 413,
-        Code::Unimplemented => 501,
-        Code::Unavailable | Code::Cancelled => 503,
-        Code::DeadlineExceeded => 504,
-        Code::Internal | Code::Unknown | Code::DataLoss => 500,
+        Code::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Unavailable | Code::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::Internal | Code::Unknown | Code::DataLoss => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

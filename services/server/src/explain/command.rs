@@ -11,7 +11,7 @@ use forebay_proto::{Encoding, v1};
 use serde::de::DeserializeOwned;
 
 use super::{
-    At, DEFAULT_LISTED_ROWS, Format, Summary,
+    At, DEFAULT_LISTED_ROWS, Format, JobList, Summary,
     local::Local,
     remote::{Remote, Wanted},
     text,
@@ -104,7 +104,7 @@ impl Explain {
 
     async fn list(&self, source: &Source) -> anyhow::Result<()> {
         let jobs = match source {
-            Source::Local(local) => serde_json::to_vec(&text::jobs_value(&local.jobs().await?))?,
+            Source::Local(local) => serde_json::to_vec(&JobList::from(local.jobs().await?))?,
             Source::Remote(remote) => remote.jobs().await?,
         };
         self.show(jobs, text::jobs)

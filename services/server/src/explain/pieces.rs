@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 
 use forebay_loader::{Error, Job, StoredRow};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// Row groups that are listed of a batch.
 const MAX_PIECES: usize = 10_000;
 
 /// The rows of a batch that one row group has.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BatchPiece)]
 pub(crate) struct Piece {
     pub(crate) dataset: String,
     /// The file's path below the dataset.

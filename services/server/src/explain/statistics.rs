@@ -9,18 +9,21 @@ use arrow_ord::ord::make_comparator;
 use arrow_schema::{ArrowError, DataType, Field, SortOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 /// Longest value that is shown, in characters.
 const MAX_SHOWN_CHARS: usize = 64;
 
 /// What a column of a batch holds. Of tensors and lists it tells of the items, but for `nulls`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BatchColumn)]
 pub(crate) struct Column {
     pub(crate) name: String,
     #[serde(rename = "type")]
     pub(crate) data_type: String,
     pub(crate) nulls: usize,
     /// Of floats, how many are none; they count in nothing else.
+    #[schema(required)]
     pub(crate) nans: Option<usize>,
     /// A number, or what it is called: text, a time, a decimal, `inf`.
     pub(crate) min: Value,

@@ -5,6 +5,7 @@ use arrow_schema::ArrowError;
 use forebay_loader::{Error, StoredRow};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::{
     Explained,
@@ -14,7 +15,8 @@ use super::{
 use crate::jobs::Record;
 
 /// A batch, explained; what is not known is null.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Explanation)]
 pub(crate) struct Summary {
     /// The job's name, which may be empty, and its id.
     pub(crate) job: String,
@@ -32,12 +34,14 @@ pub(crate) struct Summary {
     pub(crate) rows: u64,
     pub(crate) padding: u64,
     /// With groups, how many there are.
+    #[schema(required)]
     pub(crate) groups: Option<usize>,
     /// Of the first row, or group, in the epoch's global order.
     pub(crate) position: u64,
     /// In a mixture, of the other datasets over all of their epochs.
     pub(crate) mixed_positions: Vec<u64>,
     /// XXH3-64 of the body as it was sent, 16 hexadecimal digits.
+    #[schema(required)]
     pub(crate) hash: Option<String>,
     pub(crate) body_bytes: usize,
     /// How many row groups have a row of it.
@@ -45,6 +49,7 @@ pub(crate) struct Summary {
     pub(crate) pieces: Vec<Piece>,
     pub(crate) columns: Vec<Column>,
     /// `None` if the request names none, or not all datasets of a mixture have it.
+    #[schema(required)]
     pub(crate) label: Option<Label>,
     /// Ids of other jobs of this name, seen before this one.
     #[serde(default)]
@@ -52,7 +57,8 @@ pub(crate) struct Summary {
 }
 
 /// What the label of a batch is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BatchLabel)]
 pub(crate) struct Label {
     pub(crate) column: String,
     pub(crate) nulls: usize,

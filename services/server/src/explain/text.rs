@@ -3,29 +3,15 @@
 use std::fmt::Write as _;
 
 use chrono::DateTime;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     pieces::Piece,
     summary::{Label, Summary},
 };
-use crate::jobs::Record;
 
 /// Row numbers that are shown of a piece.
 const SHOWN_ROWS: usize = 12;
-
-/// Jobs as the HTTP API shows them.
-pub(crate) fn jobs_value(jobs: &[Record]) -> Value {
-    let shown = |record: &Record| {
-        json!({
-            "id": record.id, "job": record.request.job, "dataset": record.request.dataset,
-            "snapshot": record.request.snapshot, "first_seen": record.first_seen, "last_seen": record.last_seen,
-            "world_size": record.request.world_size(), "batch_size": record.request.batch_size,
-            "request": record.request,
-        })
-    };
-    json!({ "jobs": jobs.iter().map(shown).collect::<Vec<_>>() })
-}
 
 /// A line a job.
 pub(super) fn jobs(jobs: &Value) -> String {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{
     Json,
-    extract::{FromRequestParts, Query, Request, rejection::BytesRejection},
+    extract::{FromRequestParts, Query, Request, State, rejection::BytesRejection},
     http::{HeaderMap, StatusCode, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
@@ -14,9 +14,6 @@ use tonic::Status;
 use utoipa::{IntoResponses, ToSchema};
 
 use crate::status;
-
-/// How long it may take to read a request and to begin its answer.
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why there is no other answer.
 #[derive(Debug, Serialize, ToSchema)]
@@ -40,7 +37,7 @@ impl Refusal {
 
 impl From<Status> for Refusal {
     fn from(status: Status) -> Self {
-        Self::new(status::http_code(&status), status.message())
+        Self::new(status::http(status.code()), status.message())
     }
 }
 
@@ -96,12 +93,12 @@ pub(super) fn check_json(headers: &HeaderMap) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, words))
 }
 
-/// Ends what takes too long, such as a body that does not come.
-pub(super) async fn in_time(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(TIMEOUT, next.run(request)).await {
+/// Ends what takes longer until its answer begins, such as a body that does not come.
+pub(super) async fn in_time(State(timeout): State<Duration>, request: Request, next: Next) -> Response {
+    match tokio::time::timeout(timeout, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            let words = format!("there was no answer within {TIMEOUT:?}");
+            let words = format!("there was no answer within {timeout:?}");
             Refusal::new(StatusCode::REQUEST_TIMEOUT, words).into_response()
         }
     }

@@ -17,9 +17,10 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Ops, answer, answer::Refused, datasets, events, explain, frontier, live, overview, probes, queues, sessions,
+    Ops, answer, answer::Refused, datasets, events, explain, frontier, live, overview, probes, queues,
+    sessions,
 };
-use crate::events::Event;
+use crate::{events::Event, explain::Summary};
 
 /// The document but for its routes.
 #[derive(OpenApi)]
@@ -30,7 +31,7 @@ use crate::events::Event;
             Unix seconds, units are in the names, and what is not known is null. Everything but the probes needs a token where \
             the server has tokens; what changes something, one with `admin = true`.",
     ),
-    components(schemas(answer::Problem, Event)),
+    components(schemas(answer::Problem, Event, Summary)),
     security((), ("bearer" = []), ("password" = [])),
     modifiers(&Tokens),
 )]
