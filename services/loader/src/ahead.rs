@@ -10,6 +10,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     Config, Error, Job, Pool, Priority,
     activity::Watching,
+    batches::Stream,
     forecast::Progress,
     window::{HeldWindow, Room, WindowId, Windows},
 };
@@ -47,15 +48,13 @@ struct Ahead {
 
 impl WindowsAhead {
     pub(crate) fn new(
-        job: Arc<Job>,
-        rank: u32,
-        lane: u32,
-        watch: Lane,
+        stream: Stream,
         windows: Arc<Windows>,
         progress: Arc<Progress>,
         pool: Pool,
         config: Config,
     ) -> Self {
+        let Stream { job, rank, lane, watch } = stream;
         let (orders, ahead) = (VecDeque::new(), VecDeque::new());
         Self {
             job,

@@ -27,6 +27,16 @@ pub struct Batches {
     producer: Option<AbortOnDropHandle<()>>,
 }
 
+/// Which batches.
+#[derive(Clone)]
+pub(crate) struct Stream {
+    pub(crate) job: Arc<Job>,
+    pub(crate) rank: u32,
+    pub(crate) lane: u32,
+    /// Whose time it takes.
+    pub(crate) watch: Lane,
+}
+
 /// A batch on its way, and its share of the bytes that may be ready.
 pub(crate) struct Making {
     /// All but rows and hash.
@@ -64,19 +74,11 @@ pub struct Made {
 }
 
 impl Batches {
-    pub(crate) fn start(
-        job: Arc<Job>,
-        rank: u32,
-        lane: u32,
-        watch: Lane,
-        windows: &Arc<Windows>,
-        pool: Pool,
-        config: Config,
-    ) -> Self {
+    pub(crate) fn start(stream: Stream, windows: &Arc<Windows>, pool: Pool, config: Config) -> Self {
         // Bounded by the shares of what is in it.
         let (sender, made) = mpsc::unbounded_channel();
-        let remaining = job.batches(lane);
-        let producer = Producer::new(job, rank, lane, watch, windows, pool, config, sender);
+        let remaining = stream.job.batches(stream.lane);
+        let producer = Producer::new(stream, windows, pool, config, sender);
         let producer = AbortOnDropHandle::new(tokio::spawn(producer.run()));
         Self { remaining, made, next: None, producer: Some(producer) }
     }

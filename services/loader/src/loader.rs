@@ -12,6 +12,7 @@ use futures::{StreamExt, stream};
 use crate::{
     Aside, Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident, StageWork, StoredRow,
     aside::SetAside,
+    batches::Stream,
     counts::Counter,
     forecast::Outlook,
     job::{check_mixture, of_mixed, within_mix},
@@ -202,7 +203,8 @@ impl Loader {
 
     /// ... of which `watch` is told what is being done for them.
     pub fn watched_batches(&self, job: Arc<Job>, rank: u32, lane: u32, watch: Lane) -> Batches {
-        Batches::start(job, rank, lane, watch, &self.windows, self.pool.clone(), self.config.clone())
+        let stream = Stream { job, rank, lane, watch };
+        Batches::start(stream, &self.windows, self.pool.clone(), self.config.clone())
     }
 
     /// What the label of `job` is like over its dataset, by a look at some blocks; `None` if it names none.

@@ -20,7 +20,7 @@ use crate::{
     activity::Activity,
     ahead::WindowsAhead,
     assemble,
-    batches::{Gathered, Making},
+    batches::{Gathered, Making, Stream},
     forecast::Progress,
     label::{Label, LabelSums},
     space::{Share, Space},
@@ -55,15 +55,13 @@ pub(crate) struct Producer {
 
 impl Producer {
     pub(crate) fn new(
-        job: Arc<Job>,
-        rank: u32,
-        lane: u32,
-        watch: Lane,
+        stream: Stream,
         windows: &Arc<Windows>,
         pool: Pool,
         config: Config,
         sender: mpsc::UnboundedSender<Result<Making, Error>>,
     ) -> Self {
+        let Stream { job, rank, lane, watch } = stream;
         let jobs = std::iter::once(&job).chain(job.mixed()).cloned().collect::<Vec<_>>();
         let mean = |job: &Arc<Job>| {
             job.view().least_row_bytes().max(job.snapshot_bytes() / job.epoch_items().max(1))
@@ -76,7 +74,8 @@ impl Producer {
             let (known, windows) = (Arc::clone(&progress), Arc::clone(windows));
             let (known_job, watch, pool, config) =
                 (Arc::clone(&job), watch.clone(), pool.clone(), config.clone());
-            let windows = WindowsAhead::new(known_job, rank, lane, watch, windows, known, pool, config);
+            let windows =
+                WindowsAhead::new(Stream { job: known_job, rank, lane, watch }, windows, known, pool, config);
             Feeder { job, windows, progress }
         };
         let parts = jobs.into_iter().map(feeder).collect();

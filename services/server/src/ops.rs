@@ -56,6 +56,7 @@ pub(crate) use gate::Gate;
 pub(crate) use lag::measure as measure_lag;
 pub(crate) use listener::serve;
 pub(crate) use live::Live;
+pub(crate) use measured::Measured;
 pub(crate) use metrics::install as install_metrics;
 
 /// How long it may take to read a request; what it takes to answer has limits of its own.

@@ -183,8 +183,14 @@ impl Server {
                 upkept.run_upkeep();
             }
         });
-        let observer =
-            Observer::new(&settings, sessions.clone(), loader.clone(), datasets.clone(), events.clone());
+        let observer = Observer::new(
+            &settings,
+            sessions.clone(),
+            loader.clone(),
+            datasets.clone(),
+            events.clone(),
+            recorder.clone(),
+        );
         server.spawn(observer.clone().tend());
         server.spawn(ops::measure_lag());
         let http_app = ops::router(ops::Ops {

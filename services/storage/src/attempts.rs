@@ -54,7 +54,7 @@ impl HttpService for Seen {
         'a: 'b,
         Self: 'b,
     {
-        if is_retry(format!("{} {}", request.method(), request.uri())) {
+        if is_retry(&format!("{} {}", request.method(), request.uri())) {
             metrics::counter!("forebay_storage_retries_total").increment(1);
         }
         Box::pin(self.inner.execute(request))
@@ -62,8 +62,8 @@ impl HttpService for Seen {
 }
 
 /// Whether the same was sent last within this request of ours.
-fn is_retry(sent: String) -> bool {
-    let seen = LAST.try_with(|last| last.replace(Some(sent.clone())).is_some_and(|last| last == sent));
+fn is_retry(sent: &str) -> bool {
+    let seen = LAST.try_with(|last| last.replace(Some(sent.to_owned())).is_some_and(|last| last == sent));
     // Outside of any, nothing is known.
     seen.unwrap_or(false)
 }
@@ -75,7 +75,7 @@ mod tests {
     #[tokio::test]
     async fn only_the_same_again_within_one_request_is_a_retry() {
         let sends = async |what: &[&str]| {
-            let count = |sent: &&&str| is_retry((**sent).to_owned());
+            let count = |sent: &&&str| is_retry(sent);
             what.iter().filter(count).count()
         };
         assert_eq!(counted(sends(&["GET a", "GET a", "GET a"])).await, 2);

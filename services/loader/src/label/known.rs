@@ -18,11 +18,14 @@ const SAMPLED_BLOCKS: usize = 16;
 /// So many answers are remembered.
 const REMEMBERED: usize = 256;
 
+/// Snapshot, label and filter.
+type Key = (String, String, String);
+
 /// Finds out, once for each snapshot, label and filter.
 pub(crate) struct KnownLabels {
     config: Config,
     pool: Pool,
-    known: DashMap<(String, String, String), Arc<OnceCell<Option<Known>>>>,
+    known: DashMap<Key, Arc<OnceCell<Option<Known>>>>,
 }
 
 impl KnownLabels {

@@ -148,7 +148,8 @@ fn read(job: &Job) -> Vec<String> {
 
 /// What a batch went through before it was waited for to be sent.
 fn stages(made: &Made) -> Vec<traces::Stage> {
-    let stage = |name, start: Instant, end: Instant| traces::Stage { name, start: start.into(), end: end.into() };
+    let stage =
+        |name, start: Instant, end: Instant| traces::Stage { name, start: start.into(), end: end.into() };
     vec![
         stage("window", made.begun, made.begun + made.windows),
         stage("gather", made.gathered.0, made.gathered.1),

@@ -64,7 +64,7 @@ impl Wanted {
 
 /// What may come of an explanation.
 #[derive(utoipa::IntoResponses)]
-#[expect(dead_code, reason = "only their descriptions are used")]
+#[expect(dead_code, clippy::large_enum_variant, reason = "only their descriptions are used")]
 pub(super) enum Explanation {
     /// Where the rows lie and what they are like; with a `format`, the batch itself, as a file of that kind.
     #[response(status = 200)]

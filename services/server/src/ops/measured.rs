@@ -1,5 +1,6 @@
 //! What the cache tiers and the process take and did, out of the metrics, so that the page and a scrape say the same.
 
+use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -37,13 +38,23 @@ pub(super) struct Process {
 }
 
 /// A scrape, to be read.
-pub(super) struct Measured(String);
+pub(crate) struct Measured(String);
 
 impl Measured {
     /// As of now.
     pub(super) fn now(ops: &Ops) -> Self {
         sampled::sample(ops);
-        Self(ops.recorder.render())
+        Self::of(&ops.recorder)
+    }
+
+    /// As far as it is recorded.
+    pub(crate) fn of(recorder: &PrometheusHandle) -> Self {
+        Self(recorder.render())
+    }
+
+    /// What went wrong with the disk tier, since the start.
+    pub(crate) fn cache_errors(&self) -> f64 {
+        self.value("forebay_cache_errors_total", "tier=\"disk\"").unwrap_or(0.0)
     }
 
     /// The tiers; disk only if there is one.

@@ -1,5 +1,6 @@
 //! What is looked at when somebody scrapes, instead of being recorded whenever it changes.
 
+use forebay_storage::Reader;
 use metrics::gauge;
 
 use super::{Ops, process};
@@ -17,7 +18,7 @@ pub(super) fn sample(ops: &Ops) {
         };
         let is_open = f64::from(u8::from(reader.is_some()));
         gauge!("forebay_dataset_open", "dataset" => listed.name.clone()).set(is_open);
-        let Some(snapshot) = reader.map(|reader| reader.snapshot()) else { continue };
+        let Some(snapshot) = reader.map(Reader::snapshot) else { continue };
         gauge!("forebay_dataset_rows", "dataset" => listed.name.clone()).set(snapshot.rows() as f64);
         if let Some(age) = ops.datasets.age(&listed.name, snapshot.id()) {
             let gauge = gauge!("forebay_dataset_snapshot_age_seconds", "dataset" => listed.name.clone());

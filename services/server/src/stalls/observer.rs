@@ -9,6 +9,7 @@ use std::{
 
 use forebay_loader::Loader;
 use forebay_stall::{Buckets, Evidence, Limit, Stage, Verdict, judge};
+use metrics_exporter_prometheus::PrometheusHandle;
 
 use super::{Facts, Pipeline, StageAnswer, VerdictAnswer, words::sentence};
 use crate::{
@@ -16,6 +17,7 @@ use crate::{
     datasets::{Datasets, Phase},
     door::Access,
     events::{Events, Kind, Note, Severity},
+    ops::Measured,
     sessions::{Session, Sessions, WINDOW},
 };
 
@@ -37,6 +39,7 @@ struct Shared {
     facts: Facts,
     gpu_hour_cost: Option<f64>,
     pipeline: Mutex<Pipeline>,
+    recorder: PrometheusHandle,
 }
 
 /// What was told of before.
@@ -44,6 +47,8 @@ struct Shared {
 struct Told {
     limit: Option<Limit>,
     sessions: HashMap<u64, ToldSession>,
+    /// What went wrong with the cache's disk.
+    cache_errors: f64,
     /// Datasets that have a gauge.
     datasets: BTreeMap<String, usize>,
 }
@@ -61,6 +66,7 @@ impl Observer {
         loader: Loader,
         datasets: Datasets,
         events: Events,
+        recorder: PrometheusHandle,
     ) -> Self {
         let facts = Facts {
             cpu_threads: loader.cpu_threads(),
@@ -71,7 +77,7 @@ impl Observer {
             concurrent_requests: settings.storage.concurrent_requests,
         };
         let (gpu_hour_cost, pipeline) = (settings.gpu_hour_cost, Mutex::new(Pipeline::new()));
-        let shared = Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, pipeline };
+        let shared = Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, pipeline, recorder };
         Self { shared: Arc::new(shared) }
     }
 
@@ -137,6 +143,7 @@ impl Observer {
         let (verdict, _) = Self::judge(&running, now);
         self.tell_of_verdict(told, &verdict, running.len());
         self.tell_of_sessions(told);
+        self.tell_of_cache(told);
         self.gauge(told, &running, verdict.limit);
     }
 
@@ -185,6 +192,22 @@ impl Observer {
                 self.shared.events.note(note(Kind::LabelSkew, &words));
             }
         }
+    }
+
+    /// The cache counts and logs what is wrong with its disk; here people hear of it.
+    fn tell_of_cache(&self, told: &mut Told) {
+        if self.shared.facts.disk_bytes == 0 {
+            return;
+        }
+        let errors = Measured::of(&self.shared.recorder).cache_errors();
+        if errors > told.cache_errors {
+            let words = format!(
+                "{} more values on the cache's disk were damaged or could not be read or written",
+                errors - told.cache_errors
+            );
+            self.shared.events.note(Note::new(Kind::CacheTrouble, &words));
+        }
+        told.cache_errors = errors;
     }
 
     fn gauge(&self, told: &mut Told, running: &[Arc<Session>], limit: Limit) {
