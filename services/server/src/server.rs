@@ -45,6 +45,7 @@ pub struct Server {
     sessions: Sessions,
     notes: Notes,
     queues: Queues,
+    live: Arc<ops::Live>,
     events: Events,
     traces: Traces,
     exchanges: Arc<Semaphore>,
@@ -140,6 +141,7 @@ impl Server {
             sessions: sessions.clone(),
             notes,
             queues: queues.clone(),
+            live: Arc::new(ops::Live::new(settings.limits.max_live)),
             events: events.clone(),
             traces,
             exchanges,
@@ -205,7 +207,7 @@ impl Server {
             guard,
             gate: ops::Gate::new(server.http.is_local(), settings.tokens.is_some()),
             door,
-            live: Arc::new(ops::Live::new(settings.limits.max_live)),
+            live: Arc::clone(&server.live),
             recorder,
             grpc: server.grpc.clone(),
             tls: tls.is_some(),
@@ -280,6 +282,8 @@ impl Server {
         if let Some(serving) = self.serving.take() {
             drop(tokio::time::timeout(FLUSH_TIME, serving).await);
         }
+        // Listeners hear of it before they lose their connections.
+        drop(tokio::time::timeout(FLUSH_TIME, self.live.none_left()).await);
         let left = self.grace_period.saturating_sub(began.elapsed());
         self.traces.flush(left.clamp(FLUSH_TIME, TRACES_FLUSH_TIME)).await;
         tracing::info!(finished, "stopped");

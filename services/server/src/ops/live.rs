@@ -64,6 +64,12 @@ impl Live {
         place.map_err(|_| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, words))
     }
 
+    /// Waits until no listener is left.
+    pub(crate) async fn none_left(&self) {
+        // It is closed to nobody: all places are free once all listeners have left.
+        drop(self.places.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await);
+    }
+
     fn tick(&self) -> u64 {
         self.began.elapsed().as_secs() / PERIOD.as_secs()
     }

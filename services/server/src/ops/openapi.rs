@@ -7,6 +7,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
+use serde_json::{Map, Value};
 use utoipa::{
     Modify, OpenApi,
     openapi::{
@@ -87,9 +88,25 @@ pub(super) fn routes() -> Routes {
 
 /// The document, as JSON.
 fn document() -> &'static str {
-    static DOCUMENT: LazyLock<String> =
-        LazyLock::new(|| routes().document.to_json().expect("a document has string keys and plain values"));
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+        described(serde_json::to_value(routes().document).expect("plain values")).to_string()
+    });
     &DOCUMENT
+}
+
+/// The document with words for every response, which OpenAPI asks for; most say what they are by their schema.
+fn described(mut document: Value) -> Value {
+    let paths = document["paths"].as_object_mut().into_iter().flat_map(Map::values_mut);
+    let operations = paths.filter_map(Value::as_object_mut).flat_map(Map::values_mut);
+    let answers = operations.filter_map(|operation| operation.get_mut("responses")?.as_object_mut());
+    for (status, answer) in answers.flat_map(Map::iter_mut) {
+        let Some(answer) = answer.as_object_mut().filter(|answer| !answer.contains_key("$ref")) else {
+            continue;
+        };
+        let words = if status.starts_with('2') { "The answer." } else { "Refused, with words." };
+        answer.entry("description").or_insert_with(|| words.into());
+    }
+    document
 }
 
 /// This document.

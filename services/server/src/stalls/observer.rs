@@ -160,27 +160,30 @@ impl Observer {
         let sessions = self.shared.sessions.list(true);
         told.sessions.retain(|id, _| sessions.iter().any(|session| session.id == *id));
         for session in sessions {
+            let is_new = !told.sessions.contains_key(&session.id);
             let known = told.sessions.entry(session.id).or_default();
             let note = |kind, words: &str| {
                 let note = Note::new(kind, words).dataset(&session.train.dataset);
                 note.session(&format!("{:016x}", session.id))
             };
-            let is_running = session.is_running();
-            if is_running != known.is_running {
-                known.is_running = is_running;
-                let who = who(&session);
-                let sent = session.sent();
-                let note = match (is_running, session.failure()) {
-                    (true, _) => note(Kind::SessionStarted, &format!("{who} began to read")),
-                    (false, Some(words)) => {
+            let (is_running, who) = (session.is_running(), who(&session));
+            // One that has come and gone since the last look did both.
+            if is_running && !known.is_running || is_new {
+                self.shared.events.note(note(Kind::SessionStarted, &format!("{who} began to read")));
+            }
+            if !is_running && (known.is_running || is_new) {
+                let ended = match session.failure() {
+                    Some(words) => {
                         note(Kind::SessionFailed, &format!("{who}: {words}")).severity(Severity::Warning)
                     }
-                    (false, None) => {
-                        note(Kind::SessionEnded, &format!("{who} has got {} batches", sent.batches))
+                    None => {
+                        let batches = session.sent().batches;
+                        note(Kind::SessionEnded, &format!("{who} has got {batches} batches"))
                     }
                 };
-                self.shared.events.note(note);
+                self.shared.events.note(ended);
             }
+            known.is_running = is_running;
             let skew = session.skew();
             if skew.is_skewed() && !known.is_skewed {
                 known.is_skewed = true;
@@ -237,14 +240,15 @@ impl Observer {
         }
         for (dataset, buckets) in self.shared.sessions.by_dataset() {
             for (bucket, time) in buckets.iter() {
-                let labels = [("dataset", dataset.clone()), ("bucket", bucket.name().to_owned())];
-                metrics::gauge!("forebay_session_seconds_total", &labels).set(time.as_secs_f64());
+                let seconds = time.as_secs_f64();
+                metrics::gauge!("forebay_session_seconds_total", "dataset" => dataset.clone(), "bucket" => bucket.name())
+                    .set(seconds);
             }
         }
         for (dataset, did) in self.shared.sessions.activities() {
             for (activity, seconds) in [("wait", did.wait), ("compute", did.compute), ("copy", did.copy)] {
-                let labels = [("dataset", dataset.clone()), ("activity", activity.to_owned())];
-                metrics::gauge!("forebay_trainer_seconds_total", &labels).set(seconds);
+                metrics::gauge!("forebay_trainer_seconds_total", "dataset" => dataset.clone(), "activity" => activity)
+                    .set(seconds);
             }
         }
         if let Some(cost) = self.shared.gpu_hour_cost {
@@ -262,7 +266,7 @@ impl Observer {
             metrics::gauge!("forebay_stage_active", "stage" => stage.name()).set(work.active as f64);
             metrics::gauge!("forebay_stage_seconds_total", "stage" => stage.name())
                 .set(work.busy.as_secs_f64());
-            metrics::gauge!("forebay_stage_bytes_total", "stage" => stage.name()).set(work.bytes as f64);
+            metrics::counter!("forebay_stage_bytes_total", "stage" => stage.name()).absolute(work.bytes);
             metrics::gauge!("forebay_stage_queue", "stage" => stage.name()).set(queue as f64);
         }
     }

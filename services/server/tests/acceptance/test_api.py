@@ -429,6 +429,8 @@ def test_what_happens_to_datasets_and_workers_is_an_event(pool: Pool, tmp_path: 
 
     worker = flight.connect(server.location)
     writer, reader = worker.do_exchange(flight.FlightDescriptor.for_command(b'{"serve": {"queue": "ranker"}}'))
+    # With its first message pyarrow says what it wants.
+    writer.begin(pa.schema([("score", pa.float32())]))
     until(lambda: len(events(kind="worker_joined", queue="ranker")) == 1)
     writer.done_writing()
     reader.cancel()

@@ -24,7 +24,7 @@ COMPUTE_S = 0.002
 VERDICT_WITHIN_S = 30
 # From the narrowest window on, so that each block is waited for; memory for few, so that none stays.
 ONE_BLOCK = {"shuffle": {"window_rows": 16_384}}
-COLD = 'cache_memory = "24 MiB"\ncache_disk = 0\n'
+COLD = 'cache_memory = "4 MiB"\ncache_disk = 0\n'
 
 
 @dataclass
