@@ -85,6 +85,7 @@ def worked(busy: Server, idle: Scrape) -> Scrape:
 def exercise(server: Server, first: int = 0, jobs: int = 2) -> None:
     """Whole epochs that memory can't hold, SQL, lookups, a queue with its worker, and something that is refused."""
     with Client(server.location) as client:
+        client.refresh("rows")
         for _ in range(2):
             assert sum(1 for _ in client.batches(**TRAIN)) == 8 * FILE_ROWS // 1024
         select = ["c0 + c1 AS total"]
