@@ -16,17 +16,17 @@ pub struct QueueConfig {
     pub max_batch_bytes: u64,
     /// How long a request may wait for others while a worker is free. Default: 5 ms.
     #[serde(with = "humantime_serde")]
-    #[schema(value_type = String, example = "5ms")]
+    #[schema(value_type = String, default = "5ms", example = "5ms")]
     pub max_queue_delay: Duration,
     /// Whether a free worker gets a batch earlier, as soon as waiting for more does not pay. Default: true.
     pub idle: bool,
     /// The time in which a request is of use that does not say so itself. Default: 100 ms.
     #[serde(with = "humantime_serde")]
-    #[schema(value_type = String, example = "100ms")]
+    #[schema(value_type = String, default = "100ms", example = "100ms")]
     pub slo: Duration,
     /// Requests that would be answered later than this are refused, whatever their deadline. Default: 10 s.
     #[serde(with = "humantime_serde")]
-    #[schema(value_type = String, example = "10s")]
+    #[schema(value_type = String, default = "10s", example = "10s")]
     pub max_queue_time: Duration,
     /// Most requests that wait. Default: 16,384.
     pub max_queue_requests: usize,

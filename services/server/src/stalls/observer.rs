@@ -219,6 +219,9 @@ impl Observer {
             metrics::gauge!("forebay_verdict", "limit" => known.name()).set(value);
         }
         told.datasets.values_mut().for_each(|count| *count = 0);
+        for dataset in self.shared.sessions.by_dataset().into_keys() {
+            told.datasets.entry(dataset).or_default();
+        }
         let mut skewed: BTreeMap<&str, usize> = BTreeMap::new();
         let mut gpus: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for session in running {

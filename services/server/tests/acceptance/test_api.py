@@ -89,7 +89,9 @@ def write_tokens(path: Path, tokens: dict[str, str]) -> None:
 def write_features(folder: Path) -> dict[str, Path]:
     for name, key, rows in (("users", "user_id", 5000), ("items", "item_id", 2000), ("payments", "id", 10)):
         numbers = np.arange(rows)
-        table = pa.table({key: numbers, "f": numbers.astype(np.float32)})
+        # A queue has columns of several, each once.
+        value = "f" if name == "users" else f"{name}_f"
+        table = pa.table({key: numbers, value: numbers.astype(np.float32)})
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=1000)
     return {name: folder / f"{name}.parquet" for name in ("users", "items", "payments")}
 

@@ -121,7 +121,7 @@ def gather(place: Place, pool: Pool, slow: bool) -> Seen:
 
 def network(place: Place, pool: Pool, slow: bool) -> Seen:
     server = place.server(pool, "")
-    with slow_way(server.grpc, bytes_per_second=400_000 if slow else None) as way:
+    with slow_way(server.grpc, bytes_per_second=1_000_000 if slow else None) as way:
         return watch(server, Trainer(f"grpc://{way}", place.train(), COMPUTE_S), 400)
 
 
@@ -140,7 +140,7 @@ def admission(place: Place, pool: Pool, slow: bool) -> Seen:
     crowd = threading.Thread(target=others.run)
     if slow:
         crowd.start()
-    seen = watch(server, Trainer(server.location, place.train(epochs=200), COMPUTE_S), 120)
+    seen = watch(server, Trainer(server.location, place.train(epochs=200), COMPUTE_S), 210)
     others.stop()
     if slow:
         crowd.join()

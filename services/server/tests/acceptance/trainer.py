@@ -23,6 +23,7 @@ class Trainer:
         self._waits, self._since = True, time.monotonic()
         # Seconds, what goes on not counted.
         self._waited = self._computed = 0.0
+        self._ended: tuple[float, float] | None = None
         self._stop = threading.Event()
         self.steps = 0
 
@@ -57,6 +58,7 @@ class Trainer:
             self._turn(waits=True)
             self.steps += 1
         reader.cancel()
+        self._ended = self._so_far()
         self._stop.set()
         if self._reports:
             reporter.join()
@@ -73,6 +75,8 @@ class Trainer:
             self._waits, self._since = waits, now
 
     def _so_far(self) -> tuple[float, float]:
+        if self._ended is not None:
+            return self._ended
         with self._lock:
             going_on = time.monotonic() - self._since
             return self._waited + going_on * self._waits, self._computed + going_on * (not self._waits)
