@@ -60,6 +60,8 @@ pub struct Server {
 
 /// How long the last bytes of a drained server may take to leave, and idle connections to close.
 const FLUSH_TIME: Duration = Duration::from_millis(500);
+/// How long the last words to those who listen may take to leave.
+const LAST_WORDS_TIME: Duration = Duration::from_millis(50);
 /// How long the collector may take for the last spans, and less if the grace period ends before.
 const TRACES_FLUSH_TIME: Duration = Duration::from_secs(2);
 /// How often the metrics recorder is tidied, scraped or not.
@@ -284,6 +286,8 @@ impl Server {
         }
         // Listeners hear of it before they lose their connections.
         drop(tokio::time::timeout(FLUSH_TIME, self.live.none_left()).await);
+        // What they were told last is on its way through their connections.
+        tokio::time::sleep(LAST_WORDS_TIME).await;
         let left = self.grace_period.saturating_sub(began.elapsed());
         self.traces.flush(left.clamp(FLUSH_TIME, TRACES_FLUSH_TIME)).await;
         tracing::info!(finished, "stopped");
