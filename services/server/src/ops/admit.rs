@@ -10,8 +10,9 @@ use axum::{
 use super::answer::Refusal;
 use crate::door::{Access, Door};
 
-/// What makes a browser ask its user for a token.
-const CHALLENGE: &str = "Bearer realm=\"forebay\", Basic realm=\"forebay: the password is a token\"";
+/// How a token may be shown. Each has a header of its own, because browsers take no more than one from each: the first one makes them
+/// ask their users.
+const CHALLENGES: [&str; 2] = ["Basic realm=\"forebay: the password is a token\"", "Bearer realm=\"forebay\""];
 
 /// Lets those in who show a token, and to what changes something only those who may. What lies behind finds the [`Access`] of its
 /// caller among the request's extensions.
@@ -44,7 +45,9 @@ pub(super) fn is_read(method: &Method) -> bool {
 fn refuse(refusal: Refusal) -> Response {
     let mut response = refusal.into_response();
     if response.status() == StatusCode::UNAUTHORIZED {
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(CHALLENGE));
+        for challenge in CHALLENGES {
+            response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
     }
     response
 }
