@@ -3,12 +3,11 @@
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use forebay_plan::EpochOrder;
-use forebay_stall::Lane;
 use tokio::{sync::oneshot, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    Config, Error, Job, Pool, Priority,
+    Config, Error, Pool, Priority,
     activity::Watching,
     batches::Stream,
     forecast::Progress,
@@ -20,11 +19,7 @@ const MAX_WINDOWS_AHEAD: usize = 8;
 
 /// The windows of one rank and lane, in the order of their use.
 pub(crate) struct WindowsAhead {
-    job: Arc<Job>,
-    rank: u32,
-    lane: u32,
-    /// Whose time it takes.
-    watch: Lane,
+    stream: Stream,
     /// Orders of the epochs at hand, the oldest first.
     orders: VecDeque<(u64, Arc<EpochOrder>)>,
     held: Option<(WindowId, Arc<HeldWindow>)>,
@@ -54,13 +49,9 @@ impl WindowsAhead {
         pool: Pool,
         config: Config,
     ) -> Self {
-        let Stream { job, rank, lane, watch } = stream;
         let (orders, ahead) = (VecDeque::new(), VecDeque::new());
         Self {
-            job,
-            rank,
-            lane,
-            watch,
+            stream,
             orders,
             held: None,
             is_new: false,
@@ -114,7 +105,7 @@ impl WindowsAhead {
             return Ok(None);
         }
         let order = self.order(id.epoch).await?;
-        Ok(Some(self.windows.watch(&self.watch, &self.job, order.window(id.window).blocks)))
+        Ok(Some(self.windows.watch(&self.stream.watch, &self.stream.job, order.window(id.window).blocks)))
     }
 
     /// Starts making the windows that come after a new one that is held. In a mixture that is time once all of its datasets
@@ -137,7 +128,7 @@ impl WindowsAhead {
         self.progress.loading(id.epoch, window.positions.end);
         for _ in 0..2 {
             let room = Room::OnlyIfFree(None);
-            let acquiring = self.windows.acquire(&self.job, id, window.blocks, room);
+            let acquiring = self.windows.acquire(&self.stream.job, id, window.blocks, room);
             // It may have joined somebody's wait for memory, and that wait may be for what is held here.
             if let Ok(acquired) = timeout(self.config.stall_timeout, acquiring).await
                 && let Some(held) = acquired?
@@ -157,7 +148,7 @@ impl WindowsAhead {
         let order = self.order(id.epoch).await?;
         let window = order.window(id.window);
         self.progress.loading(id.epoch, window.positions.end);
-        let acquired = self.windows.acquire(&self.job, id, window.blocks, Room::Wait).await?;
+        let acquired = self.windows.acquire(&self.stream.job, id, window.blocks, Room::Wait).await?;
         acquired.ok_or_else(|| Error::Internal("a wait for memory ended without memory".into()))
     }
 
@@ -177,7 +168,7 @@ impl WindowsAhead {
         if let Some((_, order)) = self.orders.iter().find(|(known, _)| *known == epoch) {
             return Ok(Arc::clone(order));
         }
-        let job = Arc::clone(&self.job);
+        let job = Arc::clone(&self.stream.job);
         let order = self.pool.run(Priority::First, move || Ok(Arc::new(job.order(epoch)))).await?;
         // This epoch's and the ones being made ahead.
         if self.orders.len() > MAX_WINDOWS_AHEAD {
@@ -224,8 +215,8 @@ impl WindowsAhead {
             let window = order.window(next.window);
             self.progress.loading(next.epoch, window.positions.end);
             let blocks = window.blocks.to_vec();
-            let bytes = self.job.bytes_of(&blocks);
-            let (windows, job) = (Arc::clone(&self.windows), Arc::clone(&self.job));
+            let bytes = self.stream.job.bytes_of(&blocks);
+            let (windows, job) = (Arc::clone(&self.windows), Arc::clone(&self.stream.job));
             let (reserved, has_memory) = oneshot::channel();
             let before = self.last_has_memory.replace(has_memory);
             let task = tokio::spawn(async move {
@@ -245,20 +236,20 @@ impl WindowsAhead {
     /// The next window after `id` of which this lane needs a row in batch `index` or a later one.
     async fn window_after(&mut self, id: WindowId, index: u64) -> Result<Option<WindowId>, Error> {
         let end = self.order(id.epoch).await?.window(id.window).positions.end;
-        let count = self.job.batches(self.lane);
+        let count = self.stream.job.batches(self.stream.lane);
         let (mut low, mut high) = (index, count);
         while low < high {
             let middle = low + (high - low) / 2;
-            let cursor = self.job.cursor(self.lane, middle);
-            let ranges = self.job.ranges(cursor, self.rank);
+            let cursor = self.stream.job.cursor(self.stream.lane, middle);
+            let ranges = self.stream.job.ranges(cursor, self.stream.rank);
             let reaches_past =
                 ranges.last().is_some_and(|(epoch, range)| (*epoch, range.end) > (id.epoch, end));
             if reaches_past { high = middle } else { low = middle + 1 }
         }
         // Only the last batch of an epoch can be empty, so one of two has a row, if any has.
         for index in low..count.min(low.saturating_add(2)) {
-            let cursor = self.job.cursor(self.lane, index);
-            let ranges = self.job.ranges(cursor, self.rank).into_iter();
+            let cursor = self.stream.job.cursor(self.stream.lane, index);
+            let ranges = self.stream.job.ranges(cursor, self.stream.rank).into_iter();
             let is_past = |(epoch, range): &(u64, Range<u64>)| {
                 !range.is_empty() && (*epoch, range.end) > (id.epoch, end)
             };

@@ -12,7 +12,7 @@ use std::{
 use forebay_cache::{Slabs, Weigh};
 use forebay_plan::{Cursor, EpochOrder, Location};
 use forebay_proto::v1::BatchMetadata;
-use forebay_stall::{Lane, Stage};
+use forebay_stall::Stage;
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
@@ -34,11 +34,7 @@ const MESSAGE_BYTES: u64 = 1024;
 
 /// Makes batches for as long as there is space for them. Several are gathered at the same time.
 pub(crate) struct Producer {
-    job: Arc<Job>,
-    rank: u32,
-    lane: u32,
-    /// Whose time it takes.
-    watch: Lane,
+    stream: Stream,
     activity: Arc<Activity>,
     /// The job itself, and the others of its mixture.
     parts: Vec<Feeder>,
@@ -61,8 +57,7 @@ impl Producer {
         config: Config,
         sender: mpsc::UnboundedSender<Result<Making, Error>>,
     ) -> Self {
-        let Stream { job, rank, lane, watch } = stream;
-        let jobs = std::iter::once(&job).chain(job.mixed()).cloned().collect::<Vec<_>>();
+        let jobs = std::iter::once(&stream.job).chain(stream.job.mixed()).cloned().collect::<Vec<_>>();
         let mean = |job: &Arc<Job>| {
             job.view().least_row_bytes().max(job.snapshot_bytes() / job.epoch_items().max(1))
         };
@@ -70,36 +65,20 @@ impl Producer {
         let (slabs, space) = (windows.slabs().clone(), windows.space().enter());
         let activity = Arc::clone(windows.activity());
         let feeder = |job: Arc<Job>| {
-            let progress = Arc::new(windows.outlook().enter(&job, rank, lane));
+            let progress = Arc::new(windows.outlook().enter(&job, stream.rank, stream.lane));
             let (known, windows) = (Arc::clone(&progress), Arc::clone(windows));
-            let (known_job, watch, pool, config) =
-                (Arc::clone(&job), watch.clone(), pool.clone(), config.clone());
-            let windows =
-                WindowsAhead::new(Stream { job: known_job, rank, lane, watch }, windows, known, pool, config);
+            let part = Stream { job: Arc::clone(&job), ..stream.clone() };
+            let windows = WindowsAhead::new(part, windows, known, pool.clone(), config.clone());
             Feeder { job, windows, progress }
         };
         let parts = jobs.into_iter().map(feeder).collect();
         let item_bytes = Arc::default();
-        Self {
-            job,
-            rank,
-            lane,
-            watch,
-            activity,
-            parts,
-            slabs,
-            pool,
-            config,
-            space,
-            footer_item_bytes,
-            item_bytes,
-            sender,
-        }
+        Self { stream, activity, parts, slabs, pool, config, space, footer_item_bytes, item_bytes, sender }
     }
 
     pub(crate) async fn run(mut self) {
-        for index in 0..self.job.batches(self.lane) {
-            let cursor = self.job.cursor(self.lane, index);
+        for index in 0..self.stream.job.batches(self.stream.lane) {
+            let cursor = self.stream.job.cursor(self.stream.lane, index);
             let made = self.make(index, cursor).await;
             let failed = made.is_err();
             if self.sender.send(made).is_err() || failed {
@@ -110,16 +89,16 @@ impl Producer {
 
     /// Starts to make one batch, once there is space for it.
     async fn make(&mut self, index: u64, cursor: Cursor) -> Result<Making, Error> {
-        let items = self.parts.iter().flat_map(|part| part.job.ranges(cursor, self.rank));
+        let items = self.parts.iter().flat_map(|part| part.job.ranges(cursor, self.stream.rank));
         let items = items.map(|(_, range)| range.end - range.start).sum::<u64>();
-        let items = items.max(self.job.least_rows() as u64);
+        let items = items.max(self.stream.job.least_rows() as u64);
         let share = Arc::new(self.share(items).await);
         let begun = Instant::now();
-        let (position, mixed_positions) = self.job.positions(cursor, self.rank);
+        let (position, mixed_positions) = self.stream.job.positions(cursor, self.stream.rank);
         let metadata = BatchMetadata {
             epoch: cursor.epoch,
             step: cursor.step,
-            rank: self.rank.into(),
+            rank: self.stream.rank.into(),
             position,
             mixed_positions,
             ..BatchMetadata::default()
@@ -152,13 +131,13 @@ impl Producer {
     ) -> Result<Submitted<Gathered>, Error> {
         let max_bytes = self.config.max_batch_bytes;
         // Of a frame that is held on to, the rows of other batches are held, too, which only their own shares count.
-        let max_held_bytes = if self.job.is_one_run() { self.space.max_held_bytes() } else { 0 };
-        let view = Arc::clone(self.job.view());
-        let grouped = self.job.has_groups().then(|| MostRows::of(view.least_row_bytes(), max_bytes));
-        let round = if self.parts.len() > 1 { self.job.round() } else { Vec::new() };
+        let max_held_bytes = if self.stream.job.is_one_run() { self.space.max_held_bytes() } else { 0 };
+        let view = Arc::clone(self.stream.job.view());
+        let grouped = self.stream.job.has_groups().then(|| MostRows::of(view.least_row_bytes(), max_bytes));
+        let round = if self.parts.len() > 1 { self.stream.job.round() } else { Vec::new() };
         let mut gathering = Gathering { view, grouped, round, pieces: Vec::new() };
         for at in 0..self.parts.len() {
-            for (epoch, positions) in self.parts[at].job.ranges(cursor, self.rank) {
+            for (epoch, positions) in self.parts[at].job.ranges(cursor, self.stream.rank) {
                 let mut start = positions.start;
                 while start < positions.end {
                     let order = self.parts[at].windows.order(epoch).await?;
@@ -184,14 +163,15 @@ impl Producer {
             part.windows.follow(index).await?;
         }
         let asked = Assembling {
-            hash: self.job.train().hash.unwrap_or(true),
+            hash: self.stream.job.train().hash.unwrap_or(true),
             max_bytes,
             max_held_bytes,
-            least_rows: self.job.least_rows(),
+            least_rows: self.stream.job.least_rows(),
         };
-        let (slabs, batch_size) = (self.slabs.clone(), self.job.train().batch_size);
+        let (slabs, batch_size) = (self.slabs.clone(), self.stream.job.train().batch_size);
         let (item_bytes, delays) = (Arc::clone(&self.item_bytes), self.config.delays);
-        let (activity, watch, job) = (Arc::clone(&self.activity), self.watch.clone(), Arc::clone(&self.job));
+        let (activity, watch, job) =
+            (Arc::clone(&self.activity), self.stream.watch.clone(), Arc::clone(&self.stream.job));
         Ok(self.pool.run(Priority::First, move || {
             let working = activity.begin_for(Stage::Gather, &watch);
             let begun = Instant::now();
@@ -227,7 +207,7 @@ impl Producer {
                 Piece::Aside(aside) => aside,
                 Piece::Held(part) => {
                     let (view, slabs) = (Arc::clone(&gathering.view), self.slabs.clone());
-                    let (activity, watch) = (Arc::clone(&self.activity), self.watch.clone());
+                    let (activity, watch) = (Arc::clone(&self.activity), self.stream.watch.clone());
                     let aside = move || {
                         let _working = activity.begin_for(Stage::Gather, &watch);
                         part.set_aside(&view, max_held_bytes, &slabs)

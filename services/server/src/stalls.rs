@@ -1,6 +1,7 @@
 //! Where the stall is, as it is told to people: answers of the API, in words and numbers.
 
 mod answers;
+mod gauges;
 mod observer;
 mod pipeline;
 mod words;

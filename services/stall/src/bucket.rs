@@ -108,21 +108,6 @@ impl Buckets {
         if sum > 0.0 { self[bucket].as_secs_f64() / sum } else { 0.0 }
     }
 
-    /// The part `share` of every bucket.
-    pub fn scaled(&self, share: f64) -> Self {
-        let share = if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 };
-        Self(self.0.map(|time| time.mul_f64(share)))
-    }
-
-    /// What is left without `other`, nothing where that is more.
-    pub fn without(&self, other: &Self) -> Self {
-        let mut left = *self;
-        for (time, other) in left.0.iter_mut().zip(other.0) {
-            *time = time.saturating_sub(other);
-        }
-        left
-    }
-
     /// Every bucket with its time.
     pub fn iter(&self) -> impl Iterator<Item = (Bucket, Duration)> + '_ {
         Bucket::ALL.into_iter().map(|bucket| (bucket, self[bucket]))

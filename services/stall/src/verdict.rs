@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::{Bucket, Buckets};
 
@@ -33,7 +34,7 @@ pub struct Evidence {
 }
 
 /// What holds trainers back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
     /// Their own computing.
@@ -57,7 +58,7 @@ pub enum Limit {
 }
 
 /// How much they wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
     /// Less than 5 % of their time.
@@ -69,7 +70,7 @@ pub enum Level {
 }
 
 /// How sure a verdict is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
     /// Not at all: too little time, or two windows that don't agree.
@@ -81,7 +82,7 @@ pub enum Confidence {
 }
 
 /// What removing the limit would do.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
 pub struct WhatIf {
     /// What is removed.
     pub without: Limit,

@@ -12,7 +12,8 @@ use crate::door::{Access, Door};
 
 /// How a token may be shown. Each has a header of its own, because browsers take no more than one from each: the first one makes them
 /// ask their users.
-const CHALLENGES: [&str; 2] = ["Basic realm=\"forebay: the password is a token\"", "Bearer realm=\"forebay\""];
+const CHALLENGES: [&str; 2] =
+    ["Basic realm=\"forebay: the password is a token\"", "Bearer realm=\"forebay\""];
 
 /// Lets those in who show a token, and to what changes something only those who may. What lies behind finds the [`Access`] of its
 /// caller among the request's extensions.

@@ -17,15 +17,12 @@ use crate::sessions::{Session, WINDOW};
 #[schema(as = Verdict)]
 pub(crate) struct VerdictAnswer {
     /// What holds them back.
-    #[schema(value_type = String, example = "storage")]
     pub(crate) limit: Limit,
     /// How much they wait.
-    #[schema(value_type = String, example = "input_bound")]
     pub(crate) level: Level,
     /// It in words.
     pub(crate) sentence: String,
     /// How sure it is.
-    #[schema(value_type = String, example = "high")]
     pub(crate) confidence: Confidence,
     /// The part of the time in which they compute; null if they don't report.
     #[schema(required)]
@@ -37,7 +34,7 @@ pub(crate) struct VerdictAnswer {
     pub(crate) shares: BTreeMap<&'static str, f64>,
     /// What removing the limit would gain.
     #[schema(required)]
-    pub(crate) what_if: Option<WhatIfAnswer>,
+    pub(crate) what_if: Option<WhatIf>,
     /// Settings to change.
     pub(crate) advice: Vec<Advice>,
     /// By how much time it was judged.
@@ -56,30 +53,12 @@ impl VerdictAnswer {
             utilization: verdict.utilization,
             stall: verdict.stall,
             shares: named(|bucket| judged.share(bucket)),
-            what_if: verdict.what_if.map(|WhatIf { without, speedup, then }| WhatIfAnswer {
-                without,
-                speedup,
-                then,
-            }),
+            what_if: verdict.what_if,
             advice: facts.advice(verdict),
             window_seconds: WINDOW.as_secs_f64() * 2.0,
             sessions,
         }
     }
-}
-
-/// What removing the limit would gain.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
-#[schema(as = WhatIf)]
-pub(crate) struct WhatIfAnswer {
-    /// What is removed.
-    #[schema(value_type = String)]
-    without: Limit,
-    /// So many times as fast at most.
-    speedup: f64,
-    /// What limits then.
-    #[schema(value_type = String)]
-    then: Limit,
 }
 
 /// One trainer.

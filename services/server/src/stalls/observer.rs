@@ -1,17 +1,17 @@
 //! Looks once a second at what the trainers and the stages do.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread::available_parallelism,
     time::{Duration, Instant},
 };
 
 use forebay_loader::Loader;
-use forebay_stall::{Buckets, Evidence, Limit, Stage, Verdict, judge};
+use forebay_stall::{Buckets, Evidence, Limit, Verdict, judge};
 use metrics_exporter_prometheus::PrometheusHandle;
 
-use super::{Facts, Pipeline, StageAnswer, VerdictAnswer, words::sentence};
+use super::{Facts, Pipeline, StageAnswer, VerdictAnswer, gauges, words::sentence};
 use crate::{
     Settings,
     datasets::{Datasets, Phase},
@@ -49,8 +49,6 @@ struct Told {
     sessions: HashMap<u64, ToldSession>,
     /// What went wrong with the cache's disk.
     cache_errors: f64,
-    /// Datasets that have a gauge.
-    datasets: BTreeMap<String, usize>,
 }
 
 #[derive(Default)]
@@ -144,7 +142,13 @@ impl Observer {
         self.tell_of_verdict(told, &verdict, running.len());
         self.tell_of_sessions(told);
         self.tell_of_cache(told);
-        self.gauge(told, &running, verdict.limit);
+        gauges::set(
+            &self.shared.sessions,
+            &running,
+            &self.shared.loader,
+            verdict.limit,
+            self.shared.gpu_hour_cost,
+        );
     }
 
     fn tell_of_verdict(&self, told: &mut Told, verdict: &Verdict, sessions: usize) {
@@ -211,67 +215,6 @@ impl Observer {
             self.shared.events.note(Note::new(Kind::CacheTrouble, &words));
         }
         told.cache_errors = errors;
-    }
-
-    fn gauge(&self, told: &mut Told, running: &[Arc<Session>], limit: Limit) {
-        for known in Limit::ALL {
-            let value = f64::from(known == limit);
-            metrics::gauge!("forebay_verdict", "limit" => known.name()).set(value);
-        }
-        told.datasets.values_mut().for_each(|count| *count = 0);
-        for dataset in self.shared.sessions.by_dataset().into_keys() {
-            told.datasets.entry(dataset).or_default();
-        }
-        let mut skewed: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut gpus: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
-        for session in running {
-            let dataset = session.train.dataset.as_str();
-            *told.datasets.entry(dataset.to_owned()).or_default() += 1;
-            *skewed.entry(dataset).or_default() += usize::from(session.skew().is_skewed());
-            let gpu = session.last_report().and_then(|report| report.gpu_utilization);
-            gpu.into_iter().for_each(|gpu| gpus.entry(dataset).or_default().push(gpu));
-        }
-        for (dataset, count) in &told.datasets {
-            metrics::gauge!("forebay_sessions", "dataset" => dataset.clone()).set(*count as f64);
-            let skewed = skewed.get(dataset.as_str()).copied().unwrap_or(0);
-            metrics::gauge!("forebay_label_skewed_sessions", "dataset" => dataset.clone()).set(skewed as f64);
-            if let Some(gpus) = gpus.get(dataset.as_str()) {
-                let mean = gpus.iter().sum::<f64>() / gpus.len() as f64;
-                metrics::gauge!("forebay_trainer_gpu_utilization_ratio", "dataset" => dataset.clone())
-                    .set(mean);
-            }
-        }
-        for (dataset, buckets) in self.shared.sessions.by_dataset() {
-            for (bucket, time) in buckets.iter() {
-                let seconds = time.as_secs_f64();
-                metrics::gauge!("forebay_session_seconds_total", "dataset" => dataset.clone(), "bucket" => bucket.name())
-                    .set(seconds);
-            }
-        }
-        for (dataset, did) in self.shared.sessions.activities() {
-            for (activity, seconds) in [("wait", did.wait), ("compute", did.compute), ("copy", did.copy)] {
-                metrics::gauge!("forebay_trainer_seconds_total", "dataset" => dataset.clone(), "activity" => activity)
-                    .set(seconds);
-            }
-        }
-        if let Some(cost) = self.shared.gpu_hour_cost {
-            let hours = self.shared.sessions.idle().as_secs_f64() / 3600.0;
-            metrics::gauge!("forebay_idle_gpu_cost_total").set(hours * cost);
-        }
-        let (loader, waiting) = (&self.shared.loader, self.shared.loader.waiting());
-        for stage in Stage::ALL {
-            let queue = match stage {
-                Stage::Storage => waiting.reads,
-                Stage::Decode => waiting.decodes,
-                Stage::Gather => waiting.gathers,
-            };
-            let work = loader.work(stage);
-            metrics::gauge!("forebay_stage_active", "stage" => stage.name()).set(work.active as f64);
-            metrics::gauge!("forebay_stage_seconds_total", "stage" => stage.name())
-                .set(work.busy.as_secs_f64());
-            metrics::counter!("forebay_stage_bytes_total", "stage" => stage.name()).absolute(work.bytes);
-            metrics::gauge!("forebay_stage_queue", "stage" => stage.name()).set(queue as f64);
-        }
     }
 }
 

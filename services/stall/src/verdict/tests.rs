@@ -48,8 +48,9 @@ fn no_verdict_without_enough_time_or_agreement() {
         judge(&Evidence { recent, before, window: WINDOW, sessions: 1, batches }).limit
     };
     assert_eq!(evidence(storage, decode, 1000), Limit::Unknown);
-    assert_eq!(evidence(storage, storage.scaled(0.3), 10), Limit::Unknown);
-    assert_eq!(evidence(storage, storage.scaled(0.3), 200), Limit::Storage);
+    let short = window(&[(Bucket::Storage, 2.7), (Bucket::Consumer, 0.3)]);
+    assert_eq!(evidence(storage, short, 10), Limit::Unknown);
+    assert_eq!(evidence(storage, short, 200), Limit::Storage);
     assert_eq!(evidence(storage, Buckets::default(), 200), Limit::Unknown);
     assert_eq!(evidence(Buckets::default(), storage, 200), Limit::Idle);
     // Of two trainers one is seen.
