@@ -369,14 +369,16 @@ def every_session(server: Server) -> list[dict]:
 
 
 def test_a_thousand_sessions_stay_usable(chromium: Any, pool: Pool, tmp_path: Path) -> None:
-    server = pool.start({"clicks": write_tables(tmp_path)["clicks"]})
-    # One batch of each is read and then no more.
-    request = command(dataset="clicks", columns=["label"], batch_size=64, epochs=1_000_000)
+    # Nothing is made ahead for so many who read one batch and then no more.
+    (tmp_path / "forebay.toml").write_text("[loader]\nprefetch_bytes = 1\n")
+    server = pool.start({"clicks": write_tables(tmp_path)["clicks"]}, config=tmp_path / "forebay.toml")
+    request = command(dataset="clicks", columns=["x0"], batch_size=4096, epochs=1_000_000)
+    # Or clients of one place would share a connection, and take what they have not asked for.
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
     with ExitStack() as connections:
         readers = []
         for _ in range(MANY // CALLS):
-            # Or clients of one place would share a connection.
-            client = flight.connect(server.location, generic_options=[("grpc.use_local_subchannel_pool", 1)])
+            client = flight.connect(server.location, generic_options=options)
             connections.callback(client.close)
             readers += [client.do_get(flight.Ticket(request)) for _ in range(CALLS)]
         connections.callback(lambda: [reader.cancel() for reader in readers])
