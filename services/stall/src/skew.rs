@@ -7,11 +7,16 @@ const LEAST_BATCHES: u64 = 32;
 /// Batch means that vary so many times as much as those of random rows are flagged.
 const FLAGGED: f64 = 3.0;
 
-/// Mean and variance of a label over its dataset, as far as they are known beforehand.
+/// So many times its error the dataset's mean may be off before a stream is held to it.
+const TRUSTED: f64 = 3.0;
+
+/// What a label is like over its dataset, as far as that is known beforehand.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Known {
     /// The mean.
     pub mean: f64,
+    /// The standard error of that mean; 0 if all rows were looked at.
+    pub error: f64,
     /// The variance of one row.
     pub variance: f64,
 }
@@ -24,23 +29,21 @@ pub struct Known {
 pub struct Skew {
     batches: u64,
     rows: u64,
-    sum: f64,
+    mean: f64,
     squares: f64,
-    /// The sum of `n * (batch mean - reference)^2`, and of `n * batch mean`, for which the reference is 0 until it is known.
+    /// The sum of `n * (batch mean - mean)^2`.
     between: f64,
     known: Option<Known>,
 }
 
 impl Skew {
-    /// Takes what is known of the whole dataset. Before that, batches are compared with one another.
+    /// Takes what is known of the whole dataset, once. Without it, batches are compared with one another alone.
     pub fn know(&mut self, known: Known) {
-        if self.known.is_some() || !known.mean.is_finite() || !known.variance.is_finite() {
-            return;
+        if self.known.is_none()
+            && [known.mean, known.error, known.variance].iter().all(|number| number.is_finite())
+        {
+            self.known = Some(known);
         }
-        // The sum of n (m - k)^2 out of the sum of n m^2.
-        let rows = self.rows as f64;
-        self.between += rows * known.mean * known.mean - 2.0 * known.mean * self.sum;
-        self.known = Some(known);
     }
 
     /// Adds a batch: how many labels it has that are not null, their sum and that of their squares.
@@ -48,12 +51,13 @@ impl Skew {
         if rows < LEAST_ROWS || !sum.is_finite() || !squares.is_finite() {
             return;
         }
-        let distance = sum / rows as f64 - self.known.map_or(0.0, |known| known.mean);
+        // Welford's way, batch by batch: what is small is not lost beside what is large.
+        let (added, distance) = (rows as f64, sum / rows as f64 - self.mean);
         self.batches += 1;
         self.rows += rows;
-        self.sum += sum;
+        self.mean += distance * added / self.rows as f64;
+        self.between += added * distance * (sum / added - self.mean);
         self.squares += squares;
-        self.between += rows as f64 * distance * distance;
     }
 
     /// Batches that were looked at.
@@ -63,7 +67,7 @@ impl Skew {
 
     /// Mean of the label over them; `None` without any.
     pub fn mean(&self) -> Option<f64> {
-        (self.rows > 0).then(|| self.sum / self.rows as f64)
+        (self.rows > 0).then_some(self.mean)
     }
 
     /// Mean of the label over the dataset, if it is known.
@@ -77,13 +81,15 @@ impl Skew {
         if self.batches < LEAST_BATCHES {
             return None;
         }
-        let (batches, rows, mean) = (self.batches as f64, self.rows as f64, self.sum / self.rows as f64);
+        let (batches, rows, mean) = (self.batches as f64, self.rows as f64, self.mean);
         let seen = (self.squares / rows - mean * mean).max(0.0);
-        let (variance, between) = match self.known {
-            Some(known) => (known.variance.max(seen), self.between / batches),
-            // Around their own mean, which takes one of them.
-            None => (seen, (self.between - rows * mean * mean) / (batches - 1.0)),
-        };
+        // Around their own mean, which takes one of them; and how far that is from the dataset's, for a stream may be stuck.
+        let wander = self.between / (batches - 1.0);
+        let (variance, stuck) = self.known.map_or((seen, 0.0), |known| {
+            let beyond = ((mean - known.mean).abs() - TRUSTED * known.error).max(0.0);
+            (known.variance.max(seen), rows / batches * beyond * beyond)
+        });
+        let between = wander + stuck;
         (variance > f64::EPSILON * mean * mean).then(|| (between.max(0.0) / variance).sqrt())
     }
 

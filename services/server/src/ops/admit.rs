@@ -19,7 +19,7 @@ const CHALLENGES: [&str; 2] =
 /// caller among the request's extensions.
 pub(super) async fn admit(State(door): State<Door>, mut request: Request, next: Next) -> Response {
     let admitted = door.admit(request.headers()).and_then(|access| {
-        if !is_read(request.method()) && !is_question(&request) {
+        if !is_read(request.method()) && !decides_itself(&request) {
             access.check_admin()?;
         }
         Ok(access)
@@ -33,9 +33,14 @@ pub(super) async fn admit(State(door): State<Door>, mut request: Request, next: 
     }
 }
 
-/// A question that does not fit into a URL, and changes nothing.
-fn is_question(request: &Request) -> bool {
-    *request.method() == Method::POST && request.uri().path() == "/api/v1/explain"
+/// Whether who may ask is decided by what answers: a question that does not fit into a URL changes nothing, and neither does the dry
+/// run of a change.
+fn decides_itself(request: &Request) -> bool {
+    match (request.method(), request.uri().path()) {
+        (&Method::POST, path) => path == "/api/v1/explain",
+        (&Method::PATCH, path) => path.starts_with("/api/v1/queues/"),
+        _ => false,
+    }
 }
 
 /// Whether a request of this method changes nothing.

@@ -93,7 +93,7 @@ pub(super) async fn show(
     Ok(Json(shown(&name, &*ops.queues.get(&name, &access)?)))
 }
 
-/// Changes the fields of `batching` that the body has. They hold until the server ends. Wants an admin.
+/// Changes the fields of `batching` that the body has. They hold until the server ends. Wants an admin, a dry run does not.
 #[utoipa::path(
     patch, path = "/api/v1/queues/{name}", operation_id = "tune_queue", tag = "queues",
     params(("name" = String, Path, description = "Of the queue."), Tuning),
@@ -115,10 +115,13 @@ pub(super) async fn tune(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Tuned>, Refusal> {
+    let dry_run = tuning.dry_run.is_some_and(|value| value != "false");
+    if !dry_run {
+        access.check_admin()?;
+    }
     check_json(&headers)?;
     let body = body?;
     let served = ops.queues.get(&name, &access)?;
-    let dry_run = tuning.dry_run.is_some_and(|value| value != "false");
     let most = served.max_answer_bytes;
     let tuned = if dry_run {
         let before = served.queue.config();

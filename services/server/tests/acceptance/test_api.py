@@ -220,6 +220,18 @@ def test_what_is_sent_live_and_what_a_change_answers_are_as_the_document_says(
         check_schema(document, answer, "PATCH", "/api/v1/queues/{name}")
 
 
+def test_what_a_change_would_do_is_told_to_every_reader_of_the_queue(locked: Server, open_server: Server) -> None:
+    for name, status in [("all", 200), ("admin", 200), ("users", 404), (None, 401)]:
+        assert tune(locked, {"max_batch_rows": 7}, name, "?dry_run").status == status, name
+        for query in ("", "?dry_run=false"):
+            refused = 403 if name in ("all", "users") else status
+            if name != "admin":
+                assert tune(locked, {"max_batch_rows": 7}, name, query).status == refused, (name, query)
+    assert tune(open_server, {"max_batch_rows": 7}, query="?dry_run").json["batching"]["max_batch_rows"] == 7
+    for server, name in ((locked, "admin"), (open_server, None)):
+        assert get(server, "/api/v1/queues/ranker", name)["batching"]["max_batch_rows"] == 1000
+
+
 def test_no_get_changes_anything(locked: Server, known: Known) -> None:
     def seen() -> tuple[Any, Any]:
         queues, events = get(locked, "/api/v1/queues", "admin"), get(locked, "/api/v1/events", "admin")

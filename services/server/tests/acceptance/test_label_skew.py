@@ -1,7 +1,8 @@
-"""What a window costs in quality, on data sorted by label: the worst case."""
+"""What a window costs in quality, on data sorted by label: the worst case; and who is told of it."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any, Callable, Iterator
 
 import numpy as np
@@ -9,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from api import get
 from client import Client
 from conftest import GROUP_ROWS
-from server import Pool
+from server import Pool, Server
+from test_queues import until
 
 BLOCKS = 64
 ROWS = BLOCKS * GROUP_ROWS
@@ -27,11 +30,15 @@ def labels() -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def client(module_pool: Pool, labels: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+def server(module_pool: Pool, labels: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Server:
     """All negatives, then all positives, in 64 blocks."""
     path = tmp_path_factory.mktemp("sorted") / "sorted.parquet"
     pq.write_table(pa.table({"label": labels}), path, row_group_size=GROUP_ROWS)
-    server = module_pool.start({"sorted": path})
+    return module_pool.start({"sorted": path})
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Client]:
     with Client(server.location) as opened:
         yield opened
 
@@ -90,3 +97,40 @@ def test_inside_a_window_batch_label_means_are_those_of_a_fair_draw_from_it(clie
     deviations = np.sqrt(shares * (1 - shares) / BATCH_ROWS * (1 - BATCH_ROWS / window_rows))
     scores = (means - shares) / np.maximum(deviations, 1e-12)
     assert np.abs(scores).max() < 5
+
+
+def events_of_skew(server: Server) -> list[dict]:
+    return [event for event in get(server, "/api/v1/events")["events"] if event["kind"] == "label_skew"]
+
+
+@pytest.mark.parametrize(
+    ("request_for_order", "is_flagged"),
+    [
+        ({"shuffle": {"none": {}}}, True),
+        ({"shuffle": {"window_rows": ROWS // WINDOWS}}, True),
+        ({"shuffle": {"global": {}}}, False),
+        ({}, False),
+    ],
+    ids=["sorted", "narrow windows", "shuffled", "default"],
+)
+def test_a_sorted_stream_is_flagged_and_a_shuffled_one_is_not(
+    server: Server, client: Client, request_for_order: dict, is_flagged: bool
+) -> None:
+    told = len(events_of_skew(server))
+    request = {"batch_size": BATCH_ROWS, "label": "label", "epochs": 100, **request_for_order}
+    batches = client.batches(dataset="sorted", **request)
+
+    def label() -> dict:
+        return get(server, "/api/v1/sessions")["sessions"][-1]["label"]
+
+    with closing(batches):
+        for _ in range(2 * ROWS // BATCH_ROWS):
+            next(batches)
+        until(lambda: label()["batches"] >= 2 * ROWS // BATCH_ROWS and label()["dataset_mean"] is not None)
+        assert label()["column"] == "label"
+        assert label()["skewed"] is is_flagged, label()
+        assert label()["dataset_mean"] == pytest.approx(POSITIVE_SHARE, abs=0.02)
+        gauge = f'forebay_label_skewed_sessions{{dataset="sorted"}} {int(is_flagged)}'
+        until(lambda: gauge in server.http_get("/metrics")[1])
+        until(lambda: len(events_of_skew(server)) == told + is_flagged)
+    until(lambda: not get(server, "/api/v1/sessions")["sessions"])

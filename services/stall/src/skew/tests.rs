@@ -30,25 +30,47 @@ proptest! {
     fn a_shuffled_stream_is_never_flagged(seed: u64, scale in 1e-6..1e6f64, offset in -10.0..10.0f64, knows: bool) {
         let (mean, variance) = (scale * (0.5 + offset), scale * scale / 12.0);
         let labels = scattered(seed >> 1, 100_000).map(|label| scale * (label + offset));
-        let skew = stream(labels, 256, knows.then_some(Known { mean, variance }));
+        let skew = stream(labels, 256, knows.then_some(Known { mean, error: 0.0, variance }));
         prop_assert!((0.7..1.4).contains(&skew.spread().unwrap()), "{:?}", skew.spread());
         prop_assert!(!skew.is_skewed());
     }
 
     #[test]
+    fn a_shuffled_stream_is_not_flagged_because_little_is_known_of_its_dataset(seed: u64, error in 0.0..0.3f64, off in -3.0..3.0f64) {
+        let labels = scattered(seed >> 1, 100_000);
+        let skew = stream(labels, 1024, Some(Known { mean: 0.5 + off * error, error, variance: 1.0 / 12.0 }));
+        prop_assert!(!skew.is_skewed(), "{:?}", skew.spread());
+    }
+
+    #[test]
+    fn means_are_told_apart_beside_a_large_offset(seed: u64, offset in 1e3..1e6f64) {
+        let labels: Vec<f64> = scattered(seed >> 1, 50_000).map(|label| label + offset).collect();
+        let spread = |labels: Vec<f64>| stream(labels, 256, None).spread().unwrap();
+        prop_assert!((0.7..1.4).contains(&spread(labels.clone())));
+        let mut sorted = labels;
+        sorted.sort_by(f64::total_cmp);
+        prop_assert!((13.0..17.0).contains(&spread(sorted)));
+    }
+
+    #[test]
     fn rare_clicks_are_not_flagged_when_they_are_shuffled(seed: u64, rate in 0.001..0.5f64) {
         let labels = scattered(seed >> 1, 200_000).map(|label| f64::from(label < rate));
-        let skew = stream(labels, 512, Some(Known { mean: rate, variance: rate * (1.0 - rate) }));
+        let skew = stream(labels, 512, Some(Known { mean: rate, error: 0.0, variance: rate * (1.0 - rate) }));
         prop_assert!(!skew.is_skewed(), "{:?}", skew.spread());
     }
 }
 
 #[test]
 fn a_sorted_stream_is_flagged_before_its_second_label_is_seen() {
-    let known = Some(Known { mean: 0.5, variance: 0.25 });
+    let known = Some(Known { mean: 0.5, error: 0.02, variance: 0.25 });
     let skew = stream(std::iter::repeat_n(0.0, 40 * 64), 64, known);
     assert!((7.0..9.0).contains(&skew.spread().unwrap()), "{:?}", skew.spread());
     assert!(skew.is_skewed());
+    // Not if it may be that there is no other label.
+    assert!(
+        !stream(std::iter::repeat_n(0.0, 40 * 64), 64, Some(Known { error: 0.2, ..known.unwrap() }))
+            .is_skewed()
+    );
     // Without that knowledge it takes both.
     assert_eq!(stream(std::iter::repeat_n(0.0, 40 * 64), 64, None).spread(), None);
     let sorted = (0..80 * 64).map(|row| f64::from(row >= 40 * 64));
