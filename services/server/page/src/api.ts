@@ -95,7 +95,6 @@ export interface Session {
   wall_seconds: number;
   epoch: number | null;
   step: number | null;
-  steps: number | null;
   batches: number;
   batches_total: number | null;
   progress: number | null;

@@ -182,7 +182,7 @@ class Row {
   }
 }
 
-function progressWords({ progress, epoch, step, steps }: Session): string {
-  const place = step === null ? '' : `, epoch ${number(epoch)}, step ${number(step)}${steps === null ? '' : ` of ${number(steps)}`}`;
+function progressWords({ progress, epoch, step }: Session): string {
+  const place = step === null ? '' : `, epoch ${number(epoch)}, step ${number(step)}`;
   return `${percent(progress)}${place}`;
 }
