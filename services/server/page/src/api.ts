@@ -95,7 +95,6 @@ export interface Session {
   wall_seconds: number;
   epoch: number | null;
   step: number | null;
-  steps: number | null;
   batches: number;
   batches_total: number | null;
   progress: number | null;
@@ -211,6 +210,82 @@ export interface Events {
   events: Event[];
 }
 
+export interface Job {
+  id: string;
+  job: string;
+  dataset: string;
+  snapshot: string;
+  first_seen: number;
+  last_seen: number;
+  world_size: number;
+  batch_size: number;
+}
+
+export interface Jobs {
+  jobs: Job[];
+}
+
+/** Which batch is asked for. */
+export interface Asked {
+  job: string;
+  epoch: number;
+  step: number;
+  rank: number;
+}
+
+/** What a cell holds; text too where JSON, or JavaScript, has no such number. */
+export type Value = number | string | boolean | null;
+
+export interface BatchColumn {
+  name: string;
+  type: string;
+  nulls: number;
+  nans: number | null;
+  min: Value;
+  max: Value;
+  mean: Value;
+}
+
+export interface BatchPiece {
+  dataset: string;
+  file: string;
+  url: string;
+  row_group: number;
+  first_row: number;
+  row_count: number;
+  rows: number[];
+  batch_rows: number[];
+}
+
+export interface BatchLabel {
+  column: string;
+  nulls: number;
+  min: Value;
+  max: Value;
+  mean: Value;
+}
+
+export interface Explanation extends Asked {
+  id: string;
+  dataset: string;
+  snapshot: string;
+  steps: number;
+  world_size: number;
+  batch_size: number;
+  rows: number;
+  padding: number;
+  groups: number | null;
+  position: number;
+  mixed_positions: number[];
+  hash: string | null;
+  body_bytes: number;
+  piece_count: number;
+  pieces: BatchPiece[];
+  columns: BatchColumn[];
+  label: BatchLabel | null;
+  others: string[];
+}
+
 export interface State {
   overview: Overview;
   sessions: Sessions;
@@ -230,15 +305,23 @@ export class Refused extends Error {
 }
 
 const TIMEOUT_MS = 10_000;
+/** A batch has the server's own limit (`limits.explain_timeout`), which it tells of in words. */
+const EXPLAIN_TIMEOUT_MS = 600_000;
 
-async function ask<T>(path: string, request: RequestInit, signal?: AbortSignal): Promise<T> {
-  const limit = AbortSignal.timeout(TIMEOUT_MS);
+async function ask<T>(path: string, request: RequestInit, signal?: AbortSignal, timeout = TIMEOUT_MS, revive?: Reviver): Promise<T> {
+  const limit = AbortSignal.timeout(timeout);
   const either = signal ? AbortSignal.any([signal, limit]) : limit;
   const response = await fetch(path, { ...request, signal: either, cache: 'no-store' });
   const text = await response.text();
   if (!response.ok) throw new Refused(response.status, wordsOf(text) || `the server answered ${response.status}`);
-  return JSON.parse(text) as T;
+  return JSON.parse(text, revive) as T;
 }
+
+type Reviver = (key: string, value: unknown, context?: { source?: string }) => unknown;
+
+/** Whole numbers that JavaScript would round stay as they were written: a column of ids has such. */
+const exact: Reviver = (_key, value, context) =>
+  Number.isInteger(value) && !Number.isSafeInteger(value) ? (context?.source ?? value) : value;
 
 function wordsOf(text: string): string {
   try {
@@ -251,6 +334,11 @@ function wordsOf(text: string): string {
 
 export function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return ask<T>(`/api/v1/${path}`, { headers: { accept: 'application/json' } }, signal);
+}
+
+/** `query` is that of a summary. */
+export function explain(query: string, signal: AbortSignal): Promise<Explanation> {
+  return ask(`/api/v1/${query}`, { headers: { accept: 'application/json' } }, signal, EXPLAIN_TIMEOUT_MS, exact);
 }
 
 /** Asks what a change would bring, or makes it. `token` is an administrator's, where one was typed in. */

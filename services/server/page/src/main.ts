@@ -6,6 +6,7 @@ import { CacheView } from './cache.ts';
 import { DatasetsView } from './datasets.ts';
 import { byId, text } from './dom.ts';
 import { EventsView } from './events.ts';
+import { ExplainView } from './explain.ts';
 import { HeaderView } from './header.ts';
 import { Live } from './live.ts';
 import { PipelineView } from './pipeline.ts';
@@ -29,10 +30,17 @@ const stalls = new StallsView();
 const queues = new QueuesView(admin);
 const datasets = new DatasetsView();
 const events = new EventsView();
-const sessions = new SessionsView((session) => {
-  stalls.showSession(session);
-  byId('stalls').scrollIntoView({ block: 'start' });
-  byId('stall-scope').focus({ preventScroll: true });
+const explain = new ExplainView();
+const sessions = new SessionsView({
+  stalls(session) {
+    stalls.showSession(session);
+    byId('stalls').scrollIntoView({ block: 'start' });
+    byId('stall-scope').focus({ preventScroll: true });
+  },
+  explain(session) {
+    byId('explain').scrollIntoView({ block: 'start' });
+    void explain.session(session);
+  },
 });
 const roster = new Roster(drawSessions);
 

@@ -26,6 +26,12 @@ const HEADS: [Key, string][] = [
   ['label', 'label'],
 ];
 
+/** What a row may be asked for. */
+export interface Ways {
+  stalls(session: Session): void;
+  explain(session: Session): void;
+}
+
 export class SessionsView {
   private readonly body = byId('sessions-body');
   private readonly head = byId('sessions-head');
@@ -39,12 +45,12 @@ export class SessionsView {
   private readonly tools = byId('sessions-tools');
   private readonly rows = new Map<string, Row>();
   private readonly view: View = { key: 'started', ascending: true, filter: '', page: 0 };
-  private readonly chosen: (session: Session) => void;
+  private readonly ways: Ways;
   private all: Session[] = [];
   private total = 0;
 
-  constructor(chosen: (session: Session) => void) {
-    this.chosen = chosen;
+  constructor(ways: Ways) {
+    this.ways = ways;
     for (const [key, label] of HEADS) {
       const button = h('button', { type: 'button', 'data-sort': key }, label);
       button.addEventListener('click', () => this.sort(key));
@@ -98,7 +104,7 @@ export class SessionsView {
       const mine = (head as HTMLElement).dataset['key'] === this.view.key;
       attribute(head, 'aria-sort', !mine ? 'none' : this.view.ascending ? 'ascending' : 'descending');
     }
-    keyed(this.body, this.rows, shown.items, (session) => session.id, () => new Row(this.chosen), (row, session) => row.set(session));
+    keyed(this.body, this.rows, shown.items, (session) => session.id, () => new Row(this.ways), (row, session) => row.set(session));
   }
 }
 
@@ -112,7 +118,8 @@ class Row {
   private readonly lanes = h('span', { class: 'muted second' });
   private readonly fill = h('span', { class: 'meter-fill' });
   private readonly done = h('span', { class: 'meter', role: 'img' }, this.fill);
-  private readonly progress = h('span', { class: 'muted second' });
+  private readonly progress = h('span', { class: 'muted' });
+  private readonly explain = h('button', { type: 'button', class: 'link' }, 'Explain');
   private readonly eta = h('td');
   private readonly rate = h('span');
   private readonly bytes = h('span', { class: 'muted second' });
@@ -124,12 +131,13 @@ class Row {
   private readonly label = h('td');
   private labelShown = '';
 
-  constructor(chosen: (session: Session) => void) {
-    this.job.addEventListener('click', () => this.session && chosen(this.session));
+  constructor(ways: Ways) {
+    this.job.addEventListener('click', () => this.session && ways.stalls(this.session));
+    this.explain.addEventListener('click', () => this.session && ways.explain(this.session));
     const cells: [string, HTMLElement][] = [
       ['dataset', this.dataset],
       ['rank', h('td', {}, this.rank, ' ', this.lanes)],
-      ['progress', h('td', { class: 'wide' }, this.done, this.progress)],
+      ['progress', h('td', { class: 'wide' }, this.done, h('span', { class: 'second asks' }, this.progress, this.explain))],
       ['left', this.eta],
       ['rate', h('td', {}, this.rate, ' ', this.bytes)],
       ['waits', h('td', { class: 'wide' }, h('span', { class: 'waits' }, this.wait, this.bar.root))],
@@ -156,6 +164,8 @@ class Row {
     property(this.fill, 'width', `${(Math.min(1, session.progress ?? 0) * 100).toFixed(1)}%`);
     attribute(this.done, 'aria-label', percent(session.progress));
     text(this.progress, progressWords(session));
+    show(this.explain, session.job !== '');
+    attribute(this.explain, 'aria-label', `Explain the newest batch of ${session.job}, rank ${session.rank}`);
     text(this.eta, duration(session.eta_seconds));
     text(this.rate, rowsPerSecond(session.rows_per_second));
     text(this.bytes, bytesPerSecond(session.bytes_per_second));
@@ -182,7 +192,7 @@ class Row {
   }
 }
 
-function progressWords({ progress, epoch, step, steps }: Session): string {
-  const place = step === null ? '' : `, epoch ${number(epoch)}, step ${number(step)}${steps === null ? '' : ` of ${number(steps)}`}`;
+function progressWords({ progress, epoch, step }: Session): string {
+  const place = step === null ? '' : `, epoch ${number(epoch)}, step ${number(step)}`;
   return `${percent(progress)}${place}`;
 }
