@@ -36,6 +36,7 @@ def connect(
     connection_window_bytes: int = 8 << 20,
     verify_hash: bool = True,
     report: bool = True,
+    traceparent: str | None = None,
     max_requests: int = 256,
     idle_exchange: float = 60,
 ) -> Client:
@@ -54,9 +55,12 @@ def connect(
                          bytes that may be on their way; raise them for servers further away than a millisecond
     verify_hash          whether the hash of every batch is asked for and checked
     report               whether the server is told once a second how long the loop waits and computes
+    traceparent          the W3C trace that all calls are part of, for servers that export traces (default: TRACEPARENT of the
+                         environment, where OpenTelemetry's tools leave it)
     max_requests         lookups of one kind, or requests to one queue, that may be on their way; more of them wait
     idle_exchange        seconds after which what lookups and requests go by is closed; the next one opens it again
     """
+    traceparent = traceparent or os.environ.get("TRACEPARENT") or None
     options = {name: value for name, value in locals().items() if name != "urls" and value is not None}
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     return Client(urls, options)
@@ -109,6 +113,7 @@ class Client:
         store: Store | None = None,
         progress: bool = False,
         callbacks: Sequence[Callable[[Training], None]] = (),
+        gpu_utilization: Callable[[], float | None] | None = None,
     ) -> Training:
         """The batches of one rank: an iterable, each of whose loops is the next epoch.
 
@@ -141,6 +146,8 @@ class Client:
                              Default: the store of `torch.distributed`, when that is initialized
         progress             show each epoch with tqdm
         callbacks            called with this training after every step
+        gpu_utilization      called once a second, by another thread: how busy the GPU is, 0 to 1, for the server's page. Default:
+                             NVML's word, with `nvidia-ml-py` installed, on the CUDA device of `device` or of PyTorch
         """
         rank, world_size = _place(rank, world_size)
         request: dict[str, Any] = {"dataset": dataset, "batch_size": batch_size, "seed": seed, "lanes": lanes}
@@ -173,6 +180,7 @@ class Client:
             store=store,
             progress=progress,
             callbacks=tuple(callbacks),
+            gpu_utilization=gpu_utilization,
         )
 
     def lookup(

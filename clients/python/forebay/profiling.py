@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Generic, Iterable, Iterator, TypeVar
 
+from forebay.gpu import Gpu
+
 T = TypeVar("T")
 
 # DESIGN: below 5 % the trainer is the limit, above 20 % the input is.
@@ -67,7 +69,7 @@ class Profiled(Generic[T]):
     def __init__(self, loader: Iterable[T], say: bool = True) -> None:
         self._loader, self._say = loader, say
         self.report = Report()
-        self._gpu = _Gpu()
+        self._gpu, self._looked = Gpu(0), 0.0
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -94,7 +96,7 @@ class Profiled(Generic[T]):
                     report.wait += given - asked
                 report.steps += 1
                 report.rows += _rows(batch)
-                report.gpu.extend(self._gpu.look())
+                self._look()
                 copied = _copied(self._loader)
                 yield batch
                 asked = time.perf_counter()
@@ -104,6 +106,15 @@ class Profiled(Generic[T]):
         finally:
             if self._say:
                 print(f"forebay.profile: {report}", file=sys.stderr)
+
+    def _look(self) -> None:
+        """At the first GPU, at most once a second."""
+        if time.monotonic() - self._looked < 1:
+            return
+        self._looked = time.monotonic()
+        utilization = self._gpu.utilization()
+        if utilization is not None:
+            self.report.gpu.append(100 * utilization)
 
 
 def profile(loader: Iterable[T], say: bool = True) -> Profiled[T]:
@@ -132,26 +143,6 @@ def _rows(batch: Any) -> int:
         return len(batch)
     except TypeError:
         return 1
-
-
-class _Gpu:
-    """Utilization of the first GPU by NVML, once a second; nothing where there is none."""
-
-    def __init__(self) -> None:
-        self._handle, self._looked = None, 0.0
-        try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml, self._handle = pynvml, pynvml.nvmlDeviceGetHandleByIndex(0)
-        except Exception:  # Whatever is missing, the rest of the profile stands.
-            pass
-
-    def look(self) -> list[float]:
-        if self._handle is None or time.monotonic() - self._looked < 1:
-            return []
-        self._looked = time.monotonic()
-        return [float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)]
 
 
 def main(arguments: list[str]) -> None:

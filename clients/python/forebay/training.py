@@ -12,6 +12,7 @@ from forebay import _forebay
 from forebay.agreement import Store, agree, default_store
 from forebay.batch import Batch
 from forebay.errors import StateError
+from forebay.gpu import in_use
 
 if TYPE_CHECKING:
     from forebay.client import Client
@@ -50,6 +51,7 @@ class Training:
         store: Store | None = None,
         progress: bool = False,
         callbacks: tuple[Callable[[Training], None], ...] = (),
+        gpu_utilization: Callable[[], float | None] | None = None,
     ) -> None:
         if output not in OUTPUTS:
             raise ValueError(f"output is {output!r}, expected one of {', '.join(OUTPUTS)}")
@@ -62,6 +64,7 @@ class Training:
             raise ValueError(f"epochs is {epochs}, expected at least 1")
         self._client, self._request = client, dict(request)
         self._epochs, self._store, self._progress, self._callbacks = epochs, store, progress, callbacks
+        self._gpu_utilization = gpu_utilization
         # To CUDA devices batches are copied ahead; to others PyTorch copies them.
         self._output, self._cuda, self._device = output, cuda, None if cuda is not None else device
         self._epoch, self._step = int(request["epoch"]), 0
@@ -244,7 +247,7 @@ class Training:
             self.close()
         epochs = 1 if self._last is None else self._last - self._epoch
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
-        self._stream = self._client._plan(request).stream(self._cuda)
+        self._stream = self._client._plan(request).stream(self._cuda, self._gpu_utilization or in_use(self._cuda))
         return self._stream
 
     def _pinned(self) -> dict[str, Any]:

@@ -65,6 +65,15 @@ impl Receiving {
         }
     }
 
+    /// Has `asked` called once a second; what it raises, or gives that is no number, is nothing.
+    fn report_utilization(&self, asked: Py<PyAny>) {
+        let utilization = move || Python::try_attach(|py| asked.call0(py).ok()?.extract::<f64>(py).ok())?;
+        match self {
+            Self::OnHost(training) => training.report_utilization(utilization),
+            Self::OnDevice(training) => training.report_utilization(utilization),
+        }
+    }
+
     fn copied(&self, time: Duration) {
         match self {
             Self::OnHost(training) => training.copied(time),
@@ -107,11 +116,13 @@ impl Stream {
         py: Python<'_>,
         start: impl FnOnce() -> Result<Receiving, Error>,
         lanes: u64,
+        utilization: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let runtime = waiting::runtime(lanes.clamp(1, MAX_THREADS) as usize)?;
         let entered = runtime.enter();
         let training = start().map_err(|error| raised(py, &error))?;
         drop(entered);
+        utilization.into_iter().for_each(|asked| training.report_utilization(asked));
         let process = std::process::id();
         Ok(Self { running: Mutex::new(Some(Running { training, runtime, told: 0, process })) })
     }

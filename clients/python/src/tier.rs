@@ -112,6 +112,7 @@ fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
             "max_requests" => config.max_requests = value.extract()?,
             "idle_exchange" => config.idle_exchange = seconds(&name, &value)?,
             "report" => config.report = value.extract()?,
+            "traceparent" => config.traceparent = Some(value.extract()?),
             "stream_window_bytes" => config.stream_window_bytes = value.extract()?,
             "connection_window_bytes" => config.connection_window_bytes = value.extract()?,
             "connect_timeout" => config.connect_timeout = seconds(&name, &value)?,

@@ -38,6 +38,9 @@ pub struct Config {
     pub verify_hash: bool,
     /// Whether the server is told once a second how long its trainer waits and computes. Default: true.
     pub report: bool,
+    /// The trace that all calls are part of, as W3C Trace Context spells it: `00-TRACE-SPAN-01`. Servers that export traces make their
+    /// spans children of it. Default: none.
+    pub traceparent: Option<String>,
     /// Requests of one [`Lookups`](crate::Lookups) or [`Caller`](crate::Caller) that may be on their way; more of them wait.
     /// Default: 256.
     pub max_requests: u64,
@@ -149,6 +152,7 @@ impl Default for Config {
             idle_slab_bytes: 256 << 20,
             verify_hash: true,
             report: true,
+            traceparent: None,
             max_requests: 256,
             idle_exchange: Duration::from_secs(60),
             answer_grace: Duration::from_secs(1),

@@ -251,6 +251,12 @@ impl Connection {
         if let Some(token) = &self.config.token {
             headers.insert("authorization", token.header()?);
         }
+        if let Some(traceparent) = &self.config.traceparent {
+            let malformed = |_| {
+                Error::Request(format!("traceparent: '{}' can't be a header", traceparent.escape_debug()))
+            };
+            headers.insert("traceparent", traceparent.parse().map_err(malformed)?);
+        }
         Ok(headers)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -45,6 +45,9 @@ impl Failures {
     }
 }
 
+/// Says how busy the device is that a trainer computes on, 0 to 1, or nothing if it can't tell.
+pub(crate) type Utilization = Arc<dyn Fn() -> Option<f64> + Send + Sync>;
+
 /// Counts it, while another task reads.
 #[derive(Default)]
 pub(crate) struct Meter {
@@ -59,6 +62,7 @@ pub(crate) struct Meter {
     last_failure: Mutex<Option<String>>,
     /// What the trainer does at this moment, and since when.
     now: Mutex<Option<(Doing, Instant)>>,
+    utilization: OnceLock<Utilization>,
 }
 
 #[derive(Clone, Copy)]
@@ -87,6 +91,18 @@ impl Meter {
 
     pub(crate) fn copied(&self, time: Duration) {
         add(&self.copy_nanos, time);
+    }
+
+    /// Who is asked how busy the device is; the first one is.
+    pub(crate) fn ask_utilization(&self, of: Utilization) {
+        self.utilization.get_or_init(|| of);
+    }
+
+    /// Asks it, on a thread that may wait. What is no share is not known.
+    pub(crate) async fn utilization(&self) -> Option<f64> {
+        let asked = Arc::clone(self.utilization.get()?);
+        let said = tokio::task::spawn_blocking(move || asked()).await.ok().flatten();
+        said.filter(|share| (0.0..=1.0).contains(share))
     }
 
     /// It gets no more.

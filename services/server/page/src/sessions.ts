@@ -125,6 +125,7 @@ class Row {
   private readonly bytes = h('span', { class: 'muted second' });
   private readonly wait = h('span', { class: 'number' });
   private readonly bar = new Bar();
+  private readonly gpu = h('span', { class: 'muted second' });
   private readonly limit = h('span');
   private readonly level = h('span', { class: 'muted second' });
   private readonly limitCell = h('td', {}, this.limit, ' ', this.level);
@@ -140,7 +141,7 @@ class Row {
       ['progress', h('td', { class: 'wide' }, this.done, h('span', { class: 'second asks' }, this.progress, this.explain))],
       ['left', this.eta],
       ['rate', h('td', {}, this.rate, ' ', this.bytes)],
-      ['waits', h('td', { class: 'wide' }, h('span', { class: 'waits' }, this.wait, this.bar.root))],
+      ['waits', h('td', { class: 'wide' }, h('span', { class: 'waits' }, this.wait, this.bar.root), this.gpu)],
       ['limit', this.limitCell],
       ['label', this.label],
     ];
@@ -171,6 +172,8 @@ class Row {
     text(this.bytes, bytesPerSecond(session.bytes_per_second));
     text(this.wait, percent(session.verdict.stall));
     this.bar.set(session.seconds);
+    const busy = session.client?.gpu_utilization;
+    text(this.gpu, typeof busy === 'number' ? `GPU ${percent(busy)} busy` : '');
     const level = levelOf(session.verdict);
     text(this.limit, labelOf(session.verdict.limit));
     text(this.level, level.word);

@@ -1,0 +1,121 @@
+"""The server is told how busy the GPU is that a training computes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+import forebay
+from server import Server
+
+# NVML where there is no driver: two GPUs, busy to 30 and 80 %.
+NVML = """
+class Rates:
+    def __init__(self, gpu):
+        self.gpu = gpu
+
+GPUS = {0: 30, 1: 80, "GPU-8f": 80}
+
+def nvmlInit(): pass
+def nvmlDeviceGetHandleByIndex(index): return GPUS[index]
+def nvmlDeviceGetHandleByUUID(uuid): return GPUS[uuid]
+def nvmlDeviceGetUtilizationRates(handle): return Rates(handle)
+"""
+
+
+def said(server: Server) -> float | None:
+    """What the server knows of the only trainer's GPU."""
+    sessions = json.loads(server.http_get("/api/v1/sessions")[1])["sessions"]
+    clients = [session["client"] for session in sessions if session["client"]]
+    return clients[-1]["gpu_utilization"] if clients else None
+
+
+def loop(client: forebay.Client, seconds: float, **options) -> None:
+    ds = client.train("flights", batch_size=4096, columns=["delay"], **options)
+    deadline = time.monotonic() + seconds
+    for _ in ds:
+        time.sleep(0.01)
+        if time.monotonic() > deadline:
+            break
+    ds.close()
+
+
+def busy() -> float:
+    return 0.42
+
+
+def test_the_server_is_told_how_busy_the_gpu_is(client: forebay.Client, flights_server: Server) -> None:
+    ds = client.train("flights", batch_size=4096, columns=["delay"], gpu_utilization=busy)
+    assert pickle.loads(pickle.dumps(ds))._gpu_utilization is busy
+    deadline, seen = time.monotonic() + 20, None
+    for _ in ds:
+        time.sleep(0.05)
+        seen = said(flights_server)
+        if seen is not None or time.monotonic() > deadline:
+            break
+    assert seen == pytest.approx(0.42)
+    metrics = flights_server.http_get("/metrics")[1]
+    assert 'forebay_trainer_gpu_utilization_ratio{dataset="flights"} 0.42' in metrics
+
+
+def test_what_cannot_tell_how_busy_the_gpu_is_stops_no_loop(client: forebay.Client) -> None:
+    asked = []
+
+    def fails() -> float:
+        asked.append("fails")
+        raise OSError("no driver")
+
+    def nonsense() -> float:
+        asked.append("nonsense")
+        return 42.0
+
+    def slow() -> float:
+        asked.append("slow")
+        time.sleep(1)
+        return 0.5
+
+    for utilization in (fails, nonsense, slow):
+        loop(client, 1.5, gpu_utilization=utilization)
+    assert set(asked) == {"fails", "nonsense", "slow"}
+
+
+@pytest.mark.parametrize(
+    ("visible", "number", "expected"),
+    [
+        (None, 0, 0.3),
+        (None, 1, 0.8),
+        ("1,0", 0, 0.8),
+        ("GPU-8f", 0, 0.8),
+        ("1", 1, None),
+        ("", 0, None),
+        (None, 7, None),
+    ],
+)
+def test_the_gpu_is_the_one_that_cuda_means(
+    tmp_path: Path, visible: str | None, number: int, expected: float | None
+) -> None:
+    (tmp_path / "pynvml.py").write_text(NVML)
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    env |= {"PYTHONPATH": str(tmp_path)} | ({"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {})
+    code = f"from forebay.gpu import in_use; print(in_use({number})(), in_use(None))"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout.split() == [str(expected), "None"], done.stderr
+
+
+def test_without_nvml_nothing_is_known() -> None:
+    code = textwrap.dedent("""
+        import sys
+        sys.modules["pynvml"] = None
+        from forebay.gpu import Gpu
+        print(Gpu(0).utilization())
+    """)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "None", done.stderr

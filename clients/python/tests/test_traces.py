@@ -1,0 +1,45 @@
+"""What a client asks is part of the trace that its process is part of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import forebay
+from server import Pool
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
+
+
+def test_calls_are_of_the_trace_that_the_client_or_its_environment_names(
+    pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "grows"
+    folder.mkdir()
+
+    def grow(name: str) -> None:
+        pq.write_table(pa.table({"x": np.arange(10)}), folder / f"{name}.parquet")
+
+    grow("start")
+    # Nobody has to take the spans: log lines carry the trace, too.
+    server = pool.start({"grows": folder}, traces_endpoint="http://127.0.0.1:9")
+    monkeypatch.delenv("TRACEPARENT", raising=False)
+    expected = []
+    for name, given, environment in [("none", None, None), ("given", PARENT, None), ("inherited", None, PARENT)]:
+        if environment:
+            monkeypatch.setenv("TRACEPARENT", environment)
+        grow(name)
+        forebay.connect(server.location, traceparent=given).refresh("grows")
+        expected.append(bool(given or environment))
+    lines = [line for line in server.log().splitlines() if "took a snapshot" in line][1:]
+    assert [TRACE in line for line in lines] == expected
+
+
+def test_a_trace_that_no_header_can_hold_is_refused() -> None:
+    with pytest.raises(forebay.RequestError, match="traceparent"):
+        forebay.connect("grpc://127.0.0.1:9", traceparent="00-\n", deadline=1).refresh("grows")
