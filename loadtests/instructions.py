@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Instructions that servers execute for a delivered gigabyte, by Cachegrind: `instructions.py BINARY...`.
+
+What a start costs falls out: it is the difference of a run of 8 epochs and one of 2, from memory, over the bytes between them.
+Needs valgrind and a Python with pyarrow and NumPy, such as target/acceptance/venv.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+import pyarrow.parquet as pq
+
+ROWS, COLUMNS, GROUP_ROWS = 200_000, 39, 50_000
+TURNS = 3
+SHORT, LONG = 2, 8
+REQUESTS = {
+    "batches of 4,096 rows": {"batch_size": 4096},
+    "... with a label": {"batch_size": 4096, "label": "label"},
+    "batches of 512 rows": {"batch_size": 512},
+}
+COUNT = re.compile(r"I\s+refs:\s+([\d,]+)")
+
+
+def write(path: Path) -> None:
+    rng = np.random.default_rng(5)
+    columns = {f"x{number}": rng.random(ROWS, np.float32) for number in range(COLUMNS)}
+    columns["label"] = (columns["x0"] > 0.7).astype(np.float32)
+    pq.write_table(pa.table(columns), path, row_group_size=GROUP_ROWS)
+
+
+def run(binary: str, data: Path, request: dict, epochs: int) -> tuple[int, int]:
+    """Instructions, and bytes of batches."""
+    with tempfile.TemporaryDirectory() as folder:
+        ready, log = Path(folder, "ready"), Path(folder, "log")
+        with ready.open("w") as out, log.open("w") as err:
+            process = subprocess.Popen(
+                ["valgrind", "--tool=cachegrind", "--cache-sim=no", f"--cachegrind-out-file={folder}/counts", binary, "serve"]
+                + [f"--dataset=data={data}", f"--cache-dir={folder}/cache", "--grpc=127.0.0.1:0", "--http=127.0.0.1:0"],
+                stdout=out,
+                stderr=err,
+                env={**os.environ, "FOREBAY_CACHE_DISK": "0"},
+            )
+        while not ready.read_text().endswith("\n"):
+            if process.poll() is not None:
+                raise SystemExit(log.read_text())
+            time.sleep(0.1)
+        client = flight.connect(f"grpc://{json.loads(ready.read_text())['grpc']}")
+        ticket = flight.Ticket(json.dumps({"train": {"dataset": "data", "epochs": epochs, **request}}).encode())
+        sent = sum(chunk.data.nbytes for chunk in client.do_get(ticket))
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        return int(COUNT.search(log.read_text()).group(1).replace(",", "")), sent
+
+
+def per_gigabyte(binary: str, data: Path, request: dict) -> float:
+    (few, short), (many, long) = (run(binary, data, request, epochs) for epochs in (SHORT, LONG))
+    return (many - few) / (long - short)
+
+
+def main(binaries: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder, "data.parquet")
+        write(data)
+        for name, request in REQUESTS.items():
+            counts = {binary: [] for binary in binaries}
+            for _ in range(TURNS):
+                for binary in binaries:
+                    counts[binary].append(per_gigabyte(binary, data, request))
+            first = statistics.median(counts[binaries[0]])
+            for binary, found in counts.items():
+                turns = " ".join(f"{count:.3f}" for count in found)
+                print(f"{name}: {binary}: {turns} G instructions a GB, {statistics.median(found) / first:.3f} of the first", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or ["target/release/forebay"])
