@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import forebay
-from server import Pool
+from forebay.errors import RequestError
+from server import Pool, Server
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
@@ -40,6 +41,6 @@ def test_calls_are_of_the_trace_that_the_client_or_its_environment_names(
     assert [TRACE in line for line in lines] == expected
 
 
-def test_a_trace_that_no_header_can_hold_is_refused() -> None:
-    with pytest.raises(forebay.RequestError, match="traceparent"):
-        forebay.connect("grpc://127.0.0.1:9", traceparent="00-\n", deadline=1).refresh("grows")
+def test_a_trace_that_no_header_can_hold_is_refused(flights_server: Server) -> None:
+    with pytest.raises(RequestError, match="traceparent"):
+        forebay.connect(flights_server.location, traceparent="00-\n").refresh("flights")
