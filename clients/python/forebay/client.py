@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 
 from forebay import _forebay, sending
@@ -16,6 +17,9 @@ Tensors = Union[Mapping[str, Union[Sequence[str], Mapping[str, Any]]], Sequence[
 Path = Union[str, "os.PathLike[str]"]
 
 LOG = logging.getLogger("forebay")
+
+# As W3C Trace Context spells it.
+TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def connect(
@@ -60,7 +64,8 @@ def connect(
     max_requests         lookups of one kind, or requests to one queue, that may be on their way; more of them wait
     idle_exchange        seconds after which what lookups and requests go by is closed; the next one opens it again
     """
-    traceparent = traceparent or os.environ.get("TRACEPARENT") or None
+    if traceparent is None and TRACEPARENT.fullmatch(os.environ.get("TRACEPARENT", "")):
+        traceparent = os.environ["TRACEPARENT"]
     options = {name: value for name, value in locals().items() if name != "urls" and value is not None}
     options = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in options.items()}
     return Client(urls, options)

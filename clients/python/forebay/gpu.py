@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import Any, Callable
+
+from forebay import _forebay
+
+INTERVAL_S = 1.0
 
 
 class Gpu:
@@ -21,6 +26,10 @@ class Gpu:
         except Exception:  # Whatever is missing, nothing else depends on it.
             pass
 
+    @property
+    def is_known(self) -> bool:
+        return self._handle is not None
+
     def utilization(self) -> float | None:
         """The share of the last moments, of 1, in which something ran on it."""
         if self._handle is None:
@@ -31,15 +40,39 @@ class Gpu:
             return None
 
 
-def in_use(cuda: int | None) -> Callable[[], float | None] | None:
-    """What says how busy the GPU is that a process computes on: the CUDA device that it named, or else the one that PyTorch has
-    begun to use. Others may have a GPU of this machine; their work is none of this process'."""
-    if cuda is not None:
-        return Gpu(cuda).utilization
+def number_in_use(cuda: int | None) -> int | None:
+    """The GPU that this thread computes on: the CUDA device that it named, or else the one that PyTorch has begun to use. Others may
+    have a GPU of this machine; their work is none of this process'."""
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return Gpu(torch.cuda.current_device()).utilization
-    return None
+    if cuda is None and torch is not None and torch.cuda.is_initialized():
+        return torch.cuda.current_device()
+    return cuda
+
+
+def watch(gauge: _forebay.Gauge, number: int | None, asked: Callable[[], float | None] | None) -> threading.Event:
+    """Tells `gauge` once a second how busy the GPU of this number is, or what `asked` says, until the event is set or the stream is
+    gone. A thread of its own waits for either, and nobody for it: drivers hang, too."""
+    done = threading.Event()
+    if asked is not None or number is not None:
+        threading.Thread(target=_watch, args=(gauge, number, asked, done), name="forebay-gpu", daemon=True).start()
+    return done
+
+
+def _watch(
+    gauge: _forebay.Gauge, number: int | None, asked: Callable[[], float | None] | None, done: threading.Event
+) -> None:
+    if asked is None:
+        gpu = Gpu(number or 0)
+        if not gpu.is_known:
+            return
+        asked = gpu.utilization
+    while not done.wait(INTERVAL_S):
+        try:
+            share = asked()
+            if share is not None and not gauge.set(share):
+                return
+        except Exception:  # It is the user's: what it can't tell is not known.
+            continue
 
 
 def _handle(nvml: Any, number: int) -> Any:

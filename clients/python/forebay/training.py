@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import threading
 import time
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
 
@@ -12,7 +13,7 @@ from forebay import _forebay
 from forebay.agreement import Store, agree, default_store
 from forebay.batch import Batch
 from forebay.errors import StateError
-from forebay.gpu import in_use
+from forebay.gpu import number_in_use, watch
 
 if TYPE_CHECKING:
     from forebay.client import Client
@@ -65,6 +66,7 @@ class Training:
         self._client, self._request = client, dict(request)
         self._epochs, self._store, self._progress, self._callbacks = epochs, store, progress, callbacks
         self._gpu_utilization = gpu_utilization
+        self._watched: threading.Event | None = None
         # To CUDA devices batches are copied ahead; to others PyTorch copies them.
         self._output, self._cuda, self._device = output, cuda, None if cuda is not None else device
         self._epoch, self._step = int(request["epoch"]), 0
@@ -80,7 +82,7 @@ class Training:
         self._number, self._agreed_times = next(_numbers), 0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_stream": None, "_store": None, "_past": {}}
+        return {**self.__dict__, "_stream": None, "_store": None, "_past": {}, "_watched": None}
 
     @property
     def rank(self) -> int:
@@ -188,6 +190,8 @@ class Training:
             _add(self._past, self._stream.stats())
             self._stream.close()
             self._stream = None
+            if self._watched is not None:
+                self._watched.set()
 
     def _begin(self) -> None:
         """Before a loop."""
@@ -247,7 +251,9 @@ class Training:
             self.close()
         epochs = 1 if self._last is None else self._last - self._epoch
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
-        self._stream = self._client._plan(request).stream(self._cuda, self._gpu_utilization or in_use(self._cuda))
+        self._stream = self._client._plan(request).stream(self._cuda)
+        if self._client._options.get("report", True):
+            self._watched = watch(self._stream.gauge(), number_in_use(self._cuda), self._gpu_utilization)
         return self._stream
 
     def _pinned(self) -> dict[str, Any]:

@@ -52,15 +52,14 @@ impl Plan {
         self.plan.batches()
     }
 
-    /// Begins to receive the batches of the rank, on the CUDA device of this number if there is one. `utilization` says once a
-    /// second how busy the device is, 0 to 1.
-    #[pyo3(signature = (cuda=None, utilization=None))]
-    fn stream(&self, py: Python<'_>, cuda: Option<u32>, utilization: Option<Py<PyAny>>) -> PyResult<Stream> {
+    /// Begins to receive the batches of the rank, on the CUDA device of this number if there is one.
+    #[pyo3(signature = (cuda=None))]
+    fn stream(&self, py: Python<'_>, cuda: Option<u32>) -> PyResult<Stream> {
         let plan = self.plan.clone();
         let start = || match cuda {
             None => self.client.start(plan).map(Receiving::OnHost),
             Some(number) => self.client.start_on(plan, &Device::cuda(number)?).map(Receiving::OnDevice),
         };
-        Stream::open(py, start, self.plan.lanes(), utilization)
+        Stream::open(py, start, self.plan.lanes())
     }
 }

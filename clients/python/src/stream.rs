@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use forebay_client::{Cursor, DeviceBatch, Error, Failures, Stats, Training};
+use forebay_client::{Cursor, DeviceBatch, Error, Failures, Stats, Training, Utilization};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
     prelude::*,
@@ -22,6 +22,18 @@ const MAX_THREADS: u64 = 4;
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Stream {
     running: Mutex<Option<Running>>,
+}
+
+/// Where to note how busy the GPU is, also while the stream waits.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Gauge(Utilization);
+
+#[pymethods]
+impl Gauge {
+    /// Notes it, 0 to 1; false once the stream is gone.
+    fn set(&self, share: f64) -> bool {
+        self.0.set(share)
+    }
 }
 
 /// A training, by where its batches are wanted.
@@ -65,12 +77,10 @@ impl Receiving {
         }
     }
 
-    /// Has `asked` called once a second; what it raises, or gives that is no number, is nothing.
-    fn report_utilization(&self, asked: Py<PyAny>) {
-        let utilization = move || Python::try_attach(|py| asked.call0(py).ok()?.extract::<f64>(py).ok())?;
+    fn utilization(&self) -> Utilization {
         match self {
-            Self::OnHost(training) => training.report_utilization(utilization),
-            Self::OnDevice(training) => training.report_utilization(utilization),
+            Self::OnHost(training) => training.utilization(),
+            Self::OnDevice(training) => training.utilization(),
         }
     }
 
@@ -116,13 +126,11 @@ impl Stream {
         py: Python<'_>,
         start: impl FnOnce() -> Result<Receiving, Error>,
         lanes: u64,
-        utilization: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let runtime = waiting::runtime(lanes.clamp(1, MAX_THREADS) as usize)?;
         let entered = runtime.enter();
         let training = start().map_err(|error| raised(py, &error))?;
         drop(entered);
-        utilization.into_iter().for_each(|asked| training.report_utilization(asked));
         let process = std::process::id();
         Ok(Self { running: Mutex::new(Some(Running { training, runtime, told: 0, process })) })
     }
@@ -198,6 +206,11 @@ impl Stream {
     fn copied(&self, seconds: f64) -> PyResult<()> {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         self.of(|running| running.training.copied(time))
+    }
+
+    /// Where to note how busy the GPU is.
+    fn gauge(&self) -> PyResult<Gauge> {
+        self.of(|running| Gauge(running.training.utilization()))
     }
 
     /// Ends it: no thread or connection is left when this returns.

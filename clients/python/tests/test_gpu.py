@@ -8,8 +8,10 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
+from typing import Callable
 
 import pytest
 
@@ -38,16 +40,6 @@ def said(server: Server) -> float | None:
     return clients[-1]["gpu_utilization"] if clients else None
 
 
-def loop(client: forebay.Client, seconds: float, **options) -> None:
-    ds = client.train("flights", batch_size=4096, columns=["delay"], **options)
-    deadline = time.monotonic() + seconds
-    for _ in ds:
-        time.sleep(0.01)
-        if time.monotonic() > deadline:
-            break
-    ds.close()
-
-
 def busy() -> float:
     return 0.42
 
@@ -66,25 +58,58 @@ def test_the_server_is_told_how_busy_the_gpu_is(client: forebay.Client, flights_
     assert seen == pytest.approx(0.42) and is_exposed
 
 
-def test_what_cannot_tell_how_busy_the_gpu_is_stops_no_loop(client: forebay.Client) -> None:
-    asked = []
+def fails(asked: threading.Event) -> float:
+    asked.set()
+    raise OSError("no driver")
 
-    def fails() -> float:
-        asked.append("fails")
-        raise OSError("no driver")
 
-    def nonsense() -> float:
-        asked.append("nonsense")
-        return 42.0
+def says_nonsense(asked: threading.Event) -> float:
+    asked.set()
+    return 42.0
 
-    def slow() -> float:
-        asked.append("slow")
-        time.sleep(1)
+
+def hangs(asked: threading.Event) -> float:
+    asked.set()
+    time.sleep(3600)
+    return 0.5
+
+
+@pytest.mark.parametrize("utilization", [fails, says_nonsense, hangs])
+def test_what_cannot_tell_how_busy_the_gpu_is_stops_no_loop(
+    client: forebay.Client, flights_server: Server, utilization: Callable[[threading.Event], float]
+) -> None:
+    asked = threading.Event()
+    ds = client.train("flights", batch_size=4096, columns=["delay"], gpu_utilization=lambda: utilization(asked))
+    steps_after, deadline = 0, time.monotonic() + 20
+    for _ in ds:
+        time.sleep(0.05)
+        steps_after += asked.is_set()
+        # Long enough for a report.
+        if steps_after > 40 or time.monotonic() > deadline:
+            break
+    assert said(flights_server) is None
+    began = time.monotonic()
+    ds.close()
+    assert asked.is_set() and steps_after > 40
+    assert time.monotonic() - began < 5
+
+
+def test_nobody_is_asked_once_a_loop_is_over(client: forebay.Client) -> None:
+    asked: list[float] = []
+
+    def counts() -> float:
+        asked.append(time.monotonic())
         return 0.5
 
-    for utilization in (fails, nonsense, slow):
-        loop(client, 1.5, gpu_utilization=utilization)
-    assert set(asked) == {"fails", "nonsense", "slow"}
+    ds = client.train("flights", batch_size=4096, columns=["delay"], gpu_utilization=counts)
+    for _ in ds:
+        time.sleep(0.02)
+        if asked:
+            break
+    over = len(asked)
+    time.sleep(2.5)
+    assert len(asked) <= over + 1
+    assert not [thread for thread in threading.enumerate() if thread.name == "forebay-gpu" and thread.is_alive()]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +130,7 @@ def test_the_gpu_is_the_one_that_cuda_means(
     (tmp_path / "pynvml.py").write_text(NVML)
     env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     env |= {"PYTHONPATH": str(tmp_path)} | ({"CUDA_VISIBLE_DEVICES": visible} if visible is not None else {})
-    code = f"from forebay.gpu import in_use; print(in_use({number})(), in_use(None))"
+    code = f"from forebay.gpu import Gpu, number_in_use; print(Gpu({number}).utilization(), number_in_use(None))"
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.stdout.split() == [str(expected), "None"], done.stderr
 

@@ -31,12 +31,12 @@ def test_calls_are_of_the_trace_that_the_client_or_its_environment_names(
     server = pool.start({"grows": folder}, traces_endpoint="http://127.0.0.1:9")
     monkeypatch.delenv("TRACEPARENT", raising=False)
     expected = []
-    for name, given, environment in [("none", None, None), ("given", PARENT, None), ("inherited", None, PARENT)]:
+    for name, given, environment in [("none", None, None), ("given", PARENT, None), ("none", None, "00-é\n"), ("inherited", None, PARENT)]:
         if environment:
             monkeypatch.setenv("TRACEPARENT", environment)
-        grow(name)
+        grow(f"{name}-{len(expected)}")
         forebay.connect(server.location, traceparent=given).refresh("grows")
-        expected.append(bool(given or environment))
+        expected.append(PARENT in (given, environment))
     lines = [line for line in server.log().splitlines() if "took a snapshot" in line][1:]
     assert [TRACE in line for line in lines] == expected
 

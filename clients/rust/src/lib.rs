@@ -64,7 +64,7 @@ pub use device::{Device, DeviceBatch, Place};
 pub use error::Error;
 pub use forebay_proto as proto;
 pub use lookups::{Found, Lookups};
-pub use meter::{Failures, Stats};
+pub use meter::{Failures, Stats, Utilization};
 pub use plan::{Cursor, Plan};
 pub use tensor::{Tensor, values};
 pub use training::Training;

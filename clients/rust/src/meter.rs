@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -45,8 +45,25 @@ impl Failures {
     }
 }
 
-/// Says how busy the device is that a trainer computes on, 0 to 1, or nothing if it can't tell.
-pub(crate) type Utilization = Arc<dyn Fn() -> Option<f64> + Send + Sync>;
+/// Takes how busy the device is that a trainer computes on, from any thread. It does not keep the training.
+#[derive(Clone)]
+pub struct Utilization(pub(crate) Weak<Meter>);
+
+impl Utilization {
+    /// Notes that `share` of the last moments, 0 to 1, something ran on the device; anything else is not noted. The server is told
+    /// with the next report, and with those of the next three seconds if nothing newer comes. Returns whether the training still
+    /// goes on.
+    pub fn set(&self, share: f64) -> bool {
+        let Some(meter) = self.0.upgrade() else { return false };
+        if (0.0..=1.0).contains(&share) {
+            *meter.utilization.lock().unwrap_or_else(PoisonError::into_inner) = Some((share, Instant::now()));
+        }
+        true
+    }
+}
+
+/// So long a utilization is taken for one of now.
+const UTILIZATION_HOLDS: Duration = Duration::from_secs(3);
 
 /// Counts it, while another task reads.
 #[derive(Default)]
@@ -62,7 +79,8 @@ pub(crate) struct Meter {
     last_failure: Mutex<Option<String>>,
     /// What the trainer does at this moment, and since when.
     now: Mutex<Option<(Doing, Instant)>>,
-    utilization: OnceLock<Utilization>,
+    /// The last one, and when it was noted.
+    utilization: Mutex<Option<(f64, Instant)>>,
 }
 
 #[derive(Clone, Copy)]
@@ -93,16 +111,10 @@ impl Meter {
         add(&self.copy_nanos, time);
     }
 
-    /// Who is asked how busy the device is; the first one is.
-    pub(crate) fn ask_utilization(&self, of: Utilization) {
-        self.utilization.get_or_init(|| of);
-    }
-
-    /// Asks it, on a thread that may wait. What is no share is not known.
-    pub(crate) async fn utilization(&self) -> Option<f64> {
-        let asked = Arc::clone(self.utilization.get()?);
-        let said = tokio::task::spawn_blocking(move || asked()).await.ok().flatten();
-        said.filter(|share| (0.0..=1.0).contains(share))
+    /// How busy the device is, if it was noted of late.
+    pub(crate) fn utilization(&self, now: Instant) -> Option<f64> {
+        let (share, at) = (*self.utilization.lock().unwrap_or_else(PoisonError::into_inner))?;
+        (now.saturating_duration_since(at) < UTILIZATION_HOLDS).then_some(share)
     }
 
     /// It gets no more.

@@ -15,7 +15,7 @@ use crate::{
     client::Servers,
     device::Uploads,
     lane::Lane,
-    meter::{Failures, Meter, Stats},
+    meter::{Failures, Meter, Stats, Utilization},
     slabs::Slabs,
 };
 
@@ -165,10 +165,9 @@ impl<B: Item> Training<B> {
         Failures(Arc::clone(&self.meter))
     }
 
-    /// Has `utilization` asked, once a second, how busy the device is that the trainer computes on, 0 to 1; the server is told. The
-    /// function may block. Only the first one that is given is asked.
-    pub fn report_utilization(&self, utilization: impl Fn() -> Option<f64> + Send + Sync + 'static) {
-        self.meter.ask_utilization(Arc::new(utilization));
+    /// Where to note how busy the device is that the trainer computes on; the server is told.
+    pub fn utilization(&self) -> Utilization {
+        Utilization(Arc::downgrade(&self.meter))
     }
 
     /// Notes time that was spent copying a batch elsewhere, to a device say; it is not counted as computing.
@@ -183,7 +182,6 @@ async fn report(servers: Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u
     let mut connection = None;
     loop {
         tokio::time::sleep(REPORT_INTERVAL).await;
-        let gpu_utilization = meter.utilization().await;
         let now = Instant::now();
         let stats = meter.stats_until(now);
         let since = |of: fn(&Stats) -> Duration| of(&stats).saturating_sub(of(&before.1)).as_secs_f64();
@@ -197,7 +195,7 @@ async fn report(servers: Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u
             copy_seconds: since(|stats| stats.copy),
             steps: stats.batches - before.1.batches,
             rows: stats.rows - before.1.rows,
-            gpu_utilization,
+            gpu_utilization: meter.utilization(now),
         };
         before = (now, stats);
         let opened = match connection.take() {

@@ -38,7 +38,8 @@ pub struct QueueConfig {
     pub max_attempts: u32,
     /// Most batches that one worker may have at a time. Default: 8.
     pub max_credits: u64,
-    /// Sizes to which batches are filled up with rows of nulls and zeros; a batch of more rows is left as it is. Default: none.
+    /// Sizes to which batches are filled up with rows of nulls and zeros; a batch of more rows is left as it is. At most 64 sizes.
+    /// Default: none.
     pub pad_to: Vec<u64>,
 }
 
@@ -64,6 +65,8 @@ impl Default for QueueConfig {
 impl QueueConfig {
     /// What `max_batch_rows` may be at most.
     pub const MOST_BATCH_ROWS: u64 = 1 << 20;
+    /// How many sizes `pad_to` may have at most: each forecast looks at all of them.
+    pub const MOST_SIZES: usize = 64;
 
     /// Checks that a queue can work so.
     ///
@@ -101,6 +104,10 @@ impl QueueConfig {
         }
         if self.slo.is_zero() {
             return Err("slo is 0, expected a time in which an answer is of use".into());
+        }
+        if self.pad_to.len() > Self::MOST_SIZES {
+            let (sizes, most) = (self.pad_to.len(), Self::MOST_SIZES);
+            return Err(format!("pad_to has {sizes} sizes, expected at most {most}"));
         }
         let most = self.max_batch_rows;
         if let Some(size) = self.pad_to.iter().find(|size| **size == 0 || **size > most) {

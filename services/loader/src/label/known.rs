@@ -103,6 +103,10 @@ fn known(looked: &[LabelSums], blocks: usize) -> Option<Known> {
     let variance = (total(|sums| sums.squares) / rows - mean * mean).max(0.0);
     let means: Vec<f64> = with_labels.iter().map(|sums| sums.sum / sums.rows as f64).collect();
     let left_out = 1.0 - looked.len() as f64 / blocks as f64;
+    if left_out > 0.0 && variance == 0.0 {
+        // One value in all that was looked at: of the others it says nothing.
+        return None;
+    }
     let error = if left_out <= 0.0 {
         0.0
     } else if means.len() < 2 {
@@ -140,6 +144,13 @@ mod tests {
         assert!(sorted.error < 0.05);
         let alike = known(&blocks([500; 16]), 1000).unwrap();
         assert_eq!((alike.mean, alike.error), (0.5, 0.0));
+    }
+
+    #[test]
+    fn blocks_of_one_value_say_nothing_of_those_that_were_not_looked_at() {
+        assert_eq!(known(&blocks([0; 16]), 1000), None);
+        assert_eq!(known(&blocks([1000; 16]), 17), None);
+        assert_eq!(known(&blocks([0; 16]), 16), Some(Known { mean: 0.0, error: 0.0, variance: 0.0 }));
     }
 
     #[test]

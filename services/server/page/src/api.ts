@@ -283,7 +283,6 @@ export interface Explanation extends Asked {
   pieces: BatchPiece[];
   columns: BatchColumn[];
   label: BatchLabel | null;
-  others: string[];
 }
 
 export interface State {

@@ -38,7 +38,9 @@ pub(super) async fn admit(State(door): State<Door>, mut request: Request, next: 
 fn decides_itself(request: &Request) -> bool {
     match (request.method(), request.uri().path()) {
         (&Method::POST, path) => path == "/api/v1/explain",
-        (&Method::PATCH, path) => path.starts_with("/api/v1/queues/"),
+        (&Method::PATCH, path) => {
+            path.strip_prefix("/api/v1/queues/").is_some_and(|queue| !queue.contains('/'))
+        }
         _ => false,
     }
 }

@@ -279,6 +279,8 @@ def test_a_change_is_json_small_and_from_no_other_site(locked: Server) -> None:
         assert tune(locked, {"max_attempts": 2}, "admin", **headers).status == 200, headers
     long = tune(locked, {"pad_to": [1] * 30_000}, "admin")
     assert long.status == 413 and long.error
+    sizes = tune(locked, {"pad_to": [1] * 65}, "admin", "?dry_run")
+    assert sizes.status == 422 and "pad_to has 65 sizes, expected at most 64" in sizes.error
     assert tune(locked, {}, "admin", "?dryrun").status == 400, "a misspelt parameter changes nothing"
     assert get(locked, "/api/v1/queues/ranker", "admin")["batching"]["max_attempts"] == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from typing import Any, Callable, Iterator
 
@@ -127,6 +128,8 @@ def test_a_sorted_stream_is_flagged_and_a_shuffled_one_is_not(
         for _ in range(2 * ROWS // BATCH_ROWS):
             next(batches)
         until(lambda: label()["batches"] >= 2 * ROWS // BATCH_ROWS and label()["dataset_mean"] is not None)
+        # The observer has looked meanwhile.
+        time.sleep(1.5)
         assert label()["column"] == "label"
         assert label()["skewed"] is is_flagged, label()
         assert label()["dataset_mean"] == pytest.approx(POSITIVE_SHARE, abs=0.02)

@@ -19,10 +19,13 @@ pub(super) const SESSIONS: &[Metric] = &[
     sum("forebay_trainer_seconds_total", "seconds", "What trainers did, as they report it.")
         .by(&[DATASET, ACTIVITY])
         .before("a trainer's first report"),
-    gauge("forebay_trainer_gpu_utilization_ratio", "The mean of what trainers reported last, 0 to 1.")
-        .of("ratio")
-        .by(&[DATASET])
-        .before("a trainer that knows reports it"),
+    gauge(
+        "forebay_trainer_gpu_utilization_ratio",
+        "The mean of what trainers reported last, 0 to 1; when all have ended, what it was then.",
+    )
+    .of("ratio")
+    .by(&[DATASET])
+    .before("a trainer that knows reports it"),
     gauge("forebay_verdict", "1 for what limits training now, 0 for everything else.").by(&[LIMIT]),
     sum(
         "forebay_idle_gpu_cost_total",
