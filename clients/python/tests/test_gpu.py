@@ -96,6 +96,7 @@ def test_what_cannot_tell_how_busy_the_gpu_is_stops_no_loop(
 
 def test_nobody_is_asked_once_a_loop_is_over(client: forebay.Client) -> None:
     asked: list[float] = []
+    before = set(threading.enumerate())
 
     def counts() -> float:
         asked.append(time.monotonic())
@@ -109,7 +110,7 @@ def test_nobody_is_asked_once_a_loop_is_over(client: forebay.Client) -> None:
     over = len(asked)
     time.sleep(2.5)
     assert len(asked) <= over + 1
-    assert not [thread for thread in threading.enumerate() if thread.name == "forebay-gpu" and thread.is_alive()]
+    assert "forebay-gpu" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 @pytest.mark.parametrize(
