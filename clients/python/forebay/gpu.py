@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
@@ -49,30 +50,30 @@ def number_in_use(cuda: int | None) -> int | None:
     return cuda
 
 
-def watch(gauge: _forebay.Gauge, number: int | None, asked: Callable[[], float | None] | None) -> threading.Event:
-    """Tells `gauge` once a second how busy the GPU of this number is, or what `asked` says, until the event is set or the stream is
+def watch(told: _forebay.Utilization, number: int | None, asked: Callable[[], float | None] | None) -> threading.Event:
+    """Tells `told` once a second how busy the GPU of this number is, or what `asked` says, until the event is set or the stream is
     gone. A thread of its own waits for either, and nobody for it: drivers hang, too."""
     done = threading.Event()
     if asked is not None or number is not None:
-        threading.Thread(target=_watch, args=(gauge, number, asked, done), name="forebay-gpu", daemon=True).start()
+        threading.Thread(target=_watch, args=(told, number or 0, asked, done), name="forebay-gpu", daemon=True).start()
     return done
 
 
 def _watch(
-    gauge: _forebay.Gauge, number: int | None, asked: Callable[[], float | None] | None, done: threading.Event
+    told: _forebay.Utilization, number: int, asked: Callable[[], float | None] | None, done: threading.Event
 ) -> None:
     if asked is None:
-        gpu = Gpu(number or 0)
+        gpu = Gpu(number)
         if not gpu.is_known:
             return
         asked = gpu.utilization
     while not done.wait(INTERVAL_S):
         try:
-            share = asked()
-            if share is not None and not gauge.set(share):
-                return
-        except Exception:  # It is the user's: what it can't tell is not known.
-            continue
+            share = float(asked())  # type: ignore[arg-type]
+        except Exception:  # It may be the user's: what it can't tell is not known.
+            share = math.nan
+        if not told.set(share):
+            return
 
 
 def _handle(nvml: Any, number: int) -> Any:

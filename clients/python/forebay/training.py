@@ -253,7 +253,7 @@ class Training:
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
         self._stream = self._client._plan(request).stream(self._cuda)
         if self._client._options.get("report", True):
-            self._watched = watch(self._stream.gauge(), number_in_use(self._cuda), self._gpu_utilization)
+            self._watched = watch(self._stream.utilization(), number_in_use(self._cuda), self._gpu_utilization)
         return self._stream
 
     def _pinned(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ mod _forebay {
         device::DeviceColumn,
         plan::Plan,
         serving::{Serving, Work},
-        stream::{Gauge, Stream},
+        stream::{Stream, Utilization},
         tier::Tier,
     };
 }

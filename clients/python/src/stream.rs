@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use forebay_client::{Cursor, DeviceBatch, Error, Failures, Stats, Training, Utilization};
+use forebay_client::{Cursor, DeviceBatch, Error, Failures, Stats, Training};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
     prelude::*,
@@ -26,10 +26,10 @@ pub(crate) struct Stream {
 
 /// Where to note how busy the GPU is, also while the stream waits.
 #[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct Gauge(Utilization);
+pub(crate) struct Utilization(forebay_client::Utilization);
 
 #[pymethods]
-impl Gauge {
+impl Utilization {
     /// Notes it, 0 to 1; false once the stream is gone.
     fn set(&self, share: f64) -> bool {
         self.0.set(share)
@@ -77,7 +77,7 @@ impl Receiving {
         }
     }
 
-    fn utilization(&self) -> Utilization {
+    fn utilization(&self) -> forebay_client::Utilization {
         match self {
             Self::OnHost(training) => training.utilization(),
             Self::OnDevice(training) => training.utilization(),
@@ -209,8 +209,8 @@ impl Stream {
     }
 
     /// Where to note how busy the GPU is.
-    fn gauge(&self) -> PyResult<Gauge> {
-        self.of(|running| Gauge(running.training.utilization()))
+    fn utilization(&self) -> PyResult<Utilization> {
+        self.of(|running| Utilization(running.training.utilization()))
     }
 
     /// Ends it: no thread or connection is left when this returns.
