@@ -1,34 +1,30 @@
 //! Which row of a snapshot has a key.
 
 mod file;
+mod narrow;
+mod wide;
 
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_row::{RowConverter, Rows, SortField};
-use forebay_loader::{Error, Pool, Priority, find_column, prefetch, prefetch_value};
+use forebay_loader::{Error, Flow, Pool, Priority, find_column};
 use forebay_storage::Reader;
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::keys::{EncodedKeys, KeyType, hash};
+use narrow::Narrow;
+use wide::{Keys, Wide};
 
 /// Part of every identity: another form on disk is another version.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Rows for which an index is cut into one more shard, so that threads can build it.
 const SHARD_ROWS: u64 = 1 << 17;
 const MAX_SHARDS: usize = 256;
 /// Of five slots, four are taken.
 const SLOTS: (u64, u64) = (5, 4);
-/// A slot that is free.
-const EMPTY: u64 = u64::MAX;
-/// Bits of a slot that are the row's number; the others are the key's hash.
-const ROW_BITS: u32 = 40;
-/// Rows of one snapshot that can be indexed.
-const MAX_ROWS: u64 = (1 << ROW_BITS) - 1;
-/// Keys of no fixed width are found from the start of so many.
-const CHUNK_ROWS: usize = 1 << 16;
 /// Bytes for each row while an index is built: its hash, its number, and room that lists grow into.
 const BUILDING_BYTES: u64 = 24;
 /// Rows that are encoded at once.
@@ -55,30 +51,27 @@ pub struct Indexed {
 }
 
 /// The rows of a snapshot by their keys. A lookup compares the whole key, so that an answer is right whatever hashes do.
-///
-/// ```text
-/// shard by the hash's first bits: | slot | slot | slot | ...   24 bits of hash, 40 of row number; linear probing
-/// keys by row number:             | key | key | key | ...      as bytes
-/// ```
 #[derive(Debug)]
 pub struct KeyIndex {
     key: KeyType,
-    keys: Keys,
-    shards: Vec<Box<[u64]>>,
+    table: Table,
     /// Different keys.
     count: u64,
 }
 
-/// The keys of all rows, by the rows' numbers.
-#[derive(Debug, Default)]
-struct Keys {
-    width: Option<usize>,
-    bytes: Vec<u8>,
-    /// Without a width: where each ends, from the start of its chunk on.
-    ends: Vec<u32>,
-    /// Where each chunk starts.
-    chunks: Vec<u64>,
-    rows: u64,
+/// Hash tables, cut into shards, by the width of a key.
+#[derive(Debug)]
+enum Table {
+    Four(Narrow<2>),
+    Eight(Narrow<3>),
+    Any(Wide),
+}
+
+impl Table {
+    /// 4 or 8, if keys of this width, of so many rows, lie in the slots of their table.
+    fn narrow_width(width: Option<usize>, rows: u64) -> Option<usize> {
+        width.filter(|width| matches!(width, 4 | 8) && rows <= narrow::MAX_ROWS)
+    }
 }
 
 /// What was read of one block.
@@ -105,11 +98,12 @@ impl KeyIndex {
         let snapshot = reader.snapshot();
         let key = Arc::new(KeyType::new(&spec.key, snapshot.schema())?);
         let (columns, order) = positions(spec, reader)?;
-        if snapshot.rows() > MAX_ROWS {
-            let reason = format!("the snapshot has {} rows, at most {MAX_ROWS} are indexed", snapshot.rows());
+        if snapshot.rows() > wide::MAX_ROWS {
+            let reason =
+                format!("the snapshot has {} rows, at most {} are indexed", snapshot.rows(), wide::MAX_ROWS);
             return Err(Error::invalid("key", reason));
         }
-        let shards = shard_count(snapshot.rows());
+        let (shards, flow) = (shard_count(snapshot.rows()), Flow::new());
         let mut done = Indexed { rows: snapshot.rows(), rows_done: 0 };
         let mut read = stream::iter(0..snapshot.blocks().len())
             .map(|block| {
@@ -121,30 +115,39 @@ impl KeyIndex {
                         let chunks = encoded.decode(DECODE_ROWS).collect::<Result<Vec<_>, _>>()?;
                         BlockKeys::of(&key, &chunks, order, first_row, shards)
                     };
-                    pool.run(Priority::Second, read).await
+                    pool.run_for(flow, Priority::Second, read).await
                 }
             })
             .buffered(concurrent_blocks.max(1));
-        let (mut blocks, mut keys) = (Vec::new(), Keys::default());
+        let mut blocks = Vec::new();
         while let Some(block) = read.try_next().await? {
-            keys.append(&block.keys)?;
             done.rows_done += block.keys.len() as u64;
             blocks.push(block);
             progress(done);
         }
         drop(read);
-        let (blocks, keys) = (Arc::new(blocks), Arc::new(keys));
-        let fill = |shard| {
-            let (blocks, keys) = (Arc::clone(&blocks), Arc::clone(&keys));
-            pool.run(Priority::Second, move || Ok(fill(&blocks, &keys, shard)))
+        let blocks = Arc::new(blocks);
+        let (table, count) = match Table::narrow_width(key.width(), snapshot.rows()) {
+            Some(4) => {
+                let (shards, count) = filled(&blocks, shards, (pool, flow), narrow::fill).await?;
+                (Table::Four(Narrow { shards }), count)
+            }
+            Some(8) => {
+                let (shards, count) = filled(&blocks, shards, (pool, flow), narrow::fill).await?;
+                (Table::Eight(Narrow { shards }), count)
+            }
+            _ => {
+                let of_blocks = Arc::clone(&blocks);
+                let keys = pool.run(Priority::Second, move || Keys::of(&of_blocks).map(Arc::new)).await?;
+                let known = Arc::clone(&keys);
+                let fill = move |blocks: &[BlockKeys], shard| wide::fill(blocks, &known, shard);
+                let (shards, count) = filled(&blocks, shards, (pool, flow), fill).await?;
+                let keys =
+                    Arc::into_inner(keys).ok_or_else(|| Error::Internal("keys are still shared".into()))?;
+                (Table::Any(Wide { keys, shards }), count)
+            }
         };
-        // All are handed over at once; the threads are the limit.
-        let filled = futures::future::try_join_all((0..shards).map(fill)).await?;
-        drop(blocks);
-        let keys = Arc::into_inner(keys).ok_or_else(|| Error::Internal("keys are still shared".into()))?;
-        let count = filled.iter().map(|(_, count)| count).sum();
-        let key = (*key).clone();
-        Ok(Self { key, keys, shards: filled.into_iter().map(|(slots, _)| slots).collect(), count })
+        Ok(Self { key: (*key).clone(), table, count })
     }
 
     /// Columns and types of the key.
@@ -164,113 +167,39 @@ impl KeyIndex {
 
     /// Bytes of memory.
     pub fn bytes(&self) -> u64 {
-        let slots = self.shards.iter().map(|shard| size_of_val(&**shard)).sum::<usize>();
-        let Keys { bytes, ends, chunks, .. } = &self.keys;
-        (slots + bytes.len() + size_of_val(&ends[..]) + size_of_val(&chunks[..])) as u64
+        let bytes = match &self.table {
+            Table::Four(table) => table.bytes(),
+            Table::Eight(table) => table.bytes(),
+            Table::Any(table) => table.bytes(),
+        };
+        bytes as u64
     }
 
     /// For each of `keys` the number of its row, if there is one.
     pub fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
-        // Where the width is known, hashing and comparing take a few instructions.
-        match self.keys.width {
-            Some(4) => self.rows_of::<&[u8; 4]>(keys),
-            Some(8) => self.rows_of::<&[u8; 8]>(keys),
-            _ => self.rows_of::<&[u8]>(keys),
+        match &self.table {
+            Table::Four(table) => table.rows(keys),
+            Table::Eight(table) => table.rows(keys),
+            Table::Any(table) => table.rows(keys),
         }
     }
-
-    fn rows_of<'a, K: KeyBytes<'a>>(&'a self, keys: &'a EncodedKeys) -> Vec<Option<u64>> {
-        // Step by step for all keys: what each step reads is on its way while it is taken for others.
-        let mut probes: Vec<Option<Probe<'a, K>>> =
-            (0..keys.len()).map(|row| Some(Probe::new(K::new(keys.get(row)?), &self.shards))).collect();
-        for probe in probes.iter_mut().flatten() {
-            if let Some(row) = probe.candidate() {
-                prefetch(self.keys.get(row));
-            }
-        }
-        probes.into_iter().map(|probe| probe?.row(&self.keys)).collect()
-    }
 }
 
-/// A key of a width that is known when this is compiled, or of any.
-trait KeyBytes<'a>: Copy + Eq {
-    /// `key` has that width.
-    fn new(key: &'a [u8]) -> Self;
-
-    fn hash(self) -> u64;
-}
-
-impl<'a> KeyBytes<'a> for &'a [u8] {
-    fn new(key: &'a [u8]) -> Self {
-        key
-    }
-
-    fn hash(self) -> u64 {
-        hash(self)
-    }
-}
-
-impl<'a, const WIDTH: usize> KeyBytes<'a> for &'a [u8; WIDTH] {
-    #[inline]
-    fn new(key: &'a [u8]) -> Self {
-        key.as_array().expect("a key has the index's width")
-    }
-
-    #[inline]
-    fn hash(self) -> u64 {
-        hash(self)
-    }
-}
-
-/// A key on its way to its row.
-struct Probe<'a, K> {
-    key: K,
-    fingerprint: u64,
-    slots: &'a [u64],
-    at: usize,
-}
-
-impl<'a, K: KeyBytes<'a>> Probe<'a, K> {
-    #[inline]
-    fn new(key: K, shards: &'a [Box<[u64]>]) -> Self {
-        let hash = key.hash();
-        let slots = &*shards[shard_of(hash, shards.len())];
-        let at = first_slot(hash, slots.len());
-        prefetch_value(&slots[at]);
-        Self { key, fingerprint: fingerprint(hash), slots, at }
-    }
-
-    /// The row in the next slot whose key has the same bits of hash; `None` if there is none any more.
-    #[inline]
-    fn candidate(&mut self) -> Option<u64> {
-        loop {
-            let slot = self.slots[self.at];
-            if slot == EMPTY {
-                return None;
-            }
-            if slot >> ROW_BITS == self.fingerprint {
-                return Some(slot & MAX_ROWS);
-            }
-            self.step();
-        }
-    }
-
-    #[inline]
-    fn step(&mut self) {
-        self.at = if self.at + 1 == self.slots.len() { 0 } else { self.at + 1 };
-    }
-
-    /// The key's row.
-    #[inline]
-    fn row(mut self, keys: &'a Keys) -> Option<u64> {
-        loop {
-            let row = self.candidate()?;
-            if K::new(keys.get(row)) == self.key {
-                return Some(row);
-            }
-            self.step();
-        }
-    }
+/// The slots of all shards, each made by `fill`, and how many keys are in them.
+async fn filled<S: Send + 'static>(
+    blocks: &Arc<Vec<BlockKeys>>,
+    shards: usize,
+    (pool, flow): (&Pool, Flow),
+    fill: impl Fn(&[BlockKeys], usize) -> (S, u64) + Clone + Send + 'static,
+) -> Result<(Vec<S>, u64), Error> {
+    let fill = |shard| {
+        let (blocks, fill) = (Arc::clone(blocks), fill.clone());
+        pool.run_for(flow, Priority::Second, move || Ok(fill(&blocks, shard)))
+    };
+    // All are handed over at once; the threads are the limit.
+    let filled = futures::future::try_join_all((0..shards).map(fill)).await?;
+    let count = filled.iter().map(|(_, count)| count).sum();
+    Ok((filled.into_iter().map(|(slots, _)| slots).collect(), count))
 }
 
 /// About how many bytes an index takes, and how many more while it is built.
@@ -280,9 +209,14 @@ pub(crate) fn estimate(reader: &Reader, spec: &KeySpec) -> Result<(u64, u64), Er
     let blocks = 0..snapshot.blocks().len();
     let bytes = |column: usize| blocks.clone().map(|block| snapshot.column_bytes(block, column)).sum::<u64>();
     let keys: u64 = columns[..spec.key.len()].iter().map(|column| bytes(*column)).sum();
-    let slots = snapshot.rows() * SLOTS.0 / SLOTS.1 * size_of::<u64>() as u64;
+    let slots = snapshot.rows() * SLOTS.0 / SLOTS.1;
+    let table =
+        match Table::narrow_width(KeyType::new(&spec.key, snapshot.schema())?.width(), snapshot.rows()) {
+            Some(width) => slots * (width + size_of::<u32>()) as u64,
+            None => slots * size_of::<u64>() as u64 + keys,
+        };
     let order = order.map_or(0, |place| 2 * bytes(columns[place]) + 16 * snapshot.rows());
-    Ok((keys + slots, keys + order + BUILDING_BYTES * snapshot.rows()))
+    Ok((table, keys + order + BUILDING_BYTES * snapshot.rows()))
 }
 
 /// Names an index: of which snapshot, by which key.
@@ -323,41 +257,10 @@ fn first_slot(hash: u64, slots: usize) -> usize {
     ((u128::from(hash) * slots as u128) >> 64) as usize
 }
 
-/// The bits of a hash that a slot has.
-fn fingerprint(hash: u64) -> u64 {
-    // Those that choose neither shard nor slot.
-    hash >> 8 & ((1 << (64 - ROW_BITS)) - 1)
-}
-
-/// The slots of one shard, and how many keys are in them.
-fn fill(blocks: &[BlockKeys], keys: &Keys, shard: usize) -> (Box<[u64]>, u64) {
+/// Slots of a shard; one at least is free.
+fn slots_of(blocks: &[BlockKeys], shard: usize) -> usize {
     let rows: usize = blocks.iter().map(|block| block.buckets[shard].len()).sum();
-    let slots = (rows as u64 * SLOTS.0).div_ceil(SLOTS.1) + 1;
-    let mut slots = vec![EMPTY; slots as usize].into_boxed_slice();
-    let mut count = 0;
-    for block in blocks {
-        for (hash, row) in &block.buckets[shard] {
-            let row = block.first_row + u64::from(*row);
-            let key = keys.get(row);
-            let mut at = first_slot(*hash, slots.len());
-            loop {
-                let slot = slots[at];
-                if slot == EMPTY {
-                    slots[at] = fingerprint(*hash) << ROW_BITS | row;
-                    count += 1;
-                    break;
-                }
-                if slot >> ROW_BITS == fingerprint(*hash) && keys.get(slot & MAX_ROWS) == key {
-                    if is_meant(blocks, row, slot & MAX_ROWS) {
-                        slots[at] = fingerprint(*hash) << ROW_BITS | row;
-                    }
-                    break;
-                }
-                at = if at + 1 == slots.len() { 0 } else { at + 1 };
-            }
-        }
-    }
-    (slots, count)
+    ((rows as u64 * SLOTS.0).div_ceil(SLOTS.1) + 1) as usize
 }
 
 /// Whether of two rows of one key the later is meant.
@@ -405,41 +308,5 @@ impl BlockKeys {
             }
         }
         Ok(Self { keys, order, first_row, buckets })
-    }
-}
-
-impl Keys {
-    fn append(&mut self, block: &EncodedKeys) -> Result<(), Error> {
-        self.width = block.width();
-        if self.width.is_some() {
-            self.bytes.extend_from_slice(block.bytes());
-            self.rows += block.len() as u64;
-            return Ok(());
-        }
-        let mut at = self.bytes.len() as u64;
-        for length in block.lengths() {
-            if self.rows.is_multiple_of(CHUNK_ROWS as u64) {
-                self.chunks.push(at);
-            }
-            at += length as u64;
-            let start = self.chunks.last().copied().unwrap_or(0);
-            let end = u32::try_from(at - start)
-                .map_err(|_| Error::invalid("key", format!("{CHUNK_ROWS} keys have more than 4 GiB")))?;
-            self.ends.push(end);
-            self.rows += 1;
-        }
-        self.bytes.extend_from_slice(block.bytes());
-        Ok(())
-    }
-
-    /// The key of a row.
-    fn get(&self, row: u64) -> &[u8] {
-        let row = row as usize;
-        if let Some(width) = self.width {
-            return &self.bytes[row * width..][..width];
-        }
-        let chunk = self.chunks[row / CHUNK_ROWS] as usize;
-        let start = if row.is_multiple_of(CHUNK_ROWS) { 0 } else { self.ends[row - 1] as usize };
-        &self.bytes[chunk + start..chunk + self.ends[row] as usize]
     }
 }

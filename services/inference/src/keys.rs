@@ -55,6 +55,11 @@ impl KeyType {
         &self.columns
     }
 
+    /// Bytes of a key, if all have as many.
+    pub(crate) fn width(&self) -> Option<usize> {
+        self.width
+    }
+
     /// The keys in the columns of `batch` that have these names; others are not looked at. Integers, dates and times of other
     /// widths and units are converted; one that the dataset's type can't hold is no key of it.
     ///

@@ -1,7 +1,7 @@
 //! An index on disk: it saves reading the keys again after a restart, and may be lost at any time.
 //!
 //! ```text
-//! "FBINDEX1" | length of the header, u64 | header, JSON | slots | keys | ends | chunks | XXH3-64 of all before
+//! "FBINDEX1" | length of the header, u64 | header, JSON | slots | keys, ends and chunks, if they are not in the slots | XXH3-64 of all before
 //! ```
 
 use std::{
@@ -13,7 +13,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
-use super::{KeyIndex, KeySpec, Keys, VERSION, identity};
+use super::{
+    KeyIndex, KeySpec, MAX_SHARDS, Table, VERSION, identity,
+    narrow::{Narrow, Slot},
+    wide::{Keys, Wide},
+};
 use crate::keys::KeyType;
 use forebay_storage::Reader;
 
@@ -28,10 +32,16 @@ struct Header {
     identity: String,
     rows: u64,
     count: u64,
-    width: Option<usize>,
     /// Slots of each shard.
     shards: Vec<usize>,
-    key_bytes: usize,
+    /// Of a table whose keys do not lie in its slots.
+    keys: Option<KeysHeader>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct KeysHeader {
+    width: Option<usize>,
+    bytes: usize,
     ends: usize,
     chunks: usize,
 }
@@ -81,37 +91,51 @@ impl KeyIndex {
     }
 
     fn write(&self, file: fs::File, reader: &Reader, spec: &KeySpec) -> io::Result<()> {
-        let Keys { width, bytes, ends, chunks, rows } = &self.keys;
+        let (shards, keys) = match &self.table {
+            Table::Four(table) => (lengths(&table.shards), None),
+            Table::Eight(table) => (lengths(&table.shards), None),
+            Table::Any(Wide { keys, shards }) => {
+                let Keys { width, bytes, ends, chunks, .. } = keys;
+                let (bytes, ends, chunks) = (bytes.len(), ends.len(), chunks.len());
+                let keys = KeysHeader { width: *width, bytes, ends, chunks };
+                (lengths(shards), Some(keys))
+            }
+        };
         let header = Header {
             version: VERSION,
             identity: format!("{:032x}", identity(reader, spec)),
-            rows: *rows,
+            rows: reader.snapshot().rows(),
             count: self.count,
-            width: *width,
-            shards: self.shards.iter().map(|shard| shard.len()).collect(),
-            key_bytes: bytes.len(),
-            ends: ends.len(),
-            chunks: chunks.len(),
+            shards,
+            keys,
         };
         let header = serde_json::to_vec(&header)?;
         let mut out = Hashed { inner: BufWriter::with_capacity(1 << 20, file), hash: Xxh3::new() };
         out.write_all(MAGIC)?;
         out.write_all(&(header.len() as u64).to_le_bytes())?;
         out.write_all(&header)?;
-        for slot in self.shards.iter().flat_map(|shard| shard.iter()) {
-            out.write_all(&slot.to_le_bytes())?;
-        }
-        out.write_all(bytes)?;
-        for end in ends {
-            out.write_all(&end.to_le_bytes())?;
-        }
-        for chunk in chunks {
-            out.write_all(&chunk.to_le_bytes())?;
+        match &self.table {
+            Table::Four(Narrow { shards }) => {
+                out.words(shards.iter().flat_map(|shard| shard.as_flattened()))?;
+            }
+            Table::Eight(Narrow { shards }) => {
+                out.words(shards.iter().flat_map(|shard| shard.as_flattened()))?;
+            }
+            Table::Any(Wide { keys, shards }) => {
+                out.long_words(shards.iter().flat_map(|shard| shard.iter()))?;
+                out.write_all(&keys.bytes)?;
+                out.words(&keys.ends)?;
+                out.long_words(&keys.chunks)?;
+            }
         }
         let hash = out.hash.digest();
         out.inner.write_all(&hash.to_le_bytes())?;
         out.inner.into_inner()?.sync_all()
     }
+}
+
+fn lengths<S>(shards: &[Box<[S]>]) -> Vec<usize> {
+    shards.iter().map(|shard| shard.len()).collect()
 }
 
 fn path(folder: &Path, reader: &Reader, spec: &KeySpec) -> PathBuf {
@@ -138,35 +162,66 @@ fn read(bytes: &[u8], reader: &Reader, spec: &KeySpec) -> Result<KeyIndex, &'sta
     if !of_this {
         return Err("it is of something else");
     }
-    let mut take = |count: usize, width: usize| {
-        let (taken, left) = rest.split_at_checked(count.checked_mul(width)?)?;
-        rest = left;
-        Some(taken)
-    };
-    let numbers = |bytes: &[u8]| {
-        bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>()
-    };
-    let short = "it is shorter than its header says";
-    let mut shards = Vec::with_capacity(header.shards.len().min(super::MAX_SHARDS));
-    for slots in header.shards {
-        shards.push(numbers(take(slots, 8).ok_or(short)?).into_boxed_slice());
-    }
-    let bytes = take(header.key_bytes, 1).ok_or(short)?.to_vec();
-    let ends =
-        take(header.ends, 4).ok_or(short)?.as_chunks::<4>().0.iter().map(|end| u32::from_le_bytes(*end));
-    let ends = ends.collect();
-    let chunks = numbers(take(header.chunks, 8).ok_or(short)?);
-    if !rest.is_empty() || !shards.len().is_power_of_two() || shards.iter().any(|shard| shard.is_empty()) {
+    let counts = &header.shards;
+    if counts.len() > MAX_SHARDS || !counts.len().is_power_of_two() || counts.contains(&0) {
         return Err("its parts make no index");
     }
-    let keys = Keys { width: header.width, bytes, ends, chunks, rows: header.rows };
-    Ok(KeyIndex { key, keys, shards, count: header.count })
+    let of = &mut rest;
+    let table = match (Table::narrow_width(key.width(), header.rows), header.keys) {
+        (Some(4), None) => read_narrow(of, counts).map(Table::Four),
+        (Some(8), None) => read_narrow(of, counts).map(Table::Eight),
+        (None, Some(keys)) => read_wide(of, counts, &keys, header.rows).map(Table::Any),
+        _ => return Err("its parts make no index"),
+    };
+    let table = table.ok_or("it is shorter than its header says")?;
+    if !rest.is_empty() {
+        return Err("it is longer than its header says");
+    }
+    Ok(KeyIndex { key, table, count: header.count })
+}
+
+fn read_narrow<const WORDS: usize>(rest: &mut &[u8], counts: &[usize]) -> Option<Narrow<WORDS>> {
+    let slot = |bytes: &[[u8; 4]; WORDS]| bytes.map(u32::from_le_bytes);
+    let shard = |count: &usize| -> Option<Box<[Slot<WORDS>]>> {
+        let words = take::<4>(rest, count.checked_mul(WORDS)?)?;
+        Some(words.as_chunks::<WORDS>().0.iter().map(slot).collect())
+    };
+    Some(Narrow { shards: counts.iter().map(shard).collect::<Option<_>>()? })
+}
+
+fn read_wide(rest: &mut &[u8], counts: &[usize], keys: &KeysHeader, rows: u64) -> Option<Wide> {
+    let numbers = |words: &[[u8; 8]]| words.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>();
+    let mut shards = Vec::with_capacity(counts.len());
+    for count in counts {
+        shards.push(numbers(take(rest, *count)?).into_boxed_slice());
+    }
+    let bytes = take::<1>(rest, keys.bytes)?.as_flattened().to_vec();
+    let ends = take::<4>(rest, keys.ends)?.iter().map(|end| u32::from_le_bytes(*end)).collect();
+    let chunks = numbers(take(rest, keys.chunks)?);
+    Some(Wide { keys: Keys { width: keys.width, bytes, ends, chunks, rows }, shards })
+}
+
+/// Takes so many values of `WIDTH` bytes; `None` if there are fewer.
+fn take<'a, const WIDTH: usize>(rest: &mut &'a [u8], count: usize) -> Option<&'a [[u8; WIDTH]]> {
+    let (taken, left) = rest.split_at_checked(count.checked_mul(WIDTH)?)?;
+    *rest = left;
+    Some(taken.as_chunks::<WIDTH>().0)
 }
 
 /// Hashes what is written.
 struct Hashed<W> {
     inner: W,
     hash: Xxh3,
+}
+
+impl<W: Write> Hashed<W> {
+    fn words<'a>(&mut self, words: impl IntoIterator<Item = &'a u32>) -> io::Result<()> {
+        words.into_iter().try_for_each(|word| self.write_all(&word.to_le_bytes()))
+    }
+
+    fn long_words<'a>(&mut self, words: impl IntoIterator<Item = &'a u64>) -> io::Result<()> {
+        words.into_iter().try_for_each(|word| self.write_all(&word.to_le_bytes()))
+    }
 }
 
 impl<W: Write> Write for Hashed<W> {
