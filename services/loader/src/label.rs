@@ -5,6 +5,7 @@ mod known;
 use std::sync::Arc;
 
 use arrow_schema::DataType;
+use forebay_stall::Moments;
 use half::f16;
 
 use crate::{
@@ -17,26 +18,6 @@ pub(crate) use known::KnownLabels;
 
 /// So many rows of a batch are looked at, at most, spread evenly over it.
 const SAMPLED_ROWS: usize = 1024;
-
-/// Labels of some rows of a batch that are not null.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct LabelSums {
-    /// How many.
-    pub rows: u64,
-    /// Their sum.
-    pub sum: f64,
-    /// The sum of their squares.
-    pub squares: f64,
-}
-
-impl LabelSums {
-    /// Adds a label.
-    pub(crate) fn add(&mut self, label: f64) {
-        self.rows += 1;
-        self.sum += label;
-        self.squares += label * label;
-    }
-}
 
 /// Where the label lies in a row of a frame.
 #[derive(Debug, Clone)]
@@ -68,10 +49,10 @@ impl Label {
         number(&label.data_type, &[0; 8]).map(|_| label)
     }
 
-    /// The labels of some of `rows`.
-    pub(crate) fn sums(&self, view: &View, frames: &[Arc<Frame>], rows: &[RowRef]) -> LabelSums {
+    /// What the labels of some of `rows` that are not null are like.
+    pub(crate) fn moments(&self, view: &View, frames: &[Arc<Frame>], rows: &[RowRef]) -> Moments {
         let source = Rows::new(view, frames);
-        let mut sums = LabelSums::default();
+        let mut labels = Vec::with_capacity(rows.len().min(SAMPLED_ROWS));
         for row in rows.iter().step_by(rows.len().div_ceil(SAMPLED_ROWS).max(1)) {
             let row = source.row(*row);
             let is_valid = |bit: usize| row[view.validity + bit / 8] & (1 << (bit % 8)) != 0;
@@ -79,10 +60,10 @@ impl Label {
                 && let Some(label) = number(&self.data_type, &row[self.offset..])
                 && !label.is_nan()
             {
-                sums.add(label);
+                labels.push(label);
             }
         }
-        sums
+        Moments::of(labels.iter().copied())
     }
 }
 

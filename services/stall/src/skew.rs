@@ -1,5 +1,7 @@
 //! Whether a label wanders from batch to batch more than chance makes it.
 
+use crate::Moments;
+
 /// Batches of fewer rows say little, and are left out.
 const LEAST_ROWS: u64 = 8;
 /// So many batches are needed.
@@ -28,9 +30,7 @@ pub struct Known {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Skew {
     batches: u64,
-    rows: u64,
-    mean: f64,
-    squares: f64,
+    labels: Moments,
     /// The sum of `n * (batch mean - mean)^2`.
     between: f64,
     known: Option<Known>,
@@ -46,18 +46,15 @@ impl Skew {
         }
     }
 
-    /// Adds a batch: how many labels it has that are not null, their sum and that of their squares.
-    pub fn add(&mut self, rows: u64, sum: f64, squares: f64) {
-        if rows < LEAST_ROWS || !sum.is_finite() || !squares.is_finite() {
+    /// Adds a batch, by those of its labels that are not null.
+    pub fn add(&mut self, batch: &Moments) {
+        if batch.count < LEAST_ROWS || !batch.mean.is_finite() || !batch.squares.is_finite() {
             return;
         }
-        // Welford's way, batch by batch: what is small is not lost beside what is large.
-        let (added, distance) = (rows as f64, sum / rows as f64 - self.mean);
+        let distance = batch.mean - self.labels.mean;
         self.batches += 1;
-        self.rows += rows;
-        self.mean += distance * added / self.rows as f64;
-        self.between += added * distance * (sum / added - self.mean);
-        self.squares += squares;
+        self.labels.merge(batch);
+        self.between += batch.count as f64 * distance * (batch.mean - self.labels.mean);
     }
 
     /// Batches that were looked at.
@@ -67,7 +64,7 @@ impl Skew {
 
     /// Mean of the label over them; `None` without any.
     pub fn mean(&self) -> Option<f64> {
-        (self.rows > 0).then_some(self.mean)
+        (self.labels.count > 0).then_some(self.labels.mean)
     }
 
     /// Mean of the label over the dataset, if it is known.
@@ -81,8 +78,8 @@ impl Skew {
         if self.batches < LEAST_BATCHES {
             return None;
         }
-        let (batches, rows, mean) = (self.batches as f64, self.rows as f64, self.mean);
-        let seen = (self.squares / rows - mean * mean).max(0.0);
+        let (batches, rows, mean) = (self.batches as f64, self.labels.count as f64, self.labels.mean);
+        let seen = self.labels.variance();
         // Around their own mean, which takes one of them; and how far that is from the dataset's, for a stream may be stuck.
         let wander = self.between / (batches - 1.0);
         let (variance, stuck) = self.known.map_or((seen, 0.0), |known| {
@@ -90,7 +87,8 @@ impl Skew {
             (known.variance.max(seen), rows / batches * beyond * beyond)
         });
         let between = wander + stuck;
-        (variance > f64::EPSILON * mean * mean).then(|| (between.max(0.0) / variance).sqrt())
+        let differs = self.known.is_some_and(|known| known.variance > 0.0) || !self.labels.are_alike();
+        differs.then(|| (between.max(0.0) / variance).sqrt())
     }
 
     /// Whether that is far more than chance makes it.

@@ -7,10 +7,9 @@ use arrow_cast::cast;
 use arrow_schema::DataType;
 use dashmap::DashMap;
 use forebay_proto::v1;
-use forebay_stall::Known;
+use forebay_stall::{Known, Moments};
 use tokio::sync::OnceCell;
 
-use super::LabelSums;
 use crate::{Config, Error, Job, Pool, Priority, View, window::place_of};
 
 /// So many blocks are looked at, spread evenly over the dataset.
@@ -72,15 +71,16 @@ impl KnownLabels {
             let (view, decode_rows) = (Arc::clone(&view), self.config.decode_rows);
             let place = place_of(job.snapshot(), *block);
             let add = move || {
-                let mut sums = LabelSums::default();
+                let mut seen = Moments::default();
                 for chunk in encoded.decode(decode_rows) {
                     let rows = view.rows_of(chunk?, &read, keeps_all, &place)?;
                     let labels = cast(rows.column(0), &DataType::Float64);
                     let labels = labels.map_err(|error| Error::Internal(error.to_string()))?;
                     let labels = labels.as_primitive::<Float64Type>();
-                    labels.iter().flatten().filter(|label| !label.is_nan()).for_each(|label| sums.add(label));
+                    let labels = labels.iter().flatten().filter(|label| !label.is_nan());
+                    seen.merge(&Moments::of(labels));
                 }
-                Ok(sums)
+                Ok(seen)
             };
             looked.push(self.pool.run(Priority::Second, add).await?);
         }
@@ -92,18 +92,16 @@ impl KnownLabels {
 ///
 /// The error is that of a systematic sample by successive differences (Wolter, Introduction to Variance Estimation, 2007, ch. 8):
 /// in sorted data neighbours are alike, so that few blocks tell much; where blocks differ at random, they tell less.
-fn known(looked: &[LabelSums], blocks: usize) -> Option<Known> {
-    let with_labels: Vec<&LabelSums> = looked.iter().filter(|sums| sums.rows > 0).collect();
-    let total = |part: fn(&LabelSums) -> f64| with_labels.iter().map(|sums| part(sums)).sum::<f64>();
-    let rows = total(|sums| sums.rows as f64);
-    if rows == 0.0 {
+fn known(looked: &[Moments], blocks: usize) -> Option<Known> {
+    let mut all = Moments::default();
+    looked.iter().for_each(|block| all.merge(block));
+    if all.count == 0 {
         return None;
     }
-    let mean = total(|sums| sums.sum) / rows;
-    let variance = (total(|sums| sums.squares) / rows - mean * mean).max(0.0);
-    let means: Vec<f64> = with_labels.iter().map(|sums| sums.sum / sums.rows as f64).collect();
+    let (mean, variance) = (all.mean, all.variance());
+    let means: Vec<f64> = looked.iter().filter(|block| block.count > 0).map(|block| block.mean).collect();
     let left_out = 1.0 - looked.len() as f64 / blocks as f64;
-    if left_out > 0.0 && variance == 0.0 {
+    if left_out > 0.0 && all.are_alike() {
         // One value in all that was looked at: of the others it says nothing.
         return None;
     }
@@ -124,16 +122,19 @@ mod tests {
     use super::*;
 
     /// Blocks of 1,000 rows, so many of which are positive.
-    fn blocks(positive: impl IntoIterator<Item = u64>) -> Vec<LabelSums> {
-        let sums = |count| LabelSums { rows: 1000, sum: count as f64, squares: count as f64 };
-        positive.into_iter().map(sums).collect()
+    fn blocks(positive: impl IntoIterator<Item = u64>) -> Vec<Moments> {
+        let moments = |count: u64| {
+            let mean = count as f64 / 1000.0;
+            Moments { count: 1000, mean, squares: 1000.0 * mean * (1.0 - mean) }
+        };
+        positive.into_iter().map(moments).collect()
     }
 
     #[test]
     fn a_dataset_that_is_looked_at_as_a_whole_is_known_without_error() {
         let all = known(&blocks([0, 500, 1000, 500]), 4).unwrap();
         assert_eq!(all, Known { mean: 0.5, error: 0.0, variance: 0.25 });
-        assert_eq!(known(&[LabelSums::default()], 3), None);
+        assert_eq!(known(&[Moments::default()], 3), None);
     }
 
     #[test]

@@ -68,6 +68,7 @@ pub(super) const LIMIT: Label = one_of(
     &["consumer", "network", "gather", "decode", "storage", "admission", "downstream", "idle", "unknown"],
 );
 pub(super) const ACTIVITY: Label = one_of("activity", &["wait", "compute", "copy"]);
+pub(super) const GPU_STATE: Label = one_of("state", &["busy", "idle"]);
 pub(super) const STAGE: Label = one_of("stage", &["storage", "decode", "gather", "send"]);
 pub(super) const TIER: Label = one_of("tier", &["memory", "disk"]);
 pub(super) const BYPASS: Label = one_of("reason", &["needed_later", "too_large", "busy", "failing"]);

@@ -1,0 +1,93 @@
+//! Mean and variance of numbers, as they come.
+
+/// How many numbers there were, their mean, and how far they lie around it. In two passes, and then put together (Chan, Golub,
+/// LeVeque, Algorithms for Computing the Sample Variance, 1983), so that what is small is not lost beside what is large.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Moments {
+    /// How many.
+    pub count: u64,
+    /// Their mean; 0 of none.
+    pub mean: f64,
+    /// The sum of the squares of their distances from it.
+    pub squares: f64,
+}
+
+impl Moments {
+    /// Those of `numbers`.
+    pub fn of(numbers: impl Iterator<Item = f64> + Clone) -> Self {
+        let (count, sum) = numbers.clone().fold((0, 0.0), |(count, sum), number| (count + 1, sum + number));
+        let mean = if count == 0 { 0.0 } else { sum / count as f64 };
+        let squares = numbers.map(|number| (number - mean) * (number - mean)).sum();
+        Self { count, mean, squares }
+    }
+
+    /// Adds the numbers that `others` has seen.
+    pub fn merge(&mut self, others: &Self) {
+        if others.count == 0 {
+            return;
+        }
+        let (count, distance) = (self.count + others.count, others.mean - self.mean);
+        let share = others.count as f64 / count as f64;
+        self.mean += distance * share;
+        self.squares += others.squares + distance * distance * self.count as f64 * share;
+        self.count = count;
+    }
+
+    /// The mean of the squares of their distances from their mean; 0 of none.
+    pub fn variance(&self) -> f64 {
+        self.squares / self.count.max(1) as f64
+    }
+
+    /// Whether they differ by no more than adding up some thousands of them may be off.
+    pub fn are_alike(&self) -> bool {
+        self.variance() <= (16_384.0 * f64::EPSILON * self.mean).powi(2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn mean_and_variance_are_those_of_all_numbers_however_they_came(
+            numbers in prop::collection::vec(-1.0..1.0f64, 1..200), cut in 0.0..1.0f64, offset in -1e9..1e9f64,
+        ) {
+            let numbers: Vec<f64> = numbers.into_iter().map(|number| number + offset).collect();
+            let (one, other) = numbers.split_at((cut * numbers.len() as f64) as usize);
+            let of = |numbers: &[f64]| Moments::of(numbers.iter().copied());
+            let mut merged = of(one);
+            merged.merge(&of(other));
+            let mut added = Moments::default();
+            numbers.iter().for_each(|number| added.merge(&of(&[*number])));
+            let count = numbers.len() as f64;
+            let mean = offset + numbers.iter().map(|number| number - offset).sum::<f64>() / count;
+            let variance = numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / count;
+            for moments in [merged, added, of(&numbers)] {
+                prop_assert_eq!(moments.count, numbers.len() as u64);
+                prop_assert!((moments.mean - mean).abs() < 1e-6, "{moments:?} {mean}");
+                prop_assert!((moments.variance() - variance).abs() < 1e-6, "{moments:?} {variance}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_alike_if_there_is_one_value_and_not_because_they_are_large() {
+        for value in [0.0, 0.1, -1e9 / 3.0, 1e300] {
+            assert!(Moments::of(std::iter::repeat_n(value, 10_000)).are_alike(), "{value}");
+        }
+        for offset in [0.0, 1e6, 1e9, 1e10] {
+            let moments = Moments::of((0..10_000).map(|row| offset + f64::from(row % 2)));
+            assert!(!moments.are_alike(), "{offset}");
+        }
+    }
+
+    #[test]
+    fn of_no_number_all_is_zero() {
+        let mut none = Moments::default();
+        none.merge(&Moments::of(std::iter::empty()));
+        assert_eq!((none, none.variance()), (Moments::default(), 0.0));
+    }
+}
