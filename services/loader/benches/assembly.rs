@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, hint::black_box, sync::Arc};
 
-use arrow_array::{ArrayRef, Float32Array, RecordBatch};
+use arrow_array::RecordBatch;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay_cache::Slabs;
 use forebay_loader::{Assembling, Config, Frame, FrameBuilder, Job, RowRef, assemble};
@@ -17,14 +17,6 @@ const BLOCKS: usize = 16;
 const BATCH_ROWS: usize = 16_384;
 const READY_BATCHES: usize = 25;
 
-fn input() -> RecordBatch {
-    let column = |column: usize| {
-        let values = (0..BLOCK_ROWS).map(|row| (row * 31 + column) as f32);
-        (format!("c{column}"), Arc::new(Float32Array::from_iter_values(values)) as ArrayRef)
-    };
-    RecordBatch::try_from_iter((0..COLUMNS).map(column)).expect("equal lengths")
-}
-
 fn frame(job: &Job, input: &RecordBatch, slabs: &Slabs) -> Frame {
     let mut builder =
         FrameBuilder::new(job.view().clone(), BLOCK_ROWS, "bench".into(), slabs).expect("memory");
@@ -37,7 +29,7 @@ fn frame(job: &Job, input: &RecordBatch, slabs: &Slabs) -> Frame {
 
 fn bench(criterion: &mut Criterion) {
     let runtime = tokio::runtime::Builder::new_multi_thread().build().expect("a runtime");
-    let (input, slabs) = (input(), Slabs::new(64 << 20));
+    let (input, slabs) = (fixture::floats(COLUMNS, BLOCK_ROWS), Slabs::new(64 << 20));
     let reader =
         runtime.block_on(async { fixture::reader(fixture::store(&[input.slice(0, 10)], 10).await).await });
     let tensor = Tensor { name: "x".into(), columns: vec!["c*".into()], ..Tensor::default() };

@@ -25,7 +25,32 @@ pub(crate) struct Activity {
 #[derive(Default)]
 struct Block {
     work: [u32; Stage::ALL.len()],
-    watchers: Vec<Lane>,
+    watchers: Vec<Watcher>,
+}
+
+struct Watcher {
+    lane: Lane,
+    seen: Arc<Seen>,
+    since: Instant,
+}
+
+/// What was done for a stream while it waited: of each stage when the first work began, at the earliest when it began to wait,
+/// and when the last one ended.
+#[derive(Debug, Default)]
+pub(crate) struct Seen(Mutex<[Option<(Instant, Instant)>; Stage::ALL.len()]>);
+
+impl Seen {
+    /// What was seen since the last call.
+    pub(crate) fn take(&self) -> Vec<(Stage, Instant, Instant)> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let took = |stage: Stage| seen[stage as usize].take().map(|(start, end)| (stage, start, end));
+        Stage::ALL.into_iter().filter_map(took).collect()
+    }
+
+    fn note(&self, stage: Stage, start: Instant, end: Instant) {
+        let seen = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner)[stage as usize];
+        *seen = Some(seen.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
+    }
 }
 
 /// What a stage has done since the start.
@@ -69,7 +94,7 @@ impl Activity {
     pub(crate) fn begin(self: &Arc<Self>, stage: Stage, block: u128) -> Working {
         let mut entry = self.blocks.entry(block).or_default();
         entry.work[stage as usize] += 1;
-        entry.watchers.iter().for_each(|lane| lane.begin(stage));
+        entry.watchers.iter().for_each(|watcher| watcher.lane.begin(stage));
         drop(entry);
         self.start(stage, For::Block(block))
     }
@@ -80,14 +105,19 @@ impl Activity {
         self.start(stage, For::Lane(lane.clone()))
     }
 
-    /// From now on, and until what is returned is dropped, work for these blocks is work for this stream.
-    pub(crate) fn watch(self: &Arc<Self>, lane: &Lane, blocks: impl Iterator<Item = u128>) -> Watching {
-        let mut watched = Vec::new();
+    /// From now on, and until what is returned is dropped, work for these blocks is work for this stream, and noted as `seen`.
+    pub(crate) fn watch(
+        self: &Arc<Self>,
+        lane: &Lane,
+        seen: &Arc<Seen>,
+        blocks: impl Iterator<Item = u128>,
+    ) -> Watching {
+        let (since, mut watched) = (Instant::now(), Vec::new());
         if lane.is_attached() {
             for block in blocks {
                 let mut entry = self.blocks.entry(block).or_default();
                 tell(&entry.work, |stage| lane.begin(stage));
-                entry.watchers.push(lane.clone());
+                entry.watchers.push(Watcher { lane: lane.clone(), seen: Arc::clone(seen), since });
                 watched.push(block);
             }
         }
@@ -121,7 +151,7 @@ impl Activity {
 
     fn start(self: &Arc<Self>, stage: Stage, whom: For) -> Working {
         self.step(stage, |active| active + 1);
-        Working { activity: Arc::clone(self), stage, whom }
+        Working { activity: Arc::clone(self), stage, whom, since: Instant::now() }
     }
 
     fn step(&self, stage: Stage, active: impl FnOnce(usize) -> usize) {
@@ -160,6 +190,7 @@ pub(crate) struct Working {
     activity: Arc<Activity>,
     stage: Stage,
     whom: For,
+    since: Instant,
 }
 
 impl Working {
@@ -179,7 +210,11 @@ impl Drop for Working {
             For::Lane(lane) => lane.end(stage),
             For::Block(block) => self.activity.change(*block, |block| {
                 block.work[stage as usize] = block.work[stage as usize].saturating_sub(1);
-                block.watchers.iter().for_each(|lane| lane.end(stage));
+                let now = Instant::now();
+                for watcher in &block.watchers {
+                    watcher.lane.end(stage);
+                    watcher.seen.note(stage, self.since.max(watcher.since), now);
+                }
             }),
         }
     }
@@ -197,7 +232,7 @@ impl Drop for Watching {
         for block in &self.blocks {
             self.activity.change(*block, |block| {
                 tell(&block.work, |stage| self.lane.end(stage));
-                if let Some(at) = block.watchers.iter().position(|lane| lane.is(&self.lane)) {
+                if let Some(at) = block.watchers.iter().position(|watcher| watcher.lane.is(&self.lane)) {
                     block.watchers.swap_remove(at);
                 }
             });
@@ -221,10 +256,11 @@ mod tests {
         let lanes: Vec<Lane> =
             [&early, &late, &other].map(|session| session.enter(Instant::now(), (0, 0))).into();
         lanes.iter().for_each(Lane::asks);
-        let first = activity.watch(&lanes[0], [1, 2].into_iter());
-        let elsewhere = activity.watch(&lanes[2], [3].into_iter());
+        let seen: [Arc<Seen>; 3] = Default::default();
+        let first = activity.watch(&lanes[0], &seen[0], [1, 2].into_iter());
+        let elsewhere = activity.watch(&lanes[2], &seen[2], [3].into_iter());
         let work = activity.begin(Stage::Decode, 2);
-        let second = activity.watch(&lanes[1], [2].into_iter());
+        let second = activity.watch(&lanes[1], &seen[1], [2].into_iter());
         sleep(Duration::from_millis(20));
         drop(work);
         drop((first, second, elsewhere));
@@ -232,6 +268,17 @@ mod tests {
         assert!(decode(&early) >= Duration::from_millis(20));
         assert!(decode(&late) >= Duration::from_millis(20));
         assert_eq!(decode(&other), Duration::ZERO);
+        let [early, late, other] = seen.map(|seen| (seen.take(), seen.take())).map(|(seen, again)| {
+            assert_eq!(again, []);
+            seen
+        });
+        let ([(Stage::Decode, began, ended)], [(Stage::Decode, joined, also_ended)]) =
+            (&early[..], &late[..])
+        else {
+            panic!("{early:?} {late:?}")
+        };
+        assert!(began < joined && *ended - *joined >= Duration::from_millis(20) && ended == also_ended);
+        assert_eq!(other, []);
         assert!(activity.blocks.is_empty());
     }
 

@@ -105,7 +105,7 @@ impl WindowsAhead {
             return Ok(None);
         }
         let order = self.order(id.epoch).await?;
-        Ok(Some(self.windows.watch(&self.stream.watch, &self.stream.job, order.window(id.window).blocks)))
+        Ok(Some(self.windows.watch(&self.stream, order.window(id.window).blocks)))
     }
 
     /// Starts making the windows that come after a new one that is held. In a mixture that is time once all of its datasets

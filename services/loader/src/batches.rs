@@ -6,13 +6,13 @@ use std::{
 };
 
 use forebay_proto::v1::BatchMetadata;
-use forebay_stall::Lane;
+use forebay_stall::{Lane, Moments, Stage};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    Config, Error, Job, LabelSums, Pool, Submitted, WireBatch, producer::Producer, space::Share,
-    window::Windows,
+    Config, Error, Job, Pool, Submitted, WireBatch, activity::Seen, cpu::Flow, producer::Producer,
+    space::Share, window::Windows,
 };
 
 /// Batches of one rank and lane, made ahead of their consumer up to a number of bytes.
@@ -35,6 +35,10 @@ pub(crate) struct Stream {
     pub(crate) lane: u32,
     /// Whose time it takes.
     pub(crate) watch: Lane,
+    /// What was done for the batch at hand while its windows were waited for.
+    pub(crate) seen: Arc<Seen>,
+    /// Whose turns gathering for it takes.
+    pub(crate) gathering: Flow,
 }
 
 /// A batch on its way, and its share of the bytes that may be ready.
@@ -42,16 +46,17 @@ pub(crate) struct Making {
     /// All but rows and hash.
     pub(crate) metadata: BatchMetadata,
     pub(crate) batch: Submitted<Gathered>,
-    /// When it was begun, and how long it waited for its windows.
+    /// When it was begun, how long it waited for its windows, and what was done meanwhile.
     pub(crate) begun: Instant,
     pub(crate) windows: Duration,
+    pub(crate) seen: Vec<(Stage, Instant, Instant)>,
     pub(crate) _share: Arc<Share>,
 }
 
 /// A batch that was put together.
 pub(crate) struct Gathered {
     pub(crate) batch: WireBatch,
-    pub(crate) label: Option<LabelSums>,
+    pub(crate) label: Option<Moments>,
     pub(crate) begun: Instant,
     pub(crate) ended: Instant,
 }
@@ -63,12 +68,15 @@ pub struct Made {
     pub metadata: BatchMetadata,
     /// The batch.
     pub batch: WireBatch,
-    /// The labels of some of its rows, if the job names a label and delivers it.
-    pub label: Option<LabelSums>,
+    /// What the labels of some of its rows are like, if the job names a label and delivers it.
+    pub label: Option<Moments>,
     /// When its rows were begun to be looked for.
     pub begun: Instant,
     /// For how long they were waited for from then on.
     pub windows: Duration,
+    /// What was done for them meanwhile: of each stage when the first work began, or the wait, and when the last one ended. Nothing
+    /// is noted for a stream that is not [watched](crate::Loader::watched_batches).
+    pub seen: Vec<(Stage, Instant, Instant)>,
     /// When it was begun to be put together, and when it was finished.
     pub gathered: (Instant, Instant),
 }
@@ -123,7 +131,7 @@ impl Batches {
             group_offsets: batch.group_offsets.clone(),
             ..making.metadata.clone()
         };
-        let (windows, gathered) = (making.windows, (begun, ended));
-        Ok(Made { metadata, batch, label, begun: making.begun, windows, gathered })
+        let (windows, seen, gathered) = (making.windows, std::mem::take(&mut making.seen), (begun, ended));
+        Ok(Made { metadata, batch, label, begun: making.begun, windows, seen, gathered })
     }
 }

@@ -22,8 +22,8 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
-    Config, DiskWrites, Error, Job, Pool, Priority, activity::Activity, compute, forecast::Outlook,
-    view::Source, window::place_of,
+    Config, DiskWrites, Error, Job, Pool, Priority, activity::Activity, compute, cpu::Flow,
+    forecast::Outlook, view::Source, window::place_of,
 };
 
 /// Finds or makes decoded columns.
@@ -112,7 +112,7 @@ impl Columns {
             metrics::counter!("forebay_cache_single_flight_joins_total", "tier" => "disk")
                 .increment(waiting.len() as u64);
             // Only now, lest somebody's columns are written between a look and a claim, and are decoded again.
-            self.read(&mut wanted, &mut claim).await;
+            self.read(job.decoding(), &mut wanted, &mut claim).await;
             if !claim.columns.is_empty() {
                 let (decoded, made_in) = self.decode(job, block, &mut wanted, &claim).await?;
                 if keep && let Some(disk) = self.disk.clone() {
@@ -204,7 +204,7 @@ impl Columns {
     }
 
     /// Looks on disk for what was claimed, and hands it to those who wait.
-    async fn read(&self, wanted: &mut Wanted, claim: &mut Claim) {
+    async fn read(&self, flow: Flow, wanted: &mut Wanted, claim: &mut Claim) {
         let Some(disk) = &self.disk else { return };
         let names: Vec<u128> = claim.columns.iter().map(|column| column.key.1).collect();
         let working = self.activity.begin(Stage::Storage, wanted.block);
@@ -221,7 +221,7 @@ impl Columns {
             .collect();
         // Strings are checked to be UTF-8.
         let (activity, block) = (Arc::clone(&self.activity), wanted.block);
-        let decoded = self.pool.run(Priority::Second, move || {
+        let decoded = self.pool.run_for(flow, Priority::Second, move || {
             let _working = activity.begin(Stage::Decode, block);
             let decode = |(index, section, data_type)| Some((index, section::decode(&section, &data_type)?));
             Ok(found.into_iter().filter_map(decode).collect::<Vec<_>>())
@@ -273,7 +273,7 @@ impl Columns {
         drop(working);
         let (activity, id, delays) = (Arc::clone(&self.activity), wanted.block, self.config.delays);
         let (decode_rows, place) = (self.config.decode_rows, place_of(job.snapshot(), block));
-        let decoded = self.pool.run(Priority::Second, move || {
+        let decoded = self.pool.run_for(job.decoding(), Priority::Second, move || {
             let _working = activity.begin(Stage::Decode, id);
             delays.before_decode();
             let mut columns = vec![Vec::new(); claimed.len()];

@@ -21,7 +21,7 @@ use tokio::sync::{OnceCell, Semaphore};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
-    Config, Error, Pool, Priority,
+    Config, Error, Flow, Pool, Priority,
     compute::{compute, reads},
     groups::{Groups, Runs},
     prune::kept_rows,
@@ -126,6 +126,7 @@ impl Counts {
 pub(crate) struct Counter {
     config: Config,
     pool: Pool,
+    flow: Flow,
     /// Permits of 1 KiB for blocks that are being read.
     reading: Semaphore,
     read_bytes: u64,
@@ -164,7 +165,14 @@ impl Counter {
     pub(crate) fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
         let read_bytes = config.decode_bytes(memory_bytes).max(1024);
         let permits = usize::try_from(read_bytes / 1024).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
-        Self { config, pool, reading: Semaphore::new(permits), read_bytes, known: Mutex::default() }
+        Self {
+            config,
+            pool,
+            flow: Flow::new(),
+            reading: Semaphore::new(permits),
+            read_bytes,
+            known: Mutex::default(),
+        }
     }
 
     /// The counts for `train`; `None` if it has neither a filter nor a key. Who asks meanwhile waits for the first.
@@ -266,7 +274,7 @@ impl Counter {
     /// Counts one block.
     async fn block(&self, reader: &Reader, question: &Arc<Question>, block: usize) -> Result<Block, Error> {
         if let Some(filter) = &question.filter {
-            let kept = kept_rows(reader, &self.pool, filter, block).await?;
+            let kept = kept_rows(reader, (&self.pool, self.flow), filter, block).await?;
             if let Some(rows) = kept.filter(|kept| *kept == 0 || question.keys.is_empty()) {
                 return Ok(Block { rows, was_read: false, runs: None });
             }
@@ -304,7 +312,7 @@ impl Counter {
         let encoded = reader.fetch(block, &read).await?;
         let (decode_rows, place) = (self.config.decode_rows, place_of(snapshot, block as u32));
         let is_filtered = question.filter.is_some();
-        let read = self.pool.run(Priority::Second, move || {
+        let read = self.pool.run_for(self.flow, Priority::Second, move || {
             for chunk in encoded.decode(decode_rows) {
                 let chunk = chunk?;
                 let mut keys = compute(&columns, &read, &chunk, &place)?;

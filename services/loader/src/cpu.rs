@@ -1,14 +1,15 @@
 //! The pool on which all CPU work runs, apart from the I/O runtime.
 
 mod scheduling;
+mod turns;
 
 use std::{
-    collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     task::{Context, Poll},
     thread,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
@@ -16,6 +17,9 @@ use tokio::sync::oneshot;
 use crate::Error;
 
 pub use scheduling::Scheduling;
+pub use turns::Flow;
+pub(crate) use turns::Need;
+use turns::{Piece, Turns};
 
 /// A pool of threads for decoding, transposing and gathering. Cheap to clone; when the last clone is dropped, work that has
 /// not started is dropped and the threads end.
@@ -37,7 +41,7 @@ impl Drop for Owner {
     }
 }
 
-/// Which work goes first.
+/// Which work goes first. While both wait, the second gets an eighth of the time, so that it is done at some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
     /// Short, and a consumer may be waiting for it: gathering a batch, resolving a request.
@@ -65,41 +69,36 @@ impl<T> Future for Submitted<T> {
 /// Work that no thread has taken yet. Its length is bounded by those who wait for it: a few for each stream.
 struct Queue {
     /// `None` once no more will come.
-    waiting: Mutex<Option<Waiting>>,
+    waiting: Mutex<Option<Turns<Work>>>,
     changed: Condvar,
 }
 
-/// First come, first served within a priority.
-#[derive(Default)]
-struct Waiting {
-    first: VecDeque<Work>,
-    second: VecDeque<Work>,
-}
-
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Option<Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Turns<Work>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, priority: Priority, work: Work) {
+    fn push(&self, priority: Priority, flow: Flow, need: Need, work: Work) {
         if let Some(waiting) = &mut *self.lock() {
-            match priority {
-                Priority::First => waiting.first.push_back(work),
-                Priority::Second => waiting.second.push_back(work),
-            }
+            waiting.push(priority, flow, need, work);
         }
         self.changed.notify_one();
     }
 
     /// Waits for work; `None` once no more will come.
-    fn pop(&self) -> Option<Work> {
+    fn pop(&self) -> Option<(Work, Piece)> {
         let mut waiting = self.lock();
         loop {
-            let Waiting { first, second } = waiting.as_mut()?;
-            if let Some(work) = first.pop_front().or_else(|| second.pop_front()) {
-                return Some(work);
+            if let Some(next) = waiting.as_mut()?.pop() {
+                return Some(next);
             }
             waiting = self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn ended(&self, piece: Piece, took: Duration) {
+        if let Some(waiting) = &mut *self.lock() {
+            waiting.ended(piece, took);
         }
     }
 }
@@ -110,17 +109,18 @@ impl Pool {
     /// # Errors
     /// When the operating system gives no threads, or not with that scheduling.
     pub fn new(threads: usize, scheduling: Scheduling) -> Result<Self, std::io::Error> {
-        let queue =
-            Arc::new(Queue { waiting: Mutex::new(Some(Waiting::default())), changed: Condvar::new() });
+        let queue = Arc::new(Queue { waiting: Mutex::new(Some(Turns::default())), changed: Condvar::new() });
         let owner = Arc::new(Owner { queue, threads: threads.max(1) });
         let (sender, scheduled) = mpsc::channel();
         for index in 0..threads.max(1) {
             let (queue, sender) = (Arc::clone(&owner.queue), sender.clone());
             let run = move || {
                 drop(sender.send(scheduling.apply()));
-                while let Some(work) = queue.pop() {
+                while let Some((work, piece)) = queue.pop() {
+                    let begun = Instant::now();
                     // It tells of its own panics; dropping a result that nobody waits for may be another one.
                     drop(catch_unwind(AssertUnwindSafe(work)));
+                    queue.ended(piece, begun.elapsed());
                 }
             };
             thread::Builder::new().name(format!("forebay-cpu-{index}")).spawn(run)?;
@@ -136,7 +136,7 @@ impl Pool {
 
     /// Work that no thread has taken yet: of the first priority, and of the second.
     pub fn waiting(&self) -> (usize, usize) {
-        self.owner.queue.lock().as_ref().map_or((0, 0), |waiting| (waiting.first.len(), waiting.second.len()))
+        self.owner.queue.lock().as_ref().map_or((0, 0), Turns::waiting)
     }
 
     /// Runs `work` on the pool, from the call on; what is returned waits for it. Work of which nobody waits
@@ -145,6 +145,24 @@ impl Pool {
     /// # Errors
     /// Those of `work`; [`Error::Internal`] when it panics.
     pub fn run<T, F>(&self, priority: Priority, work: F) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Error> + Send + 'static,
+    {
+        self.run_for(Flow::new(), priority, work)
+    }
+
+    /// As [`run`](Self::run), in the turns of `flow`: for those who hand over more before the first of it is done.
+    pub fn run_for<T, F>(&self, flow: Flow, priority: Priority, work: F) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Error> + Send + 'static,
+    {
+        self.run_when(Need::Now, flow, priority, work)
+    }
+
+    /// ... whether it is needed now, or what others need now goes before.
+    pub(crate) fn run_when<T, F>(&self, need: Need, flow: Flow, priority: Priority, work: F) -> Submitted<T>
     where
         T: Send + 'static,
         F: FnOnce() -> Result<T, Error> + Send + 'static,
@@ -158,7 +176,7 @@ impl Pool {
                 .unwrap_or_else(|panic| Err(Error::Internal(format!("panic: {}", text_of(&*panic)))));
             drop(sender.send(result));
         };
-        self.owner.queue.push(priority, Box::new(run));
+        self.owner.queue.push(priority, flow, need, Box::new(run));
         Submitted { receiver }
     }
 }

@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     Counts, Error, View,
+    cpu::Flow,
     groups::{Groups, Piece},
     label::Label,
     view::{Use, find_column},
@@ -61,6 +62,7 @@ pub struct Job {
     asked: String,
     frame_bytes: Vec<u64>,
     snapshot_bytes: u64,
+    decoding: Flow,
 }
 
 impl Job {
@@ -193,6 +195,7 @@ impl Job {
             asked,
             frame_bytes: Vec::new(),
             snapshot_bytes: 0,
+            decoding: Flow::new(),
         };
         let frame_bytes = (0..job.items.len() as u32).map(|block| job.estimate(block));
         job.frame_bytes = frame_bytes.collect();
@@ -350,6 +353,11 @@ impl Job {
     /// Where the label lies in a row.
     pub(crate) fn label(&self) -> Option<&Label> {
         self.label.as_ref()
+    }
+
+    /// Whose turns decoding for it takes.
+    pub(crate) fn decoding(&self) -> Flow {
+        self.decoding
     }
 
     /// The snapshot that the job reads.

@@ -14,6 +14,7 @@ use crate::{
     aside::SetAside,
     batches::Stream,
     counts::Counter,
+    cpu::Flow,
     forecast::Outlook,
     job::{check_mixture, of_mixed, within_mix},
     label::KnownLabels,
@@ -203,7 +204,7 @@ impl Loader {
 
     /// ... of which `watch` is told what is being done for them.
     pub fn watched_batches(&self, job: Arc<Job>, rank: u32, lane: u32, watch: Lane) -> Batches {
-        let stream = Stream { job, rank, lane, watch };
+        let stream = Stream { job, rank, lane, watch, seen: Arc::default(), gathering: Flow::new() };
         Batches::start(stream, &self.windows, self.pool.clone(), self.config.clone())
     }
 

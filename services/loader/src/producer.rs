@@ -12,7 +12,7 @@ use std::{
 use forebay_cache::{Slabs, Weigh};
 use forebay_plan::{Cursor, EpochOrder, Location};
 use forebay_proto::v1::BatchMetadata;
-use forebay_stall::Stage;
+use forebay_stall::{Moments, Stage};
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::{
@@ -21,8 +21,9 @@ use crate::{
     ahead::WindowsAhead,
     assemble,
     batches::{Gathered, Making, Stream},
+    cpu::Need,
     forecast::Progress,
-    label::{Label, LabelSums},
+    label::Label,
     space::{Share, Space},
     window::{HeldWindow, WindowId, Windows},
 };
@@ -104,7 +105,8 @@ impl Producer {
             ..BatchMetadata::default()
         };
         let batch = self.gather(index, cursor, items, Arc::clone(&share)).await?;
-        Ok(Making { metadata, batch, begun, windows: begun.elapsed(), _share: share })
+        let (windows, seen) = (begun.elapsed(), self.stream.seen.take());
+        Ok(Making { metadata, batch, begun, windows, seen, _share: share })
     }
 
     /// Waits until one more batch, of so many rows or groups, may be ready. When the consumer takes nothing for a while, the windows
@@ -172,7 +174,8 @@ impl Producer {
         let (item_bytes, delays) = (Arc::clone(&self.item_bytes), self.config.delays);
         let (activity, watch, job) =
             (Arc::clone(&self.activity), self.stream.watch.clone(), Arc::clone(&self.stream.job));
-        Ok(self.pool.run(Priority::First, move || {
+        let (flow, need) = (self.stream.gathering, if share.is_only() { Need::Now } else { Need::Later });
+        let gather = move || {
             let working = activity.begin_for(Stage::Gather, &watch);
             let begun = Instant::now();
             delays.before_gather();
@@ -187,7 +190,8 @@ impl Producer {
             let ended = Instant::now();
             metrics::histogram!("forebay_gather_duration_seconds").record(ended.duration_since(begun));
             Ok(Gathered { batch, label, begun, ended })
-        }))
+        };
+        Ok(self.pool.run_when(need, flow, Priority::First, gather))
     }
 
     /// The window of one of the parts, which is loaded now.
@@ -212,7 +216,7 @@ impl Producer {
                         let _working = activity.begin_for(Stage::Gather, &watch);
                         part.set_aside(&view, max_held_bytes, &slabs)
                     };
-                    self.pool.run(Priority::First, aside).await?
+                    self.pool.run_for(self.stream.gathering, Priority::First, aside).await?
                 }
             };
             gathering.pieces.push((at, Piece::Aside(aside)));
@@ -304,7 +308,7 @@ impl Gathering {
         label: Option<&Label>,
         asked: Assembling,
         slabs: &Slabs,
-    ) -> Result<(WireBatch, Option<LabelSums>), Error> {
+    ) -> Result<(WireBatch, Option<Moments>), Error> {
         let mut groups = Vec::new();
         let mut rows = vec![Vec::new(); self.round.len().max(1)];
         let mut frames = Vec::new();
@@ -336,7 +340,7 @@ impl Gathering {
         }
         let frames = only.as_ref().map_or(&frames[..], |held| &held.window().frames);
         let batch = assemble(&self.view, frames, &rows, asked, slabs)?;
-        let label = label.map(|label| label.sums(&self.view, frames, &rows));
+        let label = label.map(|label| label.moments(&self.view, frames, &rows));
         if self.grouped.is_none() {
             return Ok((batch, label));
         }

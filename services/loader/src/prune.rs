@@ -6,7 +6,7 @@ use arrow_array::Array;
 use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
 use forebay_storage::{Reader, Statistics};
 
-use crate::{Error, Pool, Priority};
+use crate::{Error, Flow, Pool, Priority};
 
 /// Parts of a filter that are evaluated for a block, over all of its pieces, before it is read instead.
 const MAX_EVALUATED: usize = 1 << 20;
@@ -15,7 +15,7 @@ const MAX_EVALUATED: usize = 1 << 20;
 /// filters tell of every row whether it is kept.
 pub(crate) async fn kept_rows(
     reader: &Reader,
-    pool: &Pool,
+    (pool, flow): (&Pool, Flow),
     filter: &Arc<Expression>,
     block: usize,
 ) -> Result<Option<u32>, Error> {
@@ -27,7 +27,7 @@ pub(crate) async fn kept_rows(
             let name = |column: &usize| snapshot.schema().field(*column).name().clone();
             let columns = columns.iter().map(name).zip(statistics).collect();
             let (filter, known) = (Arc::clone(filter), Known { rows, columns, absent });
-            pool.run(Priority::Second, move || Ok::<_, Error>(known.kept_rows(&filter))).await
+            pool.run_for(flow, Priority::Second, move || Ok::<_, Error>(known.kept_rows(&filter))).await
         };
     let (stored, folder): (Vec<usize>, Vec<usize>) = inputs.iter().partition(|column| **column < folders);
     if !folder.is_empty() || stored.is_empty() {

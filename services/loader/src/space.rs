@@ -79,6 +79,11 @@ impl Drop for Space {
 }
 
 impl Share {
+    /// Whether its stream has no other.
+    pub(crate) fn is_only(&self) -> bool {
+        self.space.used_bytes.load(Ordering::Acquire) == self.bytes.load(Ordering::Acquire)
+    }
+
     /// Says what the batch really takes, now that it is known. That may be more than there is space for.
     pub(crate) fn settle(&self, bytes: u64) {
         let expected = self.bytes.swap(bytes, Ordering::AcqRel);
@@ -109,12 +114,14 @@ mod tests {
         // Half of it each.
         let share = first.take(40).now_or_never().unwrap();
         assert!(first.take(20).now_or_never().is_none());
+        assert!(share.is_only());
         let large = second.take(1000).now_or_never().unwrap();
         assert!(second.take(1).now_or_never().is_none());
         drop((large, second));
         // Alone: as much as a stream may have.
         let more = first.take(20).now_or_never().unwrap();
         assert!(first.take(1).now_or_never().is_none());
+        assert!(!more.is_only());
         drop((share, more));
         let share = first.take(60).now_or_never().unwrap();
         assert!(first.take(1).now_or_never().is_none());

@@ -9,15 +9,16 @@ use arrow_array::RecordBatch;
 use dashmap::DashMap;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
 use forebay_plan::Location;
-use forebay_stall::{Lane, Stage};
+use forebay_stall::Stage;
 use forebay_storage::Snapshot;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, future::BoxFuture, stream};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
     Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef,
     activity::{Activity, Watching},
+    batches::Stream,
     columns::Columns,
     forecast::Outlook,
     groups::Piece,
@@ -142,10 +143,10 @@ impl Windows {
         &self.activity
     }
 
-    /// From now on, and until what is returned is dropped, work for these blocks of `job` is work for this stream.
-    pub(crate) fn watch(&self, lane: &Lane, job: &Job, blocks: &[u32]) -> Watching {
-        let ids = job.reader().block_ids();
-        self.activity.watch(lane, blocks.iter().map(|block| ids.id(*block)))
+    /// From now on, and until what is returned is dropped, work for these blocks of its job is work for this stream.
+    pub(crate) fn watch(&self, stream: &Stream, blocks: &[u32]) -> Watching {
+        let ids = stream.job.reader().block_ids();
+        self.activity.watch(&stream.watch, &stream.seen, blocks.iter().map(|block| ids.id(*block)))
     }
 
     /// Where finished batches wait.
@@ -276,9 +277,11 @@ impl Windows {
     }
 
     /// Brings the columns of one block, which is pinned, to disk; false if there is no room.
-    pub(crate) async fn pin(&self, job: &Job, block: u32) -> Result<bool, Error> {
-        let permit = self.permit(job.read_bytes(block).max(job.bytes_of(&[block]))).await?;
-        self.columns.pin(job, block, permit).await
+    pub(crate) fn pin<'a>(&'a self, job: &'a Job, block: u32) -> BoxFuture<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            let permit = self.permit(job.read_bytes(block).max(job.bytes_of(&[block]))).await?;
+            self.columns.pin(job, block, permit).await
+        })
     }
 
     /// Waits for memory for a block of so many bytes: compressed bytes, decoded chunks and the frame itself.
@@ -292,7 +295,16 @@ impl Windows {
         Ok(Arc::new(permit))
     }
 
-    async fn make(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
+    fn make<'a>(
+        &'a self,
+        job: &'a Job,
+        block: u32,
+        expected_bytes: u64,
+    ) -> BoxFuture<'a, Result<Frame, Error>> {
+        Box::pin(self.make_inner(job, block, expected_bytes))
+    }
+
+    async fn make_inner(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
         let permit = self.permit(expected_bytes.max(job.making_bytes(block))).await?;
         let (pieces, view) = (job.pieces(block), Arc::clone(job.view()));
         let rows = pieces.iter().map(|piece| piece.rows.len()).sum();
@@ -319,7 +331,7 @@ impl Windows {
             drop(permit);
             Ok(frame)
         };
-        self.pool.run(Priority::Second, finish).await
+        self.pool.run_for(job.decoding(), Priority::Second, finish).await
     }
 
     /// Lays some rows of a block into a frame.
@@ -339,7 +351,7 @@ impl Windows {
                 let _working = activity.begin(Stage::Decode, id);
                 append(builder, chunks.into_iter().map(Ok), rows)
             };
-            return self.pool.run(Priority::Second, append).await;
+            return self.pool.run_for(job.decoding(), Priority::Second, append).await;
         }
         let (view, snapshot) = (Arc::clone(job.view()), job.snapshot());
         let keeps_all = job.keeps_all(block);
@@ -352,7 +364,7 @@ impl Windows {
         let (decode_rows, place) = (self.config.decode_rows, place_of(snapshot, block));
         let (activity, delays) = (Arc::clone(&self.activity), self.config.delays);
         self.pool
-            .run(Priority::Second, move || {
+            .run_for(job.decoding(), Priority::Second, move || {
                 let _working = activity.begin(Stage::Decode, id);
                 delays.before_decode();
                 let chunks = encoded.decode(decode_rows);

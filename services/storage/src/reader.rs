@@ -6,7 +6,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::future::try_join_all;
+use futures::future::{BoxFuture, try_join_all};
 
 use crate::{
     Block, BlockIds, Config, EncodedBlock, Error, Location, Snapshot, State,
@@ -65,7 +65,15 @@ impl Reader {
     ///
     /// # Panics
     /// If the snapshot has no such block or column.
-    pub async fn fetch(&self, block: usize, columns: &[usize]) -> Result<EncodedBlock, Error> {
+    pub fn fetch<'a>(
+        &'a self,
+        block: usize,
+        columns: &'a [usize],
+    ) -> BoxFuture<'a, Result<EncodedBlock, Error>> {
+        Box::pin(self.fetch_inner(block, columns))
+    }
+
+    async fn fetch_inner(&self, block: usize, columns: &[usize]) -> Result<EncodedBlock, Error> {
         let Block { file, row_groups, rows, .. } = self.snapshot.blocks()[block].clone();
         let (_, url) = self.snapshot.locate(&self.location, &self.snapshot.files()[file as usize])?;
         let fields = self.snapshot.schema();

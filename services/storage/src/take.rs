@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use arrow_schema::{Field, Schema};
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, TryStreamExt, future::BoxFuture, stream};
 use object_store::PutMode;
 
 use crate::{
@@ -23,12 +23,35 @@ use crate::{
 ///
 /// # Errors
 /// Whatever is wrong with the location, a file, or the files together; nothing is kept then.
-pub async fn take_snapshot(
+pub fn take_snapshot<'a>(
+    dataset: &'a str,
+    location: &'a Location,
+    state: &'a State,
+    config: &'a Config,
+    progress: impl Fn(u64, u64) + Send + Sync + 'a,
+) -> BoxFuture<'a, Result<Snapshot, Error>> {
+    boxed(dataset, location, state, config, Box::new(progress))
+}
+
+type Progress<'a> = Box<dyn Fn(u64, u64) + Send + Sync + 'a>;
+
+/// Boxed where no parameter has a type of the caller's: what is generic, and what it awaits, is compiled in the caller's crate.
+fn boxed<'a>(
+    dataset: &'a str,
+    location: &'a Location,
+    state: &'a State,
+    config: &'a Config,
+    progress: Progress<'a>,
+) -> BoxFuture<'a, Result<Snapshot, Error>> {
+    Box::pin(take_inner(dataset, location, state, config, progress))
+}
+
+async fn take_inner(
     dataset: &str,
     location: &Location,
     state: &State,
     config: &Config,
-    progress: impl Fn(u64, u64) + Send + Sync,
+    progress: Progress<'_>,
 ) -> Result<Snapshot, Error> {
     let listing = list(location, config).await?;
     let id = snapshot_id(listing.files.iter().map(|file| (file.path.as_str(), &file.version)));
@@ -56,13 +79,19 @@ pub async fn take_snapshot(
 ///
 /// # Errors
 /// [`Error::UnknownSnapshot`] if none is kept, [`Error::Corrupt`] if the manifest is damaged.
-pub async fn load_snapshot(dataset: &str, id: &str, state: &State) -> Result<Snapshot, Error> {
-    let unknown = || Error::UnknownSnapshot { dataset: dataset.to_owned(), id: id.to_owned() };
-    let well_formed = id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    if !well_formed {
-        return Err(unknown());
-    }
-    state.find(dataset, id).await?.ok_or_else(unknown)
+pub fn load_snapshot<'a>(
+    dataset: &'a str,
+    id: &'a str,
+    state: &'a State,
+) -> BoxFuture<'a, Result<Snapshot, Error>> {
+    Box::pin(async move {
+        let unknown = || Error::UnknownSnapshot { dataset: dataset.to_owned(), id: id.to_owned() };
+        let well_formed = id.len() == 32 && id.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if !well_formed {
+            return Err(unknown());
+        }
+        state.find(dataset, id).await?.ok_or_else(unknown)
+    })
 }
 
 async fn read_footers(
@@ -70,7 +99,7 @@ async fn read_footers(
     location: &Location,
     state: &State,
     config: &Config,
-    progress: impl Fn(u64, u64) + Send + Sync,
+    progress: Progress<'_>,
 ) -> Result<Parts, Error> {
     let Listing { folder, files } = listing;
     let total = files.len() as u64;
