@@ -16,7 +16,7 @@ demo: ## stream real Parquet to a small trainer and show what it took
 test: test-rust test-acceptance test-python ## all tests; installs what they need
 
 test-rust: ## the tests of the crates
-	$(CARGO) test --release --workspace
+	$(CARGO) test --release --workspace --tests
 
 test-acceptance: ## stock pyarrow against the release binary
 	$(CARGO) build --release --workspace

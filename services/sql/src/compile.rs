@@ -496,6 +496,3 @@ impl ContextProvider for Context {
         Vec::new()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -226,6 +226,3 @@ fn against(
         _ => return None,
     })
 }
-
-#[cfg(test)]
-mod tests;

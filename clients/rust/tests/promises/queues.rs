@@ -1,23 +1,20 @@
 //! What the two sides of a batch queue are promised: every request its own answer or an error, whatever becomes of others,
 //! of workers and of servers.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod common;
-
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use arrow_array::{Int64Array, RecordBatch, cast::AsArray, types::Int64Type};
-use common::settings;
 use forebay::{QueueSpec, Server};
 use forebay_client::{Answer, Caller, Client, Config, Connection, Error, Work, Worker, proto::v1::Lookup};
 use futures::future::join_all;
 use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
+
+use crate::common::settings;
 
 const KEY: &str = "l_orderkey";
 

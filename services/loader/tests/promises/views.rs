@@ -1,19 +1,16 @@
 //! What a view computes and leaves out.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod fixture;
-
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicU64, Ordering},
 };
 
 use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, cast::AsArray, types::*};
-use fixture::{decode, drain, job, loader, numbered, reader, store};
 use forebay_loader::{Config, Counted, Error, Job};
 use forebay_proto::v1::{Shuffle, Tensor, Train, shuffle};
 use forebay_storage::Reader;
+
+use crate::fixture::{decode, drain, job, loader, numbered, reader, store};
 
 fn in_order(train: Train) -> Train {
     let shuffle = Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() };
@@ -190,7 +187,7 @@ async fn page_indexes_and_bloom_filters_answer_where_row_groups_cannot() {
         .set_data_page_row_count_limit(100)
         .set_write_batch_size(100)
         .set_column_bloom_filter_enabled("user".into(), true);
-    let reader = reader(fixture::store_with(&[batch.unwrap()], properties.build()).await).await;
+    let reader = reader(crate::fixture::store_with(&[batch.unwrap()], properties.build()).await).await;
     let loader = loader(1 << 20, 1, Config::default());
     for (filter, kept, read) in [
         ("day = 5", 100, 0),
@@ -226,9 +223,9 @@ async fn a_window_is_estimated_with_the_width_that_items_of_lists_get() {
         ..Tensor::default()
     };
     let train = Train { batch_size: 1000, tensors: vec![flags], ..Train::default() };
-    let job = fixture::job(&train, &reader);
+    let job = crate::fixture::job(&train, &reader);
     let loader = loader(1 << 30, 1, Config::default());
-    fixture::drain(loader.batches(job.clone(), 0, 0)).await.unwrap();
+    crate::fixture::drain(loader.batches(job.clone(), 0, 0)).await.unwrap();
     // 80,000 items of eight bytes, twelve bytes a row.
     assert!(loader.resident_bytes() > 80_000 * 8);
     assert!(job.summary().window_bytes > 80_000 * 8, "{}", job.summary().window_bytes);

@@ -1,14 +1,9 @@
 //! What lookups are promised: each gets the rows of its own keys, whatever becomes of others, of connections and servers.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod common;
-
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use arrow_array::{Int64Array, RecordBatch, cast::AsArray, types::UInt8Type};
 use arrow_schema::{DataType, Field, Schema};
-use common::{Fault, Proxy, settings};
 use forebay::Server;
 use forebay_client::{
     Client, Config, Connection, Error, Found, Lookups,
@@ -17,6 +12,8 @@ use forebay_client::{
 use futures::{StreamExt, future::join_all, stream};
 use tempfile::TempDir;
 use tonic::Code;
+
+use crate::common::{Fault, Proxy, settings};
 
 const COLUMNS: [&str; 4] = ["l_orderkey", "l_linenumber", "l_quantity", "l_comment"];
 

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::sync::Arc;
 
 use arrow_array::{
@@ -15,11 +13,12 @@ use arrow_array::{
 use arrow_buffer::{IntervalDayTime, NullBuffer, OffsetBuffer};
 use arrow_cast::cast;
 use arrow_schema::{DataType, Field, IntervalUnit, TimeUnit};
-use common::{Fixture, batch, integers, parquet_bytes, strings};
 use parquet::{
     basic::{BrotliLevel, Compression, Encoding, GzipLevel, ZstdLevel},
     file::properties::{WriterProperties, WriterVersion},
 };
+
+use crate::common::{Fixture, batch, integers, parquet_bytes, strings};
 
 fn numbers() -> ArrayRef {
     Arc::new(Int64Array::from(vec![Some(0), Some(1), None, Some(100), Some(7)]))

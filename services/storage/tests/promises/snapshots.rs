@@ -2,16 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::{
     sync::{Arc, atomic::Ordering},
     time::{Duration, SystemTime},
 };
 
 use arrow_array::{Array, cast::AsArray, types::Int32Type};
-use common::{Fixture, http, parquet_bytes, read_all, rows, store::TestStore};
 use forebay_storage::{Error, Location, Reader, Snapshot, load_snapshot};
+
+use crate::common::{Fixture, http, parquet_bytes, read_all, rows, store::TestStore};
 
 struct Remote {
     fixture: Fixture,

@@ -1,17 +1,16 @@
 //! The promises of a stream: same request, same bytes, whatever lies beneath.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod fixture;
-
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
-use fixture::{drain, ids, job, loader, numbered, of, ranked, reader, store, views};
 use forebay_loader::{Config, Error, Job};
 use forebay_proto::v1::{self, Shuffle, Train};
 use forebay_storage::Reader;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::fixture::{drain, ids, job, loader, numbered, of, ranked, reader, store, views};
 
 const ROWS: i64 = 10_007;
 
@@ -117,7 +116,7 @@ async fn a_stalled_consumer_keeps_no_other_from_finishing() {
     let job = job(&train(1), &reader);
     // Room for one window only, and a consumer that took one batch of it and no more.
     let config = Config { prefetch_bytes: 1, stall_timeout: Duration::from_millis(50), ..Config::default() };
-    let other = fixture::job(&Train { seed: 1, ..train(1) }, &reader);
+    let other = crate::fixture::job(&Train { seed: 1, ..train(1) }, &reader);
     let room = job.summary().window_bytes.max(other.summary().window_bytes);
     let loader = loader(room, 2, config);
     let mut stalled = loader.batches(job.clone(), 0, 0);
@@ -129,6 +128,24 @@ async fn a_stalled_consumer_keeps_no_other_from_finishing() {
     rest.extend(drain(stalled).await.unwrap());
     let whole = drain(loader.batches(job, 0, 0)).await.unwrap();
     assert_eq!(rest, whole);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_whose_blocks_are_cold_is_served_beside_streams_that_never_rest() {
+    let reader = dataset().await;
+    let loader = loader(1 << 30, 1, Config::default());
+    let endless = Train { epochs: Some(1 << 40), ..train(1) };
+    let warm = job(&endless, &reader);
+    let busy = (0..8).map(|_| {
+        let mut batches = loader.batches(warm.clone(), 0, 0);
+        AbortOnDropHandle::new(tokio::spawn(async move { while batches.next().await.unwrap().is_ok() {} }))
+    });
+    let busy: Vec<_> = busy.collect();
+    // Another view of the rows is decoded anew.
+    let cold = job(&Train { columns: vec!["id".into()], ..train(1) }, &reader);
+    let all = timeout(Duration::from_secs(120), drain(loader.batches(cold, 0, 0))).await;
+    assert_eq!(all.expect("it gets its turns").unwrap().len() as i64, (ROWS + 95) / 96);
+    assert!(busy.iter().all(|stream| !stream.is_finished()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -158,8 +175,9 @@ async fn ranks_whose_windows_are_unequal_never_wait_for_each_other() {
         let job = job(&Train { seed, epochs: Some(4), shuffle: Some(shuffle), ..train(3) }, &reader);
         let config =
             Config { prefetch_bytes: 1, stall_timeout: Duration::from_millis(20), ..Config::default() };
-        let largest = (0..4)
-            .map(|epoch| fixture::job(&Train { epoch, epochs: Some(1), ..job.train().clone() }, &reader));
+        let largest = (0..4).map(|epoch| {
+            crate::fixture::job(&Train { epoch, epochs: Some(1), ..job.train().clone() }, &reader)
+        });
         let largest = largest.map(|job| job.summary().window_bytes).max().unwrap();
         let loader = loader(largest + largest / 3, 2, config);
         let ranks: Vec<_> =
@@ -215,7 +233,7 @@ async fn a_slow_store_changes_nothing_but_the_time() {
     let loader = loader(1 << 30, 2, Config::default());
     let expected = ids(&loader, &job(&train(1), &fast)).await;
     // Another store, so another snapshot; but the same rows in the same order.
-    let of_slow = ids(&fixture::loader(1 << 30, 2, Config::default()), &job(&train(1), &slow)).await;
+    let of_slow = ids(&crate::fixture::loader(1 << 30, 2, Config::default()), &job(&train(1), &slow)).await;
     assert_eq!(of_slow, expected);
 }
 

@@ -1,7 +1,5 @@
 //! The client against a real server, beside the stock client.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
 use std::{path::Path, sync::Arc};
 
 use arrow_array::RecordBatch;

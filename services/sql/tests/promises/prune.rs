@@ -1,12 +1,13 @@
+//! What bounds say of rows.
+
 use std::{collections::HashMap, sync::Arc};
 
 use arrow_array::{
     Array, ArrayRef, BooleanArray, Float64Array, Int32Array, RecordBatch, StringArray, cast::AsArray,
 };
 use arrow_schema::{DataType, Field, Schema};
+use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
 use proptest::prelude::*;
-
-use super::*;
 
 /// The bounds of a batch, as a writer would have noted them.
 struct Exact {

@@ -1,15 +1,12 @@
 //! How much is made ahead of a consumer.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod fixture;
-
 use std::{sync::Arc, time::Duration};
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
-use fixture::{counters::Counters, job, loader, numbered, reader, store};
 use forebay_loader::{Batches, Config};
 use forebay_proto::v1::{Shuffle, Train, shuffle};
+
+use crate::fixture::{counters::Counters, job, loader, numbered, reader, store};
 
 const GATHERED: &str = "forebay_gather_duration_seconds";
 

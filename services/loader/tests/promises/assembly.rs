@@ -1,9 +1,5 @@
 //! An assembled batch holds what Arrow's own kernels make of the same rows, in canonical bytes.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod fixture;
-
 use std::sync::Arc;
 
 use arrow_array::{
@@ -13,11 +9,12 @@ use arrow_array::{
 use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 use arrow_select::interleave::interleave_record_batch;
-use fixture::{decode, drain, everything::everything, job, loader, reader, store};
 use forebay_cache::Slabs;
 use forebay_loader::{Assembling, Config, FrameBuilder, RowRef, WireBatch, assemble};
 use forebay_proto::v1::{self, Shuffle, Train};
 use proptest::prelude::*;
+
+use crate::fixture::{decode, drain, everything::everything, job, loader, reader, store};
 
 const ANY: Assembling =
     Assembling { hash: true, max_bytes: u64::MAX, max_held_bytes: u64::MAX, least_rows: 0 };
@@ -219,7 +216,7 @@ async fn a_value_that_no_tensor_can_hold_is_an_error_that_names_column_and_place
 
 #[tokio::test]
 async fn a_batch_over_its_limit_is_refused_with_what_it_needs() {
-    let reader = reader(store(&[fixture::numbered(0..1000)], 1000).await).await;
+    let reader = reader(store(&[crate::fixture::numbered(0..1000)], 1000).await).await;
     let job = job(&Train { batch_size: 1000, ..Train::default() }, &reader);
     let config = Config { max_batch_bytes: 10_000, ..Config::default() };
     let error = drain(loader(1 << 20, 1, config).batches(job, 0, 0)).await.unwrap_err().to_string();

@@ -1,9 +1,5 @@
 //! The promises of the cache tiers: they change how often a column is decoded, and nothing else.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod fixture;
-
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -12,15 +8,16 @@ use std::{
 };
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
-use fixture::{
-    counters::Counters, drain, everything::everything, job, numbered, of, ranked, reader, store, views,
-};
 use forebay_cache::DiskConfig;
 use forebay_loader::{Batches, Config, DiskWrites, Error, Job, Loader, Pool, Scheduling};
 use forebay_proto::v1::{Shuffle, Train};
 use forebay_storage::Reader;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::fixture::{
+    counters::Counters, drain, everything::everything, job, numbered, of, ranked, reader, store, views,
+};
 
 const DECODED: &str = "forebay_decode_columns_total";
 const COMPUTED: &str = "forebay_compute_rows_total";
@@ -214,14 +211,14 @@ async fn batches_of_every_view_are_the_same_from_a_half_evicted_and_a_corrupted_
 
 /// Bytes of the largest window and of all frames.
 async fn needs(train: &Train, reader: &Reader) -> (u64, u64) {
-    let plain = fixture::loader(AMPLE, 2, Config::default());
+    let plain = crate::fixture::loader(AMPLE, 2, Config::default());
     drain(plain.batches(of_epoch(train, 0, reader), 0, 0)).await.unwrap();
     (window_bytes(train, reader), plain.resident_bytes())
 }
 
 /// Three epochs are those of ample memory, with each of these budgets of memory and disk, whatever happens to the files.
 async fn same_batches(reader: &Reader, train: &Train, budgets: &[(u64, u64)], writes: &[DiskWrites]) {
-    let plain = fixture::loader(AMPLE, 2, Config::default());
+    let plain = crate::fixture::loader(AMPLE, 2, Config::default());
     let mut expected = Vec::new();
     for epoch in 0..3 {
         expected.push(digests(plain.batches(of_epoch(train, epoch, reader), 0, 0)).await);
@@ -259,7 +256,7 @@ async fn every_type_comes_back_from_disk_as_the_same_bytes() {
         .collect();
     let reader = reader(store(&files, 1 << 20).await).await;
     let train = windowed(1000);
-    let plain = fixture::loader(AMPLE, 2, Config::default());
+    let plain = crate::fixture::loader(AMPLE, 2, Config::default());
     let directory = tempfile::tempdir().unwrap();
     let memory_bytes = window_bytes(&train, &reader);
     let config = Config { decode_rows: 128, ..always() };
@@ -371,7 +368,7 @@ async fn columns_are_decoded_once_for_ten_views_that_differ_in_three_of_forty() 
                 job(&Train { columns, seed: view as u64 % seeds, ..windowed(1600) }, &reader)
             })
             .collect();
-        let plain = fixture::loader(AMPLE, 2, Config::default());
+        let plain = crate::fixture::loader(AMPLE, 2, Config::default());
         let directory = tempfile::tempdir().unwrap();
         let loader = open(directory.path(), 30 << 20, AMPLE, always());
         let before = counters.get(DECODED);
@@ -396,7 +393,7 @@ async fn a_leader_that_dies_leaves_its_columns_to_the_next() {
     let throttle = ThrottleConfig { wait_get_per_call: wait, ..ThrottleConfig::default() };
     let slow = reader(Arc::new(ThrottledStore::new(store, throttle))).await;
     let train = |of: [usize; 3]| Train { columns: columns(of), ..windowed(1600) };
-    let plain = fixture::loader(AMPLE, 2, Config::default());
+    let plain = crate::fixture::loader(AMPLE, 2, Config::default());
     let expected = digests(plain.batches(job(&train([0, 1, 3]), &fast), 0, 0)).await;
     for life in [5, 15, 30, 45, 60, 100] {
         let directory = tempfile::tempdir().unwrap();
@@ -434,7 +431,7 @@ async fn pin_keeps_columns_on_disk_and_drop_cache_removes_them() {
     digests(loader.batches(of_other.clone(), 0, 0)).await;
     let before = counters.get(DECODED);
     let expected =
-        digests(fixture::loader(AMPLE, 2, Config::default()).batches(of_pinned.clone(), 0, 0)).await;
+        digests(crate::fixture::loader(AMPLE, 2, Config::default()).batches(of_pinned.clone(), 0, 0)).await;
     let by_plain = counters.get(DECODED) - before;
     assert_eq!(digests(loader.batches(of_pinned.clone(), 0, 0)).await, expected);
     assert_eq!(counters.get(DECODED) - before, by_plain, "what was pinned is not decoded again");
@@ -520,7 +517,7 @@ async fn pin_that_can_not_fit_names_the_bytes_needed_and_leaves_no_pins() {
     // What the one that failed has brought is not in the way of others.
     loader.unpin(&of_small).unwrap();
     loader.pin(&of_large, |_| {}).await.unwrap();
-    let without = fixture::loader(AMPLE, 1, Config::default());
+    let without = crate::fixture::loader(AMPLE, 1, Config::default());
     let error = without.pin(&of_small, |_| {}).await.unwrap_err().to_string();
     assert!(error.contains("--cache-disk"), "{error}");
 }
@@ -538,10 +535,10 @@ async fn columns_that_were_cut_into_chunks_of_other_lengths_fit_together() {
     .unwrap();
     // Few rows at a time may be decoded where values are long.
     let config = forebay_storage::Config { max_block_bytes: 1 << 20, ..forebay_storage::Config::default() };
-    let reader = fixture::reader_with(store(&[block], 1 << 20).await, config).await;
+    let reader = crate::fixture::reader_with(store(&[block], 1 << 20).await, config).await;
     let train =
         |of: &[&str]| Train { columns: of.iter().map(|name| (*name).into()).collect(), ..windowed(100) };
-    let plain = fixture::loader(AMPLE, 2, Config::default());
+    let plain = crate::fixture::loader(AMPLE, 2, Config::default());
     let expected = digests(plain.batches(job(&train(&["n", "text"]), &reader), 0, 0)).await;
     let directory = tempfile::tempdir().unwrap();
     let loader = open(directory.path(), AMPLE, AMPLE, always());

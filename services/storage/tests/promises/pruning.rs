@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::sync::Arc;
 
 use arrow_array::types::Int64Type;
@@ -14,10 +12,11 @@ use arrow_array::{
 use arrow_ord::cmp::{gt, lt};
 use arrow_schema::DataType;
 use arrow_select::filter::filter;
-use common::{Fixture, batch, parquet_bytes, read_columns};
 use forebay_storage::Statistics;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use proptest::prelude::*;
+
+use crate::common::{Fixture, batch, parquet_bytes, read_columns};
 
 type Row = (Option<i64>, Option<f64>, Option<String>, Option<i8>);
 

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
 
-mod common;
-
 use std::sync::Arc;
 
 use arrow_array::{
@@ -12,9 +10,10 @@ use arrow_array::{
     types::{Int32Type, Int64Type},
 };
 use arrow_schema::{DataType, Field, Schema};
-use common::{Fixture, batch, integers, parquet_bytes, read_columns, rows, store::TestStore, strings};
 use forebay_storage::{Error, Location, PartitionValue};
 use parquet::file::properties::WriterProperties;
+
+use crate::common::{Fixture, batch, integers, parquet_bytes, read_columns, rows, store::TestStore, strings};
 
 fn x(batch: &RecordBatch) -> Vec<i32> {
     batch.column_by_name("x").unwrap().as_primitive::<Int32Type>().values().to_vec()

@@ -1,13 +1,8 @@
 //! What a trainer is promised: the batches of its rank in order, each of them once, whatever becomes of the servers.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod common;
-
 use std::{sync::atomic::Ordering, time::Duration};
 
 use arrow_array::RecordBatch;
-use common::{Fault, Proxy, server, settings, train};
 use forebay::Server;
 use forebay_client::{
     Client, Config, Cursor, Error, Tls, Token, Training,
@@ -15,6 +10,8 @@ use forebay_client::{
 };
 use tempfile::TempDir;
 use tonic::Code;
+
+use crate::common::{Fault, Proxy, server, settings, train};
 
 fn client(urls: &[String], config: Config) -> Client {
     Client::new(urls, config).unwrap()

@@ -1,16 +1,13 @@
 //! The promises of a mixture: fixed shares of every batch, each dataset round by round, and the order of any other stream.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod fixture;
-
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use arrow_array::RecordBatch;
-use fixture::{counters::Counters, drain, ids, job, loader, ranked, reader, store};
 use forebay_loader::{Config, Error, Job};
 use forebay_proto::v1::{self, Dedupe, Mixed, Shuffle, Train};
 use forebay_storage::Reader;
+
+use crate::fixture::{counters::Counters, drain, ids, job, loader, ranked, reader, store};
 
 /// Rows below this are the job's own, the others are mixed in.
 const OWN: i64 = 7000;
@@ -186,9 +183,9 @@ async fn a_ticket_of_a_mixture_means_what_its_request_meant() {
     // Without a window of its own, each dataset would have one by its own size.
     let asked = Train { shuffle: None, batch_size: 4096, ..mixture(1) };
     let job = job(&asked, &reader);
-    let again = fixture::job(job.train(), &reader);
+    let again = crate::fixture::job(job.train(), &reader);
     assert_eq!(again.summary(), job.summary());
-    let other = fixture::job(&Train { seed: 1, ..asked }, &reader);
+    let other = crate::fixture::job(&Train { seed: 1, ..asked }, &reader);
     assert_ne!(other.summary().plan_hash, job.summary().plan_hash);
 }
 

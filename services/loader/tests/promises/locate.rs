@@ -1,20 +1,17 @@
 //! Where the rows of a batch are stored, held against the files as a stock Parquet reader reads them.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
-
-mod fixture;
-
 use std::sync::Arc;
 
 use arrow_array::{cast::AsArray, types::Int64Type};
 use bytes::Bytes;
-use fixture::{decode, drain, job, loader, of, ranked, reader, store, views};
 use forebay_loader::{Config, Job, Loader, StoredRow};
 use forebay_proto::v1::{Mixed, Shuffle, Train, shuffle};
 use forebay_storage::Reader;
 use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use proptest::{collection, prelude::*, sample};
+
+use crate::fixture::{decode, drain, job, loader, of, ranked, reader, store, views};
 
 /// The ids of a dataset: by file, row group and row.
 async fn stored_ids(store: &InMemory, reader: &Reader) -> Vec<Vec<Vec<i64>>> {

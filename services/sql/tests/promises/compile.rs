@@ -1,7 +1,13 @@
-use arrow_array::{Float64Array, Int32Array, Int64Array, ListArray, StringArray, types::Int32Type};
+//! Text to values.
 
-use super::*;
-use crate::ScalarValue;
+use std::sync::Arc;
+
+use arrow_array::{
+    Array, ArrayRef, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
+    cast::AsArray, types::Int32Type,
+};
+use arrow_schema::{DataType, Field, Schema};
+use forebay_sql::{Error, Expression, ScalarValue};
 
 fn schema() -> Schema {
     let list = DataType::new_list(DataType::Int32, true);

@@ -1,0 +1,11 @@
+//! The client and a server.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod docs;
+mod lookups;
+mod queues;
+mod server;
+mod training;
