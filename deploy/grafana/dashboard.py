@@ -113,6 +113,7 @@ def share(part: str, whole: str) -> str:
 
 
 SECONDS = "forebay_session_seconds_total"
+GPU_SECONDS = "forebay_trainer_gpu_seconds_total"
 GOOD_BELOW = [(None, "green"), (0.05, "yellow"), (0.2, "red")]
 GOOD_ABOVE = [(None, "red"), (0.8, "yellow"), (0.95, "green")]
 
@@ -137,7 +138,7 @@ ROWS: dict[str, list[Panel]] = {
         number(
             "GPU utilization",
             "Mean of what the trainers' hosts report.",
-            f"avg(forebay_trainer_gpu_utilization_ratio{{{DATASETS}}})",
+            share(rate(GPU_SECONDS, f'{DATASETS}, state="busy"'), rate(GPU_SECONDS, DATASETS)),
             "percentunit",
             [(None, "red"), (0.5, "yellow"), (0.8, "green")],
         ),

@@ -61,8 +61,6 @@ pub(crate) use metrics::install as install_metrics;
 
 /// How long it may take to read a request; what it takes to answer has limits of its own.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// Largest body of a request.
-const MAX_BODY_BYTES: usize = 64 << 10;
 
 /// What the HTTP routes look at. Cheap to clone.
 #[derive(Clone)]
@@ -85,6 +83,8 @@ pub(crate) struct Ops {
     pub(crate) started: SystemTime,
     /// The longest time that an answer may take.
     pub(crate) explain_timeout: Duration,
+    /// Largest body of a request, which may be a ticket.
+    pub(crate) max_request_bytes: usize,
 }
 
 /// All routes. The probes are for whoever keeps the server running; everything else, unknown paths included, is behind the door.
@@ -98,7 +98,7 @@ pub(crate) fn router(ops: Ops) -> Router {
     probes
         .method_not_allowed_fallback(answer::no_such_method)
         .merge(behind_the_door)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(DefaultBodyLimit::max(ops.max_request_bytes))
         .layer(from_fn_with_state(READ_TIMEOUT.saturating_add(ops.explain_timeout), answer::in_time))
         .layer(from_fn_with_state(ops.gate, gate::pass))
         .layer(from_fn(counted::count))

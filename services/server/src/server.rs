@@ -13,6 +13,7 @@ use forebay_cache::DiskConfig;
 use forebay_loader::{Loader, Pool};
 use forebay_proto::v1::online_server::OnlineServer;
 use forebay_storage::{Location, State};
+use futures::future::BoxFuture;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -72,7 +73,11 @@ impl Server {
     ///
     /// # Errors
     /// When a setting can't work, the directory is held by another server, or a port is taken.
-    pub async fn start(settings: Settings) -> anyhow::Result<Self> {
+    pub fn start(settings: Settings) -> BoxFuture<'static, anyhow::Result<Self>> {
+        Box::pin(Self::start_inner(settings))
+    }
+
+    async fn start_inner(settings: Settings) -> anyhow::Result<Self> {
         settings.check()?;
         let cache_dir = lock(&settings.cache_dir)?;
         let recorder = ops::install_metrics()?;
@@ -215,6 +220,7 @@ impl Server {
             tls: tls.is_some(),
             started: SystemTime::now(),
             explain_timeout: settings.limits.explain_timeout,
+            max_request_bytes: settings.limits.max_request_bytes,
         });
         server.spawn(ops::serve(http, http_app, settings.limits.clone()));
         tracing::info!(grpc = %server.grpc, http = %server.http, "listening");

@@ -57,6 +57,9 @@ pub(crate) struct Activities {
     pub(crate) wait: f64,
     pub(crate) compute: f64,
     pub(crate) copy: f64,
+    /// Of the time whose reports say how busy a GPU was: what it was busy in, and the rest.
+    pub(crate) gpu_busy: f64,
+    pub(crate) gpu_idle: f64,
 }
 
 /// A stream's place among the running ones; dropping it ends the stream.
@@ -146,6 +149,10 @@ impl Sessions {
         trainers.wait += report.wait_seconds;
         trainers.compute += report.compute_seconds;
         trainers.copy += report.copy_seconds;
+        if let Some(share) = report.gpu_utilization {
+            trainers.gpu_busy += report.seconds * share;
+            trainers.gpu_idle += report.seconds * (1.0 - share);
+        }
     }
 
     /// Settles what no report settles, and forgets who ended long ago. To be called about once a second.

@@ -101,7 +101,7 @@ pub struct Tls {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Largest descriptor, ticket or action body, in bytes. Default: 1 MiB.
+    /// Largest descriptor, ticket, action body or body of an HTTP request, in bytes. Default: 1 MiB.
     pub max_request_bytes: usize,
     /// Largest message of an exchange (keys, replies of workers), in bytes. Default: 16 MiB.
     pub max_exchange_bytes: usize,

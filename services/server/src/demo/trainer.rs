@@ -10,6 +10,7 @@ use arrow_flight::{
 };
 use arrow_schema::Schema;
 use forebay_proto::{Encoding, v1};
+use forebay_stall::Moments;
 use futures::TryStreamExt;
 use tonic::transport::Endpoint;
 
@@ -141,14 +142,6 @@ struct Model {
     weights: Vec<f64>,
 }
 
-/// Running mean and variance (Chan, Golub and LeVeque's update of batches).
-#[derive(Default, Clone)]
-struct Moments {
-    count: f64,
-    mean: f64,
-    squares: f64,
-}
-
 const LEARNING_RATE: f64 = 0.1;
 
 impl Model {
@@ -157,11 +150,11 @@ impl Model {
         self.features.resize(width, Moments::default());
         self.weights.resize(width, 0.0);
         for (feature, moments) in self.features.iter_mut().enumerate() {
-            moments.update(x.iter().skip(feature).step_by(width));
+            moments.merge(&Moments::of(x.iter().skip(feature).step_by(width).copied().map(f64::from)));
         }
-        self.label.update(y.iter());
-        let scales: Vec<(f64, f64)> = self.features.iter().map(Moments::scale).collect();
-        let (label_mean, label_scale) = self.label.scale();
+        self.label.merge(&Moments::of(y.iter().copied().map(f64::from)));
+        let scales: Vec<(f64, f64)> = self.features.iter().map(scale).collect();
+        let (label_mean, label_scale) = scale(&self.label);
         let mut gradient = vec![0.0; width];
         let mut row = vec![0.0; width];
         let mut loss = 0.0;
@@ -186,25 +179,8 @@ impl Model {
     }
 }
 
-impl Moments {
-    fn update<'a>(&mut self, values: impl Iterator<Item = &'a f32> + Clone) {
-        let (count, sum) =
-            values.clone().fold((0.0, 0.0), |(n, sum), value| (n + 1.0, sum + f64::from(*value)));
-        if count == 0.0 {
-            return;
-        }
-        let mean = sum / count;
-        let squares: f64 = values.map(|value| (f64::from(*value) - mean).powi(2)).sum();
-        let delta = mean - self.mean;
-        let total = self.count + count;
-        self.squares += squares + delta * delta * self.count * count / total;
-        self.mean += delta * count / total;
-        self.count = total;
-    }
-
-    /// Mean, and what makes the variance 1; 0 for a constant.
-    fn scale(&self) -> (f64, f64) {
-        let variance = self.squares / self.count.max(1.0);
-        (self.mean, if variance > 0.0 { variance.sqrt().recip() } else { 0.0 })
-    }
+/// Mean, and what makes the variance 1; 0 for a constant.
+fn scale(moments: &Moments) -> (f64, f64) {
+    let variance = moments.variance();
+    (moments.mean, if variance > 0.0 { variance.sqrt().recip() } else { 0.0 })
 }

@@ -88,7 +88,7 @@ impl Remote {
             Wanted::Job(job) => self.client.get(url).query(&[("job", job)]),
             Wanted::Request(train) => {
                 let command = v1::Command::from(v1::Train::clone(train));
-                self.client.post(url).body(Encoding::Json.encode(&command))
+                self.client.post(url).body(Encoding::Protobuf.encode(&command))
             }
         };
         let numbers = [("epoch", at.epoch), ("step", at.step), ("rank", at.rank)];

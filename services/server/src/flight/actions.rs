@@ -164,6 +164,9 @@ fn report(
             "seconds: every time of a report is from 0 to {MAX_REPORT_SECONDS}"
         )));
     }
+    if let Some(share) = report.gpu_utilization.filter(|share| !(0.0..=1.0).contains(share)) {
+        return Err(Status::invalid_argument(format!("gpu_utilization: {share} is not from 0 to 1")));
+    }
     // A trainer whose streams have just ended, or are elsewhere now, is nobody's concern here.
     context.sessions.reported(&report);
     Ok(stream::empty().boxed())

@@ -150,10 +150,12 @@ fn read(job: &Job) -> Vec<String> {
 fn stages(made: &Made) -> Vec<traces::Stage> {
     let stage =
         |name, start: Instant, end: Instant| traces::Stage { name, start: start.into(), end: end.into() };
-    vec![
-        stage("window", made.begun, made.begun + made.windows),
-        stage("gather", made.gathered.0, made.gathered.1),
-    ]
+    let seen = made.seen.iter().map(|(seen, start, end)| stage(seen.name(), *start, *end));
+    [stage("window", made.begun, made.begun + made.windows)]
+        .into_iter()
+        .chain(seen)
+        .chain([stage("gather", made.gathered.0, made.gathered.1)])
+        .collect()
 }
 
 /// Finds out what the job's label is like, if it names one, while its first batches are made.

@@ -130,8 +130,8 @@ impl Session {
         if at > (state.epoch, state.step) {
             (state.epoch, state.step) = at;
         }
-        if let Some(label) = made.label {
-            state.skew.add(label.rows, label.sum, label.squares);
+        if let Some(label) = &made.label {
+            state.skew.add(label);
         }
     }
 

@@ -32,13 +32,7 @@ fn of_running(sessions: &Sessions, running: &[Arc<Session>]) {
     for (dataset, running) in by_dataset {
         let skewed = running.iter().filter(|session| session.skew().is_skewed()).count();
         metrics::gauge!("forebay_sessions", "dataset" => dataset.clone()).set(running.len() as f64);
-        metrics::gauge!("forebay_label_skewed_sessions", "dataset" => dataset.clone()).set(skewed as f64);
-        let gpus = running.iter().filter_map(|session| session.last_report()?.gpu_utilization);
-        let gpus: Vec<f64> = gpus.collect();
-        if !gpus.is_empty() {
-            let mean = gpus.iter().sum::<f64>() / gpus.len() as f64;
-            metrics::gauge!("forebay_trainer_gpu_utilization_ratio", "dataset" => dataset).set(mean);
-        }
+        metrics::gauge!("forebay_label_skewed_sessions", "dataset" => dataset).set(skewed as f64);
     }
 }
 
@@ -54,6 +48,12 @@ fn of_time(sessions: &Sessions, gpu_hour_cost: Option<f64>) {
         for (activity, seconds) in [("wait", did.wait), ("compute", did.compute), ("copy", did.copy)] {
             metrics::gauge!("forebay_trainer_seconds_total", "dataset" => dataset.clone(), "activity" => activity)
                 .set(seconds);
+        }
+        if did.gpu_busy + did.gpu_idle > 0.0 {
+            for (state, seconds) in [("busy", did.gpu_busy), ("idle", did.gpu_idle)] {
+                metrics::gauge!("forebay_trainer_gpu_seconds_total", "dataset" => dataset.clone(), "state" => state)
+                    .set(seconds);
+            }
         }
     }
     if let Some(cost) = gpu_hour_cost {

@@ -8,7 +8,7 @@ use super::{Trace, span::number};
 /// Something that a batch went through.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stage {
-    /// `window`, in which its rows were waited for, `gather`, `wait` or `send`.
+    /// `window`, in which its rows were waited for, `storage` and `decode` within it, `gather`, `wait` or `send`.
     pub(crate) name: &'static str,
     pub(crate) start: Instant,
     pub(crate) end: Instant,

@@ -277,7 +277,7 @@ def test_a_change_is_json_small_and_from_no_other_site(locked: Server) -> None:
         assert refused.status == status and words in refused.error, headers
     for headers in ({"sec_fetch_site": "same-origin"}, {"sec_fetch_site": "none"}, {"origin": f"http://{locked.http}"}):
         assert tune(locked, {"max_attempts": 2}, "admin", **headers).status == 200, headers
-    long = tune(locked, {"pad_to": [1] * 30_000}, "admin")
+    long = tune(locked, {"pad_to": [1] * 600_000}, "admin")
     assert long.status == 413 and long.error
     sizes = tune(locked, {"pad_to": [1] * 65}, "admin", "?dry_run")
     assert sizes.status == 422 and "pad_to has 65 sizes, expected at most 64" in sizes.error

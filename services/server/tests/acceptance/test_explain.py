@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Iterator
@@ -279,6 +281,18 @@ def test_a_ticket_will_do_as_well_as_a_job(past: Past, later: Server, tmp_path: 
     ticket.write_text(json.dumps({"train": loose}))
     for source in (past.local(), ["--server", later.http]):
         assert "snapshot: is missing" in explain("--ticket", ticket, *source, fails=True)
+
+
+def test_a_ticket_that_is_explained_may_be_as_long_as_one_that_is_streamed(past: Past, later: Server) -> None:
+    for length, status in [(1 << 20, 200), ((1 << 20) + 1, 413)]:
+        body = past.tickets["windows"].ljust(length)
+        request = urllib.request.Request(f"http://{later.http}/api/v1/explain?step=3&rank=0&format=arrow", body, method="POST")
+        try:
+            with urllib.request.urlopen(request) as answer:
+                assert status == 200
+                check_bytes(answer.read(), past.sent["windows"][0, 3, 0])
+        except urllib.error.HTTPError as refused:
+            assert refused.code == status
 
 
 def test_jobs_are_listed_with_their_requests(past: Past, later: Server) -> None:

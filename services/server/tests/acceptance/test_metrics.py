@@ -27,7 +27,7 @@ FILE_ROWS, COLUMNS = 16_384, 24
 TRAIN: dict[str, Any] = {"dataset": "rows", "batch_size": 1024, "shuffle": {"window_rows": 2 * FILE_ROWS}}
 
 # Of trainers that report, and of a server that was told what a GPU costs: test_stalls.py has the first.
-OF_REPORTS = {"forebay_trainer_seconds_total", "forebay_trainer_gpu_utilization_ratio", "forebay_idle_gpu_cost_total"}
+OF_REPORTS = {"forebay_trainer_seconds_total", "forebay_trainer_gpu_seconds_total", "forebay_idle_gpu_cost_total"}
 # Sessions are looked at once a second.
 LOOK_S = 2.5
 
@@ -124,6 +124,10 @@ def test_every_sample_is_documented_with_its_type_labels_values_and_buckets(work
 def test_what_is_never_absent_is_there_before_anything_was_asked(idle: Scrape) -> None:
     always = {name for name, metric in documented().items() if metric.absent == "never"}
     assert always <= idle.names()
+
+
+def test_a_scrape_stays_below_200_kb_also_of_a_server_that_has_done_everything(busy: Server, worked: Scrape) -> None:
+    assert worked.samples and len(busy.http_get("/metrics")[1]) < 200_000
 
 
 def test_every_documented_metric_is_seen(worked: Scrape) -> None:

@@ -92,6 +92,23 @@ def test_a_stream_is_a_span_of_its_trainers_trace_and_each_batch_one_within_it(
     assert all(one.end <= other.start for one, other in zip(asked, asked[1:]))
 
 
+def test_what_a_batch_waited_for_is_read_and_decoded_within_its_window(
+    pool: Pool, small: Path, collected: tuple[Collector, str], connect: Callable[[Server], Client]
+) -> None:
+    collector, endpoint = collected
+    server = pool.start({"small": small}, traces_endpoint=endpoint)
+    for is_cold in (True, False):
+        context = Context()
+        assert read(connect(server), context, steps=1) == 1
+        [batch] = collector.wait(lambda: collector.of("batch", context.trace))
+        stages = {stage.name: stage for stage in collector.children(batch)}
+        assert stages.keys() == {"window", "gather", "wait", "send"} | ({"storage", "decode"} if is_cold else set())
+        if is_cold:
+            window, storage, decode = (stages[name] for name in ("window", "storage", "decode"))
+            assert window.start <= storage.start < storage.end <= window.end
+            assert storage.start < decode.start < decode.end <= window.end
+
+
 def test_a_callers_no_is_heard_and_chance_decides_for_the_others(
     pool: Pool, small: Path, collected: tuple[Collector, str], connect: Callable[[Server], Client], tmp_path: Path
 ) -> None:

@@ -3,7 +3,7 @@
 use super::{
     Metric,
     build::{gauge, sum},
-    labels::{ACTIVITY, BUCKET, DATASET, LIMIT},
+    labels::{ACTIVITY, BUCKET, DATASET, GPU_STATE, LIMIT},
 };
 
 pub(super) const SESSIONS: &[Metric] = &[
@@ -19,12 +19,12 @@ pub(super) const SESSIONS: &[Metric] = &[
     sum("forebay_trainer_seconds_total", "seconds", "What trainers did, as they report it.")
         .by(&[DATASET, ACTIVITY])
         .before("a trainer's first report"),
-    gauge(
-        "forebay_trainer_gpu_utilization_ratio",
-        "The mean of what trainers reported last, 0 to 1; when all have ended, what it was then.",
+    sum(
+        "forebay_trainer_gpu_seconds_total",
+        "seconds",
+        "How long the trainers' GPUs were busy and idle, as they report it; busy / (busy + idle) is their utilization.",
     )
-    .of("ratio")
-    .by(&[DATASET])
+    .by(&[DATASET, GPU_STATE])
     .before("a trainer that knows reports it"),
     gauge("forebay_verdict", "1 for what limits training now, 0 for everything else.").by(&[LIMIT]),
     sum(
