@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,22 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     if report.failed:
         for each in servers.RUNNING:
             report.sections.append((f"log of server {each.pid} at {each.grpc or 'no port'}", each.log_tail()))
+
+
+# Set in the process of a test that is alone.
+ALONE = "FOREBAY_TEST_IS_ALONE"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test marked `alone` counts what its process holds, so it has one where no other test has left anything."""
+    if pyfuncitem.get_closest_marker("alone") is None or ALONE in os.environ:
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{pyfuncitem.path}::{pyfuncitem.name}"]
+    done = subprocess.run(command, env={**os.environ, ALONE: "1"}, capture_output=True, text=True, timeout=250)
+    if done.returncode != 0:
+        pytest.fail(done.stdout + done.stderr, pytrace=False)
+    return True
 
 
 @pytest.fixture(scope="session")

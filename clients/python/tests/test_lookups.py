@@ -172,6 +172,7 @@ def test_a_client_that_looks_up_may_be_pickled_and_forked(users: Server) -> None
     assert_rows(look_up(client, [3]), [3])
 
 
+@pytest.mark.alone
 def test_nothing_is_left_of_a_client_that_is_gone(users: Server) -> None:
     def threads() -> int:
         return len(os.listdir("/proc/self/task"))

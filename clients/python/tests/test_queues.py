@@ -145,17 +145,18 @@ def test_replies_are_numbers_matrices_and_whatever_speaks_arrow(ranker: Server) 
         2: lambda rows: pa.record_batch({"score": pa.array(np.arange(rows, dtype=np.float32))}),
         3: lambda rows: {"score": list(map(float, range(rows)))},
     }
-    for user, make in kinds.items():
-        thread_done = threading.Event()
 
-        def one(batch: forebay.Batch) -> None:
+    def serve_one(make: Callable) -> None:
+        for batch in forebay.connect(ranker.location, deadline=10).serve("ranker"):
             batch.reply(make(batch.wanted))
-            thread_done.set()
+            return
 
-        queue = serving(ranker, one)
+    for user, make in kinds.items():
+        worker = threading.Thread(target=serve_one, args=[make])
+        worker.start()
         client = forebay.connect(ranker.location)
         assert client.infer("ranker", keys([user] * 3, [1, 2, 3]), timeout=10)["score"].to_numpy().tolist() == [0, 1, 2]
-        assert thread_done.is_set() and queue.is_alive()
+        worker.join()
 
 
 def test_matrices_come_back_as_matrices(ranker: Server) -> None:
