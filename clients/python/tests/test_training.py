@@ -234,6 +234,7 @@ def resident_bytes() -> int:
 @pytest.mark.alone
 def test_nothing_outlives_an_iterator(client: forebay.Client) -> None:
     ds = training(client)
+    sum(len(batch) for batch in ds)  # What a process has once, such as the pipe of its signals, stays.
     before = threads(), descriptors()
     for batch in ds:
         pass
