@@ -19,7 +19,7 @@ use narrow::Narrow;
 use wide::{Keys, Wide};
 
 /// Part of every identity: another form on disk is another version.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 /// Rows for which an index is cut into one more shard, so that threads can build it.
 const SHARD_ROWS: u64 = 1 << 17;
 const MAX_SHARDS: usize = 256;
@@ -62,8 +62,8 @@ pub struct KeyIndex {
 /// Hash tables, cut into shards, by the width of a key.
 #[derive(Debug)]
 enum Table {
-    Four(Narrow<2>),
-    Eight(Narrow<3>),
+    Four(Narrow<4, 8>),
+    Eight(Narrow<8, 12>),
     Any(Wide),
 }
 
@@ -80,7 +80,7 @@ struct BlockKeys {
     order: Option<Rows>,
     first_row: u64,
     /// For each shard the hashes and rows of its keys.
-    buckets: Vec<Vec<(u64, u32)>>,
+    of_shards: Vec<Vec<(u64, u32)>>,
 }
 
 impl KeyIndex {
@@ -129,12 +129,12 @@ impl KeyIndex {
         let blocks = Arc::new(blocks);
         let (table, count) = match Table::narrow_width(key.width(), snapshot.rows()) {
             Some(4) => {
-                let (shards, count) = filled(&blocks, shards, (pool, flow), narrow::fill).await?;
-                (Table::Four(Narrow { shards }), count)
+                let (filled, count) = filled(&blocks, shards, (pool, flow), narrow::fill::<4, 8>).await?;
+                (Table::Four(pool.run(Priority::Second, move || brought_together(&filled)).await?), count)
             }
             Some(8) => {
-                let (shards, count) = filled(&blocks, shards, (pool, flow), narrow::fill).await?;
-                (Table::Eight(Narrow { shards }), count)
+                let (filled, count) = filled(&blocks, shards, (pool, flow), narrow::fill::<8, 12>).await?;
+                (Table::Eight(pool.run(Priority::Second, move || brought_together(&filled)).await?), count)
             }
             _ => {
                 let of_blocks = Arc::clone(&blocks);
@@ -185,6 +185,12 @@ impl KeyIndex {
     }
 }
 
+fn brought_together<const KEY: usize, const SLOT: usize>(
+    filled: &[narrow::Filled],
+) -> Result<Narrow<KEY, SLOT>, Error> {
+    Narrow::of(filled).map_err(|error| Error::Unavailable(format!("no memory for an index: {error}")))
+}
+
 /// The slots of all shards, each made by `fill`, and how many keys are in them.
 async fn filled<S: Send + 'static>(
     blocks: &Arc<Vec<BlockKeys>>,
@@ -209,14 +215,16 @@ pub(crate) fn estimate(reader: &Reader, spec: &KeySpec) -> Result<(u64, u64), Er
     let blocks = 0..snapshot.blocks().len();
     let bytes = |column: usize| blocks.clone().map(|block| snapshot.column_bytes(block, column)).sum::<u64>();
     let keys: u64 = columns[..spec.key.len()].iter().map(|column| bytes(*column)).sum();
-    let slots = snapshot.rows() * SLOTS.0 / SLOTS.1;
-    let table =
-        match Table::narrow_width(KeyType::new(&spec.key, snapshot.schema())?.width(), snapshot.rows()) {
-            Some(width) => slots * (width + size_of::<u32>()) as u64,
-            None => slots * size_of::<u64>() as u64 + keys,
-        };
+    let width = KeyType::new(&spec.key, snapshot.schema())?.width();
+    // At the end a narrow one is there in parts, and in one piece.
+    let (table, parts) = match Table::narrow_width(width, snapshot.rows()) {
+        Some(width) => {
+            (narrow::table_bytes(snapshot.rows(), width), narrow::table_bytes(snapshot.rows(), width))
+        }
+        None => (room_for(snapshot.rows()) * size_of::<u64>() as u64 + keys, 0),
+    };
     let order = order.map_or(0, |place| 2 * bytes(columns[place]) + 16 * snapshot.rows());
-    Ok((table, keys + order + BUILDING_BYTES * snapshot.rows()))
+    Ok((table, parts + keys + order + BUILDING_BYTES * snapshot.rows()))
 }
 
 /// Names an index: of which snapshot, by which key.
@@ -252,15 +260,14 @@ fn shard_of(hash: u64, shards: usize) -> usize {
     (hash & (shards as u64 - 1)) as usize
 }
 
-/// Where to look first among so many slots.
-fn first_slot(hash: u64, slots: usize) -> usize {
-    ((u128::from(hash) * slots as u128) >> 64) as usize
+/// Where to look first among so many places.
+fn first_of(hash: u64, places: usize) -> usize {
+    ((u128::from(hash) * places as u128) >> 64) as usize
 }
 
-/// Slots of a shard; one at least is free.
-fn slots_of(blocks: &[BlockKeys], shard: usize) -> usize {
-    let rows: usize = blocks.iter().map(|block| block.buckets[shard].len()).sum();
-    ((rows as u64 * SLOTS.0).div_ceil(SLOTS.1) + 1) as usize
+/// Slots for so many keys.
+fn room_for(keys: u64) -> u64 {
+    (keys * SLOTS.0).div_ceil(SLOTS.1)
 }
 
 /// Whether of two rows of one key the later is meant.
@@ -300,13 +307,13 @@ impl BlockKeys {
                 converter.append(order, &[chunk.column(*place).clone()]).map_err(internal)?;
             }
         }
-        let mut buckets = vec![Vec::with_capacity(keys.len() / shards * 9 / 8); shards];
+        let mut of_shards = vec![Vec::with_capacity(keys.len() / shards * 9 / 8); shards];
         for row in 0..keys.len() {
             if let Some(key) = keys.get(row) {
                 let hash = hash(key);
-                buckets[shard_of(hash, shards)].push((hash, row as u32));
+                of_shards[shard_of(hash, shards)].push((hash, row as u32));
             }
         }
-        Ok(Self { keys, order, first_row, buckets })
+        Ok(Self { keys, order, first_row, of_shards })
     }
 }

@@ -149,6 +149,11 @@ impl EncodedKeys {
         self.present[row].then(|| self.bytes_at(row))
     }
 
+    /// Whether there is a key at `row`.
+    pub(crate) fn is_present(&self, row: usize) -> bool {
+        self.present[row]
+    }
+
     fn bytes_at(&self, row: usize) -> &[u8] {
         match self.width {
             Some(width) => &self.bytes[row * width..(row + 1) * width],

@@ -1,7 +1,9 @@
 //! An index on disk: it saves reading the keys again after a restart, and may be lost at any time.
 //!
 //! ```text
-//! "FBINDEX1" | length of the header, u64 | header, JSON | slots | keys, ends and chunks, if they are not in the slots | XXH3-64 of all before
+//! "FBINDEX1" | length of the header, u64 | header, JSON | table | XXH3-64 of all before
+//!
+//! table: buckets of keys and rows, or slots of rows | keys | ends | chunks
 //! ```
 
 use std::{
@@ -15,7 +17,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::{
     KeyIndex, KeySpec, MAX_SHARDS, Table, VERSION, identity,
-    narrow::{Narrow, Slot},
+    narrow::{Narrow, Shard},
     wide::{Keys, Wide},
 };
 use crate::keys::KeyType;
@@ -32,14 +34,19 @@ struct Header {
     identity: String,
     rows: u64,
     count: u64,
-    /// Slots of each shard.
-    shards: Vec<usize>,
-    /// Of a table whose keys do not lie in its slots.
-    keys: Option<KeysHeader>,
+    table: TableHeader,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct KeysHeader {
+enum TableHeader {
+    Narrow { shards: Vec<Shard>, bytes: usize },
+    Wide(WideHeader),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct WideHeader {
+    /// Slots of each shard.
+    shards: Vec<usize>,
     width: Option<usize>,
     bytes: usize,
     ends: usize,
@@ -91,23 +98,23 @@ impl KeyIndex {
     }
 
     fn write(&self, file: fs::File, reader: &Reader, spec: &KeySpec) -> io::Result<()> {
-        let (shards, keys) = match &self.table {
-            Table::Four(table) => (lengths(&table.shards), None),
-            Table::Eight(table) => (lengths(&table.shards), None),
-            Table::Any(Wide { keys, shards }) => {
-                let Keys { width, bytes, ends, chunks, .. } = keys;
-                let (bytes, ends, chunks) = (bytes.len(), ends.len(), chunks.len());
-                let keys = KeysHeader { width: *width, bytes, ends, chunks };
-                (lengths(shards), Some(keys))
-            }
+        let table = match &self.table {
+            Table::Four(table) => TableHeader::of_narrow(table),
+            Table::Eight(table) => TableHeader::of_narrow(table),
+            Table::Any(Wide { keys, shards }) => TableHeader::Wide(WideHeader {
+                shards: shards.iter().map(|shard| shard.len()).collect(),
+                width: keys.width,
+                bytes: keys.bytes.len(),
+                ends: keys.ends.len(),
+                chunks: keys.chunks.len(),
+            }),
         };
         let header = Header {
             version: VERSION,
             identity: format!("{:032x}", identity(reader, spec)),
             rows: reader.snapshot().rows(),
             count: self.count,
-            shards,
-            keys,
+            table,
         };
         let header = serde_json::to_vec(&header)?;
         let mut out = Hashed { inner: BufWriter::with_capacity(1 << 20, file), hash: Xxh3::new() };
@@ -115,12 +122,8 @@ impl KeyIndex {
         out.write_all(&(header.len() as u64).to_le_bytes())?;
         out.write_all(&header)?;
         match &self.table {
-            Table::Four(Narrow { shards }) => {
-                out.words(shards.iter().flat_map(|shard| shard.as_flattened()))?;
-            }
-            Table::Eight(Narrow { shards }) => {
-                out.words(shards.iter().flat_map(|shard| shard.as_flattened()))?;
-            }
+            Table::Four(table) => out.write_all(table.as_bytes())?,
+            Table::Eight(table) => out.write_all(table.as_bytes())?,
             Table::Any(Wide { keys, shards }) => {
                 out.long_words(shards.iter().flat_map(|shard| shard.iter()))?;
                 out.write_all(&keys.bytes)?;
@@ -134,8 +137,10 @@ impl KeyIndex {
     }
 }
 
-fn lengths<S>(shards: &[Box<[S]>]) -> Vec<usize> {
-    shards.iter().map(|shard| shard.len()).collect()
+impl TableHeader {
+    fn of_narrow<const KEY: usize, const SLOT: usize>(table: &Narrow<KEY, SLOT>) -> Self {
+        Self::Narrow { shards: table.shards().to_vec(), bytes: table.as_bytes().len() }
+    }
 }
 
 fn path(folder: &Path, reader: &Reader, spec: &KeySpec) -> PathBuf {
@@ -162,43 +167,48 @@ fn read(bytes: &[u8], reader: &Reader, spec: &KeySpec) -> Result<KeyIndex, &'sta
     if !of_this {
         return Err("it is of something else");
     }
-    let counts = &header.shards;
-    if counts.len() > MAX_SHARDS || !counts.len().is_power_of_two() || counts.contains(&0) {
+    let shards = match &header.table {
+        TableHeader::Narrow { shards, .. } => shards.len(),
+        TableHeader::Wide(WideHeader { shards, .. }) if shards.contains(&0) => 0,
+        TableHeader::Wide(WideHeader { shards, .. }) => shards.len(),
+    };
+    if shards > MAX_SHARDS || !shards.is_power_of_two() {
         return Err("its parts make no index");
     }
     let of = &mut rest;
-    let table = match (Table::narrow_width(key.width(), header.rows), header.keys) {
-        (Some(4), None) => read_narrow(of, counts).map(Table::Four),
-        (Some(8), None) => read_narrow(of, counts).map(Table::Eight),
-        (None, Some(keys)) => read_wide(of, counts, &keys, header.rows).map(Table::Any),
+    let table = match (Table::narrow_width(key.width(), header.rows), header.table) {
+        (Some(4), TableHeader::Narrow { shards, bytes }) => read_narrow(of, shards, bytes).map(Table::Four),
+        (Some(8), TableHeader::Narrow { shards, bytes }) => read_narrow(of, shards, bytes).map(Table::Eight),
+        (None, TableHeader::Wide(wide)) if wide.width == key.width() => {
+            read_wide(of, &wide, header.rows).map(Table::Any)
+        }
         _ => return Err("its parts make no index"),
     };
-    let table = table.ok_or("it is shorter than its header says")?;
+    let table = table.ok_or("its parts are not what its header says")?;
     if !rest.is_empty() {
         return Err("it is longer than its header says");
     }
     Ok(KeyIndex { key, table, count: header.count })
 }
 
-fn read_narrow<const WORDS: usize>(rest: &mut &[u8], counts: &[usize]) -> Option<Narrow<WORDS>> {
-    let slot = |bytes: &[[u8; 4]; WORDS]| bytes.map(u32::from_le_bytes);
-    let shard = |count: &usize| -> Option<Box<[Slot<WORDS>]>> {
-        let words = take::<4>(rest, count.checked_mul(WORDS)?)?;
-        Some(words.as_chunks::<WORDS>().0.iter().map(slot).collect())
-    };
-    Some(Narrow { shards: counts.iter().map(shard).collect::<Option<_>>()? })
+fn read_narrow<const KEY: usize, const SLOT: usize>(
+    rest: &mut &[u8],
+    shards: Vec<Shard>,
+    bytes: usize,
+) -> Option<Narrow<KEY, SLOT>> {
+    Narrow::read(shards, take::<1>(rest, bytes)?.as_flattened())
 }
 
-fn read_wide(rest: &mut &[u8], counts: &[usize], keys: &KeysHeader, rows: u64) -> Option<Wide> {
+fn read_wide(rest: &mut &[u8], header: &WideHeader, rows: u64) -> Option<Wide> {
     let numbers = |words: &[[u8; 8]]| words.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>();
-    let mut shards = Vec::with_capacity(counts.len());
-    for count in counts {
+    let mut shards = Vec::with_capacity(header.shards.len());
+    for count in &header.shards {
         shards.push(numbers(take(rest, *count)?).into_boxed_slice());
     }
-    let bytes = take::<1>(rest, keys.bytes)?.as_flattened().to_vec();
-    let ends = take::<4>(rest, keys.ends)?.iter().map(|end| u32::from_le_bytes(*end)).collect();
-    let chunks = numbers(take(rest, keys.chunks)?);
-    Some(Wide { keys: Keys { width: keys.width, bytes, ends, chunks, rows }, shards })
+    let bytes = take::<1>(rest, header.bytes)?.as_flattened().to_vec();
+    let ends = take::<4>(rest, header.ends)?.iter().map(|end| u32::from_le_bytes(*end)).collect();
+    let chunks = numbers(take(rest, header.chunks)?);
+    Wide::read(shards, Keys { width: header.width, bytes, ends, chunks, rows })
 }
 
 /// Takes so many values of `WIDTH` bytes; `None` if there are fewer.

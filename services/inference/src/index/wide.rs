@@ -2,7 +2,7 @@
 
 use forebay_loader::{Error, prefetch, prefetch_value};
 
-use super::{BlockKeys, first_slot, is_meant, shard_of, slots_of};
+use super::{BlockKeys, first_of, is_meant, room_for, shard_of};
 use crate::keys::{EncodedKeys, hash};
 
 /// A slot that is free.
@@ -37,6 +37,13 @@ pub(super) struct Keys {
 }
 
 impl Wide {
+    /// A table that was written before, of so many rows and keys of this width; `None` for one that was not.
+    pub(super) fn read(shards: Vec<Box<[u64]>>, keys: Keys) -> Option<Self> {
+        let is_row = |slot: &u64| *slot == EMPTY || slot & MAX_ROWS < keys.rows;
+        let is_table = |shard: &[u64]| shard.contains(&EMPTY) && shard.iter().all(is_row);
+        (keys.are_whole() && shards.iter().all(|shard| is_table(shard))).then_some(Self { keys, shards })
+    }
+
     /// Bytes of memory.
     pub(super) fn bytes(&self) -> usize {
         let slots = self.shards.iter().map(|shard| size_of_val(&**shard)).sum::<usize>();
@@ -71,7 +78,7 @@ impl<'a> Probe<'a> {
     fn new(key: &'a [u8], shards: &'a [Box<[u64]>]) -> Self {
         let hash = hash(key);
         let slots = &*shards[shard_of(hash, shards.len())];
-        let at = first_slot(hash, slots.len());
+        let at = first_of(hash, slots.len());
         prefetch_value(&slots[at]);
         Self { key, fingerprint: fingerprint(hash), slots, at }
     }
@@ -117,13 +124,15 @@ fn fingerprint(hash: u64) -> u64 {
 
 /// The slots of one shard, and how many keys are in them.
 pub(super) fn fill(blocks: &[BlockKeys], keys: &Keys, shard: usize) -> (Box<[u64]>, u64) {
-    let mut slots = vec![EMPTY; slots_of(blocks, shard)].into_boxed_slice();
+    let rows: usize = blocks.iter().map(|block| block.of_shards[shard].len()).sum();
+    // One at least is free.
+    let mut slots = vec![EMPTY; room_for(rows as u64) as usize + 1].into_boxed_slice();
     let mut count = 0;
     for block in blocks {
-        for (hash, row) in &block.buckets[shard] {
+        for (hash, row) in &block.of_shards[shard] {
             let row = block.first_row + u64::from(*row);
             let key = keys.get(row);
-            let mut at = first_slot(*hash, slots.len());
+            let mut at = first_of(*hash, slots.len());
             loop {
                 let slot = slots[at];
                 if slot == EMPTY {
@@ -155,6 +164,20 @@ impl Keys {
             keys.append(&block.keys)?;
         }
         Ok(keys)
+    }
+
+    /// Whether there is a key for each row.
+    fn are_whole(&self) -> bool {
+        if let Some(width) = self.width {
+            return (self.rows as usize).checked_mul(width) == Some(self.bytes.len());
+        }
+        let mut chunks = self.ends.chunks(CHUNK_ROWS).zip(&self.chunks);
+        self.ends.len() as u64 == self.rows
+            && self.ends.len().div_ceil(CHUNK_ROWS) == self.chunks.len()
+            && chunks.all(|(ends, start)| {
+                let last = u64::from(ends.last().copied().unwrap_or(0));
+                ends.is_sorted() && start.checked_add(last).is_some_and(|end| end <= self.bytes.len() as u64)
+            })
     }
 
     fn append(&mut self, block: &EncodedKeys) -> Result<(), Error> {
