@@ -40,6 +40,10 @@ impl About for InferResult {
     fn request(&self) -> u64 {
         self.id
     }
+
+    fn withdrawal(number: u64) -> Option<Vec<u8>> {
+        Some(InferRequest { cancel: Some(number), ..InferRequest::default() }.encode_to_vec())
+    }
 }
 
 impl Caller {
@@ -60,7 +64,7 @@ impl Caller {
     /// What the queue's workers make of `keys`; those of all requests have columns of the same names and types. `timeout` is
     /// the time in which the answer is of use, from now on; without one it is the queue's own. It waits while
     /// [`Config::max_requests`](crate::Config) are on their way. Once it is sent it is not asked again, whatever happens.
-    /// Cancel-safe, and dropping it disturbs no other.
+    /// Cancel-safe: dropping it takes the request back, and disturbs no other.
     ///
     /// # Errors
     /// [`Error::Refused`] when there is no answer to this request: the queue is full, its time is over, the worker failed.

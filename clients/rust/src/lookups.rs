@@ -34,6 +34,11 @@ impl About for LookupMetadata {
     fn request(&self) -> u64 {
         0
     }
+
+    /// Answers come in order, so each has to come.
+    fn withdrawal(_: u64) -> Option<Vec<u8>> {
+        None
+    }
 }
 
 impl Lookups {

@@ -32,6 +32,9 @@ pub(crate) trait About: prost::Message + Default + 'static {
 
     /// The number of the request, where answers come in any order.
     fn request(&self) -> u64;
+
+    /// The metadata of a message that takes request `number` back, where there is one.
+    fn withdrawal(number: u64) -> Option<Vec<u8>>;
 }
 
 /// One answer.
@@ -87,7 +90,7 @@ impl<A: About> Requests<A> {
         let config = route.config();
         let slabs = Slabs::new(config.idle_slab_bytes, Device::host());
         let capacity = usize::try_from(config.max_requests).unwrap_or(usize::MAX);
-        let capacity = capacity.clamp(1, Semaphore::MAX_PERMITS - 2);
+        let capacity = capacity.clamp(1, Semaphore::MAX_PERMITS / 3 - 1);
         let door = Arc::new(Door { route, command, slabs, capacity });
         let current = Arc::new(Mutex::new(Current::Nothing));
         Self { door, places: Arc::new(Semaphore::new(capacity)), current }
@@ -157,8 +160,9 @@ impl Door {
     }
 
     async fn attempt<A: About>(&self) -> Result<Pipeline<A>, Error> {
-        // One message a request, and the schema before the first.
-        let mut opened = self.route.open(&self.command, self.capacity + 1, &self.slabs).await?;
+        // The schema before the first; a message a request and one that takes it back, which may still be there when the place is
+        // another one's.
+        let mut opened = self.route.open(&self.command, 3 * self.capacity + 1, &self.slabs).await?;
         let schema = match A::IN_ORDER {
             true => {
                 let schema = first_schema(&mut opened.messages).await;
@@ -234,8 +238,8 @@ impl<A: About> Pipeline<A> {
         self.shared.lock().failure.as_ref().map(Error::again)
     }
 
-    /// Sends a request, whose metadata are made of its number. The answer comes by what is returned, which need not be
-    /// awaited; `place` is free again once it is here.
+    /// Sends a request, whose metadata are made of its number. The answer comes by what is returned, which takes the request back
+    /// when it is dropped before, where that can be; `place` is free again once the server has answered.
     ///
     /// # Errors
     /// [`Error::Lost`] when the exchange is over: nothing was sent. [`Error::Request`] when the rows have other columns than
@@ -258,22 +262,39 @@ impl<A: About> Pipeline<A> {
         }
         outgoing.try_send(message).map_err(|_| over())?;
         let (answer, reply) = oneshot::channel();
-        waiting.insert(*next, Waiting { answer, _place: place });
+        let number = *next;
+        waiting.insert(number, Waiting { answer, _place: place });
         *next += 1;
-        Ok(Reply { url: self.shared.url.clone(), answer: reply })
+        Ok(Reply { number, shared: Arc::clone(&self.shared), answer: reply })
     }
 }
 
 /// The answer to one request, when it comes.
-pub(crate) struct Reply<A> {
-    url: String,
+pub(crate) struct Reply<A: About> {
+    number: u64,
+    shared: Arc<Shared<A>>,
     answer: oneshot::Receiver<Result<Answered<A>, Error>>,
 }
 
-impl<A> Reply<A> {
-    pub(crate) async fn wait(self) -> Result<Answered<A>, Error> {
-        let gone = || Err(Error::lost(&self.url, "the exchange was closed"));
-        self.answer.await.unwrap_or_else(|_| gone())
+impl<A: About> Reply<A> {
+    pub(crate) async fn wait(mut self) -> Result<Answered<A>, Error> {
+        let answer = (&mut self.answer).await;
+        answer.unwrap_or_else(|_| Err(Error::lost(&self.shared.url, "the exchange was closed")))
+    }
+}
+
+impl<A: About> Drop for Reply<A> {
+    fn drop(&mut self) {
+        let state = self.shared.lock();
+        if state.waiting.contains_key(&self.number)
+            && let Some(outgoing) = &state.outgoing
+            && let Some(metadata) = A::withdrawal(self.number)
+            && let Ok(message) =
+                framed(&FlightData { app_metadata: metadata.into(), ..FlightData::default() })
+        {
+            // Of an exchange that is over there is nothing to take back.
+            drop(outgoing.try_send(message));
+        }
     }
 }
 

@@ -146,6 +146,29 @@ async fn requests_that_are_given_up_disturb_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_given_up_leaves_the_queue() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = server(&folder, "cache").await;
+    let grace = Duration::from_secs(10);
+    let client = client(&[&server], Config { max_requests: 1, answer_grace: grace, ..config() });
+    let caller = client.infer("ranker").await.unwrap();
+    tokio::time::timeout(Duration::from_millis(50), caller.ask(&keys(0..5), None)).await.unwrap_err();
+    // There is one place, so this one is sent once the other is taken back.
+    let expired = caller.ask(&keys(0..1), Some(Duration::from_secs(1))).await.err().unwrap();
+    assert!(expired.to_string().contains("no worker serves the queue"), "{expired}");
+    let mut worker = client.serve("ranker", 0).await.unwrap();
+    let keys = keys(0..3);
+    let (asked, worked) = tokio::join!(caller.ask(&keys, None), async {
+        let work = worker.next().await.unwrap().unwrap();
+        let (rows, scores) = (work.about.rows, doubled(&work));
+        work.reply(&scores).unwrap();
+        rows
+    });
+    assert_doubled(&asked.unwrap(), &keys);
+    assert_eq!(worked, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_queue_that_does_not_answer_is_an_error_in_time() {
     let folder = tempfile::tempdir().unwrap();
     let server = server(&folder, "cache").await;

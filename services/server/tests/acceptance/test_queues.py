@@ -222,6 +222,59 @@ def test_a_deadline_belongs_to_a_message_and_the_others_go_on(start: Callable[..
         caller.close()
 
 
+def test_a_request_that_is_taken_back_leaves_the_queue_and_is_never_computed(start: Callable[..., Server]) -> None:
+    server = start()
+    caller = Caller(server)
+    caller.send([1], [1], id=7)
+    until(lambda: status(server)["load"]["queued_requests"] == 1)
+    for id in (8, 7):  # There is no 8.
+        caller.writer.write_metadata(json.dumps({"cancel": id}).encode())
+    _, about = caller.receive()
+    assert about["error"]["code"] == "CANCELLED" and int(about["id"]) == 7
+    assert status(server)["load"]["queued_requests"] == 0 and status(server)["outcomes"]["cancelled"] == 1
+    computed: list[int] = []
+
+    def counts(batch: pa.RecordBatch, about: dict) -> np.ndarray:
+        computed.append(int(about["rows"]))
+        return score(batch, about)
+
+    with worker(server, counts):
+        scores, about = caller([2, 3], [2, 3], id=9)
+        assert scores["score"].to_pylist() == [20_002.0, 30_003.0] and int(about["id"]) == 9
+        # What has been answered can't be taken back, and nobody minds.
+        caller.writer.write_metadata(json.dumps({"cancel": 9}).encode())
+        assert caller([4], [4])[0]["score"].to_pylist() == [40_004.0]
+        assert computed == [2, 1]
+        _, about = caller([5], [5], cancel=9, id=10)
+        assert about["error"]["code"] == "INVALID_ARGUMENT" and "cancel: stands in a message without" in about["error"]["message"]
+        assert caller([6], [6])[0]["score"].to_pylist() == [60_006.0]
+
+
+def test_an_exchange_with_as_many_requests_as_it_may_have_can_take_them_back(start: Callable[..., Server], tmp_path: Path) -> None:
+    (tmp_path / "forebay.toml").write_text(QUEUES + "\n[limits]\nmax_pending_requests = 3\n")
+    server = start()
+    caller = Caller(server)
+    for id in range(3):
+        caller.send([id], [id], id=id)
+    until(lambda: status(server)["load"]["queued_requests"] == 3)
+    for id in range(2):
+        caller.writer.write_metadata(json.dumps({"cancel": id}).encode())
+    ended = {int(about.get("id", 0)): about["error"]["code"] for about in (caller.receive()[1] for _ in range(2))}
+    assert ended == {0: "CANCELLED", 1: "CANCELLED"}
+    for id in range(3, 8):  # More than there is room for.
+        caller.send([id], [id], id=id)
+    with worker(server):
+        answers = dict((int(about["id"]), scores["score"].to_pylist()) for scores, about in (caller.receive() for _ in range(6)))
+        assert answers == {id: [id * 10_001.0] for id in range(2, 8)}
+
+
+def test_a_filter_of_the_features_leaves_the_others_out(start: Callable[..., Server], tmp_path: Path) -> None:
+    (tmp_path / "forebay.toml").write_text(QUEUES.replace('dataset = "users"', 'dataset = "users"\nfilter = "user_id < 100"'))
+    server = start()
+    with worker(server):
+        assert Caller(server)([99, 100], [1, 2])[0]["score"].to_pylist() == [990_001.0, 2.0]
+
+
 def test_what_makes_no_sense_is_refused_by_name_and_costs_nobody_else_anything(start: Callable[..., Server]) -> None:
     server = start()
     with worker(server):

@@ -1,6 +1,10 @@
 //! The callers of a batch queue: keys in, the worker's rows for them out, as they come.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use arrow_array::RecordBatch;
 use arrow_flight::{FlightData, SchemaAsIpc};
@@ -14,7 +18,12 @@ use forebay_proto::{
     code_name,
     v1::{self, InferRequest, InferResult},
 };
-use futures::{StreamExt, future::BoxFuture, stream, stream::FuturesUnordered};
+use futures::{
+    StreamExt,
+    future::{AbortHandle, BoxFuture, abortable},
+    stream,
+    stream::FuturesUnordered,
+};
 use tonic::{Code, Status};
 
 use super::{Exchange, Messages, stopping};
@@ -25,7 +34,10 @@ use crate::{
     traces::{Span, number},
 };
 
-type Outcome = Result<Answer<Scored>, Failure>;
+/// `None` if the request was taken back.
+type Outcome = Option<Result<Answer<Scored>, Failure>>;
+
+const TAKEN_BACK: &str = "the request was taken back";
 
 /// A running exchange.
 struct Caller {
@@ -37,6 +49,10 @@ struct Caller {
     /// Number of the next request.
     next: u64,
     asked: FuturesUnordered<BoxFuture<'static, (u64, Option<Span>, Outcome)>>,
+    /// How these are taken back, by their ids; of two with one id, the later one.
+    handles: HashMap<u64, AbortHandle>,
+    /// A message that was read while there were as many as there may be.
+    parked: Option<FlightData>,
     /// That of the answers, once there was one.
     schema: Option<SchemaRef>,
     sent_schema: bool,
@@ -59,6 +75,8 @@ pub(super) async fn answers(exchange: Exchange, infer: &v1::Infer) -> Result<Mes
         keys: BatchReader::new("keys"),
         next: 0,
         asked: FuturesUnordered::new(),
+        handles: HashMap::new(),
+        parked: None,
         schema: None,
         sent_schema: false,
         ready: VecDeque::new(),
@@ -83,7 +101,15 @@ impl Caller {
             if let Some(message) = self.ready.pop_front() {
                 return Ok(Some(message));
             }
-            let reads = !self.is_done && !self.stopping && self.asked.len() < self.served.max_pending;
+            let has_room = self.asked.len() < self.served.max_pending;
+            if !self.stopping
+                && has_room
+                && let Some(message) = self.parked.take()
+            {
+                self.ask(&message).await?;
+                continue;
+            }
+            let reads = !self.is_done && !self.stopping && self.parked.is_none();
             if self.asked.is_empty() && !reads {
                 return if self.stopping { Err(stopping()) } else { Ok(None) };
             }
@@ -93,15 +119,31 @@ impl Caller {
                 () = guard.handed_over() => return Err(stopping()),
                 () = guard.drained(), if !self.stopping => self.stopping = true,
                 Some((id, span, answer)) = self.asked.next(), if !self.asked.is_empty() => {
+                    self.handles.remove(&id);
                     trace(span, &answer);
                     self.answer(id, answer);
                 }
                 message = self.exchange.messages.next(), if reads => match message.transpose()? {
-                    Some(message) => self.ask(&message).await?,
+                    Some(message) if self.take_back(&message)? => {}
+                    Some(message) if has_room => self.ask(&message).await?,
+                    Some(message) => self.parked = Some(message),
                     None => self.is_done = true,
                 },
             }
         }
+    }
+
+    /// Takes a request back, if that is what a message asks.
+    fn take_back(&mut self, message: &FlightData) -> Result<bool, Status> {
+        if !message.data_header.is_empty() {
+            return Ok(false);
+        }
+        let Some(id) = request(&message.app_metadata)?.cancel else { return Ok(false) };
+        // One that has been answered meanwhile is not there any more.
+        if let Some(handle) = self.handles.remove(&id) {
+            handle.abort();
+        }
+        Ok(true)
     }
 
     /// Asks what a message asks. What is wrong with one request costs that one alone.
@@ -116,6 +158,11 @@ impl Caller {
         let asked = request(&message.app_metadata)?;
         let id = asked.id.unwrap_or(self.next);
         self.next += 1;
+        if asked.cancel.is_some() {
+            let message = "cancel: stands in a message without a batch, and takes another request back";
+            self.fail(id, &of_status(&Status::invalid_argument(message)));
+            return Ok(());
+        }
         let span = self.span(&asked);
         if let Err(status) = self.admit(id, keys, asked.timeout, span).await {
             self.fail(id, &of_status(&status));
@@ -145,7 +192,11 @@ impl Caller {
         }
         let asked = Asked { keys: Arc::new(keys), trace: span.as_ref().map(|span| span.trace().clone()) };
         match self.served.queue.ask(asked, sizes, timeout) {
-            Ok(pending) => self.asked.push(Box::pin(async move { (id, span, pending.answer().await) })),
+            Ok(pending) => {
+                let (answer, handle) = abortable(pending.answer());
+                self.handles.insert(id, handle);
+                self.asked.push(Box::pin(async move { (id, span, answer.await.ok()) }));
+            }
             Err(failure) => {
                 if let Some(span) = &mut span {
                     span.fail(failure.to_string());
@@ -166,8 +217,9 @@ impl Caller {
 
     fn answer(&mut self, id: u64, answer: Outcome) {
         let answer = match answer {
-            Ok(answer) => answer,
-            Err(failure) => return self.fail(id, &of_failure(&failure)),
+            Some(Ok(answer)) => answer,
+            Some(Err(failure)) => return self.fail(id, &of_failure(&failure)),
+            None => return self.fail(id, &of_status(&Status::cancelled(TAKEN_BACK))),
         };
         let Scored { schema, rows, features } = answer.value;
         if self.schema.get_or_insert_with(|| Arc::clone(&schema)).fields() != schema.fields() {
@@ -202,14 +254,15 @@ impl Caller {
 fn trace(span: Option<Span>, answer: &Outcome) {
     let Some(mut span) = span else { return };
     match answer {
-        Ok(answer) => {
+        Some(Ok(answer)) => {
             span.set("forebay.batch_rows", number(answer.rows));
             span.set("forebay.reason", answer.reason.name());
             span.set("forebay.queue_seconds", answer.queued.as_secs_f64());
             span.set("forebay.gather_seconds", answer.gathered.as_secs_f64());
             span.set("forebay.worker_seconds", answer.computed.as_secs_f64());
         }
-        Err(failure) => span.fail(failure.to_string()),
+        Some(Err(failure)) => span.fail(failure.to_string()),
+        None => span.fail(TAKEN_BACK.to_owned()),
     }
 }
 
