@@ -196,6 +196,7 @@ class Client:
         columns: Sequence[str] | None = None,
         tensors: Tensors | None = None,
         select: Sequence[str] | None = None,
+        filter: str | None = None,
         max_age: float | None = None,
         key: Sequence[str] | None = None,
         others: Mapping[str, Mapping[str, Any]] | None = None,
@@ -206,6 +207,7 @@ class Client:
         keys                 a dict of lists or arrays, such as `{"user_id": [7, 42]}`, or an Arrow batch or table of any library
         columns, tensors, select
                              as in `train`; nothing: all columns
+        filter               a condition in SQL, as in `train`: keys whose rows it does not keep are missing
         max_age              seconds: an answer whose snapshot was last seen to be current longer ago is a ChangedError
         key                  the columns of `keys` that are the dataset's key, in its order; nothing: those of the same names
         others               `{"items": {"key": ["item_id"], "columns": [...]}}`: rows of other datasets by other columns of `keys`;
@@ -215,7 +217,7 @@ class Client:
         fails is made again, also with other servers, until `deadline` is over. Few large ones are cheaper than many small ones.
 
         Raises RequestError, NotFoundError, ChangedError and so on, by the server's status."""
-        request = {"dataset": dataset, **_wanted(columns, tensors, select)}
+        request = {"dataset": dataset, **_wanted(columns, tensors, select, filter)}
         if max_age is not None:
             request["max_age"] = max_age
         if key is not None:
@@ -276,7 +278,7 @@ def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 
 def _wanted(
-    columns: Sequence[str] | None, tensors: Tensors | None, select: Sequence[str] | None
+    columns: Sequence[str] | None, tensors: Tensors | None, select: Sequence[str] | None, filter: str | None
 ) -> dict[str, Any]:
     """What is wanted of a row, as far as something is said."""
     wanted: dict[str, Any] = {}
@@ -286,6 +288,8 @@ def _wanted(
         wanted["tensors"] = _tensors(tensors, "name")
     if select is not None:
         wanted["select"] = list(select)
+    if filter is not None:
+        wanted["filter"] = filter
     return wanted
 
 
@@ -296,9 +300,10 @@ def _other(
     columns: Sequence[str] | None = None,
     tensors: Tensors | None = None,
     select: Sequence[str] | None = None,
+    filter: str | None = None,
 ) -> dict[str, Any]:
     """A lookup in another dataset."""
-    return {"dataset": dataset, "key": list(key), **_wanted(columns, tensors, select)}
+    return {"dataset": dataset, "key": list(key), **_wanted(columns, tensors, select, filter)}
 
 
 def _tensors(tensors: Tensors, called: str) -> list[dict[str, Any]]:

@@ -60,6 +60,7 @@ def test_rows_come_with_their_snapshot_and_what_is_missing_is_null_or_zero(users
     assert rows.to_arrow().num_rows == 3
     assert client.lookup("users", {"user_id": [3]}, select=["f1 * 2 AS y"])["y"].to_numpy().tolist() == [50.0]
     assert len(look_up(client, np.array([], np.int64))) == 0
+    assert look_up(client, [6, 7], filter="user_id < 7")["name"].to_arrow().to_pylist() == ["user 6", None]
 
 
 def test_keys_are_lists_arrays_and_whatever_speaks_arrow(pool: Pool, tmp_path: Path) -> None:

@@ -25,4 +25,4 @@ pub mod queue;
 pub use index::{Indexed, KeyIndex, KeySpec};
 pub use keys::{EncodedKeys, KeyType};
 pub use lookup::{Answer, Keys, Lookup};
-pub use online::{Config, Online};
+pub use online::{Config, Online, Progress, Ready};

@@ -27,7 +27,7 @@ use crate::{
 pub struct Config {
     /// Keys of one lookup. Default: 65,536.
     pub max_keys: usize,
-    /// Views of one dataset (lists of columns and tensors) that are held in memory; the one that was not asked for the longest
+    /// Views of one dataset (columns, tensors and a filter) that are held in memory; the one that was not asked for the longest
     /// goes first. Default: 8.
     pub max_views: usize,
     /// A lookup of at most so many keys is answered by the thread that reads the network: it takes about 0.1 ms, and handing it
@@ -69,8 +69,39 @@ struct Shared {
     /// Where indexes are kept.
     folder: PathBuf,
     current: RwLock<Option<Arc<Generation>>>,
+    /// How far the next snapshot is, while it is made ready, and why it was not the last time.
+    next: Mutex<Next>,
     /// Counts uses of views.
     clock: AtomicU64,
+}
+
+/// How far a dataset is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// What lookups are answered from.
+    pub ready: Option<Ready>,
+    /// Of the snapshot that comes next, while its index is built. One that was kept is not built again.
+    pub indexed: Option<Indexed>,
+    /// Why the last try to make one ready has failed, if it has.
+    pub error: Option<String>,
+}
+
+/// A snapshot that is looked up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ready {
+    /// Its id.
+    pub snapshot: String,
+    /// Different keys.
+    pub keys: u64,
+    /// Bytes of memory that they take.
+    pub index_bytes: u64,
+}
+
+/// What is known of the snapshot that comes next.
+#[derive(Default)]
+struct Next {
+    indexed: Option<Indexed>,
+    error: Option<String>,
 }
 
 /// A snapshot that is ready to be looked up.
@@ -102,14 +133,30 @@ impl Online {
         (pool, lookups): (Pool, Pool),
         folder: PathBuf,
     ) -> Self {
-        let (dataset, current, clock) = (dataset.to_owned(), RwLock::default(), AtomicU64::new(0));
-        let shared = Shared { dataset, spec, config, loader, pool, lookups, folder, current, clock };
+        let (dataset, current, next) = (dataset.to_owned(), RwLock::default(), Mutex::default());
+        let clock = AtomicU64::new(0);
+        let shared = Shared { dataset, spec, config, loader, pool, lookups, folder, current, next, clock };
         Self { shared: Arc::new(shared) }
     }
 
     /// Whether there is a snapshot to look rows up in.
     pub fn is_ready(&self) -> bool {
         self.current().is_some()
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        let ready = self.current().map(|current| Ready {
+            snapshot: current.reader.snapshot().id().to_owned(),
+            keys: current.index.len(),
+            index_bytes: current.index.bytes(),
+        });
+        let next = self.next();
+        Progress { ready, indexed: next.indexed, error: next.error.clone() }
+    }
+
+    fn next(&self) -> MutexGuard<'_, Next> {
+        self.shared.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the snapshot of `reader` ready, with the views that lookups of the one before use, or at first with all columns,
@@ -119,7 +166,14 @@ impl Online {
     /// # Errors
     /// [`Error::TooLarge`] with the bytes that it needs; [`Error::Invalid`] for a key that is none; those of the first block that
     /// can't be read.
-    pub async fn adopt(&self, reader: Reader, progress: impl Fn(Indexed)) -> Result<(), Error> {
+    pub async fn adopt(&self, reader: Reader) -> Result<(), Error> {
+        let adopted = self.make_ready(reader).await;
+        let error = adopted.as_ref().err().map(ToString::to_string);
+        self.next().error = error;
+        adopted
+    }
+
+    async fn make_ready(&self, reader: Reader) -> Result<(), Error> {
         let before = self.current();
         if before.as_ref().is_some_and(|before| before.reader.snapshot().id() == reader.snapshot().id()) {
             return Ok(());
@@ -136,7 +190,7 @@ impl Online {
                 )])
             }
         };
-        let (index, aside) = self.index(&reader, progress).await?;
+        let (index, aside) = self.index(&reader).await?;
         let (mut ready, mut bytes) = (HashMap::new(), 0);
         for (key, view) in views {
             match self.load(&view.wanted, &reader).await {
@@ -167,12 +221,13 @@ impl Online {
         Ok(())
     }
 
-    /// Lookups that want this of a row (`select`, `columns`, `tensors`). `key` names the columns of the
-    /// caller's that are the key, in the order of the dataset's; empty for those of the same names.
+    /// Lookups that want this of a row (`select`, `columns`, `tensors`), and only of rows that `filter` keeps. `key` names the
+    /// columns of the caller's that are the key, in the order of the dataset's; empty for those of the same names.
     pub fn lookup(&self, wanted: &v1::Train, key: Vec<String>) -> Lookup {
-        let v1::Train { select, columns, tensors, .. } = wanted.clone();
+        let v1::Train { filter, select, columns, tensors, .. } = wanted.clone();
         let kept = v1::Train {
             dataset: self.shared.dataset.clone(),
+            filter,
             select,
             columns,
             tensors,
@@ -200,11 +255,7 @@ impl Online {
     }
 
     /// The index of a snapshot, kept from before, or made and kept; and its memory.
-    async fn index(
-        &self,
-        reader: &Reader,
-        progress: impl Fn(Indexed),
-    ) -> Result<(Arc<KeyIndex>, Aside), Error> {
+    async fn index(&self, reader: &Reader) -> Result<(Arc<KeyIndex>, Aside), Error> {
         let Shared { spec, folder, pool, config, loader, dataset, .. } = &*self.shared;
         let (bytes, building_bytes) = estimate(reader, spec)?;
         let what = || format!("the index of '{dataset}'");
@@ -217,7 +268,11 @@ impl Online {
         if let Some(found) = found {
             return Ok((Arc::new(found), aside));
         }
-        let index = KeyIndex::build(reader, spec, pool, config.concurrent_blocks, progress).await?;
+        let progress = |indexed| self.next().indexed = Some(indexed);
+        progress(Indexed { rows: reader.snapshot().rows(), rows_done: 0 });
+        let index = KeyIndex::build(reader, spec, pool, config.concurrent_blocks, progress).await;
+        self.next().indexed = None;
+        let index = index?;
         let index = Arc::new(index);
         let (folder, reader, spec, kept) = (folder.clone(), reader.clone(), spec.clone(), Arc::clone(&index));
         let keep = move || {

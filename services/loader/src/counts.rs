@@ -1,5 +1,5 @@
 //! How many rows of each block a filter keeps, and how many groups begin in it: what the order needs to know before it can
-//! say where a row is.
+//! say where a row is; and which rows these are, for lookups.
 //!
 //! Counted once for a snapshot, a filter and a key, and kept beside the snapshot's manifest, for every server and for ever.
 //! What is known without reading answers a filter for most blocks of data that lies in order; the others are read, the
@@ -11,6 +11,7 @@ use std::{
 };
 
 use arrow_array::{ArrayRef, BooleanArray, cast::AsArray};
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use arrow_select::filter::filter as filter_array;
 use forebay_proto::v1;
 use forebay_sql::Expression;
@@ -24,7 +25,7 @@ use crate::{
     Config, Error, Flow, Pool, Priority,
     compute::{compute, reads},
     groups::{Groups, Runs},
-    prune::kept_rows,
+    prune::{kept_by_folders, kept_rows},
     view::{Source, question},
     window::place_of,
 };
@@ -185,14 +186,60 @@ impl Counter {
         if train.filter.is_empty() && train.group_by.is_empty() {
             return Ok(None);
         }
-        let (snapshot, asked) = (Arc::clone(reader.snapshot()), train.clone());
-        let question =
-            self.pool.run(Priority::First, move || question(&snapshot, &asked).map(Arc::new)).await?;
+        let question = self.question(train, reader).await?;
         let Some(identity) = question.identity(reader.snapshot()) else { return Ok(None) };
         let cell = self.cell((train.dataset.clone(), reader.snapshot().id().to_owned(), identity));
         let count = || self.find_or_count(&train.dataset, reader, &question, identity, &cell, &progress);
         let counted = cell.done.get_or_try_init(count);
         counted.await.map(|counts| Some(Arc::clone(counts)))
+    }
+
+    async fn question(&self, train: &v1::Train, reader: &Reader) -> Result<Arc<Question>, Error> {
+        let (snapshot, asked) = (Arc::clone(reader.snapshot()), train.clone());
+        self.pool.run(Priority::First, move || question(&snapshot, &asked).map(Arc::new)).await
+    }
+
+    /// Which rows of each block the filter of `train` keeps; `None` if it has none. A bit a row.
+    pub(crate) async fn kept(
+        &self,
+        train: &v1::Train,
+        reader: &Reader,
+    ) -> Result<Option<Vec<BooleanBuffer>>, Error> {
+        let question = self.question(train, reader).await?;
+        let Some(filter) = &question.filter else { return Ok(None) };
+        let by_folders = kept_by_folders(reader, (&self.pool, self.flow), filter).await?;
+        let each = stream::iter(by_folders.into_iter().enumerate())
+            .map(|(block, kept)| self.kept_of(reader, &question, block, kept))
+            .buffered(self.config.concurrent_blocks.max(1));
+        each.try_collect().await.map(Some)
+    }
+
+    /// ... of one block, of which so many are `kept` if that is known.
+    async fn kept_of(
+        &self,
+        reader: &Reader,
+        question: &Question,
+        block: usize,
+        mut kept: Option<u32>,
+    ) -> Result<BooleanBuffer, Error> {
+        let rows = reader.snapshot().blocks()[block].rows;
+        if let (None, Some(filter)) = (kept, &question.filter) {
+            kept = kept_rows(reader, (&self.pool, self.flow), filter, block).await?;
+        }
+        match kept {
+            Some(0) => return Ok(BooleanBuffer::new_unset(rows as usize)),
+            Some(kept) if kept == rows => return Ok(BooleanBuffer::new_set(rows as usize)),
+            _ => {}
+        }
+        let bits = BooleanBufferBuilder::new(rows as usize);
+        let read = self.read(reader, question.clone(), block, bits, |bits, asked| {
+            match &asked.kept {
+                Some(kept) => bits.append_buffer(kept.values()),
+                None => bits.append_n(asked.rows, true),
+            }
+            Ok(())
+        });
+        read.await.map(BooleanBufferBuilder::build)
     }
 
     fn cell(&self, key: Key) -> Arc<Counting> {
@@ -238,12 +285,16 @@ impl Counter {
         let blocks = reader.snapshot().blocks();
         let mut done = Counted { blocks: blocks.len() as u64, ..Counted::default() };
         let mut counted = Vec::with_capacity(blocks.len());
-        let mut each = stream::iter(0..blocks.len())
-            .map(|block| async move {
+        let by_folders = match &question.filter {
+            Some(filter) => kept_by_folders(reader, (&self.pool, self.flow), filter).await?,
+            None => vec![None; blocks.len()],
+        };
+        let mut each = stream::iter(by_folders.into_iter().enumerate())
+            .map(|(block, kept)| async move {
                 if let Some(known) = counting.counted(block) {
                     return Ok(known);
                 }
-                let counted = self.block(reader, question, block).await?;
+                let counted = self.block(reader, question, block, kept).await?;
                 counting.note(block, counted);
                 Ok::<_, Error>(counted)
             })
@@ -271,10 +322,18 @@ impl Counter {
         Ok(Blocks { rows, groups })
     }
 
-    /// Counts one block.
-    async fn block(&self, reader: &Reader, question: &Arc<Question>, block: usize) -> Result<Block, Error> {
+    /// Counts one block, of which so many rows are `kept` if that is known.
+    async fn block(
+        &self,
+        reader: &Reader,
+        question: &Arc<Question>,
+        block: usize,
+        mut kept: Option<u32>,
+    ) -> Result<Block, Error> {
         if let Some(filter) = &question.filter {
-            let kept = kept_rows(reader, (&self.pool, self.flow), filter, block).await?;
+            if kept.is_none() {
+                kept = kept_rows(reader, (&self.pool, self.flow), filter, block).await?;
+            }
             if let Some(rows) = kept.filter(|kept| *kept == 0 || question.keys.is_empty()) {
                 return Ok(Block { rows, was_read: false, runs: None });
             }

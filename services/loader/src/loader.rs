@@ -94,6 +94,16 @@ impl Loader {
         }
     }
 
+    /// Makes ready what the first request with an expression would wait for.
+    pub async fn warm_up(&self) {
+        let warm_up = || {
+            forebay_sql::warm_up();
+            Ok(())
+        };
+        // Pools that stop need nothing ready.
+        drop(self.pool.run(Priority::Second, warm_up).await);
+    }
+
     /// Counts the rows that the filter of `train` keeps, and the groups that its key makes, unless that was done before, and
     /// calls `progress` after each block. `None` for a request with neither.
     ///
@@ -174,7 +184,8 @@ impl Loader {
     }
 
     /// Loads what `wanted` asks of every row (`select`, `columns`, `tensors`) of the snapshot of `reader` into the memory that is
-    /// [set aside](Self::set_aside), and holds it there for lookups. An answer has `max_answer_bytes` at most.
+    /// [set aside](Self::set_aside), and holds it there for lookups. Rows that its `filter` does not keep are as good as missing. An
+    /// answer has `max_answer_bytes` at most.
     ///
     /// # Errors
     /// [`Error::TooLarge`] with the bytes that it needs; those of a request that makes no sense, and those of the first block
@@ -185,11 +196,15 @@ impl Loader {
         reader: Reader,
         max_answer_bytes: u64,
     ) -> Result<Resident, Error> {
-        let train = wanted.clone();
-        let job = self.pool.run(Priority::First, move || Job::of_lookups(&train, reader)).await?;
-        let aside =
-            self.take_aside(format!("keeping '{}' in memory", wanted.dataset), job.snapshot_bytes())?;
-        Resident::load(job, &self.windows, aside, max_answer_bytes).await
+        let (train, of_job) = (v1::Train { filter: String::new(), ..wanted.clone() }, reader.clone());
+        let job = self.pool.run(Priority::First, move || Job::of_lookups(&train, of_job)).await?;
+        let snapshot = reader.snapshot();
+        let kept_bytes =
+            if wanted.filter.is_empty() { 0 } else { snapshot.rows() / 8 + snapshot.blocks().len() as u64 };
+        let bytes = job.snapshot_bytes() + kept_bytes;
+        let aside = self.take_aside(format!("keeping '{}' in memory", wanted.dataset), bytes)?;
+        let kept = self.counter.kept(wanted, &reader).await?;
+        Resident::load(job, kept, &self.windows, aside, max_answer_bytes).await
     }
 
     /// Bytes of memory that are not set aside for lookups.

@@ -4,47 +4,78 @@ use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 
 use arrow_array::Array;
 use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
-use forebay_storage::{Reader, Statistics};
+use forebay_storage::{Block, Reader, Statistics};
 
 use crate::{Error, Flow, Pool, Priority};
 
 /// Parts of a filter that are evaluated for a block, over all of its pieces, before it is read instead.
 const MAX_EVALUATED: usize = 1 << 20;
+/// Blocks whose folders are looked at by one piece of work: it takes a moment, as handing it over does.
+const FOLDERS_AT_ONCE: usize = 256;
 
-/// How many rows of a block `filter` keeps, if folder names, else row groups' statistics, else page indexes and bloom
-/// filters tell of every row whether it is kept.
+/// How many rows of each block `filter` keeps, where folder names tell of every row whether it is kept.
+pub(crate) async fn kept_by_folders(
+    reader: &Reader,
+    (pool, flow): (&Pool, Flow),
+    filter: &Arc<Expression>,
+) -> Result<Vec<Option<u32>>, Error> {
+    let blocks = reader.snapshot().blocks();
+    let (stored, folders) = inputs(reader, filter);
+    if folders.is_empty() && !stored.is_empty() {
+        return Ok(vec![None; blocks.len()]);
+    }
+    let mut kept = Vec::with_capacity(blocks.len());
+    let mut known = Vec::with_capacity(FOLDERS_AT_ONCE);
+    for (block, Block { rows, .. }) in blocks.iter().enumerate() {
+        let columns = named(reader, &folders, reader.statistics(block, &folders).await?);
+        known.push(Known { rows: *rows, columns, absent: HashSet::new() });
+        if known.len() == FOLDERS_AT_ONCE || block + 1 == blocks.len() {
+            let (filter, some) = (Arc::clone(filter), std::mem::take(&mut known));
+            let look = move || Ok(some.iter().map(|known| known.kept_rows(&filter)).collect::<Vec<_>>());
+            kept.extend(pool.run_for(flow, Priority::Second, look).await?);
+        }
+    }
+    Ok(kept)
+}
+
+/// How many rows of a block `filter` keeps, if row groups' statistics, else page indexes and bloom filters tell of every row
+/// whether it is kept, and folder names do not.
 pub(crate) async fn kept_rows(
     reader: &Reader,
     (pool, flow): (&Pool, Flow),
     filter: &Arc<Expression>,
     block: usize,
 ) -> Result<Option<u32>, Error> {
-    let (snapshot, rows) = (reader.snapshot(), reader.snapshot().blocks()[block].rows);
-    let folders = snapshot.schema().fields().len() - snapshot.partition_columns();
-    let inputs = filter.inputs();
-    let ask =
-        async |columns: &[usize], statistics: Vec<Statistics>, absent: HashSet<(String, ScalarValue)>| {
-            let name = |column: &usize| snapshot.schema().field(*column).name().clone();
-            let columns = columns.iter().map(name).zip(statistics).collect();
-            let (filter, known) = (Arc::clone(filter), Known { rows, columns, absent });
-            pool.run_for(flow, Priority::Second, move || Ok::<_, Error>(known.kept_rows(&filter))).await
-        };
-    let (stored, folder): (Vec<usize>, Vec<usize>) = inputs.iter().partition(|column| **column < folders);
-    if !folder.is_empty() || stored.is_empty() {
-        let statistics = reader.statistics(block, &folder).await?;
-        let kept = ask(&folder, statistics, HashSet::new()).await?;
-        if kept.is_some() || stored.is_empty() {
-            return Ok(kept);
-        }
+    let rows = reader.snapshot().blocks()[block].rows;
+    let ask = async |statistics: Vec<Statistics>, absent: HashSet<(String, ScalarValue)>| {
+        let columns = named(reader, filter.inputs(), statistics);
+        let (filter, known) = (Arc::clone(filter), Known { rows, columns, absent });
+        pool.run_for(flow, Priority::Second, move || Ok::<_, Error>(known.kept_rows(&filter))).await
+    };
+    let (stored, _) = inputs(reader, filter);
+    if stored.is_empty() {
+        return Ok(None);
     }
-    if let Some(kept) = ask(inputs, reader.statistics(block, inputs).await?, HashSet::new()).await? {
+    if let Some(kept) = ask(reader.statistics(block, filter.inputs()).await?, HashSet::new()).await? {
         return Ok(Some(kept));
     }
     let (pages, absent) = futures::try_join!(
-        async { Ok(reader.page_statistics(block, inputs).await?) },
+        async { Ok(reader.page_statistics(block, filter.inputs()).await?) },
         absent(reader, filter, block)
     )?;
-    ask(inputs, pages, absent).await
+    ask(pages, absent).await
+}
+
+/// The columns that a filter reads: those of the files, and those of folder names.
+fn inputs(reader: &Reader, filter: &Expression) -> (Vec<usize>, Vec<usize>) {
+    let snapshot = reader.snapshot();
+    let first_folder = snapshot.schema().fields().len() - snapshot.partition_columns();
+    filter.inputs().iter().partition(|column| **column < first_folder)
+}
+
+fn named(reader: &Reader, columns: &[usize], statistics: Vec<Statistics>) -> Vec<(String, Statistics)> {
+    let name = |column: &usize| reader.snapshot().schema().field(*column).name().clone();
+    columns.iter().map(name).zip(statistics).collect()
 }
 
 /// The values that a filter seeks and bloom filters say are not there.

@@ -2,6 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
+use arrow_buffer::BooleanBuffer;
 use forebay_cache::{Slabs, Weigh};
 use forebay_storage::Snapshot;
 
@@ -16,6 +17,8 @@ pub struct Resident {
     frames: Vec<Arc<Frame>>,
     /// The number of the first row of each frame.
     starts: Vec<u64>,
+    /// Which of its rows are there for lookups, if not all.
+    kept: Option<Vec<BooleanBuffer>>,
     bytes: u64,
     slabs: Slabs,
     max_answer_bytes: u64,
@@ -36,9 +39,11 @@ impl fmt::Debug for Resident {
 }
 
 impl Resident {
-    /// Loads all blocks of a job into the memory that is `aside`, and holds them.
+    /// Loads all blocks of a job into the memory that is `aside`, and holds them. Of the rows of each block those are there that
+    /// are `kept`.
     pub(crate) async fn load(
         job: Job,
+        mut kept: Option<Vec<BooleanBuffer>>,
         windows: &Windows,
         mut aside: Aside,
         max_answer_bytes: u64,
@@ -49,10 +54,14 @@ impl Resident {
             blocks.push(number as u32);
             starts.push(block.first_row);
         }
+        if let Some(kept) = &mut kept {
+            *kept = blocks.iter().map(|block| kept[*block as usize].clone()).collect();
+        }
+        let kept_bytes = kept.iter().flatten().map(|kept| kept.len().div_ceil(8) as u64).sum::<u64>();
         let mut lacking = None;
-        let raise = |bytes| lacking = (!aside.raise(bytes)).then_some(bytes);
+        let raise = |bytes| lacking = (!aside.raise(bytes + kept_bytes)).then_some(bytes);
         let mut frames = windows.frames_of(&job, &blocks, u64::MAX, raise).await?;
-        let bytes = frames.iter().map(|frame| frame.weight()).sum();
+        let bytes = frames.iter().map(|frame| frame.weight()).sum::<u64>() + kept_bytes;
         if lacking.is_some() {
             return Err(Error::TooLarge {
                 what: format!("keeping '{}' in memory", job.train().dataset),
@@ -63,7 +72,7 @@ impl Resident {
         }
         frames.push(Arc::new(Frame::of_nulls(job.view(), windows.slabs())?));
         let slabs = windows.slabs().clone();
-        Ok(Self { job, frames, starts, bytes, slabs, max_answer_bytes, _aside: aside })
+        Ok(Self { job, frames, starts, kept, bytes, slabs, max_answer_bytes, _aside: aside })
     }
 
     /// The snapshot that the rows are of.
@@ -86,8 +95,8 @@ impl Resident {
         self.bytes
     }
 
-    /// The rows of these numbers, in this order; `None`, and what the snapshot has no row for, is a row of nulls, and in tensors
-    /// of zeros.
+    /// The rows of these numbers, in this order; `None`, and what the snapshot has no row for or the filter does not keep, is a row
+    /// of nulls, and in tensors of zeros.
     ///
     /// # Errors
     /// [`Error::TooLarge`] when the batch exceeds `max_answer_bytes`.
@@ -96,7 +105,8 @@ impl Resident {
         let place = |number: u64| {
             let frame = self.starts.partition_point(|start| *start <= number).checked_sub(1)?;
             let row = number - self.starts[frame];
-            (row < self.frames[frame].rows() as u64)
+            let is_kept = || self.kept.as_ref().is_none_or(|kept| kept[frame].value(row as usize));
+            (row < self.frames[frame].rows() as u64 && is_kept())
                 .then_some(RowRef { frame: frame as u32, row: row as u32 })
         };
         let rows: Vec<RowRef> =

@@ -123,8 +123,8 @@ impl OnlineDatasets {
                  batches",
             ));
         }
-        let v1::Lookup { columns, tensors, select, key, .. } = wanted.clone();
-        Ok(online.lookup(&v1::Train { columns, tensors, select, ..v1::Train::default() }, key))
+        let v1::Lookup { filter, columns, tensors, select, key, .. } = wanted.clone();
+        Ok(online.lookup(&v1::Train { filter, columns, tensors, select, ..v1::Train::default() }, key))
     }
 
     /// Most keys of one lookup.
@@ -165,10 +165,7 @@ impl OnlineDatasets {
         let mut backoff = Duration::from_secs(1);
         loop {
             let Some(reader) = opened(&mut phase).await else { return };
-            let progress = |done: forebay_inference::Indexed| {
-                tracing::debug!(dataset = name, rows = done.rows, rows_done = done.rows_done, "reading keys");
-            };
-            match online.adopt(reader, progress).await {
+            match online.adopt(reader).await {
                 Ok(()) => {
                     backoff = Duration::from_secs(1);
                     if phase.changed().await.is_err() {

@@ -87,6 +87,8 @@ impl Server {
             .context("can't start the CPU threads")?;
         let loader = open_loader(&settings, pool.clone()).await?;
         loader.set_aside(settings.lookup_memory_bytes()).context("lookup_memory")?;
+        let warmed = loader.clone();
+        tokio::spawn(async move { warmed.warm_up().await });
         let jobs = Jobs::new(&state, settings.limits.max_jobs);
         let (notes, write_notes) = Notes::new(jobs.clone());
         let events = Events::new(settings.limits.max_events);

@@ -15,7 +15,7 @@ use arrow_array::{
     types::{Float32Type, Int64Type, UInt8Type},
 };
 use arrow_ipc::{reader::read_record_batch, root_as_message};
-use forebay_inference::{Answer, Config, KeyIndex, KeySpec, Online};
+use forebay_inference::{Answer, Config, KeyIndex, KeySpec, Online, Progress};
 use forebay_loader::{Error, Loader, Pool, Scheduling};
 use forebay_proto::v1::{Remainder, Shuffle, Tensor, Train, shuffle};
 use forebay_storage::{Location, Reader, State, take_snapshot};
@@ -189,8 +189,55 @@ async fn is_deleted_when_damaged(reader: &Reader, spec: &KeySpec, folder: &Path)
         std::fs::write(&path, &sound[..length]).unwrap();
         assert!(KeyIndex::find(folder, reader, spec).is_none(), "{length} bytes");
     }
+    // What is damaged before it is hashed is deleted, or answers something of the snapshot, in time.
+    let keys = index.key().encode(&table(&[(Some(7), Some("7".into()), None, None)])).unwrap();
+    for at in 16..sound.len() - 8 {
+        let mut bytes = sound.clone();
+        bytes[at] = if at % 2 == 0 { 0 } else { bytes[at].wrapping_add(1) };
+        let hashed = bytes.len() - 8;
+        let hash = xxhash_rust::xxh3::xxh3_64(&bytes[..hashed]);
+        bytes[hashed..].copy_from_slice(&hash.to_le_bytes());
+        std::fs::write(&path, bytes).unwrap();
+        if let Some(index) = KeyIndex::find(folder, reader, spec) {
+            assert_eq!(index.rows(&keys).len(), 1);
+        }
+    }
     std::fs::write(&path, &sound).unwrap();
     assert!(KeyIndex::find(folder, reader, spec).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_many_shards_are_all_found_also_after_a_restart() {
+    const ROWS: i32 = 600_000;
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    let long = |row: i32| i64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64);
+    let columns: [(&str, ArrayRef); 3] = [
+        ("short", Arc::new((0..ROWS).map(|row| row.wrapping_mul(-7)).collect::<Int32Array>())),
+        ("long", Arc::new((0..ROWS).map(long).collect::<Int64Array>())),
+        ("text", Arc::new(StringArray::from_iter_values((0..ROWS).map(|row| format!("{row:x}"))))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    fixture.write(0, &batch).await;
+    let reader = fixture.reader().await;
+    for key in ["short", "long", "text"] {
+        let spec = spec(&[key], None);
+        let built = KeyIndex::build(&reader, &spec, &pool(), 8, |_| {}).await.unwrap();
+        built.keep(folder.path(), &reader, &spec).unwrap();
+        let kept = KeyIndex::find(folder.path(), &reader, &spec).unwrap();
+        let keys = built.key().encode(&batch).unwrap();
+        for index in [&built, &kept] {
+            assert_eq!((index.len(), index.bytes()), (ROWS as u64, built.bytes()));
+            assert!(index.rows(&keys).into_iter().eq((0..ROWS as u64).map(Some)), "{key}");
+        }
+        let others: [(&str, ArrayRef); 3] = [
+            ("short", Arc::new((1..ROWS).map(|row| row * 7).collect::<Int32Array>())),
+            ("long", Arc::new((ROWS..2 * ROWS).map(long).collect::<Int64Array>())),
+            ("text", Arc::new(StringArray::from_iter_values((0..ROWS).map(|row| format!("{row:x}?"))))),
+        ];
+        let others = others.into_iter().filter(|(name, _)| *name == key);
+        let absent = kept.key().encode(&RecordBatch::try_from_iter(others).unwrap()).unwrap();
+        assert!(kept.rows(&absent).into_iter().all(|row| row.is_none()), "{key}");
+    }
 }
 
 /// Users of these ids, whose other columns say the snapshot.
@@ -225,7 +272,7 @@ async fn what_is_missing_is_null_or_zero_and_found_says_so() {
         Train { columns: vec!["user_id".into(), "name".into()], tensors: vec![tensor], ..Train::default() };
     let mut lookup = online.lookup(&wanted, vec![]);
     assert!(matches!(lookup.look_up(&ids([1])).await, Err(Error::Unavailable(_))));
-    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    online.adopt(fixture.reader().await).await.unwrap();
     // Few keys are answered at once, many on the pool.
     for many in [0, 3000] {
         let asked: Vec<i64> = [29_999, -1, 0, 30_000, 7, 7].into_iter().chain(0..many).collect();
@@ -253,7 +300,7 @@ async fn a_snapshot_that_is_swapped_under_load_fails_no_lookup_and_is_never_mixe
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..5000, 0)).await;
     let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
-    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    online.adopt(fixture.reader().await).await.unwrap();
     let (stop, lookups) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let callers: Vec<_> = (0..3)
         .map(|caller| {
@@ -276,7 +323,7 @@ async fn a_snapshot_that_is_swapped_under_load_fails_no_lookup_and_is_never_mixe
     for snapshot in 1..=100 {
         // Other rows each time, so that positions differ, too.
         fixture.write(0, &users(0..5000 - snapshot % 7, snapshot)).await;
-        online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+        online.adopt(fixture.reader().await).await.unwrap();
         let rows = rows(&online.lookup(&Train::default(), vec![]).look_up(&ids([3])).await.unwrap());
         assert_eq!(rows["version"].as_primitive::<Int64Type>().value(0), snapshot);
     }
@@ -289,17 +336,83 @@ async fn a_snapshot_that_is_swapped_under_load_fails_no_lookup_and_is_never_mixe
 }
 
 #[tokio::test]
+async fn a_row_that_a_filter_does_not_keep_is_as_good_as_missing() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..40_000, 1)).await;
+    let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
+    online.adopt(fixture.reader().await).await.unwrap();
+    let asked: Vec<i64> = (-5..40_005).step_by(7).collect();
+    type Keeps = fn(i64) -> bool;
+    // Statistics say of all blocks, of some and of none what is kept.
+    let filters: [(&str, Keeps); 5] = [
+        ("user_id >= 0", |_| true),
+        ("version IS NULL", |_| false),
+        ("user_id < 20000", |id| id < 20_000),
+        ("user_id % 3 = 0", |id| id % 3 == 0),
+        ("name LIKE '%7' AND user_id > 100", |id| id % 10 == 7 && id > 100),
+    ];
+    for (filter, keeps) in filters {
+        let wanted = Train { filter: filter.into(), columns: vec!["user_id".into()], ..Train::default() };
+        let answer = online.lookup(&wanted, vec![]).look_up(&ids(asked.clone())).await.unwrap();
+        let rows = rows(&answer);
+        let expected: Vec<Option<i64>> =
+            asked.iter().map(|id| Some(*id).filter(|id| (0..40_000).contains(id) && keeps(*id))).collect();
+        assert_eq!(
+            rows["user_id"].as_primitive::<Int64Type>().iter().collect::<Vec<_>>(),
+            expected,
+            "{filter}"
+        );
+        assert_eq!(answer.found, [expected.iter().flatten().count() as u64]);
+        let found = rows["found"].as_primitive::<UInt8Type>();
+        assert!(found.values().iter().map(|found| *found == 1).eq(expected.iter().map(Option::is_some)));
+    }
+    let wanted = Train { filter: "user_ids > 1".into(), ..Train::default() };
+    let error = online.lookup(&wanted, vec![]).look_up(&ids([1])).await.err().unwrap().to_string();
+    assert!(error.starts_with("filter") && error.contains("'user_id'"), "{error}");
+}
+
+#[tokio::test]
+async fn how_far_an_index_is_can_be_seen_while_it_is_built() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..80_000, 1)).await;
+    let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
+    assert_eq!(online.progress(), Progress::default());
+    let mut seen = Vec::new();
+    let look = async {
+        loop {
+            seen.extend(online.progress().indexed);
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        adopted = online.adopt(fixture.reader().await) => adopted.unwrap(),
+        () = look => {}
+    }
+    assert!(seen.iter().any(|indexed| indexed.rows_done < 80_000), "it was not seen");
+    assert!(
+        seen.is_sorted_by_key(|indexed| indexed.rows_done)
+            && seen.iter().all(|indexed| indexed.rows == 80_000)
+    );
+    let progress = online.progress();
+    assert_eq!((progress.indexed, progress.error), (None, None));
+    let ready = progress.ready.unwrap();
+    assert_eq!((ready.keys, ready.snapshot), (80_000, fixture.reader().await.snapshot().id().to_owned()));
+    assert!((80_000 * 12..80_000 * 24).contains(&ready.index_bytes), "{}", ready.index_bytes);
+}
+
+#[tokio::test]
 async fn what_does_not_fit_is_refused_with_its_bytes_and_what_is_resident_leaves_room_to_others() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..80_000, 1)).await;
     let reader = fixture.reader().await;
     let small = online(spec(&["user_id"], None), 1 << 20, folder.path(), Config::default());
-    let error = small.adopt(reader.clone(), |_| {}).await.unwrap_err().to_string();
-    assert!(error.starts_with("the index of 'd' needs 1200000 bytes, the limit is 1048576"), "{error}");
+    let error = small.adopt(reader.clone()).await.unwrap_err().to_string();
+    assert!(error.starts_with("the index of 'd' needs 1280000 bytes, the limit is 1048576"), "{error}");
     assert!(!small.is_ready());
+    assert_eq!(small.progress(), Progress { error: Some(error), ..Progress::default() });
     // Another view is one too many.
     let online = online(spec(&["user_id"], None), 6 << 20, folder.path(), Config::default());
-    online.adopt(reader, |_| {}).await.unwrap();
+    online.adopt(reader).await.unwrap();
     let select =
         ["a", "b", "c", "d"].map(|letter| format!("name || name || '{letter}' AS {letter}")).to_vec();
     let mut lookup = online.lookup(&Train { select, ..Train::default() }, vec![]);
@@ -344,7 +457,7 @@ async fn a_lookup_and_a_stream_of_the_same_rows_keep_out_of_each_others_way() {
         (pool(), pool()),
         folder.path().to_owned(),
     );
-    online.adopt(reader, |_| {}).await.unwrap();
+    online.adopt(reader).await.unwrap();
     let mut lookup = online.lookup(&Train { tensors: vec![tensor], ..Train::default() }, vec![]);
     let found = rows(&lookup.look_up(&ids((0..60_000).step_by(999))).await.unwrap());
     assert_eq!(found["found"].as_primitive::<UInt8Type>().values().to_vec(), vec![1; found.num_rows()]);
@@ -356,7 +469,7 @@ async fn times_that_the_key_cannot_hold_are_no_keys() {
     let days: ArrayRef = Arc::new(arrow_array::Date32Array::from(vec![0, 1, 19_000]));
     fixture.write(0, &RecordBatch::try_from_iter([("day", days)]).unwrap()).await;
     let online = online(spec(&["day"], None), 1 << 28, folder.path(), Config::default());
-    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    online.adopt(fixture.reader().await).await.unwrap();
     let day = 86_400_000_000;
     let asked = vec![day, day + 1, -1, 0, 19_000 * day, 19_000 * day - 1];
     let asked: ArrayRef = Arc::new(arrow_array::TimestampMicrosecondArray::from(asked));
@@ -371,7 +484,7 @@ async fn who_asks_for_nothing_keeps_no_old_snapshot_and_no_view_stops_the_next_o
     fixture.write(0, &users(0..60_000, 7)).await;
     // Room for two snapshots, not for three.
     let online = online(spec(&["user_id"], None), 16 << 20, folder.path(), Config::default());
-    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    online.adopt(fixture.reader().await).await.unwrap();
     let mut idle = Vec::new();
     let select = vec!["100 / (version - 8) AS y".to_owned()];
     online
@@ -384,10 +497,10 @@ async fn who_asks_for_nothing_keeps_no_old_snapshot_and_no_view_stops_the_next_o
         lookup.look_up(&ids([1])).await.unwrap();
         idle.push(lookup);
         fixture.write(0, &users(0..60_000, snapshot)).await;
-        online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+        online.adopt(fixture.reader().await).await.unwrap();
     }
     fixture.write(0, &users(0..60_000, 8)).await;
-    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    online.adopt(fixture.reader().await).await.unwrap();
     let error =
         online.lookup(&Train { select, ..Train::default() }, vec![]).look_up(&ids([1])).await.err().unwrap();
     assert!(error.to_string().contains("Divide by zero"), "{error}");
@@ -403,7 +516,7 @@ async fn keys_of_other_widths_are_converted_and_others_refused_by_name() {
     fixture.write(0, &users(0..300, 1)).await;
     let config = Config { max_keys: 100, max_views: 2, ..Config::default() };
     let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), config);
-    online.adopt(fixture.reader().await, |_| {}).await.unwrap();
+    online.adopt(fixture.reader().await).await.unwrap();
     let mut lookup = online.lookup(&Train::default(), vec![]);
     let of = |name: &str, keys: ArrayRef| RecordBatch::try_from_iter([(name, keys)]).unwrap();
     let bytes = lookup.look_up(&of("user_id", Arc::new(UInt8Array::from(vec![7, 200])))).await.unwrap();

@@ -135,7 +135,16 @@ export interface Dataset {
   blocks: number | null;
   rows: number | null;
   decoded_bytes: number | null;
-  online: boolean;
+  online: Online | null;
+}
+
+export interface Online {
+  snapshot: string | null;
+  keys: number | null;
+  index_bytes: number | null;
+  rows_indexed: number | null;
+  rows_to_index: number | null;
+  error: string | null;
 }
 
 export interface Datasets {

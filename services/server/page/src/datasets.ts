@@ -1,8 +1,8 @@
 // The datasets: what is open, of which snapshot, and what could not be opened.
 
-import type { Dataset } from './api.ts';
+import type { Dataset, Online } from './api.ts';
 import { attribute, byId, h, keyed, show, text } from './dom.ts';
-import { bytes, duration, number, short, UNKNOWN } from './format.ts';
+import { bytes, duration, number, percent, short, UNKNOWN } from './format.ts';
 import { icon } from './icons.ts';
 
 class Row {
@@ -29,13 +29,15 @@ class Row {
     attribute(this.root, 'data-testid', `dataset-${dataset.name}`);
     text(this.name, dataset.name);
     text(this.url, dataset.url);
-    if (this.shown !== phaseWords(dataset)) {
-      this.shown = phaseWords(dataset);
-      const severity = dataset.phase === 'failed' ? 'error' : dataset.phase === 'opening' ? 'busy' : 'ok';
-      this.phase.replaceChildren(icon(severity), ` ${this.shown}`);
+    const error = dataset.error ?? dataset.online?.error ?? null;
+    const severity = error !== null ? 'error' : dataset.phase === 'opening' ? 'busy' : 'ok';
+    const words = phaseWords(dataset);
+    if (this.shown !== `${severity} ${words}`) {
+      this.shown = `${severity} ${words}`;
+      this.phase.replaceChildren(icon(severity), ` ${words}`);
     }
-    text(this.error, dataset.error ?? '');
-    show(this.error, dataset.error !== null);
+    text(this.error, error ?? '');
+    show(this.error, error !== null);
     const values = [
       dataset.snapshot ?? UNKNOWN,
       duration(dataset.snapshot_age_seconds),
@@ -49,11 +51,17 @@ class Row {
   }
 }
 
-function phaseWords(dataset: Dataset): string {
+export function phaseWords(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online'>): string {
   if (dataset.phase === 'failed') return 'failed';
-  const online = dataset.online ? ', online' : '';
-  if (dataset.phase === 'open') return `open${online}`;
+  if (dataset.phase === 'open') return `open${onlineWords(dataset.online)}`;
   return `opening ${number(dataset.files_done)} of ${number(dataset.files)} files`;
+}
+
+function onlineWords(online: Online | null): string {
+  if (online === null) return '';
+  const words = online.snapshot === null ? ', not yet online' : ', online';
+  if (online.rows_indexed === null) return words;
+  return `${words}, reading keys of the next snapshot: ${percent(online.rows_indexed / Math.max(1, online.rows_to_index ?? 0))}`;
 }
 
 export class DatasetsView {

@@ -1,6 +1,7 @@
 //! `/api/v1/datasets`: what is served, and where it stands.
 
 use axum::{Extension, Json, extract::State};
+use forebay_inference::{Online, Progress};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -45,8 +46,46 @@ struct Dataset {
     /// Of all columns, by what footers say.
     #[schema(required)]
     decoded_bytes: Option<u64>,
-    /// Whether it is looked up by keys.
-    online: bool,
+    /// If it is looked up by keys: how far that is.
+    #[schema(required)]
+    online: Option<OnlineDataset>,
+}
+
+/// A dataset that is looked up; before the first snapshot is ready, what is not known is null.
+#[derive(Serialize, ToSchema)]
+struct OnlineDataset {
+    /// Id of the snapshot that lookups are answered from.
+    #[schema(required)]
+    snapshot: Option<String>,
+    /// Different keys in it.
+    #[schema(required)]
+    keys: Option<u64>,
+    /// Bytes of memory of its index.
+    #[schema(required)]
+    index_bytes: Option<u64>,
+    /// Of the next snapshot, while its index is built: rows whose keys are read.
+    #[schema(required)]
+    rows_indexed: Option<u64>,
+    /// Its rows.
+    #[schema(required)]
+    rows_to_index: Option<u64>,
+    /// Why the last try to make a snapshot ready has failed. There will be another one.
+    #[schema(required)]
+    error: Option<String>,
+}
+
+impl OnlineDataset {
+    fn of(online: &Online) -> Self {
+        let Progress { ready, indexed, error } = online.progress();
+        Self {
+            keys: ready.as_ref().map(|ready| ready.keys),
+            index_bytes: ready.as_ref().map(|ready| ready.index_bytes),
+            snapshot: ready.map(|ready| ready.snapshot),
+            rows_indexed: indexed.map(|indexed| indexed.rows_done),
+            rows_to_index: indexed.map(|indexed| indexed.rows),
+            error,
+        }
+    }
 }
 
 /// Where a dataset stands.
@@ -73,7 +112,7 @@ pub(super) fn of(ops: &Ops, access: &Access) -> Datasets {
 
 fn shown(ops: &Ops, listed: Listed) -> Dataset {
     let Listed { name, url, phase } = listed;
-    let online = ops.online.get(&name).is_some();
+    let online = ops.online.get(&name).map(OnlineDataset::of);
     let blank = Dataset {
         name,
         url,

@@ -90,6 +90,15 @@ def test_keys_give_rows_in_their_order_with_nulls_for_the_missing(users: Server)
         look_up.end()
 
 
+def test_a_key_whose_row_the_filter_does_not_keep_is_missing(users: Server) -> None:
+    with Client(users.location) as client:
+        wanted = {"dataset": "users", "columns": ["user_id"], "filter": "user_id % 2 = 0"}
+        rows, metadata = Lookup(client, **wanted)(user_id=[1, 2, 3, 4, -2])
+        assert rows["user_id"].to_pylist() == [None, 2, None, 4, None] and int(metadata["found"]) == 2
+        with refused("INVALID_ARGUMENT", "filter", "'user_id'"):
+            Lookup(client, dataset="users", filter="user > 1")(user_id=[1])
+
+
 def test_lookups_may_be_sent_ahead_and_are_answered_in_order(users: Server) -> None:
     with Client(users.location) as client:
         look_up = Lookup(client, dataset="users", columns=["user_id"])
@@ -178,7 +187,8 @@ def test_what_is_no_lookup_is_refused_by_name(users: Server, pool: Pool, tmp_pat
         (users, {"dataset": "user"}, {"user_id": [1]}, "NOT_FOUND", ["no dataset 'user'", "did you mean 'users'"]),
         (plain, {"dataset": "plain"}, {"x": [1]}, "FAILED_PRECONDITION", ["'plain'", "--online plain=COLUMN"]),
         (users, {"dataset": "users", "columns": ["nmae"]}, {"user_id": [1]}, "INVALID_ARGUMENT", ["columns", "'nmae'", "'name'"]),
-        (users, {"dataset": "users", "filter": "f0 > 0"}, {"user_id": [1]}, "INVALID_ARGUMENT", ["filter"]),
+        (users, {"dataset": "users", "filter": "f0 >"}, {"user_id": [1]}, "INVALID_ARGUMENT", ["filter"]),
+        (users, {"dataset": "users", "group_by": ["name"]}, {"user_id": [1]}, "INVALID_ARGUMENT", ["group_by"]),
         (users, {"dataset": "users"}, {"id": [1]}, "INVALID_ARGUMENT", ["users", "no column 'user_id'"]),
         (users, {"dataset": "users"}, {"user_id": ["1"]}, "INVALID_ARGUMENT", ["user_id", "Utf8", "Int64"]),
         (users, {"dataset": "users", "max_age": -1}, {"user_id": [1]}, "INVALID_ARGUMENT", ["max_age", "-1"]),
@@ -243,6 +253,10 @@ def test_order_by_of_the_configuration_says_which_row_is_meant(pool: Pool, tmp_p
         with Client(server.location) as client:
             rows, _ = Lookup(client, dataset="users", columns=["v"])(user_id=[1, 2, 3])
             assert rows["v"].to_pylist() == expected
+        (dataset,) = json.loads(server.http_get("/api/v1/datasets")[1])["datasets"]
+        online = dataset["online"]
+        assert online["keys"] == 2 and online["snapshot"] == dataset["snapshot"] and online["index_bytes"] > 0
+        assert online["rows_indexed"] is None and online["error"] is None
 
 
 def test_a_key_that_is_none_keeps_the_server_from_being_ready_and_says_why(
@@ -256,5 +270,8 @@ def test_a_key_that_is_none_keeps_the_server_from_being_ready_and_says_why(
     assert "column 'x' is of type Float64, expected integers, strings" in server.log()
     status, body = server.http_get("/readyz")
     assert status == 503 and json.loads(body)["preparing"] == ["rows"]
+    (dataset,) = json.loads(server.http_get("/api/v1/datasets")[1])["datasets"]
+    assert dataset["phase"] == "open" and dataset["online"]["snapshot"] is None
+    assert "column 'x' is of type Float64" in dataset["online"]["error"]
     with Client(server.location) as client, refused("UNAVAILABLE", "still being made ready"):
         Lookup(client, dataset="rows")(x=[1])
