@@ -94,7 +94,8 @@ class Client:
         self,
         dataset: str,
         *,
-        batch_size: int,
+        batch_size: int | None = None,
+        batch_rows: int | None = None,
         columns: Sequence[str] | None = None,
         select: Sequence[str] | None = None,
         filter: str | None = None,
@@ -123,6 +124,8 @@ class Client:
         """The batches of one rank: an iterable, each of whose loops is the next epoch.
 
         batch_size           rows a rank a step, or groups with `group_by`
+        batch_rows           with `group_by`: groups are put into packs of at most so many rows, and batch_size, then 1 if nothing
+                             is said, counts packs
         columns              plain columns, in this order; all, or none with `tensors`
         select               expressions in SQL that `columns` and `tensors` may name, such as `log1p(delay) AS y`; without those
                              two they are the columns
@@ -155,6 +158,10 @@ class Client:
                              NVML's word, with `nvidia-ml-py` installed, on the CUDA device of `device` or of PyTorch
         """
         rank, world_size = _place(rank, world_size)
+        if batch_size is None:
+            if batch_rows is None:
+                raise TypeError("train() wants a batch_size, or with group_by batch_rows")
+            batch_size = 1
         request: dict[str, Any] = {"dataset": dataset, "batch_size": batch_size, "seed": seed, "lanes": lanes}
         request.update(rank=rank, world_size=world_size, epoch=epoch)
         if tensors is not None:
@@ -169,6 +176,7 @@ class Client:
             "select": list(select) if select is not None else None,
             "filter": filter,
             "group_by": list(group_by) if group_by is not None else None,
+            "batch_rows": batch_rows,
             "shuffle": shuffle,
             "remainder": remainder,
             "snapshot": snapshot,

@@ -67,6 +67,30 @@ def test_groups_say_where_they_begin_and_a_state_goes_on_with_the_next(client: f
     assert next(iter(client.train("rankings", columns=["query_id"], batch_size=10))).group_offsets is None
 
 
+def test_packs_have_one_size_and_a_state_goes_on_with_the_next(client: forebay.Client) -> None:
+    request: dict[str, Any] = dict(columns=["query_id"], group_by=["query_id"], batch_rows=250, remainder="PAD", seed=3)
+    ds = client.train("rankings", **request)
+    # Of 400,000 rows in queries of 20: a pack begins within 231.
+    assert len(ds) == int(ds.summary["packs"]) == 1732
+    batches = []
+    for batch in ds:
+        ends, valid = batch.group_offsets.to_numpy(), batch["valid"].to_numpy()
+        assert valid.shape == (250,) and valid.sum() == ends[-1] and (np.diff(ends) == 20).all()
+        batches.append(batch["query_id"].to_numpy()[: ends[-1] : 20].copy())
+        if batch.step == 100:
+            state = json.loads(json.dumps(ds.state_dict()))
+    assert sorted(np.concatenate(batches)) == list(range(20_000))
+    again = client.train("rankings", **request)
+    again.load_state_dict(state)
+    rest = [batch["query_id"].to_numpy()[: batch.group_offsets.to_numpy()[-1] : 20].copy() for batch in again]
+    assert all(map(np.array_equal, rest, batches[101:])) and len(rest) == len(batches) - 101
+    other = client.train("rankings", **{**request, "batch_rows": 251})
+    with pytest.raises(forebay.errors.StateError, match="batch_rows"):
+        other.load_state_dict(state)
+    with pytest.raises(TypeError, match="batch_size"):
+        client.train("rankings")
+
+
 def test_ragged_and_padded_lists_agree_with_the_plain_column(client: forebay.Client) -> None:
     tensors = {
         "bags": {"columns": ["categories"], "ragged": True},

@@ -75,14 +75,15 @@ impl Plan {
         self.resolved.lanes.unwrap_or(1).max(1)
     }
 
-    /// What the batch number `batch` has to say of itself, but for its hash; `rows` are groups if there are groups.
+    /// What the batch number `batch` has to say of itself, but for its hash; `rows` are groups if there are groups, and packs if
+    /// they are packed.
     pub(crate) fn expected(&self, batch: u64) -> BatchMetadata {
         let Cursor { epoch, step } = self.cursor(batch);
         let (rank, ranks) = (self.rank(), self.summary.world_size.max(1));
         let mixed = self.summary.mixed_rows;
         let global_batch = self.summary.batch_size.saturating_sub(mixed).saturating_mul(ranks);
         let start = step.saturating_mul(global_batch);
-        let items = self.summary.groups.unwrap_or(self.summary.rows);
+        let items = self.summary.packs.or(self.summary.groups).unwrap_or(self.summary.rows);
         let items = items.saturating_sub(start).min(global_batch);
         // The last step may be short; then every rank gets its share.
         let share = |rank: u64| (u128::from(rank) * u128::from(items) / u128::from(ranks)) as u64;
@@ -107,9 +108,12 @@ impl Plan {
     ) -> Result<(), Error> {
         let expected = self.expected(batch);
         let offsets = &found.group_offsets;
-        let items = match self.summary.groups {
-            Some(_) => (offsets.len() as u64).wrapping_sub(1),
-            None => found.rows,
+        let groups = (offsets.len() as u64).wrapping_sub(1);
+        let items = match (self.summary.packs, self.summary.groups) {
+            // Of packs a batch says where they begin, and not how many there are.
+            (Some(_), _) => expected.rows,
+            (None, Some(_)) => groups,
+            (None, None) => found.rows,
         };
         let place = |of: &BatchMetadata| (of.epoch, of.step, of.rank, of.position);
         if (place(found), items) != (place(&expected), expected.rows) {
@@ -131,8 +135,17 @@ impl Plan {
             let batch = self.words(found, items);
             return Err(Error::Foreign(format!("the groups of the batch of {batch} are not its rows")));
         }
+        let most_rows = self.summary.batch_rows;
+        if self.summary.packs.is_some()
+            && (groups < expected.rows || found.rows > expected.rows.saturating_mul(most_rows))
+        {
+            let (batch, rows) = (self.words(found, items), found.rows);
+            let what =
+                format!("holds {rows} rows in {groups} groups, expected at most {most_rows} rows a pack");
+            return Err(Error::Foreign(format!("the batch of {batch} {what}")));
+        }
         let expected_rows = match self.summary.remainder() {
-            Remainder::Pad => self.summary.batch_size,
+            Remainder::Pad => self.summary.batch_size.saturating_mul(most_rows.max(1)),
             _ => found.rows,
         };
         if rows != expected_rows {
@@ -155,7 +168,11 @@ impl Plan {
 
     fn words(&self, batch: &BatchMetadata, items: u64) -> String {
         let BatchMetadata { epoch, step, rank, position, .. } = batch;
-        let what = if self.summary.groups.is_some() { "groups" } else { "rows" };
+        let what = match (self.summary.packs, self.summary.groups) {
+            (Some(_), _) => "packs",
+            (None, Some(_)) => "groups",
+            (None, None) => "rows",
+        };
         format!("epoch {epoch}, step {step}, rank {rank} ({items} {what} from position {position})")
     }
 }

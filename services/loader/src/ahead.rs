@@ -163,13 +163,17 @@ impl WindowsAhead {
         self.last_has_memory = None;
     }
 
-    /// The order of `epoch`.
+    /// The order of `epoch`, whose packs are known from then on.
     pub(crate) async fn order(&mut self, epoch: u64) -> Result<Arc<EpochOrder>, Error> {
         if let Some((_, order)) = self.orders.iter().find(|(known, _)| *known == epoch) {
             return Ok(Arc::clone(order));
         }
         let job = Arc::clone(&self.stream.job);
-        let order = self.pool.run(Priority::First, move || Ok(Arc::new(job.order(epoch)))).await?;
+        let made = move || {
+            job.pack(epoch);
+            Ok(Arc::new(job.order(epoch)))
+        };
+        let order = self.pool.run(Priority::First, made).await?;
         // This epoch's and the ones being made ahead.
         if self.orders.len() > MAX_WINDOWS_AHEAD {
             self.orders.pop_front();
@@ -241,14 +245,21 @@ impl WindowsAhead {
         while low < high {
             let middle = low + (high - low) / 2;
             let cursor = self.stream.job.cursor(self.stream.lane, middle);
-            let ranges = self.stream.job.ranges(cursor, self.stream.rank);
-            let reaches_past =
-                ranges.last().is_some_and(|(epoch, range)| (*epoch, range.end) > (id.epoch, end));
+            let reaches_past = if self.stream.job.is_packed() && cursor.epoch != id.epoch {
+                // Epochs between are not cut for this.
+                cursor.epoch > id.epoch
+            } else {
+                let ranges = self.stream.job.ranges(cursor, self.stream.rank);
+                ranges.last().is_some_and(|(epoch, range)| (*epoch, range.end) > (id.epoch, end))
+            };
             if reaches_past { high = middle } else { low = middle + 1 }
         }
         // Only the last batch of an epoch can be empty, so one of two has a row, if any has.
         for index in low..count.min(low.saturating_add(2)) {
             let cursor = self.stream.job.cursor(self.stream.lane, index);
+            if self.stream.job.is_packed() {
+                self.order(cursor.epoch).await?;
+            }
             let ranges = self.stream.job.ranges(cursor, self.stream.rank).into_iter();
             let is_past = |(epoch, range): &(u64, Range<u64>)| {
                 !range.is_empty() && (*epoch, range.end) > (id.epoch, end)

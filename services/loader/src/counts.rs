@@ -30,14 +30,18 @@ use crate::{
     window::place_of,
 };
 
-/// Counts for so many filters and keys are kept in memory.
+/// Counts for so many filters and keys are kept in memory ...
 const MAX_REMEMBERED: usize = 256;
+/// ... and so many groups of which the rows are known, at 4 bytes each; of one key as many at most.
+const MAX_KNOWN_GROUPS: u64 = 1 << 26;
 
 /// What a request asks of every row before it can be ordered: which are kept, and which belong together.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Question {
     pub(crate) filter: Option<Arc<Expression>>,
     pub(crate) keys: Vec<Source>,
+    /// Whether it is asked of each group how many rows it has.
+    pub(crate) lengths: bool,
 }
 
 impl Question {
@@ -48,7 +52,8 @@ impl Question {
             return filter;
         }
         let keys: Vec<String> = self.keys.iter().map(|key| key.spelled(snapshot)).collect();
-        Some(xxh3_128(format!("groups 1 {filter:?} {keys:?}").as_bytes()))
+        let lengths = if self.lengths { " lengths" } else { "" };
+        Some(xxh3_128(format!("groups 1 {filter:?} {keys:?}{lengths}").as_bytes()))
     }
 
     /// The columns to be made: keys first, and the filter last.
@@ -145,7 +150,7 @@ struct Counting {
 }
 
 /// What was counted of one block.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Block {
     rows: u32,
     was_read: bool,
@@ -154,7 +159,13 @@ struct Block {
 
 impl Counting {
     fn counted(&self, block: usize) -> Option<Block> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&block).copied()
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&block).cloned()
+    }
+
+    /// Of how many groups it knows the rows.
+    fn known_groups(&self) -> u64 {
+        let groups = self.done.get().and_then(|counts| counts.groups());
+        groups.filter(|groups| groups.lengths.is_some()).map_or(0, Groups::count)
     }
 
     fn note(&self, block: usize, counted: Block) {
@@ -244,7 +255,9 @@ impl Counter {
 
     fn cell(&self, key: Key) -> Arc<Counting> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MAX_REMEMBERED && !known.contains_key(&key) {
+        let groups: u64 = known.values().map(|counting| counting.known_groups()).sum();
+        let is_full = known.len() >= MAX_REMEMBERED || groups > MAX_KNOWN_GROUPS;
+        if is_full && !known.contains_key(&key) {
             // What is being counted stays; the others are found in the state again.
             known.retain(|_, counting| Arc::strong_count(counting) > 1);
         }
@@ -284,7 +297,7 @@ impl Counter {
     ) -> Result<Blocks, Error> {
         let blocks = reader.snapshot().blocks();
         let mut done = Counted { blocks: blocks.len() as u64, ..Counted::default() };
-        let mut counted = Vec::with_capacity(blocks.len());
+        let (mut counted, mut groups) = (Vec::with_capacity(blocks.len()), 0);
         let by_folders = match &question.filter {
             Some(filter) => kept_by_folders(reader, (&self.pool, self.flow), filter).await?,
             None => vec![None; blocks.len()],
@@ -295,7 +308,7 @@ impl Counter {
                     return Ok(known);
                 }
                 let counted = self.block(reader, question, block, kept).await?;
-                counting.note(block, counted);
+                counting.note(block, counted.clone());
                 Ok::<_, Error>(counted)
             })
             .buffered(self.config.concurrent_blocks.max(1));
@@ -304,13 +317,17 @@ impl Counter {
             done.blocks_done += 1;
             done.blocks_read += u64::from(block.was_read);
             done.rows_kept += u64::from(block.rows);
+            groups += block.runs.as_ref().map_or(0, Runs::count);
+            if question.lengths && groups > MAX_KNOWN_GROUPS {
+                return Err(too_many(groups));
+            }
             counted.push(block);
             progress(done);
         }
         *counting.blocks.lock().unwrap_or_else(PoisonError::into_inner) = HashMap::new();
         let rows = counted.iter().map(|block| block.rows).collect();
-        let groups =
-            (!question.keys.is_empty()).then(|| Groups::joined(counted.iter().map(|block| block.runs)));
+        let groups = (!question.keys.is_empty())
+            .then(|| Groups::joined(counted.iter().map(|block| block.runs.clone())));
         tracing::info!(
             rows = done.rows,
             rows_kept = done.rows_kept,
@@ -347,7 +364,7 @@ impl Counter {
             Ok(())
         });
         let (rows, runs) = counted.await?;
-        let runs = (!question.keys.is_empty()).then(|| runs.summary());
+        let runs = (!question.keys.is_empty()).then(|| runs.summary(question.lengths));
         Ok(Block { rows, was_read: true, runs })
     }
 
@@ -387,5 +404,14 @@ impl Counter {
             Ok(made)
         });
         read.await
+    }
+}
+
+fn too_many(groups: u64) -> Error {
+    Error::TooLarge {
+        what: format!("packing {groups} groups or more"),
+        needed: groups * size_of::<u32>() as u64,
+        limit: MAX_KNOWN_GROUPS * size_of::<u32>() as u64,
+        advice: "group without batch_rows, or leave rows out by a filter".into(),
     }
 }

@@ -82,7 +82,7 @@ impl Outlook {
     /// Enters the stream of a rank and lane. It replaces the one of the same rank and lane that has ended.
     pub(crate) fn enter(&self, job: &Arc<Job>, rank: u32, lane: u32) -> Progress {
         let (order, view) = (job.windows_key(), job.view().key());
-        let rows_a_batch = job.global_batch() * u64::from(job.lanes());
+        let rows_a_batch = job.positions_a_step() * u64::from(job.lanes());
         let stream = Arc::new(Stream {
             rank,
             lane,

@@ -1,6 +1,8 @@
 //! Groups: consecutive rows whose keys are equal. A group belongs to the block in which it begins; what lies of it at the
 //! head of later blocks is read with that one.
 
+mod lengths;
+
 use std::{ops::Range, sync::Arc};
 
 use arrow_array::ArrayRef;
@@ -9,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::Error;
+pub(crate) use lengths::{Cut, Lengths};
 
 /// Keys of rows as bytes: equal exactly for rows that belong together. Nulls are equal to each other, and so are NaNs of the
 /// same bits.
@@ -50,7 +53,8 @@ impl RunsBuilder {
         self.starts
     }
 
-    pub(crate) fn summary(self) -> Runs {
+    /// What there is to know of them, `with_lengths` of each.
+    pub(crate) fn summary(self, with_lengths: bool) -> Runs {
         let (first, last) = (self.first.unwrap_or(0), self.last.as_deref().map_or(0, xxh3_128));
         let offsets = self.offsets();
         let lengths = || offsets.windows(2).map(|ends| ends[1] - ends[0]);
@@ -61,12 +65,13 @@ impl RunsBuilder {
             first_rows: lengths().next().unwrap_or(0),
             last_rows: lengths().next_back().unwrap_or(0),
             longest: lengths().max().unwrap_or(0),
+            lengths: with_lengths.then(|| lengths().collect()),
         }
     }
 }
 
 /// What is to know of the runs of one block to join them with those of its neighbours.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Runs {
     count: u32,
     /// Hashes of the keys of the first and of the last.
@@ -75,11 +80,18 @@ pub(crate) struct Runs {
     first_rows: u32,
     last_rows: u32,
     longest: u32,
+    /// Rows of each, if they were asked for.
+    lengths: Option<Arc<[u32]>>,
 }
 
 impl Runs {
     pub(crate) fn builder() -> RunsBuilder {
         RunsBuilder::default()
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u64 {
+        u64::from(self.count)
     }
 }
 
@@ -92,12 +104,16 @@ pub(crate) struct Groups {
     pub(crate) heads: Arc<[u32]>,
     /// Rows of the longest.
     pub(crate) longest: u64,
+    /// Rows of each, if they were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) lengths: Option<Arc<Lengths>>,
 }
 
 impl Groups {
     /// Joins runs that cross from one block to the next. Of blocks that nothing is known of no row is kept.
     pub(crate) fn joined(blocks: impl Iterator<Item = Option<Runs>>) -> Self {
         let (mut begun, mut heads, mut longest) = (Vec::new(), Vec::new(), 0);
+        let mut lengths: Option<Vec<u32>> = None;
         // Key and rows of the group that the last block ended with.
         let mut open: Option<(u128, u64)> = None;
         for runs in blocks {
@@ -113,8 +129,17 @@ impl Groups {
             let first = goes_on.map_or(0, |(_, rows)| rows) + u64::from(runs.first_rows);
             longest = longest.max(first).max(u64::from(runs.longest));
             open = Some((runs.last, if runs.count == 1 { first } else { u64::from(runs.last_rows) }));
+            if let Some(of_block) = &runs.lengths {
+                let lengths = lengths.get_or_insert_default();
+                let (joined, own) = of_block.split_at(usize::from(goes_on.is_some()));
+                if let (Some(last), [rows]) = (lengths.last_mut(), joined) {
+                    *last = last.saturating_add(*rows);
+                }
+                lengths.extend_from_slice(own);
+            }
         }
-        Self { begun: begun.into(), heads: heads.into(), longest }
+        let lengths = lengths.map(|rows| Arc::new(Lengths::new(rows)));
+        Self { begun: begun.into(), heads: heads.into(), longest, lengths }
     }
 
     /// How many there are.
@@ -133,7 +158,10 @@ impl Groups {
             is_open |= *begun > 0;
             fits
         });
-        self.begun.len() == rows.len() && self.heads.len() == rows.len() && one_by_one.all(|fits| fits)
+        self.begun.len() == rows.len()
+            && self.heads.len() == rows.len()
+            && one_by_one.all(|fits| fits)
+            && self.lengths.as_ref().is_none_or(|lengths| lengths.fit(self, rows))
     }
 
     /// The blocks, and which of their kept rows, that make up the groups that begin in `block`; `rows` are those of each

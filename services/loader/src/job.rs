@@ -1,6 +1,7 @@
 //! A request resolved against a snapshot.
 
 mod mixture;
+mod packing;
 
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     Counts, Error, View,
+    counts::Question,
     cpu::Flow,
     groups::{Groups, Piece},
     label::Label,
@@ -32,6 +34,7 @@ const CHECKED_BLOCKS: u64 = 1 << 20;
 
 pub use mixture::check_mixture;
 pub(crate) use mixture::{of_mixed, within_mix};
+use packing::Packing;
 
 /// A job: what it wants of a row, in which order, from which step to which.
 ///
@@ -51,6 +54,7 @@ pub struct Job {
     /// Rows of each block that the filter keeps; all without one.
     kept: Arc<[u32]>,
     groups: Option<Groups>,
+    packing: Option<Packing>,
     /// Where the label lies, if one is named and delivered.
     label: Option<Label>,
     /// What each block counts in the order: its kept rows, or the groups that begin in it.
@@ -115,7 +119,7 @@ impl Job {
             return Err(Error::invalid("job", reason));
         }
         let view = View::resolve_for(used, &snapshot, train)?;
-        let question = view.question();
+        let question = Question { lengths: train.batch_rows > 0, ..view.question() };
         let counts = match (question.identity(&snapshot), counts) {
             (None, _) => None,
             (Some(_), Some(counts)) if counts.is_of(&snapshot, &question) => Some(counts),
@@ -140,13 +144,13 @@ impl Job {
         let (rows, epoch_items) = (sum(&kept), sum(&items));
         let label = label_column(&snapshot, &train.label)?.and_then(|column| Label::of(&view, column));
 
+        let packing = Packing::of(train, groups.as_ref(), rows)?;
         let global_batch = own_rows * world_size;
-        let shuffle = resolve_shuffle(
-            train.shuffle.as_ref(),
-            scaled(global_batch, rows, epoch_items),
-            rows,
-            &snapshot,
-        )?;
+        let global_rows = match &packing {
+            Some(packing) => global_batch * packing.most_rows,
+            None => scaled(global_batch, rows, epoch_items),
+        };
+        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_rows, rows, &snapshot)?;
         let remainder = match v1::Remainder::try_from(train.remainder) {
             Ok(v1::Remainder::Auto) if used == Use::Mixture => Remainder::Drop,
             Ok(v1::Remainder::Short) => Remainder::Short,
@@ -156,7 +160,8 @@ impl Job {
             Ok(v1::Remainder::Auto) => Remainder::Drop,
             Err(_) => return Err(Error::invalid("remainder", format!("{} is not known", train.remainder))),
         };
-        let steps = Steps::new(epoch_items, own_rows as u32, world_size as u32, remainder)
+        let dealt = packing.as_ref().map_or(epoch_items, |packing| packing.packs);
+        let steps = Steps::new(dealt, own_rows as u32, world_size as u32, remainder)
             .map_err(|error| of_plan(&error))?;
         let limit = (train.steps > 0).then_some(train.steps);
         let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit)
@@ -188,6 +193,7 @@ impl Job {
             steps_beside: None,
             kept,
             groups,
+            packing,
             label,
             items,
             rows,
@@ -200,6 +206,8 @@ impl Job {
         let frame_bytes = (0..job.items.len() as u32).map(|block| job.estimate(block));
         job.frame_bytes = frame_bytes.collect();
         job.snapshot_bytes = job.frame_bytes.iter().copied().fold(0, u64::saturating_add);
+        let order = job.windows_key();
+        job.packing.iter_mut().for_each(|packing| packing.order = order);
         Ok(job)
     }
 
@@ -233,11 +241,12 @@ impl Job {
             .flat_map(move |rank| lanes.clone().map(move |lane| (rank, lane)))
     }
 
-    /// Rows that one rank and lane will be sent, padding included; exact. `None` with groups: how many rows are theirs is
-    /// known when they are sent.
+    /// Rows that one rank and lane will be sent, padding included; exact. `None` with groups, unless all batches are padded to one
+    /// size: how many rows are theirs is known when they are sent.
     pub fn rows(&self, rank: u32, lane: u32) -> Option<u64> {
-        if !self.mixed.is_empty() {
-            return Some(self.batches(lane).saturating_mul(self.train.batch_size));
+        let all_alike = !self.mixed.is_empty() || self.packing.is_some() && self.least_rows() > 0;
+        if all_alike {
+            return Some(self.batches(lane).saturating_mul(self.most_items()));
         }
         self.groups.is_none().then(|| self.run.lane_rows(&self.steps, rank, lane, self.lanes()))
     }
@@ -274,6 +283,8 @@ impl Job {
             remainder: self.train.remainder,
             groups: self.groups.as_ref().map(|_| self.epoch_items),
             mixed_rows: self.mixed.iter().map(|mixed| u64::from(mixed.steps.batch_size())).sum(),
+            packs: self.packing.as_ref().map(|packing| packing.packs),
+            batch_rows: self.train.batch_rows,
         }
     }
 
@@ -391,7 +402,7 @@ impl Job {
 
     /// Rows that every batch has at least, real or not.
     pub(crate) fn least_rows(&self) -> usize {
-        if self.steps.remainder() == Remainder::Pad { self.steps.batch_size() as usize } else { 0 }
+        if self.steps.remainder() == Remainder::Pad { self.most_items() as usize } else { 0 }
     }
 
     /// The order of `epoch`; O(blocks).
@@ -410,9 +421,17 @@ impl Job {
         EpochOrder::new(&self.items, shuffle, self.train.seed, epoch)
     }
 
-    /// Rows, or groups, of a step of all ranks together; of this dataset alone.
+    /// Rows, or groups or packs, of a step of all ranks together; of this dataset alone.
     pub(crate) fn global_batch(&self) -> u64 {
         self.steps.global_batch()
+    }
+
+    /// How far a step of all ranks together goes in the order of an epoch, about.
+    pub(crate) fn positions_a_step(&self) -> u64 {
+        match &self.packing {
+            Some(packing) => scaled(self.global_batch(), self.epoch_items, packing.packs),
+            None => self.global_batch(),
+        }
     }
 
     /// Estimated bytes of the frames of all blocks.
@@ -436,6 +455,9 @@ impl Job {
         let global_batch = self.global_batch();
         let remainder = self.train.remainder().as_str_name();
         let mut identity = format!("{}/{global_batch}/{remainder}", self.order_identity());
+        if let Some(packing) = &self.packing {
+            identity += &format!("/packs of {}", packing.most_rows);
+        }
         for mixed in &self.mixed {
             identity += &format!("/{}/{}", mixed.order_identity(), mixed.global_batch());
         }
@@ -466,6 +488,7 @@ impl Job {
     pub(crate) fn check_fits(&self, memory_bytes: u64, max_batch_bytes: u64) -> Result<(), Error> {
         // Of groups as many as there are, of the mean number of rows.
         let rows = match self.groups {
+            _ if self.packing.is_some() => self.most_items(),
             None => self.train.batch_size,
             Some(_) => {
                 let groups = u128::from(self.train.batch_size.min(self.epoch_items));

@@ -43,7 +43,7 @@ pub(crate) struct Producer {
     pool: Pool,
     config: Config,
     space: Arc<Space>,
-    /// Bytes of a row, or group, as the footers tell: the mean of the snapshots.
+    /// Bytes of a row, or of a group that is not packed, as the footers tell: the mean of the snapshots.
     footer_item_bytes: u64,
     /// Bytes of one in the whole batch that was finished last.
     item_bytes: Arc<AtomicU64>,
@@ -59,10 +59,7 @@ impl Producer {
         sender: mpsc::UnboundedSender<Result<Making, Error>>,
     ) -> Self {
         let jobs = std::iter::once(&stream.job).chain(stream.job.mixed()).cloned().collect::<Vec<_>>();
-        let mean = |job: &Arc<Job>| {
-            job.view().least_row_bytes().max(job.snapshot_bytes() / job.epoch_items().max(1))
-        };
-        let footer_item_bytes = jobs.iter().map(mean).max().unwrap_or(0);
+        let footer_item_bytes = jobs.iter().map(|job| job.item_bytes()).max().unwrap_or(0);
         let (slabs, space) = (windows.slabs().clone(), windows.space().enter());
         let activity = Arc::clone(windows.activity());
         let feeder = |job: Arc<Job>| {
@@ -90,9 +87,7 @@ impl Producer {
 
     /// Starts to make one batch, once there is space for it.
     async fn make(&mut self, index: u64, cursor: Cursor) -> Result<Making, Error> {
-        let items = self.parts.iter().flat_map(|part| part.job.ranges(cursor, self.stream.rank));
-        let items = items.map(|(_, range)| range.end - range.start).sum::<u64>();
-        let items = items.max(self.stream.job.least_rows() as u64);
+        let items = self.stream.job.weight(cursor, self.stream.rank);
         let share = Arc::new(self.share(items).await);
         let begun = Instant::now();
         let (position, mixed_positions) = self.stream.job.positions(cursor, self.stream.rank);
@@ -139,6 +134,10 @@ impl Producer {
         let round = if self.parts.len() > 1 { self.stream.job.round() } else { Vec::new() };
         let mut gathering = Gathering { view, grouped, round, pieces: Vec::new() };
         for at in 0..self.parts.len() {
+            if self.parts[at].job.is_packed() {
+                // Cut into packs by a thread of the pool.
+                self.parts[at].windows.order(cursor.epoch).await?;
+            }
             for (epoch, positions) in self.parts[at].job.ranges(cursor, self.stream.rank) {
                 let mut start = positions.start;
                 while start < positions.end {
@@ -170,7 +169,7 @@ impl Producer {
             max_held_bytes,
             least_rows: self.stream.job.least_rows(),
         };
-        let (slabs, batch_size) = (self.slabs.clone(), self.stream.job.train().batch_size);
+        let (slabs, most_items) = (self.slabs.clone(), self.stream.job.most_items());
         let (item_bytes, delays) = (Arc::clone(&self.item_bytes), self.config.delays);
         let (activity, watch, job) =
             (Arc::clone(&self.activity), self.stream.watch.clone(), Arc::clone(&self.stream.job));
@@ -184,8 +183,8 @@ impl Producer {
             working.made(body_bytes, batch.rows);
             share.settle(MESSAGE_BYTES + batch.header.len() as u64 + body_bytes);
             // A short one is padding for a good part.
-            if items == batch_size {
-                item_bytes.store(body_bytes / batch_size, Ordering::Relaxed);
+            if items == most_items {
+                item_bytes.store(body_bytes / most_items, Ordering::Relaxed);
             }
             let ended = Instant::now();
             metrics::histogram!("forebay_gather_duration_seconds").record(ended.duration_since(begun));

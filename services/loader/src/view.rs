@@ -201,7 +201,7 @@ impl View {
             builder.dedupe(request)?;
         }
         if train.remainder() == v1::Remainder::Pad {
-            builder.valid()?;
+            builder.valid(train.batch_rows > 0)?;
         }
         if used == Use::Lookup {
             builder.real(FOUND)?;
@@ -253,7 +253,7 @@ impl View {
     /// What is asked of every row before it can be ordered.
     pub(crate) fn question(&self) -> Question {
         let keys = self.group_keys.iter().map(|key| self.columns[*key].clone()).collect();
-        Question { filter: self.filter.clone(), keys }
+        Question { filter: self.filter.clone(), keys, lengths: false }
     }
 
     /// What the view is made of, and last, if there is a filter, which rows are kept.

@@ -12,7 +12,8 @@
 //!            | j -> Cursor {epoch, step}
 //!            v
 //! (batch_size, world_size, remainder)         Steps   the positions each rank gets of a step
-//!            | (step, rank) -> positions
+//!            | (step, rank) -> positions         of items, or of packs of groups with a bound on their rows:
+//!            | packs -> positions                Packs
 //!            v
 //! (items per block, Shuffle, seed, epoch)     EpochOrder
 //!            | position -> window             cut from the permuted blocks
@@ -34,6 +35,7 @@ mod congruence;
 mod error;
 mod key;
 mod order;
+mod packs;
 mod permutation;
 mod run;
 mod shuffle;
@@ -45,6 +47,7 @@ mod testing;
 pub use error::Error;
 pub use key::{Key, Level};
 pub use order::{EpochOrder, Location, Window};
+pub use packs::Packs;
 pub use permutation::Permutation;
 pub use run::{Cursor, Run};
 pub use shuffle::{Shuffle, default_window_rows};

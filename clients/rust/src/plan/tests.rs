@@ -123,3 +123,35 @@ fn a_padded_batch_holds_batch_size_rows_whatever_is_real() {
     plan.check(1, &last, 5, None).unwrap();
     assert!(plan.check(1, &last, 2, None).unwrap_err().to_string().contains("holds 2 rows, expected 5"));
 }
+
+#[test]
+fn a_batch_that_is_not_made_of_its_packs_is_refused() {
+    let mut plan = plan(1000, 2, 2, 1, true, Train::default());
+    (plan.summary.groups, plan.summary.packs, plan.summary.batch_rows) = (Some(200), Some(11), 100);
+    let of = |group_offsets: &[u32], rows| BatchMetadata {
+        group_offsets: group_offsets.to_vec(),
+        rows,
+        ..plan.expected(1)
+    };
+    assert_eq!((plan.expected(1).position, plan.expected(1).rows), (6, 2));
+    plan.check(1, &of(&[0, 70, 71, 200], 200), 200, None).unwrap();
+    for (offsets, rows, words) in [
+        (&[0, 70, 71, 201][..], 201, "holds 201 rows in 3 groups, expected at most 100 rows a pack"),
+        (&[0, 200], 200, "holds 200 rows in 1 groups"),
+        (&[], 200, "are not its rows"),
+        (&[0, 70, 70, 200], 200, "are not its rows"),
+    ] {
+        let error = plan.check(1, &of(offsets, rows), rows, None).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let early = BatchMetadata { position: 4, ..of(&[0, 70, 200], 200) };
+    let error = plan.check(1, &early, 200, None).unwrap_err().to_string();
+    assert!(
+        error.contains("2 packs from position 4), expected epoch 0, step 1, rank 1 (2 packs from position 6"),
+        "{error}"
+    );
+    let padded = of(&[0, 70, 120], 120);
+    plan.summary.remainder = Remainder::Pad.into();
+    plan.check(1, &padded, 200, None).unwrap();
+    assert!(plan.check(1, &padded, 120, None).unwrap_err().to_string().contains("expected 200"));
+}

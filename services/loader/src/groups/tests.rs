@@ -11,7 +11,7 @@ fn runs(keys: &[i64]) -> Runs {
     for part in keys.chunks(keys.len().div_ceil(2).max(1)) {
         runs.append(&[Arc::new(Int64Array::from(part.to_vec())) as ArrayRef]).unwrap();
     }
-    runs.summary()
+    runs.summary(true)
 }
 
 #[test]
@@ -30,9 +30,21 @@ fn nulls_are_one_group_and_so_are_equal_nans_but_not_the_two_zeros() {
 
 #[test]
 fn groups_that_can_not_be_those_of_their_blocks_are_not_taken() {
-    let groups =
-        |begun: &[u32], heads: &[u32]| Groups { begun: begun.into(), heads: heads.into(), longest: 1 };
+    let groups = |begun: &[u32], heads: &[u32]| Groups {
+        begun: begun.into(),
+        heads: heads.into(),
+        longest: 5,
+        lengths: None,
+    };
     assert!(groups(&[2, 0, 1], &[0, 3, 1]).fit(&[2, 3, 4]));
+    let of = |lengths: &[u32]| {
+        let lengths = Some(Arc::new(Lengths::new(lengths.to_vec())));
+        Groups { lengths, ..groups(&[2, 0, 1], &[0, 3, 1]) }.fit(&[2, 3, 4])
+    };
+    assert!(of(&[1, 5, 3]));
+    for lengths in [&[1, 5][..], &[1, 4, 4], &[1, 5, 2], &[0, 5, 4], &[1, 5, 3, 0], &[4, 4, 1]] {
+        assert!(!of(lengths), "{lengths:?}");
+    }
     for (begun, heads) in [
         (&[2, 0][..], &[0, 3][..]),
         (&[2, 0, 1], &[1, 3, 1]),
@@ -59,6 +71,8 @@ proptest! {
         let expected: Vec<&[i64]> = keys.chunk_by(|a, b| a == b).collect();
         prop_assert_eq!(groups.count(), expected.len() as u64);
         prop_assert_eq!(groups.longest, expected.iter().map(|group| group.len()).max().unwrap_or(0) as u64);
+        let lengths: Vec<u32> = expected.iter().map(|group| group.len() as u32).collect();
+        prop_assert_eq!(groups.lengths.as_ref().map_or_else(Vec::new, |known| known.rows.clone()), lengths);
         // The pieces of the blocks, one after the other, are all rows in order, each once.
         let mut found: Vec<i64> = Vec::new();
         for block in 0..blocks.len() as u32 {

@@ -79,9 +79,15 @@ impl Job {
     }
 
     /// Of which epochs of this dataset, and from which positions, the rows of a batch of `rank` are taken, in this order. There
-    /// is one range, possibly an empty one, but for a dataset of a mixture that is at its end.
+    /// is one range, possibly an empty one, but for a dataset of a mixture that is at its end. With packs it takes O(groups), the
+    /// first time in an epoch.
     pub(crate) fn ranges(&self, at: Cursor, rank: u32) -> Vec<(u64, Range<u64>)> {
-        let Some(steps) = self.steps_beside else { return vec![(at.epoch, self.steps.rank(at.step, rank))] };
+        let Some(steps) = self.steps_beside else {
+            let range = self.steps.rank(at.step, rank);
+            let range =
+                self.pack(at.epoch).map_or_else(|| range.clone(), |packs| packs.groups(range.clone()));
+            return vec![(at.epoch, range)];
+        };
         let (mut start, items) = (self.position_beside(steps, at, rank), u128::from(self.epoch_items));
         let mut left = u128::from(self.steps.batch_size());
         let mut ranges = Vec::new();

@@ -107,11 +107,11 @@ pub(super) fn filter(snapshot: &Snapshot, text: &str) -> Result<Option<Arc<Expre
 pub(crate) fn question(snapshot: &Snapshot, train: &v1::Train) -> Result<Question, Error> {
     let filter = filter(snapshot, &train.filter)?;
     if train.group_by.is_empty() {
-        return Ok(Question { filter, keys: Vec::new() });
+        return Ok(Question { filter, ..Question::default() });
     }
     let mut builder = Builder::new(snapshot, &train.select, filter.is_some(), false)?;
     builder.group_by(&train.group_by)?;
-    Ok(Question { filter, keys: builder.columns })
+    Ok(Question { filter, keys: builder.columns, lengths: train.batch_rows > 0 })
 }
 
 fn of_expression(field: &str, error: forebay_sql::Error, schema: &Schema) -> Error {
@@ -344,9 +344,11 @@ impl<'a> Builder<'a> {
         Ok(keys)
     }
 
-    pub(super) fn valid(&mut self) -> Result<(), Error> {
-        if self.nested_count > 0 || self.tables > 0 || !self.group_keys.is_empty() {
-            let reason = "PAD makes all batches alike, which they aren't with group_by, dedupe or columns of nested type";
+    pub(super) fn valid(&mut self, packed: bool) -> Result<(), Error> {
+        let bounded = packed || self.group_keys.is_empty();
+        if self.nested_count > 0 || self.tables > 0 || !bounded {
+            let reason = "PAD makes all batches alike, which they aren't with group_by (without batch_rows), dedupe or \
+                          columns of nested type";
             return Err(Error::invalid("remainder", reason));
         }
         self.real(VALID)

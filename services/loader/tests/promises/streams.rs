@@ -10,7 +10,7 @@ use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::fixture::{drain, ids, job, loader, numbered, of, ranked, reader, store, views};
+use crate::fixture::{drain, ids, ids_of, job, loader, numbered, of, ranked, reader, store, views};
 
 const ROWS: i64 = 10_007;
 
@@ -92,6 +92,44 @@ async fn tail(reader: &Reader, view: &Train) {
     let start = steps - steps.min(10);
     let some = Train { epochs: Some(3), epoch: 5, start_step: start as u64, steps: 20, ..train(1) };
     assert_eq!(ids(&loader, &job(&some, reader)).await, whole[start..whole.len().min(start + 20)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packs_keep_their_bound_and_every_epoch_has_as_many_in_the_order_of_its_groups() {
+    let reader = dataset().await;
+    let loader = loader(1 << 30, 2, Config::default());
+    let group_by = vec!["query".to_owned()];
+    let grouped = Train { group_by, shuffle: train(1).shuffle, epochs: Some(3), ..Train::default() };
+    let groups = ids(&loader, &job(&Train { batch_size: 1, ..grouped.clone() }, &reader)).await;
+    for (batch_rows, batch_size) in [(39, 1), (100, 1), (100, 7), (5000, 1), (1 << 20, 1)] {
+        let packed = Train { batch_rows, batch_size, ..grouped.clone() };
+        let packed = job(&packed, &reader);
+        let batches = drain(loader.batches(packed.clone(), 0, 0)).await.unwrap();
+        // Every row begins in the share of a pack that is that much narrower than the longest group.
+        let packs = (ROWS as u64).div_ceil(batch_rows - 12);
+        assert_eq!(packed.summary().packs, Some(packs));
+        assert_eq!(batches.len() as u64, 3 * packs.div_ceil(batch_size));
+        for (metadata, batch) in &batches {
+            assert!((1..=batch_rows * batch_size).contains(&batch.rows), "{} rows", batch.rows);
+            assert_eq!(metadata.position, metadata.step * batch_size);
+        }
+        let rows = batches.iter().flat_map(|(metadata, batch)| ids_of(metadata, batch, &packed));
+        assert!(rows.eq(groups.iter().flatten().copied()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn packs_of_endless_epochs_are_cut_one_epoch_at_a_time() {
+    let reader = dataset().await;
+    let group_by = vec!["query".to_owned()];
+    let endless = Train { group_by, batch_rows: 100, epochs: Some(u64::MAX), ..train(1) };
+    let mut batches = loader(1 << 30, 2, Config::default()).batches(job(&endless, &reader), 0, 0);
+    let some = async {
+        for _ in 0..20 {
+            batches.next().await.unwrap().unwrap();
+        }
+    };
+    timeout(Duration::from_secs(60), some).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,6 +79,48 @@ def test_each_group_comes_whole_once_an_epoch_also_across_files(client: Client, 
     assert seen != expected
 
 
+def test_packs_are_whole_groups_of_at_most_so_many_rows_and_as_many_in_every_epoch(client: Client, rows: pa.Table) -> None:
+    expected = runs(rows["query"].to_pylist())
+    longest = max(map(len, expected))
+    request: dict[str, Any] = dict(dataset="ranked", columns=["row"], group_by=["query"], shuffle={"window_rows": 20_000})
+    for batch_rows, batch_size, world_size in [(3 * longest, 1, 1), (1000, 1, 1), (1000, 2, 2)]:
+        packed = {**request, "batch_rows": batch_rows, "batch_size": batch_size, "world_size": world_size, "epochs": 2}
+        plan = client.plan(**packed, remainder="SHORT")
+        packs = -(-rows.num_rows // (batch_rows - longest + 1))
+        assert (int(plan.summary["packs"]), int(plan.summary["groups"])) == (packs, len(expected))
+        assert (plan.steps, plan.info.total_records) == (-(-packs // (batch_size * world_size)), -1)
+        seen: list[list[list[int]]] = [[], []]
+        for ticket in plan.tickets:
+            batches = list(client.read(ticket))
+            assert len(batches) == 2 * plan.steps
+            for batch in batches:
+                numbers, offsets = batch.data["row"].to_pylist(), batch.meta.group_offsets
+                assert offsets[-1] == len(numbers) <= batch_rows * batch_size
+                assert len(numbers) > 0 or batch.meta.step == plan.steps - 1
+                seen[batch.meta.epoch] += [numbers[start:end] for start, end in zip(offsets, offsets[1:])]
+        assert sorted(seen[0]) == sorted(seen[1]) == expected
+        assert seen[0] != seen[1]
+
+
+def test_packs_may_be_padded_to_one_size_and_two_ranks_hold_what_four_held(client: Client, rows: pa.Table) -> None:
+    request: dict[str, Any] = dict(dataset="ranked", columns=["row"], group_by=["query"], batch_rows=128, remainder="PAD")
+    held = []
+    for batch_size, world_size in [(1, 4), (2, 2)]:
+        plan = client.plan(**request, batch_size=batch_size, world_size=world_size)
+        assert plan.info.total_records == plan.steps * 4 * 128
+        steps: list[list[int]] = [[] for _ in range(plan.steps)]
+        for ticket in plan.tickets:
+            for batch in client.read(ticket):
+                real = batch.meta.rows
+                assert batch.data.num_rows == batch_size * 128
+                assert batch.data["valid"].to_pylist() == [1] * real + [0] * (batch_size * 128 - real)
+                assert batch.meta.group_offsets[-1] == real
+                steps[batch.meta.step] += batch.data["row"].to_pylist()[:real]
+        held.append((plan.summary["plan_hash"], steps))
+    assert held[0] == held[1]
+    assert sorted(sum(held[0][1], [])) == list(range(rows.num_rows))
+
+
 def test_a_filter_is_applied_before_rows_are_grouped(client: Client, rows: pa.Table) -> None:
     queries = rows["query"].to_pylist()
     kept = [row for row in range(rows.num_rows) if row % 5 != 0 and queries[row] is not None and queries[row] % 3 != 1]
@@ -191,6 +233,8 @@ def test_a_filter_that_keeps_nothing_makes_no_group_and_no_step(client: Client) 
     plan = client.plan(**request)
     assert (plan.steps, int(plan.summary["groups"])) == (0, 0)
     assert list(client.batches(**request)) == []
+    assert client.plan(**request, batch_rows=100).steps == 0
+    assert list(client.batches(**request, batch_rows=100)) == []
 
 
 def test_what_does_not_go_together_is_refused_by_name(client: Client) -> None:
@@ -203,7 +247,11 @@ def test_what_does_not_go_together_is_refused_by_name(client: Client) -> None:
         (dict(group_by=["query"] * 65), ("group_by", "65", "1 to 64")),
         (dict(dedupe=[{**DEDUPE[0], "key": ["query", "query"]}]), ("dedupe.q.key", "twice")),
         (dict(select=["row AS valid"], remainder="PAD"), ("remainder", "'valid'", "another one")),
-        (dict(group_by=["query"], remainder="PAD"), ("remainder", "PAD")),
+        (dict(group_by=["query"], remainder="PAD"), ("remainder", "PAD", "batch_rows")),
+        (dict(group_by=["query"], dedupe=DEDUPE, batch_rows=200, remainder="PAD"), ("remainder", "PAD")),
+        (dict(batch_rows=200), ("batch_rows", "group_by")),
+        (dict(group_by=["query"], batch_rows=89), ("batch_rows", "is 89", "longest group has 30 rows", "at least 90")),
+        (dict(group_by=["query"], batch_rows=1 << 20), ("batch_rows", "1048576", "1 to 104857")),
         (dict(dedupe=DEDUPE, remainder="PAD"), ("remainder", "PAD")),
         (dict(dedupe=[{**DEDUPE[0], "key": []}]), ("dedupe.q.key",)),
         (dict(dedupe=[{**DEDUPE[0], "columns": ["z*"]}]), ("dedupe.q", "begins with 'z'")),

@@ -1,0 +1,112 @@
+//! Packs: groups that are dealt out together, with a bound on their rows.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use forebay_plan::{Cursor, Packs};
+use forebay_proto::v1;
+
+use super::{Job, MAX_BATCH_SIZE, within};
+use crate::{
+    Error,
+    groups::{Cut, Groups, Lengths},
+};
+
+/// Epochs of which a job holds the packs: the one that is sent, those that are made ahead, and those of other ranks.
+const MAX_EPOCHS_AT_HAND: usize = 4;
+
+/// How the groups of a job are packed.
+#[derive(Debug)]
+pub(super) struct Packing {
+    /// Packs of an epoch.
+    pub(super) packs: u64,
+    /// Rows that each has at most.
+    pub(super) most_rows: u64,
+    /// Names the order of the groups.
+    pub(super) order: u64,
+    /// The packs of the epochs at hand, the oldest first: jobs push each other's out of what is remembered for all.
+    at_hand: Mutex<VecDeque<(u64, Arc<Packs>)>>,
+    /// Rows of each group; `None` if there is none.
+    lengths: Option<Arc<Lengths>>,
+}
+
+impl Packing {
+    /// How `train` wants `groups` of `rows` rows to be packed, if it does.
+    pub(super) fn of(train: &v1::Train, groups: Option<&Groups>, rows: u64) -> Result<Option<Self>, Error> {
+        let most_rows = train.batch_rows;
+        if most_rows == 0 {
+            return Ok(None);
+        }
+        let Some(groups) = groups else {
+            let reason = "bounds the rows of packs of groups; without group_by batch_size counts rows";
+            return Err(Error::invalid("batch_rows", reason));
+        };
+        within("batch_rows", most_rows, 1, MAX_BATCH_SIZE / train.batch_size)?;
+        let Some(packs) = Packs::count(rows, groups.longest, most_rows) else {
+            let (longest, least) = (groups.longest, groups.longest.saturating_mul(3));
+            let reason = format!(
+                "is {most_rows}, the longest group has {longest} rows; expected at least {least}, so that every pack has one \
+                 group or more; or leave long groups out by a filter"
+            );
+            return Err(Error::invalid("batch_rows", reason));
+        };
+        Ok(Some(Self {
+            packs,
+            most_rows,
+            order: 0,
+            at_hand: Mutex::default(),
+            lengths: groups.lengths.clone(),
+        }))
+    }
+}
+
+impl Job {
+    /// Makes known where the packs of an epoch are: O(groups) the first time, and nothing without packs.
+    pub(crate) fn pack(&self, epoch: u64) -> Option<Arc<Packs>> {
+        let packing = self.packing.as_ref()?;
+        let lengths = packing.lengths.as_ref()?;
+        let at_hand = || packing.at_hand.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, packs)) = at_hand().iter().find(|(known, _)| *known == epoch) {
+            return Some(Arc::clone(packs));
+        }
+        let cut = Cut { order: packing.order, epoch, packs: packing.packs };
+        let packs = lengths.packs(cut, &self.items, || self.order(epoch));
+        let mut at_hand = at_hand();
+        at_hand.push_back((epoch, Arc::clone(&packs)));
+        if at_hand.len() > MAX_EPOCHS_AT_HAND {
+            at_hand.pop_front();
+        }
+        Some(packs)
+    }
+
+    /// Whether the order of an epoch is not all that it takes to know where a batch is.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.packing.is_some()
+    }
+
+    /// Rows that a batch of a rank has at most; without packs rows, or groups if there are groups.
+    pub(crate) fn most_items(&self) -> u64 {
+        self.train.batch_size * self.packing.as_ref().map_or(1, |packing| packing.most_rows)
+    }
+
+    /// What the size of a batch of a rank is proportional to: its rows, real or not; or its groups, if they are not packed.
+    pub(crate) fn weight(&self, at: Cursor, rank: u32) -> u64 {
+        let dealt = match &self.packing {
+            Some(packing) => {
+                let packs = self.steps.rank(at.step, rank);
+                (packs.end - packs.start) * packing.most_rows
+            }
+            None => self.ranges(at, rank).into_iter().map(|(_, range)| range.end - range.start).sum(),
+        };
+        let others = self.mixed.iter().map(|mixed| u64::from(mixed.steps.batch_size())).sum::<u64>();
+        (dealt + others).max(self.least_rows() as u64)
+    }
+
+    /// Bytes that one of these takes in the mean, as the footers tell.
+    pub(crate) fn item_bytes(&self) -> u64 {
+        let items = if self.packing.is_some() { self.rows } else { self.epoch_items };
+        self.view.least_row_bytes().max(self.snapshot_bytes / items.max(1))
+    }
+}
