@@ -11,15 +11,16 @@ use arrow_cast::cast;
 use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use datafusion_common::{
-    DFSchema, ScalarValue, TableReference,
+    Column, DFSchema, ScalarValue, TableReference,
     config::ConfigOptions,
     plan_err,
     tree_node::{Transformed, TreeNode, TreeNodeRecursion},
 };
 use datafusion_expr::{
-    AggregateUDF, Expr, HigherOrderUDF, Operator, ScalarUDF, TableSource, Volatility, WindowUDF,
+    AggregateUDF, Expr, GetFieldAccess, HigherOrderUDF, Operator, ScalarUDF, TableSource, Volatility,
+    WindowUDF,
     execution_props::ExecutionProps,
-    planner::{ContextProvider, ExprPlanner},
+    planner::{ContextProvider, ExprPlanner, PlannerResult, RawFieldAccessExpr},
     simplify::{ExprSimplifyResult, SimplifyContext},
 };
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
@@ -438,12 +439,50 @@ struct Context {
 
 impl Context {
     fn new() -> Self {
+        // The first that has an answer has it.
         let planners: Vec<Arc<dyn ExprPlanner>> = vec![
+            Arc::new(OfStructs),
             Arc::new(datafusion_functions::core::planner::CoreFunctionPlanner::default()),
             Arc::new(datafusion_functions::datetime::planner::DatetimeFunctionPlanner),
             Arc::new(datafusion_functions::unicode::planner::UnicodeFunctionPlanner),
         ];
         Self { options: ConfigOptions::default(), planners }
+    }
+}
+
+/// Fields of structs: `place['city']`, and `place.city`.
+#[derive(Debug)]
+struct OfStructs;
+
+impl OfStructs {
+    fn field(of: Expr, name: ScalarValue) -> Expr {
+        functions::fields::function().call(vec![of, Expr::Literal(name, None)])
+    }
+}
+
+impl ExprPlanner for OfStructs {
+    fn plan_field_access(
+        &self,
+        RawFieldAccessExpr { field_access, expr }: RawFieldAccessExpr,
+        _: &DFSchema,
+    ) -> datafusion_common::Result<PlannerResult<RawFieldAccessExpr>> {
+        match field_access {
+            GetFieldAccess::NamedStructField { name } => Ok(PlannerResult::Planned(Self::field(expr, name))),
+            GetFieldAccess::ListIndex { .. } | GetFieldAccess::ListRange { .. } => {
+                plan_err!("{expr}[...]: of lists there are no single items, only list_truncate(list, n)")
+            }
+        }
+    }
+
+    fn plan_compound_identifier(
+        &self,
+        field: &Field,
+        qualifier: Option<&TableReference>,
+        names: &[String],
+    ) -> datafusion_common::Result<PlannerResult<Vec<Expr>>> {
+        let column = Expr::Column(Column::from((qualifier, field)));
+        let names = names.iter().map(|name| ScalarValue::from(name.as_str()));
+        Ok(PlannerResult::Planned(names.fold(column, Self::field)))
     }
 }
 

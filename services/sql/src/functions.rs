@@ -19,6 +19,7 @@ use std::{
 use datafusion_expr::ScalarUDF;
 use datafusion_functions::{core, datetime, math, string, unicode};
 
+pub(crate) mod fields;
 mod hash_bucket;
 mod lists;
 mod numbers;
@@ -64,7 +65,6 @@ const KNOWN: &[&str] = &[
     "trunc",
     // nulls and choices
     "coalesce",
-    "get_field",
     "greatest",
     "least",
     "nullif",
@@ -124,8 +124,8 @@ pub fn all() -> &'static BTreeMap<String, Arc<ScalarUDF>> {
             datetime::functions(),
         ];
         let theirs = theirs.into_iter().flatten().filter(|function| KNOWN.contains(&function.name()));
-        let ours =
-            numbers::functions().into_iter().chain(lists::functions()).chain([hash_bucket::function()]);
+        let ours = numbers::functions().into_iter().chain(lists::functions());
+        let ours = ours.chain([hash_bucket::function(), fields::function()]);
         let mut all = BTreeMap::new();
         for function in theirs.chain(ours) {
             for alias in function.aliases() {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use arrow_array::{
-    Array, ArrayRef, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
+    Array, ArrayRef, Float64Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
     cast::AsArray, types::Int32Type,
 };
-use arrow_schema::{DataType, Field, Schema};
+use arrow_schema::{DataType, Field, Fields, Schema};
 use forebay_sql::{Error, Expression, ScalarValue};
 
 fn schema() -> Schema {
@@ -17,7 +17,23 @@ fn schema() -> Schema {
         Field::new("x", DataType::Float64, true),
         Field::new("Name", DataType::Utf8, true),
         Field::new("items", list, true),
+        Field::new("place", DataType::Struct(place_fields()), true),
     ])
+}
+
+fn place_fields() -> Fields {
+    let inner = DataType::Struct(vec![Field::new("code", DataType::Int32, true)].into());
+    vec![Field::new("city", DataType::Utf8, true), Field::new("Post", inner, true)].into()
+}
+
+/// The second city is null, and so is the third place.
+fn places() -> StructArray {
+    let codes = Int32Array::from(vec![Some(10), None, Some(30), Some(40)]);
+    let inner = vec![Field::new("code", DataType::Int32, true)].into();
+    let post = StructArray::new(inner, vec![Arc::new(codes)], None);
+    let cities = StringArray::from(vec![Some("Ulm"), None, Some("Bern"), Some("")]);
+    let present = Some(vec![true, true, false, true].into());
+    StructArray::new(place_fields(), vec![Arc::new(cities), Arc::new(post)], present)
 }
 
 fn rows() -> RecordBatch {
@@ -35,6 +51,7 @@ fn rows() -> RecordBatch {
             Arc::new(Float64Array::from(vec![Some(0.5), Some(-0.0), None, Some(f64::NAN)])),
             Arc::new(StringArray::from(vec![Some("a"), Some("ab"), None, Some("")])),
             Arc::new(items),
+            Arc::new(places()),
         ],
     )
     .unwrap()
@@ -103,6 +120,27 @@ fn sql_means_what_sql_means() {
         assert_eq!(values(text), expected, "{text}");
     }
     assert_eq!(Expression::column("distance", &schema()).unwrap().is_column(), Some(1));
+}
+
+#[test]
+fn fields_of_structs_are_named_in_brackets_and_of_a_null_struct_are_null() {
+    assert_eq!(values("place['city']"), ["Ulm", "NULL", "NULL", ""]);
+    assert_eq!(values("place.city"), ["Ulm", "NULL", "NULL", ""]);
+    assert_eq!(values("get_field(place, 'city')"), ["Ulm", "NULL", "NULL", ""]);
+    assert_eq!(values("upper(place['city']) || '!'"), ["ULM!", "NULL", "NULL", "!"]);
+    assert_eq!(values("place['Post']['code'] + 1"), ["11", "NULL", "NULL", "41"]);
+    for (text, words) in [
+        ("place['town']", &["town", "city"][..]),
+        ("place.town", &["town"]),
+        ("place[x]", &["place[...]"]),
+        ("get_field(place, \"Name\")", &["constant"]),
+        ("delay['city']", &["'city'", "'delay'", "Int32", "struct"]),
+        ("items[1]", &["items[...]", "list_truncate"]),
+        ("items[1:2]", &["items[...]", "list_truncate"]),
+    ] {
+        let error = error(&format!("{text} AS y"));
+        assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+    }
 }
 
 #[test]
