@@ -40,6 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Younger than states and servers that know nothing of them.
         .field_attribute(".forebay.v1.Tensor.ragged", SKIP_DEFAULT)
         .field_attribute(".forebay.v1.PlanSummary.mixed_rows", SKIP_DEFAULT)
+        .field_attribute(".forebay.v1.Train.batch_rows", SKIP_DEFAULT)
+        .field_attribute(".forebay.v1.PlanSummary.batch_rows", SKIP_DEFAULT)
         .field_attribute(".", r#"#[allow(missing_docs)]"#)
         .type_attribute(".", "#[allow(missing_docs)]");
     for name in names(&descriptors) {

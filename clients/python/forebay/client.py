@@ -159,7 +159,7 @@ class Client:
         """
         rank, world_size = _place(rank, world_size)
         if batch_size is None:
-            if batch_rows is None:
+            if not batch_rows:
                 raise TypeError("train() wants a batch_size, or with group_by batch_rows")
             batch_size = 1
         request: dict[str, Any] = {"dataset": dataset, "batch_size": batch_size, "seed": seed, "lanes": lanes}

@@ -152,7 +152,7 @@ class Training:
         ours, theirs = self._global_batch(self._request), int(state["global_batch"])
         if ours != theirs:
             raise StateError(
-                f"the state was taken with global batches of {theirs} rows, this training has {ours} "
+                f"the state was taken with global batches of {theirs}, this training has {ours} "
                 f"(batch_size {self._request['batch_size']} * world_size {self.world_size})"
             )
         saved, given = state["request"], self._request

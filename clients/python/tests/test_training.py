@@ -116,7 +116,7 @@ def test_a_state_is_the_same_on_every_rank_and_goes_to_any_number_of_them(client
 def test_a_state_of_something_else_is_refused_with_both_values(client: forebay.Client) -> None:
     state = training(client).state_dict()
     for options, words in [
-        ({"batch_size": 1000}, "global batches of 50000 rows, this training has 1000"),
+        ({"batch_size": 1000}, "global batches of 50000, this training has 1000"),
         ({"seed": 4}, "seed"),
         ({"shuffle": {"none": {}}}, "shuffle"),
         ({"tensors": {"x": {"columns": ["delay"], "dtype": "float32"}}}, "tensors"),

@@ -140,8 +140,9 @@ impl Plan {
             && (groups < expected.rows || found.rows > expected.rows.saturating_mul(most_rows))
         {
             let (batch, rows) = (self.words(found, items), found.rows);
-            let what =
-                format!("holds {rows} rows in {groups} groups, expected at most {most_rows} rows a pack");
+            let what = format!(
+                "holds {rows} rows in {groups} groups, expected one group or more and at most {most_rows} rows a pack"
+            );
             return Err(Error::Foreign(format!("the batch of {batch} {what}")));
         }
         let expected_rows = match self.summary.remainder() {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::v1::{Command, KeyColumn, Lookup, Remainder, Shuffle, Train};
+use crate::v1::{Command, KeyColumn, Lookup, PlanSummary, Remainder, Shuffle, Train};
 
 fn decode(bytes: &[u8]) -> Result<Command, DecodeError> {
     Encoding::of(bytes).decode("Command", bytes)
@@ -89,4 +89,14 @@ fn malformed_values_are_refused() {
         assert!(decode(json.as_bytes()).is_err(), "{json}");
     }
     assert!(decode(b"\xff\xff\xff").is_err());
+}
+
+#[test]
+fn what_older_servers_and_states_do_not_know_is_left_out_where_it_says_nothing() {
+    let written = |train: Train| String::from_utf8(Encoding::Json.encode(&Command::from(train))).unwrap();
+    let plain = Train { dataset: "d".into(), batch_size: 1, ..Train::default() };
+    assert!(!written(plain.clone()).contains("batch_rows"));
+    assert!(written(Train { batch_rows: 7, ..plain }).contains(r#""batch_rows":7"#));
+    let summary = String::from_utf8(Encoding::Json.encode(&PlanSummary::default())).unwrap();
+    assert!(!summary.contains("batch_rows") && !summary.contains("mixed_rows"), "{summary}");
 }

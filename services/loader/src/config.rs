@@ -29,6 +29,9 @@ pub struct Config {
     pub stall_timeout: Duration,
     /// Largest batch, in bytes of its body; at most 2 GiB - 1. Default: 256 MiB.
     pub max_batch_bytes: u64,
+    /// Groups of which the number of rows is kept in memory for `batch_rows`, over all datasets, filters and keys in use; each takes
+    /// 4 bytes, and up to 16 more for the packs of its epochs. Default: 67,108,864.
+    pub max_packed_groups: u64,
     /// Which decoded columns are written to the disk tier. Default: `needed`.
     pub disk_writes: DiskWrites,
     /// Rows decoded at a time; a chunk of all columns should fit the second-level cache. Default: 4,096.
@@ -77,6 +80,7 @@ impl Default for Config {
             idle_bytes: None,
             stall_timeout: Duration::from_secs(1),
             max_batch_bytes: 256 << 20,
+            max_packed_groups: 1 << 26,
             disk_writes: DiskWrites::Needed,
             decode_rows: 4096,
             delays: Delays::default(),

@@ -18,7 +18,7 @@ use forebay_sql::Expression;
 use forebay_storage::{Reader, Snapshot};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
@@ -30,10 +30,10 @@ use crate::{
     window::place_of,
 };
 
-/// Counts for so many filters and keys are kept in memory ...
+/// Counts for so many filters and keys are kept in memory.
 const MAX_REMEMBERED: usize = 256;
-/// ... and so many groups of which the rows are known, at 4 bytes each; of one key as many at most.
-const MAX_KNOWN_GROUPS: u64 = 1 << 26;
+/// Bytes in which the length of a group is kept.
+const LENGTH_BYTES: u64 = size_of::<u32>() as u64;
 
 /// What a request asks of every row before it can be ordered: which are kept, and which belong together.
 #[derive(Debug, Clone, Default)]
@@ -77,7 +77,7 @@ pub(crate) struct AskedRows {
 pub struct Counts {
     snapshot: String,
     identity: u128,
-    counted: Blocks,
+    counted: Arc<Blocks>,
 }
 
 /// What is kept of them.
@@ -88,11 +88,13 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn fits(&self, snapshot: &Snapshot) -> bool {
+    /// Whether they can be those of `snapshot`, with the lengths of its groups if these are asked for.
+    fn fits(&self, snapshot: &Snapshot, lengths: bool) -> bool {
         let blocks = snapshot.blocks();
+        let is_whole = |groups: &Groups| !lengths || groups.lengths.is_some() || groups.count() == 0;
         self.rows.len() == blocks.len()
             && self.rows.iter().zip(blocks).all(|(count, block)| *count <= block.rows)
-            && self.groups.as_ref().is_none_or(|groups| groups.fit(&self.rows))
+            && self.groups.as_ref().is_none_or(|groups| groups.fit(&self.rows) && is_whole(groups))
     }
 }
 
@@ -136,6 +138,8 @@ pub(crate) struct Counter {
     /// Permits of 1 KiB for blocks that are being read.
     reading: Semaphore,
     read_bytes: u64,
+    /// Permits for groups of which the lengths are in memory.
+    lengths: Arc<Semaphore>,
     known: Mutex<HashMap<Key, Arc<Counting>>>,
 }
 
@@ -162,10 +166,9 @@ impl Counting {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&block).cloned()
     }
 
-    /// Of how many groups it knows the rows.
-    fn known_groups(&self) -> u64 {
-        let groups = self.done.get().and_then(|counts| counts.groups());
-        groups.filter(|groups| groups.lengths.is_some()).map_or(0, Groups::count)
+    /// Forgets what was counted of blocks.
+    fn forget(&self) {
+        *self.blocks.lock().unwrap_or_else(PoisonError::into_inner) = HashMap::new();
     }
 
     fn note(&self, block: usize, counted: Block) {
@@ -177,12 +180,14 @@ impl Counter {
     pub(crate) fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
         let read_bytes = config.decode_bytes(memory_bytes).max(1024);
         let permits = usize::try_from(read_bytes / 1024).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        let packed = usize::try_from(config.max_packed_groups).unwrap_or(usize::MAX);
         Self {
             config,
             pool,
             flow: Flow::new(),
             reading: Semaphore::new(permits),
             read_bytes,
+            lengths: Arc::new(Semaphore::new(packed.min(Semaphore::MAX_PERMITS))),
             known: Mutex::default(),
         }
     }
@@ -255,13 +260,28 @@ impl Counter {
 
     fn cell(&self, key: Key) -> Arc<Counting> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let groups: u64 = known.values().map(|counting| counting.known_groups()).sum();
-        let is_full = known.len() >= MAX_REMEMBERED || groups > MAX_KNOWN_GROUPS;
-        if is_full && !known.contains_key(&key) {
-            // What is being counted stays; the others are found in the state again.
-            known.retain(|_, counting| Arc::strong_count(counting) > 1);
+        if known.len() >= MAX_REMEMBERED && !known.contains_key(&key) {
+            forget_unused(&mut known);
         }
         Arc::clone(known.entry(key).or_default())
+    }
+
+    /// Room for the lengths of so many groups, as long as what is returned lives.
+    fn room(&self, groups: usize) -> Result<OwnedSemaphorePermit, Error> {
+        let limit = self.config.max_packed_groups;
+        let too_many = || Error::TooLarge {
+            what: format!("packing {groups} groups, beside those of other filters and keys,"),
+            needed: groups as u64 * LENGTH_BYTES,
+            limit: limit * LENGTH_BYTES,
+            advice: "leave rows out by a filter, group without batch_rows or raise loader.max_packed_groups"
+                .into(),
+        };
+        let wanted = u32::try_from(groups).map_err(|_| too_many())?;
+        let room = || Arc::clone(&self.lengths).try_acquire_many_owned(wanted);
+        room().or_else(|_| {
+            forget_unused(&mut self.known.lock().unwrap_or_else(PoisonError::into_inner));
+            room().map_err(|_| too_many())
+        })
     }
 
     async fn find_or_count(
@@ -275,14 +295,24 @@ impl Counter {
     ) -> Result<Arc<Counts>, Error> {
         let snapshot = reader.snapshot();
         let counts =
-            |counted: Blocks| Arc::new(Counts { snapshot: snapshot.id().to_owned(), identity, counted });
-        if let Some(found) = reader.state().find_counts::<Blocks>(dataset, snapshot, identity).await?
-            && found.fits(snapshot)
-        {
-            return Ok(counts(found));
+            |counted: Arc<Blocks>| Arc::new(Counts { snapshot: snapshot.id().to_owned(), identity, counted });
+        if let Some(found) = reader.state().find_counts::<Blocks>(dataset, snapshot, identity).await? {
+            let (of, lengths) = (Arc::clone(snapshot), question.lengths);
+            let fitting = move || Ok(found.fits(&of, lengths).then_some(found));
+            if let Some(found) = self.pool.run_for(self.flow, Priority::Second, fitting).await? {
+                return Ok(counts(Arc::new(self.in_room(found)?)));
+            }
         }
-        let counted = self.count(reader, question, counting, progress).await?;
-        if let Err(error) = reader.state().keep_counts(dataset, snapshot, identity, &counted).await {
+        let counted = self.count(reader, question, counting, progress).await;
+        let counted = counted.and_then(|counted| self.in_room(counted)).inspect_err(|error| {
+            // Else what there is no room for would be kept for the next who asks.
+            if matches!(error, Error::TooLarge { .. }) {
+                counting.forget();
+            }
+        })?;
+        let counted = Arc::new(counted);
+        let kept = reader.state().keep_counts(dataset, snapshot, identity, Arc::clone(&counted)).await;
+        if let Err(error) = kept {
             tracing::warn!(%error, dataset, "rows are counted again after a restart");
         }
         Ok(counts(counted))
@@ -297,7 +327,7 @@ impl Counter {
     ) -> Result<Blocks, Error> {
         let blocks = reader.snapshot().blocks();
         let mut done = Counted { blocks: blocks.len() as u64, ..Counted::default() };
-        let (mut counted, mut groups) = (Vec::with_capacity(blocks.len()), 0);
+        let mut counted = Vec::with_capacity(blocks.len());
         let by_folders = match &question.filter {
             Some(filter) => kept_by_folders(reader, (&self.pool, self.flow), filter).await?,
             None => vec![None; blocks.len()],
@@ -317,26 +347,36 @@ impl Counter {
             done.blocks_done += 1;
             done.blocks_read += u64::from(block.was_read);
             done.rows_kept += u64::from(block.rows);
-            groups += block.runs.as_ref().map_or(0, Runs::count);
-            if question.lengths && groups > MAX_KNOWN_GROUPS {
-                return Err(too_many(groups));
-            }
             counted.push(block);
             progress(done);
         }
-        *counting.blocks.lock().unwrap_or_else(PoisonError::into_inner) = HashMap::new();
-        let rows = counted.iter().map(|block| block.rows).collect();
-        let groups = (!question.keys.is_empty())
-            .then(|| Groups::joined(counted.iter().map(|block| block.runs.clone())));
+        counting.forget();
+        let has_keys = !question.keys.is_empty();
+        let join = move || {
+            let rows = counted.iter().map(|block| block.rows).collect();
+            let groups = has_keys.then(|| Groups::joined(counted.into_iter().map(|block| block.runs)));
+            Ok(Blocks { rows, groups })
+        };
+        let joined = self.pool.run_for(self.flow, Priority::Second, join).await?;
+        let groups = joined.groups.as_ref();
         tracing::info!(
             rows = done.rows,
             rows_kept = done.rows_kept,
-            groups = groups.as_ref().map(Groups::count),
+            groups = groups.map(Groups::count),
             blocks = done.blocks,
             blocks_read = done.blocks_read,
             "counted the rows of a filter or the groups of a key"
         );
-        Ok(Blocks { rows, groups })
+        Ok(joined)
+    }
+
+    /// What was counted, with room for the lengths of its groups.
+    fn in_room(&self, blocks: Blocks) -> Result<Blocks, Error> {
+        let Some(lengths) = blocks.groups.as_ref().and_then(|groups| groups.lengths.as_ref()) else {
+            return Ok(blocks);
+        };
+        let room = self.room(lengths.len())?;
+        Ok(Blocks { groups: blocks.groups.map(|groups| groups.in_room(room)), ..blocks })
     }
 
     /// Counts one block, of which so many rows are `kept` if that is known.
@@ -364,7 +404,14 @@ impl Counter {
             Ok(())
         });
         let (rows, runs) = counted.await?;
-        let runs = (!question.keys.is_empty()).then(|| runs.summary(question.lengths));
+        let runs = match question.keys.as_slice() {
+            [] => None,
+            _ => {
+                let runs = runs.summary(question.lengths);
+                let room = self.room(runs.known_lengths())?;
+                Some(runs.in_room(room))
+            }
+        };
         Ok(Block { rows, was_read: true, runs })
     }
 
@@ -407,11 +454,7 @@ impl Counter {
     }
 }
 
-fn too_many(groups: u64) -> Error {
-    Error::TooLarge {
-        what: format!("packing {groups} groups or more"),
-        needed: groups * size_of::<u32>() as u64,
-        limit: MAX_KNOWN_GROUPS * size_of::<u32>() as u64,
-        advice: "group without batch_rows, or leave rows out by a filter".into(),
-    }
+/// What is being counted stays; the others are found in the state again.
+fn forget_unused(known: &mut HashMap<Key, Arc<Counting>>) {
+    known.retain(|_, counting| Arc::strong_count(counting) > 1);
 }

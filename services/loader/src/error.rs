@@ -56,7 +56,8 @@ pub enum Error {
 
 impl Error {
     pub(crate) fn batch_too_large(rows: u64, needed: u64, limit: u64) -> Self {
-        let advice = "lower batch_size, ask for fewer columns or raise loader.max_batch_bytes".into();
+        let advice =
+            "lower batch_size or batch_rows, ask for fewer columns or raise loader.max_batch_bytes".into();
         Self::TooLarge { what: format!("a batch of {rows} rows"), needed, limit, advice }
     }
 

@@ -8,6 +8,7 @@ use std::{ops::Range, sync::Arc};
 use arrow_array::ArrayRef;
 use arrow_row::{RowConverter, SortField};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::Error;
@@ -65,7 +66,7 @@ impl RunsBuilder {
             first_rows: lengths().next().unwrap_or(0),
             last_rows: lengths().next_back().unwrap_or(0),
             longest: lengths().max().unwrap_or(0),
-            lengths: with_lengths.then(|| lengths().collect()),
+            lengths: with_lengths.then(|| Arc::new(RunLengths { rows: lengths().collect(), _room: None })),
         }
     }
 }
@@ -81,7 +82,14 @@ pub(crate) struct Runs {
     last_rows: u32,
     longest: u32,
     /// Rows of each, if they were asked for.
-    lengths: Option<Arc<[u32]>>,
+    lengths: Option<Arc<RunLengths>>,
+}
+
+/// How many rows each of some runs has, and the room that this takes.
+#[derive(Debug)]
+struct RunLengths {
+    rows: Box<[u32]>,
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 impl Runs {
@@ -89,9 +97,18 @@ impl Runs {
         RunsBuilder::default()
     }
 
-    /// How many there are.
-    pub(crate) fn count(&self) -> u64 {
-        u64::from(self.count)
+    /// How many there are of which the lengths are known.
+    pub(crate) fn known_lengths(&self) -> usize {
+        self.lengths.as_ref().map_or(0, |lengths| lengths.rows.len())
+    }
+
+    /// Holds `room` for the lengths, as long as they are there.
+    pub(crate) fn in_room(self, room: OwnedSemaphorePermit) -> Self {
+        let lengths = self.lengths.map(|lengths| match Arc::try_unwrap(lengths) {
+            Ok(lengths) => Arc::new(RunLengths { _room: Some(room), ..lengths }),
+            Err(shared) => shared,
+        });
+        Self { lengths, ..self }
     }
 }
 
@@ -131,7 +148,7 @@ impl Groups {
             open = Some((runs.last, if runs.count == 1 { first } else { u64::from(runs.last_rows) }));
             if let Some(of_block) = &runs.lengths {
                 let lengths = lengths.get_or_insert_default();
-                let (joined, own) = of_block.split_at(usize::from(goes_on.is_some()));
+                let (joined, own) = of_block.rows.split_at(usize::from(goes_on.is_some()));
                 if let (Some(last), [rows]) = (lengths.last_mut(), joined) {
                     *last = last.saturating_add(*rows);
                 }
@@ -140,6 +157,15 @@ impl Groups {
         }
         let lengths = lengths.map(|rows| Arc::new(Lengths::new(rows)));
         Self { begun: begun.into(), heads: heads.into(), longest, lengths }
+    }
+
+    /// Holds `room` for the lengths, as long as they are there.
+    pub(crate) fn in_room(self, room: OwnedSemaphorePermit) -> Self {
+        let lengths = self.lengths.map(|lengths| match Arc::try_unwrap(lengths) {
+            Ok(lengths) => Arc::new(lengths.in_room(room)),
+            Err(shared) => shared,
+        });
+        Self { lengths, ..self }
     }
 
     /// How many there are.

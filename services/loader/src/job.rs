@@ -206,8 +206,6 @@ impl Job {
         let frame_bytes = (0..job.items.len() as u32).map(|block| job.estimate(block));
         job.frame_bytes = frame_bytes.collect();
         job.snapshot_bytes = job.frame_bytes.iter().copied().fold(0, u64::saturating_add);
-        let order = job.windows_key();
-        job.packing.iter_mut().for_each(|packing| packing.order = order);
         Ok(job)
     }
 
@@ -246,7 +244,7 @@ impl Job {
     pub fn rows(&self, rank: u32, lane: u32) -> Option<u64> {
         let all_alike = !self.mixed.is_empty() || self.packing.is_some() && self.least_rows() > 0;
         if all_alike {
-            return Some(self.batches(lane).saturating_mul(self.most_items()));
+            return Some(self.batches(lane).saturating_mul(self.whole_size()));
         }
         self.groups.is_none().then(|| self.run.lane_rows(&self.steps, rank, lane, self.lanes()))
     }
@@ -402,7 +400,7 @@ impl Job {
 
     /// Rows that every batch has at least, real or not.
     pub(crate) fn least_rows(&self) -> usize {
-        if self.steps.remainder() == Remainder::Pad { self.most_items() as usize } else { 0 }
+        if self.steps.remainder() == Remainder::Pad { self.whole_size() as usize } else { 0 }
     }
 
     /// The order of `epoch`; O(blocks).
@@ -488,7 +486,7 @@ impl Job {
     pub(crate) fn check_fits(&self, memory_bytes: u64, max_batch_bytes: u64) -> Result<(), Error> {
         // Of groups as many as there are, of the mean number of rows.
         let rows = match self.groups {
-            _ if self.packing.is_some() => self.most_items(),
+            _ if self.packing.is_some() => self.whole_size().min(self.rows.max(self.least_rows() as u64)),
             None => self.train.batch_size,
             Some(_) => {
                 let groups = u128::from(self.train.batch_size.min(self.epoch_items));

@@ -87,7 +87,7 @@ impl Producer {
 
     /// Starts to make one batch, once there is space for it.
     async fn make(&mut self, index: u64, cursor: Cursor) -> Result<Making, Error> {
-        let items = self.stream.job.weight(cursor, self.stream.rank);
+        let items = self.stream.job.size(cursor, self.stream.rank);
         let share = Arc::new(self.share(items).await);
         let begun = Instant::now();
         let (position, mixed_positions) = self.stream.job.positions(cursor, self.stream.rank);
@@ -169,7 +169,7 @@ impl Producer {
             max_held_bytes,
             least_rows: self.stream.job.least_rows(),
         };
-        let (slabs, most_items) = (self.slabs.clone(), self.stream.job.most_items());
+        let (slabs, whole_size) = (self.slabs.clone(), self.stream.job.whole_size());
         let (item_bytes, delays) = (Arc::clone(&self.item_bytes), self.config.delays);
         let (activity, watch, job) =
             (Arc::clone(&self.activity), self.stream.watch.clone(), Arc::clone(&self.stream.job));
@@ -183,8 +183,8 @@ impl Producer {
             working.made(body_bytes, batch.rows);
             share.settle(MESSAGE_BYTES + batch.header.len() as u64 + body_bytes);
             // A short one is padding for a good part.
-            if items == most_items {
-                item_bytes.store(body_bytes / most_items, Ordering::Relaxed);
+            if items == whole_size {
+                item_bytes.store(body_bytes / whole_size, Ordering::Relaxed);
             }
             let ended = Instant::now();
             metrics::histogram!("forebay_gather_duration_seconds").record(ended.duration_since(begun));

@@ -3,7 +3,7 @@
 //! A test that fails here says that tickets people hold now mean other batches. There is no fixing that by
 //! new numbers: another order is another plan version, with golden vectors of its own beside these.
 
-use forebay_plan::{EpochOrder, Key, Level, Permutation, Shuffle};
+use forebay_plan::{EpochOrder, Key, Level, Packs, Permutation, Shuffle};
 use xxhash_rust::xxh3::xxh3_64;
 
 const VERSION: u32 = 1;
@@ -135,4 +135,21 @@ fn plan_version_1_is_frozen_for_ten_billion_items() {
         [(541_220, 3604), (204_072, 16_041), (185_700, 7194), (5424, 2028)]
     );
     assert_eq!(pairs(&order, 9_999_999_998..10_000_000_000), [(442_790, 826), (324_457, 8315)]);
+}
+
+#[test]
+fn plan_version_1_is_frozen_for_packs() {
+    // Of 1 to 23 rows.
+    let lengths: Vec<u32> = (0..1000u32).map(|group| group * group % 23 + 1).collect();
+    let rows = lengths.iter().map(|rows| u64::from(*rows)).sum();
+    let count = Packs::count(rows, 19, 100).unwrap();
+    let packs = Packs::cut(lengths, rows, count);
+    assert_eq!((rows, packs.len()), (8998, 110));
+    let starts: Vec<u64> = (0..12).map(|pack| packs.groups(pack..pack + 1).start).collect();
+    assert_eq!(starts, [0, 10, 18, 30, 38, 45, 56, 64, 74, 83, 90, 101]);
+    let all = (0..count).map(|pack| packs.groups(pack..pack + 1));
+    assert_eq!(
+        xxh3_64(&all.flat_map(|groups| groups.start.to_le_bytes()).collect::<Vec<u8>>()),
+        0x4763_2684_bbe5_a6ba
+    );
 }

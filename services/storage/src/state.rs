@@ -89,12 +89,15 @@ impl State {
         dataset: &str,
         snapshot: &Snapshot,
         question: u128,
-        counts: &impl Serialize,
+        counts: Arc<impl Serialize + Send + Sync + 'static>,
     ) -> Result<(), Error> {
         let relative = relative_counts(dataset, snapshot.id(), question);
         let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
-        let json = serde_json::to_vec(counts).expect("counts have a JSON form");
-        request::put(&self.location, &path, &url, COUNTS.seal(&json), PutMode::Overwrite).await
+        let sealed = blocking(move || {
+            let json = serde_json::to_vec(&*counts).expect("counts have a JSON form");
+            Ok(COUNTS.seal(&json))
+        });
+        request::put(&self.location, &path, &url, sealed.await?, PutMode::Overwrite).await
     }
 
     /// Where all of it is kept.

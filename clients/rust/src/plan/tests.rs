@@ -136,7 +136,11 @@ fn a_batch_that_is_not_made_of_its_packs_is_refused() {
     assert_eq!((plan.expected(1).position, plan.expected(1).rows), (6, 2));
     plan.check(1, &of(&[0, 70, 71, 200], 200), 200, None).unwrap();
     for (offsets, rows, words) in [
-        (&[0, 70, 71, 201][..], 201, "holds 201 rows in 3 groups, expected at most 100 rows a pack"),
+        (
+            &[0, 70, 71, 201][..],
+            201,
+            "holds 201 rows in 3 groups, expected one group or more and at most 100 rows a pack",
+        ),
         (&[0, 200], 200, "holds 200 rows in 1 groups"),
         (&[], 200, "are not its rows"),
         (&[0, 70, 70, 200], 200, "are not its rows"),

@@ -7,10 +7,11 @@ use std::{
 
 use forebay_plan::{EpochOrder, Location, Packs};
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::Groups;
 
-/// Epochs whose packs are remembered for one filter and key, each with 8 bytes a pack.
+/// Epochs whose packs are remembered for one filter and key at most, each with 8 bytes a pack.
 const MAX_CUT_EPOCHS: usize = 16;
 /// Groups that are looked up at a time when an epoch is cut into packs.
 const CUT_GROUPS: u64 = 1 << 16;
@@ -21,6 +22,9 @@ pub(crate) struct Lengths {
     pub(super) rows: Vec<u32>,
     #[serde(skip)]
     cut: Mutex<VecDeque<(Cut, Cell)>>,
+    /// What they take of the room for all.
+    #[serde(skip)]
+    _room: Option<OwnedSemaphorePermit>,
 }
 
 /// Packs, once they are cut.
@@ -38,7 +42,17 @@ pub(crate) struct Cut {
 
 impl Lengths {
     pub(super) fn new(rows: Vec<u32>) -> Self {
-        Self { rows, cut: Mutex::default() }
+        Self { rows, cut: Mutex::default(), _room: None }
+    }
+
+    /// How many groups there are.
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Holds `room`, as long as they are there.
+    pub(crate) fn in_room(self, room: OwnedSemaphorePermit) -> Self {
+        Self { _room: Some(room), ..self }
     }
 
     /// Whether they can be those of these groups, of blocks with so many rows.
@@ -59,7 +73,9 @@ impl Lengths {
             let entry = found.and_then(|at| known.remove(at)).unwrap_or_else(|| (cut, Arc::default()));
             let cell = Arc::clone(&entry.1);
             known.push_back(entry);
-            if known.len() > MAX_CUT_EPOCHS {
+            // Of these together as many as there are groups: no pack is empty, so the last one is always among them.
+            let packs = |known: &VecDeque<(Cut, Cell)>| known.iter().map(|(cut, _)| cut.packs).sum::<u64>();
+            while known.len() > MAX_CUT_EPOCHS || packs(&known) > self.rows.len() as u64 {
                 known.pop_front();
             }
             cell

@@ -14,8 +14,10 @@ use crate::{
     groups::{Cut, Groups, Lengths},
 };
 
-/// Epochs of which a job holds the packs: the one that is sent, those that are made ahead, and those of other ranks.
-const MAX_EPOCHS_AT_HAND: usize = 4;
+/// Epochs of which a job holds the packs at most: more than those whose windows are made ahead of their use.
+const MAX_EPOCHS_AT_HAND: usize = 16;
+/// Packs that it holds at most, at 8 bytes each, but for those of the epoch that is sent and of the next one.
+const MAX_PACKS_AT_HAND: u64 = 1 << 20;
 
 /// How the groups of a job are packed.
 #[derive(Debug)]
@@ -24,11 +26,9 @@ pub(super) struct Packing {
     pub(super) packs: u64,
     /// Rows that each has at most.
     pub(super) most_rows: u64,
-    /// Names the order of the groups.
-    pub(super) order: u64,
     /// The packs of the epochs at hand, the oldest first: jobs push each other's out of what is remembered for all.
     at_hand: Mutex<VecDeque<(u64, Arc<Packs>)>>,
-    /// Rows of each group; `None` if there is none.
+    /// Rows of each group; `None` if there may be no group.
     lengths: Option<Arc<Lengths>>,
 }
 
@@ -52,13 +52,11 @@ impl Packing {
             );
             return Err(Error::invalid("batch_rows", reason));
         };
-        Ok(Some(Self {
-            packs,
-            most_rows,
-            order: 0,
-            at_hand: Mutex::default(),
-            lengths: groups.lengths.clone(),
-        }))
+        let lengths = groups.lengths.clone();
+        if packs > 0 && lengths.is_none() {
+            return Err(Error::Internal("groups are packed whose lengths were not counted".into()));
+        }
+        Ok(Some(Self { packs, most_rows, at_hand: Mutex::default(), lengths }))
     }
 }
 
@@ -71,11 +69,13 @@ impl Job {
         if let Some((_, packs)) = at_hand().iter().find(|(known, _)| *known == epoch) {
             return Some(Arc::clone(packs));
         }
-        let cut = Cut { order: packing.order, epoch, packs: packing.packs };
+        let cut = Cut { order: self.windows_key(), epoch, packs: packing.packs };
         let packs = lengths.packs(cut, &self.items, || self.order(epoch));
         let mut at_hand = at_hand();
         at_hand.push_back((epoch, Arc::clone(&packs)));
-        if at_hand.len() > MAX_EPOCHS_AT_HAND {
+        let sum =
+            |at_hand: &VecDeque<(u64, Arc<Packs>)>| at_hand.iter().map(|(_, packs)| packs.len()).sum::<u64>();
+        while at_hand.len() > MAX_EPOCHS_AT_HAND || at_hand.len() > 2 && sum(&at_hand) > MAX_PACKS_AT_HAND {
             at_hand.pop_front();
         }
         Some(packs)
@@ -86,13 +86,13 @@ impl Job {
         self.packing.is_some()
     }
 
-    /// Rows that a batch of a rank has at most; without packs rows, or groups if there are groups.
-    pub(crate) fn most_items(&self) -> u64 {
+    /// How large a whole batch of a rank is: in rows, those that pad it among them, or in groups if they are not packed.
+    pub(crate) fn whole_size(&self) -> u64 {
         self.train.batch_size * self.packing.as_ref().map_or(1, |packing| packing.most_rows)
     }
 
-    /// What the size of a batch of a rank is proportional to: its rows, real or not; or its groups, if they are not packed.
-    pub(crate) fn weight(&self, at: Cursor, rank: u32) -> u64 {
+    /// ... and one that may be the last one.
+    pub(crate) fn size(&self, at: Cursor, rank: u32) -> u64 {
         let dealt = match &self.packing {
             Some(packing) => {
                 let packs = self.steps.rank(at.step, rank);
@@ -104,7 +104,7 @@ impl Job {
         (dealt + others).max(self.least_rows() as u64)
     }
 
-    /// Bytes that one of these takes in the mean, as the footers tell.
+    /// Bytes that one of the rows, or groups, of a batch's [size](Self::size) takes in the mean, as the footers tell.
     pub(crate) fn item_bytes(&self) -> u64 {
         let items = if self.packing.is_some() { self.rows } else { self.epoch_items };
         self.view.least_row_bytes().max(self.snapshot_bytes / items.max(1))

@@ -119,7 +119,7 @@ async fn packs_keep_their_bound_and_every_epoch_has_as_many_in_the_order_of_its_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn packs_of_endless_epochs_are_cut_one_epoch_at_a_time() {
+async fn endless_epochs_of_packs_begin_at_once() {
     let reader = dataset().await;
     let group_by = vec!["query".to_owned()];
     let endless = Train { group_by, batch_rows: 100, epochs: Some(u64::MAX), ..train(1) };

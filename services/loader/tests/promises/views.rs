@@ -10,7 +10,7 @@ use forebay_loader::{Config, Counted, Error, Job};
 use forebay_proto::v1::{Shuffle, Tensor, Train, shuffle};
 use forebay_storage::Reader;
 
-use crate::fixture::{decode, drain, job, loader, numbered, reader, store};
+use crate::fixture::{decode, drain, job, loader, numbered, ranked, reader, store};
 
 fn in_order(train: Train) -> Train {
     let shuffle = Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() };
@@ -122,6 +122,35 @@ async fn a_request_that_makes_no_sense_is_refused_by_the_name_of_its_field() {
     let filter = |text: &str| in_order(Train { filter: text.into(), ..Train::default() });
     assert!(refused(&filter("id +"), &reader).starts_with("filter: "));
     assert_eq!(refused(&filter("id"), &reader), "filter: is of type Int64, expected a boolean");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn there_are_lengths_of_so_many_groups_at_a_time_and_room_for_others_once_they_are_gone() {
+    let reader = reader(store(&[ranked(0..13_000), ranked(13_000..26_000)], 2000).await).await;
+    let packed = |filter: &str| Train {
+        dataset: "d".into(),
+        group_by: vec!["query".into()],
+        filter: filter.into(),
+        batch_rows: 100,
+        batch_size: 1,
+        ..Train::default()
+    };
+    // Of 2,000 groups, of which some lie in two blocks.
+    let loader = loader(1 << 30, 2, Config { max_packed_groups: 1500, ..Config::default() });
+    for _ in 0..3 {
+        let error = loader.count(&packed(""), &reader, |_| {}).await.unwrap_err().to_string();
+        assert!(error.contains("groups") && error.contains("loader.max_packed_groups"), "{error}");
+    }
+    let job = async |filter: &str| loader.job(packed(filter), reader.clone(), Vec::new()).await;
+    let first = job("query < 1000").await.unwrap();
+    let error = job("query >= 1000").await.unwrap_err().to_string();
+    assert!(error.contains("packing 1000 groups") || error.contains("packing 1"), "{error}");
+    drop(first);
+    // Counts that nobody uses make room.
+    let second = job("query >= 1000").await.unwrap();
+    assert_eq!(second.summary().groups, Some(1000));
+    let plain = Train { batch_rows: 0, ..packed("") };
+    assert!(loader.job(plain, reader.clone(), Vec::new()).await.is_ok(), "groups alone take none");
 }
 
 /// Three files in order, and one that is not.

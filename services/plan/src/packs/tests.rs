@@ -54,14 +54,4 @@ proptest! {
         prop_assert_eq!(next, lengths.len() as u64);
         prop_assert_eq!(packs.groups(0..packs.len()), 0..lengths.len() as u64);
     }
-
-    #[test]
-    fn every_order_of_the_groups_has_as_many_packs(
-        lengths in prop::collection::vec(1u32..40, 1..200).prop_shuffle(), shuffled in any::<prop::sample::Index>(),
-    ) {
-        let mut others = lengths.clone();
-        others.rotate_left(shuffled.index(lengths.len()));
-        let most_rows = u64::from(*lengths.iter().max().unwrap()) * 4;
-        prop_assert_eq!(cut(&lengths, most_rows).unwrap().len(), cut(&others, most_rows).unwrap().len());
-    }
 }

@@ -284,6 +284,7 @@ export interface Explanation extends Asked {
   rows: number;
   padding: number;
   groups: number | null;
+  batch_rows: number;
   position: number;
   mixed_positions: number[];
   hash: string | null;

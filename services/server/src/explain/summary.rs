@@ -36,7 +36,10 @@ pub(crate) struct Summary {
     /// With groups, how many there are.
     #[schema(required)]
     pub(crate) groups: Option<usize>,
-    /// Of the first row, or group, in the epoch's global order.
+    /// Rows that a pack of groups has at most; 0 without packs.
+    #[serde(default)]
+    pub(crate) batch_rows: u64,
+    /// Of the first row, or group or pack, in the epoch's global order.
     pub(crate) position: u64,
     /// In a mixture, of the other datasets over all of their epochs.
     pub(crate) mixed_positions: Vec<u64>,
@@ -99,6 +102,7 @@ impl Summary {
             rows: metadata.rows,
             padding: (explained.batch.num_rows() as u64).saturating_sub(metadata.rows),
             groups: metadata.group_offsets.len().checked_sub(1),
+            batch_rows: train.batch_rows,
             position: metadata.position,
             mixed_positions: metadata.mixed_positions.clone(),
             hash: metadata.hash.map(|hash| format!("{hash:016x}")),

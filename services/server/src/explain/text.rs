@@ -46,13 +46,18 @@ fn describe(text: &mut String, summary: &Summary) -> std::fmt::Result {
     writeln!(text, "dataset   {}, snapshot {}", summary.dataset, summary.snapshot)?;
     writeln!(
         text,
-        "batch     epoch {}, step {} of {}, rank {} of {}: {} rows from position {} on",
+        "batch     epoch {}, step {} of {}, rank {} of {}: {} rows from {} {} on",
         summary.epoch,
         summary.step,
         summary.steps,
         summary.rank,
         summary.world_size,
         summary.rows,
+        match (summary.batch_rows, summary.groups) {
+            (0, None) => "position",
+            (0, Some(_)) => "group",
+            _ => "pack",
+        },
         summary.position
     )?;
     if let Some(groups) = summary.groups {

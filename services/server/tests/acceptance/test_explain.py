@@ -38,6 +38,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "tensors": {"columns": ["id"], **TENSOR, "shuffle": {"window_rows": 30_000, "in_order": True}, "lanes": 3},
     "filtered": {"filter": "a > 0.3 AND id % 7 <> 2", "select": ["id", "a * 2 AS y"], "world_size": 2},
     "grouped": {"group_by": ["user"], "filter": "id % 5 <> 1", "columns": ["id", "user"], **DISTINCT, "batch_size": 50},
+    "packed": {"group_by": ["user"], "batch_rows": 300, "columns": ["id", "user"], "batch_size": 2, "world_size": 2, "remainder": "PAD"},
     "padded": {"columns": ["id"], **ITEMS, "remainder": "PAD", "batch_size": 1700, "world_size": 2},
     "mixture": {"columns": ["id"], **TENSOR, "mix": [{"dataset": "more", "share": 0.25, "filter": "b < 40"}]},
 }
@@ -237,7 +238,7 @@ def test_the_rows_that_are_named_are_those_of_the_batch(past: Past, later: Serve
 
 
 def test_parquet_and_json_hold_the_same_values(past: Past, later: Server, tmp_path: Path) -> None:
-    for job in ["windows", "tensors", "padded"]:
+    for job in ["windows", "tensors", "padded", "packed"]:
         key = past.picked(job)[-1]
         data = past.sent[job][key].data
         for source in (past.local(), ["--server", later.http]):
