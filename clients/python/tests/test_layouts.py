@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 from pathlib import Path
@@ -89,6 +90,70 @@ def test_packs_have_one_size_and_a_state_goes_on_with_the_next(client: forebay.C
         other.load_state_dict(state)
     with pytest.raises(TypeError, match="batch_size"):
         client.train("rankings")
+
+
+CATEGORIES = {
+    "bags": {"columns": ["categories"], "ragged": True},
+    "first": {"columns": ["categories"], "max_len": 3, "fill": -1, "dtype": "int32"},
+}
+SOME = "hash_bucket(query_id, 10) < 7"
+# Each with the batch_size of one rank.
+VIEWS: dict[str, tuple[int, dict[str, Any]]] = {
+    "filtered": (24_000, dict(columns=["query_id", "clicked"], select=["query_id", "clicked + 1 AS clicked"], filter=SOME)),
+    "lists": (24_000, dict(tensors=CATEGORIES, columns=["query_id"])),
+    "padded": (24_000, dict(tensors=CATEGORIES, filter=SOME, remainder="PAD")),
+    "grouped": (1200, dict(columns=["query_id"], dedupe=DEDUPE, group_by=["query_id"], filter=SOME)),
+    "packed": (24, dict(columns=["query_id"], dedupe=DEDUPE, group_by=["query_id"], batch_rows=1000)),
+    "packed-padded": (24, dict(tensors=CATEGORIES, group_by=["query_id"], batch_rows=1000, remainder="PAD")),
+    "mixture": (24_000, dict(columns=["query_id", "clicked"], mix={"rankings": {"share": 0.25, "filter": "query_id < 900"}})),
+}
+
+
+def content(ranks: list[forebay.Batch], names: list[str]) -> str:
+    """Of the real rows of a step, whichever rank has them."""
+    found = hashlib.sha256()
+    for name in names:
+        if name in ("valid", "query_index", "bags_lengths"):
+            continue
+        for batch in ranks:
+            real = int(batch["valid"].to_numpy().sum()) if "valid" in names else batch.num_rows
+            if name == "bags":
+                # Rows that pad have no items.
+                items, lengths = batch["bags"].to_numpy(), batch["bags_lengths"].to_numpy()
+                assert lengths[real:].sum() == 0
+                rows = np.split(items, np.cumsum(lengths[: real - 1])) if real else []
+                found.update(b"".join(each.tobytes() + b"|" for each in rows))
+            else:
+                values = batch.expand("query", "numpy") if name == "query" else batch[name].to_numpy()
+                found.update(np.ascontiguousarray(values[:real]).tobytes())
+    return found.hexdigest()
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_state_goes_to_any_number_of_ranks_whatever_the_view(client: forebay.Client, view: str) -> None:
+    size, wanted = VIEWS[view]
+    request = {"remainder": "DROP" if "mix" in wanted else "SHORT", "seed": 3, "shuffle": {"window_rows": 60_000}, **wanted}
+
+    def ranks(world_size: int) -> list[forebay.Training]:
+        of_one = {**request, "batch_size": size // world_size, "world_size": world_size}
+        return [client.train("rankings", rank=rank, **of_one) for rank in range(world_size)]
+
+    (alone,) = ranks(1)
+    names = list(alone.columns)
+    expected = [content([batch], names) for batch in alone]
+    assert len(set(expected)) == len(expected) == len(alone) > 8
+    four = ranks(4)
+    loops = [iter(ds) for ds in four]
+    found = [content([next(loop) for loop in loops], names) for _ in range(5)]
+    assert found == expected[:5]
+    states = [json.loads(json.dumps(ds.state_dict())) for ds in four]
+    assert all(state == states[0] for state in states)
+    for world_size in (1, 2, 3):
+        others = ranks(world_size)
+        for ds in others:
+            ds.load_state_dict(states[0])
+        rest = [content(list(step), names) for step in zip(*others, strict=True)]
+        assert found + rest == expected, f"{world_size} ranks"
 
 
 def test_ragged_and_padded_lists_agree_with_the_plain_column(client: forebay.Client) -> None:

@@ -25,12 +25,13 @@ TENSOR = {"tensors": [{"name": "x", "columns": ["delay"]}]}
 VIEWS = {
     "rows": {},
     "groups": {**LATE, **DISTINCT, **TENSOR, "columns": ["delay"], "group_by": ["distance"], "batch_size": 2000},
+    "packs": {**TENSOR, "columns": ["delay"], "group_by": ["distance"], "batch_rows": 500, "batch_size": 10},
     "padded": {**LATE, **TENSOR, "remainder": "PAD", "batch_size": 5000},
     "mixture": {"mix": [{"dataset": "flights", "share": 0.25, **LATE}]},
 }
 
 
-@pytest.mark.parametrize(("view", "kills"), [("rows", 20), ("groups", 5), ("padded", 5), ("mixture", 5)])
+@pytest.mark.parametrize(("view", "kills"), [("rows", 20), ("groups", 5), ("packs", 5), ("padded", 5), ("mixture", 5)])
 def test_killed_at_many_points_the_sequence_is_the_undisturbed_one(
     pool: Pool, small_groups: Path, flights: Path, tmp_path: Path, flights_client: Client, view: str, kills: int
 ) -> None:
