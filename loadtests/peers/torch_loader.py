@@ -1,5 +1,6 @@
-"""A PyTorch DataLoader over pyarrow, as people write it: two workers read row groups, fill a shuffle buffer, and yield
-tensors from it. `torch_loader.py REQUEST`, then lines (see lines.py)."""
+"""A PyTorch DataLoader over pyarrow: two workers read row groups, fill a shuffle buffer, and yield tensors from it.
+`torch_loader.py REQUEST`, then lines (see lines.py). With `by_column` in the request the workers yield a tensor for each
+column, as most people write it, and the trainer puts the matrices together; else the workers do, tile by tile."""
 
 from __future__ import annotations
 
@@ -45,12 +46,24 @@ class Rows(torch.utils.data.IterableDataset):
 
     def shuffled(self, pending: list[pa.Table], rng: np.random.Generator) -> Iterator[dict[str, Any]]:
         table = pa.concat_tables(pending)
-        arrays = {name: table.column(name).to_numpy() for name in self.request["columns"]}
-        arrays.update({tensor["name"]: matrix(table, tensor) for tensor in self.request["tensors"]})
+        if self.request.get("by_column"):
+            arrays = {name: table.column(name).to_numpy() for name in needed(self.request)}
+        else:
+            arrays = {name: table.column(name).to_numpy() for name in self.request["columns"]}
+            arrays.update({tensor["name"]: matrix(table, tensor) for tensor in self.request["tensors"]})
         order, size = rng.permutation(table.num_rows), self.request["batch_size"]
         for first in range(0, len(order), size):
             rows = order[first : first + size]
             yield {name: torch.from_numpy(values[rows]) for name, values in arrays.items()}
+
+
+def together(columns: dict[str, Any], request: dict) -> dict[str, Any]:
+    """The tensors that a request wants, of a tensor for each column."""
+    batch = {name: columns[name] for name in request["columns"]}
+    for tensor in request["tensors"]:
+        dtype = getattr(torch, tensor["dtype"])
+        batch[tensor["name"]] = torch.stack([columns[name].to(dtype) for name in tensor["columns"]], dim=1)
+    return batch
 
 
 def main() -> None:
@@ -61,6 +74,8 @@ def main() -> None:
         for epoch in range(asked["epoch"], asked["epoch"] + asked["epochs"]):
             loader = torch.utils.data.DataLoader(Rows(request, epoch), batch_size=None, num_workers=WORKERS)
             for batch in loader:
+                if request.get("by_column"):
+                    batch = together(batch, request)
                 size = sum(tensor.numel() * tensor.element_size() for tensor in batch.values())
                 yield len(next(iter(batch.values()))), size, batch
 

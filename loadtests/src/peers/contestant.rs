@@ -41,11 +41,12 @@ pub(super) enum Contestant {
     ForebayPython,
     ForebayPythonUnix,
     TorchLoader,
+    TorchLoaderColumns,
     PetastormLoader,
 }
 
 impl Contestant {
-    pub(super) const ALL: [Self; 18] = [
+    pub(super) const ALL: [Self; 19] = [
         Self::Prepared,
         Self::Forebay,
         Self::ForebayIdle,
@@ -63,6 +64,7 @@ impl Contestant {
         Self::ForebayPython,
         Self::ForebayPythonUnix,
         Self::TorchLoader,
+        Self::TorchLoaderColumns,
         Self::PetastormLoader,
     ];
 
@@ -85,6 +87,7 @@ impl Contestant {
             Self::ForebayPython => "forebay-python",
             Self::ForebayPythonUnix => "forebay-python-unix",
             Self::TorchLoader => "torch-loader",
+            Self::TorchLoaderColumns => "torch-loader-columns",
             Self::PetastormLoader => "petastorm-loader",
         }
     }
@@ -110,6 +113,9 @@ impl Contestant {
             Self::ForebayPython => "shuffled, warm -> the Python package forebay, to NumPy",
             Self::ForebayPythonUnix => "the same over a Unix socket",
             Self::TorchLoader => "PyTorch DataLoader, 2 workers, row groups by pyarrow, shuffle buffer",
+            Self::TorchLoaderColumns => {
+                "as torch-loader, a tensor for each column, put together by the trainer"
+            }
             Self::PetastormLoader => "Petastorm batch reader, 2 worker processes, shuffling queue",
         }
     }
@@ -225,7 +231,10 @@ impl<'a> Contest<'a> {
             Contestant::PyarrowServerColumns => {
                 Side::Other(self.script("flight_server.py", &self.columns_request)?)
             }
-            Contestant::PyarrowLoader | Contestant::TorchLoader | Contestant::PetastormLoader => Side::None,
+            Contestant::PyarrowLoader
+            | Contestant::TorchLoader
+            | Contestant::TorchLoaderColumns
+            | Contestant::PetastormLoader => Side::None,
             _ => Side::Forebay(Server::start_with(
                 &self.scenario.name,
                 &self.data.path.display().to_string(),
@@ -250,6 +259,11 @@ impl<'a> Contest<'a> {
             ours if !ours.needs_python() => self.consumer("forebay", &url)?,
             Contestant::PyarrowLoader => self.script("loader.py", &self.request)?,
             Contestant::TorchLoader => self.script("torch_loader.py", &self.request)?,
+            Contestant::TorchLoaderColumns => {
+                let mut request = self.request.clone();
+                request["by_column"] = true.into();
+                self.script("torch_loader.py", &request)?
+            }
             Contestant::PetastormLoader => self.script("petastorm_loader.py", &self.request)?,
             Contestant::ForebayPython | Contestant::ForebayPythonUnix => self.client("package.py", &url)?,
             _ => self.client("client.py", &url)?,
