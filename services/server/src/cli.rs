@@ -79,7 +79,8 @@ struct Serve {
     /// Threads that decode and gather.
     #[arg(long, value_name = "N", env = "FOREBAY_CPU_THREADS")]
     cpu_threads: Option<usize>,
-    /// How they stand with other threads: normal, or idle to run only while no other wants the processor.
+    /// How they stand with other threads: normal, or idle to run only while no other wants the processor [default: idle with online
+    /// datasets, else normal]
     #[arg(long, value_name = "POLICY", env = "FOREBAY_CPU_SCHEDULING", value_parser = scheduling)]
     cpu_scheduling: Option<Scheduling>,
     /// Threads that read and send.
@@ -167,7 +168,7 @@ impl Serve {
         settings.lookup_memory = self.lookup_memory.or(settings.lookup_memory);
         settings.cache_disk = self.cache_disk.or(settings.cache_disk);
         set(&mut settings.cpu_threads, self.cpu_threads);
-        set(&mut settings.cpu_scheduling, self.cpu_scheduling);
+        settings.cpu_scheduling = self.cpu_scheduling.or(settings.cpu_scheduling);
         set(&mut settings.io_threads, self.io_threads);
         set(&mut settings.file_threads, self.file_threads);
         set(&mut settings.grace_period, self.grace_period);

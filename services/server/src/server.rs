@@ -83,8 +83,8 @@ impl Server {
         let recorder = ops::install_metrics()?;
         let state = Location::parse(&settings.state_url(), &settings.storage).context("state")?;
         let state = State::open(state, Some(settings.cache_dir.join("footers")), &settings.storage);
-        let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
-            .context("can't start the CPU threads")?;
+        let pool =
+            Pool::new(settings.cpu_threads, settings.scheduling()).context("can't start the CPU threads")?;
         let loader = open_loader(&settings, pool.clone()).await?;
         loader.set_aside(settings.lookup_memory_bytes()).context("lookup_memory")?;
         let warmed = loader.clone();

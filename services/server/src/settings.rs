@@ -38,8 +38,9 @@ pub struct Settings {
     pub cache_disk: Option<ByteSize>,
     /// Threads that decode and gather. Default: one a core.
     pub cpu_threads: usize,
-    /// How they stand with other threads. Default: `normal`.
-    pub cpu_scheduling: Scheduling,
+    /// How they stand with other threads. Default: `idle` on Linux where there are online datasets, so that lookups come before
+    /// training, else `normal`.
+    pub cpu_scheduling: Option<Scheduling>,
     /// Threads that read and send. Default: one a core, at most 8.
     pub io_threads: usize,
     /// Threads that wait for local files, and for other calls that block; what is more waits for one of them. Each
@@ -179,7 +180,7 @@ impl Default for Settings {
             cache_memory: ByteSize(machine_memory_bytes() / 2),
             cache_disk: None,
             cpu_threads: cores,
-            cpu_scheduling: Scheduling::Normal,
+            cpu_scheduling: None,
             io_threads: cores.min(8),
             file_threads: 16,
             grace_period: Duration::from_secs(30),
@@ -247,6 +248,13 @@ impl Settings {
         }
         self.online.extend(added);
         Ok(())
+    }
+
+    /// How the threads that decode and gather stand with others.
+    pub(crate) fn scheduling(&self) -> Scheduling {
+        let lookups_first = !self.online.is_empty() && cfg!(target_os = "linux");
+        let default = if lookups_first { Scheduling::Idle } else { Scheduling::Normal };
+        self.cpu_scheduling.unwrap_or(default)
     }
 
     /// Checks what can be checked before anything is opened.

@@ -16,6 +16,18 @@ fn what_is_printed_reads_back_the_same() {
 }
 
 #[test]
+fn threads_for_training_are_idle_where_lookups_come_first() {
+    let mut settings = Settings::default();
+    assert_eq!(settings.scheduling(), Scheduling::Normal);
+    settings.add_online(&["users=id".to_owned()]).unwrap();
+    let expected = if cfg!(target_os = "linux") { Scheduling::Idle } else { Scheduling::Normal };
+    assert_eq!(settings.scheduling(), expected);
+    for asked in [Scheduling::Normal, Scheduling::Idle] {
+        assert_eq!(Settings { cpu_scheduling: Some(asked), ..settings.clone() }.scheduling(), asked);
+    }
+}
+
+#[test]
 fn sizes_and_times_read_as_people_write_them() {
     let text = "cache_memory = \"64MiB\"\ngrace_period = \"5s\"\n[loader]\nstall_timeout = \"250ms\"";
     let settings: Settings = toml::from_str(text).unwrap();
