@@ -154,7 +154,6 @@ struct Counting {
 }
 
 /// What was counted of one block.
-#[derive(Clone)]
 struct Block {
     rows: u32,
     was_read: bool,
@@ -162,17 +161,25 @@ struct Block {
 }
 
 impl Counting {
-    fn counted(&self, block: usize) -> Option<Block> {
-        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).get(&block).cloned()
+    /// How many rows of a block are kept, and whether it was read for that, if it was counted.
+    fn counted(&self, block: usize) -> Option<(u32, bool)> {
+        let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        blocks.get(&block).map(|block| (block.rows, block.was_read))
     }
 
-    /// Forgets what was counted of blocks.
-    fn forget(&self) {
-        *self.blocks.lock().unwrap_or_else(PoisonError::into_inner) = HashMap::new();
+    /// Takes what was counted of blocks.
+    fn take(&self) -> HashMap<usize, Block> {
+        std::mem::take(&mut *self.blocks.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn note(&self, block: usize, counted: Block) {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(block, counted);
+    }
+
+    /// Whether somebody counts, waits for that, or has a job with the lengths of its groups.
+    fn is_used(self: &Arc<Self>) -> bool {
+        let lengths = self.done.get().and_then(|counts| counts.groups()?.lengths.as_ref());
+        Arc::strong_count(self) > 1 || lengths.is_some_and(|lengths| Arc::strong_count(lengths) > 1)
     }
 }
 
@@ -269,12 +276,17 @@ impl Counter {
     /// Room for the lengths of so many groups, as long as what is returned lives.
     fn room(&self, groups: usize) -> Result<OwnedSemaphorePermit, Error> {
         let limit = self.config.max_packed_groups;
-        let too_many = || Error::TooLarge {
-            what: format!("packing {groups} groups, beside those of other filters and keys,"),
-            needed: groups as u64 * LENGTH_BYTES,
-            limit: limit * LENGTH_BYTES,
-            advice: "leave rows out by a filter, group without batch_rows or raise loader.max_packed_groups"
-                .into(),
+        let too_many = || {
+            let taken = limit.saturating_sub(self.lengths.available_permits() as u64);
+            Error::TooLarge {
+                what: "to know how long the groups are that are packed, of all filters and keys in use,"
+                    .into(),
+                needed: (taken + groups as u64).saturating_mul(LENGTH_BYTES),
+                limit: limit.saturating_mul(LENGTH_BYTES),
+                advice:
+                    "leave rows out by a filter, group without batch_rows or raise loader.max_packed_groups"
+                        .into(),
+            }
         };
         let wanted = u32::try_from(groups).map_err(|_| too_many())?;
         let room = || Arc::clone(&self.lengths).try_acquire_many_owned(wanted);
@@ -303,11 +315,10 @@ impl Counter {
                 return Ok(counts(Arc::new(self.in_room(found)?)));
             }
         }
-        let counted = self.count(reader, question, counting, progress).await;
-        let counted = counted.and_then(|counted| self.in_room(counted)).inspect_err(|error| {
+        let counted = self.count(reader, question, counting, progress).await.inspect_err(|error| {
             // Else what there is no room for would be kept for the next who asks.
             if matches!(error, Error::TooLarge { .. }) {
-                counting.forget();
+                drop(counting.take());
             }
         })?;
         let counted = Arc::new(counted);
@@ -338,24 +349,24 @@ impl Counter {
                     return Ok(known);
                 }
                 let counted = self.block(reader, question, block, kept).await?;
-                counting.note(block, counted.clone());
-                Ok::<_, Error>(counted)
+                let rows = (counted.rows, counted.was_read);
+                counting.note(block, counted);
+                Ok::<_, Error>(rows)
             })
             .buffered(self.config.concurrent_blocks.max(1));
-        while let Some(block) = each.try_next().await? {
+        while let Some((rows, was_read)) = each.try_next().await? {
             done.rows += u64::from(blocks[counted.len()].rows);
             done.blocks_done += 1;
-            done.blocks_read += u64::from(block.was_read);
-            done.rows_kept += u64::from(block.rows);
-            counted.push(block);
+            done.blocks_read += u64::from(was_read);
+            done.rows_kept += u64::from(rows);
+            counted.push(rows);
             progress(done);
         }
-        counting.forget();
-        let has_keys = !question.keys.is_empty();
+        let (mut taken, has_keys) = (counting.take(), !question.keys.is_empty());
         let join = move || {
-            let rows = counted.iter().map(|block| block.rows).collect();
-            let groups = has_keys.then(|| Groups::joined(counted.into_iter().map(|block| block.runs)));
-            Ok(Blocks { rows, groups })
+            let runs = (0..counted.len()).map(|block| taken.remove(&block)?.runs);
+            let groups = has_keys.then(|| Groups::joined(runs));
+            Ok(Blocks { rows: counted.into(), groups })
         };
         let joined = self.pool.run_for(self.flow, Priority::Second, join).await?;
         let groups = joined.groups.as_ref();
@@ -454,7 +465,7 @@ impl Counter {
     }
 }
 
-/// What is being counted stays; the others are found in the state again.
+/// What is used stays; the others are found in the state again.
 fn forget_unused(known: &mut HashMap<Key, Arc<Counting>>) {
-    known.retain(|_, counting| Arc::strong_count(counting) > 1);
+    known.retain(|_, counting| counting.is_used());
 }

@@ -66,13 +66,14 @@ impl RunsBuilder {
             first_rows: lengths().next().unwrap_or(0),
             last_rows: lengths().next_back().unwrap_or(0),
             longest: lengths().max().unwrap_or(0),
-            lengths: with_lengths.then(|| Arc::new(RunLengths { rows: lengths().collect(), _room: None })),
+            lengths: with_lengths.then(|| lengths().collect()),
+            room: None,
         }
     }
 }
 
 /// What is to know of the runs of one block to join them with those of its neighbours.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Runs {
     count: u32,
     /// Hashes of the keys of the first and of the last.
@@ -81,15 +82,9 @@ pub(crate) struct Runs {
     first_rows: u32,
     last_rows: u32,
     longest: u32,
-    /// Rows of each, if they were asked for.
-    lengths: Option<Arc<RunLengths>>,
-}
-
-/// How many rows each of some runs has, and the room that this takes.
-#[derive(Debug)]
-struct RunLengths {
-    rows: Box<[u32]>,
-    _room: Option<OwnedSemaphorePermit>,
+    /// Rows of each, if they were asked for, and the room that they take.
+    lengths: Option<Box<[u32]>>,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl Runs {
@@ -99,16 +94,12 @@ impl Runs {
 
     /// How many there are of which the lengths are known.
     pub(crate) fn known_lengths(&self) -> usize {
-        self.lengths.as_ref().map_or(0, |lengths| lengths.rows.len())
+        self.lengths.as_ref().map_or(0, |lengths| lengths.len())
     }
 
     /// Holds `room` for the lengths, as long as they are there.
     pub(crate) fn in_room(self, room: OwnedSemaphorePermit) -> Self {
-        let lengths = self.lengths.map(|lengths| match Arc::try_unwrap(lengths) {
-            Ok(lengths) => Arc::new(RunLengths { _room: Some(room), ..lengths }),
-            Err(shared) => shared,
-        });
-        Self { lengths, ..self }
+        Self { room: Some(room), ..self }
     }
 }
 
@@ -130,11 +121,11 @@ impl Groups {
     /// Joins runs that cross from one block to the next. Of blocks that nothing is known of no row is kept.
     pub(crate) fn joined(blocks: impl Iterator<Item = Option<Runs>>) -> Self {
         let (mut begun, mut heads, mut longest) = (Vec::new(), Vec::new(), 0);
-        let mut lengths: Option<Vec<u32>> = None;
+        let (mut lengths, mut room): (Option<Vec<u32>>, Option<OwnedSemaphorePermit>) = (None, None);
         // Key and rows of the group that the last block ended with.
         let mut open: Option<(u128, u64)> = None;
         for runs in blocks {
-            let Some(runs) = runs.filter(|runs| runs.count > 0) else {
+            let Some(mut runs) = runs.filter(|runs| runs.count > 0) else {
                 begun.push(0);
                 heads.push(0);
                 continue;
@@ -146,26 +137,30 @@ impl Groups {
             let first = goes_on.map_or(0, |(_, rows)| rows) + u64::from(runs.first_rows);
             longest = longest.max(first).max(u64::from(runs.longest));
             open = Some((runs.last, if runs.count == 1 { first } else { u64::from(runs.last_rows) }));
-            if let Some(of_block) = &runs.lengths {
+            if let Some(of_block) = runs.lengths.take() {
                 let lengths = lengths.get_or_insert_default();
-                let (joined, own) = of_block.rows.split_at(usize::from(goes_on.is_some()));
+                let (joined, own) = of_block.split_at(usize::from(goes_on.is_some()));
                 if let (Some(last), [rows]) = (lengths.last_mut(), joined) {
                     *last = last.saturating_add(*rows);
                 }
                 lengths.extend_from_slice(own);
             }
+            match (&mut room, runs.room.take()) {
+                (Some(room), Some(more)) => room.merge(more),
+                (room, more) => *room = room.take().or(more),
+            }
         }
-        let lengths = lengths.map(|rows| Arc::new(Lengths::new(rows)));
+        let lengths = lengths.map(|rows| Arc::new(Lengths::new(rows.into(), room)));
         Self { begun: begun.into(), heads: heads.into(), longest, lengths }
     }
 
     /// Holds `room` for the lengths, as long as they are there.
     pub(crate) fn in_room(self, room: OwnedSemaphorePermit) -> Self {
-        let lengths = self.lengths.map(|lengths| match Arc::try_unwrap(lengths) {
-            Ok(lengths) => Arc::new(lengths.in_room(room)),
+        let in_room = |lengths| match Arc::try_unwrap(lengths) {
+            Ok(Lengths { rows, .. }) => Arc::new(Lengths::new(rows, Some(room))),
             Err(shared) => shared,
-        });
-        Self { lengths, ..self }
+        };
+        Self { lengths: self.lengths.map(in_room), ..self }
     }
 
     /// How many there are.

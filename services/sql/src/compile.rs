@@ -469,7 +469,10 @@ impl ExprPlanner for OfStructs {
         match field_access {
             GetFieldAccess::NamedStructField { name } => Ok(PlannerResult::Planned(Self::field(expr, name))),
             GetFieldAccess::ListIndex { .. } | GetFieldAccess::ListRange { .. } => {
-                plan_err!("{expr}[...]: of lists there are no single items, only list_truncate(list, n)")
+                plan_err!(
+                    "{expr}[...]: expected the name of a field in quotes; of lists there are no single items, only \
+                     list_truncate(list, n)"
+                )
             }
         }
     }

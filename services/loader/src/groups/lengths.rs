@@ -19,7 +19,7 @@ const CUT_GROUPS: u64 = 1 << 16;
 /// The rows of each group of a snapshot, in the order in which they begin, and where epochs are cut into packs by them.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Lengths {
-    pub(super) rows: Vec<u32>,
+    pub(super) rows: Box<[u32]>,
     #[serde(skip)]
     cut: Mutex<VecDeque<(Cut, Cell)>>,
     /// What they take of the room for all.
@@ -41,18 +41,19 @@ pub(crate) struct Cut {
 }
 
 impl Lengths {
-    pub(super) fn new(rows: Vec<u32>) -> Self {
-        Self { rows, cut: Mutex::default(), _room: None }
+    /// Of groups with so many rows each, which take `room` for as long as this lives; what is more than that is given back.
+    pub(super) fn new(rows: Box<[u32]>, room: Option<OwnedSemaphorePermit>) -> Self {
+        let more = |room: &OwnedSemaphorePermit| room.num_permits().saturating_sub(rows.len());
+        let room = room.map(|mut room| {
+            drop(room.split(more(&room)));
+            room
+        });
+        Self { rows, cut: Mutex::default(), _room: room }
     }
 
     /// How many groups there are.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
-    }
-
-    /// Holds `room`, as long as they are there.
-    pub(crate) fn in_room(self, room: OwnedSemaphorePermit) -> Self {
-        Self { _room: Some(room), ..self }
     }
 
     /// Whether they can be those of these groups, of blocks with so many rows.

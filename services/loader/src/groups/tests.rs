@@ -38,7 +38,7 @@ fn groups_that_can_not_be_those_of_their_blocks_are_not_taken() {
     };
     assert!(groups(&[2, 0, 1], &[0, 3, 1]).fit(&[2, 3, 4]));
     let of = |lengths: &[u32]| {
-        let lengths = Some(Arc::new(Lengths::new(lengths.to_vec())));
+        let lengths = Some(Arc::new(Lengths::new(lengths.into(), None)));
         Groups { lengths, ..groups(&[2, 0, 1], &[0, 3, 1]) }.fit(&[2, 3, 4])
     };
     assert!(of(&[1, 5, 3]));
@@ -72,7 +72,7 @@ proptest! {
         prop_assert_eq!(groups.count(), expected.len() as u64);
         prop_assert_eq!(groups.longest, expected.iter().map(|group| group.len()).max().unwrap_or(0) as u64);
         let lengths: Vec<u32> = expected.iter().map(|group| group.len() as u32).collect();
-        prop_assert_eq!(groups.lengths.as_ref().map_or_else(Vec::new, |known| known.rows.clone()), lengths);
+        prop_assert_eq!(groups.lengths.as_ref().map_or_else(Vec::new, |known| known.rows.to_vec()), lengths);
         // The pieces of the blocks, one after the other, are all rows in order, each once.
         let mut found: Vec<i64> = Vec::new();
         for block in 0..blocks.len() as u32 {

@@ -16,7 +16,7 @@ use crate::{
 
 /// Epochs of which a job holds the packs at most: more than those whose windows are made ahead of their use.
 const MAX_EPOCHS_AT_HAND: usize = 16;
-/// Packs that it holds at most, at 8 bytes each, but for those of the epoch that is sent and of the next one.
+/// Packs that it holds at most, at 8 bytes each, but for those of two epochs.
 const MAX_PACKS_AT_HAND: u64 = 1 << 20;
 
 /// How the groups of a job are packed.
@@ -26,7 +26,8 @@ pub(super) struct Packing {
     pub(super) packs: u64,
     /// Rows that each has at most.
     pub(super) most_rows: u64,
-    /// The packs of the epochs at hand, the oldest first: jobs push each other's out of what is remembered for all.
+    /// The packs of the epochs at hand, first the one that was asked for longest ago: jobs push each other's out of what is
+    /// remembered for all.
     at_hand: Mutex<VecDeque<(u64, Arc<Packs>)>>,
     /// Rows of each group; `None` if there may be no group.
     lengths: Option<Arc<Lengths>>,
@@ -66,8 +67,14 @@ impl Job {
         let packing = self.packing.as_ref()?;
         let lengths = packing.lengths.as_ref()?;
         let at_hand = || packing.at_hand.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, packs)) = at_hand().iter().find(|(known, _)| *known == epoch) {
-            return Some(Arc::clone(packs));
+        let find = |at_hand: &mut VecDeque<(u64, Arc<Packs>)>| {
+            let at = at_hand.iter().position(|(known, _)| *known == epoch)?;
+            let found = at_hand.remove(at)?;
+            at_hand.push_back(found.clone());
+            Some(found.1)
+        };
+        if let Some(packs) = find(&mut at_hand()) {
+            return Some(packs);
         }
         let cut = Cut { order: self.windows_key(), epoch, packs: packing.packs };
         let packs = lengths.packs(cut, &self.items, || self.order(epoch));

@@ -158,7 +158,7 @@ function figures(answer: Explanation): HTMLElement[] {
     ['rows', number(answer.rows)],
     ['padding', answer.padding > 0 ? plural(answer.padding, 'row') : null],
     ['groups', groups === null ? null : number(groups)],
-    ['position', number(answer.position)],
+    [answer.batch_rows > 0 ? 'pack' : groups === null ? 'position' : 'group', number(answer.position)],
     ['body', plural(answer.body_bytes, 'byte')],
     [`label ${label?.column}`, label && labelWords(label)],
     ['job id', answer.id],

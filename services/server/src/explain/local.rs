@@ -30,8 +30,8 @@ impl Local {
     pub(super) fn new(settings: Settings) -> anyhow::Result<Self> {
         let state = Location::parse(&settings.state_url(), &settings.storage).context("state")?;
         let state = State::open(state, None, &settings.storage);
-        let pool =
-            Pool::new(settings.cpu_threads, settings.scheduling()).context("can't start the CPU threads")?;
+        let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling.unwrap_or_default())
+            .context("can't start the CPU threads")?;
         let loader = Loader::new(settings.cache_memory.0, settings.loader.clone(), pool.clone());
         let jobs = Jobs::new(&state, settings.limits.max_jobs);
         Ok(Self { settings, state, jobs, loader, pool })

@@ -9,12 +9,13 @@ use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
 use datafusion_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
+use datafusion_functions::core::get_field;
 
 /// So many names of fields are listed where another one was asked for.
 const MAX_LISTED: usize = 20;
 
-/// A field of a struct by its name. Of a null struct every field is null, whatever lies beneath it, which DataFusion's own
-/// function of this name leaves to whoever made the struct.
+/// A field of a struct by its name, or a value of a map by its key. Of a null struct every field is null, whatever lies beneath it,
+/// which DataFusion's own function of this name leaves to whoever made the struct.
 pub(crate) fn function() -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::from(GetField { signature: Signature::any(2, Volatility::Immutable) }))
 }
@@ -39,6 +40,9 @@ impl ScalarUDFImpl for GetField {
 
     fn return_field_from_args(&self, call: ReturnFieldArgs) -> Result<FieldRef> {
         let of = &call.arg_fields[0];
+        if matches!(of.data_type(), DataType::Map(..)) {
+            return get_field().return_field_from_args(call);
+        }
         let Some(Some(Some(name))) = call.scalar_arguments[1].map(ScalarValue::try_as_str) else {
             return plan_err!("get_field: the name of a field has to be a constant text");
         };
@@ -59,6 +63,9 @@ impl ScalarUDFImpl for GetField {
     }
 
     fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        if matches!(call.args[0].data_type(), DataType::Map(..)) {
+            return get_field().invoke_with_args(call);
+        }
         let of = call.args[0].clone().into_array(call.number_rows)?;
         let (Some(of), ColumnarValue::Scalar(name)) = (of.as_struct_opt(), &call.args[1]) else {
             return exec_err!("get_field: takes a struct and the constant name of a field");
