@@ -37,7 +37,7 @@ def test_the_blocks_of_the_views_run_as_written(
     pool: Pool, flights: Path, rankings: Path, capsys: pytest.CaptureFixture
 ) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "views.md").read_text(), re.MULTILINE | re.DOTALL)
-    first, distinct, mixture, model = blocks
+    first, packs, distinct, mixture, model = blocks
     location = pool.start({"flights": flights, "rankings": rankings, "old-flights": flights}).location
     names: dict[str, object] = {}
     exec(first.replace("grpc://127.0.0.1:8815", location), names)
@@ -45,6 +45,9 @@ def test_the_blocks_of_the_views_run_as_written(
     assert 0.85 * 3_000_000 < rows < 0.95 * 3_000_000
     exec(mixture, names)
     assert (names["ds"].columns, len(names["ds"])) == ({"distance": "Int64"}, 3750)
+    exec(packs, names)
+    # Of 400,000 rows in queries of 20: a pack begins within 4,077.
+    assert (len(names["ds"]), max(batch.num_rows for batch in names["ds"]) <= 4096) == (99, True)
     pytest.importorskip("torch", reason="PyTorch is not in this environment; the other one has it")
     exec(distinct, names)
     exec(model.replace("grpc://127.0.0.1:8815", location), names)
