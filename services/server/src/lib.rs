@@ -41,6 +41,7 @@ mod status;
 mod traces;
 
 pub use address::Address;
+pub use forebay_loader::Scheduling;
 pub use queues::QueueSpec;
 pub use server::Server;
 pub use settings::{Limits, Settings, Tls};

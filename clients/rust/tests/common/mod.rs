@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use forebay::{Server, Settings, demo::lineitem};
+use forebay::{Scheduling, Server, Settings, demo::lineitem};
 use forebay_client::proto::v1::Train;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -29,6 +29,8 @@ pub(crate) fn settings(folder: &Path, cache: &str) -> Settings {
     settings.grace_period = std::time::Duration::ZERO;
     settings.cache_disk = Some("0B".parse().unwrap());
     settings.state = Some(folder.join("state").display().to_string());
+    // Beside other tests idle threads might wait for long.
+    settings.cpu_scheduling = Some(Scheduling::Normal);
     settings.add_datasets(&[format!("lineitem={}", data.display())]).unwrap();
     settings
 }
@@ -58,6 +60,8 @@ pub(crate) struct Proxy {
     pub(crate) url: String,
     /// Connections so far.
     pub(crate) connections: Arc<AtomicU64>,
+    /// Those of them that are over.
+    pub(crate) closed: Arc<AtomicU64>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -67,17 +71,21 @@ impl Proxy {
         let to: SocketAddr = server.grpc().to_string().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let connections = Arc::new(AtomicU64::new(0));
-        let (counted, sent) = (Arc::clone(&connections), Arc::new(AtomicU64::new(0)));
+        let [connections, closed, sent]: [Arc<AtomicU64>; 3] = Default::default();
+        let (counted, over) = (Arc::clone(&connections), Arc::clone(&closed));
         let accepting = tokio::spawn(async move {
             loop {
                 let (near, _) = listener.accept().await.unwrap();
                 counted.fetch_add(1, Ordering::Relaxed);
                 let far = TcpStream::connect(to).await.unwrap();
-                tokio::spawn(pass(near, far, fault, Arc::clone(&sent)));
+                let (passing, over) = (pass(near, far, fault, Arc::clone(&sent)), Arc::clone(&over));
+                tokio::spawn(async move {
+                    passing.await;
+                    over.fetch_add(1, Ordering::Relaxed);
+                });
             }
         });
-        Self { url, connections, _accepting: AbortOnDropHandle::new(accepting) }
+        Self { url, connections, closed, _accepting: AbortOnDropHandle::new(accepting) }
     }
 }
 

@@ -233,10 +233,18 @@ async fn an_idle_exchange_is_closed_and_opened_again() {
     let proxy = Proxy::before(&server, Fault::Cut(u64::MAX)).await;
     let config = Config { idle_exchange: Duration::from_millis(50), ..config() };
     let lookups = Client::new([proxy.url.clone()], config).unwrap().lookup(&wanted()).await.unwrap();
-    for (number, expected) in expected.iter().enumerate() {
+    let mut before = 0;
+    for expected in &expected {
         assert_rows(&lookups.get(&keys(expected)).await.unwrap(), expected);
-        assert_eq!(proxy.connections.load(Ordering::Relaxed), 1 + number as u64);
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        let connections = proxy.connections.load(Ordering::Relaxed);
+        assert!(connections > before, "{connections}");
+        before = connections;
+        let closed = async {
+            while proxy.closed.load(Ordering::Relaxed) < connections {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), closed).await.expect("an idle exchange is closed");
     }
 }
 

