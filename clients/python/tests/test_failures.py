@@ -49,7 +49,7 @@ def test_a_server_that_is_killed_and_restarted_costs_nothing_but_time(
 def test_a_loop_that_failed_goes_on_where_it_failed(pool: Pool, flights: Path, tmp_path: Path) -> None:
     place = {"grpc": f"127.0.0.1:{free_port()}", "cache_dir": tmp_path / "cache"}
     server = pool.start({"flights": flights}, **place)
-    ds = training(forebay.connect(server.location, prefetch_batches=2, deadline=1))
+    ds = training(forebay.connect(server.location, prefetch_batches=2, deadline=3))
     expected, found = [digest([batch]) for batch in training(forebay.connect(server.location))], []
     with pytest.raises(errors.DeadlineError):
         for batch in ds:

@@ -50,6 +50,14 @@ def forebay(
     )
 
 
+def until(done: Callable[[], bool], seconds: float = 20) -> None:
+    """Waits until that is so; it is to be so within these seconds."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.01)
+
+
 @dataclass
 class Server:
     """One running server. Ports are its own choice, read from the line it prints when it accepts."""

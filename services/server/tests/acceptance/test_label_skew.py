@@ -14,8 +14,7 @@ import pytest
 from api import get
 from client import Client
 from conftest import GROUP_ROWS
-from server import Pool, Server
-from test_queues import until
+from server import Pool, Server, until
 
 BLOCKS = 64
 ROWS = BLOCKS * GROUP_ROWS

@@ -15,9 +15,8 @@ import pytest
 from browser import Opened, opened
 from client import Batch, Client
 from digest import digest_of
-from server import Pool, Server
+from server import Pool, Server, until
 from test_page import POOR_CONTRAST, SCREENSHOTS, chromium, get, url  # noqa: F401
-from test_queues import until
 
 ROWS, FILES, GROUP_ROWS = 20_000, 3, 1000
 BATCH_ROWS, RANKS, STEPS = 500, 2, 20

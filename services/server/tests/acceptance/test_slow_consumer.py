@@ -42,7 +42,9 @@ def bounded(pool: Pool, small_groups: Path, tmp_path: Path) -> Server:
     """A server whose settings bound its memory."""
     config = tmp_path / "forebay.toml"
     config.write_text(f"[loader]\nprefetch_bytes = {PREFETCH_A_STREAM}\ndecode_bytes = {DECODE_MEMORY}\n")
-    return pool.start({"small-groups": small_groups}, config=config, cache_memory=CACHE_MEMORY)
+    return pool.start(
+        {"small-groups": small_groups}, config=config, cache_memory=CACHE_MEMORY, cpu_threads=2, io_threads=2
+    )
 
 
 def memory_bound(streams: int) -> int:
@@ -137,4 +139,4 @@ def test_consumers_that_vanish_leave_nothing_behind(bounded: Server, connect: Ca
     assert sum(batch.data.num_rows for batch in client.batches(**{**ENDLESS, "epochs": 1})) == 3_000_000
     started = time.monotonic()
     assert bounded.stop() == 0
-    assert time.monotonic() - started < 1.5, "a stream without a consumer kept the server from ending"
+    assert time.monotonic() - started < 3, "a stream without a consumer kept the server from ending"

@@ -43,7 +43,8 @@ class Trainer:
         client = flight.connect(self._location)
         info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps({"train": self._train}).encode()))
         options = flight.FlightCallOptions(headers=[(b"forebay-trainer", f"{self._id:016x}".encode())])
-        self._turn(waits=True)
+        with self._lock:
+            self._since = time.monotonic()
         reporter = threading.Thread(target=self._report, daemon=True)
         if self._reports:
             reporter.start()
