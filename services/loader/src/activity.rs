@@ -277,7 +277,7 @@ mod tests {
         else {
             panic!("{early:?} {late:?}")
         };
-        assert!(began <= joined && *ended - *joined >= Duration::from_millis(20) && ended == also_ended);
+        assert!(began < joined && *ended - *joined >= Duration::from_millis(20) && ended == also_ended);
         assert_eq!(other, []);
         assert!(activity.blocks.is_empty());
     }

@@ -179,7 +179,7 @@ async fn a_queue_that_does_not_answer_is_an_error_in_time() {
     let (began, keys) = (Instant::now(), keys(0..1));
     let late = caller.ask(&keys, Some(Duration::from_millis(50))).await.err().unwrap();
     assert_eq!(late.code(), Some(Code::DeadlineExceeded), "{late}");
-    assert!((50..10_000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
+    assert!((50..1000).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
     let never = caller.ask(&keys, Some(Duration::ZERO)).await.err().unwrap();
     assert_eq!(never.code(), Some(Code::DeadlineExceeded), "{never}");
     drop(caller.ask(&keys, Some(Duration::MAX)));

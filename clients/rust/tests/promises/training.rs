@@ -189,7 +189,7 @@ async fn a_server_that_does_not_come_back_is_a_final_error_within_the_deadline()
         }
     };
     let Error::GaveUp { waited, attempts, last } = &error else { panic!("{error:?}") };
-    assert!((3..20).contains(&waited.as_secs()) && *attempts > 2 && last.is_transient(), "{error}");
+    assert!(waited.as_secs() == 3 && *attempts > 2 && last.is_transient(), "{error}");
     let nobody = client.train(&train(1)).await.err().unwrap();
     assert!(matches!(nobody, Error::GaveUp { .. }), "{nobody}");
 }

@@ -32,7 +32,8 @@ async fn what_a_consumer_waits_for_overtakes_what_is_made_ahead() {
     let mut runs = vec![
         Box::pin(note(Priority::Second, "decode 1")),
         Box::pin(note(Priority::Second, "decode 2")),
-        Box::pin(note(Priority::First, "gather")),
+        Box::pin(note(Priority::First, "gather 1")),
+        Box::pin(note(Priority::First, "gather 2")),
     ];
     for run in &mut runs {
         assert!(run.now_or_never().is_none());
@@ -40,7 +41,7 @@ async fn what_a_consumer_waits_for_overtakes_what_is_made_ahead() {
     open.send(()).unwrap();
     blocked.await.unwrap();
     assert!(join_all(runs).await.iter().all(Result::is_ok));
-    assert_eq!(*order.lock().unwrap(), ["gather", "decode 1", "decode 2"]);
+    assert_eq!(*order.lock().unwrap(), ["gather 1", "gather 2", "decode 1", "decode 2"]);
 }
 
 #[tokio::test]

@@ -339,10 +339,7 @@ async fn half_the_columns_on_disk_serve_nearly_half_of_the_bytes_in_every_later_
         println!("epochs a stream {epochs_a_stream}: served without decoding {served:.3?}");
         assert_eq!(served.len(), 8);
         let least = served[1..].iter().copied().fold(1.0, f64::min);
-        let mean = served[1..].iter().sum::<f64>() / 7.0;
-        // Within a stream an epoch's first window may be made, and counted, in the one before.
-        let slack = if epochs_a_stream > 1 { 6.0 / f64::from(BLOCKS) } else { 0.0 };
-        assert!(least >= 0.48 - slack && mean >= 0.48, "epochs a stream {epochs_a_stream}: {served:.3?}");
+        assert!(least >= 0.48, "epochs a stream {epochs_a_stream}: {served:.3?}");
     }
 }
 
@@ -419,7 +416,7 @@ async fn a_leader_that_dies_leaves_its_columns_to_the_next() {
         drop(leader);
         assert_eq!(follower.await.unwrap().len(), expected.len(), "the leader died after {life} ms");
         let decoded = counters.get(DECODED) - before;
-        assert!((60..120).contains(&decoded), "{decoded} columns were decoded");
+        assert!((60..=80).contains(&decoded), "{decoded} columns were decoded");
         // The rows are the same, under names that the slow store's snapshot gives them.
         let again = digests(loader.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await;
         assert_eq!(again, digests(plain.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await);

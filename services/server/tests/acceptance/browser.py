@@ -18,9 +18,9 @@ WATCH = """
 window.violations = [];
 document.addEventListener('securitypolicyviolation', (event) =>
     window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`));
-window.long = [];
+window.longest = 0;
 new PerformanceObserver((list) => {
-    for (const task of list.getEntries()) window.long.push(task.duration);
+    for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration);
 }).observe({ type: 'longtask', buffered: true });
 """
 

@@ -50,12 +50,18 @@ def forebay(
     )
 
 
-def until(done: Callable[[], bool], seconds: float = 20) -> None:
+def until(done: Callable[[], bool], seconds: float = 20, failure: str = "it does not happen") -> None:
     """Waits until that is so; it is to be so within these seconds."""
     deadline = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < deadline, "it does not happen"
+        assert time.monotonic() < deadline, failure
         time.sleep(0.01)
+
+
+def replace(path: Path, text: str) -> Path:
+    """Puts a file in place at once: a server that watches it never reads half of it."""
+    path.with_suffix(".new").write_text(text)
+    return path.with_suffix(".new").replace(path)
 
 
 @dataclass

@@ -18,7 +18,7 @@ import trustme
 
 from client import FAILURES, command, status_of
 from online import Online, refused as online_refused
-from server import ROOT, Pool, Server, StartError, forebay, until
+from server import ROOT, Pool, Server, StartError, forebay, replace, until
 
 LOOKUP = b'{"lookup": {"dataset": "flights", "keys": [{"name": "id", "integers": [1]}]}}'
 GET = command(dataset="flights", batch_size=4096, steps=1)
@@ -32,9 +32,7 @@ def token_file(path: Path, **tokens: tuple[list[str], str | None]) -> Path:
         digest = hashlib.sha256(f"token-of-{name}".encode()).hexdigest()
         text += f'[{name}]\nsha256 = "{digest}"\ndatasets = {json.dumps(datasets)}\n'
         text += f"expires = {expires}\n" if expires else ""
-    # At once: a server never reads half of it.
-    path.with_suffix(".new").write_text(text)
-    return path.with_suffix(".new").replace(path)
+    return replace(path, text)
 
 
 @dataclass

@@ -64,7 +64,7 @@ def test_sigterm_without_a_stream_ends_within_a_second_idle_connections_or_not(
     assert kept_alive.getresponse().read() is not None
     started = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 1
 
 
 def test_sigterm_lets_a_running_stream_finish_or_fails_it_as_unavailable(
@@ -123,7 +123,7 @@ def test_sigterm_is_not_held_up_by_a_consumer_that_stopped_reading(
     next(stream)
     started = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < 4
     with pytest.raises(FAILURES):
         for _ in stream:
             pass

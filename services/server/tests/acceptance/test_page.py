@@ -392,14 +392,13 @@ def test_a_thousand_sessions_stay_usable(chromium: Any, pool: Pool, tmp_path: Pa
             until(lambda: "1,000" in seen.text("sessions-count"), 30)
             until(lambda: "of 1,000" in seen.page.locator("#sessions-page").inner_text(), 30)
             assert seen.page.locator("#sessions-body tr").count() == 50
-            seen.page.evaluate("window.long = []")
+            seen.page.evaluate("window.longest = 0")
             seen.page.wait_for_timeout(12_000)
-            # A page that is busy for half a second at a time feels stuck. It has work each second; once the machine may be at fault.
-            durations = seen.page.evaluate("window.long")
-            assert sum(each > 500 for each in durations) <= 1, durations
+            # A page that is busy for half a second at a time feels stuck.
+            assert seen.page.evaluate("window.longest") < 500
             last = every_session(server)[-1]["id"]
             seen.page.get_by_test_id("sessions-filter").fill(last)
-            seen.page.get_by_test_id(f"session-{last}").wait_for()
+            seen.page.get_by_test_id(f"session-{last}").wait_for(timeout=3000)
             assert seen.page.locator("#sessions-body tr").count() == 1
             seen.page.get_by_test_id("sessions-filter").fill("")
             for _ in range(19):

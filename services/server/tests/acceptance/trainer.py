@@ -43,6 +43,7 @@ class Trainer:
         client = flight.connect(self._location)
         info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps({"train": self._train}).encode()))
         options = flight.FlightCallOptions(headers=[(b"forebay-trainer", f"{self._id:016x}".encode())])
+        # Asking for the plan is not part of the stream's time.
         with self._lock:
             self._since = time.monotonic()
         reporter = threading.Thread(target=self._report, daemon=True)
