@@ -26,14 +26,14 @@ use crate::{
 pub(super) enum Contestant {
     Prepared,
     Forebay,
-    ForebayIdle,
+    ForebayNormal,
     ForebayInOrder,
     ForebayRagged,
     Stock,
     StockColumns,
     PreparedPyarrow,
     ForebayPyarrow,
-    ForebayPyarrowIdle,
+    ForebayPyarrowNormal,
     ForebayPyarrowHash,
     PyarrowServer,
     PyarrowServerColumns,
@@ -49,14 +49,14 @@ impl Contestant {
     pub(super) const ALL: [Self; 19] = [
         Self::Prepared,
         Self::Forebay,
-        Self::ForebayIdle,
+        Self::ForebayNormal,
         Self::ForebayInOrder,
         Self::ForebayRagged,
         Self::Stock,
         Self::StockColumns,
         Self::PreparedPyarrow,
         Self::ForebayPyarrow,
-        Self::ForebayPyarrowIdle,
+        Self::ForebayPyarrowNormal,
         Self::ForebayPyarrowHash,
         Self::PyarrowServer,
         Self::PyarrowServerColumns,
@@ -72,14 +72,14 @@ impl Contestant {
         match self {
             Self::Prepared => "prepared",
             Self::Forebay => "forebay",
-            Self::ForebayIdle => "forebay-idle",
+            Self::ForebayNormal => "forebay-normal",
             Self::ForebayInOrder => "forebay-in-order",
             Self::ForebayRagged => "forebay-ragged",
             Self::Stock => "stock",
             Self::StockColumns => "stock-columns",
             Self::PreparedPyarrow => "prepared-pyarrow",
             Self::ForebayPyarrow => "forebay-pyarrow",
-            Self::ForebayPyarrowIdle => "forebay-pyarrow-idle",
+            Self::ForebayPyarrowNormal => "forebay-pyarrow-normal",
             Self::ForebayPyarrowHash => "forebay-pyarrow-hash",
             Self::PyarrowServer => "pyarrow-server",
             Self::PyarrowServerColumns => "pyarrow-server-columns",
@@ -96,14 +96,14 @@ impl Contestant {
         match self {
             Self::Prepared => "prepared buffers, framed as Forebay's -> forebay-client",
             Self::Forebay => "shuffled, warm -> forebay-client",
-            Self::ForebayIdle => "shuffled, warm, --cpu-scheduling idle -> forebay-client",
+            Self::ForebayNormal => "shuffled, warm, --cpu-scheduling normal -> forebay-client",
             Self::ForebayInOrder => "shuffle none, warm -> forebay-client",
             Self::ForebayRagged => "shuffled, warm, all lists as one ragged tensor -> forebay-client",
             Self::Stock => "arrow-flight + tonic, table in RAM, take, shuffled -> arrow-flight client",
             Self::StockColumns => "as stock, with the columns of a tensor as they are in the files",
             Self::PreparedPyarrow => "pyarrow server, one prepared batch -> pyarrow client",
             Self::ForebayPyarrow => "shuffled, warm -> pyarrow client",
-            Self::ForebayPyarrowIdle => "shuffled, warm, --cpu-scheduling idle -> pyarrow client",
+            Self::ForebayPyarrowNormal => "shuffled, warm, --cpu-scheduling normal -> pyarrow client",
             Self::ForebayPyarrowHash => "shuffled, warm, with content hashes -> pyarrow client",
             Self::PyarrowServer => "pyarrow server, table in RAM, take, shuffled -> pyarrow client",
             Self::PyarrowServerColumns => {
@@ -123,7 +123,7 @@ impl Contestant {
     /// Of Forebay's own server.
     fn server_flags(self) -> &'static [&'static str] {
         match self {
-            Self::ForebayIdle | Self::ForebayPyarrowIdle => &["--cpu-scheduling", "idle"],
+            Self::ForebayNormal | Self::ForebayPyarrowNormal => &["--cpu-scheduling", "normal"],
             _ => &[],
         }
     }
@@ -138,7 +138,7 @@ impl Contestant {
             self,
             Self::Prepared
                 | Self::Forebay
-                | Self::ForebayIdle
+                | Self::ForebayNormal
                 | Self::ForebayInOrder
                 | Self::ForebayRagged
                 | Self::Stock

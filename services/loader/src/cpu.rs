@@ -1,21 +1,32 @@
 //! The pool on which all CPU work runs, apart from the I/O runtime.
 
+mod crew;
+mod relief;
 mod scheduling;
 mod turns;
 
 use std::{
+    any::Any,
+    convert::Infallible,
+    io,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     task::{Context, Poll},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use tokio::sync::oneshot;
 
 use crate::Error;
 
+use crew::Crew;
+use relief::Rests;
 pub use scheduling::Scheduling;
 pub use turns::Flow;
 pub(crate) use turns::Need;
@@ -31,6 +42,8 @@ pub struct Pool {
 struct Owner {
     queue: Arc<Queue>,
     threads: usize,
+    /// The threads, or the line to the one that keeps them: once it is dropped, they leave.
+    _crew: Box<dyn Any + Send + Sync>,
 }
 
 impl Drop for Owner {
@@ -85,10 +98,13 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Waits for work; `None` once no more will come.
-    fn pop(&self) -> Option<(Work, Piece)> {
+    /// Waits for work; `None` once no more will come, or not for those who are dismissed.
+    fn pop(&self, is_dismissed: &AtomicBool) -> Option<(Work, Piece)> {
         let mut waiting = self.lock();
         loop {
+            if is_dismissed.load(Ordering::Relaxed) {
+                return None;
+            }
             if let Some(next) = waiting.as_mut()?.pop() {
                 return Some(next);
             }
@@ -108,25 +124,25 @@ impl Pool {
     ///
     /// # Errors
     /// When the operating system gives no threads, or not with that scheduling.
-    pub fn new(threads: usize, scheduling: Scheduling) -> Result<Self, std::io::Error> {
+    pub fn new(threads: usize, scheduling: Scheduling) -> Result<Self, io::Error> {
+        Self::with_rests(threads, scheduling, Rests::default())
+    }
+
+    fn with_rests(threads: usize, scheduling: Scheduling, rests: Rests) -> Result<Self, io::Error> {
+        let threads = threads.max(1);
         let queue = Arc::new(Queue { waiting: Mutex::new(Some(Turns::default())), changed: Condvar::new() });
-        let owner = Arc::new(Owner { queue, threads: threads.max(1) });
-        let (sender, scheduled) = mpsc::channel();
-        for index in 0..threads.max(1) {
-            let (queue, sender) = (Arc::clone(&owner.queue), sender.clone());
-            let run = move || {
-                drop(sender.send(scheduling.apply()));
-                while let Some((work, piece)) = queue.pop() {
-                    let begun = Instant::now();
-                    // It tells of its own panics; dropping a result that nobody waits for may be another one.
-                    drop(catch_unwind(AssertUnwindSafe(work)));
-                    queue.ended(piece, begun.elapsed());
-                }
-            };
-            thread::Builder::new().name(format!("forebay-cpu-{index}")).spawn(run)?;
-        }
-        scheduled.iter().take(threads.max(1)).collect::<Result<(), _>>()?;
-        Ok(Self { owner })
+        let crew = Crew::hire(&queue, threads, scheduling)?;
+        let crew: Box<dyn Any + Send + Sync> = match scheduling {
+            Scheduling::Normal => Box::new(crew),
+            Scheduling::Idle => {
+                let (line, ended) = mpsc::channel::<Infallible>();
+                let queue = Arc::clone(&queue);
+                let keep = move || relief::keep(&queue, threads, crew, rests, &ended);
+                thread::Builder::new().name("forebay-relief".into()).spawn(keep)?;
+                Box::new(line)
+            }
+        };
+        Ok(Self { owner: Arc::new(Owner { queue, threads, _crew: crew }) })
     }
 
     /// How many threads it has.
@@ -181,7 +197,7 @@ impl Pool {
     }
 }
 
-fn text_of(panic: &(dyn std::any::Any + Send)) -> &str {
+fn text_of(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<String>()
         .map(String::as_str)

@@ -79,8 +79,7 @@ struct Serve {
     /// Threads that decode and gather.
     #[arg(long, value_name = "N", env = "FOREBAY_CPU_THREADS")]
     cpu_threads: Option<usize>,
-    /// How they stand with other threads: normal, or idle to run only while no other wants the processor [default: idle with online
-    /// datasets, else normal]
+    /// How they stand with other threads: normal, or idle to run while no other wants the processor [default: idle on Linux, else normal]
     #[arg(long, value_name = "POLICY", env = "FOREBAY_CPU_SCHEDULING", value_parser = scheduling)]
     cpu_scheduling: Option<Scheduling>,
     /// Threads that read and send.

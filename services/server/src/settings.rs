@@ -38,8 +38,7 @@ pub struct Settings {
     pub cache_disk: Option<ByteSize>,
     /// Threads that decode and gather. Default: one a core.
     pub cpu_threads: usize,
-    /// How they stand with other threads. Default: `idle` on Linux where there are online datasets, so that lookups come before
-    /// training, else `normal`.
+    /// How they stand with other threads. Default: `idle` where there are such threads (Linux), else `normal`.
     pub cpu_scheduling: Option<Scheduling>,
     /// Threads that read and send. Default: one a core, at most 8.
     pub io_threads: usize,
@@ -252,9 +251,7 @@ impl Settings {
 
     /// How the threads that decode and gather stand with others.
     pub(crate) fn scheduling(&self) -> Scheduling {
-        let lookups_first = !self.online.is_empty() && cfg!(target_os = "linux");
-        let default = if lookups_first { Scheduling::Idle } else { Scheduling::Normal };
-        self.cpu_scheduling.unwrap_or(default)
+        self.cpu_scheduling.unwrap_or_else(Scheduling::best)
     }
 
     /// Checks what can be checked before anything is opened.

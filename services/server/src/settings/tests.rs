@@ -16,10 +16,8 @@ fn what_is_printed_reads_back_the_same() {
 }
 
 #[test]
-fn threads_for_training_are_idle_where_lookups_come_first() {
-    let mut settings = Settings::default();
-    assert_eq!(settings.scheduling(), Scheduling::Normal);
-    settings.add_online(&["users=id".to_owned()]).unwrap();
+fn threads_that_decode_and_gather_are_idle_where_there_are_such_threads() {
+    let settings = Settings::default();
     let expected = if cfg!(target_os = "linux") { Scheduling::Idle } else { Scheduling::Normal };
     assert_eq!(settings.scheduling(), expected);
     for asked in [Scheduling::Normal, Scheduling::Idle] {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from itertools import chain
 from pathlib import Path
@@ -15,7 +17,8 @@ import pytest
 from client import Batch, Client, refused
 from conftest import GROUP_ROWS
 from digest import digest_of, plain_table, row_hashes, sorted_row_hashes
-from server import Pool, Server
+from metrics import scrape
+from server import Pool, Server, until
 
 # Divisible by every world size below, and no divisor of the three million flights.
 GLOBAL_BATCH = 24 * 1009
@@ -139,10 +142,7 @@ def test_world_size_and_lanes_do_not_change_the_global_batches(
         {"cpu_threads": 8, "io_threads": 4},
         {"cache_memory": "16MiB"},  # about a tenth of the flights, decoded
         {"cache_memory": "4GiB"},
-        pytest.param(
-            {"cpu_scheduling": "idle"},
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="skipped: only Linux has idle threads"),
-        ),
+        {"cpu_scheduling": "normal"},
     ],
     ids=lambda flags: " ".join(f"{name}={value}" for name, value in flags.items()),
 )
@@ -157,6 +157,31 @@ def test_threads_memory_and_warmth_do_not_change_a_byte(
     expected = fingerprints(undisturbed_small_window)
     for _ in ("cold", "warm"):
         assert fingerprints(list(client.batches(**SMALL_WINDOW))) == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="skipped: only Linux has idle threads")
+def test_programs_that_keep_all_processors_busy_do_not_stop_the_stream_nor_change_a_byte(
+    pool: Pool, connect: Callable[[Server], Client], small_groups: Path, undisturbed_small_window: list[Batch]
+) -> None:
+    server = pool.start({"small-groups": small_groups})
+    client = connect(server)
+    expected = fingerprints(undisturbed_small_window)
+    assert scrape(server).value("forebay_cpu_idle_threads") > 0
+    busy: list[subprocess.Popen] = []
+
+    def normal_threads_stand_in() -> bool:
+        assert fingerprints(list(client.batches(**SMALL_WINDOW))) == expected
+        return scrape(server).value("forebay_cpu_idle_threads") == 0
+
+    try:
+        for _ in range(2 * len(os.sched_getaffinity(0))):
+            busy.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+        until(normal_threads_stand_in, 120, "idle threads are left to starve")
+        assert "normal ones stand in" in server.log()
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("flags", [{"cpu_threads": 1, "io_threads": 1, "file_threads": 1}, {"cpu_threads": 8, "io_threads": 4}], ids=str)

@@ -33,6 +33,12 @@ pub(super) const STAGES: &[Metric] = &[
     counter("forebay_decode_rows_total", "Rows laid into frames.").of("rows"),
     counter("forebay_decode_columns_total", "Columns of blocks decoded from their files."),
     counter("forebay_compute_rows_total", "Rows of columns computed from SQL expressions.").of("rows"),
+    gauge(
+        "forebay_cpu_idle_threads",
+        "Threads that decode and gather which run while no other thread wants the processor; 0 while normal ones stand \
+         in, because others left these hardly any.",
+    )
+    .without("idle threads (`cpu_scheduling`)"),
 ];
 
 /// In the memory tier values are frames, in the disk tier columns of blocks.
