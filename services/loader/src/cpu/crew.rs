@@ -26,7 +26,11 @@ pub(super) struct Crew {
 
 impl Crew {
     /// Has `threads` threads with that scheduling serve the queue.
-    pub(super) fn hire(queue: &Arc<Queue>, threads: usize, scheduling: Scheduling) -> Result<Self, io::Error> {
+    pub(super) fn hire(
+        queue: &Arc<Queue>,
+        threads: usize,
+        scheduling: Scheduling,
+    ) -> Result<Self, io::Error> {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let mut crew = Self {
             queue: Arc::clone(queue),

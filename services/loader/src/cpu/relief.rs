@@ -54,7 +54,9 @@ pub(super) fn keep(
                      stand in for {rest:?} (with cpu_scheduling = \"normal\" always)"
                 );
             }
-            Err(error) => tracing::warn!(%error, "idle CPU threads starve, and no normal ones can be started"),
+            Err(error) => {
+                tracing::warn!(%error, "idle CPU threads starve, and no normal ones can be started");
+            }
         }
         report(&crew);
         crew = loop {
@@ -63,7 +65,9 @@ pub(super) fn keep(
             }
             match Crew::hire(queue, threads, Scheduling::Idle) {
                 Ok(idle) => break idle,
-                Err(error) => tracing::warn!(%error, "no idle CPU threads can be started; tried again in {rest:?}"),
+                Err(error) => {
+                    tracing::warn!(%error, "no idle CPU threads can be started; tried again in {rest:?}");
+                }
             }
         };
     }

@@ -54,7 +54,8 @@ impl Share {
 fn look(stat: &File) -> Result<Look, io::Error> {
     let mut line = [0; 1024];
     let length = stat.read_at(&mut line, 0)?;
-    let unexpected = || io::Error::new(io::ErrorKind::InvalidData, "/proc/thread-self/stat is of another form");
+    let unexpected =
+        || io::Error::new(io::ErrorKind::InvalidData, "/proc/thread-self/stat is of another form");
     parse(&line[..length]).ok_or_else(unexpected)
 }
 
@@ -81,7 +82,8 @@ mod tests {
 
     /// How often it is starved in these looks: whether it wanted a processor at each, and the milliseconds that it ran until then.
     fn starved(rivals: u32, looks: impl IntoIterator<Item = (bool, u64)>) -> usize {
-        let mut share = Share { stat: File::open("/dev/null").expect("a file"), ran: Duration::ZERO, looks: 0 };
+        let mut share =
+            Share { stat: File::open("/dev/null").expect("a file"), ran: Duration::ZERO, looks: 0 };
         let mut ran = Duration::ZERO;
         let mut is_starved = |(is_runnable, millis)| {
             ran += Duration::from_millis(millis);
