@@ -134,10 +134,10 @@ def consumer(place: Place, pool: Pool, slow: bool) -> Seen:
 
 
 def admission(place: Place, pool: Pool, slow: bool) -> Seen:
-    # Its batches lie in memory, one is made at a time, and the only thread decodes for somebody else, 250 ms at a time.
+    # Its batches lie in memory, one is made at a time, and the only thread decodes for somebody else, 500 ms at a time.
     few = pool.folder / "few.parquet"
     pq.write_table(pq.ParquetFile(sorted(place.data.iterdir())[0]).read_row_group(0), few)
-    text = 'cpu_threads = 1\n[loader]\nprefetch_bytes = 1\n[loader.delays]\ndecode = "250ms"\n'
+    text = 'cpu_threads = 1\n[loader]\nprefetch_bytes = 1\n[loader.delays]\ndecode = "500ms"\n'
     server = pool.start({"flights": few, "others": place.data}, config=config(pool.folder, text))
     others = Trainer(server.location, {**place.train(), "dataset": "others"}, 0.0, reports=False)
     crowd = threading.Thread(target=others.run)
