@@ -134,16 +134,16 @@ def consumer(place: Place, pool: Pool, slow: bool) -> Seen:
 
 
 def admission(place: Place, pool: Pool, slow: bool) -> Seen:
-    # Its batches lie in memory, one is made at a time, and the only thread decodes for somebody else, 500 ms at a time.
+    # Its batches lie in memory, one is made at a time, and the only thread decodes for somebody else, 250 ms at a time.
     few = pool.folder / "few.parquet"
     pq.write_table(pq.ParquetFile(sorted(place.data.iterdir())[0]).read_row_group(0), few)
-    text = 'cpu_threads = 1\n[loader]\nprefetch_bytes = 1\n[loader.delays]\ndecode = "500ms"\n'
+    text = 'cpu_threads = 1\n[loader]\nprefetch_bytes = 1\n[loader.delays]\ndecode = "250ms"\n'
     server = pool.start({"flights": few, "others": place.data}, config=config(pool.folder, text))
     others = Trainer(server.location, {**place.train(), "dataset": "others"}, 0.0, reports=False)
     crowd = threading.Thread(target=others.run)
     if slow:
         crowd.start()
-    seen = watch(server, Trainer(server.location, place.train(epochs=200), COMPUTE_S), 210)
+    seen = watch(server, Trainer(server.location, place.train(epochs=400), COMPUTE_S), 900)
     others.stop()
     if slow:
         crowd.join()
