@@ -3,6 +3,7 @@
 mod crew;
 mod relief;
 mod scheduling;
+mod share;
 mod turns;
 
 use std::{
@@ -136,8 +137,7 @@ impl Pool {
             Scheduling::Normal => Box::new(crew),
             Scheduling::Idle => {
                 let (line, ended) = mpsc::channel::<Infallible>();
-                let queue = Arc::clone(&queue);
-                let keep = move || relief::keep(&queue, threads, crew, rests, &ended);
+                let keep = move || relief::keep(crew, rests, &ended);
                 thread::Builder::new().name("forebay-relief".into()).spawn(keep)?;
                 Box::new(line)
             }

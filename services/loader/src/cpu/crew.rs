@@ -12,15 +12,16 @@ use std::{
     time::Instant,
 };
 
-use super::{Queue, Scheduling, scheduling::Share};
+use super::{Queue, Scheduling, share::Share};
 
 /// Threads that serve a queue. Dropped, they leave, each after the piece of work it is at.
 pub(super) struct Crew {
     queue: Arc<Queue>,
+    threads: usize,
     is_dismissed: Arc<AtomicBool>,
-    /// Those of idle threads; normal ones are not asked.
-    pub(super) shares: Vec<Share>,
-    /// How many of them there are to a processor.
+    /// Those of idle threads; normal ones are not looked at.
+    shares: Vec<Share>,
+    /// How many threads there are to a processor.
     rivals: u32,
 }
 
@@ -34,6 +35,7 @@ impl Crew {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let mut crew = Self {
             queue: Arc::clone(queue),
+            threads,
             is_dismissed: Arc::default(),
             shares: Vec::new(),
             rivals: u32::try_from(threads.div_ceil(processors)).unwrap_or(u32::MAX),
@@ -60,7 +62,17 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Whether one of its threads has starved.
+    /// As many threads with that scheduling, for the same queue; these go on until this is dropped.
+    pub(super) fn hire_others(&self, scheduling: Scheduling) -> Result<Self, io::Error> {
+        Self::hire(&self.queue, self.threads, scheduling)
+    }
+
+    /// How many of its threads are idle ones.
+    pub(super) fn idle_threads(&self) -> usize {
+        self.shares.len()
+    }
+
+    /// Looks at its idle threads: whether one of them has starved.
     pub(super) fn is_starved(&mut self) -> bool {
         self.shares.iter_mut().any(|share| share.is_starved(self.rivals))
     }

@@ -2,14 +2,11 @@
 
 use std::{
     convert::Infallible,
-    sync::{
-        Arc,
-        mpsc::{Receiver, RecvTimeoutError},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError},
     time::{Duration, Instant},
 };
 
-use super::{Queue, Scheduling, crew::Crew, scheduling::LOOK_INTERVAL};
+use super::{Scheduling, crew::Crew, share::LOOK_INTERVAL};
 
 /// How long normal threads stand in for idle ones.
 #[derive(Clone, Copy)]
@@ -25,17 +22,11 @@ impl Default for Rests {
     }
 }
 
-/// Keeps an idle crew for the queue until the other end of `ended` is dropped, and a normal one for a rest when the idle one has starved.
+/// Keeps an idle crew until the other end of `ended` is dropped, and a normal one in its place for a rest when it has starved.
 /// Its threads can't become normal ones themselves: an ordinary user may not do that (RLIMIT_NICE).
-pub(super) fn keep(
-    queue: &Arc<Queue>,
-    threads: usize,
-    mut crew: Crew,
-    rests: Rests,
-    ended: &Receiver<Infallible>,
-) {
+pub(super) fn keep(mut crew: Crew, rests: Rests, ended: &Receiver<Infallible>) {
     let has_ended_within = |time| ended.recv_timeout(time) == Err(RecvTimeoutError::Disconnected);
-    let report = |crew: &Crew| metrics::gauge!("forebay_cpu_idle_threads").set(crew.shares.len() as f64);
+    let report = |crew: &Crew| metrics::gauge!("forebay_cpu_idle_threads").set(crew.idle_threads() as f64);
     let mut rest = Duration::ZERO;
     loop {
         report(&crew);
@@ -46,12 +37,12 @@ pub(super) fn keep(
             }
         }
         rest = if began.elapsed() < rest { (rest * 2).min(rests.longest) } else { rests.first };
-        match Crew::hire(queue, threads, Scheduling::Normal) {
+        match crew.hire_others(Scheduling::Normal) {
             Ok(normal) => {
                 crew = normal;
                 tracing::warn!(
                     "others keep the processors busy and leave an idle CPU thread less than a tenth of one: normal ones \
-                     stand in for {rest:?} (with cpu_scheduling = \"normal\" always)"
+                     stand in for {rest:?}; cpu_scheduling = \"normal\" has no others"
                 );
             }
             Err(error) => {
@@ -63,7 +54,7 @@ pub(super) fn keep(
             if has_ended_within(rest) {
                 return;
             }
-            match Crew::hire(queue, threads, Scheduling::Idle) {
+            match crew.hire_others(Scheduling::Idle) {
                 Ok(idle) => break idle,
                 Err(error) => {
                     tracing::warn!(%error, "no idle CPU threads can be started; tried again in {rest:?}");

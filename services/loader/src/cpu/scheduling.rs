@@ -1,12 +1,10 @@
 //! How threads stand with all others that want a processor.
 
-mod share;
-
 use std::{io, thread};
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use share::{LOOK_INTERVAL, Share};
+use super::share::Share;
 
 /// How the threads of a [`Pool`](super::Pool) stand with all other threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use std::{fs::File, io, os::unix::fs::FileExt, time::Duration};
 
 /// How often a thread is to be looked at.
-pub(in crate::cpu) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// At so many looks a thread must want a processor until what it got is judged.
 const LOOKS: u32 = 10;
 /// A thread that got less than one part in so many of the time that it wanted starves.
@@ -11,7 +11,7 @@ const STARVED_PART: u32 = 10;
 
 /// What a thread gets of the time that it wants a processor. Each look at which it runs, or would if it were let, stands for
 /// an interval of wanting one, however much it slept between them.
-pub(in crate::cpu) struct Share {
+pub(super) struct Share {
     /// Its line of proc_pid_stat(5).
     stat: File,
     /// The time that it had run when it was last judged.
@@ -35,7 +35,7 @@ impl Share {
     }
 
     /// Looks at the thread, [`LOOK_INTERVAL`] or more after the last time. `rivals` of its kind share a processor.
-    pub(in crate::cpu) fn is_starved(&mut self, rivals: u32) -> bool {
+    pub(super) fn is_starved(&mut self, rivals: u32) -> bool {
         // One that can't be looked at has ended.
         look(&self.stat).is_ok_and(|look| self.judge(&look, rivals))
     }
@@ -47,7 +47,7 @@ impl Share {
         }
         let ran = look.ran.saturating_sub(self.ran);
         (self.ran, self.looks) = (look.ran, 0);
-        ran * STARVED_PART * rivals < LOOK_INTERVAL * LOOKS
+        ran.saturating_mul(STARVED_PART).saturating_mul(rivals) < LOOK_INTERVAL * LOOKS
     }
 }
 
