@@ -1,34 +1,35 @@
-# The words of the README. `make` alone lists them.
+# The commands of the README. `make` without a target lists them.
 
 CARGO ?= cargo
 PYTHON ?= python3
 ACCEPTANCE := services/server/tests/acceptance
 PACKAGE := clients/python
+RESULTS := target/loadtests/results
 
-.PHONY: help demo test test-rust test-acceptance test-python wheel lint deploy-check load bench clean
+.PHONY: help demo test test-rust test-acceptance test-python wheel lint docs prose deploy-check load nightly bench clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-demo: ## stream real Parquet to a small trainer and show what it took
+demo: ## stream generated Parquet to a small trainer and print rates
 	$(CARGO) run --release -- demo
 
-test: test-rust test-acceptance test-python ## all tests; installs what they need
+test: test-rust test-acceptance test-python ## all tests, with their Python environments
 
-test-rust: ## the tests of the crates
+test-rust: ## tests of the crates
 	$(CARGO) test --release --workspace --tests
 
-test-acceptance: ## stock pyarrow against the release binary
+test-acceptance: ## tests of the release binary with stock pyarrow
 	$(CARGO) build --release --workspace
 	$(PYTHON) $(ACCEPTANCE)/prepare.py
 	target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)
 
-test-python: wheel ## the Python package out of its wheel, in an environment of its own
+test-python: wheel ## tests of the installed Python wheel
 	target/python/venv/bin/python -m pytest $(PACKAGE)/tests
 	@if [ -e target/python/torch.missing ]; then echo "skipped: tests with PyTorch: $$(cat target/python/torch.missing)"; \
 	else target/python/torch/bin/python -m pytest $(PACKAGE)/tests; fi
 
-wheel: ## the Python package, with the server in it, under target/python/wheels
+wheel: ## the Python package with the server, under target/python/wheels
 	$(CARGO) build --release --workspace
 	$(PYTHON) $(PACKAGE)/prepare.py
 
@@ -38,17 +39,34 @@ lint: ## formatting, clippy, documentation, dependencies
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
 	.ci/deny
 
-deploy-check: ## what deploy/ holds: rules, dashboard, Dockerfile, compose file, chart
-	.ci/deploy
+docs: ## the documentation site under target/docs/site; fails on broken links
+	.ci/docs
 
-load: ## Forebay beside what people use today, and cold epochs
+prose: ## retired words in code and docs, doc comments without a subject
+	.ci/prose
+
+deploy-check: ## rules, dashboards, Dockerfile, compose file and chart of deploy/; GitHub workflows
+	.ci/deploy
+	.ci/workflows
+
+load: ## load tests: comparison with other systems, and cold epochs
 	$(CARGO) build --release --workspace
 	target/release/forebay-load peers --scenario tensor
 	target/release/forebay-load peers --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-bench: ## the benchmarks of docs/benchmarks.md
+nightly: ## long tests: ten minutes of soak, every comparison, criterion benchmarks
+	$(CARGO) build --release --workspace
+	mkdir -p $(RESULTS)
+	target/release/forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 10 --cache-memory 1GiB --json $(RESULTS)/soak.json
+	target/release/forebay-load peers --scenario tensor --json $(RESULTS)/peers-tensor.json
+	target/release/forebay-load peers --scenario clicks --json $(RESULTS)/peers-clicks.json
+	target/release/forebay-load cold --scenario clicks --json $(RESULTS)/cold.json
+	$(CARGO) bench --workspace
+	@echo "results: $(RESULTS)"
+
+bench: ## the benchmarks of docs/explanation/benchmarks.md
 	$(CARGO) bench --workspace
 
-clean: ## remove everything that was built or downloaded
+clean: ## remove the target directory
 	$(CARGO) clean
