@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Instructions that servers execute for a delivered gigabyte, by Cachegrind: `instructions.py BINARY...`.
+"""Counts the instructions of servers per delivered gigabyte with Cachegrind: `instructions.py BINARY...`.
 
-What a start costs falls out: it is the difference of a run of 8 epochs and one of 2, from memory, over the bytes between them.
-Needs valgrind and a Python with pyarrow and NumPy, such as target/acceptance/venv.
+The result is the difference between a run of 8 epochs and one of 2, divided by the difference of the bytes. Therefore, the
+cost of the start does not count. Requires valgrind and a Python with pyarrow and NumPy, such as target/acceptance/venv.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TURNS = 3
 SHORT, LONG = 2, 8
 REQUESTS = {
     "batches of 4,096 rows": {"batch_size": 4096},
-    "... with a label": {"batch_size": 4096, "label": "label"},
+    "batches of 4,096 rows with a label": {"batch_size": 4096, "label_column": "label"},
     "batches of 512 rows": {"batch_size": 512},
 }
 COUNT = re.compile(r"I\s+refs:\s+([\d,]+)")
@@ -42,7 +42,7 @@ def write(path: Path) -> None:
 
 
 def run(binary: str, data: Path, request: dict, epochs: int) -> tuple[int, int]:
-    """Instructions, and bytes of batches."""
+    """Returns the instructions and the bytes of the batches."""
     with tempfile.TemporaryDirectory() as folder:
         ready, log = Path(folder, "ready"), Path(folder, "log")
         with ready.open("w") as out, log.open("w") as err:
@@ -82,7 +82,7 @@ def main(binaries: list[str]) -> None:
             first = statistics.median(counts[binaries[0]])
             for binary, found in counts.items():
                 turns = " ".join(f"{count:.3f}" for count in found)
-                print(f"{name}: {binary}: {turns} G instructions a GB, {statistics.median(found) / first:.3f} of the first", flush=True)
+                print(f"{name}: {binary}: {turns} G instructions per GB, {statistics.median(found) / first:.3f} times the first", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-//! Compiles `forebay/v1/*.proto` without protoc, and gives the messages their JSON form, but for those of `online.proto`, which
-//! have none.
+//! Compiles `forebay/v1/*.proto` without protoc, and derives the JSON form of all messages except those of `online.proto`.
 
 use prost_reflect::{
     prost::Message as _,
@@ -13,10 +12,26 @@ use prost_reflect::{
 /// Files whose messages have a JSON form.
 const IN_JSON: [&str; 2] = ["forebay/v1/command.proto", "forebay/v1/metadata.proto"];
 
-/// The service for callers without Arrow.
+/// File of the service for callers without Arrow.
 const ONLINE: &str = "forebay/v1/online.proto";
 
-/// Left out of the JSON where it says nothing.
+/// Earlier names of fields, as stored in tickets, states and job records. JSON is read with both names and written with the new
+/// one.
+const ALIASES: [(&str, &str); 11] = [
+    ("Train.content_hash", "hash"),
+    ("Train.job_name", "job"),
+    ("Train.label_column", "label"),
+    ("Train.max_pack_rows", "batch_rows"),
+    ("Mixed.fraction", "share"),
+    ("Tensor.null_value", "fill"),
+    ("Tensor.max_list_length", "max_len"),
+    ("Dedupe.null_value", "fill"),
+    ("Shuffle.keep_block_order", "in_order"),
+    ("PlanSummary.max_pack_rows", "batch_rows"),
+    ("BatchMetadata.content_hash", "hash"),
+];
+
+/// Omits a field with its default value from the JSON.
 const SKIP_DEFAULT: &str = r#"#[serde(skip_serializing_if = "crate::json::is_default")]"#;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,11 +52,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         )
         .bytes(".forebay.v1.PackedColumn")
         .codec_path("crate::lookup::LookupCodec")
-        // Younger than states and servers that know nothing of them.
+        // Newer than the first states and servers, which refuse unknown fields: omitted at the default.
         .field_attribute(".forebay.v1.Tensor.ragged", SKIP_DEFAULT)
         .field_attribute(".forebay.v1.PlanSummary.mixed_rows", SKIP_DEFAULT)
-        .field_attribute(".forebay.v1.Train.batch_rows", SKIP_DEFAULT)
-        .field_attribute(".forebay.v1.PlanSummary.batch_rows", SKIP_DEFAULT)
+        .field_attribute(".forebay.v1.Train.max_pack_rows", SKIP_DEFAULT)
+        .field_attribute(".forebay.v1.PlanSummary.max_pack_rows", SKIP_DEFAULT)
         .field_attribute(".", r#"#[allow(missing_docs)]"#)
         .type_attribute(".", "#[allow(missing_docs)]");
     for name in names(&descriptors) {
@@ -58,11 +73,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (message, field) in absent_when_empty(&descriptors) {
         config = config.field_attribute(format!(".{message}.{field}"), SKIP_DEFAULT);
     }
+    for (field, alias) in ALIASES {
+        config =
+            config.field_attribute(format!(".forebay.v1.{field}"), format!(r#"#[serde(alias = "{alias}")]"#));
+    }
     config.build_client(false).compile_fds(descriptors)?;
     Ok(())
 }
 
-/// The messages and enums that have a JSON form; what lies in a message has it from that.
+/// Names of the messages and enums with a JSON form. Nested messages inherit it.
 fn names(set: &FileDescriptorSet) -> impl Iterator<Item = String> {
     in_json(set).flat_map(|file| {
         let messages = file.message_type.iter().map(DescriptorProto::name);
@@ -75,7 +94,7 @@ fn in_json(set: &FileDescriptorSet) -> impl Iterator<Item = &FileDescriptorProto
     set.file.iter().filter(|file| IN_JSON.contains(&file.name()))
 }
 
-/// Every single 64-bit unsigned field as (message, field, is optional): JSON may spell it as a string.
+/// Returns every singular 64-bit unsigned field as (message, field, is optional). JSON accepts these as strings, too.
 fn integers(set: &FileDescriptorSet) -> Vec<(String, String, bool)> {
     fields(set, |field| {
         field.label() != Label::Repeated && matches!(field.r#type(), Type::Uint64 | Type::Fixed64)
@@ -84,7 +103,7 @@ fn integers(set: &FileDescriptorSet) -> Vec<(String, String, bool)> {
     .collect()
 }
 
-/// Every optional, message or repeated field: left out of the JSON when it is not there.
+/// Returns every optional, message or repeated field. JSON omits these if they are absent.
 fn absent_when_empty(set: &FileDescriptorSet) -> Vec<(String, String)> {
     fields(set, |field| {
         field.proto3_optional() || field.r#type() == Type::Message || field.label() == Label::Repeated

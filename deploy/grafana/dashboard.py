@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes forebay.json, Grafana's dashboard. Change it here: `python3 deploy/grafana/dashboard.py`, and commit both.
+"""Generates forebay.json, the Grafana dashboard. Run `python3 deploy/grafana/dashboard.py` and commit both files.
 
-The page of a server says where its own sessions' time goes now; this says it of all servers, over time.
+The dashboard of a server shows its own current state; this one shows all servers over time.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ COLUMNS = 24
 SERVERS = 'job="forebay", instance=~"$instance"'
 DATASETS = f'{SERVERS}, dataset=~"$dataset"'
 SOURCE = {"type": "prometheus", "uid": "$datasource"}
-# Buckets of a session's time, in the order of the picture, with the colours of the page.
+# Activities of a session, in the order of the stack, with colours close to those of the server's dashboard.
 BUCKETS = {
-    "consumer": "green",
-    "downstream": "semi-dark-green",
+    "compute": "green",
+    "compute_or_network": "semi-dark-green",
     "network": "blue",
     "gather": "purple",
     "decode": "orange",
     "storage": "red",
-    "admission": "yellow",
+    "queued": "yellow",
 }
-STALLED = f'{DATASETS}, bucket=~"network|gather|decode|storage|admission"'
-RUNBOOKS = "https://github.com/forebay/forebay/blob/main/docs/operations.md#alerts"
+WAITING = f'{DATASETS}, activity=~"network|gather|decode|storage|queued"'
+RUNBOOKS = "https://github.com/forebay/forebay/blob/main/docs/how-to/alerts.md"
 
 Panel = dict[str, Any]
 
@@ -44,7 +44,7 @@ def quantile(q: float, metric: str, by: str, selector: str = SERVERS) -> str:
 
 
 def panel(kind: str, title: str, about: str, queries: dict[str, str], unit: str, width: int, height: int) -> Panel:
-    """`queries` are expressions by the names of their lines."""
+    """Returns a panel; `queries` maps legends to expressions."""
     targets = [
         {"refId": chr(ord("A") + number), "datasource": SOURCE, "expr": expression, "legendFormat": name, "range": True}
         for number, (name, expression) in enumerate(queries.items())
@@ -77,7 +77,7 @@ def lines(title: str, about: str, queries: dict[str, str], unit: str, width: int
 
 
 def number(title: str, about: str, expression: str, unit: str, steps: list[tuple[float | None, str]]) -> Panel:
-    """The last value, coloured from each step's value on."""
+    """Returns a panel of the last value, with a colour from each threshold on."""
     made = panel("stat", title, about, {"": expression}, unit, 4, 4)
     made["targets"][0] |= {"range": False, "instant": True}
     made["fieldConfig"]["defaults"]["thresholds"] = {
@@ -99,11 +99,11 @@ def coloured(made: Panel, colours: dict[str, str]) -> Panel:
     return made
 
 
-def verdict() -> Panel:
-    """The name of the limit, and not a number."""
-    expression = f"forebay_verdict{{{SERVERS}}} == 1"
-    made = number("Verdict", "What limits the sessions, as each server sees it now.", expression, "none", [(None, "text")])
-    made["targets"][0]["legendFormat"] = "{{limit}}"
+def bottleneck() -> Panel:
+    """Returns a panel with the name of the bottleneck."""
+    expression = f"forebay_bottleneck{{{SERVERS}}} == 1"
+    made = number("Bottleneck", "Current bottleneck of the sessions of each server.", expression, "none", [(None, "text")])
+    made["targets"][0]["legendFormat"] = "{{bottleneck}}"
     made["options"]["textMode"] = "name"
     return made
 
@@ -118,42 +118,42 @@ GOOD_BELOW = [(None, "green"), (0.05, "yellow"), (0.2, "red")]
 GOOD_ABOVE = [(None, "red"), (0.8, "yellow"), (0.95, "green")]
 
 ROWS: dict[str, list[Panel]] = {
-    "Where is the stall": [
-        verdict(),
+    "Training": [
+        bottleneck(),
         number(
-            "Utilization",
-            "Share of the sessions' time in which trainers compute; with the network where they do not report.",
-            share(rate(SECONDS, f'{DATASETS}, bucket=~"consumer|downstream"'), rate(SECONDS, DATASETS)),
+            "Compute share",
+            "Fraction of the time that trainers compute; includes the network for clients that do not report.",
+            share(rate(SECONDS, f'{DATASETS}, activity=~"compute|compute_or_network"'), rate(SECONDS, DATASETS)),
             "percentunit",
             GOOD_ABOVE,
         ),
         number(
-            "Stall",
-            "Share of the sessions' time in which trainers wait for data. Alert ForebayInputBound above 20 %.",
-            share(rate(SECONDS, STALLED), rate(SECONDS, DATASETS)),
+            "Waiting",
+            "Fraction of the time that trainers wait for data. Alert ForebayInputBound fires above 20%.",
+            share(rate(SECONDS, WAITING), rate(SECONDS, DATASETS)),
             "percentunit",
             GOOD_BELOW,
         ),
-        number("Sessions", "Streams to trainers.", f"sum(forebay_sessions{{{DATASETS}}})", "none", [(None, "text")]),
+        number("Sessions", "Sessions with an open stream.", f"sum(forebay_sessions{{{DATASETS}}})", "none", [(None, "text")]),
         number(
             "GPU utilization",
-            "Mean of what the trainers' hosts report.",
+            "Mean GPU utilization reported by clients.",
             share(rate(GPU_SECONDS, f'{DATASETS}, state="busy"'), rate(GPU_SECONDS, DATASETS)),
             "percentunit",
             [(None, "red"), (0.5, "yellow"), (0.8, "green")],
         ),
         number(
-            "Idle GPU cost an hour",
-            "What the waiting costs, with --gpu-hour-cost.",
+            "Cost of waiting per hour",
+            "Cost of GPUs while trainers wait; requires --gpu-hour-cost.",
             f"sum({rate('forebay_idle_gpu_cost_total')}) * 3600",
             "none",
             [(None, "text")],
         ),
         coloured(
             lines(
-                "Where the time goes",
-                "Seconds of sessions a second, by bucket: the height is the number of sessions.",
-                {"{{bucket}}": total(SECONDS, "bucket", DATASETS)},
+                "Time of sessions",
+                "Seconds of sessions per second, by activity. The height is the number of sessions.",
+                {"{{activity}}": total(SECONDS, "activity", DATASETS)},
                 "none",
                 16,
                 stack=True,
@@ -161,27 +161,27 @@ ROWS: dict[str, list[Panel]] = {
             BUCKETS,
         ),
         lines(
-            "Trainers' own time",
-            "As the trainers report it.",
+            "Time reported by trainers",
+            "Time that clients report for waiting, computing and copying.",
             {"{{activity}}": total("forebay_trainer_seconds_total", "activity", DATASETS)},
             "none",
             stack=True,
         ),
         lines(
-            "Stall by dataset",
-            "The worst first.",
-            {"{{dataset}}": f"{total(SECONDS, 'dataset', STALLED)} / {total(SECONDS, 'dataset', DATASETS)}"},
+            "Waiting by dataset",
+            "Fraction of the time that trainers wait for data.",
+            {"{{dataset}}": f"{total(SECONDS, 'dataset', WAITING)} / {total(SECONDS, 'dataset', DATASETS)}"},
             "percentunit",
         ),
         lines(
             "Label skew",
-            "Sessions whose batches' labels are not mixed.",
+            "Sessions whose mean label varies between batches by more than chance explains.",
             {"{{dataset}}": f"sum by (dataset) (forebay_label_skewed_sessions{{{DATASETS}}})"},
             "none",
         ),
         lines(
             "Events",
-            "What happened, by kind: datasets, sessions, workers, the cache.",
+            "Operational events by kind.",
             {"{{kind}}": f"sum by (kind) (increase(forebay_events_total{{{SERVERS}}}[$__rate_interval]))"},
             "none",
         ),
@@ -189,26 +189,26 @@ ROWS: dict[str, list[Panel]] = {
     "Pipeline": [
         lines(
             "Throughput",
-            "Bytes a second of each stage.",
+            "Bytes per second produced by each stage.",
             {"{{stage}}": total("forebay_stage_bytes_total", "stage")},
             "Bps",
         ),
         lines(
             "Work in progress",
-            "Mean number of things that each stage works on at a time: its seconds a second.",
+            "Mean number of concurrent operations of each stage.",
             {"{{stage}}": total("forebay_stage_seconds_total", "stage")},
             "none",
         ),
         lines(
-            "Queues of the stages",
-            "What waits for each stage now. The one behind the limit fills.",
-            {"{{stage}}": f"sum by (stage) (forebay_stage_queue{{{SERVERS}}})"},
+            "Queue depth of the stages",
+            "Operations waiting for each stage. The queue of the bottleneck grows.",
+            {"{{stage}}": f"sum by (stage) (forebay_stage_queue_depth{{{SERVERS}}})"},
             "none",
         ),
-        lines("Rows", "Rows of batches made.", {"{{instance}}": total("forebay_batch_rows_total", "instance")}, "rowsps"),
+        lines("Rows", "Rows of produced batches.", {"{{instance}}": total("forebay_batch_rows_total", "instance")}, "rowsps"),
         lines(
             "Time to gather a batch",
-            "The slowest hundredth and the middle.",
+            "99th percentile and median.",
             {
                 "p99": quantile(0.99, "forebay_gather_duration_seconds", "job"),
                 "p50": quantile(0.5, "forebay_gather_duration_seconds", "job"),
@@ -217,7 +217,7 @@ ROWS: dict[str, list[Panel]] = {
         ),
         lines(
             "Time to decode a block",
-            "The slowest hundredth and the middle.",
+            "99th percentile and median.",
             {
                 "p99": quantile(0.99, "forebay_decode_duration_seconds", "job"),
                 "p50": quantile(0.5, "forebay_decode_duration_seconds", "job"),
@@ -227,8 +227,8 @@ ROWS: dict[str, list[Panel]] = {
     ],
     "Cache": [
         lines(
-            "Hits by bytes",
-            "Share of the bytes that each tier had.",
+            "Byte hit ratio",
+            "Bytes found in each tier per bytes read.",
             {
                 "{{tier}}": f"{total('forebay_cache_hit_bytes_total', 'tier')} / ({total('forebay_cache_hit_bytes_total', 'tier')}"
                 f" + {total('forebay_cache_miss_bytes_total', 'tier')})"
@@ -236,8 +236,8 @@ ROWS: dict[str, list[Panel]] = {
             "percentunit",
         ),
         lines(
-            "How full",
-            "Of its budget. A full tier is a good one; evictions say whether it is too small.",
+            "Fill level",
+            "Resident bytes per capacity. A full tier is normal; evictions show whether it is too small.",
             {
                 "{{instance}} {{tier}}": f"forebay_cache_resident_bytes{{{SERVERS}}}"
                 f" / (forebay_cache_capacity_bytes{{{SERVERS}}} > 0)"
@@ -246,24 +246,24 @@ ROWS: dict[str, list[Panel]] = {
         ),
         lines(
             "Time saved",
-            "Seconds of reading and decoding that each tier saves a second.",
+            "Seconds of reading and decoding saved per second.",
             {"{{tier}}": total("forebay_cache_saved_seconds_total", "tier")},
             "none",
         ),
-        lines("Evictions", "", {"{{tier}}": total("forebay_cache_evictions_total", "tier")}, "ops"),
+        lines("Evictions", "Values evicted to free space.", {"{{tier}}": total("forebay_cache_evictions_total", "tier")}, "ops"),
         lines(
-            "Not taken",
-            "Values that a tier did not take, by reason.",
-            {"{{tier}} {{reason}}": total("forebay_cache_bypasses_total", "tier, reason")},
+            "Rejected inserts",
+            "Values that a tier did not store, by reason.",
+            {"{{tier}} {{reason}}": total("forebay_cache_insert_rejections_total", "tier, reason")},
             "ops",
         ),
         lines(
-            "Trouble",
-            "Errors of the disk tier, damaged footers and indexes.",
+            "Errors",
+            "Errors of the disk tier, and damaged footers and indexes.",
             {
                 "{{tier}} {{kind}}": total("forebay_cache_errors_total", "tier, kind"),
                 "footers": f"sum({rate('forebay_storage_corrupt_footers_total')})",
-                "indexes": f"sum({rate('forebay_online_corrupt_indexes_total')})",
+                "indexes": f"sum({rate('forebay_lookup_corrupt_indexes_total')})",
             },
             "ops",
         ),
@@ -271,13 +271,13 @@ ROWS: dict[str, list[Panel]] = {
     "Storage": [
         lines(
             "Requests",
-            "By operation and what became of them.",
+            "Requests by operation and outcome.",
             {"{{operation}} {{outcome}}": total("forebay_storage_requests_total", "operation, outcome")},
             "reqps",
         ),
         lines(
             "Duration of requests",
-            "The slowest tenth and the middle.",
+            "90th percentile and median.",
             {
                 "{{operation}} p90": quantile(0.9, "forebay_storage_request_duration_seconds", "operation"),
                 "{{operation}} p50": quantile(0.5, "forebay_storage_request_duration_seconds", "operation"),
@@ -286,34 +286,34 @@ ROWS: dict[str, list[Panel]] = {
         ),
         lines(
             "Read amplification",
-            "Bytes read for each byte that was wanted: gaps that are read along, and what was read twice.",
-            {"": f"sum({rate('forebay_storage_read_bytes_total')}) / sum({rate('forebay_storage_wanted_bytes_total')})"},
+            "Bytes read per byte requested. Includes gaps between ranges and repeated reads.",
+            {"": f"sum({rate('forebay_storage_read_bytes_total')}) / sum({rate('forebay_storage_requested_bytes_total')})"},
             "none",
         ),
-        lines("Retries", "", {"{{instance}}": total("forebay_storage_retries_total", "instance")}, "ops"),
+        lines("Retries", "Repeated or resumed requests to object stores.", {"{{instance}}": total("forebay_storage_retries_total", "instance")}, "ops"),
         lines(
             "Age of snapshots",
-            "Since each was last seen to be the current one.",
+            "Time since each snapshot was last verified against the store.",
             {"{{dataset}}": f"max by (dataset) (forebay_dataset_snapshot_age_seconds{{{DATASETS}}})"},
             "s",
         ),
         lines(
-            "Datasets that are open",
-            "1 if it is, by server.",
+            "Open datasets",
+            "1 if the dataset is open, by server.",
             {"{{instance}} {{dataset}}": f"forebay_dataset_open{{{DATASETS}}}"},
             "none",
         ),
     ],
-    "Online": [
+    "Lookups and queues": [
         lines(
             "Requests of queues",
-            "By what became of them.",
+            "Completed requests by outcome.",
             {"{{queue}} {{outcome}}": total("forebay_queue_requests_total", "queue, outcome")},
             "reqps",
         ),
         lines(
-            "Time of a request in its queue, and of its batch",
-            "The slowest hundredth: waiting, gathering, the worker.",
+            "Latency of queues",
+            "99th percentile of the time in the queue, of gathering features, and of the worker.",
             {
                 "{{queue}} wait": quantile(0.99, "forebay_queue_wait_seconds", "queue"),
                 "{{queue}} gather": quantile(0.99, "forebay_queue_gather_seconds", "queue"),
@@ -322,20 +322,20 @@ ROWS: dict[str, list[Panel]] = {
             "s",
         ),
         lines(
-            "Batches by why they were closed",
-            "",
-            {"{{queue}} {{reason}}": total("forebay_queue_batches_total", "queue, reason")},
+            "Batches by close reason",
+            "Condition that closed each batch.",
+            {"{{queue}} {{close_reason}}": total("forebay_queue_batches_total", "queue, close_reason")},
             "ops",
         ),
         lines(
-            "Rows a batch",
-            "The mean.",
+            "Rows per batch",
+            "Mean number of rows per batch.",
             {"{{queue}}": f"{total('forebay_queue_batch_rows_sum', 'queue')} / {total('forebay_queue_batch_rows_count', 'queue')}"},
             "none",
         ),
         lines(
-            "Workers and requests that wait",
-            "",
+            "Workers and pending requests",
+            "Connected workers, and requests without an answer.",
             {
                 "{{queue}} workers": f"sum by (queue) (forebay_queue_workers{{{SERVERS}}})",
                 "{{queue}} requests": f"sum by (queue) (forebay_queue_requests{{{SERVERS}}})",
@@ -344,10 +344,10 @@ ROWS: dict[str, list[Panel]] = {
         ),
         lines(
             "Lookups",
-            "Duration, and keys that have no row.",
+            "99th percentile and median of the duration of lookups.",
             {
-                "p99": quantile(0.99, "forebay_online_lookup_duration_seconds", "job"),
-                "p50": quantile(0.5, "forebay_online_lookup_duration_seconds", "job"),
+                "p99": quantile(0.99, "forebay_lookup_duration_seconds", "job"),
+                "p50": quantile(0.5, "forebay_lookup_duration_seconds", "job"),
             },
             "s",
         ),
@@ -355,66 +355,66 @@ ROWS: dict[str, list[Panel]] = {
     "Calls": [
         lines(
             "gRPC",
-            "Calls that have ended; a stream is one call.",
+            "Completed calls. A stream counts as one call.",
             {"{{method}} {{code}}": total("forebay_grpc_calls_total", "method, code")},
             "reqps",
         ),
         lines(
-            "gRPC, how long",
-            "The slowest hundredth.",
+            "Duration of gRPC calls",
+            "99th percentile.",
             {"{{method}}": quantile(0.99, "forebay_grpc_call_duration_seconds", "method")},
             "s",
         ),
         lines(
             "HTTP",
-            "",
+            "Answered requests by route and status code.",
             {"{{route}} {{code}}": total("forebay_http_requests_total", "route, code")},
             "reqps",
         ),
         lines(
-            "HTTP, how long",
-            "The slowest hundredth.",
+            "Duration of HTTP requests",
+            "99th percentile.",
             {"{{route}}": quantile(0.99, "forebay_http_request_duration_seconds", "route")},
             "s",
         ),
         lines(
-            "Who could not come in",
-            "Connections that did not agree on keys, and certificates and tokens that make no sense.",
+            "Authentication errors",
+            "Failed TLS handshakes, and failed reloads of certificates and tokens.",
             {
                 "TLS {{instance}}": total("forebay_tls_errors_total", "instance"),
                 "reload {{instance}}": total("forebay_reload_errors_total", "instance"),
             },
             "ops",
         ),
-        lines("Streams", "", {"{{instance}}": f"forebay_streams{{{SERVERS}}}"}, "none"),
+        lines("Streams", "Open batch streams.", {"{{instance}}": f"forebay_streams{{{SERVERS}}}"}, "none"),
     ],
     "Process": [
         lines(
             "Memory",
-            "Resident, and the budget of frames.",
+            "Resident memory, and the capacity of the memory cache.",
             {
                 "{{instance}}": f"process_resident_memory_bytes{{{SERVERS}}}",
                 "{{instance}} budget": f'forebay_cache_capacity_bytes{{{SERVERS}, tier="memory"}}',
             },
             "bytes",
         ),
-        lines("Processors", "Cores in use.", {"{{instance}}": total("process_cpu_seconds_total", "instance")}, "none"),
+        lines("CPU", "Cores in use.", {"{{instance}}": total("process_cpu_seconds_total", "instance")}, "none"),
         lines(
             "Delay of the I/O threads",
-            "How late they are, the slowest hundredth.",
-            {"{{instance}}": quantile(0.99, "forebay_runtime_lag_seconds", "instance")},
+            "99th percentile of the delay of due tasks.",
+            {"{{instance}}": quantile(0.99, "forebay_event_loop_delay_seconds", "instance")},
             "s",
         ),
         lines(
             "Open files",
-            "Files and connections, of what the process may open.",
+            "Open file descriptors per limit.",
             {"{{instance}}": f"process_open_fds{{{SERVERS}}} / process_max_fds{{{SERVERS}}}"},
             "percentunit",
         ),
-        lines("Threads", "", {"{{instance}}": f"process_threads{{{SERVERS}}}"}, "none"),
+        lines("Threads", "Threads of the process.", {"{{instance}}": f"process_threads{{{SERVERS}}}"}, "none"),
         lines(
-            "Up for",
-            "",
+            "Uptime",
+            "Time since the start of the process.",
             {"{{instance}}": f"time() - process_start_time_seconds{{{SERVERS}}}"},
             "s",
         ),
@@ -423,7 +423,7 @@ ROWS: dict[str, list[Panel]] = {
 
 
 def variable(name: str, label: str, metric: str) -> dict[str, Any]:
-    """All values of a label, and `All`."""
+    """Returns a variable with all values of a label, and `All`."""
     query = f'label_values({metric}{{job="forebay"}}, {name})'
     return {
         "name": name,
@@ -441,7 +441,7 @@ def variable(name: str, label: str, metric: str) -> dict[str, Any]:
 
 
 def laid_out(rows: dict[str, list[Panel]]) -> list[Panel]:
-    """Panels from left to right, under the title of their row."""
+    """Places panels from left to right under the title of their row."""
     placed: list[Panel] = []
     top = 0
     for title, panels in rows.items():
@@ -463,7 +463,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "forebay",
         "title": "Forebay",
-        "description": "Where the time of training and serving goes. Made by deploy/grafana/dashboard.py.",
+        "description": "Training, storage, cache, queues and calls of Forebay. Generated by deploy/grafana/dashboard.py.",
         "tags": ["forebay"],
         "schemaVersion": 39,
         "version": 1,

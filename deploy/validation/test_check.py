@@ -10,7 +10,7 @@ import pytest
 import check
 
 ROOT = Path(__file__).resolve().parents[2]
-OUTSIDE = ["docs/operations.md", "Cargo.toml", "rust-toolchain.toml", ".dockerignore"]
+OUTSIDE = ["docs/how-to/alerts.md", "Cargo.toml", "rust-toolchain.toml", ".dockerignore"]
 CHART = "deploy/helm/forebay"
 # Of the values of ci/, those that show the faults of the chart.
 ENOUGH = "statefulset-everything-values.yaml"
@@ -34,7 +34,7 @@ FAULTS = {
     "another word": (
         "prometheus",
         "deploy/prometheus/alerts.yaml",
-        "can't be opened on",
+        "cannot be opened on",
         "is gone from",
         "ForebayDatasetUnavailable",
     ),
@@ -54,7 +54,7 @@ FAULTS = {
     ),
     "an alert without a runbook": (
         "prometheus",
-        "docs/operations.md",
+        "docs/how-to/alerts.md",
         "### ForebayInputBound\n",
         "### InputBound\n",
         "no runbook '### ForebayInputBound'",
@@ -83,8 +83,8 @@ FAULTS = {
     "a dashboard that was not written again": (
         "dashboard",
         "deploy/grafana/dashboard.py",
-        "Where the time goes",
-        "Where time goes",
+        "Rows of produced batches.",
+        "Rows of all batches.",
         "run it",
     ),
     "a dashboard that was changed by hand": (
@@ -248,7 +248,7 @@ FAULTS = {
 def copy(tmp_path: Path) -> Path:
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy", symlinks=True)
     for name in OUTSIDE:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 

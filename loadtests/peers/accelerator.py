@@ -1,4 +1,4 @@
-"""An emulated accelerator by MLPerf Storage's rule, as in `src/accelerator.rs`, and the loop that feeds it."""
+"""A simulated accelerator with MLPerf Storage's rule, as in `src/accelerator.rs`, and the loop that feeds it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import threading
 import time
 from typing import Any, Callable, Iterable, Iterator
 
-AHEAD = 2
-Batch = tuple[int, int, Any]  # rows, bytes, what has to live until it was computed on
+PREFETCHED = 2
+Batch = tuple[int, int, Any]  # rows, bytes, and the buffers, which must live during the computation
 
 
 class Accelerator:
-    """Keeps its own time: a batch that already lay there begins when the one before it ended."""
+    """An accelerator with its own clock: an available batch begins at the end of the previous one."""
 
     def __init__(self, compute_s: float) -> None:
         self.compute_s = compute_s
@@ -35,9 +35,9 @@ class Accelerator:
         return self.counted * self.compute_s / (max(now, self.done) - self.since)
 
 
-def ahead(batches: Iterable[Batch]) -> Iterator[tuple[bool, Batch]]:
-    """The batches, received by a thread; each with whether it already lay there."""
-    waiting: queue.Queue = queue.Queue(AHEAD)
+def prefetched(batches: Iterable[Batch]) -> Iterator[tuple[bool, Batch]]:
+    """Yields batches that a thread receives, each with True if it was available."""
+    waiting: queue.Queue = queue.Queue(PREFETCHED)
     end = object()
 
     def receive() -> None:
@@ -45,7 +45,7 @@ def ahead(batches: Iterable[Batch]) -> Iterator[tuple[bool, Batch]]:
             for batch in batches:
                 waiting.put(batch)
             waiting.put(end)
-        except Exception as error:  # for the consumer to raise
+        except Exception as error:  # raised in the consumer
             waiting.put(error)
 
     threading.Thread(target=receive, daemon=True).start()
@@ -62,7 +62,7 @@ def ahead(batches: Iterable[Batch]) -> Iterator[tuple[bool, Batch]]:
 
 
 def directly(batches: Iterable[Batch], is_waiting: Callable[[], bool]) -> Iterator[tuple[bool, Batch]]:
-    """The batches; each with whether it already lay there."""
+    """Yields batches, each with True if it was available."""
     iterator = iter(batches)
     while True:
         was_waiting = is_waiting()
@@ -77,14 +77,14 @@ def consume(
     compute_ms: float | None,
     is_waiting: Callable[[], bool] | None = None,
 ) -> dict:
-    """One run. `is_waiting` says whether a batch lies there already; without it, a thread receives ahead
-    while the accelerator computes."""
+    """Performs one run. `is_waiting` returns True if a batch is available. Without it, a thread prefetches batches during the
+    computation."""
     asked = time.monotonic()
     accelerator = Accelerator(compute_ms / 1e3) if compute_ms is not None else None
     rows = size = count = 0
     first_s = 0.0
     if accelerator is not None and is_waiting is None:
-        source = ahead(open_batches())
+        source = prefetched(open_batches())
     else:
         source = directly(open_batches(), is_waiting or (lambda: False))
     for was_waiting, batch in source:

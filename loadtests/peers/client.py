@@ -1,4 +1,4 @@
-"""A stock pyarrow client: receives what a ticket names. `client.py URL`, then lines (see lines.py)."""
+"""A stock pyarrow client that receives the stream of a ticket. `client.py URL`, then the protocol of lines.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What a user writes in an afternoon: a pyarrow Flight server that holds the table and takes shuffled rows.
+"""A minimal pyarrow Flight server with the table in memory, which delivers shuffled rows.
 
-Batches are taken ahead by threads: `take` lets go of the interpreter, and without them it would wait for
-every batch to be sent.
+Threads prefetch batches: `take` releases the interpreter lock, and otherwise each `take` would wait for the previous send.
 """
 
 from __future__ import annotations

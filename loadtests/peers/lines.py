@@ -1,4 +1,4 @@
-"""The protocol of `src/ask.rs`: a line of JSON for each request and each answer."""
+"""The protocol of `src/protocol.rs`: one line of JSON per request and answer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ def say(line: dict) -> None:
 
 
 def answer_all(run: Callable[[str, float | None], dict]) -> None:
-    """Answers every run that is asked for until the input ends."""
+    """Performs all requested runs until standard input ends."""
     say({"ready": True})
     for line in sys.stdin:
-        ask = json.loads(line)
+        request = json.loads(line)
         try:
-            say(run(ask["ticket"], ask["compute_ms"]))
+            say(run(request["ticket"], request["compute_ms"]))
         except Exception as error:
             say({"error": f"{type(error).__name__}: {error}"})
 
 
 def serve(server) -> None:
-    """Says where a Flight server listens, and ends with the input."""
+    """Prints the address of a Flight server and waits until standard input ends."""
     say({"ready": True, "url": f"grpc://127.0.0.1:{server.port}"})
     sys.stdin.read()

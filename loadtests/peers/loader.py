@@ -1,7 +1,7 @@
-"""What a user writes with a PyTorch DataLoader, without torch.
+"""The equivalent of a PyTorch DataLoader, without torch.
 
-Two worker processes read row groups with pyarrow, fill a shuffle buffer, gather batches from it with numpy,
-and hand them over in shared memory; the consumer maps them, as torch does. `loader.py REQUEST`, then lines.
+Two worker processes read row groups with pyarrow, fill a shuffle buffer, gather batches from it with NumPy, and deliver them in
+shared memory. The consumer maps them, as torch does. `loader.py REQUEST`, then the protocol of lines.py.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from table import matrix, needed, plain
 
 WORKERS = 2
 BUFFER_ROWS = 262_144
-# torch's prefetch_factor is 2; one more is in the consumer's hands, and one at work.
-SLOTS_A_WORKER = 4
+# torch's prefetch_factor of 2, one batch in the consumer, and one in the worker.
+SLOTS_PER_WORKER = 4
 ALIGNMENT = 64
 
 
 @dataclass
 class Sent:
-    """A batch in a slot: each array by name, or an Arrow stream where numpy has no form for a column."""
+    """A batch in a slot: NumPy arrays by name, and an Arrow stream for columns without a NumPy type."""
 
     worker: int
     slot: int
     rows: int
-    arrays: list[tuple[str, str, tuple[int, ...], int]]  # name, dtype, shape, place
-    arrow: tuple[int, int] | None  # place, bytes
+    arrays: list[tuple[str, str, tuple[int, ...], int]]  # name, dtype, shape, offset
+    arrow: tuple[int, int] | None  # offset, bytes
 
 
 @dataclass
@@ -53,7 +53,7 @@ def main() -> None:
     def run(ticket: str, compute_ms: float | None) -> dict:
         asked = json.loads(ticket)
         epochs = range(asked["epoch"], asked["epoch"] + asked["epochs"])
-        # The workers are ahead by themselves.
+        # The workers prefetch by themselves.
         return consume(lambda: loader.batches(epochs), compute_ms, loader.is_waiting)
 
     try:
@@ -63,18 +63,18 @@ def main() -> None:
 
 
 class Loader:
-    """The consumer's side."""
+    """The consumer side of the workers."""
 
     def __init__(self, request: dict, context: Any) -> None:
         slot_bytes = slot_size(request)
         self.slots = [
-            [SharedMemory(create=True, size=slot_bytes) for _ in range(SLOTS_A_WORKER)] for _ in range(WORKERS)
+            [SharedMemory(create=True, size=slot_bytes) for _ in range(SLOTS_PER_WORKER)] for _ in range(WORKERS)
         ]
         self.asked = [context.SimpleQueue() for _ in range(WORKERS)]
         self.free = [context.SimpleQueue() for _ in range(WORKERS)]
         self.received, self.sent = zip(*(context.Pipe(duplex=False) for _ in range(WORKERS)))
         for worker in range(WORKERS):
-            for slot in range(SLOTS_A_WORKER):
+            for slot in range(SLOTS_PER_WORKER):
                 self.free[worker].put(slot)
         self.workers = [
             context.Process(target=work, args=(worker, request, self), daemon=True) for worker in range(WORKERS)
@@ -97,7 +97,7 @@ class Loader:
                 memory = self.slots[sent.worker][sent.slot]
                 arrays = views(memory, sent)
                 yield sent.rows, sum(array.nbytes for array in arrays.values()), arrays
-                # Computed on: the worker may fill it again. The views end first.
+                # The computation is complete: the worker may reuse the slot. The views must be released first.
                 arrays.clear()
                 self.free[sent.worker].put(sent.slot)
 
@@ -122,7 +122,7 @@ class Loader:
 
 
 def views(memory: SharedMemory, sent: Sent) -> dict[str, Any]:
-    """What a trainer computes on, without a copy."""
+    """Returns the arrays of a batch without a copy."""
     arrays: dict[str, Any] = {
         name: np.ndarray(shape, dtype, memory.buf, place) for name, dtype, shape, place in sent.arrays
     }
@@ -134,7 +134,7 @@ def views(memory: SharedMemory, sent: Sent) -> dict[str, Any]:
 
 
 def slot_size(request: dict) -> int:
-    """Room for twice an average batch; memory that is never touched takes none."""
+    """Returns twice the size of an average batch. Untouched memory costs nothing."""
     group = pq.ParquetFile(request["files"][0]).read_row_group(0, columns=needed(request))
     return 2 * request["batch_size"] * (group.nbytes // group.num_rows + 1) + (1 << 20)
 
@@ -144,7 +144,7 @@ def is_fixed(kind: pa.DataType) -> bool:
 
 
 def work(worker: int, request: dict, loader: Loader) -> None:
-    """A worker process: an epoch for each number it is asked for."""
+    """Runs a worker process, which delivers one epoch per requested number."""
     try:
         while True:
             epoch = loader.asked[worker].get()
@@ -175,7 +175,7 @@ def one_epoch(worker: int, request: dict, loader: Loader, epoch: int) -> None:
 def flush(
     pending: list[pa.Table], worker: int, request: dict, loader: Loader, rng: np.random.Generator, is_last: bool
 ) -> list[pa.Table]:
-    """Sends the buffer's rows in random order; what makes no whole batch stays for the next buffer."""
+    """Sends the rows of the buffer in random order. Returns the rows of an incomplete batch for the next buffer."""
     if not pending:
         return []
     table = pa.concat_tables(pending)
@@ -191,7 +191,7 @@ def flush(
 
 
 class Buffer:
-    """The rows of a shuffle buffer: numpy arrays where they can be, else Arrow."""
+    """The rows of a shuffle buffer: NumPy arrays, or Arrow for types without a NumPy type."""
 
     def __init__(self, table: pa.Table, request: dict) -> None:
         self.fixed: dict[str, np.ndarray] = {}

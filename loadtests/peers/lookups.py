@@ -1,8 +1,9 @@
-"""Callers that fetch features by key: `lookups.py forebay|package|redis|feast URL`, then lines (see lines.py); before that
-`lookups.py fill URL PATH` and `lookups.py fill-feast URL PATH` put the features where they are looked for.
+"""Callers that look up features by key: `lookups.py forebay|package|redis|feast URL`, then the protocol of lines.py.
 
-Each run: keys of a request, seconds, and perhaps requests a second (else the next one is sent when the last one is answered). What
-comes is a float32 matrix of `[keys, 39]`, whatever the way.
+`lookups.py fill URL PATH` writes the features to Redis, and `lookups.py fill-feast FOLDER PATH` to Feast.
+
+A run has the number of keys per request, a duration, and optionally a rate of requests per second. Without a rate, a request is
+sent after the previous answer. The result of each request is a float32 matrix of `[keys, 39]`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from lines import say
 
 WIDTH = 39
-# What Feast holds: filling it takes a second for each two thousand.
+# Number of users in Feast. Writing two thousand takes a second.
 FEAST_USERS = 20_000
 TENSOR = {"name": "x", "columns": ["f*"], "dtype": "float32"}
 
@@ -27,9 +28,9 @@ def through_pyarrow(url: str) -> Callable[[np.ndarray], np.ndarray]:
     import pyarrow as pa
     import pyarrow.flight as flight
 
-    wanted = {"lookup": {"dataset": "users", "tensors": [TENSOR]}}
+    request = {"lookup": {"dataset": "users", "tensors": [TENSOR]}}
     client = flight.connect(url.replace("http:", "grpc:"))
-    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(json.dumps(wanted).encode()))
+    writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(json.dumps(request).encode()))
     writer.begin(pa.schema([("id", pa.int64())]))
     kept = client, writer
 
@@ -70,7 +71,7 @@ def through_feast(folder: str) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def fill_feast(folder: str, path: str) -> None:
-    """A feature store whose online store is a SQLite file, as `feast init` makes it, with some of the users."""
+    """Creates a feature store with SQLite as online store, like `feast init`, with a part of the users."""
     import pandas as pd
     import pyarrow.parquet as pq
     from feast import Entity, FeatureStore, FeatureView, Field, FileSource, ValueType
@@ -92,7 +93,7 @@ def fill_feast(folder: str, path: str) -> None:
 
 
 def fill(url: str, path: str) -> None:
-    """Puts the packed features of every user into Redis."""
+    """Writes the packed features of all users to Redis."""
     import pyarrow.parquet as pq
     import redis
 
@@ -110,7 +111,7 @@ def fill(url: str, path: str) -> None:
 
 
 def run(ask: Callable[[np.ndarray], np.ndarray], count: int, seconds: float, rate: float | None, users: int, seed: int) -> dict:
-    """Latencies are from when a request was due."""
+    """Performs one run. Latencies are measured from the due time of a request."""
     rng = np.random.default_rng(seed)
     batches = rng.integers(0, users, (512, count))
     latencies, began, due, sum = [], time.perf_counter(), time.perf_counter(), 0.0
@@ -122,18 +123,18 @@ def run(ask: Callable[[np.ndarray], np.ndarray], count: int, seconds: float, rat
             due = time.perf_counter()
         rows = ask(batches[len(latencies) % 512])
         assert rows.shape == (count, WIDTH)
-        sum += float(rows[0, 0])  # Who does not look at it has not received it.
+        sum += float(rows[0, 0])  # Reads the data, so that they have been received.
         latencies.append(time.perf_counter() - due)
     took = time.perf_counter() - began
     return {"requests": len(latencies), "seconds": took, "latencies": latencies}
 
 
 def main() -> None:
-    way, url = sys.argv[1:3]
-    if way in ("fill", "fill-feast"):
-        return {"fill": fill, "fill-feast": fill_feast}[way](url, sys.argv[3])
-    ways = {"forebay": through_pyarrow, "package": through_package, "redis": through_redis, "feast": through_feast}
-    ask = ways[way](url)
+    method, url = sys.argv[1:3]
+    if method in ("fill", "fill-feast"):
+        return {"fill": fill, "fill-feast": fill_feast}[method](url, sys.argv[3])
+    methods = {"forebay": through_pyarrow, "package": through_package, "redis": through_redis, "feast": through_feast}
+    ask = methods[method](url)
     ask(np.zeros(1, np.int64))
     say({"ready": True})
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Forebay's own Python package: `package.py URL [--expand]`, then lines (see lines.py). A ticket is a command."""
+"""Forebay's Python package: `package.py URL [--expand]`, then the protocol of lines.py. A ticket is a JSON command."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import forebay
 from accelerator import Batch, consume
 from lines import answer_all
 
-OF_A_TICKET = {"hash", "lane", "start_step", "steps", "plan_version"}
+TICKET_FIELDS = {"content_hash", "lane", "start_step", "steps", "plan_version"}
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     def batches(ticket: str) -> Iterator[Batch]:
         asked = json.loads(ticket)["train"]
         numbers = {name: int(asked[name]) for name in ("batch_size", "seed", "epoch", "epochs") if name in asked}
-        request = {name: value for name, value in asked.items() if name not in OF_A_TICKET}
+        request = {name: value for name, value in asked.items() if name not in TICKET_FIELDS}
         ds = client.train(**{**request, **numbers})
         for _ in range(numbers.get("epochs", 1)):
             for batch in ds:

@@ -1,5 +1,7 @@
 """Petastorm's batch reader with two workers, and its DataLoader with a shuffling queue.
-`petastorm_loader.py REQUEST`, then lines (see lines.py)."""
+
+`petastorm_loader.py REQUEST`, then the protocol of lines.py.
+"""
 
 from __future__ import annotations
 

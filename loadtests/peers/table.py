@@ -10,15 +10,15 @@ TILE_ROWS = 1024
 
 
 def needed(request: dict) -> list[str]:
-    """Every column that a request reads."""
+    """Returns all columns that a request reads."""
     return request["columns"] + [name for tensor in request["tensors"] for name in tensor["columns"]]
 
 
 def matrix(table: pa.Table | pa.RecordBatch, tensor: dict) -> np.ndarray:
-    """The columns of a tensor, row by row."""
+    """Returns the columns of a tensor as a row-major matrix."""
     columns = [table.column(name).to_numpy().astype(tensor["dtype"], copy=False) for name in tensor["columns"]]
     out = np.empty((table.num_rows, len(columns)), dtype=tensor["dtype"])
-    # Tile by tile: columns at full length would miss the caches with every value.
+    # Tiles: whole columns would cause a cache miss per value.
     for first in range(0, table.num_rows, TILE_ROWS):
         tile = slice(first, first + TILE_ROWS)
         np.stack([column[tile] for column in columns], axis=1, out=out[tile])
@@ -26,7 +26,7 @@ def matrix(table: pa.Table | pa.RecordBatch, tensor: dict) -> np.ndarray:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """Views as strings: `take` knows no views."""
+    """Converts views to plain strings, because `take` does not support views."""
     if not hasattr(pa.types, "is_string_view"):
         return table  # This pyarrow has no views.
     schema = table.schema
@@ -39,13 +39,13 @@ def plain(table: pa.Table) -> pa.Table:
 
 
 def load(request: dict) -> pa.RecordBatch:
-    """The whole dataset."""
+    """Reads the whole dataset."""
     parts = [plain(pq.read_table(file, columns=needed(request))) for file in request["files"]]
     return deliver(pa.concat_tables(parts), request)
 
 
 def deliver(table: pa.Table, request: dict) -> pa.RecordBatch:
-    """`table` as one contiguous batch: its plain columns, then its tensors."""
+    """Returns `table` as one contiguous batch: plain columns, then tensors."""
     plain = table.select(request["columns"]).combine_chunks()
     names, arrays = list(plain.column_names), [_one(column) for column in plain.columns]
     for tensor in request["tensors"]:

@@ -1,6 +1,8 @@
 """A PyTorch DataLoader over pyarrow: two workers read row groups, fill a shuffle buffer, and yield tensors from it.
-`torch_loader.py REQUEST`, then lines (see lines.py). With `by_column` in the request the workers yield a tensor for each
-column, as most people write it, and the trainer puts the matrices together; else the workers do, tile by tile."""
+
+`torch_loader.py REQUEST`, then the protocol of lines.py. With `by_column`, the workers yield one tensor per column, as is common,
+and the trainer stacks the matrices. Otherwise, the workers stack them, tile by tile.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,8 @@ class Rows(torch.utils.data.IterableDataset):
             yield {name: torch.from_numpy(values[rows]) for name, values in arrays.items()}
 
 
-def together(columns: dict[str, Any], request: dict) -> dict[str, Any]:
-    """The tensors that a request wants, of a tensor for each column."""
+def stacked(columns: dict[str, Any], request: dict) -> dict[str, Any]:
+    """Returns the tensors of a request, stacked from one tensor per column."""
     batch = {name: columns[name] for name in request["columns"]}
     for tensor in request["tensors"]:
         dtype = getattr(torch, tensor["dtype"])
@@ -75,7 +77,7 @@ def main() -> None:
             loader = torch.utils.data.DataLoader(Rows(request, epoch), batch_size=None, num_workers=WORKERS)
             for batch in loader:
                 if request.get("by_column"):
-                    batch = together(batch, request)
+                    batch = stacked(batch, request)
                 size = sum(tensor.numel() * tensor.element_size() for tensor in batch.values())
                 yield len(next(iter(batch.values()))), size, batch
 

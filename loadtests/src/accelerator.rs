@@ -1,31 +1,31 @@
-//! An emulated accelerator, by MLPerf Storage's rule: compute is a wait, and utilization (AU) is the time it
-//! computed over the time it took, the first batch excluded.
+//! A simulated accelerator with MLPerf Storage's rule: it sleeps instead of computing, and its utilization (AU) is the compute
+//! time divided by the elapsed time, without the first batch.
 //!
-//! It keeps its own time. A batch that already lay there begins when the one before it ended, however late
-//! the thread woke from that wait: a sleep is some 60 us too long, which is much beside 375.
+//! The accelerator has its own clock. If a batch was already available, it begins at the end of the previous one, even if the
+//! thread woke up later: a sleep is about 60 us too long, compared with 375 us of compute time.
 
 use std::time::{Duration, Instant};
 
-/// One emulated accelerator.
+/// A simulated accelerator.
 #[derive(Debug)]
 pub(crate) struct Accelerator {
     compute: Duration,
-    /// When the batch it works on is done.
+    /// End of the current batch.
     done: Option<Instant>,
-    /// When the first batch was done: the beginning of the time that counts.
+    /// End of the first batch, which begins the measured time.
     since: Option<Instant>,
-    /// Batches that count.
+    /// Number of measured batches.
     counted: u32,
 }
 
 impl Accelerator {
-    /// One that takes `compute` for a batch.
+    /// Creates an accelerator that takes `compute` per batch.
     pub(crate) fn new(compute: Duration) -> Self {
         Self { compute, done: None, since: None, counted: 0 }
     }
 
-    /// Begins a batch that was taken at `now` and had been waiting, or had been waited for. Returns when it
-    /// will be done.
+    /// Begins a batch that was received at `now`. `was_waiting` is true if the batch was available before. Returns the end of
+    /// its computation.
     pub(crate) fn begin(&mut self, now: Instant, was_waiting: bool) -> Instant {
         let start = match self.done {
             Some(done) if was_waiting || done > now => done,
@@ -40,7 +40,7 @@ impl Accelerator {
         done
     }
 
-    /// Time computed over time passed at `now`, when the last batch is done; `None` with less than two.
+    /// Returns the utilization at `now`, the end of the last batch. `None` with fewer than two batches.
     pub(crate) fn utilization(&self, now: Instant) -> Option<f64> {
         let passed = now.max(self.done?).saturating_duration_since(self.since?);
         let computed = self.compute * self.counted;
@@ -48,7 +48,7 @@ impl Accelerator {
     }
 }
 
-/// Waits until `deadline` without burning the core.
+/// Sleeps until `deadline`.
 pub(crate) fn wait_until(deadline: Instant) {
     let left = deadline.saturating_duration_since(Instant::now());
     if !left.is_zero() {
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_wait_keep_it_fully_used() {
+    fn available_batches_give_full_utilization() {
         let start = Instant::now();
         let mut accelerator = Accelerator::new(COMPUTE);
         accelerator.begin(start, false);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_for_batches_counts_against_it() {
+    fn waiting_for_batches_reduces_the_utilization() {
         let start = Instant::now();
         let mut accelerator = Accelerator::new(COMPUTE);
         for batch in 0..=10 {
@@ -100,12 +100,12 @@ mod tests {
     }
 
     #[test]
-    fn it_is_never_used_more_than_the_clock_allows() {
+    fn the_utilization_never_exceeds_the_elapsed_time() {
         let start = Instant::now();
         let mut accelerator = Accelerator::new(COMPUTE);
         accelerator.begin(start, false);
         accelerator.begin(start + ms(1), true);
-        // Twice as late as its own time says.
+        // The end is at twice the compute time.
         assert_eq!(accelerator.utilization(start + ms(30)), Some(0.5));
     }
 }

@@ -1,6 +1,6 @@
-//! `forebay-load cold`: a first epoch, beside what it can't do without: decoding the same columns with the same
-//! cores (parquet-rs alone, in a process of its own), and a warm epoch. Once the caches were dropped a second cold epoch
-//! follows, in memory that the server has touched before: what the first one costs beyond it is the kernel's.
+//! `forebay-load cold`: a first epoch, compared with its necessary parts: decoding the same columns with parquet-rs alone, and
+//! a warm epoch. A second cold epoch follows after `drop-cache`, in memory that the server has already touched. The
+//! difference to the first one is the cost of page faults.
 
 use std::{
     fs::File,
@@ -25,22 +25,22 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::{
-    Source,
-    ask::{Ask, Passed},
-    consume::say,
-    data::Prepared,
-    foreign::{Clock, Patience},
+    chart::{Bar, Chart},
+    data::Dataset,
+    interference::{Clock, Patience},
     machine::Machine,
-    output::Json,
+    output::Output,
     process::Process,
+    protocol::{RunRequest, RunResult, say},
     scenario::Scenario,
     server::{self, Server, Transport},
+    source::Source,
     stats::median,
     table,
     usage::Usage,
 };
 
-/// Rows that are decoded at a time, as the server does.
+/// Rows per decoded batch, as in the server.
 const DECODE_ROWS: usize = 4096;
 
 /// Flags of `forebay-load cold`.
@@ -48,16 +48,16 @@ const DECODE_ROWS: usize = 4096;
 pub(crate) struct Cold {
     #[command(flatten)]
     source: Source,
-    /// Turns; in each the decoder runs once, and a fresh server streams one cold and one warm epoch.
+    /// Turns. In each, the decoder runs once, and a new server streams one cold and one warm epoch.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     #[command(flatten)]
     patience: Patience,
     #[command(flatten)]
-    json: Json,
+    output: Output,
 }
 
-/// Wall and CPU time of one thing that was done.
+/// Wall and CPU time of one activity.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Cost {
     seconds: f64,
@@ -65,28 +65,28 @@ struct Cost {
     first_batch_seconds: f64,
 }
 
-/// One turn.
+/// Measurements of one turn.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Turn {
     alone: Cost,
-    /// The rows of one window, decoded alone.
+    /// parquet-rs alone, for the rows of one window.
     alone_window: Cost,
     cold: Cost,
     warm: Cost,
-    /// A cold epoch after the caches were dropped.
+    /// A second cold epoch, after `drop-cache`.
     again: Cost,
-    others: f64,
+    foreign_share: f64,
 }
 
 impl Cold {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let (scenario, data) = self.source.prepared()?;
+        let (scenario, data) = self.source.load()?;
         let machine = Machine::this();
         let mut turns = Vec::new();
         for round in 1..=self.rounds {
             eprintln!("round {round} of {}", self.rounds);
             let one = || self.turn(&scenario, &data);
-            turns.push(self.patience.undisturbed(|turn: &Turn| turn.others, one)?);
+            turns.push(self.patience.undisturbed(|turn: &Turn| turn.foreign_share, one)?);
         }
         println!(
             "{}: {}\n{machine}\n{} rows; {} turns, medians\n",
@@ -96,10 +96,11 @@ impl Cold {
             turns.len()
         );
         report(&turns, machine.cores as f64);
-        self.json.write(&json!({ "scenario": scenario, "machine": machine, "turns": turns }))
+        let chart = chart(&scenario, &machine, &turns);
+        self.output.write("cold", &machine, &json!({ "scenario": scenario, "turns": turns }), &chart)
     }
 
-    fn turn(&self, scenario: &Scenario, data: &Prepared) -> anyhow::Result<Turn> {
+    fn turn(&self, scenario: &Scenario, data: &Dataset) -> anyhow::Result<Turn> {
         let clock = Clock::now()?;
         let server = Server::start(&scenario.name, &data.path, Transport::Tcp)?;
         let train = scenario.train(0, 1);
@@ -119,9 +120,9 @@ impl Cold {
             let command = v1::Command::from(scenario.train(epoch, 1));
             let ticket = String::from_utf8(Encoding::Json.encode(&command))?;
             let before = used(&consumer)?;
-            let Passed { seconds, first_batch_seconds, rows, .. } =
-                consumer.ask(&Ask { ticket, compute_ms: None })?;
-            ensure!(rows == data.sizes.rows, "{rows} rows came of {}", data.sizes.rows);
+            let RunResult { seconds, first_batch_seconds, rows, .. } =
+                consumer.run(&RunRequest { ticket, compute_ms: None })?;
+            ensure!(rows == data.sizes.rows, "received {rows} rows of {}", data.sizes.rows);
             Ok(Cost { seconds, cpu_seconds: used(&consumer)? - before, first_batch_seconds })
         };
         let (cold, warm) = (epoch(0)?, epoch(1)?);
@@ -132,10 +133,10 @@ impl Cold {
         let alone = self.decode(None)?;
         let alone_window = self.decode(window_rows)?;
         let own = own + alone.cpu_seconds + alone_window.cpu_seconds;
-        Ok(Turn { alone, alone_window, cold, warm, again, others: clock.others_since(own)? })
+        Ok(Turn { alone, alone_window, cold, warm, again, foreign_share: clock.foreign_share_since(own)? })
     }
 
-    /// The decoder in a process of its own.
+    /// Runs the decoder in its own process.
     fn decode(&self, rows: Option<u64>) -> anyhow::Result<Cost> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["decode", "--scenario", &self.source.scenario]);
@@ -147,7 +148,7 @@ impl Cold {
         }
         let mut process = Process::spawn("decode", command)?;
         let done = process.ready()?;
-        let seconds = |name: &str| done[name].as_f64().with_context(|| format!("decode did not say {name}"));
+        let seconds = |name: &str| done[name].as_f64().with_context(|| format!("decode printed no {name}"));
         let (seconds, cpu_seconds) = (seconds("seconds")?, seconds("cpu_seconds")?);
         Ok(Cost { seconds, cpu_seconds, first_batch_seconds: seconds })
     }
@@ -162,18 +163,33 @@ async fn drop_cache(url: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A name, and the cost of a turn that it denotes.
+type NamedCost = (&'static str, fn(&Turn) -> Cost);
+
+const COSTS: [NamedCost; 5] = [
+    ("parquet-rs alone", |turn| turn.alone),
+    ("parquet-rs alone, one window", |turn| turn.alone_window),
+    ("cold epoch", |turn| turn.cold),
+    ("warm epoch", |turn| turn.warm),
+    ("cold again, after drop-cache", |turn| turn.again),
+];
+
+fn chart(scenario: &Scenario, machine: &Machine, turns: &[Turn]) -> Chart {
+    let bar = |(name, cost): (&str, fn(&Turn) -> Cost)| {
+        Bar::of(
+            name,
+            turns.iter().map(|turn| cost(turn).seconds),
+            name.contains("epoch") || name.contains("again"),
+        )
+    };
+    let bars = COSTS.into_iter().filter_map(bar).collect();
+    Chart::bars(&format!("Cold epochs: {}", scenario.name), machine, "seconds", bars)
+}
+
 fn report(turns: &[Turn], cores: f64) {
     let middle = |of: fn(&Turn) -> f64| median(turns.iter().map(of));
-    println!("{:<28} {:>9} {:>9} {:>16}", "what", "wall, s", "CPU, s", "first batch, s");
-    type Of = fn(&Turn) -> Cost;
-    let costs: [(&str, Of); 5] = [
-        ("parquet-rs alone", |turn| turn.alone),
-        ("parquet-rs alone, a window", |turn| turn.alone_window),
-        ("cold epoch", |turn| turn.cold),
-        ("warm epoch", |turn| turn.warm),
-        ("cold again, caches dropped", |turn| turn.again),
-    ];
-    for (name, cost) in costs {
+    println!("{:<28} {:>9} {:>9} {:>16}", "", "wall, s", "CPU, s", "first batch, s");
+    for (name, cost) in COSTS {
         let of = |of: fn(Cost) -> f64| median(turns.iter().map(|turn| of(cost(turn))));
         let (wall, cpu) = (of(|cost| cost.seconds), of(|cost| cost.cpu_seconds));
         println!("{name:<28} {wall:>9.3} {cpu:>9.2} {:>16.3}", of(|cost| cost.first_batch_seconds));
@@ -183,12 +199,15 @@ fn report(turns: &[Turn], cores: f64) {
     let ratio = middle(|turn| turn.again.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
     println!("cold again, CPU / (parquet-rs alone + warm)   {ratio:.2}");
     let busy = middle(|turn| turn.cold.cpu_seconds / turn.cold.seconds) / cores;
-    println!("cores busy during the cold epoch              {:.0} %", busy * 100.0);
+    println!("cores busy during the cold epoch              {:.0}%", busy * 100.0);
     let first = middle(|turn| turn.cold.first_batch_seconds / turn.alone_window.seconds);
-    println!("first batch / parquet-rs alone, a window      {first:.2}");
+    println!("first batch / parquet-rs alone, one window    {first:.2}");
     let first = middle(|turn| turn.again.first_batch_seconds / turn.alone_window.seconds);
-    println!("cold again, first batch / ... a window        {first:.2}");
-    println!("share of the machine that others had          {:.1} %", middle(|turn| turn.others) * 100.0);
+    println!("cold again, first batch / one window         {first:.2}");
+    println!(
+        "CPU share of other processes                      {:.1}%",
+        middle(|turn| turn.foreign_share) * 100.0
+    );
 }
 
 /// Flags of `forebay-load decode`.
@@ -196,21 +215,21 @@ fn report(turns: &[Turn], cores: f64) {
 pub(crate) struct Decode {
     #[command(flatten)]
     source: Source,
-    /// Row groups are decoded until they have so many rows; all if it is not given.
+    /// Number of rows after which decoding stops [default: all].
     #[arg(long)]
     rows: Option<u64>,
 }
 
 impl Decode {
-    /// Decodes the columns of the scenario with a thread a core and says what that took.
+    /// Decodes the columns of the scenario with one thread per core and prints the time.
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let (scenario, data) = self.source.prepared()?;
+        let (scenario, data) = self.source.load()?;
         let mut groups: Vec<(PathBuf, ArrowReaderMetadata, usize)> = Vec::new();
         let mut rows = 0;
         'files: for file in table::files(&data.path)? {
             let footer = ArrowReaderMetadata::load(&File::open(&file)?, ArrowReaderOptions::default())?;
             for (group, metadata) in footer.metadata().row_groups().iter().enumerate() {
-                if self.rows.is_some_and(|wanted| rows >= wanted) {
+                if self.rows.is_some_and(|limit| rows >= limit) {
                     break 'files;
                 }
                 rows += metadata.num_rows() as u64;
@@ -240,7 +259,7 @@ impl Decode {
             let workers: Vec<_> = (0..threads).map(|_| scope.spawn(decode)).collect();
             workers.into_iter().map(|worker| worker.join().expect("no panic")).sum::<anyhow::Result<u64>>()
         })?;
-        ensure!(decoded == rows, "{decoded} rows were decoded of {rows}");
+        ensure!(decoded == rows, "decoded {decoded} rows of {rows}");
         let seconds = started.elapsed().as_secs_f64();
         let cpu_seconds = Usage::own()?.cpu_seconds - before.cpu_seconds;
         say(&json!({ "seconds": seconds, "cpu_seconds": cpu_seconds, "rows": rows }))

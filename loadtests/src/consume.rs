@@ -1,12 +1,11 @@
-//! `forebay-load consume`: a consumer in a process of its own, driven by lines (see [`crate::ask`]).
+//! `forebay-load consume`: a consumer process (see [`crate::protocol`]).
 
 use std::{
-    io::{BufRead, Write},
+    io::BufRead,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::Context;
 use clap::{Args, ValueEnum};
 use forebay_client::Connection;
 use forebay_proto::{Encoding, v1};
@@ -14,18 +13,18 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::{
-    ask::{Ask, Passed},
     peers::stock,
+    protocol::{RunRequest, RunResult, say},
     receive::receive,
 };
 
 /// Flags of `forebay-load consume`.
 #[derive(Debug, Args)]
 pub(crate) struct Consume {
-    /// The client that receives.
+    /// Client library.
     #[arg(long, value_enum)]
     client: Kind,
-    /// Where the server listens.
+    /// URL of the server.
     #[arg(long)]
     url: String,
 }
@@ -35,20 +34,20 @@ pub(crate) struct Consume {
 pub(crate) enum Kind {
     /// forebay-client.
     Forebay,
-    /// arrow-flight's own.
+    /// arrow-flight.
     Stock,
 }
 
 impl Consume {
-    /// Answers until its input ends.
+    /// Answers requests until standard input ends.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let runtime = Runtime::new()?;
         let mut client = runtime.block_on(Client::connect(self.client, &self.url))?;
         say(&json!({ "ready": true }))?;
         for line in std::io::stdin().lock().lines() {
-            let ask: Ask = serde_json::from_str(&line?)?;
-            match runtime.block_on(client.one_run(&ask)) {
-                Ok(passed) => say(&passed)?,
+            let request: RunRequest = serde_json::from_str(&line?)?;
+            match runtime.block_on(client.run(&request)) {
+                Ok(result) => say(&result)?,
                 Err(error) => say(&json!({ "error": format!("{error:#}") }))?,
             }
         }
@@ -69,33 +68,26 @@ impl Client {
         })
     }
 
-    async fn one_run(&mut self, ask: &Ask) -> anyhow::Result<Passed> {
-        let compute = ask.compute_ms.map(|ms| Duration::from_secs_f64(ms / 1e3));
+    async fn run(&mut self, request: &RunRequest) -> anyhow::Result<RunResult> {
+        let compute = request.compute_ms.map(|ms| Duration::from_secs_f64(ms / 1e3));
         let asked = Instant::now();
         match self {
             Self::Forebay(client) => {
-                let mut batches = client.get(ticket(&ask.ticket).into()).await?;
+                let mut batches = client.get(ticket(&request.ticket).into()).await?;
                 receive(&mut batches, asked, compute).await
             }
             Self::Stock(client) => {
-                let mut batches = client.get(&ask.ticket).await?;
+                let mut batches = client.get(&request.ticket).await?;
                 receive(&mut batches, asked, compute).await
             }
         }
     }
 }
 
-/// A command is sent in its binary form, as trainers in Rust do; any other ticket as it is.
+/// Returns a JSON command in its Protobuf form, as Rust clients send it, and other tickets unchanged.
 fn ticket(json: &str) -> Vec<u8> {
     match Encoding::Json.decode::<v1::Command>("Command", json.as_bytes()) {
         Ok(command) => Encoding::Protobuf.encode(&command),
         Err(_) => json.as_bytes().to_vec(),
     }
-}
-
-/// Prints one line at once.
-pub(crate) fn say(line: &impl serde::Serialize) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, line)?;
-    writeln!(out).and_then(|()| out.flush()).context("nobody reads the answers")
 }

@@ -1,12 +1,13 @@
-//! The data of a scenario: generated once from its parameters, then kept.
+//! The data of a scenario, generated once from its parameters.
 //!
-//! Every value is a function of its column and its row ([`random`]), so the files are the same on every
-//! machine, for any number of threads that write them.
+//! Every value is a function of its column and row ([`random`]). The files are therefore equal on every machine, for any
+//! number of writing threads.
 
 mod clicks;
 mod columns;
 mod flights;
 mod images;
+mod layout;
 mod lists;
 mod random;
 mod writer;
@@ -17,12 +18,12 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{logical::Sizes, scenario::Scenario};
+use crate::logical::Sizes;
 
-/// Goes up when a generator's values change, so that older files are not taken for new ones.
+/// Version of the generators. A new version replaces existing files.
 const VERSION: u32 = 1;
 
-/// A generator and its sizes.
+/// A generator and its parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Data {
@@ -32,13 +33,13 @@ pub(crate) enum Data {
     Clicks(clicks::Clicks),
     /// Columns of lists of 64-bit integers.
     Lists(lists::Lists),
-    /// Binary rows of a picture's size.
+    /// Binary rows of the size of images.
     Images(images::Images),
-    /// TPC-H's lineitem.
+    /// The table lineitem of TPC-H.
     Lineitem(Lineitem),
-    /// The demo's log of rankings.
+    /// A log of rankings.
     Ranking(Ranking),
-    /// npm vega-datasets' flights-3m.parquet.
+    /// flights-3m.parquet of the npm package vega-datasets.
     Flights(flights::Flights),
 }
 
@@ -58,36 +59,28 @@ pub(crate) struct Ranking {
     queries: u64,
 }
 
-/// How a generated table is cut into files.
-#[derive(Debug, Clone, Copy)]
-struct Layout {
-    rows: u64,
-    files: u64,
-    row_group_rows: u64,
-}
-
 /// The data of a scenario, on disk.
-pub(crate) struct Prepared {
+pub(crate) struct Dataset {
     /// A Parquet file, or a folder of them.
     pub(crate) path: PathBuf,
-    /// Rows, and bytes a column.
+    /// Rows, and bytes per column.
     pub(crate) sizes: Sizes,
 }
 
-/// The data of `scenario` under `folder`, made if they are not there.
-pub(crate) fn prepare(scenario: &Scenario, folder: &Path) -> anyhow::Result<Prepared> {
-    std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
-    let identity = serde_json::to_vec(&(VERSION, &scenario.data))?;
-    let place = folder.join(format!("{}-{:016x}", scenario.name, xxh3_64(&identity)));
-    let path = match &scenario.data {
+/// Generates the data of a scenario below `folder`, unless they exist.
+pub(crate) fn prepare(name: &str, data: &Data, folder: &Path) -> anyhow::Result<Dataset> {
+    std::fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
+    let identity = serde_json::to_vec(&(VERSION, data))?;
+    let place = folder.join(format!("{name}-{:016x}", xxh3_64(&identity)));
+    let path = match data {
         Data::Columns(columns) => writer::at(&place, &columns.table())?,
         Data::Clicks(clicks) => writer::at(&place, &clicks.table())?,
         Data::Lists(lists) => writer::at(&place, &lists.table())?,
         Data::Images(images) => writer::at(&place, &images.table())?,
-        Data::Lineitem(Lineitem { scale }) => forebay::demo::lineitem::at(&place, *scale)?,
-        Data::Ranking(Ranking { queries }) => forebay::demo::ranking::at(&place, *queries)?,
+        Data::Lineitem(Lineitem { scale }) => forebay_sample_data::lineitem::at(&place, *scale)?,
+        Data::Ranking(Ranking { queries }) => forebay_sample_data::ranking::at(&place, *queries)?,
         Data::Flights(_) => flights::at(&place)?,
     };
-    let sizes = Sizes::kept(&place.with_extension("json"), &path)?;
-    Ok(Prepared { path, sizes })
+    let sizes = Sizes::load(&place.with_extension("json"), &path)?;
+    Ok(Dataset { path, sizes })
 }

@@ -1,4 +1,4 @@
-//! `forebay-load filtered`: 30 of 400 daily partitions by a filter, beside a dataset of those 30 alone, both cold.
+//! `forebay-load filtered`: a filter on 30 of 400 daily partitions, compared with a dataset of these 30 days, both cold.
 
 use std::{fs, path::Path, process::Command};
 
@@ -10,74 +10,76 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use crate::{
-    Source,
-    ask::{Ask, Passed},
-    foreign::{Clock, Patience},
+    chart::{Bar, Chart},
+    interference::{Clock, Patience},
     machine::Machine,
-    output::Json,
+    output::Output,
     process::Process,
+    protocol::{RunRequest, RunResult},
     scenario::Scenario,
     server::{self, Server, Transport},
+    source::Source,
     stats::median,
     table,
 };
 
 const DAYS: usize = 400;
-/// Those that are wanted, from one day on.
-const WANTED: std::ops::Range<usize> = 120..150;
+/// Days that the filter selects.
+const SELECTED: std::ops::Range<usize> = 120..150;
 
 /// Flags of `forebay-load filtered`.
 #[derive(Debug, Args)]
 pub(crate) struct Filtered {
-    /// Turns; in each a fresh server streams either dataset.
+    /// Turns. In each, a new server streams each dataset.
     #[arg(long, default_value_t = 9)]
     rounds: usize,
     #[command(flatten)]
     patience: Patience,
     #[command(flatten)]
-    json: Json,
+    output: Output,
 }
 
 #[derive(Debug, Clone, Serialize)]
 struct Turn {
-    filtered: Passed,
-    alone: Passed,
-    others: f64,
+    filtered: RunResult,
+    alone: RunResult,
+    foreign_share: f64,
 }
 
 impl Filtered {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let source = Source { scenario: "filtered".into(), data: None };
-        let (scenario, data) = source.prepared()?;
-        let folder = tempfile::tempdir_in(data.path.parent().context("the data lie in no folder")?)?;
-        let (all, wanted) = (folder.path().join("all"), folder.path().join("wanted"));
+        let source = Source::built_in("filtered");
+        let (scenario, data) = source.load()?;
+        let folder = tempfile::tempdir_in(data.path.parent().context("the data have no parent folder")?)?;
+        let (all, selected) = (folder.path().join("all"), folder.path().join("selected"));
         let files = table::files(&data.path)?;
-        let day = files.first().context("the data have no file")?;
+        let day = files.first().context("the dataset has no files")?;
         for number in 0..DAYS {
             link(day, &all, number)?;
-            if WANTED.contains(&number) {
-                link(day, &wanted, number)?;
+            if SELECTED.contains(&number) {
+                link(day, &selected, number)?;
             }
         }
-        let expected = data.sizes.rows * WANTED.len() as u64;
+        let expected = data.sizes.rows * SELECTED.len() as u64;
         let mut turns = Vec::new();
         for round in 1..=self.rounds {
             eprintln!("round {round} of {}", self.rounds);
-            let one = || turn(&scenario, &all, &wanted, expected, round % 2 == 0);
-            turns.push(self.patience.undisturbed(|turn: &Turn| turn.others, one)?);
+            let one = || turn(&scenario, &all, &selected, expected, round % 2 == 0);
+            turns.push(self.patience.undisturbed(|turn: &Turn| turn.foreign_share, one)?);
         }
         let machine = Machine::this();
         println!(
             "{machine}\n{expected} rows of {} days of {DAYS}; {} turns, medians\n",
-            WANTED.len(),
+            SELECTED.len(),
             turns.len()
         );
         report(&turns);
-        self.json.write(&json!({ "scenario": scenario, "machine": machine, "turns": turns }))
+        let chart = chart(&machine, &turns);
+        self.output.write("filtered", &machine, &json!({ "scenario": scenario, "turns": turns }), &chart)
     }
 }
 
-/// The file of a day, as its partition.
+/// Links the file of a day into its partition.
 fn link(file: &Path, folder: &Path, day: usize) -> anyhow::Result<()> {
     let partition = folder.join(format!("day={day:03}"));
     fs::create_dir_all(&partition)?;
@@ -88,45 +90,55 @@ fn link(file: &Path, folder: &Path, day: usize) -> anyhow::Result<()> {
 fn turn(
     scenario: &Scenario,
     all: &Path,
-    wanted: &Path,
+    selected: &Path,
     rows: u64,
     alone_first: bool,
 ) -> anyhow::Result<Turn> {
     let clock = Clock::now()?;
     let columns = (0..12).map(|column| format!("f{column:03}")).collect();
     let alone = v1::Train { columns, ..scenario.train(0, 1) };
-    let filter = format!("day BETWEEN {} AND {}", WANTED.start, WANTED.end - 1);
+    let filter = format!("day BETWEEN {} AND {}", SELECTED.start, SELECTED.end - 1);
     let filtered = v1::Train { filter, ..alone.clone() };
     let mut own = 0.0;
     let mut stream = |path: &Path, train: &v1::Train| {
         let server = Server::start(&scenario.name, path, Transport::Tcp)?;
-        // Files are listed and footers read; the filter is unknown yet.
+        // Lists the files and reads the footers, without the filter.
         Runtime::new()?.block_on(server::opened(server.url(), &alone))?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["consume", "--client", "forebay", "--url", server.url()]);
         let mut consumer = Process::spawn("consume", command)?;
         consumer.ready()?;
         let ticket = Encoding::Json.encode(&v1::Command::from(train.clone()));
-        let passed = consumer.ask(&Ask { ticket: String::from_utf8(ticket)?, compute_ms: None })?;
-        ensure!(passed.rows == rows, "{} rows came, expected {rows}", passed.rows);
+        let result = consumer.run(&RunRequest { ticket: String::from_utf8(ticket)?, compute_ms: None })?;
+        ensure!(result.rows == rows, "received {} rows, expected {rows}", result.rows);
         own += server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds;
-        anyhow::Ok(passed)
+        anyhow::Ok(result)
     };
     let (filtered, alone) = if alone_first {
-        let alone = stream(wanted, &alone)?;
+        let alone = stream(selected, &alone)?;
         (stream(all, &filtered)?, alone)
     } else {
-        (stream(all, &filtered)?, stream(wanted, &alone)?)
+        (stream(all, &filtered)?, stream(selected, &alone)?)
     };
-    Ok(Turn { filtered, alone, others: clock.others_since(own)? })
+    Ok(Turn { filtered, alone, foreign_share: clock.foreign_share_since(own)? })
+}
+
+/// A name, and the result of a turn that it denotes.
+type NamedResult = (&'static str, fn(&Turn) -> &RunResult);
+
+const DATASETS: [NamedResult; 2] =
+    [("filter on all days", |turn| &turn.filtered), ("selected days alone", |turn| &turn.alone)];
+
+fn chart(machine: &Machine, turns: &[Turn]) -> Chart {
+    let bar = |(name, of): (&str, fn(&Turn) -> &RunResult)| {
+        Bar::of(name, turns.iter().map(|turn| of(turn).seconds), true)
+    };
+    Chart::bars("Filtered epoch, cold", machine, "seconds", DATASETS.into_iter().filter_map(bar).collect())
 }
 
 fn report(turns: &[Turn]) {
     println!("{:<22} {:>15} {:>12}", "", "first batch, s", "epoch, s");
-    type Of = fn(&Turn) -> &Passed;
-    let ways: [(&str, Of); 2] =
-        [("filtered", |turn| &turn.filtered), ("those days alone", |turn| &turn.alone)];
-    for (name, of) in ways {
+    for (name, of) in DATASETS {
         let first = median(turns.iter().map(|turn| of(turn).first_batch_seconds));
         println!("{name:<22} {first:>15.3} {:>12.3}", median(turns.iter().map(|turn| of(turn).seconds)));
     }
@@ -134,6 +146,6 @@ fn report(turns: &[Turn]) {
         median(turns.iter().map(|turn| turn.filtered.first_batch_seconds / turn.alone.first_batch_seconds));
     let whole = median(turns.iter().map(|turn| turn.filtered.seconds / turn.alone.seconds));
     println!("{:<22} {first:>15.2} {whole:>12.2}", "ratio");
-    let others = median(turns.iter().map(|turn| turn.others)) * 100.0;
-    println!("\nshare of the machine that others had   {others:.1} %");
+    let foreign_share = median(turns.iter().map(|turn| turn.foreign_share)) * 100.0;
+    println!("\nCPU share of other processes               {foreign_share:.1}%");
 }

@@ -1,7 +1,7 @@
-//! The bytes that count: Arrow's buffers without padding.
+//! The bytes of a result that are compared: Arrow's buffers without padding.
 //!
-//! Contestants pad, split and encode differently. Rates are computed for all of them from the same bytes:
-//! values, an offset a row, and a bit a row of validity where a batch of 16,384 rows has a null.
+//! Systems pad, split and encode differently. The rates of all systems refer to the same bytes: values, one offset per row,
+//! and one validity bit per row if a batch of 16,384 rows has a null.
 
 use std::{fs::File, path::Path};
 
@@ -11,12 +11,12 @@ use arrow_schema::DataType;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde::{Deserialize, Serialize};
 
-use crate::{scenario::Request, table};
+use crate::{request::Request, table};
 
 const BATCH_ROWS: usize = 16_384;
-/// An offset of the plain form of a view.
+/// Bytes of an offset in the plain form of a view.
 const VIEW_OFFSET_BYTES: usize = size_of::<i32>();
-/// Goes up when sizes are counted differently, so that what was kept is counted again.
+/// Version of the counting. Stored sizes of another version are counted again.
 const VERSION: u32 = 2;
 
 /// Rows of a dataset, and bytes of its columns.
@@ -24,16 +24,16 @@ const VERSION: u32 = 2;
 pub(crate) struct Sizes {
     version: u32,
     pub(crate) rows: u64,
-    /// In the order of the schema.
+    /// Name and bytes of each column, in the order of the schema.
     columns: Vec<(String, u64)>,
 }
 
 impl Sizes {
-    /// The sizes of the data at `path`, as kept in `file`, or found by reading them all once.
-    pub(crate) fn kept(file: &Path, path: &Path) -> anyhow::Result<Self> {
-        let kept = std::fs::read(file).ok().and_then(|text| serde_json::from_slice::<Self>(&text).ok());
-        if let Some(kept) = kept.filter(|kept| kept.version == VERSION) {
-            return Ok(kept);
+    /// Returns the sizes of the data at `path`, from `file` or by reading all data once.
+    pub(crate) fn load(file: &Path, path: &Path) -> anyhow::Result<Self> {
+        let stored = std::fs::read(file).ok().and_then(|text| serde_json::from_slice::<Self>(&text).ok());
+        if let Some(stored) = stored.filter(|stored| stored.version == VERSION) {
+            return Ok(stored);
         }
         let sizes = Self::read(path)?;
         let unfinished = file.with_extension(format!("json.{}", std::process::id()));
@@ -65,12 +65,12 @@ impl Sizes {
         Ok(())
     }
 
-    /// Names of the columns, in the order of the schema.
+    /// Returns the names of the columns, in the order of the schema.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.columns.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Bytes of an epoch of `request`.
+    /// Returns the bytes of an epoch of `request`.
     pub(crate) fn epoch_bytes(&self, request: &Request) -> anyhow::Result<u64> {
         let of = |name: &str| {
             let found = self.columns.iter().find(|(column, _)| column == name);
@@ -99,16 +99,15 @@ fn width(dtype: &str) -> anyhow::Result<u64> {
     Ok(bits / 8)
 }
 
-/// Whether a contestant that counted `bytes` sent what `logical` says, but for padding and validity.
+/// Checks that a system delivered `logical` bytes, except for padding and validity.
 pub(crate) fn check_bytes(bytes: u64, logical: u64) -> anyhow::Result<()> {
     const TOLERANCE: f64 = 0.05;
     let ratio = bytes as f64 / logical.max(1) as f64;
-    ensure!((ratio - 1.0).abs() <= TOLERANCE, "{bytes} bytes were received, expected about {logical}");
+    ensure!((ratio - 1.0).abs() <= TOLERANCE, "received {bytes} bytes, expected about {logical}");
     Ok(())
 }
 
-/// Bytes of the values, offsets and validity of `array`'s own slice. Views count as the plain strings that they
-/// are delivered as.
+/// Returns the bytes of values, offsets and validity of the slice of `array`. Views count as plain strings.
 pub(crate) fn array_bytes(array: &dyn Array) -> anyhow::Result<usize> {
     let rows = array.len();
     let validity = if array.null_count() > 0 { rows.div_ceil(8) } else { 0 };
@@ -134,7 +133,7 @@ pub(crate) fn array_bytes(array: &dyn Array) -> anyhow::Result<usize> {
         DataType::FixedSizeBinary(width) => rows * *width as usize,
         other => match other.primitive_width() {
             Some(width) => rows * width,
-            None => bail!("columns of type {other} are not counted by the load tests"),
+            None => bail!("columns of type {other} are not supported by the load tests"),
         },
     };
     Ok(values + validity)
@@ -144,7 +143,7 @@ fn offsets_and_bytes<O: OffsetSizeTrait>(offsets: &[O]) -> usize {
     (offsets.len() - 1) * size_of::<O>() + span(offsets)
 }
 
-/// From the first offset to the last.
+/// Difference of the last and the first offset.
 fn span<O: OffsetSizeTrait>(offsets: &[O]) -> usize {
     (offsets[offsets.len() - 1] - offsets[0]).as_usize()
 }

@@ -1,4 +1,4 @@
-//! `forebay-load lookups`: features by key, beside Redis and Feast: how many rows a second, and how late at the same load.
+//! `forebay-load lookups`: features by key, compared with Redis and Feast: rows per second, and latency at equal load.
 
 use std::{
     net::TcpListener,
@@ -19,15 +19,16 @@ use tonic::transport::Endpoint;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::{
-    Source,
-    ask::{Ask, Passed},
-    foreign::{Clock, Patience},
+    chart::{Bar, Chart},
+    interference::{Clock, Patience},
     machine::Machine,
-    output::Json,
-    peers::python::Python,
+    output::Output,
     process::Process,
+    protocol::{RunRequest, RunResult},
+    python::Python,
     scenario::Scenario,
     server::{Server, Transport},
+    source::Source,
     stats::median,
     usage::Usage,
 };
@@ -35,38 +36,38 @@ use crate::{
 /// Flags of `forebay-load lookups`.
 #[derive(Debug, Args)]
 pub(crate) struct Lookups {
-    /// Keys of a request.
+    /// Keys per request.
     #[arg(long, default_value_t = 500)]
     keys: usize,
-    /// Callers, a process each.
+    /// Number of callers, each in its own process.
     #[arg(long, default_value_t = 8)]
     callers: usize,
-    /// Turns; in each all contestants are asked.
+    /// Turns. Each turn measures all systems.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// How long a contestant is asked in a turn.
+    /// Duration of the load per system and turn.
     #[arg(long, default_value = "3s", value_name = "TIME", value_parser = humantime::parse_duration)]
     time: Duration,
-    /// Python with pyarrow and redis, and perhaps the package forebay; else as for `ranking`.
+    /// Python with pyarrow and redis, and optionally the package forebay [default: as for `ranking`].
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
     #[command(flatten)]
     patience: Patience,
     #[command(flatten)]
-    json: Json,
+    output: Output,
 }
 
-/// Who is asked, and how.
+/// A system and its client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-enum Way {
+enum Method {
     Forebay,
     Package,
     Feast,
     Redis,
 }
 
-impl Way {
-    /// What the others are compared with comes last.
+impl Method {
+    /// All methods. The last one is the reference of the ratios.
     const ALL: [Self; 4] = [Self::Forebay, Self::Package, Self::Feast, Self::Redis];
 
     fn name(self) -> &'static str {
@@ -78,8 +79,8 @@ impl Way {
         }
     }
 
-    /// As `peers/lookups.py` calls it.
-    fn word(self) -> &'static str {
+    /// Argument of `peers/lookups.py`.
+    fn argument(self) -> &'static str {
         match self {
             Self::Forebay => "forebay",
             Self::Package => "package",
@@ -88,8 +89,8 @@ impl Way {
         }
     }
 
-    /// What it imports.
-    fn needs(self) -> &'static str {
+    /// Python module that the method requires.
+    fn module(self) -> &'static str {
         match self {
             Self::Forebay => "pyarrow.flight",
             Self::Package => "forebay",
@@ -99,15 +100,15 @@ impl Way {
     }
 }
 
-/// What one caller saw.
+/// Measurements of one caller.
 #[derive(Debug, Clone, Deserialize)]
-struct Seen {
+struct CallerResult {
     requests: u64,
     seconds: f64,
     latencies: Vec<f64>,
 }
 
-/// What all of them saw.
+/// Measurements of all callers.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Measured {
     requests_per_second: f64,
@@ -117,31 +118,33 @@ struct Measured {
 
 #[derive(Debug, Clone, Serialize)]
 struct Turn {
-    /// Asked as fast as they answer, in the order of the contestants.
-    most: Vec<Measured>,
-    /// At four fifths of what the last one can do, requests coming when they come.
-    same: Vec<Measured>,
-    /// Requests a second of the latter.
+    /// Closed-loop load: each caller sends the next request after an answer. One entry per method.
+    closed_loop: Vec<Measured>,
+    /// Open-loop load at 80% of the rate of the last method. One entry per method.
+    open_loop: Vec<Measured>,
+    /// Requests per second of the open-loop load.
     rate: f64,
-    others: f64,
+    foreign_share: f64,
 }
 
 impl Lookups {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let (scenario, data) = Source { scenario: "users".into(), data: None }.prepared()?;
+        let (scenario, data) = Source::built_in("users").load()?;
         let python = Python::prepare(self.python.clone())?;
         let redis = Redis::start(&python)?;
         let path = data.path.display().to_string();
-        let mut ways = Vec::new();
-        for way in Way::ALL {
-            match way {
-                Way::Redis if redis.is_none() => println!("skipped: Redis: there is no redis-server"),
-                way if !python.has(way.needs()) => println!("skipped: {}: no {}", way.name(), way.needs()),
-                way => ways.push(way),
+        let mut methods = Vec::new();
+        for method in Method::ALL {
+            match method {
+                Method::Redis if redis.is_none() => println!("skipped: Redis: redis-server is missing"),
+                method if !python.has(method.module()) => {
+                    println!("skipped: {}: Python has no module {}", method.name(), method.module());
+                }
+                method => methods.push(method),
             }
         }
         if let Some(redis) = &redis
-            && ways.contains(&Way::Redis)
+            && methods.contains(&Method::Redis)
         {
             let mut command = python.command("lookups.py");
             command.args(["fill", &redis.url, &path]);
@@ -149,12 +152,12 @@ impl Lookups {
         }
         let feast = tempfile::tempdir()?;
         let feast_folder = feast.path().display().to_string();
-        if ways.contains(&Way::Feast) {
+        if methods.contains(&Method::Feast) {
             let mut command = python.command("lookups.py");
             command.args(["fill-feast", &feast_folder, &path]);
             Process::spawn("lookups.py fill-feast", command)?.ready()?;
         }
-        let (tensor, tensor_data) = Source { scenario: "tensor".into(), data: None }.prepared()?;
+        let (tensor, tensor_data) = Source::built_in("tensor").load()?;
         let tensor_flag = format!("{}={}", tensor.name, tensor_data.path.display());
         let server = Server::start_with(
             &scenario.name,
@@ -165,21 +168,23 @@ impl Lookups {
         )?;
         server.ready()?;
         let mut callers = Vec::new();
-        for way in &ways {
-            let url = match way {
-                Way::Redis => redis.as_ref().map_or("", |redis| &redis.url),
-                Way::Feast => &feast_folder,
-                Way::Forebay | Way::Package => server.url(),
+        for method in &methods {
+            let url = match method {
+                Method::Redis => redis.as_ref().map_or("", |redis| &redis.url),
+                Method::Feast => &feast_folder,
+                Method::Forebay | Method::Package => server.url(),
             };
             callers.push(
-                (0..self.callers).map(|_| caller(&python, *way, url)).collect::<anyhow::Result<Vec<_>>>()?,
+                (0..self.callers)
+                    .map(|_| caller(&python, *method, url))
+                    .collect::<anyhow::Result<Vec<_>>>()?,
             );
         }
         let users = data.sizes.rows;
-        let mut beside = Vec::new();
+        let mut with_training = Vec::new();
         for _ in 0..self.rounds {
-            let first = callers.first_mut().context("pyarrow is always there")?;
-            beside.push(self.beside(first, &server, &tensor, users)?);
+            let first = callers.first_mut().context("there are no callers")?;
+            with_training.push(self.with_training(first, &server, &tensor, users)?);
         }
         let singles = (0..self.rounds)
             .map(|_| Single::measure(server.url(), users))
@@ -188,64 +193,67 @@ impl Lookups {
         for round in 1..=self.rounds {
             eprintln!("round {round} of {}", self.rounds);
             let one = || self.turn(&mut callers, users, round);
-            turns.push(self.patience.undisturbed(|turn: &Turn| turn.others, one)?);
+            turns.push(self.patience.undisturbed(|turn: &Turn| turn.foreign_share, one)?);
         }
         let machine = Machine::this();
         println!(
-            "{machine}\n{users} users, 39 float32 each; {} callers of {} keys a request; {} turns, medians\n",
+            "{machine}\n{users} users, 39 float32 each; {} callers, {} keys per request; {} turns, medians\n",
             self.callers,
             self.keys,
             turns.len()
         );
-        self.report(&ways, &turns);
-        let of = |value: fn(&Beside) -> f64| median(beside.iter().map(value));
+        self.report(&methods, &turns);
+        let of = |value: fn(&WithTraining) -> f64| median(with_training.iter().map(value));
         println!(
-            "\n{BESIDE_RATE:.0} lookups/s, p99 in the server: alone {:.0} us, beside a training job at full speed ({:.2} M rows/s of 512 \
-             bytes) {:.0} us; {:.2} of it",
-            of(|beside| beside.alone) * 1e6,
-            of(|beside| beside.training_rate) / 1e6,
-            of(|beside| beside.training) * 1e6,
-            of(|beside| beside.training / beside.alone),
+            "\n{TRAINING_LOOKUP_RATE:.0} lookups/s, p99 in the server: alone {:.0} us, with a training job at full speed ({:.2} M rows/s of 512 \
+             bytes) {:.0} us; ratio {:.2}",
+            of(|with_training| with_training.alone) * 1e6,
+            of(|with_training| with_training.training_rate) / 1e6,
+            of(|with_training| with_training.training) * 1e6,
+            of(|with_training| with_training.training / with_training.alone),
         );
         let of = |value: fn(&Single) -> f64| median(singles.iter().map(value));
         println!(
-            "one key, one caller, Rust client: p50 {:.0} us; an empty unary call of the same server {:.0} us; {:.2} of it",
+            "one key, one caller, Rust client: p50 {:.0} us; an empty unary call of the same server {:.0} us; ratio {:.2}",
             of(|single| single.lookup) * 1e6,
             of(|single| single.echo) * 1e6,
             of(|single| single.lookup / single.echo),
         );
-        self.json.write(&json!({ "machine": machine, "ways": ways, "turns": turns, "singles": singles, "beside": beside }))
+        let chart = self.chart(&machine, &methods, &turns);
+        let measurements =
+            json!({ "methods": methods, "turns": turns, "singles": singles, "with_training": with_training });
+        self.output.write("lookups", &machine, &measurements, &chart)
     }
 
-    /// Which comes first changes from round to round.
+    /// Measures all methods. The order rotates from round to round.
     fn turn(&self, callers: &mut [Vec<Process>], users: u64, round: usize) -> anyhow::Result<Turn> {
         let clock = Clock::now()?;
         let before = used()?;
         let count = callers.len();
         let order = || (0..count).map(|at| (at + round) % count);
         let none = Measured { requests_per_second: 0.0, p50: 0.0, p99: 0.0 };
-        let (mut most, mut same) = (vec![none; count], vec![none; count]);
+        let (mut closed_loop, mut open_loop) = (vec![none; count], vec![none; count]);
         for at in order() {
-            most[at] = self.ask(&mut callers[at], users, None)?;
+            closed_loop[at] = self.ask(&mut callers[at], users, None)?;
         }
-        // Redis'; Feast could not keep up with any load that the others feel.
-        let rate = 0.8 * most.last().map_or(0.0, |measured| measured.requests_per_second);
-        for at in order().filter(|at| most[*at].requests_per_second > rate) {
-            same[at] = self.ask(&mut callers[at], users, Some(rate / self.callers as f64))?;
+        // The rate of Redis. Feast cannot sustain a load that is relevant for the others.
+        let rate = 0.8 * closed_loop.last().map_or(0.0, |measured| measured.requests_per_second);
+        for at in order().filter(|at| closed_loop[*at].requests_per_second > rate) {
+            open_loop[at] = self.ask(&mut callers[at], users, Some(rate / self.callers as f64))?;
         }
-        let others = clock.others_since(used()? - before)?;
-        Ok(Turn { most, same, rate, others })
+        let foreign_share = clock.foreign_share_since(used()? - before)?;
+        Ok(Turn { closed_loop, open_loop, rate, foreign_share })
     }
 
-    /// The p99 of lookups with and without a training job that takes batches as fast as they come.
-    fn beside(
+    /// Returns the p99 of lookups with and without a concurrent training job at full speed.
+    fn with_training(
         &self,
         callers: &mut [Process],
         server: &Server,
         tensor: &Scenario,
         users: u64,
-    ) -> anyhow::Result<Beside> {
-        let rate = Some(BESIDE_RATE / self.callers as f64);
+    ) -> anyhow::Result<WithTraining> {
+        let rate = Some(TRAINING_LOOKUP_RATE / self.callers as f64);
         let p99 = |callers: &mut [Process]| {
             let before = server.histogram(LOOKUP_SECONDS)?;
             self.ask(callers, users, rate)?;
@@ -256,22 +264,22 @@ impl Lookups {
         command.args(["consume", "--client", "forebay", "--url", server.url()]);
         let mut trainer = Process::spawn("consume", command)?;
         trainer.ready()?;
-        let ask = |epoch, epochs| -> anyhow::Result<Ask> {
+        let ask = |epoch, epochs| -> anyhow::Result<RunRequest> {
             let train = tensor.train(epoch, epochs);
-            Ok(Ask {
+            Ok(RunRequest {
                 ticket: String::from_utf8(Encoding::Json.encode(&v1::Command::from(train)))?,
                 compute_ms: None,
             })
         };
-        trainer.ask(&ask(0, 1)?)?;
-        trainer.send(&ask(1, BESIDE_EPOCHS)?)?;
+        trainer.run(&ask(0, 1)?)?;
+        trainer.send(&ask(1, TRAINING_EPOCHS)?)?;
         let training = p99(callers)?;
-        let passed: Passed = trainer.receive()?;
+        let result: RunResult = trainer.receive()?;
         ensure!(
-            passed.seconds > self.time.as_secs_f64(),
-            "the training job ended before the lookups; raise its epochs"
+            result.seconds > self.time.as_secs_f64(),
+            "the training job ended before the lookups: raise TRAINING_EPOCHS"
         );
-        Ok(Beside { alone, training, training_rate: passed.rows as f64 / passed.seconds })
+        Ok(WithTraining { alone, training, training_rate: result.rows as f64 / result.seconds })
     }
 
     fn ask(&self, callers: &mut [Process], users: u64, rate: Option<f64>) -> anyhow::Result<Measured> {
@@ -281,66 +289,77 @@ impl Lookups {
         }
         let (mut latencies, mut requests_per_second) = (Vec::new(), 0.0);
         for caller in callers {
-            let seen: Seen = caller.receive()?;
+            let seen: CallerResult = caller.receive()?;
             requests_per_second += seen.requests as f64 / seen.seconds;
             latencies.extend(seen.latencies);
         }
         latencies.sort_by(f64::total_cmp);
         let at = |quantile: f64| latencies.get((latencies.len() as f64 * quantile) as usize).copied();
-        let (Some(p50), Some(p99)) = (at(0.5), at(0.99)) else { bail!("nothing was answered") };
+        let (Some(p50), Some(p99)) = (at(0.5), at(0.99)) else { bail!("no request was answered") };
         Ok(Measured { requests_per_second, p50, p99 })
     }
 
-    fn report(&self, ways: &[Way], turns: &[Turn]) {
+    fn chart(&self, machine: &Machine, methods: &[Method], turns: &[Turn]) -> Chart {
+        let bar = |(at, method): (usize, &Method)| {
+            let rate = |turn: &Turn| turn.closed_loop[at].requests_per_second * self.keys as f64 / 1e3;
+            let is_forebay = matches!(method, Method::Forebay | Method::Package);
+            Bar::of(method.name(), turns.iter().map(rate), is_forebay)
+        };
+        let bars = methods.iter().enumerate().filter_map(bar).collect();
+        Chart::bars("Lookups by key", machine, "k rows/s", bars)
+    }
+
+    fn report(&self, methods: &[Method], turns: &[Turn]) {
         println!(
             "{:<24} {:>10} {:>8} {:>8} {:>8} {:>14} {:>8}",
-            "", "k rows/s", "of last", "p50 ms", "p99 ms", "same load: p50", "p99 ms"
+            "", "k rows/s", "ratio", "p50 ms", "p99 ms", "equal load: p50", "p99 ms"
         );
         let of = |value: &dyn Fn(&Turn) -> f64| median(turns.iter().map(value));
-        let last = ways.len().saturating_sub(1);
-        for (at, way) in ways.iter().enumerate() {
+        let last = methods.len().saturating_sub(1);
+        for (at, method) in methods.iter().enumerate() {
             println!(
                 "{:<24} {:>10.0} {:>8.2} {:>8.2} {:>8.2} {:>14.2} {:>8.2}",
-                way.name(),
-                of(&|turn| turn.most[at].requests_per_second) * self.keys as f64 / 1e3,
-                of(&|turn| turn.most[at].requests_per_second / turn.most[last].requests_per_second),
-                of(&|turn| turn.most[at].p50) * 1e3,
-                of(&|turn| turn.most[at].p99) * 1e3,
-                of(&|turn| turn.same[at].p50) * 1e3,
-                of(&|turn| turn.same[at].p99) * 1e3,
+                method.name(),
+                of(&|turn| turn.closed_loop[at].requests_per_second) * self.keys as f64 / 1e3,
+                of(&|turn| turn.closed_loop[at].requests_per_second
+                    / turn.closed_loop[last].requests_per_second),
+                of(&|turn| turn.closed_loop[at].p50) * 1e3,
+                of(&|turn| turn.closed_loop[at].p99) * 1e3,
+                of(&|turn| turn.open_loop[at].p50) * 1e3,
+                of(&|turn| turn.open_loop[at].p99) * 1e3,
             );
         }
-        println!("\nthe same load is {:.0} requests/s", of(&|turn| turn.rate));
+        println!("\nequal load: {:.0} requests/s", of(&|turn| turn.rate));
     }
 }
 
-/// Lookups a second beside a training job, few enough that they don't wait for each other.
-const BESIDE_RATE: f64 = 400.0;
-/// More than it can stream while the lookups run.
-const BESIDE_EPOCHS: u64 = 24;
-const LOOKUP_SECONDS: &str = "forebay_online_lookup_duration_seconds";
+/// Lookups per second during a training job, few enough that they do not wait for each other.
+const TRAINING_LOOKUP_RATE: f64 = 400.0;
+/// Epochs of the training job, more than it can stream during the lookups.
+const TRAINING_EPOCHS: u64 = 24;
+const LOOKUP_SECONDS: &str = "forebay_lookup_duration_seconds";
 
-/// The p99 of lookups, in seconds, as the server sees them.
+/// The p99 of lookups in seconds, measured in the server.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Beside {
+struct WithTraining {
     alone: f64,
     training: f64,
-    /// Rows a second of the training job.
+    /// Rows per second of the training job.
     training_rate: f64,
 }
 
-/// Of what came between two readings of a histogram, interpolated between its bounds.
+/// Returns a quantile of the samples between two readings of a histogram, interpolated within its bucket.
 fn quantile(before: &[(f64, f64)], after: &[(f64, f64)], share: f64) -> anyhow::Result<f64> {
     let count = |at: usize| after[at].1 - before.get(at).map_or(0.0, |bucket| bucket.1);
     ensure!(!after.is_empty(), "the server has no {LOOKUP_SECONDS}");
-    let wanted = share * count(after.len() - 1);
-    let at = (0..after.len()).find(|at| count(*at) >= wanted).unwrap_or(after.len() - 1);
+    let rank = share * count(after.len() - 1);
+    let at = (0..after.len()).find(|at| count(*at) >= rank).unwrap_or(after.len() - 1);
     let (low, below) = at.checked_sub(1).map_or((0.0, 0.0), |at| (after[at].0, count(at)));
     let high = after[at].0.min(low * 2.0 + 1e-5);
-    Ok(low + (high - low) * (wanted - below) / (count(at) - below).max(1.0))
+    Ok(low + (high - low) * (rank - below) / (count(at) - below).max(1.0))
 }
 
-/// One key at a time beside a unary call that does nothing (gRPC health): seconds, medians.
+/// Median seconds of lookups of one key and of an empty unary call (gRPC health).
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Single {
     lookup: f64,
@@ -348,7 +367,7 @@ struct Single {
 }
 
 impl Single {
-    /// In turns of a hundred, so that both see the same machine.
+    /// Alternates after a hundred calls, so that both have the same conditions.
     fn measure(url: &str, users: u64) -> anyhow::Result<Self> {
         tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
             let tensor = v1::Tensor { name: "x".into(), columns: vec!["f*".into()], ..v1::Tensor::default() };
@@ -367,7 +386,7 @@ impl Single {
                     )])?;
                     let began = Instant::now();
                     let rows = lookups.get(&keys).await?;
-                    ensure!(rows.about.found == 1, "key {key} was not found");
+                    ensure!(rows.metadata.found == 1, "key {key} was not found");
                     found.push(began.elapsed().as_secs_f64());
                 }
                 for _ in 0..100 {
@@ -381,32 +400,32 @@ impl Single {
     }
 }
 
-fn caller(python: &Python, way: Way, url: &str) -> anyhow::Result<Process> {
+fn caller(python: &Python, method: Method, url: &str) -> anyhow::Result<Process> {
     let mut command = python.command("lookups.py");
-    command.args([way.word(), url]);
+    command.args([method.argument(), url]);
     let mut caller = Process::spawn("lookups.py", command)?;
     caller.ready()?;
     Ok(caller)
 }
 
-/// CPU seconds of this process and of all that it has started: callers and servers.
+/// Returns the CPU seconds of this process and its children: callers and servers.
 fn used() -> anyhow::Result<f64> {
     Ok(Usage::of_tree(std::process::id())?.cpu_seconds)
 }
 
-/// `redis-server` on a free port, without persistence; it ends when it is dropped.
+/// `redis-server` on a free port, without persistence. Dropping it stops it.
 struct Redis {
     url: String,
     _process: Process,
 }
 
 impl Redis {
-    /// `None` where there is none.
+    /// Returns `None` if redis-server or the Python module is missing.
     fn start(python: &Python) -> anyhow::Result<Option<Self>> {
         if Command::new("redis-server").arg("--version").output().is_err() || !python.has("redis") {
             return Ok(None);
         }
-        // Redis takes no port 0.
+        // Redis does not support port 0.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
         let mut command = Command::new("redis-server");
         command.args([
@@ -425,7 +444,7 @@ impl Redis {
         let deadline = std::time::Instant::now() + Duration::from_secs(10);
         while std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
             if std::time::Instant::now() > deadline {
-                return Err(anyhow::anyhow!("it does not listen")).context("redis-server");
+                return Err(anyhow::anyhow!("redis-server does not listen")).context("redis-server");
             }
             std::thread::sleep(Duration::from_millis(20));
         }

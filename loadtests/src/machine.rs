@@ -1,10 +1,10 @@
-//! The machine on which something was measured.
+//! The machine of a measurement.
 
 use std::fs;
 
 use serde::Serialize;
 
-/// What a figure should be read beside.
+/// Hardware and kernel, for the interpretation of measurements.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Machine {
     pub(crate) cpu: String,
@@ -14,11 +14,11 @@ pub(crate) struct Machine {
     pub(crate) kernel: String,
 }
 
-/// Assumed where the kernel does not say.
+/// Assumed cache size if the kernel does not report it.
 const CACHE_BYTES: u64 = 32 << 20;
 
 impl Machine {
-    /// This one.
+    /// Reads the properties of this machine.
     pub(crate) fn this() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
@@ -61,7 +61,7 @@ fn last_level_cache() -> Option<u64> {
     sizes.max()
 }
 
-/// As in `32768K`.
+/// Parses a size such as `32768K`.
 fn cache_size(text: &str) -> Option<u64> {
     let unit = text.chars().last()?;
     let shift = match unit {

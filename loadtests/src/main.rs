@@ -1,56 +1,55 @@
-//! `forebay-load`: how fast Forebay feeds emulated accelerators, and what its users would pick instead.
+//! `forebay-load`: measures how fast Forebay feeds simulated accelerators, and compares it with other systems.
 //!
 //! ```text
-//! scenario --> data (generated once) --> server --> receive --> accelerator --> report, plot
+//! scenario --> data (generated once) --> server --> receive --> accelerator --> report, JSON, chart
 //!                    \                                ^
-//!                     \-> peers (prepared, stock, python) taking turns
+//!                     \-> peers (copy-only baseline, stock Arrow Flight, Python loaders)
 //! ```
 //!
-//! - [`scenario`]: what is read, how it is asked for, by what kind of accelerator. [`data`] makes it.
-//! - [`train`]: ranks against one server. [`accelerator`] is MLPerf Storage's rule, [`share`] the search
-//!   for the largest share of an accelerator that is kept busy.
-//! - [`peers`]: contestants, each a server process and a consumer process that speaks [`ask`].
-//! - [`process`], [`usage`], [`server`]: child processes and what they used.
-//! - [`stats`], [`machine`], [`foreign`], [`plot`], [`logical`]: what figures are made of. [`output`] writes
-//!   them to files.
+//! - [`scenario`], [`request`]: the data, the view and the accelerator. [`data`] generates the data, [`source`] selects them.
+//! - [`train`]: ranks that read from one server. [`accelerator`] implements MLPerf Storage's rule, [`share`] searches for the
+//!   largest share of an accelerator that is kept busy.
+//! - [`peers`]: the systems compared, each a server and a consumer process with the [`protocol`] of JSON lines.
+//! - [`process`], [`usage`], [`server`], [`python`]: child processes and their resources.
+//! - [`stats`], [`machine`], [`interference`], [`logical`]: parts of a measurement. [`output`] writes JSON, [`chart`] draws SVG.
 
 #![forbid(unsafe_code)]
 
 mod accelerator;
-mod ask;
+mod chart;
 mod cold;
 mod computed;
 mod consume;
 mod data;
 mod filtered;
-mod foreign;
 mod infer;
+mod interference;
 mod logical;
 mod lookups;
 mod machine;
 mod output;
+mod paths;
 mod peers;
-mod place;
-mod plot;
 mod process;
+mod protocol;
+mod python;
 mod ranking;
 mod receive;
 mod remote;
+mod request;
 mod scenario;
 mod server;
 mod share;
 mod soak;
+mod source;
 mod stats;
 mod table;
 mod train;
 mod usage;
 
-use std::path::PathBuf;
-
 use clap::{Args, Parser, Subcommand};
 
-use data::Prepared;
-use scenario::Scenario;
+use source::Source;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -58,18 +57,20 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Load tests for Forebay.
 ///
 /// Scenarios: tensor, dlrm, clicks, clicks-nulls, lists, lineitem, flights, images, users, or a file like those
-/// in loadtests/scenarios. Their data are generated once, under target/loadtests/data.
+/// in loadtests/scenarios. Their data are generated once, below target/loadtests/data. Every subcommand writes its
+/// measurements with --json FILE, and a chart with --plot FILE.svg.
 ///
 ///   forebay-load train --scenario tensor --ranks 2 --runs 5
 ///   forebay-load train --scenario dlrm --find-share --json dlrm.json
-///   forebay-load peers --scenario clicks --rounds 5 --plot clicks.svg
+///   forebay-load peers --scenario clicks --rounds 5 --json clicks.json
+///   forebay-load chart clicks.json --out clicks.svg
 ///   forebay-load cold --scenario clicks
 ///   forebay-load computed
 ///   forebay-load ranking
 ///   forebay-load filtered
 ///   forebay-load lookups --callers 8 --keys 500
-///   forebay-load infer --batch-rows 64,1024 --delays 0ms,2ms --plot frontier.svg
-///   forebay-load tune --slo 10ms --rate 2000
+///   forebay-load infer --batch-rows 64,1024 --delays 0ms,2ms --plot throughput-latency.svg
+///   forebay-load tune --target-latency 10ms --rate 2000
 ///   forebay-load remote --scenario clicks --latency 20ms --s3-server s3s-fs
 ///   forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 5 --cache-memory 1GiB
 #[derive(Debug, Parser)]
@@ -81,80 +82,59 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Stream a scenario to emulated accelerators: rates, utilization (AU), CPU time, memory.
+    /// Stream a scenario to simulated accelerators: rates, utilization (AU), CPU time, memory.
     Train(train::Train),
-    /// Let Forebay and what users would pick instead take turns on one scenario.
+    /// Compare Forebay with other systems on one scenario, in alternating runs.
     Peers(peers::Peers),
-    /// A first epoch beside what it can't do without: decoding alone, and a warm epoch.
+    /// Compare a first epoch with decoding alone and with a warm epoch.
     Cold(cold::Cold),
-    /// Six computed columns beside six stored ones, cold and warm.
+    /// Compare six computed columns with six stored ones, cold and warm.
     Computed(computed::Computed),
-    /// 30 of 400 daily partitions by a filter, beside a dataset of those alone, cold.
+    /// Compare a filter on 30 of 400 daily partitions with a dataset of these days, cold.
     Filtered(filtered::Filtered),
-    /// Features of queries with every item, and once a batch, to the Rust client and to the Python package.
+    /// Compare query features sent with every item and once per batch, for Rust and Python clients.
     Ranking(ranking::Ranking),
-    /// Features by key, beside Redis.
+    /// Compare lookups by key with Redis and Feast.
     Lookups(lookups::Lookups),
-    /// A batch queue under requests that come when they come: a grid of batch size, delay and load.
+    /// Measure a batch queue under an open-loop load, for a grid of batch size, delay and load.
     Infer(infer::Infer),
-    /// The settings of a batch queue that keep a latency at a load, and why.
+    /// Find the settings of a batch queue for a target latency at a load.
     Tune(infer::Tune),
-    /// Epochs from an S3-speaking server, near and behind a delay, beside local files.
+    /// Compare epochs from an S3 server, with and without additional latency, with local files.
     Remote(remote::Remote),
-    /// Many jobs of different views in little memory, some of them stalled: who progresses, and how much
-    /// memory it takes.
+    /// Run many jobs with different views in little memory, some of them stalled: progress and peak memory.
     Soak(soak::Soak),
-    /// Make the data of a scenario and say where they are.
-    Data(MakeData),
-    /// A consumer for `peers`, driven over its standard streams.
+    /// Generate the data of a scenario and print their path.
+    Data(GenerateData),
+    /// Draw the chart of a result that was written with --json.
+    Chart(output::DrawChart),
+    /// A consumer process for `peers`.
     #[command(hide = true)]
     Consume(consume::Consume),
-    /// parquet-rs alone for `cold`.
+    /// parquet-rs alone, for `cold`.
     #[command(hide = true)]
     Decode(cold::Decode),
-    /// The server of prepared buffers for `peers`.
+    /// The copy-only baseline of `peers`.
     #[command(hide = true)]
-    ServePrepared(peers::prepared::ServePrepared),
-    /// The stock arrow-flight server for `peers`.
+    ServeCopyOnly(peers::copy_only::ServeCopyOnly),
+    /// The stock arrow-flight server of `peers`.
     #[command(hide = true)]
     ServeStock(peers::stock::ServeStock),
 }
 
-/// Which data.
+/// Flags of `forebay-load data`.
 #[derive(Debug, Args)]
-struct Source {
-    /// A built-in scenario, or a file.
-    #[arg(long, value_name = "NAME|FILE")]
-    scenario: String,
-    /// Folder of the generated data; target/loadtests/data if it is not given.
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
-}
-
-impl Source {
-    fn prepared(&self) -> anyhow::Result<(Scenario, Prepared)> {
-        let scenario = Scenario::named(&self.scenario)?;
-        let folder = match &self.data {
-            Some(folder) => folder.clone(),
-            None => place::loadtests()?.join("data"),
-        };
-        let prepared = data::prepare(&scenario, &folder)?;
-        Ok((scenario, prepared))
-    }
-}
-
-#[derive(Debug, Args)]
-struct MakeData {
+struct GenerateData {
     #[command(flatten)]
     source: Source,
 }
 
-impl MakeData {
+impl GenerateData {
     fn run(&self) -> anyhow::Result<()> {
-        let (scenario, data) = self.source.prepared()?;
+        let (scenario, data) = self.source.load()?;
         let bytes = data.sizes.epoch_bytes(&scenario.request)?;
         println!("{}: {}", scenario.name, scenario.about);
-        println!("{} rows, {bytes} bytes an epoch, in {}", data.sizes.rows, data.path.display());
+        println!("{} rows, {bytes} bytes per epoch, in {}", data.sizes.rows, data.path.display());
         Ok(())
     }
 }
@@ -174,8 +154,9 @@ fn main() -> std::process::ExitCode {
         Command::Soak(soak) => soak.run(),
         Command::Decode(decode) => decode.run(),
         Command::Data(data) => data.run(),
+        Command::Chart(chart) => chart.run(),
         Command::Consume(consume) => consume.run(),
-        Command::ServePrepared(serve) => serve.run(),
+        Command::ServeCopyOnly(serve) => serve.run(),
         Command::ServeStock(serve) => serve.run(),
     };
     match done {

@@ -1,4 +1,4 @@
-//! A child process that speaks lines of JSON; it ends when it is dropped.
+//! A child process with a protocol of JSON lines. Dropping it stops it.
 
 use std::{
     io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
@@ -12,21 +12,21 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
-    ask::{Ask, Passed},
+    protocol::{RunRequest, RunResult},
     usage::Usage,
 };
 
-/// How long a process may take to load its data and be ready.
+/// Maximum time to load the data.
 const LOAD_TIMEOUT: Duration = Duration::from_secs(300);
-/// ... and one that listens first and loads later.
+/// Maximum time to listen, for servers that load data later.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
-/// ... and for one run.
+/// Maximum time of a run.
 const RUN_TIMEOUT: Duration = Duration::from_secs(120);
-/// ... and to end by itself once its input has ended.
+/// Maximum time to exit after the end of the input.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 const LOG_TAIL_BYTES: usize = 2000;
 
-/// A child process. Dropping it ends its input, then kills it.
+/// A child process. Dropping it closes its input and then kills it.
 pub(crate) struct Process {
     name: String,
     child: Child,
@@ -36,12 +36,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`, which ends when its input does; its errors go to a file that is shown if it fails.
+    /// Starts `command`, which exits when its input ends. Its standard error is part of later error messages.
     pub(crate) fn spawn(name: &str, command: Command) -> anyhow::Result<Self> {
         Self::spawn_with(name, command, Stdio::piped())
     }
 
-    /// Starts `command`, which reads no input and is killed in the end.
+    /// Starts `command` without input. It is killed when dropped.
     pub(crate) fn spawn_without_input(name: &str, command: Command) -> anyhow::Result<Self> {
         Self::spawn_with(name, command, Stdio::null())
     }
@@ -63,25 +63,25 @@ impl Process {
         Ok(Self { name: name.to_owned(), input: child.stdin.take(), child, lines, log })
     }
 
-    /// Waits for the line that says it has loaded its data.
+    /// Waits for the line after the data are loaded.
     pub(crate) fn ready(&mut self) -> anyhow::Result<Value> {
         self.line(LOAD_TIMEOUT)
     }
 
-    /// Waits for the line that says where it listens.
+    /// Waits for the line with the address.
     pub(crate) fn listening(&mut self) -> anyhow::Result<Value> {
         self.line(LISTEN_TIMEOUT)
     }
 
-    /// Has it do one run.
-    pub(crate) fn ask(&mut self, ask: &Ask) -> anyhow::Result<Passed> {
-        self.send(ask)?;
+    /// Performs one run.
+    pub(crate) fn run(&mut self, request: &RunRequest) -> anyhow::Result<RunResult> {
+        self.send(request)?;
         self.receive()
     }
 
-    /// Has it do something, and does not wait for it.
-    pub(crate) fn send(&mut self, ask: &impl Serialize) -> anyhow::Result<()> {
-        let mut line = serde_json::to_vec(ask)?;
+    /// Sends a request without waiting for the answer.
+    pub(crate) fn send(&mut self, request: &impl Serialize) -> anyhow::Result<()> {
+        let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         let input = self.input.as_mut().context("the child has an input")?;
         if let Err(error) = input.write_all(&line).and_then(|()| input.flush()) {
@@ -90,17 +90,17 @@ impl Process {
         Ok(())
     }
 
-    /// Waits for its answer.
+    /// Waits for an answer.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self) -> anyhow::Result<T> {
         Ok(serde_json::from_value(self.line(RUN_TIMEOUT)?)?)
     }
 
-    /// What it and its children have used so far.
+    /// Returns the resources that the process and its children have used so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         Usage::of_tree(self.child.id())
     }
 
-    /// Ends it without a chance to finish anything.
+    /// Kills the process.
     pub(crate) fn kill(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -110,15 +110,15 @@ impl Process {
         let line = match self.lines.recv_timeout(timeout) {
             Ok(line) => line,
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                bail!("{} said nothing for {timeout:?}\n{}", self.name, self.log_tail())
+                bail!("{} printed nothing for {timeout:?}\n{}", self.name, self.log_tail())
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 let status = self.child.wait()?;
-                bail!("{} ended ({status})\n{}", self.name, self.log_tail())
+                bail!("{} exited ({status})\n{}", self.name, self.log_tail())
             }
         };
         let value: Value =
-            serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))?;
+            serde_json::from_str(&line).with_context(|| format!("{} printed {line:?}", self.name))?;
         if let Some(error) = value.get("error").and_then(Value::as_str) {
             bail!("{}: {error}", self.name);
         }
@@ -127,12 +127,12 @@ impl Process {
 
     fn log_tail(&self) -> String {
         let (mut file, mut log) = (&self.log, Vec::new());
-        // A log that can't be read is only a poorer message.
+        // An unreadable log makes only the message shorter.
         drop(file.seek(SeekFrom::Start(0)).and_then(|_| file.read_to_end(&mut log)));
         String::from_utf8_lossy(&log[log.len().saturating_sub(LOG_TAIL_BYTES)..]).trim().to_owned()
     }
 
-    fn ended_within(&mut self, timeout: Duration) -> bool {
+    fn exits_within(&mut self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         while Instant::now() < deadline {
             if !matches!(self.child.try_wait(), Ok(None)) {
@@ -147,7 +147,7 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let has_input = self.input.take().is_some();
-        if !has_input || !self.ended_within(EXIT_TIMEOUT) {
+        if !has_input || !self.exits_within(EXIT_TIMEOUT) {
             self.kill();
         }
     }

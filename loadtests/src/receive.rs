@@ -1,4 +1,4 @@
-//! Receives one stream, and has an emulated accelerator compute on each batch.
+//! Receives one stream and simulates the computation on each batch.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use futures::FutureExt;
 
 use crate::{
     accelerator::{Accelerator, wait_until},
-    ask::Passed,
+    protocol::RunResult,
     stats::Spread,
 };
 
@@ -15,23 +15,23 @@ use crate::{
 pub(crate) struct Arrived {
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
-    /// Its epoch, if the stream tells.
+    /// Epoch of the batch. `None` if the stream has no epochs.
     pub(crate) epoch: Option<u64>,
 }
 
-/// Where batches come from.
-pub(crate) trait Source {
-    /// The next batch; `None` after the last one.
+/// A stream of batches.
+pub(crate) trait BatchStream {
+    /// Returns the next batch, or `None` after the last one.
     fn next(&mut self) -> impl Future<Output = anyhow::Result<Option<Arrived>>> + Send;
 }
 
-impl Source for forebay_client::Batches {
+impl BatchStream for forebay_client::Batches {
     async fn next(&mut self) -> anyhow::Result<Option<Arrived>> {
         arrived(forebay_client::Batches::next(self).await)
     }
 }
 
-impl Source for forebay_client::Training {
+impl BatchStream for forebay_client::Training {
     async fn next(&mut self) -> anyhow::Result<Option<Arrived>> {
         arrived(forebay_client::Training::next(self).await)
     }
@@ -40,23 +40,23 @@ impl Source for forebay_client::Training {
 fn arrived(batch: Option<Result<Batch, Error>>) -> anyhow::Result<Option<Arrived>> {
     let Some(batch) = batch else { return Ok(None) };
     let batch = batch?;
-    // What a trainer computes on.
+    // Decodes the batch, as a trainer does.
     let rows = batch.record_batch()?.num_rows() as u64;
     Ok(Some(Arrived { rows, bytes: batch.body().len() as u64, epoch: Some(batch.metadata.epoch) }))
 }
 
-/// Takes every batch of `source`, which was asked for at `asked`. The thread waits while the accelerator
-/// computes, as a trainer's does: whatever receives ahead has to run on another one.
+/// Receives all batches of `source`, which was requested at `asked`. The thread sleeps while the accelerator computes, like
+/// that of a trainer. Prefetching therefore requires another thread.
 pub(crate) async fn receive(
-    source: &mut impl Source,
+    source: &mut impl BatchStream,
     asked: Instant,
     compute: Option<Duration>,
-) -> anyhow::Result<Passed> {
-    let mut passed = Passed::default();
+) -> anyhow::Result<RunResult> {
+    let mut result = RunResult::default();
     let mut accelerator = compute.map(Accelerator::new);
     let (mut epoch, mut waits, mut waits_for_epochs) = (None, Vec::new(), Vec::new());
     loop {
-        let wanted = Instant::now();
+        let requested = Instant::now();
         let mut next = Box::pin(source.next());
         let (batch, was_waiting) = match (&mut next).now_or_never() {
             Some(batch) => (batch?, true),
@@ -64,24 +64,24 @@ pub(crate) async fn receive(
         };
         let Some(batch) = batch else { break };
         let now = Instant::now();
-        let waited = (now - wanted).as_secs_f64();
-        match passed.batches {
-            0 => passed.first_batch_seconds = (now - asked).as_secs_f64(),
+        let waited = (now - requested).as_secs_f64();
+        match result.batches {
+            0 => result.first_batch_seconds = (now - asked).as_secs_f64(),
             _ if batch.epoch == epoch => waits.push(waited),
             _ => waits_for_epochs.push(waited),
         }
         epoch = batch.epoch;
-        passed.batches += 1;
-        passed.rows += batch.rows;
-        passed.bytes += batch.bytes;
+        result.batches += 1;
+        result.rows += batch.rows;
+        result.bytes += batch.bytes;
         if let Some(accelerator) = &mut accelerator {
             wait_until(accelerator.begin(now, was_waiting));
         }
     }
     let end = Instant::now();
-    passed.seconds = (end - asked).as_secs_f64();
-    passed.wait_seconds = Spread::of(waits);
-    passed.epoch_wait_seconds = Spread::of(waits_for_epochs);
-    passed.au = accelerator.and_then(|accelerator| accelerator.utilization(end));
-    Ok(passed)
+    result.seconds = (end - asked).as_secs_f64();
+    result.wait_seconds = Spread::of(waits);
+    result.epoch_wait_seconds = Spread::of(waits_for_epochs);
+    result.au = accelerator.and_then(|accelerator| accelerator.utilization(end));
+    Ok(result)
 }

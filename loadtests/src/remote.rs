@@ -1,4 +1,4 @@
-//! `forebay-load remote`: epochs from an S3-speaking server, with and without a delay on the way to it.
+//! `forebay-load remote`: epochs from an S3 server, with and without additional latency.
 
 use std::{
     io,
@@ -25,14 +25,15 @@ use tokio::{
 };
 
 use crate::{
-    Source,
-    data::Prepared,
+    chart::{Bar, Chart},
+    data::Dataset,
     machine::Machine,
-    output::Json,
+    output::Output,
     process::Process,
     receive::receive,
     scenario::Scenario,
     server::{self, Server, Transport},
+    source::Source,
     stats::median,
 };
 
@@ -41,20 +42,20 @@ use crate::{
 pub(crate) struct Remote {
     #[command(flatten)]
     source: Source,
-    /// Turns of each place.
+    /// Turns per place.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// Delay of a round trip to the store, such as 20ms.
+    /// Additional latency of a round trip to the store.
     #[arg(long, default_value = "20ms", value_parser = humantime::parse_duration)]
     latency: Duration,
-    /// The S3-speaking server: s3s-fs, from `cargo install s3s-fs --version 0.14.1 --locked --features binary`.
+    /// S3 server: s3s-fs, from `cargo install s3s-fs --version 0.14.1 --locked --features binary`.
     #[arg(long, default_value = "s3s-fs", value_name = "FILE")]
     s3_server: PathBuf,
     #[command(flatten)]
-    json: Json,
+    output: Output,
 }
 
-/// Where the files are.
+/// Place of the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Place {
@@ -63,11 +64,11 @@ enum Place {
     DelayedStore,
 }
 
-/// Seconds of one turn.
+/// Measurements of one turn, in seconds.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Turn {
     place: Place,
-    /// Until the dataset was open: listed, and its footers read.
+    /// Time to open the dataset: list the files and read the footers.
     open: f64,
     cold: f64,
     warm: f64,
@@ -77,9 +78,9 @@ const KEY: &str = "forebay-load";
 
 impl Remote {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let (scenario, data) = self.source.prepared()?;
-        let root = data.path.parent().context("the data lie in a folder")?;
-        let bucket = data.path.file_name().and_then(|name| name.to_str()).context("the data have a name")?;
+        let (scenario, data) = self.source.load()?;
+        let root = data.path.parent().context("the data have no parent folder")?;
+        let bucket = data.path.file_name().and_then(|name| name.to_str()).context("the data have no name")?;
         let runtime = Runtime::new()?;
         let port = free_port()?;
         let mut command = Command::new(&self.s3_server);
@@ -106,19 +107,37 @@ impl Remote {
             scenario.name, scenario.about, data.sizes.rows, self.latency, self.rounds
         );
         report(&turns, data.sizes.rows as f64);
-        self.json.write(
-            &json!({ "scenario": scenario, "machine": machine, "latency": self.latency, "turns": turns }),
-        )
+        let chart = chart(&scenario, &machine, &turns, data.sizes.rows as f64);
+        let measurements = json!({ "scenario": scenario, "latency": self.latency, "turns": turns });
+        self.output.write("remote", &machine, &measurements, &chart)
     }
 }
+
+fn chart(scenario: &Scenario, machine: &Machine, turns: &[Turn], rows: f64) -> Chart {
+    let mut bars = Vec::new();
+    for (name, place) in PLACES {
+        for (state, seconds) in STATES {
+            let rates =
+                turns.iter().filter(|turn| turn.place == place).map(|turn| rows / seconds(turn) / 1e6);
+            bars.extend(Bar::of(format!("{name}, {state}"), rates, true));
+        }
+    }
+    Chart::bars(&format!("Remote storage: {}", scenario.name), machine, "M rows/s", bars)
+}
+
+/// A name, and the figure of a turn that it denotes.
+type NamedFigure = (&'static str, fn(&Turn) -> f64);
+
+const STATES: [NamedFigure; 2] = [("cold", |turn| turn.cold), ("warm", |turn| turn.warm)];
+
+const PLACES: [(&str, Place); 3] =
+    [("local files", Place::Local), ("store", Place::Store), ("delayed store", Place::DelayedStore)];
 
 fn report(turns: &[Turn], rows: f64) {
     let middle =
         |place: Place, of: fn(&Turn) -> f64| median(turns.iter().filter(|turn| turn.place == place).map(of));
-    println!("{:<16} {:>10} {:>16} {:>16}", "where", "open, s", "cold, M rows/s", "warm, M rows/s");
-    for (name, place) in
-        [("local files", Place::Local), ("store", Place::Store), ("delayed store", Place::DelayedStore)]
-    {
+    println!("{:<16} {:>10} {:>16} {:>16}", "place", "open, s", "cold, M rows/s", "warm, M rows/s");
+    for (name, place) in PLACES {
         let rate = |of| rows / middle(place, of) / 1e6;
         let open = middle(place, |turn| turn.open);
         println!("{name:<16} {open:>10.3} {:>16.2} {:>16.2}", rate(|turn| turn.cold), rate(|turn| turn.warm));
@@ -145,7 +164,7 @@ fn start(scenario: &Scenario, bucket: &str, store: SocketAddr) -> anyhow::Result
     Server::start_with(&scenario.name, &format!("s3://{bucket}"), Transport::Tcp, &[], &variables)
 }
 
-async fn turn(place: Place, scenario: &Scenario, data: &Prepared, server: &Server) -> anyhow::Result<Turn> {
+async fn turn(place: Place, scenario: &Scenario, data: &Dataset, server: &Server) -> anyhow::Result<Turn> {
     let started = Instant::now();
     let rows = server::opened(server.url(), &scenario.train(0, 1)).await?;
     ensure!(rows == data.sizes.rows, "the server has {rows} rows of {}", data.sizes.rows);
@@ -155,9 +174,9 @@ async fn turn(place: Place, scenario: &Scenario, data: &Prepared, server: &Serve
     for (epoch, seconds) in seconds.iter_mut().enumerate() {
         let asked = Instant::now();
         let mut batches = client.train(&scenario.train(epoch as u64, 1)).await?;
-        let passed = receive(&mut batches, asked, None).await?;
-        ensure!(passed.rows == rows, "{} rows came of {rows}", passed.rows);
-        *seconds = passed.seconds;
+        let result = receive(&mut batches, asked, None).await?;
+        ensure!(result.rows == rows, "received {} rows of {rows}", result.rows);
+        *seconds = result.seconds;
     }
     Ok(Turn { place, open, cold: seconds[0], warm: seconds[1] })
 }
@@ -166,12 +185,12 @@ fn free_port() -> anyhow::Result<u16> {
     Ok(StdListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Listens for connections to `target` on which every byte is `delay` late, each way.
+/// Starts a proxy for `target` that delays every byte by `delay` in each direction. Returns its address.
 async fn delayed(target: SocketAddr, delay: Duration) -> anyhow::Result<SocketAddr> {
     let deadline = Instant::now() + Duration::from_secs(10);
     while TcpStream::connect(target).await.is_err() {
         if Instant::now() > deadline {
-            bail!("nobody listens at {target}");
+            bail!("no server listens at {target}");
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -191,25 +210,25 @@ async fn delayed(target: SocketAddr, delay: Duration) -> anyhow::Result<SocketAd
     Ok(address)
 }
 
-/// Passes bytes on, each so long after it came. Bytes on the way are bounded by the queue.
+/// Forwards bytes after `delay`. The queue bounds the bytes in flight.
 async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: Duration) -> io::Result<()> {
-    const ON_THE_WAY: usize = 4096;
-    const PIECE_BYTES: usize = 64 << 10;
-    let (sender, mut queue) = mpsc::channel::<(tokio::time::Instant, Arc<[u8]>)>(ON_THE_WAY);
+    const IN_FLIGHT: usize = 4096;
+    const CHUNK_BYTES: usize = 64 << 10;
+    let (sender, mut queue) = mpsc::channel::<(tokio::time::Instant, Arc<[u8]>)>(IN_FLIGHT);
     let read = async move {
-        let mut piece = vec![0; PIECE_BYTES];
+        let mut chunk = vec![0; CHUNK_BYTES];
         loop {
-            let length = from.read(&mut piece).await?;
+            let length = from.read(&mut chunk).await?;
             let due = tokio::time::Instant::now() + delay;
-            if length == 0 || sender.send((due, piece[..length].into())).await.is_err() {
+            if length == 0 || sender.send((due, chunk[..length].into())).await.is_err() {
                 return Ok(());
             }
         }
     };
     let write = async move {
-        while let Some((due, piece)) = queue.recv().await {
+        while let Some((due, chunk)) = queue.recv().await {
             tokio::time::sleep_until(due).await;
-            to.write_all(&piece).await?;
+            to.write_all(&chunk).await?;
         }
         to.shutdown().await
     };

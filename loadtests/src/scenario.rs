@@ -1,4 +1,4 @@
-//! A scenario: what is read, how it is asked for, and by what kind of accelerator.
+//! A scenario: the data, the request and the simulated accelerator.
 
 use std::{path::Path, time::Duration};
 
@@ -6,9 +6,9 @@ use anyhow::{Context, bail, ensure};
 use forebay_proto::v1;
 use serde::{Deserialize, Serialize};
 
-use crate::data::Data;
+use crate::{data::Data, request::Request};
 
-/// The scenarios that come with the program.
+/// The built-in scenarios.
 const BUILT_IN: [(&str, &str); 15] = [
     ("tensor", include_str!("../scenarios/tensor.toml")),
     ("clicks-tensors", include_str!("../scenarios/clicks-tensors.toml")),
@@ -31,42 +31,22 @@ const BUILT_IN: [(&str, &str); 15] = [
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Scenario {
-    /// What it is called, and its dataset with it: letters, digits and `-`.
+    /// Name of the scenario and its dataset: letters, digits and `-`.
     pub(crate) name: String,
-    /// What it stands for, in one line.
+    /// Description in one line.
     pub(crate) about: String,
-    /// Rows a rank a step.
+    /// Rows per rank and step.
     pub(crate) batch_size: u64,
-    /// What the emulated accelerator computes on one batch, in milliseconds.
+    /// Time of the simulated accelerator per batch, in milliseconds.
     pub(crate) compute_ms: f64,
-    /// Epochs of a measured run, streamed without a pause between them. Default: 1.
+    /// Epochs per measured run, streamed without a pause. Default: 1.
     #[serde(default = "one")]
     pub(crate) epochs: u64,
-    /// The generator of the data, and its sizes.
+    /// Generator of the data, with its parameters.
     pub(crate) data: Data,
-    /// What is asked for of a row. Default: all columns.
+    /// Requested columns and tensors. Default: all columns.
     #[serde(default)]
     pub(crate) request: Request,
-}
-
-/// The view of a scenario, as in a train command.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Request {
-    /// Plain columns, in this order. Default: all, or none when there are tensors.
-    #[serde(default)]
-    pub(crate) columns: Vec<String>,
-    /// Groups of columns that are sent as one each.
-    #[serde(default)]
-    pub(crate) tensors: Vec<v1::Tensor>,
-}
-
-impl Request {
-    /// The same columns, of which `all` are there, none of them in a tensor.
-    pub(crate) fn without_tensors<'a>(&self, all: impl Iterator<Item = &'a str>) -> anyhow::Result<Self> {
-        let all: Vec<String> = all.map(str::to_owned).collect();
-        Ok(Self { columns: crate::table::columns(self, &all)?, tensors: Vec::new() })
-    }
 }
 
 fn one() -> u64 {
@@ -74,14 +54,14 @@ fn one() -> u64 {
 }
 
 impl Scenario {
-    /// The built-in scenario of that name, or the one in that file.
+    /// Returns a built-in scenario or reads a scenario file.
     pub(crate) fn named(name_or_file: &str) -> anyhow::Result<Self> {
         if let Some((_, text)) = BUILT_IN.iter().find(|(name, _)| *name == name_or_file) {
             return Self::parse(text).with_context(|| format!("scenario {name_or_file}"));
         }
         if !Path::new(name_or_file).is_file() {
             let names: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-            bail!("there is no scenario {name_or_file}: expected a file, or one of {}", names.join(", "));
+            bail!("unknown scenario {name_or_file}: expected a file or one of {}", names.join(", "));
         }
         let text =
             std::fs::read_to_string(name_or_file).with_context(|| format!("can't read {name_or_file}"))?;
@@ -106,12 +86,12 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// What `share` of an emulated accelerator takes for a batch.
+    /// Returns the time of `share` of a simulated accelerator per batch.
     pub(crate) fn compute(&self, share: f64) -> Duration {
         Duration::from_secs_f64(self.compute_ms / 1e3 / share)
     }
 
-    /// The command for one rank, or for all of a world of one.
+    /// Returns the request for a world of one rank.
     pub(crate) fn train(&self, epoch: u64, epochs: u64) -> v1::Train {
         v1::Train {
             dataset: self.name.clone(),
@@ -120,10 +100,10 @@ impl Scenario {
             batch_size: self.batch_size,
             epoch,
             epochs: Some(epochs),
-            // Every row counts, for any number of ranks.
+            // All rows are delivered, for any number of ranks.
             remainder: v1::Remainder::Short as i32,
-            job: format!("load-{}", self.name),
-            hash: Some(false),
+            job_name: format!("load-{}", self.name),
+            content_hash: Some(false),
             ..v1::Train::default()
         }
     }

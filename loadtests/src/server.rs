@@ -1,4 +1,4 @@
-//! `forebay serve` as a process of its own, with a cache that is empty at first and gone at last.
+//! `forebay serve` as a child process with an empty, temporary cache.
 
 use std::{
     io::{Read, Write},
@@ -15,16 +15,16 @@ use forebay_client::{Connection, Error};
 use forebay_proto::v1;
 use tempfile::TempDir;
 
-use crate::{place, process::Process, usage::Usage};
+use crate::{paths, process::Process, usage::Usage};
 
-/// How long a dataset may take to be opened.
+/// Maximum time to open a dataset.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
 const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
-/// The way between server and client.
+/// Transport between server and client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
-    /// Loopback.
+    /// TCP over loopback.
     Tcp,
     /// A Unix socket.
     Unix,
@@ -35,17 +35,17 @@ pub(crate) struct Server {
     url: String,
     http: String,
     process: Process,
-    /// Removed after the process has ended.
+    /// Folder of the cache, removed after the process has stopped.
     _folder: TempDir,
 }
 
 impl Server {
-    /// Serves the data at `path` as `dataset`.
+    /// Starts a server for the data at `path`, named `dataset`.
     pub(crate) fn start(dataset: &str, path: &Path, transport: Transport) -> anyhow::Result<Self> {
         Self::start_with(dataset, &path.display().to_string(), transport, &[], &[])
     }
 
-    /// Serves the data at `url` as `dataset`, with more flags and variables.
+    /// Starts a server for the data at `url`, named `dataset`, with additional flags and environment variables.
     pub(crate) fn start_with(
         dataset: &str,
         url: &str,
@@ -58,7 +58,7 @@ impl Server {
             Transport::Tcp => "127.0.0.1:0".to_owned(),
             Transport::Unix => format!("unix:{}", folder.path().join("grpc.sock").display()),
         };
-        let mut command = Command::new(place::forebay()?);
+        let mut command = Command::new(paths::forebay()?);
         command
             .args(["serve", "--grpc", &grpc, "--http", "127.0.0.1:0"])
             .arg("--cache-dir")
@@ -75,12 +75,12 @@ impl Server {
         Ok(Self { url, http, process, _folder: folder })
     }
 
-    /// Where it listens, for [`Connection::open`].
+    /// URL of the server, for [`Connection::open`].
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// What its HTTP API answers to a request with a JSON body.
+    /// Sends a request to the HTTP API and returns the JSON answer.
     pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> anyhow::Result<serde_json::Value> {
         Ok(serde_json::from_str(&self.text(method, path, body)?)?)
     }
@@ -95,12 +95,12 @@ impl Server {
         )?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
-        let (head, body) = answer.split_once("\r\n\r\n").context("the HTTP answer has no end of its head")?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("the HTTP answer has no complete header")?;
         ensure!(head.split_whitespace().nth(1) == Some("200"), "{method} {path}: {answer}");
         Ok(body.to_owned())
     }
 
-    /// The counts of a histogram without labels, by their bounds.
+    /// Returns the buckets of a histogram without labels: upper bounds and cumulative counts.
     pub(crate) fn histogram(&self, name: &str) -> anyhow::Result<Vec<(f64, f64)>> {
         let text = self.text("GET", "/metrics", "")?;
         let bucket = |line: &str| {
@@ -111,7 +111,7 @@ impl Server {
         Ok(text.lines().filter_map(bucket).collect())
     }
 
-    /// Waits until everything that is served is ready.
+    /// Waits until the server is ready.
     pub(crate) fn ready(&self) -> anyhow::Result<()> {
         let deadline = std::time::Instant::now() + OPEN_TIMEOUT;
         loop {
@@ -123,18 +123,18 @@ impl Server {
         }
     }
 
-    /// Ends it.
+    /// Kills the server.
     pub(crate) fn stop(&mut self) {
         self.process.kill();
     }
 
-    /// What it has used so far.
+    /// Returns the resources that the server has used so far.
     pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         self.process.usage()
     }
 }
 
-/// Waits until the server at `url` has opened the dataset of `train`; returns the rows of an epoch.
+/// Waits until the server at `url` has opened the dataset of `train`, and returns the rows per epoch.
 pub(crate) async fn opened(url: &str, train: &v1::Train) -> anyhow::Result<u64> {
     let deadline = tokio::time::Instant::now() + OPEN_TIMEOUT;
     let connection = Connection::open(url, Arc::default()).await?;

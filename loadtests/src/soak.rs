@@ -1,4 +1,4 @@
-//! `forebay-load soak`: many jobs of different views at the same time in little memory, some of them stalled.
+//! `forebay-load soak`: many concurrent jobs with different views in little memory, some of them stalled.
 
 use std::{
     sync::{
@@ -16,10 +16,11 @@ use serde_json::json;
 use tokio::{runtime::Runtime, task::JoinSet, time::Instant};
 
 use crate::{
-    Source,
+    chart::{Bar, Chart},
     machine::Machine,
-    output::Json,
+    output::Output,
     server::{self, Server, Transport},
+    source::Source,
 };
 
 /// Flags of `forebay-load soak`.
@@ -27,35 +28,35 @@ use crate::{
 pub(crate) struct Soak {
     #[command(flatten)]
     source: Source,
-    /// Jobs, each of a view of its own: job i of n leaves out every n-th column from the i-th on.
+    /// Number of jobs, each with a different view: job i of n omits every n-th column, starting at column i.
     #[arg(long, default_value_t = 8)]
     jobs: usize,
-    /// So many of them take one batch and then nothing more.
+    /// Number of jobs that read one batch and then stall.
     #[arg(long, default_value_t = 1)]
     stalled: usize,
-    /// How long it lasts.
+    /// Duration in minutes.
     #[arg(long, default_value_t = 5.0)]
     minutes: f64,
-    /// The server's memory for frames.
+    /// --cache-memory of the server.
     #[arg(long, default_value = "1GiB")]
     cache_memory: String,
-    /// The server's disk for columns.
+    /// --cache-disk of the server.
     #[arg(long, default_value = "4GiB")]
     cache_disk: String,
-    /// Rows of a shuffle window.
+    /// Rows per shuffle window.
     #[arg(long, default_value_t = 131_072)]
     window_rows: u64,
     #[command(flatten)]
-    json: Json,
+    output: Output,
 }
 
-/// How often the jobs are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+/// Interval of the checks of the jobs.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Soak {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        ensure!(self.stalled < self.jobs, "--stalled {}: expected fewer than the jobs", self.stalled);
-        let (scenario, data) = self.source.prepared()?;
+        ensure!(self.stalled < self.jobs, "--stalled {}: expected fewer than --jobs", self.stalled);
+        let (scenario, data) = self.source.load()?;
         let flags = ["--cache-memory", &self.cache_memory, "--cache-disk", &self.cache_disk];
         let path = data.path.display().to_string();
         let server = Server::start_with(&scenario.name, &path, Transport::Tcp, &flags, &[])?;
@@ -73,7 +74,7 @@ impl Soak {
                 }],
                 seed: job as u64,
                 shuffle: Some(v1::Shuffle { window_rows: Some(self.window_rows), ..v1::Shuffle::default() }),
-                job: format!("soak-{job}"),
+                job_name: format!("soak-{job}"),
                 ..scenario.train(0, 1_000_000)
             })
             .collect();
@@ -83,7 +84,7 @@ impl Soak {
         let machine = Machine::this();
         println!("{}: {}\n{machine}", scenario.name, scenario.about);
         println!(
-            "{} jobs of different views, {} of them stalled, {} minutes, --cache-memory {}, --cache-disk {}\n",
+            "{} jobs with different views, {} of them stalled, {} minutes, --cache-memory {}, --cache-disk {}\n",
             self.jobs, self.stalled, self.minutes, self.cache_memory, self.cache_disk
         );
         println!("{:<8} {:>12} {:>18}", "job", "rows", "longest pause, s");
@@ -92,12 +93,18 @@ impl Soak {
             println!("{job:<8} {rows:>12} {pause:>18.1}{note}");
         }
         println!("\npeak RSS of the server: {peak:.2} GiB");
-        self.json.write(&json!({
-            "machine": machine, "rows": rows, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak,
-        }))
+        let bar = |(job, rows): (usize, &u64)| {
+            let state = if job < self.stalled { "stalled" } else { "running" };
+            Bar::of(format!("job {job}, {state}"), [*rows as f64 / 1e6], job >= self.stalled)
+        };
+        let bars = rows.iter().enumerate().filter_map(bar).collect();
+        let chart = Chart::bars("Concurrent jobs in little memory", &machine, "M rows", bars);
+        let measurements =
+            json!({ "rows": rows, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak });
+        self.output.write("soak", &machine, &measurements, &chart)
     }
 
-    /// Rows that each job got, and its longest pause in seconds.
+    /// Returns the rows that each job received, and its longest pause in seconds.
     async fn stream(&self, server: &Server, trains: &[v1::Train]) -> anyhow::Result<(Vec<u64>, Vec<f64>)> {
         server::opened(server.url(), &trains[0]).await?;
         let rows: Vec<Arc<AtomicU64>> = trains.iter().map(|_| Arc::default()).collect();
@@ -122,9 +129,9 @@ impl Soak {
         while Instant::now() < end {
             tokio::select! {
                 ended = jobs.join_next() => {
-                    ended.context("there are jobs")???;
+                    ended.context("there are no jobs")???;
                 }
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
             }
             for ((last, pause), rows) in last.iter_mut().zip(&mut pauses).zip(&rows) {
                 let now = rows.load(Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! A dataset in memory, in the layout in which a request is answered: what peers hold.
+//! A dataset in memory, in the layout of a request, for the systems compared.
 
 use std::{
     fs::File,
@@ -16,11 +16,11 @@ use arrow_select::concat::concat_batches;
 use forebay_proto::v1;
 use parquet::arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReaderBuilder};
 
-use crate::scenario::Request;
+use crate::request::Request;
 
 const READ_ROWS: usize = 65_536;
 
-/// The Parquet files at `path`, in the order of their names.
+/// Returns the Parquet files at `path`, sorted by name.
 pub(crate) fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if path.is_file() {
         return Ok(vec![path.to_owned()]);
@@ -30,26 +30,26 @@ pub(crate) fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
         entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "parquet"));
     files.sort();
-    ensure!(!files.is_empty(), "{} holds no Parquet file", path.display());
+    ensure!(!files.is_empty(), "{} contains no Parquet file", path.display());
     Ok(files)
 }
 
-/// Reads the first `rows` rows of the data at `path`, as one batch of `request`'s layout.
+/// Reads the first `rows` rows of the data at `path` as one batch with the layout of `request`.
 pub(crate) fn load(path: &Path, request: &Request, rows: usize) -> anyhow::Result<RecordBatch> {
     let mut batches = Vec::new();
-    let mut wanted = rows;
+    let mut remaining = rows;
     for file in files(path)? {
         let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(&file)?)?;
         let all: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
         let needed = columns(request, &all)?;
         let mask = ProjectionMask::columns(builder.parquet_schema(), needed.iter().map(String::as_str));
         for batch in builder.with_projection(mask).with_batch_size(READ_ROWS.min(rows.max(1))).build()? {
-            if wanted == 0 {
+            if remaining == 0 {
                 break;
             }
             let batch = batch?;
-            let batch = batch.slice(0, batch.num_rows().min(wanted));
-            wanted -= batch.num_rows();
+            let batch = batch.slice(0, batch.num_rows().min(remaining));
+            remaining -= batch.num_rows();
             batches.push(delivered(&batch, request, &all)?);
         }
     }
@@ -57,7 +57,7 @@ pub(crate) fn load(path: &Path, request: &Request, rows: usize) -> anyhow::Resul
     Ok(concat_batches(&first.schema(), &batches)?)
 }
 
-/// Every column that `request` reads, tensors included.
+/// Returns all columns that `request` reads, including those of tensors.
 pub(crate) fn columns(request: &Request, all: &[String]) -> anyhow::Result<Vec<String>> {
     if request.columns.is_empty() && request.tensors.is_empty() {
         return Ok(all.to_vec());
@@ -69,7 +69,16 @@ pub(crate) fn columns(request: &Request, all: &[String]) -> anyhow::Result<Vec<S
     Ok(needed)
 }
 
-/// The names that `patterns` match: `*` at the end takes every name with that prefix.
+/// Returns the same columns as plain columns. `all` lists the columns of the dataset.
+pub(crate) fn without_tensors<'a>(
+    request: &Request,
+    all: impl Iterator<Item = &'a str>,
+) -> anyhow::Result<Request> {
+    let all: Vec<String> = all.map(str::to_owned).collect();
+    Ok(Request { columns: columns(request, &all)?, tensors: Vec::new() })
+}
+
+/// Returns the names that match `patterns`. A trailing `*` matches any suffix.
 pub(crate) fn expand<'a>(
     patterns: &[String],
     names: impl Iterator<Item = &'a str>,
@@ -88,7 +97,7 @@ pub(crate) fn expand<'a>(
     Ok(found)
 }
 
-/// `batch` in the order and the tensors of `request`.
+/// Returns `batch` with the columns and tensors of `request`.
 fn delivered(batch: &RecordBatch, request: &Request, all: &[String]) -> anyhow::Result<RecordBatch> {
     let is_all = request.columns.is_empty() && request.tensors.is_empty();
     let plain_columns = if is_all { all } else { &request.columns };
@@ -112,7 +121,7 @@ fn column(batch: &RecordBatch, name: &str) -> anyhow::Result<ArrayRef> {
     Ok(Arc::clone(batch.column_by_name(name).with_context(|| format!("the data have no column {name}"))?))
 }
 
-/// Views as the strings that Forebay sends.
+/// Converts views to plain strings, as Forebay does.
 fn plain(array: ArrayRef) -> anyhow::Result<ArrayRef> {
     match array.data_type() {
         DataType::Utf8View => Ok(cast(&array, &DataType::Utf8)?),
@@ -121,15 +130,22 @@ fn plain(array: ArrayRef) -> anyhow::Result<ArrayRef> {
     }
 }
 
-/// The columns row by row, as one list of fixed size.
+/// Returns the columns as one row-major list of fixed size.
 fn matrix(batch: &RecordBatch, tensor: &v1::Tensor, names: &[String]) -> anyhow::Result<ArrayRef> {
-    ensure!(tensor.dtype == "float32", "tensor {}: peers know dtype float32 alone", tensor.name);
+    ensure!(
+        tensor.dtype == "float32",
+        "tensor {}: the systems compared support dtype float32 only",
+        tensor.name
+    );
     let width = names.len();
     let mut values = vec![0f32; batch.num_rows() * width];
     for (at, name) in names.iter().enumerate() {
         let array = cast(&column(batch, name)?, &DataType::Float32)?;
         let array = array.as_primitive::<Float32Type>();
-        ensure!(array.null_count() == 0, "column {name} has nulls, which peers' tensors can't hold");
+        ensure!(
+            array.null_count() == 0,
+            "column {name} has nulls, which the systems compared do not support in tensors"
+        );
         for (row, value) in array.values().iter().enumerate() {
             values[row * width + at] = *value;
         }

@@ -1,6 +1,7 @@
-//! `forebay-load train`: ranks against one server.
+//! `forebay-load train`: ranks that read from one server.
 
 mod report;
+mod run;
 
 use std::{
     path::PathBuf,
@@ -11,105 +12,88 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use forebay_client::{Client, Config};
 use forebay_proto::v1;
-use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use crate::{
-    Source,
-    ask::Passed,
-    data::Prepared,
-    foreign::{Clock, Patience},
+    data::Dataset,
+    interference::{Clock, Patience},
     logical,
-    output::{Json, Plot},
+    output::Output,
+    protocol::RunResult,
     receive::receive,
     scenario::Scenario,
     server::{self, Server, Transport},
     share,
+    source::Source,
     stats::Spread,
     usage::Usage,
 };
 use report::Report;
+use run::{Conditions, Run};
 
 /// Flags of `forebay-load train`.
 #[derive(Debug, Args)]
 pub(crate) struct Train {
     #[command(flatten)]
     source: Source,
-    /// A running server that has the scenario's dataset under its name; started here if it is not given.
+    /// URL of a running server with the dataset of the scenario under its name [default: starts a server].
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// How a server that is started here is reached.
+    /// Transport of a server that is started by this command.
     #[arg(long, value_enum, default_value = "tcp", conflicts_with = "server")]
     transport: Transport,
-    /// Ranks that read at the same time, each on a connection of its own.
+    /// Ranks that read concurrently, each on its own connection.
     #[arg(long, default_value_t = 1)]
     ranks: u64,
-    /// Epochs a run; the scenario's if it is not given.
+    /// Epochs per run [default: from the scenario].
     #[arg(long)]
     epochs: Option<u64>,
-    /// Measured runs, after an epoch that warms the server up.
+    /// Measured runs, after one epoch of warm-up.
     #[arg(long, default_value_t = 3)]
     runs: u64,
-    /// How much of an emulated accelerator each rank is; above 1 it is several. Without it batches are
-    /// dropped as they come.
+    /// Share of a simulated accelerator per rank; above 1 for several. Without it, batches are dropped on arrival.
     #[arg(long)]
     share: Option<f64>,
-    /// Find the largest share that is used for at least 70 % of its time.
+    /// Find the largest share that is busy for at least 70% of the time.
     #[arg(long, conflicts_with = "share")]
     find_share: bool,
-    /// Settings of the client, in TOML (see forebay-client's `Config`): `stream_window_bytes = 1048576`, say.
+    /// Settings of the client in TOML (`Config` of forebay-client), such as `stream_window_bytes = 1048576`.
     #[arg(long, value_name = "FILE")]
     client: Option<PathBuf>,
-    /// Ask for the hash of each batch's body.
+    /// Request a content hash for each batch.
     #[arg(long)]
     hash: bool,
     #[command(flatten)]
     patience: Patience,
     #[command(flatten)]
-    json: Json,
-    #[command(flatten)]
-    plot: Plot,
-}
-
-/// All ranks of one run together.
-#[derive(Debug, Clone, Serialize)]
-pub(crate) struct Run {
-    rows: u64,
-    batches: u64,
-    /// Until the last rank was done.
-    seconds: f64,
-    /// The median rank's.
-    first_batch_seconds: f64,
-    /// The longest of all ranks: for a batch, and for one that begins another epoch.
-    longest_wait_seconds: Option<f64>,
-    longest_epoch_wait_seconds: Option<f64>,
-    /// Mean over the ranks.
-    au: Option<f64>,
-    /// Of the server; absent if it was not started here.
-    server_cpu_seconds: Option<f64>,
-    client_cpu_seconds: f64,
-    /// The share of the machine that other processes had; a server that was not started here is one.
-    others: f64,
+    output: Output,
 }
 
 impl Train {
-    /// Runs and reports.
+    /// Measures all runs and reports.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         ensure!(self.ranks > 0 && self.runs > 0, "--ranks and --runs: expected at least 1");
         ensure!(self.share.is_none_or(|share| share > 0.0), "--share: expected more than 0");
-        let (scenario, data) = self.source.prepared()?;
+        let (scenario, data) = self.source.load()?;
         let mut trainer = Trainer::new(&self, &scenario, &data)?;
         trainer.warm_up()?;
         let compute = self.share.map(|share| scenario.compute(share));
         let mut runs = Vec::new();
         for _ in 0..self.runs {
-            runs.push(self.patience.undisturbed(|run: &Run| run.others, || trainer.one_run(compute))?);
+            runs.push(self.patience.undisturbed(|run: &Run| run.foreign_share, || trainer.one_run(compute))?);
         }
         let found = if self.find_share { Some(trainer.find_share(&runs)?) } else { None };
-        let report = Report::new(&self, &scenario, trainer.epoch_bytes, runs, found, trainer.peak_memory()?)?;
+        let conditions = Conditions {
+            ranks: self.ranks,
+            share: self.share,
+            hash: self.hash,
+            client: self.client_config()?,
+            epoch_bytes: trainer.epoch_bytes,
+            epochs: trainer.epochs,
+        };
+        let report = Report::new(conditions, &scenario, runs, found, trainer.peak_memory()?);
         print!("{report}");
-        self.json.write(&report)?;
-        self.plot.write(|| report.plot())
+        self.output.write("train", &report.machine, &report, &report.chart())
     }
 }
 
@@ -123,46 +107,46 @@ impl Train {
 
 /// The ranks, connected.
 struct Trainer<'a> {
-    asked: &'a Train,
+    flags: &'a Train,
     scenario: &'a Scenario,
     runtime: Runtime,
     server: Option<Server>,
     clients: Vec<Client>,
     epochs: u64,
-    /// The next epoch that nobody has read.
+    /// The next unread epoch.
     epoch: u64,
     epoch_rows: u64,
     epoch_bytes: u64,
 }
 
 impl<'a> Trainer<'a> {
-    fn new(asked: &'a Train, scenario: &'a Scenario, data: &Prepared) -> anyhow::Result<Self> {
+    fn new(flags: &'a Train, scenario: &'a Scenario, data: &Dataset) -> anyhow::Result<Self> {
         let runtime = Runtime::new()?;
-        let server = match asked.server {
+        let server = match flags.server {
             Some(_) => None,
-            None => Some(Server::start(&scenario.name, &data.path, asked.transport)?),
+            None => Some(Server::start(&scenario.name, &data.path, flags.transport)?),
         };
-        let url = match (&asked.server, &server) {
+        let url = match (&flags.server, &server) {
             (Some(url), _) => url.clone(),
-            (None, server) => server.as_ref().context("one was started")?.url().to_owned(),
+            (None, server) => server.as_ref().context("a server was started")?.url().to_owned(),
         };
-        let config = asked.client_config()?;
+        let config = flags.client_config()?;
         let clients = runtime.block_on(async {
             let rows = server::opened(&url, &scenario.train(0, 1)).await?;
             ensure!(rows == data.sizes.rows, "the server has {rows} rows, the data {}", data.sizes.rows);
             let mut clients = Vec::new();
-            for _ in 0..asked.ranks {
+            for _ in 0..flags.ranks {
                 clients.push(Client::new([&url], config.clone())?);
             }
             anyhow::Ok(clients)
         })?;
         Ok(Self {
-            asked,
+            flags,
             scenario,
             runtime,
             server,
             clients,
-            epochs: asked.epochs.unwrap_or(scenario.epochs).max(1),
+            epochs: flags.epochs.unwrap_or(scenario.epochs).max(1),
             epoch: 0,
             epoch_rows: data.sizes.rows,
             epoch_bytes: data.sizes.epoch_bytes(&scenario.request)?,
@@ -176,11 +160,11 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// Streams the next epochs to all ranks.
+    /// Measures a run of the next epochs with all ranks.
     fn one_run(&mut self, compute: Option<Duration>) -> anyhow::Result<Run> {
         let train = v1::Train {
-            world_size: Some(self.asked.ranks),
-            hash: Some(self.asked.hash),
+            world_size: Some(self.flags.ranks),
+            content_hash: Some(self.flags.hash),
             ..self.scenario.train(self.epoch, self.epochs)
         };
         let usage = || self.server.as_ref().map(Server::usage).transpose();
@@ -196,18 +180,19 @@ impl<'a> Trainer<'a> {
                     scope.spawn(move || runtime.block_on(one_rank(client, &train, compute)))
                 })
                 .collect();
-            let passed = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
-            passed.collect::<anyhow::Result<Vec<Passed>>>()
+            let result = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
+            result.collect::<anyhow::Result<Vec<RunResult>>>()
         })?;
         let seconds = started.elapsed().as_secs_f64();
         let (server_after, client_after) = (usage()?, Usage::own()?);
         let server_cpu_seconds =
             server_after.zip(server_before).map(|(after, before)| after.cpu_seconds - before.cpu_seconds);
         let client_cpu_seconds = client_after.cpu_seconds - client_before.cpu_seconds;
-        let others = clock.others_since(server_cpu_seconds.unwrap_or(0.0) + client_cpu_seconds)?;
+        let foreign_share =
+            clock.foreign_share_since(server_cpu_seconds.unwrap_or(0.0) + client_cpu_seconds)?;
         let rows: u64 = ranks.iter().map(|rank| rank.rows).sum();
         let expected = self.epoch_rows * self.epochs;
-        ensure!(rows == expected, "{rows} rows were received, expected {expected}");
+        ensure!(rows == expected, "received {rows} rows, expected {expected}");
         logical::check_bytes(ranks.iter().map(|rank| rank.bytes).sum(), self.epoch_bytes * self.epochs)?;
         self.epoch += self.epochs;
         let mut firsts: Vec<f64> = ranks.iter().map(|rank| rank.first_batch_seconds).collect();
@@ -223,28 +208,31 @@ impl<'a> Trainer<'a> {
             au: used.map(|used| used.iter().sum::<f64>() / used.len() as f64),
             server_cpu_seconds,
             client_cpu_seconds,
-            others,
+            foreign_share,
         })
     }
 
-    /// Searches from the speed of `runs` on, which had no accelerator.
+    /// Searches for the largest share, starting at the speed of `runs`, which had no accelerator.
     fn find_share(&mut self, runs: &[Run]) -> anyhow::Result<share::Found> {
-        let delivery = |run: &Run| run.seconds * self.asked.ranks as f64 / run.batches as f64;
+        let delivery = |run: &Run| run.seconds * self.flags.ranks as f64 / run.batches as f64;
         let fastest = runs.iter().map(delivery).fold(f64::INFINITY, f64::min);
         let guess = share::guess(self.scenario.compute_ms / 1e3, fastest);
         let scenario = self.scenario;
-        let patience = &self.asked.patience;
+        let patience = &self.flags.patience;
         share::search(guess, |share| {
             let mut one = || {
-                let run = patience
-                    .undisturbed(|run: &Run| run.others, || self.one_run(Some(scenario.compute(share))))?;
-                run.au.context("the utilization of a rank needs two batches: fewer ranks, or more epochs")
+                let run = patience.undisturbed(
+                    |run: &Run| run.foreign_share,
+                    || self.one_run(Some(scenario.compute(share))),
+                )?;
+                run.au
+                    .context("the utilization of a rank requires two batches: use fewer ranks or more epochs")
             };
             share::repeated(&mut one)
         })
     }
 
-    /// The most memory of the server, if it was started here, and of this process.
+    /// Returns the peak memory of the server, if this command started it, and of this process.
     fn peak_memory(&self) -> anyhow::Result<(Option<u64>, u64)> {
         let server = self.server.as_ref().map(Server::usage).transpose()?;
         Ok((server.map(|usage| usage.peak_rss_bytes), Usage::own()?.peak_rss_bytes))
@@ -252,10 +240,14 @@ impl<'a> Trainer<'a> {
 }
 
 fn longest(waits: impl Iterator<Item = Option<Spread>>) -> Option<f64> {
-    waits.flatten().map(|waits| waits.most).max_by(f64::total_cmp)
+    waits.flatten().map(|waits| waits.max).max_by(f64::total_cmp)
 }
 
-async fn one_rank(client: &Client, train: &v1::Train, compute: Option<Duration>) -> anyhow::Result<Passed> {
+async fn one_rank(
+    client: &Client,
+    train: &v1::Train,
+    compute: Option<Duration>,
+) -> anyhow::Result<RunResult> {
     let asked = Instant::now();
     let mut batches = client.train(train).await?;
     receive(&mut batches, asked, compute).await

@@ -4,20 +4,20 @@ use std::{collections::HashMap, fs, path::Path};
 
 use anyhow::Context;
 
-/// Linux counts CPU time for user space in hundredths of a second, whatever its own tick is.
-const TICKS_A_SECOND: f64 = 100.0;
+/// Linux reports CPU time in hundredths of a second, independently of its own tick.
+const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What a tree of processes has used.
+/// Resources that a tree of processes has used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Usage {
-    /// User and system time.
+    /// User and system time in seconds.
     pub(crate) cpu_seconds: f64,
-    /// The most memory that was resident, summed over the processes: what they share counts for each.
+    /// Peak resident memory in bytes, summed over the processes. Shared memory counts once per process.
     pub(crate) peak_rss_bytes: u64,
 }
 
 impl Usage {
-    /// Of the process `pid` and all its descendants.
+    /// Reads the usage of the process `pid` and all its descendants.
     pub(crate) fn of_tree(pid: u32) -> anyhow::Result<Self> {
         let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
         for entry in fs::read_dir("/proc")? {
@@ -28,7 +28,7 @@ impl Usage {
                 children.entry(stat.parent).or_default().push(child);
             }
         }
-        let mut usage = Self::of(pid).with_context(|| format!("process {pid} is gone"))?;
+        let mut usage = Self::of(pid).with_context(|| format!("process {pid} does not exist"))?;
         let mut open = children.remove(&pid).unwrap_or_default();
         while let Some(next) = open.pop() {
             let used = Self::of(next).unwrap_or_default();
@@ -39,9 +39,9 @@ impl Usage {
         Ok(usage)
     }
 
-    /// Of this process.
+    /// Reads the usage of this process.
     pub(crate) fn own() -> anyhow::Result<Self> {
-        Self::of(std::process::id()).context("/proc does not know this process")
+        Self::of(std::process::id()).context("/proc has no entry for this process")
     }
 
     fn of(pid: u32) -> Option<Self> {
@@ -49,13 +49,13 @@ impl Usage {
         let status = fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("status")).ok()?;
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let kib: u64 = peak.and_then(|peak| peak.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
-        Some(Self { cpu_seconds: stat.ticks as f64 / TICKS_A_SECOND, peak_rss_bytes: kib << 10 })
+        Some(Self { cpu_seconds: stat.ticks as f64 / TICKS_PER_SECOND, peak_rss_bytes: kib << 10 })
     }
 }
 
 struct Stat {
     parent: u32,
-    /// User and system time, also of children that have ended and were waited for.
+    /// User and system time in ticks, including children that have exited and were waited for.
     ticks: u64,
 }
 
@@ -64,7 +64,7 @@ impl Stat {
         Self::parse(&fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat")).ok()?)
     }
 
-    /// See proc_pid_stat(5): the name is in parentheses and may hold anything.
+    /// Parses proc_pid_stat(5). The name is in parentheses and may contain any character.
     fn parse(line: &str) -> Option<Self> {
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         let ticks = |at: usize| fields.get(at)?.parse::<u64>().ok();
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_name_may_hold_anything() {
+    fn a_process_name_may_contain_any_character() {
         let line = "42 (a) b (c) S 7 42 42 0 -1 4194304 1 2 3 4 500 25 9 1 20 0 1 0 100";
         let stat = Stat::parse(line).expect("well formed");
         assert_eq!((stat.parent, stat.ticks), (7, 535));

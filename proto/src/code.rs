@@ -1,8 +1,9 @@
-//! gRPC's codes by their names, as a [`Failure`](crate::v1::Failure) carries them.
+//! Names of gRPC codes, as in [`Failure`](crate::v1::Failure).
 
 use tonic::Code;
 
-const NAMES: [&str; 17] = [
+/// Names of all codes, indexed by their numbers.
+pub const CODE_NAMES: [&str; 17] = [
     "OK",
     "CANCELLED",
     "UNKNOWN",
@@ -22,14 +23,14 @@ const NAMES: [&str; 17] = [
     "UNAUTHENTICATED",
 ];
 
-/// The name of a code, such as `RESOURCE_EXHAUSTED`.
+/// Returns the name of a code, such as `RESOURCE_EXHAUSTED`.
 pub fn code_name(code: Code) -> &'static str {
-    NAMES[code as usize]
+    CODE_NAMES[code as usize]
 }
 
-/// The code of that name; `Unknown` for what is none.
+/// Returns the code with this name; [`Code::Unknown`] for an invalid name.
 pub fn code_of(name: &str) -> Code {
-    let number = NAMES.iter().position(|known| *known == name);
+    let number = CODE_NAMES.iter().position(|known| *known == name);
     number.and_then(|number| i32::try_from(number).ok()).map_or(Code::Unknown, Code::from_i32)
 }
 
@@ -38,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_has_grpcs_own_name_and_is_found_by_it() {
+    fn names_are_those_of_grpc_and_map_back_to_their_code() {
         for number in 0..17 {
             let code = Code::from_i32(number);
             assert_eq!(code_of(code_name(code)), code);

@@ -1,4 +1,4 @@
-//! Reading and writing a message in the form the caller chose.
+//! Encoding and decoding of messages.
 
 use std::sync::LazyLock;
 
@@ -9,22 +9,50 @@ use prost::{
 use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// The form in which a message travels.
+/// Encoding of a message.
+///
+/// # Examples
+/// A command in JSON, as in a `FlightDescriptor`:
+/// ```
+/// use forebay_proto::{Encoding, v1::Command};
+///
+/// let bytes = br#"{"train": {"dataset": "flights", "batch_size": 4096, "seed": 7}}"#;
+/// let encoding = Encoding::of(bytes);
+/// assert_eq!(encoding, Encoding::Json);
+///
+/// let command: Command = encoding.decode("Command", bytes)?;
+/// let train = command.train.expect("the command has a train request");
+/// assert_eq!((train.dataset.as_str(), train.batch_size), ("flights", 4096));
+/// # Ok::<(), forebay_proto::DecodeError>(())
+/// ```
+///
+/// Both encodings carry the same messages:
+/// ```
+/// use forebay_proto::{Encoding, v1};
+///
+/// let command = v1::Command::from(v1::Train { dataset: "flights".into(), batch_size: 4096, ..Default::default() });
+/// for encoding in [Encoding::Protobuf, Encoding::Json] {
+///     let bytes = encoding.encode(&command);
+///     assert_eq!(Encoding::of(&bytes), encoding);
+///     assert_eq!(encoding.decode::<v1::Command>("Command", &bytes)?, command);
+/// }
+/// # Ok::<(), forebay_proto::DecodeError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Encoding {
     /// Binary protobuf.
     Protobuf,
-    /// The JSON form; its first byte is `{`.
+    /// JSON. The first byte is `{`.
     Json,
 }
 
-/// Bytes that are not the expected message. The text names the offending field where it is known.
+/// Error for bytes that are not the expected message. Names the invalid field where it is known.
 #[derive(Debug, thiserror::Error)]
 #[error("not a {message}: {reason}")]
 pub struct DecodeError {
     /// Name of the message that was expected.
     pub message: &'static str,
-    /// What was wrong.
+    /// Description of the error.
     pub reason: String,
 }
 
@@ -33,15 +61,23 @@ static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
 });
 
 impl Encoding {
-    /// The form of `bytes`: JSON exactly if the first byte is `{`.
+    /// Detects the encoding of `bytes`: JSON if the first byte is `{`, else protobuf.
     pub fn of(bytes: &[u8]) -> Self {
         if bytes.first() == Some(&b'{') { Self::Json } else { Self::Protobuf }
     }
 
-    /// Decodes message `name` of package `forebay.v1`, refusing unknown fields.
+    /// Decodes message `name` of package `forebay.v1`.
     ///
     /// # Errors
-    /// When the bytes are not that message; the error names the unknown or malformed field.
+    /// [`DecodeError`] for malformed bytes and for unknown fields.
+    ///
+    /// # Examples
+    /// ```
+    /// use forebay_proto::{Encoding, v1::Command};
+    ///
+    /// let error = Encoding::Json.decode::<Command>("Command", br#"{"train": {"batchsize": 3}}"#).unwrap_err();
+    /// assert!(error.to_string().contains("unknown field `batchsize`"));
+    /// ```
     pub fn decode<M: Message + Default + DeserializeOwned>(
         self,
         name: &'static str,
@@ -65,7 +101,7 @@ impl Encoding {
         }
     }
 
-    /// Encodes `message` in this form.
+    /// Encodes `message`.
     pub fn encode<M: Message + Serialize>(self, message: &M) -> Vec<u8> {
         match self {
             Self::Protobuf => message.encode_to_vec(),
@@ -76,8 +112,8 @@ impl Encoding {
     }
 }
 
-/// The first field in `bytes` that the message does not have. It looks at tags and lengths alone: a list of a million keys
-/// costs no memory. The message was decoded before, which bounds how deep it is nested.
+/// Returns the first field in `bytes` that the message does not have. Reads only tags and lengths, and allocates nothing per
+/// value. The bytes were decoded before, which limits their nesting.
 fn unknown_field(
     message: &MessageDescriptor,
     mut bytes: &[u8],

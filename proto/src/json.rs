@@ -1,4 +1,4 @@
-//! The JSON spelling: snake_case, bare enum words, 64-bit integers as numbers or strings.
+//! JSON form of values: 64-bit integers as numbers or strings, enums by name.
 
 use serde::{Deserialize, Deserializer};
 

@@ -1,12 +1,13 @@
 //! Forebay's protocol: the messages of `forebay/v1/*.proto` and their JSON form.
 //!
-//! - [`v1`]: the generated messages. No logic lives here beyond reading and writing them.
-//! - [`Encoding`]: a command arrives as protobuf or as JSON (first byte `{`) and is answered in kind.
-//! - [`v1::online_server`]: the trait of the service `Online`, whose requests are read as strictly.
+//! - [`v1`]: the generated messages.
+//! - [`Encoding`]: encodes and decodes messages as protobuf or JSON. JSON starts with `{`, and metadata uses the encoding of the
+//!   request.
+//! - [`v1::online_server`]: the trait of the service `Online`. Its requests are decoded as strictly as those of [`Encoding`].
 //! - [`DESCRIPTORS`], [`FLIGHT_DESCRIPTORS`]: compiled descriptor sets, for gRPC reflection.
 //!
-//! Unknown fields are refused by name in both forms: a request that asks for something this server
-//! does not know is an error, never silently something else.
+//! Unknown fields are errors in both encodings, so that a server never ignores a part of a request. Earlier names of fields, as
+//! stored in tickets, states and job records, are accepted in JSON.
 
 mod code;
 mod decode;
@@ -25,15 +26,15 @@ impl From<v1::Train> for v1::Command {
     }
 }
 
-pub use code::{code_name, code_of};
+pub use code::{CODE_NAMES, code_name, code_of};
 pub use decode::{DecodeError, Encoding};
 
-/// Arrow metadata of a delivered field whose lists are no value a row: what lies behind all of them together is [`RAGGED`] or
-/// [`DISTINCT`].
+/// Arrow metadata key of a delivered list field whose list of the first row holds values of the whole batch. The value is
+/// [`RAGGED`] or [`DISTINCT`].
 pub const LAYOUT: &str = "forebay.layout";
 /// [`LAYOUT`] of the items of a ragged tensor, and of their lengths.
 pub const RAGGED: &str = "ragged";
-/// [`LAYOUT`] of the distinct rows of a tensor; the column `<name>_index` says which of them each row has.
+/// [`LAYOUT`] of the distinct rows of a tensor. The column `<name>_index` holds the index of the distinct row for each row.
 pub const DISTINCT: &str = "distinct";
 
 /// The encoded `FileDescriptorSet` of this package.

@@ -1,4 +1,4 @@
-//! How the messages of `Online.Lookup` are read and written.
+//! gRPC codec of `Online.Lookup`.
 
 use bytes::Buf;
 use prost::Message;
@@ -12,7 +12,7 @@ use crate::{
     v1::{Lookup, LookupAnswer},
 };
 
-/// Refuses unknown fields, as commands do.
+/// Codec that refuses unknown fields, like [`Encoding::decode`].
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LookupCodec;
 
@@ -36,7 +36,7 @@ impl Encoder for LookupCodec {
     type Error = Status;
 
     fn encode(&mut self, answer: LookupAnswer, out: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        // Not by doubling: answers have megabytes.
+        // Reserving avoids repeated growth: answers can have megabytes.
         out.reserve(answer.encoded_len());
         answer.encode(out).map_err(|error| Status::internal(error.to_string()))
     }

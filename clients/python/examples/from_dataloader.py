@@ -1,4 +1,4 @@
-"""Moving from a PyTorch DataLoader over pyarrow: before and after, on the same file.
+"""Migration from a PyTorch DataLoader with pyarrow: before and after, on the same file.
 
     python from_dataloader.py flights-3m.parquet grpc://127.0.0.1:8815
 """
@@ -12,7 +12,7 @@ import forebay
 
 
 class Rows(torch.utils.data.IterableDataset):
-    """Before: every worker reads, decodes and shuffles for itself, and the order changes with their number."""
+    """Before: each worker reads, decodes and shuffles its own row groups. The order depends on the number of workers."""
 
     def __init__(self, path, columns, batch_size, seed):
         self.path, self.columns, self.batch_size, self.seed = path, columns, batch_size, seed

@@ -1,4 +1,4 @@
-"""Moving from Petastorm: what `make_batch_reader` and its `DataLoader` did, line by line.
+"""Migration from Petastorm: the equivalent of `make_batch_reader` and its `DataLoader`.
 
     python from_petastorm.py grpc://127.0.0.1:8815
 
@@ -9,8 +9,8 @@ Before:
         for batch in petastorm.pytorch.DataLoader(reader, batch_size=16_384, shuffling_queue_capacity=100_000):
             step(batch["delay"], batch["distance"])
 
-After: the server holds the URL; a window of whole row groups takes the place of the shuffling queue, and is the same
-for every number of workers; ranks share each global batch instead of taking row groups, so none runs out early.
+After: the URL is configured on the server. A shuffle window of whole row groups replaces the shuffling queue and does not
+depend on the number of workers. Ranks share each global batch, so all of them have the same number of steps.
 """
 
 import sys

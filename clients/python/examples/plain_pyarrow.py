@@ -1,4 +1,4 @@
-"""No package but pyarrow: any Arrow Flight client gets the same batches.
+"""Batches without this package: any Arrow Flight client, here pyarrow, receives the same batches.
 
     python plain_pyarrow.py grpc://127.0.0.1:8815
 """

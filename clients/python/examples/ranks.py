@@ -1,11 +1,10 @@
-"""Several processes train together on one order of the rows; a checkpoint goes on with another number of them.
+"""Several ranks read one global order of the rows, and resume from a checkpoint with another number of ranks.
 
     python ranks.py --url grpc://127.0.0.1:8815 --world-size 4 --steps 100 --checkpoint state.json
     python ranks.py --url grpc://127.0.0.1:8815 --world-size 2 --checkpoint state.json
 
-The global batch stays the same, so the second run sees what the first would have seen next. What stands for a gradient is
-a sum over the rows of each global batch, added up over the ranks; each row counts by its position, so that another order
-would give another sum.
+The global batch stays the same, so the second run continues where the first one ended. A sum over the rows of each global
+batch stands for the gradient. Each row is weighted by its position, so that another order results in another sum.
 """
 
 import argparse
@@ -21,7 +20,7 @@ GLOBAL_BATCH = 120_000
 
 
 def one_rank(options: argparse.Namespace, rank: int, store, gradients, barrier) -> None:
-    ds = forebay.connect(options.url, deadline=60).train(
+    ds = forebay.connect(options.url, retry_deadline=60).train(
         "flights",
         batch_size=GLOBAL_BATCH // options.world_size,
         tensors={"x": {"columns": ["delay", "distance"], "dtype": "float64"}},
@@ -29,14 +28,14 @@ def one_rank(options: argparse.Namespace, rank: int, store, gradients, barrier) 
         rank=rank,
         world_size=options.world_size,
         remainder="DROP",
-        store=store,
+        rendezvous_store=store,
     )
     if os.path.exists(options.checkpoint):
         with open(options.checkpoint) as file:
             ds.load_state_dict(json.load(file)["data"])
     for batch in ds:
         positions = np.arange(batch.position, batch.position + batch.num_rows)
-        # Whole numbers below 2^53: exact, however they are added up.
+        # Integers below 2^53, whose sum is exact in any order.
         gradients[rank] = (positions @ batch["x"].to_numpy()).tolist()
         barrier.wait()
         if rank == 0:
@@ -54,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--url", default="grpc://127.0.0.1:8815")
     parser.add_argument("--world-size", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=0, help="leave the epoch before this step (default: at its end)")
+    parser.add_argument("--steps", type=int, default=0, help="stop before this step (default: at the end of the epoch)")
     parser.add_argument("--checkpoint", default="state.json")
     options = parser.parse_args()
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Batches as polars frames, without a copy: the mean delay of each origin.
+"""Computes the mean delay per origin with polars, which imports batches without a copy.
 
     python summary_polars.py grpc://127.0.0.1:8815
 """
@@ -15,4 +15,4 @@ parts = [
 ]
 total = pl.concat(parts).group_by("origin").agg(pl.col("sum").sum(), pl.col("rows").sum())
 worst = total.with_columns(mean=pl.col("sum") / pl.col("rows")).sort("mean", descending=True).head(3)
-print(f"{total['rows'].sum()} rows; the latest: {', '.join(worst['origin'].to_list())}")
+print(f"{total['rows'].sum()} rows; most delayed: {', '.join(worst['origin'].to_list())}")

@@ -1,4 +1,4 @@
-"""Predicts late arrivals with JAX, and goes on where it was killed.
+"""Predicts late arrivals with JAX, and resumes from its checkpoint.
 
     forebay serve --dataset flights=flights-3m.parquet
     python train_jax.py --url grpc://127.0.0.1:8815 --checkpoint late.pickle
@@ -52,7 +52,7 @@ if os.path.exists(options.checkpoint):
         saved = pickle.load(file)
     weights = {name: jnp.asarray(value) for name, value in saved["weights"].items()}
     ds.load_state_dict(saved["data"])
-    print(f"going on at epoch {ds.epoch}, step {ds.step}", flush=True)
+    print(f"resuming at epoch {ds.epoch}, step {ds.step}", flush=True)
 
 while ds.epoch < options.epochs and (ds.epoch, ds.step) != (options.epochs - 1, len(ds)):
     for batch in ds:

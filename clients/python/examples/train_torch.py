@@ -1,4 +1,4 @@
-"""Predicts late arrivals with PyTorch, and goes on where it was killed.
+"""Predicts late arrivals with PyTorch, and resumes from its checkpoint.
 
     forebay serve --dataset flights=flights-3m.parquet
     python train_torch.py --url grpc://127.0.0.1:8815 --checkpoint late.pt
@@ -25,7 +25,7 @@ model = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.ReLU(), torch.nn.Li
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 loss_of = torch.nn.BCEWithLogitsLoss()
 
-# The hour is not in the data: it is what remains of a timestamp, which comes as a plain column.
+# The hour is computed from a timestamp, which is delivered as a plain column.
 tensors = {"distance": {"columns": ["distance"], "dtype": "float32"}, "delay": {"columns": ["delay"], "dtype": "float32"}}
 ds = forebay.connect(options.url).train("flights", batch_size=16_384, seed=7, columns=["date"], tensors=tensors)
 
@@ -34,11 +34,11 @@ if os.path.exists(options.checkpoint):
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
     ds.load_state_dict(saved["data"])
-    print(f"going on at epoch {ds.epoch}, step {ds.step}", flush=True)
+    print(f"resuming at epoch {ds.epoch}, step {ds.step}", flush=True)
 
 
 def save() -> None:
-    """All or nothing: a process that is killed here leaves the checkpoint before."""
+    """Replaces the checkpoint atomically, so that a killed process leaves the earlier one."""
     whole = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "data": ds.state_dict()}
     torch.save(whole, options.checkpoint + ".part")
     os.replace(options.checkpoint + ".part", options.checkpoint)

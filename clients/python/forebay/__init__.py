@@ -3,14 +3,14 @@
     import forebay
 
     ds = forebay.connect("grpc://127.0.0.1:8815").train("flights", batch_size=4096, tensors={"x": ["delay", "distance"]})
-    for batch in ds:                 # one epoch; the next loop is the next epoch
-        x = batch["x"].to_torch()    # [rows, 2], the memory that was received, no copy
+    for batch in ds:                 # one epoch; the next iteration is the next epoch
+        x = batch["x"].to_torch()    # [rows, 2], a view of the received memory
 
     rows = forebay.connect("grpc://127.0.0.1:8815").lookup("users", {"user_id": [7, 42]})
 
-`connect` names the servers, `Client.train` what is wanted, `Training` is the iterable that comes of it, `Batch` and
-`Column` are what it yields. `Training.state_dict()` is all that a checkpoint needs.
-`Client.lookup` gives rows by their keys, `Client.infer` asks a model, and `Client.serve` is the loop of one.
+`connect` returns a `Client`. `Client.train` returns a `TrainingDataset`, an iterable of `Batch` with one `Column` per column or
+tensor. `TrainingDataset.state_dict` returns the state for a checkpoint. `Client.lookup` returns rows by key, `Client.infer`
+requests predictions from a batch queue, and `Client.worker` iterates over the batches that a model has to compute.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from __future__ import annotations
 from forebay import errors
 from forebay.batch import Batch, Column
 from forebay.client import Client, connect
-from forebay.errors import Error, Refused
-from forebay.online import Rows, Work
+from forebay.errors import Error, RequestRejectedError
+from forebay.online import InferenceBatch, Rows
 from forebay.profiling import profile
-from forebay.training import Training
+from forebay.training import TrainingDataset
 
 __all__ = [
     "Batch",
     "Client",
     "Column",
     "Error",
-    "Refused",
+    "InferenceBatch",
+    "RequestRejectedError",
     "Rows",
-    "Training",
-    "Work",
+    "TrainingDataset",
     "connect",
     "errors",
     "profile",

@@ -1,53 +1,107 @@
-"""The native part of forebay; what people import is `forebay`."""
+"""The native part of the package. Its classes are wrapped by those of `forebay`."""
 
 from typing import Any
 
-class Tier:
+class Cluster:
+    """The servers of a cluster. Opens connections on demand."""
+
     def __init__(self, urls: list[str], options: dict[str, Any]) -> None: ...
-    def plan(self, request: str) -> Plan: ...
-    def lookup(self, request: str, keys: Any) -> tuple[Batch, str]: ...
-    def infer(self, queue: str, keys: Any, timeout: float | None = None) -> tuple[Batch, str]: ...
-    def serve(self, queue: str, credits: int) -> Serving: ...
-    def action(self, kind: str, body: bytes) -> list[bytes]: ...
+    def plan(self, request: str) -> Plan:
+        """Requests the plan of a training job. `request` is a command in JSON."""
 
-class Serving:
-    def __iter__(self) -> Serving: ...
-    def __next__(self) -> Work: ...
-    def close(self) -> None: ...
+    def lookup(self, request: str, keys: Any) -> tuple[Batch, str]:
+        """Returns the rows of `keys`, and their LookupMetadata in JSON. `request` is a command in JSON."""
 
-class Work:
+    def infer(self, queue: str, keys: Any, timeout: float | None = None) -> tuple[Batch, str]:
+        """Returns the rows that a worker computed for `keys`, and their InferResult in JSON. `timeout` is in seconds."""
+
+    def worker(self, queue: str, credits: int) -> Worker:
+        """Connects a worker to a queue, with at most `credits` batches in flight."""
+
+    def action(self, kind: str, body: bytes) -> list[bytes]:
+        """Runs a Flight action and returns the bodies of its results."""
+
+class Worker:
+    """Iterator over the batches of a queue, on a thread of its own."""
+
+    def __iter__(self) -> Worker: ...
+    def __next__(self) -> InferenceBatch:
+        """Returns the next batch. Blocks without the GIL."""
+
+    def close(self) -> None:
+        """Sends the remaining replies, then closes the connection and stops the thread."""
+
+class InferenceBatch:
+    """A batch that a model has to compute. It fails if it is dropped without a reply."""
+
     @property
-    def batch(self) -> Batch: ...
+    def batch(self) -> Batch:
+        """The features."""
+
     @property
-    def about(self) -> str: ...
-    def reply(self, reply: Any) -> bool: ...
-    def fail(self, why: str) -> bool: ...
+    def metadata(self) -> str:
+        """BatchRequest in JSON."""
+
+    def reply(self, reply: Any) -> bool:
+        """Sends the rows of a reply. Returns False if the server of the batch is no longer connected."""
+
+    def fail(self, message: str) -> bool:
+        """Fails the batch unless it already has a reply. Returns True if it had none."""
 
 class Plan:
+    """A request with all defaults resolved, and the server's answer."""
+
     @property
-    def resolved(self) -> str: ...
+    def resolved(self) -> str:
+        """The resolved request as a command in JSON."""
+
     @property
-    def summary(self) -> str: ...
+    def summary(self) -> str:
+        """PlanSummary in JSON."""
+
     @property
-    def columns(self) -> list[tuple[str, str]]: ...
+    def columns(self) -> list[tuple[str, str]]:
+        """Names and Arrow types of the columns, in order."""
+
     @property
-    def batches(self) -> int: ...
-    def stream(self, cuda: int | None = None) -> Stream: ...
+    def batches(self) -> int:
+        """Number of batches of the rank over all requested epochs."""
+
+    def stream(self, cuda: int | None = None) -> Stream:
+        """Starts to receive the batches, into the memory of this CUDA device or, for None, of the host."""
 
 class Stream:
+    """Iterator over the batches of one rank, received on threads of its own."""
+
     def __iter__(self) -> Stream: ...
-    def __next__(self) -> Batch: ...
+    def __next__(self) -> Batch:
+        """Returns the next batch. Blocks without the GIL."""
+
     @property
-    def cursor(self) -> tuple[int, int]: ...
-    def stats(self) -> dict[str, float]: ...
-    def copied(self, seconds: float) -> None: ...
-    def utilization(self) -> Utilization: ...
-    def close(self) -> None: ...
+    def cursor(self) -> tuple[int, int]:
+        """Epoch and step of the next batch."""
+
+    def stats(self) -> dict[str, float]:
+        """Counters and durations since the start, as in `TrainingDataset.stats`, without `stall`."""
+
+    def record_copy(self, seconds: float) -> None:
+        """Adds the duration of a copy to a device, in seconds."""
+
+    def utilization(self) -> Utilization:
+        """Returns the handle that reports the GPU utilization of this stream."""
+
+    def close(self) -> None:
+        """Closes the connections and stops the threads."""
 
 class Utilization:
-    def set(self, share: float) -> bool: ...
+    """Handle that reports the GPU utilization of a stream, also while the stream waits."""
+
+    def set(self, share: float) -> bool:
+        """Sets the utilization, 0 to 1; NaN if it is unknown. Returns False once the stream is closed."""
 
 class Batch:
+    """A batch in the memory of the host or of a device."""
+
     @property
     def epoch(self) -> int: ...
     @property
@@ -65,13 +119,17 @@ class Batch:
     @property
     def names(self) -> list[str]: ...
     @property
-    def device(self) -> tuple[int, int]: ...
+    def device(self) -> tuple[int, int]:
+        """DLPack's device type and device id."""
+
     def __len__(self) -> int: ...
     def __contains__(self, name: str) -> bool: ...
     def column(self, name: str) -> Column | DeviceColumn: ...
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
 
 class DeviceColumn:
+    """A column or tensor in the memory of a device."""
+
     @property
     def name(self) -> str: ...
     @property
@@ -83,6 +141,8 @@ class DeviceColumn:
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 class Column:
+    """A column or tensor in the memory of the host."""
+
     @property
     def name(self) -> str: ...
     def ragged(self) -> tuple[Column, Column]: ...

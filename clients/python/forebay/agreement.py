@@ -1,4 +1,4 @@
-"""Ranks agree on what they read before the first of them takes a step."""
+"""Agreement of the ranks of a job on snapshot and order, before the first step of any rank."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ import time
 from typing import Any, Callable, MutableMapping, Protocol, Union
 
 from forebay import _forebay
-from forebay.errors import DisagreementError
+from forebay.errors import RankMismatchError
 
 POLL_SECONDS = 0.05
 
 
-class KeyValue(Protocol):
-    """`torch.distributed.Store` is one."""
+class KeyValueStore(Protocol):
+    """A store with a blocking `get`, such as `torch.distributed.Store`."""
 
-    def set(self, key: str, value: str) -> Any: ...
+    def set(self, key: str, value: str) -> Any:
+        """Sets the value of a key."""
 
     def get(self, key: str) -> Any:
-        """Waits until the key is set."""
+        """Returns the value of a key, as str or bytes. Blocks until the key is set."""
 
 
-# What has no `set` is taken for a mapping.
-Store = Union[KeyValue, MutableMapping[str, str]]
+# An object without a method `set` is used as a mapping.
+RendezvousStore = Union[KeyValueStore, MutableMapping[str, str]]
 
 
-def default_store() -> Store | None:
-    """The store of `torch.distributed`, when that is initialized."""
+def default_store() -> RendezvousStore | None:
+    """Returns the store of `torch.distributed` if that is initialized, otherwise None."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -35,59 +36,74 @@ def default_store() -> Store | None:
 
 
 def agree(
-    store: Store,
+    store: RendezvousStore,
     name: str,
     rank: int,
     world_size: int,
     plan: Callable[[str | None], _forebay.Plan],
-    at: tuple[int, int],
-    patience: float,
+    start: tuple[int, int],
+    timeout: float,
 ) -> _forebay.Plan:
-    """Rank 0 plans; the others plan with its snapshot; all fail unless all have the same order of the same rows.
+    """Creates a plan that all ranks share. Rank 0 plans first; the other ranks pin its snapshot.
 
-    `plan` takes a snapshot to pin, or None. `at` is the epoch and step where this rank begins. `name` is the same for all ranks and new for each agreement."""
-    until = time.monotonic() + patience
+    Args:
+        store: Store that all ranks share.
+        name: Name of this agreement: the same on all ranks, and unused in the store.
+        rank: Rank of this process.
+        world_size: Number of ranks.
+        plan: Function that creates a plan on the given snapshot, or on the current one for None.
+        start: Epoch and step at which this rank starts.
+        timeout: Time limit for the other ranks in seconds. Not used if the store has a blocking `get`.
+
+    Returns:
+        The plan of this rank.
+
+    Raises:
+        RankMismatchError: The ranks have different plans, columns or start positions, or a rank did not answer.
+        Exception: The error of `plan` on this rank. The other ranks raise RankMismatchError with its message.
+    """
+    until = time.monotonic() + timeout
     key = "forebay/" + name
     if rank == 0:
-        made, seen = _attempt(lambda: plan(None), world_size, at)
+        outcome, seen = _attempt(lambda: plan(None), world_size, start)
         _set(store, f"{key}/plan", json.dumps(seen))
         others = {other: json.loads(_get(store, f"{key}/rank/{other}", until)) for other in range(1, world_size)}
-        _set(store, f"{key}/verdict", _verdict({0: seen, **others}))
+        _set(store, f"{key}/verdict", _difference({0: seen, **others}))
     else:
         first = json.loads(_get(store, f"{key}/plan", until))
-        made, seen = _attempt(lambda: plan(first.get("snapshot")), world_size, at)
+        outcome, seen = _attempt(lambda: plan(first.get("snapshot")), world_size, start)
         _set(store, f"{key}/rank/{rank}", json.dumps(seen))
-    verdict = _get(store, f"{key}/verdict", until)
-    if isinstance(made, Exception):
-        raise made
-    if verdict:
-        raise DisagreementError(verdict)
-    return made
+    difference = _get(store, f"{key}/verdict", until)
+    if isinstance(outcome, Exception):
+        raise outcome
+    if difference:
+        raise RankMismatchError(difference)
+    return outcome
 
 
-def _attempt(plan: Callable[[], _forebay.Plan], world_size: int, at: tuple[int, int]) -> tuple[Any, dict[str, Any]]:
-    """A plan, or why there is none, and what the others are told of it."""
+def _attempt(plan: Callable[[], _forebay.Plan], world_size: int, start: tuple[int, int]) -> tuple[Any, dict[str, Any]]:
+    """Returns the plan or the error, and the description of either for the other ranks."""
     try:
         made = plan()
-    except Exception as error:  # Raised once the others know.
+    except Exception as error:  # Raised after the other ranks have received it.
         return error, {"error": f"{type(error).__name__}: {error}"}
     summary = json.loads(made.summary)
     seen = {"snapshot": summary["snapshot"], "plan_hash": summary["plan_hash"], "world_size": world_size}
-    return made, {**seen, "at": list(at), "columns": [list(column) for column in made.columns]}
+    return made, {**seen, "at": list(start), "columns": [list(column) for column in made.columns]}
 
 
-def _verdict(seen: dict[int, dict[str, Any]]) -> str:
-    """Empty when all agree."""
+def _difference(seen: dict[int, dict[str, Any]]) -> str:
+    """Returns the first difference between rank 0 and another rank, or an empty string."""
     first = seen[0]
     for rank, found in seen.items():
         if "error" in found:
-            return f"rank {rank} has no plan: {found['error']}"
+            return f"rank {rank} failed to create a plan: {found['error']}"
         if found != first:
-            return f"rank 0 and rank {rank} would not read the same: {_words(first)}, and {_words(found)}"
+            return f"rank 0 and rank {rank} would read different data: {_description(first)}, and {_description(found)}"
     return ""
 
 
-def _words(seen: dict[str, Any]) -> str:
+def _description(seen: dict[str, Any]) -> str:
     epoch, step = seen["at"]
     columns = ", ".join(f"{name} {kind}" for name, kind in seen["columns"])
     return (
@@ -96,8 +112,8 @@ def _words(seen: dict[str, Any]) -> str:
     )
 
 
-def _set(store: Store, key: str, value: str) -> None:
-    # Some stores know no empty value.
+def _set(store: RendezvousStore, key: str, value: str) -> None:
+    # Some stores do not support empty values.
     value = "=" + value
     if hasattr(store, "set"):
         store.set(key, value)
@@ -105,15 +121,15 @@ def _set(store: Store, key: str, value: str) -> None:
         store[key] = value
 
 
-def _get(store: Store, key: str, until: float) -> str:
+def _get(store: RendezvousStore, key: str, until: float) -> str:
     if hasattr(store, "set"):
         try:
-            value = store.get(key)
-        except Exception as error:  # Every kind of store has its own.
-            raise DisagreementError(f"the other ranks did not answer: '{key}': {error}") from error
+            value: Any = store.get(key)
+        except Exception as error:  # Each kind of store has its own exceptions.
+            raise RankMismatchError(f"the other ranks did not answer: reading '{key}' failed: {error}") from error
         return (value.decode() if isinstance(value, bytes) else value)[1:]
     while (value := store.get(key)) is None:
         if time.monotonic() > until:
-            raise DisagreementError(f"the other ranks did not answer in time: nobody set '{key}'")
+            raise RankMismatchError(f"the other ranks did not answer in time: '{key}' was not set")
         time.sleep(POLL_SECONDS)
     return value[1:]

@@ -1,4 +1,4 @@
-"""The servers of a tier, and what is asked of them."""
+"""Connections to a cluster, and requests to it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import os
 import re
 from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 
-from forebay import _forebay, sending
-from forebay.agreement import Store
-from forebay.online import Rows, Work, works
-from forebay.training import Training
+from forebay import sending
+from forebay.agreement import RendezvousStore
+from forebay.cluster import Cluster
+from forebay.online import InferenceBatch, Rows, inference_batches
+from forebay.training import TrainingDataset
 
 Tensors = Union[Mapping[str, Union[Sequence[str], Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 Path = Union[str, "os.PathLike[str]"]
 
 LOG = logging.getLogger("forebay")
 
-# As W3C Trace Context spells it.
+# The format of W3C Trace Context.
 TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -30,7 +31,7 @@ def connect(
     certificate: Path | None = None,
     key: Path | None = None,
     server_name: str | None = None,
-    deadline: float = 300,
+    retry_deadline: float = 300,
     connect_timeout: float = 10,
     prefetch_bytes: int = 64 << 20,
     prefetch_batches: int = 256,
@@ -41,28 +42,40 @@ def connect(
     verify_hash: bool = True,
     report: bool = True,
     traceparent: str | None = None,
-    max_requests: int = 256,
-    idle_exchange: float = 60,
+    max_in_flight: int = 256,
+    idle_timeout: float = 60,
 ) -> Client:
-    """The tier whose servers are at `urls`: `grpc://HOST:PORT`, `grpc+tls://HOST:PORT` or `unix:/path`, the preferred one
-    first. Nothing is connected before it is needed, and nothing stays connected that is not.
+    """Returns a client of the cluster whose servers are at `urls`. Does not block: connections are opened on demand.
 
-    token, token_file    the bearer token that the servers want to see; the file is read for every call
-    ca, certificate, key PEM files: whom to trust (default: whom browsers trust), and who this is
-    server_name          the name in the server's certificate, if it is not the host of its URL
-    deadline             seconds that one batch, or one call, may take in all, attempts on every server included
-    prefetch_bytes, prefetch_batches
-                         received batches that wait for the loop, a rank; and how many, a lane
-    idle_bytes           memory of batches that is kept for the next ones, a rank
-    max_batch_bytes      largest batch that is received
-    stream_window_bytes, connection_window_bytes
-                         bytes that may be on their way; raise them for servers further away than a millisecond
-    verify_hash          whether the hash of every batch is asked for and checked
-    report               whether the server is told once a second how long the loop waits and computes
-    traceparent          the W3C trace that all calls are part of, for servers that export traces (default: TRACEPARENT of the
-                         environment, where OpenTelemetry's tools leave it)
-    max_requests         lookups of one kind, or requests to one queue, that may be on their way; more of them wait
-    idle_exchange        seconds after which what lookups and requests go by is closed; the next one opens it again
+    Args:
+        *urls: URLs of the servers, the preferred one first: `grpc://HOST:PORT`, `grpc+tls://HOST:PORT` or `unix:/path`.
+        token: Bearer token to send with every call.
+        token_file: File with the bearer token, read again for every call.
+        ca: PEM file with the CA certificates that verify the server. Default: the public CAs.
+        certificate: PEM file with this client's certificate. Requires `key`.
+        key: PEM file with the private key of `certificate`.
+        server_name: Name expected in the server's certificate. Default: the host of its URL.
+        retry_deadline: Time limit for one batch or one call in seconds, including all attempts on all servers.
+        connect_timeout: Time limit for opening a connection, in seconds.
+        prefetch_bytes: Maximum size of the prefetched batches per rank, in bytes.
+        prefetch_batches: Maximum number of prefetched batches per lane.
+        idle_bytes: Maximum size of unused receive buffers that are kept for reuse per rank, in bytes.
+        max_batch_bytes: Maximum size of a received batch, in bytes.
+        stream_window_bytes: HTTP/2 flow-control window per stream, in bytes. Increase it for round trips above 1 ms.
+        connection_window_bytes: HTTP/2 flow-control window per connection, in bytes.
+        verify_hash: Request and verify a content hash of every batch.
+        report: Report the wait and compute time of training loops to the server once per second, for the dashboard.
+        traceparent: Parent trace of all calls in W3C Trace Context form. Default: the environment variable TRACEPARENT.
+        max_in_flight: Maximum number of concurrent lookups of one kind, or of requests to one queue. Further ones wait.
+        idle_timeout: Time without a request after which the DoExchange stream of lookups or of a queue is closed, in seconds.
+            The next request opens a new one.
+
+    Returns:
+        A client. It can be pickled, forked and shared by threads.
+
+    Raises:
+        RequestError: A URL or an option is invalid.
+        ValueError: A duration is negative.
     """
     if traceparent is None and TRACEPARENT.fullmatch(os.environ.get("TRACEPARENT", "")):
         traceparent = os.environ["TRACEPARENT"]
@@ -72,30 +85,25 @@ def connect(
 
 
 class Client:
-    """A tier. It may be pickled and forked (with its token in it), and shared by threads. It holds no connection and no thread,
-    until `lookup` or `infer` is called: from then on one thread, and the exchanges with servers of the last eight kinds of
-    lookups and the last eight queues, which are closed while they are idle and opened again when needed. A forked child and a
-    pickled copy begin without."""
+    """A client of a cluster, as `connect` returns it.
+
+    It can be pickled and forked (including its token) and shared by threads. It has no connection and no thread until the first
+    call of `lookup` or `infer`. From then on it has one thread, and DoExchange streams for the last eight kinds of lookups and
+    the last eight queues, which are closed when idle. Forked children and pickled copies start without them.
+    """
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
-        self._urls, self._options = list(urls), dict(options)
-        self._tier = _forebay.Tier(self._urls, self._options)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"urls": self._urls, "options": self._options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["urls"], state["options"])  # type: ignore[misc]
+        self._cluster = Cluster(urls, options)
 
     def __repr__(self) -> str:
-        return f"<forebay.Client of {', '.join(self._urls)}>"
+        return f"<forebay.Client of {', '.join(self._cluster.urls)}>"
 
     def train(
         self,
         dataset: str,
         *,
         batch_size: int | None = None,
-        batch_rows: int | None = None,
+        max_pack_rows: int | None = None,
         columns: Sequence[str] | None = None,
         select: Sequence[str] | None = None,
         filter: str | None = None,
@@ -112,55 +120,74 @@ class Client:
         lanes: int = 1,
         remainder: str | None = None,
         snapshot: str | None = None,
-        job: str | None = None,
-        label: str | None = None,
+        job_name: str | None = None,
+        label_column: str | None = None,
         output: str = "batch",
         device: Any = None,
-        store: Store | None = None,
+        rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
-        callbacks: Sequence[Callable[[Training], None]] = (),
+        callbacks: Sequence[Callable[[TrainingDataset], None]] = (),
         gpu_utilization: Callable[[], float | None] | None = None,
-    ) -> Training:
-        """The batches of one rank: an iterable, each of whose loops is the next epoch.
+    ) -> TrainingDataset:
+        """Returns the batches of one rank as an iterable. Each iteration is one epoch.
 
-        batch_size           rows a rank a step, or groups with `group_by`
-        batch_rows           with `group_by`: groups are put into packs of at most so many rows, and batch_size, then 1 if nothing
-                             is said, counts packs
-        columns              plain columns, in this order; all, or none with `tensors`
-        select               expressions in SQL that `columns` and `tensors` may name, such as `log1p(delay) AS y`; without those
-                             two they are the columns
-        filter               a condition in SQL; other rows are left out, as if the dataset did not hold them
-        tensors              `{"x": ["delay", "i*"]}`, or `{"x": {"columns": [...], "dtype": "float32", "fill": 0}}`: columns of
-                             one type as one `[rows, values]` matrix. Of columns of lists: `"max_len": 50` pads or cuts them,
-                             with a mask beside; `"ragged": True` sends items and lengths
-        dedupe               `{"query": {"key": ["query_id"], "columns": ["q_*"]}}`: tensors of which a batch carries each distinct
-                             row once, `query`, and for each row its number there, `query_index`; see `Batch.expand`
-        group_by             columns whose values the rows of a group share: groups are shuffled whole, and batch_size counts them;
-                             see `Batch.group_offsets`
-        mix                  `{"other": 0.25}`, or `{"other": {"share": 0.25, "filter": "..."}}`: other datasets that have this
-                             share of the rows of every batch; an epoch is one of `dataset`
-        seed, shuffle, remainder, snapshot, job, label
-                             as docs/protocol.md says
-        epoch                the first one
-        epochs               how many to stream without a pause between them; by default each loop opens its own stream
-        rank, world_size     which of how many; default: RANK and WORLD_SIZE of the environment, else the only one
-        lanes                parallel streams, merged in order
-        output               what a loop yields: "batch", or a dict of "numpy", "torch" or "jax" arrays, or "arrow" batches
-        device               "cuda" or "cuda:1": batches are copied there ahead, for "batch", "torch" and "jax"; any other one is
-                             where "torch" tensors are copied to
-        store                where the ranks agree on snapshot and order before their first step: anything with `set(key, value)`
-                             and a `get(key)` that waits, such as a `torch.distributed.Store`, or a dict that they share; new for
-                             each run.
-                             Default: the store of `torch.distributed`, when that is initialized
-        progress             show each epoch with tqdm
-        callbacks            called with this training after every step
-        gpu_utilization      called once a second, by another thread: how busy the GPU is, 0 to 1, for the server's page. Default:
-                             NVML's word, with `nvidia-ml-py` installed, on the CUDA device of `device` or of PyTorch
+        Does not block: the server is called when the dataset is first used, and errors of the request are raised then.
+
+        Args:
+            dataset: Name of the dataset.
+            batch_size: Rows per rank and step. With `group_by`, groups per rank and step. With `max_pack_rows`, packs per
+                rank and step; the default is then 1. Otherwise required.
+            max_pack_rows: With `group_by`: combines groups into packs of at most this many rows.
+            columns: Plain columns to return, in this order. Default: all columns, or none with `tensors`.
+            select: SQL expressions that `columns` and `tensors` may name, such as `log1p(delay) AS y`. Without those two,
+                exactly these expressions are returned.
+            filter: Row condition in SQL. Other rows are excluded, as if the dataset did not contain them.
+            tensors: Columns of one type that are combined to a matrix `[rows, values]`, by name: `{"x": ["delay", "i*"]}` or
+                `{"x": {"columns": ["delay"], "dtype": "float32", "null_value": 0}}`. For columns of lists,
+                `"max_list_length": 50` truncates or pads the lists and adds a mask; `"ragged": True` returns items and lengths.
+            dedupe: Tensors of which a batch carries each distinct row once, by name:
+                `{"query": {"key": ["query_id"], "columns": ["q_*"]}}` returns the distinct rows as `query` and the index of
+                each row among them as `query_index`. See `Batch.expand`.
+            group_by: Columns whose values are equal within a group. Groups are shuffled as a whole. See `Batch.group_offsets`.
+            mix: Further datasets with a fixed fraction of the rows of every batch: `{"other": 0.25}` or
+                `{"other": {"fraction": 0.25, "filter": "..."}}`. An epoch covers `dataset` once.
+            seed: Shuffle seed. 0 is a regular seed.
+            shuffle: Shuffle mode: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order": True}`, `{"global": {}}` or
+                `{"none": {}}`. Default: windows of the server's default size.
+            epoch: First epoch.
+            epochs: Number of epochs that one stream delivers without a pause. Default: each iteration opens a stream.
+            rank: Rank of this process, from 0. Default: the environment variable RANK, otherwise 0.
+            world_size: Number of ranks. Default: the environment variable WORLD_SIZE, otherwise 1.
+            lanes: Number of parallel streams, which are merged in order.
+            remainder: Treatment of an incomplete last step: `"SHORT"`, `"DROP"` or `"PAD"`. Default: `"SHORT"` for one rank,
+                `"DROP"` for several.
+            snapshot: Id of the snapshot. Default: the current one.
+            job_name: Name that groups the ranks of a job in the dashboard, in metrics and in `forebay explain`.
+            label_column: Column whose batch means the server monitors for label skew.
+            output: Type of the items: `"batch"` for `Batch`, `"numpy"`, `"torch"` or `"jax"` for a dict of arrays,
+                `"arrow"` for a pyarrow record batch.
+            device: `"cuda"` or `"cuda:1"` prefetches batches into the memory of that GPU, for the outputs `"batch"`,
+                `"torch"` and `"jax"`. With output `"torch"`, any other device to which tensors are copied.
+            rendezvous_store: Store in which the ranks agree on snapshot, order and start position before their first step:
+                a `torch.distributed.Store`, any object with `set(key, value)` and a blocking `get(key)`, or a shared dict.
+                Use a new store for each run. Default: the store of `torch.distributed` if that is initialized.
+            progress: Show a progress bar per epoch. Requires tqdm.
+            callbacks: Functions that are called with the dataset after every step.
+            gpu_utilization: Function that returns the GPU utilization, 0 to 1, or None, for the dashboard. Called once per
+                second on another thread. Default: NVML, if `nvidia-ml-py` is installed, for the CUDA device of `device` or
+                of PyTorch.
+
+        Returns:
+            A training dataset. If PyTorch was imported before, it also is a `torch.utils.data.IterableDataset`.
+
+        Raises:
+            TypeError: Neither `batch_size` nor `max_pack_rows` is given.
+            ValueError: `output`, `device`, `epochs`, `rank` or `world_size` is invalid.
         """
-        rank, world_size = _place(rank, world_size)
+        rank, world_size = _rank_and_world_size(rank, world_size)
         if batch_size is None:
-            if not batch_rows:
-                raise TypeError("train() wants a batch_size, or with group_by batch_rows")
+            if not max_pack_rows:
+                raise TypeError("train() requires batch_size, or max_pack_rows with group_by")
             batch_size = 1
         request: dict[str, Any] = {"dataset": dataset, "batch_size": batch_size, "seed": seed, "lanes": lanes}
         request.update(rank=rank, world_size=world_size, epoch=epoch)
@@ -169,28 +196,28 @@ class Client:
         if dedupe is not None:
             request["dedupe"] = _tensors(dedupe, "tensor")
         if mix is not None:
-            shares = ((name, what if isinstance(what, Mapping) else {"share": what}) for name, what in mix.items())
-            request["mix"] = [{"dataset": name, **what} for name, what in shares]
+            mixed = ((name, what if isinstance(what, Mapping) else {"fraction": what}) for name, what in mix.items())
+            request["mix"] = [{"dataset": name, **what} for name, what in mixed]
         optional = {
             "columns": list(columns) if columns is not None else None,
             "select": list(select) if select is not None else None,
             "filter": filter,
             "group_by": list(group_by) if group_by is not None else None,
-            "batch_rows": batch_rows,
+            "max_pack_rows": max_pack_rows,
             "shuffle": shuffle,
             "remainder": remainder,
             "snapshot": snapshot,
-            "job": job,
-            "label": label,
+            "job_name": job_name,
+            "label_column": label_column,
         }
         request.update((name, value) for name, value in optional.items() if value is not None)
-        return _training_class()(
-            self,
+        return _dataset_class()(
+            self._cluster,
             request,
             epochs=epochs,
             output=output,
             device=device,
-            store=store,
+            rendezvous_store=rendezvous_store,
             progress=progress,
             callbacks=tuple(callbacks),
             gpu_utilization=gpu_utilization,
@@ -205,103 +232,151 @@ class Client:
         tensors: Tensors | None = None,
         select: Sequence[str] | None = None,
         filter: str | None = None,
-        max_age: float | None = None,
+        max_age_seconds: float | None = None,
         key: Sequence[str] | None = None,
-        others: Mapping[str, Mapping[str, Any]] | None = None,
+        joins: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Rows:
-        """The rows of `keys`, in their order, equal to those of training. The column `found` (uint8) says of which keys there is
-        a row; the others are null, or zero in tensors.
+        """Returns one row per key, in the order of the keys, with the same values as in training.
 
-        keys                 a dict of lists or arrays, such as `{"user_id": [7, 42]}`, or an Arrow batch or table of any library
-        columns, tensors, select
-                             as in `train`; nothing: all columns
-        filter               a condition in SQL, as in `train`: keys whose rows it does not keep are missing
-        max_age              seconds: an answer whose snapshot was last seen to be current longer ago is a ChangedError
-        key                  the columns of `keys` that are the dataset's key, in its order; nothing: those of the same names
-        others               `{"items": {"key": ["item_id"], "columns": [...]}}`: rows of other datasets by other columns of `keys`;
-                             their columns come behind, each with its own `items_found`
+        The column `found` (uint8) is 1 for keys that exist. The rows of other keys are null, or zero in tensors.
 
-        Any number of threads may call it. Calls with the same request and types of keys share an exchange with a server; one that
-        fails is made again, also with other servers, until `deadline` is over. Few large ones are cheaper than many small ones.
+        Blocks without the GIL until the answer arrives. Any number of threads may call it: calls with the same request and the
+        same types of keys share a DoExchange stream. A failed call is retried on all servers until the retry deadline
+        expires. One call with many keys is faster than many calls.
 
-        Raises RequestError, NotFoundError, ChangedError and so on, by the server's status."""
-        request = {"dataset": dataset, **_wanted(columns, tensors, select, filter)}
-        if max_age is not None:
-            request["max_age"] = max_age
+        Args:
+            dataset: Name of a dataset that the server offers for lookups.
+            keys: Dict of lists or arrays, such as `{"user_id": [7, 42]}`, or an Arrow batch or table of any library.
+            columns: Plain columns, as in `train`.
+            tensors: Tensors, as in `train`.
+            select: SQL expressions, as in `train`.
+            filter: Row condition in SQL, as in `train`. A key whose row does not match counts as missing.
+            max_age_seconds: Maximum time in seconds since the snapshot was last verified to be current. Default: no limit.
+            key: Columns of `keys` that are the dataset's key, in the order of the key. Default: the columns with the names of
+                the key.
+            joins: Rows of further datasets by other columns of `keys`, by dataset:
+                `{"items": {"key": ["item_id"], "columns": ["price"]}}`. Their columns follow those of `dataset`, each
+                with its own `items_found`. The fields are `key`, `columns`, `tensors`, `select` and `filter`.
+
+        Returns:
+            The rows, with the snapshot that they are from.
+
+        Raises:
+            RequestError: The request or the keys are invalid.
+            NotFoundError: There is no such dataset.
+            SnapshotUnavailableError: The snapshot exceeds `max_age_seconds`.
+            DeadlineError: No server answered until the retry deadline expired.
+            Error: Any other error of `forebay.errors`, according to the server's status.
+        """
+        request = {"dataset": dataset, **_projection(columns, tensors, select, filter)}
+        if max_age_seconds is not None:
+            request["max_age_seconds"] = max_age_seconds
         if key is not None:
             request["key"] = list(key)
-        if others is not None:
-            request["with"] = [_other(name, **what) for name, what in others.items()]
-        return Rows(*self._tier.lookup(json.dumps({"lookup": request}), sending.keys(keys)))
+        if joins is not None:
+            request["joins"] = [_join(name, **what) for name, what in joins.items()]
+        return Rows(*self._cluster.native.lookup(json.dumps({"lookup": request}), sending.keys(keys)))
 
     def infer(self, queue: str, keys: Any, *, timeout: float | None = None) -> Rows:
-        """What the workers of `queue` make of `keys`, a row for each; their names and types are the workers' to say.
+        """Returns one row per key, as the workers of a batch queue compute them.
 
-        keys                 as in `lookup`
-        timeout              seconds in which the answer is of use; nothing: the queue's own
+        Blocks without the GIL until the answer arrives. Any number of threads may call it: calls with the same types of keys
+        share a DoExchange stream. A request is not sent a second time.
 
-        Any number of threads may call it. Calls with the same types of keys share an exchange with a server. Once it is sent
-        a request is not sent again.
+        Args:
+            queue: Name of the queue.
+            keys: Keys of the features, as in `lookup`.
+            timeout: Time limit for the answer in seconds. Default: the queue's `default_timeout`.
 
-        Raises Refused when this request has no answer: the queue is full, its time is over, the worker failed; UnavailableError
-        when the server went away meanwhile."""
-        return Rows(*self._tier.infer(queue, sending.keys(keys), timeout))
+        Returns:
+            The rows of the reply. Names and types of the columns depend on the workers.
 
-    def serve(self, queue: str, *, credits: int = 2) -> Iterator[Work]:
-        """The batches of `queue`, to compute and reply to:
+        Raises:
+            RequestRejectedError: There is no answer: the queue is full, the timeout expired, or the worker failed.
+            UnavailableError: The connection was lost after the request was sent.
+        """
+        return Rows(*self._cluster.native.infer(queue, sending.keys(keys), timeout))
 
-            for batch in client.serve("ranker"):
+    def worker(self, queue: str, *, credits: int = 2) -> Iterator[InferenceBatch]:
+        """Iterates over the batches of a queue, to compute and reply to them.
+
+            for batch in client.worker("ranker"):
                 batch.reply(model(batch["x"].to_torch()))
 
-        A batch that has no reply when the loop goes on or is left, by an exception say, has failed, and its callers get an error.
-        `credits` is how many batches the loop may have at a time, the one in hand included. The loop goes on over lost
-        connections and restarts, on whichever server answers; it ends when the server ends the queue, or raises DeadlineError
-        when none was reached until `deadline` was over. While it waits, other Python threads run, and Ctrl-C works."""
-        return works(self._tier.serve(queue, credits))
+        A batch fails, with an error for its callers, if it has no reply when the next batch is requested, or when the iteration
+        ends, for example by an exception. The iterator reconnects to any server after lost connections and restarts. While
+        it waits, other Python threads run and Ctrl-C works.
+
+        Args:
+            queue: Name of the queue.
+            credits: Maximum number of batches in flight to this worker, including the current one.
+
+        Yields:
+            The next batch. The iteration ends when the server closes the queue.
+
+        Raises:
+            DeadlineError: No server was reached until the retry deadline expired.
+        """
+        return inference_batches(self._cluster.native.worker(queue, credits))
 
     def action(self, kind: str, **body: Any) -> list[dict[str, Any]]:
-        """Runs an action such as `client.action("refresh", dataset="flights")`, and returns its results."""
-        return [json.loads(result) for result in self._tier.action(kind, json.dumps(body).encode())]
+        """Runs an action of the server, such as `client.action("refresh", dataset="flights")`. Blocks until it ends.
+
+        Args:
+            kind: Name of the action, as in the protocol reference.
+            **body: Fields of the action's body.
+
+        Returns:
+            The results of the action.
+
+        Raises:
+            Error: An error of `forebay.errors`, according to the server's status.
+        """
+        return [json.loads(result) for result in self._cluster.native.action(kind, json.dumps(body).encode())]
 
     def refresh(self, dataset: str) -> dict[str, Any]:
-        """Looks for new files, and makes what is there now the current snapshot."""
+        """Makes the server list the files of a dataset and take a new snapshot if they have changed.
+
+        Args:
+            dataset: Name of the dataset.
+
+        Returns:
+            The fields of RefreshResult: `dataset`, `snapshot`, `changed`, `rows` and `files`.
+        """
         return self.action("refresh", dataset=dataset)[-1]
 
-    def _plan(self, request: Mapping[str, Any]) -> _forebay.Plan:
-        return self._tier.plan(json.dumps({"train": request}))
 
-
-def _place(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and world size; those of the environment are said aloud, for they decide which rows a process sees."""
+def _rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Returns rank and world size. Values from the environment are logged, because they change which rows a process reads."""
     if (rank is None) != (world_size is None):
         missing = "rank" if rank is None else "world_size"
         raise ValueError(f"{missing} is missing: rank and world_size go together")
     if rank is None and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        LOG.warning("rank %d of %d, by RANK and WORLD_SIZE: 1/%d of the rows", rank, world_size, world_size)
+        LOG.warning("using rank %d of %d from RANK and WORLD_SIZE: 1/%d of the rows", rank, world_size, world_size)
     rank, world_size = rank or 0, world_size or 1
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank}, expected 0 to {world_size - 1}")
     return rank, world_size
 
 
-def _wanted(
+def _projection(
     columns: Sequence[str] | None, tensors: Tensors | None, select: Sequence[str] | None, filter: str | None
 ) -> dict[str, Any]:
-    """What is wanted of a row, as far as something is said."""
-    wanted: dict[str, Any] = {}
+    """Returns the given fields of a lookup."""
+    fields: dict[str, Any] = {}
     if columns is not None:
-        wanted["columns"] = list(columns)
+        fields["columns"] = list(columns)
     if tensors is not None:
-        wanted["tensors"] = _tensors(tensors, "name")
+        fields["tensors"] = _tensors(tensors, "name")
     if select is not None:
-        wanted["select"] = list(select)
+        fields["select"] = list(select)
     if filter is not None:
-        wanted["filter"] = filter
-    return wanted
+        fields["filter"] = filter
+    return fields
 
 
-def _other(
+def _join(
     dataset: str,
     *,
     key: Sequence[str],
@@ -310,27 +385,28 @@ def _other(
     select: Sequence[str] | None = None,
     filter: str | None = None,
 ) -> dict[str, Any]:
-    """A lookup in another dataset."""
-    return {"dataset": dataset, "key": list(key), **_wanted(columns, tensors, select, filter)}
+    """Returns the lookup in a further dataset."""
+    return {"dataset": dataset, "key": list(key), **_projection(columns, tensors, select, filter)}
 
 
-def _tensors(tensors: Tensors, called: str) -> list[dict[str, Any]]:
+def _tensors(tensors: Tensors, name_field: str) -> list[dict[str, Any]]:
+    """Returns tensors as the protocol has them: a list of messages with a name."""
     if not isinstance(tensors, Mapping):
         return [dict(tensor) for tensor in tensors]
-    asked = []
+    messages = []
     for name, what in tensors.items():
         if not isinstance(what, Mapping):
             what = {"columns": [what] if isinstance(what, str) else list(what)}
-        asked.append({called: name, **what})
-    return asked
+        messages.append({name_field: name, **what})
+    return messages
 
 
-def _training_class() -> type[Training]:
-    """Where PyTorch is in use, a training is one of its IterableDatasets, which is what a DataLoader looks for."""
+def _dataset_class() -> type[TrainingDataset]:
+    """Returns the class that is also an IterableDataset, as a DataLoader requires, if PyTorch is imported."""
     import sys
 
     if "torch" not in sys.modules:
-        return Training
-    from forebay.torch import TorchTraining
+        return TrainingDataset
+    from forebay.torch import TorchTrainingDataset
 
-    return TorchTraining
+    return TorchTrainingDataset

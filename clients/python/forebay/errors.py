@@ -1,77 +1,87 @@
-"""What can go wrong, by what a caller would do about it. Every message is the server's own where it has one."""
+"""Exceptions of the package, by what a caller can do about them. Messages of a server are included unchanged."""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """The base of all of them."""
+    """Base class of all exceptions of the package."""
 
 
 class RequestError(Error, ValueError):
-    """The request, or a file that an option names, makes no sense: mend it."""
+    """The request, or a file that an option names, is invalid. The message names the field. Correct the request."""
 
 
 class NotFoundError(Error, LookupError):
-    """There is no such dataset."""
+    """The dataset or queue does not exist on this server."""
 
 
 class UnauthenticatedError(Error, PermissionError):
-    """The server wants a token, and this is none that it knows, or it has expired."""
+    """The server requires a token, and the client sent none, an unknown one, or one that has expired."""
 
 
 class PermissionDeniedError(Error, PermissionError):
-    """The token may not read this dataset."""
+    """The token does not grant access to this dataset or queue."""
 
 
-class ChangedError(Error):
-    """A file was changed, or the snapshot is not known here: take the current one."""
+class SnapshotUnavailableError(Error):
+    """A file of the snapshot has changed, the server has no such snapshot, or a lookup's snapshot exceeds its maximum age.
+
+    Use the current snapshot.
+    """
 
 
 class LimitError(Error):
-    """Something exceeds a limit, which the message names."""
+    """The request exceeds a limit of the server. The message names the limit."""
 
 
 class DataLossError(Error):
-    """A file is damaged."""
+    """A file is damaged. The message names the file."""
 
 
 class UnavailableError(Error, ConnectionError):
-    """The server can't be reached. Iterating tries again by itself, on every server, until the deadline."""
+    """The server cannot be reached. Iteration and lookups do not raise this, because they retry until the deadline."""
 
 
 class DeadlineError(Error, TimeoutError):
-    """Every server was tried until the deadline was over; the message tells how the last attempt failed."""
+    """All attempts on all servers failed until the retry deadline expired. The message has the error of the last attempt."""
 
 
-class ForeignBatchError(Error):
-    """A batch came that is not the one that is due, or not as it was sent. Nothing of it was handed over."""
+class BatchMismatchError(Error):
+    """A received batch is not the requested one, or its content hash is wrong. The batch was not delivered."""
 
 
 class ProtocolError(Error):
-    """What answers is no Flight server, or sends more than the limits of this client allow."""
+    """The peer is not a Flight server, or it sent a message that exceeds a limit of this client."""
 
 
 class DeviceError(Error, RuntimeError):
-    """There is no such device, or its driver failed; in the driver's words."""
+    """The device does not exist, or its driver failed. The message is that of the driver."""
 
 
-class Refused(Error):
-    """A queue has no answer for this request; others go on."""
+class RequestRejectedError(Error):
+    """A batch queue has no answer for this request: the queue is full, the timeout expired, or the worker failed.
+
+    Other requests of the same client are not affected.
+    """
+
+    code: str
+    """Name of the gRPC status code, such as `"RESOURCE_EXHAUSTED"` or `"DEADLINE_EXCEEDED"`."""
+
+    retry_after: float | None
+    """Recommended wait before a retry, in seconds. None if a retry is not expected to help."""
 
     def __init__(self, message: str, code: str = "UNKNOWN", retry_after: float | None = None) -> None:
         super().__init__(message, code, retry_after)
         self.code = code
-        """gRPC's name of the reason: RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED and so on."""
         self.retry_after = retry_after
-        """Seconds after which it is worth another try, if it is."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
-class StateError(Error, ValueError):
-    """A checkpoint's state is of other data, another order or another global batch than this training."""
+class CheckpointMismatchError(Error, ValueError):
+    """A state was saved with other data, another order or another global batch than this training dataset has."""
 
 
-class DisagreementError(Error):
-    """The ranks of a job don't see the same data in the same order."""
+class RankMismatchError(Error):
+    """The ranks of a job would read different data or a different order, or not all of them started."""

@@ -1,4 +1,4 @@
-"""How busy a GPU is, by NVML."""
+"""GPU utilization, from NVML."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ INTERVAL_S = 1.0
 
 
 class Gpu:
-    """The GPU that CUDA gives this number, as NVML sees it. Where there is no `nvidia-ml-py`, no driver or no such GPU, nothing is
-    known of it."""
+    """The GPU with a CUDA device number. Its utilization is unknown without `nvidia-ml-py`, a driver or such a GPU."""
 
     def __init__(self, number: int) -> None:
         self._handle = None
@@ -24,15 +23,16 @@ class Gpu:
 
             pynvml.nvmlInit()
             self._nvml, self._handle = pynvml, _handle(pynvml, number)
-        except Exception:  # Whatever is missing, nothing else depends on it.
+        except Exception:  # The utilization is optional, whatever the reason is.
             pass
 
     @property
     def is_known(self) -> bool:
+        """True if NVML has this GPU."""
         return self._handle is not None
 
     def utilization(self) -> float | None:
-        """The share of the last moments, of 1, in which something ran on it."""
+        """Returns the fraction of the last sample period in which a kernel ran, 0 to 1. None if unknown."""
         if self._handle is None:
             return None
         try:
@@ -42,43 +42,59 @@ class Gpu:
 
 
 def number_in_use(cuda: int | None) -> int | None:
-    """The GPU that this thread computes on: the CUDA device that it named, or else the one that PyTorch has begun to use. Others may
-    have a GPU of this machine; their work is none of this process'."""
+    """Returns `cuda`, otherwise the current device of PyTorch if that uses CUDA, otherwise None.
+
+    Other processes may use the machine's GPUs, so there is no default device.
+    """
     torch = sys.modules.get("torch")
     if cuda is None and torch is not None and torch.cuda.is_initialized():
         return torch.cuda.current_device()
     return cuda
 
 
-def watch(told: _forebay.Utilization, number: int | None, asked: Callable[[], float | None] | None) -> threading.Event:
-    """Tells `told` once a second how busy the GPU of this number is, or what `asked` says, until the event is set or the stream is
-    gone. A thread of its own waits for either, and nobody for it: drivers hang, too."""
+def watch(
+    sink: _forebay.Utilization, number: int | None, callback: Callable[[], float | None] | None
+) -> threading.Event:
+    """Reports GPU utilization once per second, on a daemon thread, because calls into a driver can hang.
+
+    Args:
+        sink: Handle that receives the utilization. The thread ends when its stream is closed.
+        number: CUDA device whose utilization NVML returns, or None.
+        callback: Function that returns the utilization, 0 to 1, instead of NVML.
+
+    Returns:
+        An event that stops the thread when it is set. No thread is started if `number` and `callback` are None.
+    """
     done = threading.Event()
-    if asked is not None or number is not None:
-        threading.Thread(target=_watch, args=(told, number or 0, asked, done), name="forebay-gpu", daemon=True).start()
+    if callback is not None or number is not None:
+        arguments = (sink, number or 0, callback, done)
+        threading.Thread(target=_watch, args=arguments, name="forebay-gpu", daemon=True).start()
     return done
 
 
 def _watch(
-    told: _forebay.Utilization, number: int, asked: Callable[[], float | None] | None, done: threading.Event
+    sink: _forebay.Utilization, number: int, callback: Callable[[], float | None] | None, done: threading.Event
 ) -> None:
-    if asked is None:
+    if callback is None:
         gpu = Gpu(number)
         if not gpu.is_known:
             return
-        asked = gpu.utilization
+        callback = gpu.utilization
     while not done.wait(INTERVAL_S):
         try:
-            share = float(asked())  # type: ignore[arg-type]
-        except Exception:  # It may be the user's: what it can't tell is not known.
+            share = float(callback())  # type: ignore[arg-type]
+        except Exception:  # The callback may be the user's. Its errors must not end the training.
             share = math.nan
-        if not told.set(share):
+        if not sink.set(share):
             return
 
 
 def _handle(nvml: Any, number: int) -> Any:
-    """CUDA counts the devices that CUDA_VISIBLE_DEVICES leaves it, NVML counts all. Where GPUs of several kinds are in one machine,
-    both count alike only with CUDA_DEVICE_ORDER=PCI_BUS_ID, or by UUIDs."""
+    """Returns NVML's handle for a CUDA device number.
+
+    CUDA numbers the devices in CUDA_VISIBLE_DEVICES, NVML numbers all. On a machine with different GPUs the numbers agree only
+    with CUDA_DEVICE_ORDER=PCI_BUS_ID, or if CUDA_VISIBLE_DEVICES has UUIDs.
+    """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     name = str(number) if visible is None else visible.split(",")[number].strip()
     if name.isdecimal():

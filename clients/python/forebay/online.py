@@ -1,4 +1,4 @@
-"""What comes of lookups and queues: rows, and batches to compute."""
+"""Results of lookups and batch queues, and the batches that a worker computes."""
 
 from __future__ import annotations
 
@@ -13,84 +13,97 @@ LOG = logging.getLogger("forebay")
 
 
 class Rows(Batch):
-    """The rows of some keys, in their order, with what the server says of them."""
+    """One row per key, in the order of the keys, with the metadata of the answer."""
 
-    __slots__ = ("_about",)
+    __slots__ = ("_metadata",)
 
-    def __init__(self, batch: _forebay.Batch, about: str) -> None:
+    def __init__(self, batch: _forebay.Batch, metadata: str) -> None:
         super().__init__(batch)
-        self._about = about
+        self._metadata = metadata
 
     def __repr__(self) -> str:
         return f"<forebay.Rows: {len(self)} of {', '.join(self.keys())}>"
 
     @property
-    def about(self) -> dict[str, Any]:
-        """The server's LookupMetadata, InferResult or BatchRequest, with the names of docs/protocol.md."""
-        return json.loads(self._about)
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the answer, with the field names of the protocol.
+
+        LookupMetadata for `Client.lookup`, InferResult for `Client.infer`, and BatchRequest for `Client.worker`.
+        """
+        return json.loads(self._metadata)
 
     @property
     def snapshot(self) -> str:
-        """The snapshot that they, or the features they were made of, are of."""
-        return self._features.get("snapshot", "")
+        """Id of the snapshot of the rows, or of the features that they were computed from. Empty if there is none."""
+        return self._lookup_metadata.get("snapshot", "")
 
     @property
-    def age(self) -> float | None:
-        """Seconds since that snapshot was last seen to be the current one, if that is known."""
-        return self._features.get("age")
+    def snapshot_age_seconds(self) -> float | None:
+        """Seconds since the server last verified that this snapshot is current. None if unknown."""
+        return self._lookup_metadata.get("snapshot_age_seconds")
 
     @property
-    def _features(self) -> dict[str, Any]:
-        about = self.about
-        return about.get("features", about)
+    def _lookup_metadata(self) -> dict[str, Any]:
+        metadata = self.metadata
+        return metadata.get("features", metadata)
 
 
-class Work(Rows):
-    """A batch to compute: features in `wanted` rows, and behind them others that pad it. It has one reply."""
+class InferenceBatch(Rows):
+    """A batch of features that a worker has to compute. It has exactly one reply.
 
-    __slots__ = ("_work", "_wanted")
+    The first `valid_rows` rows are requested; the rows after them pad the batch.
+    """
 
-    def __init__(self, work: _forebay.Work) -> None:
-        super().__init__(work.batch, work.about)
-        self._work, self._wanted = work, int(self.about.get("rows", 0))
+    __slots__ = ("_native", "_valid_rows")
+
+    def __init__(self, native: _forebay.InferenceBatch) -> None:
+        super().__init__(native.batch, native.metadata)
+        self._native, self._valid_rows = native, int(self.metadata.get("valid_rows", 0))
 
     def __repr__(self) -> str:
-        return f"<forebay.Work: {self._wanted} rows of {', '.join(self.keys())}>"
+        return f"<forebay.InferenceBatch: {self._valid_rows} rows of {', '.join(self.keys())}>"
 
     @property
-    def wanted(self) -> int:
-        """The rows that are asked for: the first ones."""
-        return self._wanted
+    def valid_rows(self) -> int:
+        """Number of requested rows, which come first. At most `num_rows`."""
+        return self._valid_rows
 
     @property
     def seconds_left(self) -> float:
-        """Seconds in which the most urgent of its requests is to be answered, when it was sent."""
-        return float(self.about.get("seconds_left", 0.0))
+        """Seconds until the deadline of the batch's most urgent request, at the time when the server sent the batch."""
+        return float(self.metadata.get("seconds_left", 0.0))
 
     def reply(self, rows: Any) -> None:
-        """Sends the answer: a row for each wanted one, or for all that the batch has. An array (NumPy, PyTorch, JAX) of
-        `[rows]` or `[rows, values]` is the column "score"; a dict of arrays are columns by name; an Arrow batch is what it is.
-        Of all replies the columns are the same. It does not wait.
+        """Sends the reply, without waiting for the server.
 
-        Raises RequestError for what is no reply to this batch; its callers get that as an error. If the server is gone, another
-        worker has the batch: that is logged, and the loop goes on."""
-        if not self._work.reply(sending.reply(rows)):
-            LOG.warning("the server of a batch is gone, its reply is of no use; another worker has it")
+        If the server has disconnected, another worker receives the batch. The reply is then discarded with a warning in the log.
 
-    def fail(self, why: str) -> None:
-        """Tells the callers that there is no answer, and why."""
-        self._work.fail(why)
+        Args:
+            rows: One row per valid row, or one per row of the batch. A NumPy, PyTorch or JAX array of shape `[rows]`
+                or `[rows, values]` becomes the column `score`. A dict maps column names to arrays. An Arrow batch or table of
+                any library is sent unchanged. All replies to a queue must have the same columns.
+
+        Raises:
+            RequestError: The rows do not match the batch. Its requests fail with this error.
+            RuntimeError: The batch already has a reply.
+        """
+        if not self._native.reply(sending.reply(rows)):
+            LOG.warning("reply discarded: the server has disconnected, another worker receives the batch")
+
+    def fail(self, message: str) -> None:
+        """Fails the requests of the batch with an error message. Has no effect after a reply."""
+        self._native.fail(message)
 
 
-def works(serving: _forebay.Serving) -> Iterator[Work]:
-    """The batches of a queue. What has no reply when the next one is asked for, or when the loop is left, has failed."""
+def inference_batches(worker: _forebay.Worker) -> Iterator[InferenceBatch]:
+    """Iterates over the batches of a queue. A batch without a reply fails when the next one is requested."""
     try:
-        for received in serving:
-            work = Work(received)
+        for native in worker:
+            batch = InferenceBatch(native)
             try:
-                yield work
+                yield batch
             finally:
-                if received.fail("the worker went on without a reply"):
-                    LOG.warning("%r had no reply: its callers got an error", work)
+                if native.fail("the worker did not reply to the batch"):
+                    LOG.warning("%r failed: the worker did not reply", batch)
     finally:
-        serving.close()
+        worker.close()

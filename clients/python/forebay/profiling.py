@@ -1,8 +1,7 @@
-"""Where does a training loop's time go? One line around any loader."""
+"""Wait and compute time of a training loop, measured around any loader."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from dataclasses import dataclass, field
@@ -12,64 +11,75 @@ from forebay.gpu import Gpu
 
 T = TypeVar("T")
 
-# DESIGN: below 5 % the trainer is the limit, above 20 % the input is.
+# Wait fractions below the first make the trainer the bottleneck, above the second the loader.
 TRAINER_BOUND, INPUT_BOUND = 0.05, 0.20
 
 
 @dataclass
 class Report:
-    """What a loop did, in seconds, and what that says."""
+    """Where the time of a loop went."""
 
     steps: int = 0
+    """Number of batches."""
     rows: int = 0
+    """Number of rows."""
     first: float = 0.0
+    """Wait for the first batch, in seconds. It includes one-time costs and is not part of `wait`."""
     wait: float = 0.0
+    """Time waiting for the other batches, in seconds."""
     compute: float = 0.0
+    """Time between batches, in seconds, without `copy`."""
     copy: float = 0.0
+    """Time copying batches to a device, in seconds, if the loader reports it."""
     gpu: list[float] = field(default_factory=list)
+    """Samples of the first GPU's utilization in percent, at most one per second. Empty if unknown."""
 
     @property
     def stall(self) -> float:
-        """The part of the time, after the first batch, in which the loop waited."""
+        """Fraction of the time after the first batch that the loop waited, 0 to 1."""
         total = self.wait + self.compute + self.copy
         return self.wait / total if total > 0 else 0.0
 
     @property
     def verdict(self) -> str:
+        """The bottleneck and the possible speedup, as a sentence."""
         if self.steps < 2:
-            return "too few steps to tell"
+            return "too few steps for a verdict"
         if self.stall < TRAINER_BOUND:
-            return "the trainer is the limit: a faster loader would gain nothing"
+            return "the trainer is the bottleneck: a faster loader would not help"
         share = f"the loop waits {self.stall:.0%} of its time for data"
-        gain = f"data that is always there would make it {1 / max(1 - self.stall, 1e-9):.2f} times as fast"
+        gain = f"without waiting it would be {1 / max(1 - self.stall, 1e-9):.2f} times as fast"
         if self.stall < INPUT_BOUND:
             return f"{share}: {gain}"
-        return f"{share}, so the loader is the limit: {gain}"
+        return f"{share}, so the loader is the bottleneck: {gain}"
 
     def __str__(self) -> str:
         total = self.wait + self.compute + self.copy
 
         def line(name: str, seconds: float) -> str:
             share = f"{seconds / total:6.1%}" if total > 0 else ""
-            each = f"{seconds / self.steps * 1e3:8.2f} ms a step" if self.steps else ""
+            each = f"{seconds / self.steps * 1e3:8.2f} ms per step" if self.steps else ""
             return f"  {name:<10}{seconds:9.3f} s {share} {each}"
 
         lines = [f"{self.steps} steps, {self.rows} rows; the first batch took {self.first:.3f} s"]
         lines += [line("waiting", self.wait), line("computing", self.compute), line("copying", self.copy)]
         if self.gpu:
-            lines.append(f"  GPU        {sum(self.gpu) / len(self.gpu):9.0f} % busy")
+            lines.append(f"  GPU       {sum(self.gpu) / len(self.gpu):9.0f}% busy")
         else:
-            lines.append("  GPU utilization: not known (no NVML here)")
+            lines.append("  GPU utilization: unknown (NVML is not available)")
         return "\n".join([*lines, self.verdict])
 
 
 class Profiled(Generic[T]):
-    """An iterable that is timed; its `report` adds up over all loops."""
+    """An iterable around a loader. Other attributes are those of the loader."""
 
-    def __init__(self, loader: Iterable[T], say: bool = True) -> None:
-        self._loader, self._say = loader, say
+    report: Report
+    """Sums over all iterations."""
+
+    def __init__(self, loader: Iterable[T], print_report: bool = True) -> None:
+        self._loader, self._print_report = loader, print_report
         self.report = Report()
-        self._gpu, self._looked = Gpu(0), 0.0
+        self._gpu, self._sampled_at = Gpu(0), 0.0
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -77,11 +87,12 @@ class Profiled(Generic[T]):
         return getattr(self._loader, name)
 
     def __len__(self) -> int:
+        """Length of the loader."""
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[T]:
         report = self.report
-        asked = time.perf_counter()
+        requested_at = time.perf_counter()
         try:
             batches = iter(self._loader)
             while True:
@@ -89,43 +100,55 @@ class Profiled(Generic[T]):
                     batch = next(batches)
                 except StopIteration:
                     break
-                given = time.perf_counter()
+                received_at = time.perf_counter()
                 if report.steps == 0:
-                    report.first = given - asked
+                    report.first = received_at - requested_at
                 else:
-                    report.wait += given - asked
+                    report.wait += received_at - requested_at
                 report.steps += 1
                 report.rows += _rows(batch)
-                self._look()
-                copied = _copied(self._loader)
+                self._sample_gpu()
+                copied = _copy_seconds(self._loader)
                 yield batch
-                asked = time.perf_counter()
-                copied = _copied(self._loader) - copied
+                requested_at = time.perf_counter()
+                copied = _copy_seconds(self._loader) - copied
                 report.copy += copied
-                report.compute += asked - given - copied
+                report.compute += requested_at - received_at - copied
         finally:
-            if self._say:
+            if self._print_report:
                 print(f"forebay.profile: {report}", file=sys.stderr)
 
-    def _look(self) -> None:
-        """At the first GPU, at most once a second."""
-        if time.monotonic() - self._looked < 1:
+    def _sample_gpu(self) -> None:
+        """Samples the first GPU, at most once per second."""
+        if time.monotonic() - self._sampled_at < 1:
             return
-        self._looked = time.monotonic()
+        self._sampled_at = time.monotonic()
         utilization = self._gpu.utilization()
         if utilization is not None:
             self.report.gpu.append(100 * utilization)
 
 
-def profile(loader: Iterable[T], say: bool = True) -> Profiled[T]:
-    """Wraps any iterable loader, of any library: `for batch in forebay.profile(loader): ...`. When a loop ends, it says on
-    standard error where its time went; `.report` has the figures. What the loop does between two batches counts as
-    computing; kernels of a GPU that run on meanwhile do not show, but in its utilization."""
-    return Profiled(loader, say)
+def profile(loader: Iterable[T], print_report: bool = True) -> Profiled[T]:
+    """Wraps a loader of any library and measures how long the loop waits and computes.
+
+        for batch in forebay.profile(loader):
+            ...
+
+    The time between two batches counts as compute time. GPU kernels that run asynchronously only show in the GPU utilization,
+    which requires `nvidia-ml-py`.
+
+    Args:
+        loader: Any iterable of batches.
+        print_report: Print the report to standard error at the end of each iteration.
+
+    Returns:
+        An iterable with the attribute `report` (a `forebay.profiling.Report`) and the attributes of the loader.
+    """
+    return Profiled(loader, print_report)
 
 
-def _copied(loader: Any) -> float:
-    """Seconds of copies to a device, as far as the loader tells."""
+def _copy_seconds(loader: Any) -> float:
+    """Returns the duration of copies to a device in seconds, or 0 if the loader does not report it."""
     stats = getattr(loader, "stats", None)
     try:
         return float(stats()["copy_seconds"]) if callable(stats) else 0.0
@@ -134,7 +157,7 @@ def _copied(loader: Any) -> float:
 
 
 def _rows(batch: Any) -> int:
-    """Rows of a batch of whatever shape: the length of it, or of its first part."""
+    """Returns the length of a batch, or of its first element if it is a dict or a tuple of arrays."""
     if isinstance(batch, dict) or hasattr(batch, "keys") and not hasattr(batch, "num_rows"):
         batch = next(iter(batch.values()), ())
     elif isinstance(batch, (list, tuple)) and batch and hasattr(batch[0], "__len__"):
@@ -143,18 +166,3 @@ def _rows(batch: Any) -> int:
         return len(batch)
     except TypeError:
         return 1
-
-
-def main(arguments: list[str]) -> None:
-    """The same Parquet through a plain loader and through Forebay, and what each spends its time on."""
-    from forebay.trial import trial
-
-    parser = argparse.ArgumentParser(prog="python -m forebay profile", description=main.__doc__)
-    parser.add_argument("path", help="Parquet: a file, or a folder of them")
-    parser.add_argument("--try", dest="url", metavar="URL", help="a Forebay server; without it, one is started for this")
-    parser.add_argument("--dataset", help="the name of the data at that server (default: the name of the file or folder)")
-    parser.add_argument("--columns", nargs="*", help="columns to read (default: all of a plain type)")
-    parser.add_argument("--batch-size", type=int, default=4096)
-    parser.add_argument("--steps", type=int, default=500, help="at most that many steps of each (default: 500)")
-    parser.add_argument("--compute-ms", type=float, default=0.0, help="what a step of your trainer takes, in ms")
-    trial(parser.parse_args(arguments))

@@ -1,4 +1,4 @@
-"""Rows that are sent: keys to look up, and what a model has computed."""
+"""Conversion of keys and replies to what the native part accepts."""
 
 from __future__ import annotations
 
@@ -13,35 +13,39 @@ ARROW = ("__arrow_c_array__", "__arrow_c_stream__")
 
 
 def keys(rows: Any) -> Any:
-    """Keys as the native part takes them: what speaks Arrow's PyCapsule interface as it is, a dict of columns as a list."""
+    """Converts a dict of columns to a list of columns. Objects with the Arrow PyCapsule interface are returned unchanged.
+
+    Raises:
+        RequestError: `rows` is neither, or a column is a scalar.
+    """
     if isinstance(rows, Mapping):
         return [_column(name, values) for name, values in rows.items()]
     if any(hasattr(rows, method) for method in ARROW):
         return rows
-    raise RequestError(f"keys are a {type(rows).__name__}, expected a dict of columns, or an Arrow batch or table")
+    raise RequestError(f"keys has type {type(rows).__name__}, expected a dict of columns, or an Arrow batch or table")
 
 
 def reply(rows: Any) -> Any:
-    """A reply as the native part takes it. One array is the column "score"."""
+    """Converts a reply in the same way. A single array becomes the column `score`."""
     if isinstance(rows, Mapping) or any(hasattr(rows, method) for method in ARROW):
         return keys(rows)
     return [_column("score", rows)]
 
 
 def _column(name: str, values: Any) -> tuple[Any, ...]:
-    """`(name, type, shape, bytes)`, or `(name, values)` where NumPy has no array of plain values for them."""
+    """Returns `(name, type, shape, bytes)`, or `(name, values)` for values without a NumPy type of fixed width."""
     if hasattr(values, "__arrow_c_array__"):
         return name, values
     if isinstance(values, (list, tuple)) and any(value is None or isinstance(value, (str, bytes)) for value in values):
-        # NumPy would cut bytes short, and make strings of numbers beside strings.
+        # NumPy would truncate bytes at trailing zeros and convert numbers next to strings.
         return name, list(values)
     if hasattr(values, "detach"):
-        values = _of_torch(values)
+        values = _from_torch(values)
     array = np.asarray(values)
     if array.ndim == 0:
-        raise RequestError(f"column '{name}' is a single value, expected one for each row")
+        raise RequestError(f"column '{name}' is a single value, expected one value per row")
     if array.dtype.kind == "O":
-        array = _of_dates(array)
+        array = _from_dates(array)
     if array.dtype.kind in "SUO":
         return name, array.tolist()
     if array.dtype.kind == "M" and np.datetime_data(array.dtype)[0] in ("Y", "M", "W", "D"):
@@ -51,14 +55,14 @@ def _column(name: str, values: Any) -> tuple[Any, ...]:
     return name, array.dtype.str, array.shape, array.tobytes()
 
 
-def _of_torch(tensor: Any) -> Any:
-    """A PyTorch tensor in the memory of the host, of a type that NumPy has, too."""
+def _from_torch(tensor: Any) -> Any:
+    """Copies a PyTorch tensor to the host, with a type that NumPy supports."""
     tensor = tensor.detach().cpu()
     return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
 
 
-def _of_dates(array: np.ndarray) -> np.ndarray:
-    """Python's dates and times as NumPy's; all else as it is."""
+def _from_dates(array: np.ndarray) -> np.ndarray:
+    """Converts Python's dates and datetimes to NumPy's. Other arrays are returned unchanged."""
     kinds = {type(value) for value in array.flat}
     if kinds == {datetime.datetime}:
         return array.astype("datetime64[us]")

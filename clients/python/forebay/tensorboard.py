@@ -1,4 +1,4 @@
-"""Where a training's time goes, in TensorBoard.
+"""Wait fraction and throughput of a training in TensorBoard.
 
     from torch.utils.tensorboard import SummaryWriter
     ds = client.train("flights", batch_size=4096, callbacks=[TensorBoard(SummaryWriter())])
@@ -8,18 +8,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from forebay.training import Training
+from forebay.training import TrainingDataset
 
 
 class TensorBoard:
-    """A callback that writes the stall and the rates of the last `every` steps: to anything with
-    `add_scalar(tag, value, step)`."""
+    """A callback for `Client.train` that writes three scalars, each over the last `every` steps.
+
+    `PREFIX/stall` is the fraction of the time that the loop waited for batches, 0 to 1. `PREFIX/rows_per_second` and
+    `PREFIX/bytes_per_second` are the throughput. The global step is `epoch * steps_per_epoch + step`.
+
+    Args:
+        writer: Object with a method `add_scalar(tag, value, step)`, such as `SummaryWriter`.
+        every: Number of steps between two writes.
+        prefix: Prefix of the tags.
+    """
 
     def __init__(self, writer: Any, every: int = 100, prefix: str = "forebay") -> None:
         self._writer, self._every, self._prefix = writer, every, prefix
         self._before: dict[str, float] = {}
 
-    def __call__(self, ds: Training) -> None:
+    def __call__(self, ds: TrainingDataset) -> None:
+        """Writes the scalars if the step is a multiple of `every`."""
         if ds.step % self._every != 0:
             return
         now = ds.stats()

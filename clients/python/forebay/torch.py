@@ -1,16 +1,23 @@
-"""A training as PyTorch's DataLoader wants it."""
+"""The training dataset as a PyTorch `IterableDataset`."""
 
 from __future__ import annotations
 
 import torch.utils.data
 
-from forebay.training import Training
+from forebay.training import TrainingDataset
 
 
-class TorchTraining(Training, torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """For `DataLoader(ds, batch_size=None, num_workers=0)`. Batches are made by the server and received ahead, so a worker
-    process would only add a copy, and `state_dict()` would not know what it has read: it is refused."""
+class TorchTrainingDataset(TrainingDataset, torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """A training dataset for `DataLoader(ds, batch_size=None, num_workers=0)`.
+
+    `Client.train` returns this class if PyTorch was imported before the call. Worker processes are rejected: batches are
+    assembled by the server and prefetched by threads, so workers would only add a copy, and `state_dict` would not include
+    their position.
+
+    Raises:
+        RuntimeError: On iteration in a worker process of a DataLoader.
+    """
 
     def _begin(self) -> None:
         if torch.utils.data.get_worker_info() is not None:
-            raise RuntimeError("num_workers must be 0: Forebay receives ahead by itself, and its state is here")
+            raise RuntimeError("num_workers must be 0: the dataset prefetches batches itself, and its state is in this process")

@@ -1,4 +1,4 @@
-"""A training: an iterable whose loops are epochs, and whose state is a few words."""
+"""The training dataset: an iterable over epochs with a small state for checkpoints."""
 
 from __future__ import annotations
 
@@ -7,23 +7,15 @@ import json
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping
 
 from forebay import _forebay
-from forebay.agreement import Store, agree, default_store
+from forebay.agreement import RendezvousStore, agree, default_store
 from forebay.batch import Batch
-from forebay.errors import StateError
+from forebay.checkpoint import CURSOR, PER_RUN, STATE_VERSION, with_current_names
+from forebay.cluster import Cluster
+from forebay.errors import CheckpointMismatchError
 from forebay.gpu import number_in_use, watch
-
-if TYPE_CHECKING:
-    from forebay.client import Client
-
-STATE_VERSION = 1
-
-# What may differ when a state is loaded: the same global batches for another number of ranks.
-PLACE = ("rank", "world_size", "batch_size", "lanes", "job", "label", "hash")
-# What says where a job stands.
-CURSOR = ("epoch", "epochs", "start_step", "steps", "lane")
 
 OUTPUTS: dict[str, Callable[[Batch, Any], Any]] = {
     "batch": lambda batch, device: batch,
@@ -34,51 +26,61 @@ OUTPUTS: dict[str, Callable[[Batch, Any], Any]] = {
 }
 
 
-class Training:
-    """The batches of one rank. Each loop over it is the next epoch, or what is left of one after `load_state_dict` or after
-    an error.
+class TrainingDataset:
+    """The batches of one rank, as `Client.train` returns them.
 
-    It may be pickled and forked between loops. Where ranks agree (see `store` of `Client.train`), they do so when the
-    first thing is asked that needs a plan: a loop, `len`, `summary`, `columns` or `state_dict`. All ranks have to get there."""
+    Each iteration is the next epoch. After `load_state_dict`, or after an error, it is the rest of the current epoch. An
+    iteration that is left early is followed by the next epoch. At most one iteration is active: a new one ends the earlier one.
+
+    While it waits for a batch, other Python threads run and Ctrl-C works. Lost connections and server restarts are retried
+    until the retry deadline of `connect` expires.
+
+    The dataset can be pickled, and used in a forked child, between iterations. With several ranks and a store (see
+    `rendezvous_store` of `Client.train`), the ranks agree on a plan at the first iteration or the first use of `len`,
+    `summary`, `columns`, `steps_per_epoch` or `state_dict`. This blocks until all ranks have done so.
+
+    Iteration raises `DeadlineError` when the retry deadline expires, `SnapshotUnavailableError` when a file has changed,
+    `RankMismatchError` when the ranks disagree, and any other error of `forebay.errors` according to the server's status.
+    """
 
     def __init__(
         self,
-        client: Client,
+        cluster: Cluster,
         request: Mapping[str, Any],
         *,
         epochs: int | None = None,
         output: str = "batch",
         device: Any = None,
-        store: Store | None = None,
+        rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
-        callbacks: tuple[Callable[[Training], None], ...] = (),
+        callbacks: tuple[Callable[[TrainingDataset], None], ...] = (),
         gpu_utilization: Callable[[], float | None] | None = None,
     ) -> None:
         if output not in OUTPUTS:
             raise ValueError(f"output is {output!r}, expected one of {', '.join(OUTPUTS)}")
         cuda = _cuda(device)
         if cuda is not None and output in ("numpy", "arrow"):
-            raise ValueError(f"output {output!r} lies in the memory of the host, and not on {device}")
+            raise ValueError(f"output is {output!r}, which requires host memory, but device is {str(device)!r}")
         if device is not None and cuda is None and output != "torch" and str(device) != "cpu":
-            raise ValueError(f"device {str(device)!r} is for output 'torch', not for {output!r}")
+            raise ValueError(f"device is {str(device)!r}, which requires output 'torch', but output is {output!r}")
         if epochs is not None and epochs < 1:
             raise ValueError(f"epochs is {epochs}, expected at least 1")
-        self._client, self._request = client, dict(request)
-        self._epochs, self._store, self._progress, self._callbacks = epochs, store, progress, callbacks
+        self._cluster, self._request = cluster, dict(request)
+        self._epochs, self._store, self._progress, self._callbacks = epochs, rendezvous_store, progress, callbacks
         self._gpu_utilization = gpu_utilization
         self._watched: threading.Event | None = None
-        # To CUDA devices batches are copied ahead; to others PyTorch copies them.
+        # Batches are prefetched into CUDA devices. PyTorch copies tensors to other devices.
         self._output, self._cuda, self._device = output, cuda, None if cuda is not None else device
         self._epoch, self._step = int(request["epoch"]), 0
         self._last = None if epochs is None else self._epoch + epochs
         self._planned: dict[str, Any] | None = None
         self._stream: _forebay.Stream | None = None
         self._process = os.getpid()
-        # Whether the next loop begins where this stands, and not at the next epoch.
+        # True if the next iteration continues at the current position instead of the next epoch.
         self._fresh = True
         self._loops = 0
         self._past: dict[str, float] = {}
-        # Every rank makes its trainings in the same order, and each agrees anew when a state was loaded.
+        # All ranks create their datasets in the same order, and agree again after a state was loaded.
         self._number, self._agreed_times = next(_numbers), 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -86,47 +88,63 @@ class Training:
 
     @property
     def rank(self) -> int:
+        """Rank of this process, from 0."""
         return self._request["rank"]
 
     @property
     def world_size(self) -> int:
+        """Number of ranks."""
         return self._request["world_size"]
 
     @property
     def epoch(self) -> int:
-        """The epoch of the batch that comes next."""
+        """Epoch of the next batch."""
         return self._epoch
 
     @property
     def step(self) -> int:
-        """Its step."""
+        """Step of the next batch within its epoch. Equal to `steps_per_epoch` at the end of an epoch."""
         return self._step
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What the server says of the job: snapshot, plan hash, rows, steps an epoch, windows."""
+        """The server's PlanSummary: snapshot, plan hash, rows and steps per epoch, windows. Blocks at the first use."""
         return dict(self._plan()["summary"])
 
     @property
     def columns(self) -> dict[str, str]:
-        """Arrow's types of what batches hold, by name."""
+        """Arrow types of the columns and tensors, by name. Blocks at the first use."""
         return dict(self._plan()["columns"])
 
     @property
     def steps_per_epoch(self) -> int:
+        """Number of steps per epoch, equal on all ranks. Blocks at the first use."""
         return int(self._plan()["summary"].get("steps", 0))
 
     def __len__(self) -> int:
-        """Steps an epoch."""
+        """Number of steps per epoch, equal on all ranks. Blocks at the first use."""
         return self.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
+        """Starts the next epoch, or continues the current one after `load_state_dict` or an error.
+
+        Yields:
+            The next batch, in the form that `output` of `Client.train` selects.
+
+        Raises:
+            RuntimeError: The dataset was closed or reloaded during the iteration, or a later iteration has started.
+        """
         self._begin()
-        return self._loop()
+        return self._iterate()
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it takes to go on with the batch after the last one that a loop was given: plain JSON, the same on every
-        rank."""
+        """Returns the state for a checkpoint. Blocks at the first use.
+
+        Prefetched batches do not count: the state continues with the batch after the last one that the loop received.
+
+        Returns:
+            A dict that can be written as JSON. It is the same on every rank.
+        """
         plan = self._plan()
         summary, request = plan["summary"], dict(plan["request"])
         for name in (*CURSOR, "rank"):
@@ -143,40 +161,55 @@ class Training:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` was taken, by another process, on another server, with another number of ranks: as long as
-        the global batch (batch_size * world_size) is the same.
+        """Continues at the position of a state, also in another process, on another server or with other ranks.
 
-        Raises StateError when the state is of other data, another order or another global batch."""
+        The global batch (`batch_size * world_size`) has to be the same. Blocks until a server has confirmed the plan.
+
+        Args:
+            state: A result of `state_dict`, of this or an earlier version of the package.
+
+        Raises:
+            CheckpointMismatchError: The state was saved with other data, another order or another global batch.
+            SnapshotUnavailableError: The snapshot of the state is no longer available.
+        """
         if state.get("version") != STATE_VERSION:
-            raise StateError(f"the state is of version {state.get('version')}, expected {STATE_VERSION}")
+            raise CheckpointMismatchError(f"the state has version {state.get('version')}, expected {STATE_VERSION}")
         ours, theirs = self._global_batch(self._request), int(state["global_batch"])
         if ours != theirs:
-            raise StateError(
-                f"the state was taken with global batches of {theirs}, this training has {ours} "
-                f"(batch_size {self._request['batch_size']} * world_size {self.world_size})"
+            raise CheckpointMismatchError(
+                f"the state was saved with a global batch of {theirs}, but batch_size {self._request['batch_size']} "
+                f"and world_size {self.world_size} make a global batch of {ours}"
             )
-        saved, given = state["request"], self._request
+        saved, given = with_current_names(state["request"]), self._request
         if given.get("snapshot", state["snapshot"]) != state["snapshot"]:
-            raise StateError(f"the state is of snapshot {state['snapshot']}, this training of {given['snapshot']}")
-        ours_now = {**{name: saved[name] for name in saved if name not in PLACE}, **given, "snapshot": state["snapshot"]}
-        names = [[mixed["dataset"] for mixed in request.get("mix", ())] for request in (given, saved)]
-        if names[0] and names[0] == names[1]:
-            pinned = zip(given["mix"], saved["mix"])
-            ours_now["mix"] = [{**mixed, "snapshot": mixed.get("snapshot", then["snapshot"])} for mixed, then in pinned]
-        plan = self._client._plan(ours_now)
+            raise CheckpointMismatchError(
+                f"the state was saved with snapshot {state['snapshot']}, but snapshot is {given['snapshot']}"
+            )
+        merged = {**{name: saved[name] for name in saved if name not in PER_RUN}, **given, "snapshot": state["snapshot"]}
+        given_mix, saved_mix = ([mixed["dataset"] for mixed in request.get("mix", ())] for request in (given, saved))
+        if given_mix and given_mix == saved_mix:
+            pairs = zip(given["mix"], saved["mix"])
+            merged["mix"] = [{**mixed, "snapshot": mixed.get("snapshot", then["snapshot"])} for mixed, then in pairs]
+        plan = self._cluster.plan(merged)
         resolved, plan_hash = json.loads(plan.resolved)["train"], json.loads(plan.summary)["plan_hash"]
-        for name in sorted({*saved, *resolved} - {*PLACE, *CURSOR}):
+        for name in sorted({*saved, *resolved} - {*PER_RUN, *CURSOR}):
             if saved.get(name) != resolved.get(name):
-                raise StateError(f"the state was taken with {name} {saved.get(name)!r}, this is {resolved.get(name)!r}")
+                raise CheckpointMismatchError(
+                    f"the state was saved with {name} {saved.get(name)!r}, but {name} is {resolved.get(name)!r}"
+                )
         if plan_hash != state["plan_hash"]:
-            raise StateError(f"the state is of plan {state['plan_hash']}, this training would follow plan {plan_hash}")
+            raise CheckpointMismatchError(f"the state was saved with plan {state['plan_hash']}, but the plan is {plan_hash}")
         self.close()
-        self._request, self._planned, self._fresh = ours_now, None, True
+        self._request, self._planned, self._fresh = merged, None, True
         self._epoch, self._step = int(state["epoch"]), int(state["step"])
 
     def stats(self) -> dict[str, float]:
-        """Batches, rows and bytes so far, the seconds in which the loop waited, computed and copied, of which `stall` is the
-        waiting part, and `retries`: how often a connection failed and the loop went on."""
+        """Returns counters and durations since the dataset was created.
+
+        Returns:
+            `batches`, `rows` and `bytes` that were delivered; `wait_seconds`, `compute_seconds` and `copy_seconds` of the loop;
+            `stall`, the waiting fraction of that time, 0 to 1; and `retries`, the number of failed attempts that were retried.
+        """
         total = dict(self._past)
         if self._stream is not None:
             _add(total, self._stream.stats())
@@ -185,7 +218,10 @@ class Training:
         return total
 
     def close(self) -> None:
-        """Ends the stream, if one is running. Leaving a loop early, or dropping the training, does so, too."""
+        """Closes the connections and stops the threads of the current iteration, if there is one.
+
+        This also happens when an iteration ends or is left early, and when the dataset is dropped.
+        """
         if self._stream is not None:
             _add(self._past, self._stream.stats())
             self._stream.close()
@@ -194,17 +230,17 @@ class Training:
                 self._watched.set()
 
     def _begin(self) -> None:
-        """Before a loop."""
+        """Called before each iteration. Subclasses can raise here."""
 
-    def _loop(self) -> Iterator[Any]:
-        """One epoch, or what is left of it."""
+    def _iterate(self) -> Iterator[Any]:
+        """Yields the batches of one epoch, or of the rest of it."""
         steps = self.steps_per_epoch
         if not self._fresh or self._step >= steps > 0:
             self._epoch, self._step = self._epoch + 1, 0
         if self._last is not None and self._epoch >= self._last:
             self._epoch, self._step = self._last - 1, steps
             return
-        # Until a batch has come, and after a failure, the next loop begins here.
+        # Until the first batch was received, and after an error, the next iteration starts here.
         self._fresh = True
         self._loops += 1
         loop, bar, make = self._loops, self._bar(steps), OUTPUTS[self._output]
@@ -213,37 +249,37 @@ class Training:
             while self._step < steps:
                 received = next(stream, None)
                 if received is None:
-                    raise RuntimeError("the training was closed, or given another state, within its loop")
+                    raise RuntimeError("the dataset was closed or reloaded during the iteration")
                 batch, self._fresh = Batch(received), False
                 self._step = batch.step + 1
                 if bar is not None:
                     bar.update()
-                made_at = time.perf_counter()
-                made = make(batch, self._device)
+                started_at = time.perf_counter()
+                item = make(batch, self._device)
                 if self._device is not None:
-                    stream.copied(time.perf_counter() - made_at)
-                yield made
+                    stream.record_copy(time.perf_counter() - started_at)
+                yield item
                 if loop != self._loops:
-                    raise RuntimeError("a later loop over this training has begun; this one is over")
+                    raise RuntimeError("a later iteration over this dataset has started and ended this one")
                 for callback in self._callbacks:
                     callback(self)
         except GeneratorExit:
             raise
         except BaseException:
-            # Of a later loop, this one knows nothing.
+            # A later iteration has its own position.
             self._fresh = self._fresh or loop == self._loops
             raise
         finally:
             if bar is not None:
                 bar.close()
-            goes_on = self._step == steps and self._last is not None and self._epoch + 1 < self._last
-            if loop == self._loops and not goes_on:
+            is_continued = self._step == steps and self._last is not None and self._epoch + 1 < self._last
+            if loop == self._loops and not is_continued:
                 self.close()
 
     def _open(self) -> _forebay.Stream:
-        """The stream that brings the next batch."""
+        """Returns the stream that delivers the next batch."""
         if self._process != os.getpid():
-            # Of the process that this one was forked from.
+            # The stream belongs to the parent of this forked process.
             self._stream, self._process = None, os.getpid()
         if self._stream is not None:
             if self._stream.cursor == (self._epoch, self._step):
@@ -251,17 +287,17 @@ class Training:
             self.close()
         epochs = 1 if self._last is None else self._last - self._epoch
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
-        self._stream = self._client._plan(request).stream(self._cuda)
-        if self._client._options.get("report", True):
+        self._stream = self._cluster.plan(request).stream(self._cuda)
+        if self._cluster.options.get("report", True):
             self._watched = watch(self._stream.utilization(), number_in_use(self._cuda), self._gpu_utilization)
         return self._stream
 
     def _pinned(self) -> dict[str, Any]:
-        """The request, with every default resolved and the snapshot pinned."""
+        """Returns the request with all defaults resolved and the snapshot pinned."""
         return {**self._plan()["request"], "rank": self.rank}
 
     def _plan(self) -> dict[str, Any]:
-        """Asked once; with several ranks they agree on it first."""
+        """Returns the plan, which is requested once. Several ranks agree on it first."""
         if self._planned is None:
             plan = self._agreed()
             summary, request = json.loads(plan.summary), json.loads(plan.resolved)["train"]
@@ -271,15 +307,15 @@ class Training:
     def _agreed(self) -> _forebay.Plan:
         def plan(snapshot: str | None) -> _forebay.Plan:
             pinned = {} if snapshot is None or "snapshot" in self._request else {"snapshot": snapshot}
-            return self._client._plan({**self._request, **pinned})
+            return self._cluster.plan({**self._request, **pinned})
 
         store = self._store if self._store is not None else default_store()
         if store is None or self.world_size == 1:
             return plan(None)
         self._agreed_times += 1
-        name = f"{self._request.get('job') or self._request['dataset']}/{self._number}/{self._agreed_times}"
-        patience = float(self._client._options.get("deadline", 300))
-        return agree(store, name, self.rank, self.world_size, plan, (self._epoch, self._step), patience)
+        name = f"{self._request.get('job_name') or self._request['dataset']}/{self._number}/{self._agreed_times}"
+        timeout = float(self._cluster.options.get("retry_deadline", 300))
+        return agree(store, name, self.rank, self.world_size, plan, (self._epoch, self._step), timeout)
 
     def _bar(self, steps: int) -> Any:
         if not self._progress:
@@ -297,7 +333,7 @@ _numbers = itertools.count()
 
 
 def _cuda(device: Any) -> int | None:
-    """The number of a CUDA device, spelled as PyTorch does."""
+    """Returns the number of a CUDA device that is named as in PyTorch, or None for other devices."""
     kind, _, number = str(device).partition(":")
     if kind != "cuda":
         return None
@@ -309,7 +345,7 @@ def _cuda(device: Any) -> int | None:
 
 
 def _current_cuda() -> int:
-    """The device that PyTorch uses, where it is in use; else the first."""
+    """Returns the current device of PyTorch if that is imported and has CUDA, otherwise 0."""
     import sys
 
     torch = sys.modules.get("torch")

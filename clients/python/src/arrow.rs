@@ -1,4 +1,4 @@
-//! Arrow's PyCapsule interface.
+//! The Arrow PyCapsule interface.
 
 use arrow_array::{
     RecordBatch, StructArray,
@@ -15,7 +15,8 @@ use pyo3::{
 
 use crate::errors::of_class;
 
-/// The pair of capsules that show `data` without a copy; `schema` says more of it than its type does.
+/// Exports `data` as a pair of capsules, without a copy. `schema` replaces the schema of its data type, for example to keep
+/// field metadata.
 pub(crate) fn capsules<'py>(
     py: Python<'py>,
     data: &ArrayData,
@@ -27,31 +28,31 @@ pub(crate) fn capsules<'py>(
     PyTuple::new(py, [schema, array])
 }
 
-/// The array, or the batch as an array of structs, that `object` shows by `__arrow_c_array__`; `None` if it has no such
-/// method.
+/// Imports the array of `object` by `__arrow_c_array__`; `None` if `object` has no such method. A batch is imported as an array
+/// of structs.
 pub(crate) fn array_of(object: &Bound<'_, PyAny>) -> PyResult<Option<ArrayData>> {
     let Some(export) = object.getattr_opt("__arrow_c_array__")? else { return Ok(None) };
     let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) = export.call0()?.extract()?;
     let schema = schema.pointer_checked(Some(c"arrow_schema"))?.cast::<FFI_ArrowSchema>();
     let array = array.pointer_checked(Some(c"arrow_array"))?.cast::<FFI_ArrowArray>();
-    // SAFETY: a capsule of this name points to such a structure. The array is moved out of it, and what stays there is marked
-    // as released, which is how the interface hands it over.
+    // SAFETY: a capsule of this name points to an `ArrowArray`. The array is moved out and the structure is marked as released, as
+    // the interface specifies.
     let array = unsafe { FFI_ArrowArray::from_raw(array.as_ptr()) };
     if array.is_released() {
-        return Err(unreadable(object, "its array was taken before"));
+        return Err(unreadable(object, "the array was already consumed"));
     }
-    // SAFETY: as above; the capsule keeps the schema until the end of this function, and the two describe each other.
+    // SAFETY: the capsule keeps the schema until the end of this function, and the schema describes the array.
     let data = unsafe { from_ffi(array, schema.as_ref()) };
     data.map(Some).map_err(|error| unreadable(object, &error.to_string()))
 }
 
-/// The batches that `object` shows by `__arrow_c_stream__`, as one; `None` if it has no such method.
+/// Imports the batches of `object` by `__arrow_c_stream__` and concatenates them; `None` if `object` has no such method.
 pub(crate) fn table_of(object: &Bound<'_, PyAny>) -> PyResult<Option<RecordBatch>> {
     let Some(export) = object.getattr_opt("__arrow_c_stream__")? else { return Ok(None) };
     let capsule: Bound<'_, PyCapsule> = export.call0()?.extract()?;
     let stream = capsule.pointer_checked(Some(c"arrow_array_stream"))?.cast::<FFI_ArrowArrayStream>();
-    // SAFETY: a capsule of this name points to such a structure. It is moved out of it, and what stays there is marked as
-    // released, which is how the interface hands it over.
+    // SAFETY: a capsule of this name points to an `ArrowArrayStream`. The stream is moved out and the structure is marked as
+    // released, as the interface specifies.
     let reader = unsafe { ArrowArrayStreamReader::from_raw(stream.as_ptr()) };
     let batch = reader.and_then(|reader| {
         let schema = arrow_array::RecordBatchReader::schema(&reader);
@@ -61,7 +62,7 @@ pub(crate) fn table_of(object: &Bound<'_, PyAny>) -> PyResult<Option<RecordBatch
     batch.map(Some).map_err(|error| unreadable(object, &error.to_string()))
 }
 
-/// The batch that an array of structs is; else the array.
+/// Converts an array of structs to a batch. Returns any other array as the inner `Err`.
 pub(crate) fn batch_or_array(
     object: &Bound<'_, PyAny>,
     data: ArrayData,
@@ -70,12 +71,16 @@ pub(crate) fn batch_or_array(
         return Ok(Err(data));
     }
     if data.null_count() > 0 {
-        return Err(unreadable(object, "it has rows that are null as a whole"));
+        return Err(unreadable(object, "it has null structs, expected rows"));
     }
     Ok(Ok(RecordBatch::from(StructArray::from(data))))
 }
 
 fn unreadable(object: &Bound<'_, PyAny>, why: &str) -> PyErr {
     let kind = object.get_type().name().map_or_else(|_| "object".to_owned(), |name| name.to_string());
-    of_class(object.py(), "RequestError", format!("can't read the {kind} by Arrow's interface: {why}"))
+    of_class(
+        object.py(),
+        "RequestError",
+        format!("cannot import the {kind} through the Arrow PyCapsule interface: {why}"),
+    )
 }

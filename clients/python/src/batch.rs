@@ -14,8 +14,8 @@ use crate::{
     errors::{of_class, raised},
 };
 
-/// One batch. On the host its memory begins at a multiple of 64 bytes; it is kept until neither the batch nor anything
-/// made from it is held.
+/// One batch. Host memory is aligned to 64 bytes. The memory is kept until the batch and everything created from it are
+/// dropped.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Batch {
     metadata: BatchMetadata,
@@ -25,7 +25,7 @@ pub(crate) struct Batch {
     held: Held,
 }
 
-/// Where it lies.
+/// The data of a batch, by the memory that contains it.
 enum Held {
     Host(RecordBatch),
     Device(DeviceBatch),
@@ -48,31 +48,31 @@ impl Batch {
 
 #[pymethods]
 impl Batch {
-    /// The epoch it belongs to.
+    /// Epoch of the batch.
     #[getter]
     fn epoch(&self) -> u64 {
         self.metadata.epoch
     }
 
-    /// Its step in the epoch.
+    /// Step of the batch in its epoch.
     #[getter]
     fn step(&self) -> u64 {
         self.metadata.step
     }
 
-    /// The rank it is for.
+    /// Rank that receives the batch.
     #[getter]
     fn rank(&self) -> u64 {
         self.metadata.rank
     }
 
-    /// The position of its first row in the order of the epoch.
+    /// Position of the first row in the order of the epoch.
     #[getter]
     fn position(&self) -> u64 {
         self.metadata.position
     }
 
-    /// With groups: where each of them begins, and last where all end.
+    /// Start offset of each group, followed by the end offset of the last one; `None` without groups.
     #[getter]
     fn group_offsets(&self) -> Option<Column> {
         let offsets = &self.metadata.group_offsets;
@@ -81,25 +81,25 @@ impl Batch {
         (!offsets.is_empty()).then(|| Column::new("group_offsets", offsets))
     }
 
-    /// In a mixture: how many rows of each of the other datasets come before this batch's.
+    /// Number of rows of each other dataset of a mixture before this batch.
     #[getter]
     fn mixed_positions(&self) -> Vec<u64> {
         self.metadata.mixed_positions.clone()
     }
 
-    /// Bytes of its memory.
+    /// Size of the batch in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Names of its columns and tensors, in order.
+    /// Names of the columns and tensors, in order.
     #[getter]
     fn names(&self) -> Vec<String> {
         self.names.clone()
     }
 
-    /// Where it lies, in DLPack's words.
+    /// Device that holds the batch, as DLPack device type and ID.
     #[getter]
     fn device(&self) -> (i32, i32) {
         match &self.held {
@@ -108,7 +108,7 @@ impl Batch {
         }
     }
 
-    /// Rows.
+    /// Number of rows.
     fn __len__(&self) -> usize {
         self.rows as usize
     }
@@ -127,10 +127,10 @@ impl Batch {
         )
     }
 
-    /// A column or tensor, as a view of the batch: a Column or a DeviceColumn.
+    /// Returns a column or tensor as a view of the batch: a Column or a DeviceColumn.
     fn column<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
         let Some(index) = self.names.iter().position(|found| found == name) else {
-            let error = format!("no column '{name}'; there are {}", self.names.join(", "));
+            let error = format!("no column '{name}', expected one of {}", self.names.join(", "));
             return Err(PyKeyError::new_err(error));
         };
         match &self.held {
@@ -142,19 +142,22 @@ impl Batch {
         }
     }
 
-    /// The batch by Arrow's PyCapsule interface, without a copy.
+    /// Exports the batch by the Arrow PyCapsule interface, without a copy.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
         &self,
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        // A request that can't be met may be ignored: consumers cast.
+        // The interface allows ignoring the requested schema; the consumer casts.
         drop(requested_schema);
         let arrow = match &self.held {
             Held::Host(arrow) => arrow,
             Held::Device(batch) => {
-                let error = format!("the batch lies on {}; take its columns by DLPack", batch.place());
+                let error = format!(
+                    "the batch is on {}; access its columns with to_torch, to_jax or DLPack",
+                    batch.place()
+                );
                 return Err(of_class(py, "RequestError", error));
             }
         };

@@ -1,4 +1,4 @@
-//! One column or tensor of a batch, as views without a copy.
+//! Zero-copy views of one column or tensor.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use crate::{
     dlpack::{self, Element},
 };
 
-/// A column or tensor. NumPy, PyTorch and JAX see its memory by `__array_interface__` and DLPack, Arrow by the
-/// PyCapsule interface; each keeps the batch's memory for as long as it looks.
+/// A column or tensor in host memory. NumPy, PyTorch and JAX read it by `__array_interface__` and DLPack, Arrow by the PyCapsule
+/// interface. Each view keeps the memory of the batch.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Column {
     name: String,
@@ -37,28 +37,28 @@ impl Column {
         Tensor::of(&self.name, &self.array).map_err(|why| unviewable(&self.name, &why))
     }
 
-    /// What none of NumPy's types, or DLPack's, shows.
+    /// Returns the error for a type that neither NumPy nor DLPack can represent.
     fn untyped(&self) -> PyErr {
-        let why = format!("is of type {}, which is no array of plain values", self.array.data_type());
+        let why = format!("has type {}, which has no NumPy equivalent", self.array.data_type());
         unviewable(&self.name, &why)
     }
 }
 
 #[pymethods]
 impl Column {
-    /// Its name.
+    /// Name of the column.
     #[getter]
     fn name(&self) -> &str {
         &self.name
     }
 
-    /// Arrow's word for its type.
+    /// Arrow type name.
     #[getter]
     fn r#type(&self) -> String {
         self.array.data_type().to_string()
     }
 
-    /// Rows.
+    /// Number of rows.
     fn __len__(&self) -> usize {
         self.array.len()
     }
@@ -67,7 +67,7 @@ impl Column {
         format!("<forebay.Column {} of {} {}>", self.name, self.array.len(), self.array.data_type())
     }
 
-    /// NumPy's view.
+    /// Exports the column to NumPy.
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let tensor = self.tensor()?;
@@ -80,7 +80,7 @@ impl Column {
         Ok(interface)
     }
 
-    /// DLPack's view, in the memory of the host.
+    /// Exports the column by DLPack, in host memory.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -90,22 +90,22 @@ impl Column {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // The first version is understood by all who understand a later one.
+        // Consumers of later versions must accept version 0.
         drop((stream, max_version));
         dlpack::as_it_lies(py, dlpack::HOST, dl_device, copy)?;
         let tensor = self.tensor()?;
         let (_, element) = plain(&tensor.data_type).ok_or_else(|| self.untyped())?;
         let element =
-            element.ok_or_else(|| unviewable(&self.name, "is of a type that DLPack has no word for"))?;
+            element.ok_or_else(|| unviewable(&self.name, "has a type that DLPack does not support"))?;
         let keeper = Box::new(self.array.clone());
         dlpack::capsule(py, keeper, dlpack::HOST, tensor.address, &tensor.shape, element)
     }
 
-    /// Of a column of lists: the items of all rows, and where those of each row begin and end among them (one more than
-    /// there are rows). Both are views of the batch.
+    /// Returns the concatenated items and the offsets of a list column. There is one more offset than rows. Both are views of the
+    /// batch.
     fn ragged(&self) -> PyResult<(Self, Self)> {
         if self.array.null_count() > 0 {
-            return Err(unviewable(&self.name, "holds null lists, which no offsets show"));
+            return Err(unviewable(&self.name, "contains null lists, which offsets cannot represent"));
         }
         let (items, offsets): (ArrayRef, ArrayRef) = if let Some(lists) = self.array.as_list_opt::<i32>() {
             let offsets = PrimitiveArray::<Int32Type>::new(lists.offsets().inner().clone(), None);
@@ -114,19 +114,19 @@ impl Column {
             let offsets = PrimitiveArray::<Int64Type>::new(lists.offsets().inner().clone(), None);
             (Arc::clone(lists.values()), Arc::new(offsets))
         } else {
-            let why = format!("is of type {}, which is no list", self.array.data_type());
+            let why = format!("has type {}, expected a list", self.array.data_type());
             return Err(PyValueError::new_err(format!("column '{}' {why}", self.name)));
         };
         let named = |part: &str| format!("{}.{part}", self.name);
         Ok((Self::new(&named("items"), items), Self::new(&named("offsets"), offsets)))
     }
 
-    /// Where the memory lies, in DLPack's words: the host.
+    /// Device type and ID of the host in DLPack.
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::HOST
     }
 
-    /// The column by Arrow's PyCapsule interface, without a copy.
+    /// Exports the column by the Arrow PyCapsule interface, without a copy.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
         &self,
@@ -138,7 +138,8 @@ impl Column {
     }
 }
 
-/// What NumPy and DLPack call a type of plain values.
+/// Returns the NumPy type string and the DLPack type of a type of plain values; `None` for other types. The DLPack type is `None`
+/// for times.
 pub(crate) fn plain(data_type: &DataType) -> Option<(&'static str, Option<Element>)> {
     use DataType::{
         Date64, Duration, Float16, Float32, Float64, Int8, Int16, Int32, Int64, Timestamp, UInt8, UInt16,
@@ -169,7 +170,7 @@ pub(crate) fn plain(data_type: &DataType) -> Option<(&'static str, Option<Elemen
     })
 }
 
-/// What no view can show.
+/// Returns the error for a column that has no zero-copy view.
 fn unviewable(name: &str, why: &str) -> PyErr {
-    PyValueError::new_err(format!("column '{name}' {why}; take it by to_arrow()"))
+    PyValueError::new_err(format!("column '{name}' {why}; use to_arrow()"))
 }

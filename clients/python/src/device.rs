@@ -1,4 +1,4 @@
-//! Batches in the memory of a GPU.
+//! Columns in GPU memory.
 
 use std::ffi::c_void;
 
@@ -11,23 +11,23 @@ use crate::{
     errors::{of_class, raised},
 };
 
-/// A column or tensor on a device. What takes it by DLPack is ordered behind its copy; its memory is written again once
-/// what took it is gone, and the streams that it was taken for are through with it.
+/// A column or tensor in device memory. Work on its DLPack export is ordered after the copy of the batch. The memory is reused
+/// after the export is released and the streams that it was exported to have completed their work.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct DeviceColumn {
     batch: DeviceBatch,
     tensor: Tensor,
 }
 
-/// DLPack's words for streams that are not handles: see `__dlpack__` in
+/// Special stream numbers of DLPack; see `__dlpack__` in
 /// <https://data-apis.org/array-api/latest/API_specification/generated/array_api.array.__dlpack__.html>.
 const NOT_ORDERED: i64 = -1;
 const AMBIGUOUS: i64 = 0;
 const LEGACY_DEFAULT: i64 = 1;
-/// Another one for each thread, and a batch may be dropped by another thread.
+/// Refers to a different stream on each thread. A batch can be dropped on another thread than it was exported on.
 const PER_THREAD: i64 = 2;
 
-/// A device in DLPack's words.
+/// Returns the DLPack device type and ID of `place`.
 pub(crate) fn words(place: Place) -> (i32, i32) {
     match place {
         Place::Host => dlpack::HOST,
@@ -44,19 +44,19 @@ impl DeviceColumn {
 
 #[pymethods]
 impl DeviceColumn {
-    /// Its name.
+    /// Name of the column.
     #[getter]
     fn name(&self) -> &str {
         &self.tensor.name
     }
 
-    /// Arrow's word for the type of its values.
+    /// Arrow type name of the values.
     #[getter]
     fn r#type(&self) -> String {
         self.tensor.data_type.to_string()
     }
 
-    /// Rows.
+    /// Number of rows.
     fn __len__(&self) -> usize {
         self.tensor.shape[0]
     }
@@ -66,7 +66,7 @@ impl DeviceColumn {
         format!("<forebay.Column {name} of {shape:?} {data_type} on {}>", self.batch.place())
     }
 
-    /// DLPack's view, in the memory of the device, for work on `stream`.
+    /// Exports the column by DLPack, in device memory, for work on `stream`.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -80,16 +80,16 @@ impl DeviceColumn {
         dlpack::as_it_lies(py, words(self.batch.place()), dl_device, copy)?;
         let Some((_, Some(element))) = plain(&self.tensor.data_type) else {
             let Tensor { name, data_type, .. } = &self.tensor;
-            let error = format!("column '{name}' is of type {data_type}, which DLPack has no word for");
+            let error = format!("column '{name}' has type {data_type}, which DLPack does not support");
             return Err(PyValueError::new_err(error));
         };
         let ordered = match stream.unwrap_or(LEGACY_DEFAULT) {
             AMBIGUOUS => {
-                let error = "stream 0 is ambiguous; 1 is the legacy default stream, 2 the thread's";
+                let error = "stream is 0, which is ambiguous; use 1 for the legacy default stream or 2 for the per-thread one";
                 return Err(of_class(py, "RequestError", error.into()));
             }
             NOT_ORDERED | PER_THREAD => py.detach(|| self.batch.ready_unordered()),
-            // SAFETY: DLPack's consumer hands over a stream of the device, and keeps it as long as the tensor.
+            // SAFETY: DLPack requires that the consumer passes a stream of the device and keeps it as long as the tensor.
             stream => unsafe { self.batch.ready_on(stream as *mut c_void) },
         };
         ordered.map_err(|error| raised(py, &error))?;
@@ -104,7 +104,7 @@ impl DeviceColumn {
         )
     }
 
-    /// Where the memory lies, in DLPack's words.
+    /// Device type and ID in DLPack.
     fn __dlpack_device__(&self) -> (i32, i32) {
         words(self.batch.place())
     }

@@ -1,5 +1,5 @@
-//! DLPack, version 0: how frameworks hand each other tensors without a copy.
-//! The layout is that of `dlpack.h`, <https://dmlc.github.io/dlpack/latest/c_api.html>.
+//! DLPack, version 0: zero-copy exchange of tensors between frameworks.
+//! The structures have the layout of `dlpack.h`, <https://dmlc.github.io/dlpack/latest/c_api.html>.
 
 use std::{
     any::Any,
@@ -10,12 +10,12 @@ use pyo3::{ffi, prelude::*, types::PyCapsule};
 
 use crate::errors::of_class;
 
-/// The host's memory, as (device type, device).
+/// Device type and ID of host memory.
 pub(crate) const HOST: (i32, i32) = (1, 0);
-/// The type of a CUDA device.
+/// Device type of CUDA.
 pub(crate) const CUDA: i32 = 2;
 
-/// The name of a capsule that nobody has taken the tensor of yet.
+/// Name of a capsule that still owns its tensor.
 const UNUSED: &CStr = c"dltensor";
 
 /// The type of one value.
@@ -50,20 +50,20 @@ struct Managed {
     dimensions: i32,
     element: Element,
     shape: *mut i64,
-    /// Null: rows lie one after the other.
+    /// Null, because rows are contiguous.
     strides: *mut i64,
     byte_offset: u64,
     owned: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
-/// What a [`Managed`] points to.
+/// The memory that a [`Managed`] refers to.
 struct Owned {
     shape: Vec<i64>,
     _keeper: Box<dyn Any + Send>,
 }
 
-/// Refuses a view that would have to be a copy, here or to elsewhere.
+/// Returns an error if the consumer requests a copy or another device.
 pub(crate) fn as_it_lies(
     py: Python<'_>,
     lies: (i32, i32),
@@ -72,15 +72,17 @@ pub(crate) fn as_it_lies(
 ) -> PyResult<()> {
     let words = match asked {
         Some(asked) if asked != lies => {
-            format!("the batch lies on device {lies:?} (type, number), and is not shown on {asked:?}")
+            format!("the batch is on device {lies:?} (type, number) and cannot be exported to {asked:?}")
         }
-        _ if copy == Some(true) => "DLPack shows a batch as it lies; copy it afterwards".into(),
+        _ if copy == Some(true) => {
+            "copy is True, but DLPack exports a batch without a copy; copy the result instead".into()
+        }
         _ => return Ok(()),
     };
     Err(of_class(py, "RequestError", words))
 }
 
-/// A capsule with a tensor of `shape` at `address` of a device, where it is as long as `keeper` is.
+/// Creates a capsule of a tensor with `shape` at `address` of a device. The memory must be valid while `keeper` exists.
 pub(crate) fn capsule<'py>(
     py: Python<'py>,
     keeper: Box<dyn Any + Send>,
@@ -104,10 +106,10 @@ pub(crate) fn capsule<'py>(
         deleter: Some(delete),
     });
     let managed = Box::into_raw(managed);
-    // SAFETY: the pointer is a live `Managed`, which `destroy` frees unless somebody took it, as DLPack prescribes.
+    // SAFETY: the pointer is a live `Managed`. As DLPack specifies, `destroy` frees it unless a consumer has taken it.
     let capsule = unsafe { ffi::PyCapsule_New(managed.cast(), UNUSED.as_ptr(), Some(destroy)) };
     if capsule.is_null() {
-        // SAFETY: nobody else has seen it.
+        // SAFETY: the tensor was not shared.
         unsafe { delete(managed) };
         return Err(PyErr::fetch(py));
     }
@@ -115,18 +117,18 @@ pub(crate) fn capsule<'py>(
     Ok(unsafe { Bound::from_owned_ptr(py, capsule).cast_into_unchecked() })
 }
 
-/// Frees a tensor. Called once, by whoever took it, or by `destroy`.
+/// Frees a tensor. Called once, by its consumer or by `destroy`.
 unsafe extern "C" fn delete(managed: *mut Managed) {
-    // SAFETY: both were made by `Box::into_raw` in `capsule`, and are freed nowhere else.
+    // SAFETY: both pointers come from `Box::into_raw` in `capsule` and are freed only here.
     unsafe {
         let managed = Box::from_raw(managed);
         drop(Box::from_raw(managed.owned.cast::<Owned>()));
     }
 }
 
-/// The destructor of a capsule: whoever took the tensor has renamed it, and frees the tensor later.
+/// Destroys a capsule. A consumer that has taken the tensor renamed the capsule, and frees the tensor itself.
 unsafe extern "C" fn destroy(capsule: *mut ffi::PyObject) {
-    // SAFETY: Python calls this with the capsule that is going away; under its first name it holds a live `Managed`.
+    // SAFETY: Python calls this with the destroyed capsule. Under its original name, the capsule contains a live `Managed`.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, UNUSED.as_ptr()) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, UNUSED.as_ptr()).cast());

@@ -1,15 +1,19 @@
-//! Failures as Python's exceptions, which are classes of `forebay.errors`.
+//! Conversion of errors to the exceptions of `forebay.errors`.
 
-use std::time::Duration;
+use std::{error::Error as _, time::Duration};
 
 use forebay_client::{Error, proto::code_name};
 use pyo3::{call::PyCallArgs, prelude::*, sync::PyOnceLock, types::PyModule};
 use tonic::Code;
 
-/// The exception that stands for `error`, with its words and those of its causes.
+/// Converts `error` to an exception. The message includes the sources of the error.
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let mut words = error.to_string();
-    let mut source = std::error::Error::source(error);
+    let mut source = match error {
+        // The message of a status is complete. Its own text repeats it, with the code.
+        Error::Status(status) => status.source(),
+        _ => error.source(),
+    };
     while let Some(cause) = source {
         let cause_words = cause.to_string();
         if !words.contains(&cause_words) {
@@ -18,19 +22,19 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
         }
         source = cause.source();
     }
-    if let Error::Refused { code, retry_after, .. } = error {
+    if let Error::RequestRejected { code, retry_after, .. } = error {
         return refused(py, words, *code, *retry_after);
     }
     of_class(py, class(error), words)
 }
 
-/// The exception of a queue that has no answer for a request.
+/// Creates the exception of a request that a queue rejected.
 fn refused(py: Python<'_>, words: String, code: Code, retry_after: Option<Duration>) -> PyErr {
     let retry_after = retry_after.map(|time| time.as_secs_f64());
-    made(py, "Refused", (words, code_name(code), retry_after))
+    made(py, "RequestRejectedError", (words, code_name(code), retry_after))
 }
 
-/// An exception of `forebay.errors`.
+/// Creates an exception of the class `class` of `forebay.errors`.
 pub(crate) fn of_class(py: Python<'_>, class: &str, words: String) -> PyErr {
     made(py, class, (words,))
 }
@@ -47,16 +51,16 @@ fn class(error: &Error) -> &'static str {
         Error::Request(_) => "RequestError",
         Error::Connect { .. } | Error::Lost { .. } => "UnavailableError",
         Error::Protocol(_) => "ProtocolError",
-        Error::Foreign(_) => "ForeignBatchError",
+        Error::BatchMismatch(_) => "BatchMismatchError",
         Error::Device(_) => "DeviceError",
-        Error::GaveUp { .. } => "DeadlineError",
-        Error::Refused { .. } => "Refused",
+        Error::RetryDeadlineExceeded { .. } => "DeadlineError",
+        Error::RequestRejected { .. } => "RequestRejectedError",
         Error::Status(status) => match status.code() {
             Code::InvalidArgument => "RequestError",
             Code::NotFound => "NotFoundError",
             Code::Unauthenticated => "UnauthenticatedError",
             Code::PermissionDenied => "PermissionDeniedError",
-            Code::FailedPrecondition => "ChangedError",
+            Code::FailedPrecondition => "SnapshotUnavailableError",
             Code::ResourceExhausted => "LimitError",
             Code::DataLoss => "DataLossError",
             Code::Unavailable => "UnavailableError",

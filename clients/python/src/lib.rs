@@ -1,14 +1,13 @@
-//! The native part of the Python package `forebay`: everything that moves bytes or waits. What people import lies in
-//! `forebay/`.
+//! The native part of the Python package `forebay`: data transfer and waiting. The public Python API is in `forebay/`.
 //!
 //! ```text
 //! forebay.Client, forebay.Training (Python)
 //!     |
 //! Tier ---plan---> Plan ---stream---> Stream ---next---> Batch ---column---> Column
-//! (no thread)      (arithmetic)       (a thread of its   (Arrow PyCapsule)   (__array_interface__, DLPack: no copy)
-//!                                      own, while it runs)
-//!  |---lookup, infer---> Batch          rows: what Python has, as keys and replies
-//!  |  (online: exchanges that stay open)
+//! (no thread)      (arithmetic)       (own threads       (Arrow PyCapsule)   (__array_interface__, DLPack: no copy)
+//!                                      while running)
+//!  |---lookup, infer---> Batch          rows: converts Python values to keys and replies
+//!  |  (online: keeps exchanges open)
 //!  |---serve---> Serving ---next---> Work ---reply--->
 //! ```
 
@@ -37,8 +36,8 @@ mod _forebay {
         column::Column,
         device::DeviceColumn,
         plan::Plan,
-        serving::{Serving, Work},
+        serving::{InferenceBatch, Worker},
         stream::{Stream, Utilization},
-        tier::Tier,
+        tier::Cluster,
     };
 }

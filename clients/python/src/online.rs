@@ -1,4 +1,4 @@
-//! Lookups and requests to queues, whose exchanges stay open between calls.
+//! Lookups and requests to queues. Their exchanges stay open between calls.
 
 use std::{
     future::Future,
@@ -21,11 +21,11 @@ use tonic::Code;
 
 use crate::{errors::raised, waiting};
 
-/// Exchanges of one kind that stay open; the one that was not used for the longest goes.
+/// Maximum number of open exchanges per kind. The least recently used one is closed.
 const MOST: usize = 8;
 
-/// Nothing, until something is asked; then a thread that receives, and the exchanges that were used last. A forked child
-/// begins with nothing.
+/// The open exchanges of a client, and the thread that receives their answers. Created by the first request. A forked child
+/// starts without them.
 #[derive(Default)]
 pub(crate) struct Online {
     open: Mutex<Option<Open>>,
@@ -35,11 +35,11 @@ struct Open {
     runtime: Arc<Runtime>,
     lookups: Recent<OnceCell<Lookups>>,
     callers: Recent<Caller>,
-    /// The process that has the thread.
+    /// ID of the process that owns the thread.
     process: u32,
 }
 
-/// Those that were used last, by what was asked and the columns it was asked with; the latest comes last.
+/// Recently used exchanges by request and key columns. The latest is last.
 struct Recent<T> {
     entries: Vec<Entry<T>>,
 }
@@ -51,7 +51,7 @@ struct Entry<T> {
 }
 
 impl<T> Recent<T> {
-    /// That of the same request, or a new one; and whether there was one.
+    /// Returns the exchange of the same request, or a new one. The flag is true if the exchange existed.
     fn take(&mut self, asked: &str, columns: &Fields, make: impl FnOnce() -> T) -> (Arc<T>, bool) {
         let same = |entry: &Entry<T>| entry.asked == asked && entry.columns == *columns;
         let found = self.entries.iter().position(same).map(|found| self.entries.remove(found));
@@ -72,7 +72,7 @@ impl<T> Recent<T> {
 }
 
 impl Online {
-    /// The rows of `keys`; `request` is a command as JSON.
+    /// Looks up the rows of `keys`. `request` is a command as JSON.
     pub(crate) fn lookup(
         &self,
         py: Python<'_>,
@@ -88,7 +88,7 @@ impl Online {
         self.asked(py, |open| &mut open.lookups, OnceCell::new, request, keys, ask)
     }
 
-    /// What the workers of `queue` make of `keys`.
+    /// Requests the answer of `queue` for `keys`.
     pub(crate) fn infer(
         &self,
         py: Python<'_>,
@@ -101,8 +101,8 @@ impl Online {
         self.asked(py, |open| &mut open.callers, || client.caller(queue), queue, keys, ask)
     }
 
-    /// Asks by the exchange that is open for `request`, or a new one. A new one is tried, too, where the columns have changed
-    /// since the other began.
+    /// Sends a request by the open exchange for `request`, or by a new one. Retries once with a new exchange if the columns have
+    /// changed since the exchange was opened.
     fn asked<T, R: Send, F: Future<Output = Result<R, Error>> + Send>(
         &self,
         py: Python<'_>,
@@ -125,7 +125,7 @@ impl Online {
                 Err(error) => error,
             };
             let changed =
-                matches!(error, Error::Foreign(_)) || error.code() == Some(Code::FailedPrecondition);
+                matches!(error, Error::BatchMismatch(_)) || error.code() == Some(Code::FailedPrecondition);
             if changed && let Some(open) = self.lock().as_mut() {
                 kind(open).forget(&exchange);
             }
@@ -136,17 +136,17 @@ impl Online {
         }
     }
 
-    /// Never held while Python runs other threads, or forks.
+    /// Locks the state. The lock is never held while the GIL is released, so that no fork copies a locked mutex.
     fn lock(&self) -> MutexGuard<'_, Option<Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What is open in this process.
+/// Returns the state of this process, created if needed.
 fn opened(open: &mut Option<Open>) -> PyResult<&mut Open> {
     let process = std::process::id();
     if let Some(forked) = open.take_if(|open| open.process != process) {
-        // Its thread is the parent's: waiting for it here would take for ever.
+        // The thread exists only in the parent process. Waiting for it here would never end.
         std::mem::forget(forked);
     }
     match open {
@@ -173,5 +173,5 @@ impl Drop for Online {
 fn wanted(request: &str) -> Result<Lookup, Error> {
     let command: Result<Command, _> = Encoding::Json.decode("Command", request.as_bytes());
     let command = command.map_err(|error| Error::Request(error.to_string()))?;
-    command.lookup.ok_or_else(|| Error::Request("the request holds no 'lookup'".into()))
+    command.lookup.ok_or_else(|| Error::Request("the request has no field 'lookup'".into()))
 }

@@ -1,4 +1,4 @@
-//! What a job delivers.
+//! The plan of a job.
 
 use forebay_client::{
     Client, Device,
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 
 use crate::stream::{Receiving, Stream};
 
-/// A resolved request, and what the server said of it.
+/// The plan of a job, and the client that starts it.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Plan {
     client: Client,
@@ -26,14 +26,14 @@ impl Plan {
 
 #[pymethods]
 impl Plan {
-    /// The request with every default resolved, as JSON.
+    /// Request with all defaults resolved, as JSON.
     #[getter]
     fn resolved(&self) -> String {
         let command = Command::from(self.plan.resolved.clone());
         String::from_utf8_lossy(&Encoding::Json.encode(&command)).into_owned()
     }
 
-    /// The server's PlanSummary, as JSON.
+    /// `PlanSummary` of the server, as JSON.
     #[getter]
     fn summary(&self) -> String {
         String::from_utf8_lossy(&Encoding::Json.encode::<PlanSummary>(&self.plan.summary)).into_owned()
@@ -46,13 +46,13 @@ impl Plan {
         fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
     }
 
-    /// Batches that the rank gets in all.
+    /// Number of batches of the rank.
     #[getter]
     fn batches(&self) -> u64 {
         self.plan.batches()
     }
 
-    /// Begins to receive the batches of the rank, on the CUDA device of this number if there is one.
+    /// Starts to receive the batches of the rank, into the memory of the CUDA device number `cuda` if it is given.
     #[pyo3(signature = (cuda=None))]
     fn stream(&self, py: Python<'_>, cuda: Option<u32>) -> PyResult<Stream> {
         let plan = self.plan.clone();

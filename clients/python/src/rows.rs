@@ -1,4 +1,4 @@
-//! Rows that are sent: keys to look up, and what a model has computed.
+//! Rows that are sent: keys of lookups and requests, and replies of workers.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::{
     errors::of_class,
 };
 
-/// The rows of `object`: whatever Arrow's PyCapsule interface shows, of which a single array becomes the column `single`; or
-/// a list of columns as `forebay/sending.py` makes them.
+/// Converts `object` to rows: an object with the Arrow PyCapsule interface, or a list of columns from `forebay/sending.py`. A
+/// single array becomes the column `single`.
 ///
 /// # Errors
-/// `RequestError` for what is neither.
+/// `RequestError` for other objects.
 pub(crate) fn rows(object: &Bound<'_, PyAny>, single: &str) -> PyResult<RecordBatch> {
     if let Ok(columns) = object.cast::<PyList>() {
         return columns_of(columns);
@@ -34,7 +34,13 @@ pub(crate) fn rows(object: &Bound<'_, PyAny>, single: &str) -> PyResult<RecordBa
             Err(data) => batch(object.py(), vec![(single.to_owned(), make_array(data))]),
         };
     }
-    let refused = || of_class(object.py(), "RequestError", "the rows have no columns that are known".into());
+    let refused = || {
+        of_class(
+            object.py(),
+            "RequestError",
+            "the object does not support the Arrow PyCapsule interface".into(),
+        )
+    };
     table_of(object)?.ok_or_else(refused)
 }
 
@@ -44,14 +50,16 @@ fn columns_of(columns: &Bound<'_, PyList>) -> PyResult<RecordBatch> {
 }
 
 fn batch(py: Python<'_>, columns: Vec<(String, ArrayRef)>) -> PyResult<RecordBatch> {
-    // Whether a column may hold nulls is the same for all its batches, whatever they hold.
+    // All columns are nullable, so that the schema is the same for batches with and without nulls.
     let fields = columns.iter().map(|(name, array)| Field::new(name, array.data_type().clone(), true));
     let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
     let made = RecordBatch::try_new(schema, columns.into_iter().map(|(_, array)| array).collect());
-    made.map_err(|error| of_class(py, "RequestError", format!("the columns are no rows: {error}")))
+    made.map_err(|error| {
+        of_class(py, "RequestError", format!("the columns have different lengths or types: {error}"))
+    })
 }
 
-/// A column: `(name, type, shape, bytes)` of plain values, or `(name, values)` of Python's own or Arrow's.
+/// Converts a column: `(name, type, shape, bytes)` with plain values, or `(name, values)` with Python or Arrow values.
 fn column_of(column: &Bound<'_, PyAny>) -> PyResult<(String, ArrayRef)> {
     if let Ok((name, kind, shape, bytes)) =
         column.extract::<(String, String, Vec<usize>, Bound<'_, PyBytes>)>()
@@ -64,12 +72,12 @@ fn column_of(column: &Bound<'_, PyAny>) -> PyResult<(String, ArrayRef)> {
         return Ok((name, make_array(data)));
     }
     let array = listed(&values).ok_or_else(|| {
-        unsendable(column, &name, "its values are not all integers, floats, strings, bytes or None")
+        unsendable(column, &name, "has values of several or unsupported types, expected only integers, floats, strings or bytes, and None")
     })?;
     Ok((name, array))
 }
 
-/// The array of a list whose values are of one kind, or `None`.
+/// Converts a list of Python values of one type; `None` if the types differ.
 fn listed(values: &Bound<'_, PyAny>) -> Option<ArrayRef> {
     if let Ok(values) = values.extract::<Vec<Option<String>>>() {
         return Some(Arc::new(StringArray::from(values)));
@@ -85,14 +93,15 @@ fn listed(values: &Bound<'_, PyAny>) -> Option<ArrayRef> {
     Some(Arc::new(Float64Array::from(values)))
 }
 
-/// The array of plain values in `bytes`, row after row: of one dimension, or of two.
+/// Converts plain values in `bytes`, in row-major order, with one or two dimensions.
 fn plain(kind: &str, shape: &[usize], bytes: &[u8]) -> Result<ArrayRef, String> {
-    let data_type = data_type(kind).ok_or_else(|| format!("is of type {kind}, which can't be sent"))?;
+    let data_type = data_type(kind).ok_or_else(|| format!("has type {kind}, which is not supported"))?;
     let values = shape.iter().try_fold(1usize, |product, length| product.checked_mul(*length));
     let width = data_type.primitive_width().unwrap_or(1);
     let values = values.filter(|values| values.checked_mul(width) == Some(bytes.len()));
-    let values =
-        values.ok_or_else(|| format!("has {} bytes, which are not {shape:?} of {kind}", bytes.len()))?;
+    let values = values.ok_or_else(|| {
+        format!("has {} bytes, which do not match shape {shape:?} of type {kind}", bytes.len())
+    })?;
     let array = if data_type == DataType::Boolean {
         Arc::new(BooleanArray::from_iter(bytes.iter().map(|byte| Some(*byte != 0))))
     } else {
@@ -102,18 +111,19 @@ fn plain(kind: &str, shape: &[usize], bytes: &[u8]) -> Result<ArrayRef, String> 
     match shape {
         [_] => Ok(array),
         [rows, length] => matrix(array, *rows, *length),
-        _ => Err(format!("has {} dimensions, expected rows, or rows and values", shape.len())),
+        _ => Err(format!("has {} dimensions, expected [rows] or [rows, values]", shape.len())),
     }
 }
 
 fn matrix(values: ArrayRef, rows: usize, length: usize) -> Result<ArrayRef, String> {
-    let length = i32::try_from(length).map_err(|_| format!("has {length} values a row, expected less"))?;
+    let length = i32::try_from(length)
+        .map_err(|_| format!("has {length} values per row, expected at most 2147483647"))?;
     let item = Arc::new(Field::new("item", values.data_type().clone(), false));
     let made = FixedSizeListArray::try_new_with_length(item, length, values, None, rows);
     made.map(|made| Arc::new(made) as ArrayRef).map_err(|error| error.to_string())
 }
 
-/// Arrow's type of what NumPy calls `kind`.
+/// Returns the Arrow type of the NumPy type string `kind`.
 fn data_type(kind: &str) -> Option<DataType> {
     use DataType::{
         Boolean, Date32, Duration, Float16, Float32, Float64, Int8, Int16, Int32, Int64, Timestamp, UInt8,
@@ -132,7 +142,7 @@ fn data_type(kind: &str) -> Option<DataType> {
         "<f2" => Float16,
         "<f4" => Float32,
         "<f8" => Float64,
-        // Of four bytes, and not of eight as in NumPy.
+        // Four bytes wide, unlike `<M8[D]` of NumPy.
         "date32" => Date32,
         "<M8[s]" => Timestamp(TimeUnit::Second, None),
         "<M8[ms]" => Timestamp(TimeUnit::Millisecond, None),

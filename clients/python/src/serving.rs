@@ -1,8 +1,8 @@
-//! The worker's side of a batch queue, by a thread that ends with it.
+//! A worker of a batch queue, with a thread of its own.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-use forebay_client::{Client, Error, Worker};
+use forebay_client::{Client, Error};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
     prelude::*,
@@ -11,19 +11,19 @@ use tokio::runtime::Runtime;
 
 use crate::{batch::Batch, errors::raised, rows::rows, tier::json, waiting};
 
-/// The column of a reply that is one array.
+/// Name of the reply column if the reply is a single array.
 const SCORE: &str = "score";
 
-/// A worker. Its thread and connection end when it is closed, or dropped.
+/// A worker of a batch queue. Closing or dropping it ends its thread and connection.
 #[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct Serving {
+pub(crate) struct Worker {
     running: Mutex<Option<Running>>,
 }
 
 struct Running {
-    worker: Worker,
+    worker: forebay_client::Worker,
     runtime: Runtime,
-    /// The process that opened it: a forked child has its memory, but not its thread.
+    /// ID of the process that opened the worker. A forked child has a copy of the memory, but no thread.
     process: u32,
 }
 
@@ -32,10 +32,10 @@ impl Running {
         self.process != std::process::id()
     }
 
-    /// Ends it, once its replies have been taken, then its thread.
+    /// Closes the worker after its replies were received, then ends its thread.
     fn end(self, py: Python<'_>) {
         if self.was_forked() {
-            // Its thread is the parent's: waiting for it here would take for ever.
+            // The thread exists only in the parent process. Waiting for it here would never end.
             std::mem::forget(self);
             return;
         }
@@ -46,39 +46,39 @@ impl Running {
     }
 }
 
-impl Serving {
+impl Worker {
     /// Opens the exchange.
     pub(crate) fn open(py: Python<'_>, client: &Client, queue: &str, credits: u64) -> PyResult<Self> {
         let runtime = waiting::runtime(1)?;
-        let opened = waiting::wait(py, &runtime, client.serve(queue, credits), || Ok(()))?;
+        let opened = waiting::wait(py, &runtime, client.worker(queue, credits), || Ok(()))?;
         let worker = opened.map_err(|error| raised(py, &error))?;
         Ok(Self { running: Mutex::new(Some(Running { worker, runtime, process: std::process::id() })) })
     }
 
-    /// Without waiting: who has it may be waiting for Python itself.
+    /// Locks the worker without waiting, because the owner of the lock may be waiting for the GIL.
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<Running>>> {
         match self.running.try_lock() {
             Ok(running) => Ok(running),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
-                Err(PyRuntimeError::new_err("another thread waits for this worker's next batch"))
+                Err(PyRuntimeError::new_err("another thread is waiting for the next batch of this worker"))
             }
         }
     }
 }
 
 #[pymethods]
-impl Serving {
-    fn __iter__(serving: Py<Self>) -> Py<Self> {
-        serving
+impl Worker {
+    fn __iter__(worker: Py<Self>) -> Py<Self> {
+        worker
     }
 
-    /// The next batch to compute. Other Python threads run while it waits.
-    fn __next__(&self, py: Python<'_>) -> PyResult<Work> {
+    /// Waits for the next batch. Releases the GIL while waiting.
+    fn __next__(&self, py: Python<'_>) -> PyResult<InferenceBatch> {
         let mut running = self.lock()?;
         if running.as_ref().is_some_and(Running::was_forked) {
             return Err(PyRuntimeError::new_err(
-                "this worker was made before a fork; call serve anew in each process",
+                "this worker was created before a fork; call Client.worker in each process",
             ));
         }
         let Some(Running { worker, runtime, .. }) = running.as_mut() else {
@@ -86,12 +86,12 @@ impl Serving {
         };
         let next = waiting::wait(py, runtime, worker.next(), || Ok(()))?;
         match next.map_err(|error| raised(py, &error))? {
-            Some(work) => Work::new(py, work),
+            Some(work) => InferenceBatch::new(py, work),
             None => Err(PyStopIteration::new_err(())),
         }
     }
 
-    /// Ends it: no thread or connection is left when this returns.
+    /// Closes the worker. Its thread and connection have ended when this returns.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let running = self.lock()?.take();
         if let Some(running) = running {
@@ -101,7 +101,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for Worker {
     fn drop(&mut self) {
         if let Some(running) = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             Python::attach(|py| running.end(py));
@@ -109,44 +109,44 @@ impl Drop for Serving {
     }
 }
 
-/// One batch to compute. Dropped without a reply, it is answered with an error.
+/// A batch that a worker computes. If it is dropped without a reply, its callers receive an error.
 #[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct Work {
+pub(crate) struct InferenceBatch {
     batch: Py<Batch>,
-    about: String,
-    work: Mutex<Option<forebay_client::Work>>,
+    metadata: String,
+    work: Mutex<Option<forebay_client::InferenceBatch>>,
 }
 
-impl Work {
-    fn new(py: Python<'_>, work: forebay_client::Work) -> PyResult<Self> {
+impl InferenceBatch {
+    fn new(py: Python<'_>, work: forebay_client::InferenceBatch) -> PyResult<Self> {
         let batch = Py::new(py, Batch::new(py, &work.batch)?)?;
-        Ok(Self { batch, about: json(&work.about), work: Mutex::new(Some(work)) })
+        Ok(Self { batch, metadata: json(&work.metadata), work: Mutex::new(Some(work)) })
     }
 
-    fn take(&self) -> Option<forebay_client::Work> {
+    fn take(&self) -> Option<forebay_client::InferenceBatch> {
         self.work.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 #[pymethods]
-impl Work {
-    /// Its features.
+impl InferenceBatch {
+    /// Features of the batch.
     #[getter]
     fn batch(&self, py: Python<'_>) -> Py<Batch> {
         self.batch.clone_ref(py)
     }
 
-    /// What the server says of it, as JSON.
+    /// Metadata of the batch, as JSON.
     #[getter]
-    fn about(&self) -> &str {
-        &self.about
+    fn metadata(&self) -> &str {
+        &self.metadata
     }
 
-    /// Sends the rows of a reply; whether the server that the batch is of is still there to take them.
+    /// Sends the rows of a reply. Returns false if the connection was lost; the server then assigns the batch to another worker.
     fn reply(&self, py: Python<'_>, reply: &Bound<'_, PyAny>) -> PyResult<bool> {
         let reply = rows(reply, SCORE)?;
         let work = self.take();
-        let work = work.ok_or_else(|| PyRuntimeError::new_err("the batch has been answered before"))?;
+        let work = work.ok_or_else(|| PyRuntimeError::new_err("the batch already has a reply"))?;
         match work.reply(&reply) {
             Ok(()) => Ok(true),
             Err(Error::Lost { .. }) => Ok(false),
@@ -154,12 +154,12 @@ impl Work {
         }
     }
 
-    /// Tells the callers that there is no answer, and why; whether there was none yet.
-    fn fail(&self, why: String) -> bool {
+    /// Sends an error to the callers. Returns false if the batch was answered before.
+    fn fail(&self, message: String) -> bool {
         let work = self.take();
         let open = work.is_some();
         if let Some(work) = work {
-            work.fail(why);
+            work.fail(message);
         }
         open
     }

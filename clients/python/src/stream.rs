@@ -1,4 +1,4 @@
-//! The batches of one rank, received by a thread that ends with them.
+//! The batches of one rank, received by threads that end with the stream.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError, TryLockError},
@@ -15,34 +15,34 @@ use tokio::runtime::Runtime;
 
 use crate::{batch::Batch, errors::raised, waiting};
 
-/// Most threads that receive for one stream.
+/// Maximum number of receiving threads per stream.
 const MAX_THREADS: u64 = 4;
 
-/// A running stream. Its threads and connections end when it is closed, or dropped.
+/// A running stream. Closing or dropping it ends its threads and connections.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Stream {
     running: Mutex<Option<Running>>,
 }
 
-/// Where to note how busy the GPU is, also while the stream waits.
+/// Receives the utilization of the GPU, also while the stream waits for a batch.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Utilization(forebay_client::Utilization);
 
 #[pymethods]
 impl Utilization {
-    /// Notes it, 0 to 1; false once the stream is gone.
+    /// Records the utilization, from 0 to 1. Returns false if the stream has ended.
     fn set(&self, share: f64) -> bool {
         self.0.set(share)
     }
 }
 
-/// A training, by where its batches are wanted.
+/// A training, by the memory that receives its batches.
 pub(crate) enum Receiving {
     OnHost(Training),
     OnDevice(Training<DeviceBatch>),
 }
 
-/// A batch, by where it lies.
+/// A batch, by the memory that contains it.
 enum Received {
     OnHost(forebay_client::Batch),
     OnDevice(DeviceBatch),
@@ -95,9 +95,9 @@ impl Receiving {
 struct Running {
     training: Receiving,
     runtime: Runtime,
-    /// Failures that the user was told of.
+    /// Number of logged failures.
     told: u64,
-    /// The process that opened it: a forked child has its memory, but not its threads.
+    /// ID of the process that opened the stream. A forked child has a copy of the memory, but no threads.
     process: u32,
 }
 
@@ -106,10 +106,10 @@ impl Running {
         self.process != std::process::id()
     }
 
-    /// Ends its tasks, then its threads.
+    /// Ends the tasks of the stream, then its threads.
     fn end(self, py: Python<'_>) {
         if self.was_forked() {
-            // Its threads are the parent's: waiting for them here would take for ever.
+            // The threads exist only in the parent process. Waiting for them here would never end.
             std::mem::forget(self);
             return;
         }
@@ -135,13 +135,13 @@ impl Stream {
         Ok(Self { running: Mutex::new(Some(Running { training, runtime, told: 0, process })) })
     }
 
-    /// Without waiting: who has it may be waiting for Python itself.
+    /// Locks the stream without waiting, because the owner of the lock may be waiting for the GIL.
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<Running>>> {
         match self.running.try_lock() {
             Ok(running) => Ok(running),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => {
-                Err(PyRuntimeError::new_err("another thread waits for this iterator's next batch"))
+                Err(PyRuntimeError::new_err("another thread is waiting for the next batch of this iterator"))
             }
         }
     }
@@ -158,12 +158,12 @@ impl Stream {
         stream
     }
 
-    /// The next batch. Other Python threads run while it waits.
+    /// Waits for the next batch. Releases the GIL while waiting.
     fn __next__(&self, py: Python<'_>) -> PyResult<Batch> {
         let mut running = self.lock()?;
         if running.as_ref().is_some_and(Running::was_forked) {
             return Err(PyRuntimeError::new_err(
-                "this iterator was made before a fork; iterate over the training anew in each process",
+                "this iterator was created before a fork; start a new iteration in each process",
             ));
         }
         let Some(Running { training, runtime, told, .. }) = running.as_mut() else {
@@ -179,7 +179,7 @@ impl Stream {
         }
     }
 
-    /// Epoch and step of the batch that comes next.
+    /// Epoch and step of the next batch.
     #[getter]
     fn cursor(&self) -> PyResult<(u64, u64)> {
         self.of(|running| {
@@ -188,7 +188,7 @@ impl Stream {
         })
     }
 
-    /// What was delivered so far, and what that took.
+    /// Counters of the stream since its start.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = self.of(|running| running.training.stats())?;
         let dict = PyDict::new(py);
@@ -202,18 +202,18 @@ impl Stream {
         Ok(dict)
     }
 
-    /// Notes seconds that were spent copying a batch elsewhere.
-    fn copied(&self, seconds: f64) -> PyResult<()> {
+    /// Records time that was spent on copying a batch to a device.
+    fn record_copy(&self, seconds: f64) -> PyResult<()> {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
         self.of(|running| running.training.copied(time))
     }
 
-    /// Where to note how busy the GPU is.
+    /// Handle that receives the utilization of the GPU.
     fn utilization(&self) -> PyResult<Utilization> {
         self.of(|running| Utilization(running.training.utilization()))
     }
 
-    /// Ends it: no thread or connection is left when this returns.
+    /// Closes the stream. Its threads and connections have ended when this returns.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let running = self.lock()?.take();
         if let Some(running) = running {
@@ -223,11 +223,11 @@ impl Stream {
     }
 }
 
-/// Logs what went wrong since `told` of them were, though the loop goes on.
+/// Logs the failures that were not logged yet; `told` is the number of logged ones. The stream continues after each.
 fn tell(py: Python<'_>, failures: &Failures, told: &mut u64) -> PyResult<()> {
     let count = failures.count();
     if count > *told {
-        let words = "%d attempts to get the next batch failed; the last: %s";
+        let words = "%d attempts to receive the next batch failed, the last one with: %s";
         let logger = py.import("logging")?.call_method1("getLogger", ("forebay",))?;
         logger.call_method1("warning", (words, count - *told, failures.last()))?;
         *told = count;

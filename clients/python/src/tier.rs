@@ -1,4 +1,4 @@
-//! The servers, and what is asked of them before a stream runs.
+//! The client of a cluster.
 
 use std::time::Duration;
 
@@ -15,26 +15,24 @@ use pyo3::{
     types::{PyBytes, PyDict},
 };
 
-use crate::{
-    batch::Batch, errors::raised, online::Online, plan::Plan, rows::rows, serving::Serving, waiting,
-};
+use crate::{batch::Batch, errors::raised, online::Online, plan::Plan, rows::rows, serving::Worker, waiting};
 
-/// The servers of one tier. It holds a connection and a thread only once something was looked up, or asked of a queue.
+/// The client of a cluster. Opens connections and starts a thread with the first lookup or request.
 #[pyclass(frozen, module = "forebay._forebay")]
-pub(crate) struct Tier {
+pub(crate) struct Cluster {
     client: Client,
     online: Online,
 }
 
 #[pymethods]
-impl Tier {
+impl Cluster {
     #[new]
     fn new(py: Python<'_>, urls: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let client = Client::new(urls, config(options)?).map_err(|error| raised(py, &error))?;
         Ok(Self { client, online: Online::default() })
     }
 
-    /// Asks what a request, as JSON, would deliver.
+    /// Requests the plan of `request`, a command as JSON.
     fn plan(&self, py: Python<'_>, request: &str) -> PyResult<Plan> {
         let train = train(request).map_err(|error| raised(py, &error))?;
         let client = self.client.clone();
@@ -42,13 +40,13 @@ impl Tier {
         plan.map(|plan| Plan::new(self.client.clone(), plan)).map_err(|error| raised(py, &error))
     }
 
-    /// The rows of `keys`, and what the server says of them, as JSON; `request` is a command as JSON.
+    /// Looks up the rows of `keys`. `request` is a command as JSON. Returns the rows and their metadata as JSON.
     fn lookup(&self, py: Python<'_>, request: &str, keys: &Bound<'_, PyAny>) -> PyResult<(Batch, String)> {
         let found = self.online.lookup(py, &self.client, request, &rows(keys, "key")?)?;
-        Ok((Batch::new(py, &found.batch)?, json(&found.about)))
+        Ok((Batch::new(py, &found.batch)?, json(&found.metadata)))
     }
 
-    /// What the workers of `queue` make of `keys`, and what is said of it, as JSON; `timeout` is in seconds.
+    /// Requests the answer of `queue` for `keys`. `timeout` is in seconds. Returns the rows and their metadata as JSON.
     #[pyo3(signature = (queue, keys, timeout=None))]
     fn infer(
         &self,
@@ -59,15 +57,15 @@ impl Tier {
     ) -> PyResult<(Batch, String)> {
         let timeout = timeout.map(|timeout| seconds("timeout", &timeout)).transpose()?;
         let answer = self.online.infer(py, &self.client, queue, &rows(keys, "key")?, timeout)?;
-        Ok((Batch::new(py, &answer.rows)?, json(&answer.about)))
+        Ok((Batch::new(py, &answer.rows)?, json(&answer.metadata)))
     }
 
-    /// Begins to work for `queue`, on `credits` batches at a time.
-    fn serve(&self, py: Python<'_>, queue: &str, credits: u64) -> PyResult<Serving> {
-        Serving::open(py, &self.client, queue, credits)
+    /// Opens a worker of `queue`. `credits` is the number of batches in flight.
+    fn worker(&self, py: Python<'_>, queue: &str, credits: u64) -> PyResult<Worker> {
+        Worker::open(py, &self.client, queue, credits)
     }
 
-    /// Runs one action, and returns the bodies of its results.
+    /// Runs an action and returns the bodies of its results.
     fn action<'py>(
         &self,
         py: Python<'py>,
@@ -81,7 +79,7 @@ impl Tier {
     }
 }
 
-/// A message as Python reads it.
+/// Encodes a message as JSON.
 pub(crate) fn json<M: prost::Message + serde::Serialize>(message: &M) -> String {
     String::from_utf8_lossy(&Encoding::Json.encode(message)).into_owned()
 }
@@ -89,10 +87,10 @@ pub(crate) fn json<M: prost::Message + serde::Serialize>(message: &M) -> String 
 fn train(request: &str) -> Result<Train, Error> {
     let command: Result<Command, _> = Encoding::Json.decode("Command", request.as_bytes());
     let command = command.map_err(|error| Error::Request(error.to_string()))?;
-    command.train.ok_or_else(|| Error::Request("the request holds no 'train'".into()))
+    command.train.ok_or_else(|| Error::Request("the request has no field 'train'".into()))
 }
 
-/// The configuration that `options` change; unknown ones are refused by name.
+/// Returns the default configuration with the changes in `options`. An unknown option is an error.
 fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
     let mut config = Config::default();
     for (name, value) in options {
@@ -109,15 +107,15 @@ fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
             "max_batch_bytes" => config.max_batch_bytes = value.extract()?,
             "idle_bytes" => config.idle_slab_bytes = value.extract()?,
             "verify_hash" => config.verify_hash = value.extract()?,
-            "max_requests" => config.max_requests = value.extract()?,
-            "idle_exchange" => config.idle_exchange = seconds(&name, &value)?,
+            "max_in_flight" => config.max_in_flight = value.extract()?,
+            "idle_timeout" => config.idle_timeout = seconds(&name, &value)?,
             "report" => config.report = value.extract()?,
             "traceparent" => config.traceparent = Some(value.extract()?),
             "stream_window_bytes" => config.stream_window_bytes = value.extract()?,
             "connection_window_bytes" => config.connection_window_bytes = value.extract()?,
             "connect_timeout" => config.connect_timeout = seconds(&name, &value)?,
-            "deadline" => config.deadline = seconds(&name, &value)?,
-            _ => return Err(PyValueError::new_err(format!("there is no option '{name}'"))),
+            "retry_deadline" => config.retry_deadline = seconds(&name, &value)?,
+            _ => return Err(PyValueError::new_err(format!("unknown option '{name}'"))),
         }
     }
     Ok(config)
@@ -126,5 +124,7 @@ fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
 fn seconds(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds = value.extract::<f64>()?;
     let time = Duration::try_from_secs_f64(seconds);
-    time.map_err(|_| PyValueError::new_err(format!("{name} is {seconds}, expected seconds from 0 on")))
+    time.map_err(|_| {
+        PyValueError::new_err(format!("{name} is {seconds}, expected a number of seconds, at least 0"))
+    })
 }

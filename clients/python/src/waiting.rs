@@ -1,14 +1,14 @@
-//! Waiting for Rust without holding up Python.
+//! Waiting for futures without blocking other Python threads.
 
 use std::{future::Future, time::Duration};
 
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use tokio::runtime::{Builder, Runtime};
 
-/// How soon Ctrl-C is noticed.
+/// Interval of the checks for signals such as Ctrl-C.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A runtime with `threads` threads, which are gone when it is.
+/// Creates a runtime with `threads` threads, which end when it is dropped.
 pub(crate) fn runtime(threads: usize) -> PyResult<Runtime> {
     let built = Builder::new_multi_thread()
         .worker_threads(threads)
@@ -16,11 +16,11 @@ pub(crate) fn runtime(threads: usize) -> PyResult<Runtime> {
         .thread_name("forebay")
         .enable_all()
         .build();
-    built.map_err(|error| PyRuntimeError::new_err(format!("can't start forebay's threads: {error}")))
+    built.map_err(|error| PyRuntimeError::new_err(format!("cannot start threads: {error}")))
 }
 
-/// Waits for `future` with other Python threads running and signals handled; one that raises ends the wait. Meanwhile, and
-/// in the end, `look` may see what goes on.
+/// Waits for `future` with the GIL released. Handles signals; an exception of a signal handler ends the wait. Calls `look`
+/// periodically and at the end.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     runtime: &Runtime,
@@ -39,7 +39,7 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// Waits in the same way for `future`, which needs nothing but a runtime for the time being.
+/// Waits for `future` like [`wait`], on a temporary runtime.
 pub(crate) fn wait_once<T: Send>(py: Python<'_>, future: impl Future<Output = T> + Send) -> PyResult<T> {
     let runtime = runtime(1)?;
     let done = wait(py, &runtime, future, || Ok(()));

@@ -29,13 +29,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
             report.sections.append((f"log of server {each.pid} at {each.grpc or 'no port'}", each.log_tail()))
 
 
-# Set in the process of a test that is alone.
+# Set in the process of a test marked `alone`.
 ALONE = "FOREBAY_TEST_IS_ALONE"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test marked `alone` counts what its process holds, so it has one where no other test has left anything."""
+    """Runs a test marked `alone` in a new process, because it counts the resources of its process."""
     if pyfuncitem.get_closest_marker("alone") is None or ALONE in os.environ:
         return None
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{pyfuncitem.path}::{pyfuncitem.name}"]
@@ -56,7 +56,7 @@ def flights() -> Path:
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[servers.Pool]:
-    """Servers of one test."""
+    """Servers that are stopped at the end of the test."""
     made = servers.Pool(tmp_path)
     yield made
     made.close()
@@ -71,7 +71,7 @@ def flights_server(flights: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="session")
 def rankings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """20,000 queries of 20 items each, in two files, as `forebay demo --ranking` makes them."""
+    """20,000 queries of 20 items each, in two files, written by `forebay demo --ranking`."""
     folder = tmp_path_factory.mktemp("demo")
     command = [servers.binary(), "demo", "--ranking", "--cache-dir", folder]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

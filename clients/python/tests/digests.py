@@ -1,4 +1,4 @@
-"""What a stream of batches held, in a few hex digits."""
+"""Digest of the values in a stream of batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def digest(batches: Iterable[Any]) -> str:
-    """Of the values of one tensor, `x`, in order, however it is cut into batches."""
+    """Returns the digest of the tensor `x` in order. It does not depend on the batch size."""
     found = hashlib.sha256()
     for batch in batches:
         array = batch["x"]

@@ -1,5 +1,7 @@
-"""Takes an epoch by DLPack from a device, beside the same epoch on the host: `on_device.py URL DRIVER`. DRIVER is that of
-clients/rust/tests/device, whose device memory can be read here."""
+"""Compares an epoch on a device, read through DLPack, with the same epoch on the host: `on_device.py URL DRIVER`.
+
+DRIVER is the mock driver of clients/rust/tests/device, whose device memory this process can read.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, [ctypes.py_object, ct
 
 
 def values(driver: ctypes.CDLL, column: Any) -> np.ndarray:
-    """What a consumer on the default stream sees of a float column."""
+    """Returns a float column as a consumer on the default stream reads it."""
     capsule = column.__dlpack__(stream=LEGACY_DEFAULT)
     tensor = Tensor.from_address(pointer_of(capsule, b"dltensor"))
     assert (tensor.device_type, tensor.device_id) == column.__dlpack_device__() == (2, 0)
@@ -62,7 +64,7 @@ def main(url: str, library: str) -> None:
                 take()
             except forebay.errors.RequestError:
                 continue
-            raise AssertionError("what is not on the host was shown there")
+            raise AssertionError("device memory was exported to the host")
         steps += 1
     assert steps == len(on_host) == 30 and on_device.stats()["batches"] == 30
     state = on_device.state_dict()
@@ -72,9 +74,9 @@ def main(url: str, library: str) -> None:
     host, device = next(iter(on_host)), next(iter(on_device))
     assert host.step == device.step == 7
     assert np.array_equal(values(driver, device["x"]), host["x"].to_numpy())
-    # A framework's own context stays the current one of its thread.
+    # The current context of the thread, which may belong to a framework, is unchanged.
     assert driver.driver_current() == 0
-    print("the same")
+    print("equal")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ranks agree on what they read before their first step, or none of them takes one."""
+"""The ranks of a job agree on a plan before their first step, or none of them starts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from server import Pool
 TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 
 
-class Waiting:
-    """A key-value store whose `get` waits, as that of torch.distributed does."""
+class BlockingStore:
+    """A key-value store with a blocking `get`, like that of torch.distributed."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -36,11 +36,11 @@ class Waiting:
             return self.values[key].encode()
 
 
-def on_all_ranks(make: Callable[[int], forebay.Training], ranks: int = 2) -> list[Any]:
-    """What each rank's first steps gave, or what they raised."""
+def on_all_ranks(make: Callable[[int], forebay.TrainingDataset], ranks: int = 2) -> list[Any]:
+    """Returns snapshot and digest of the first batch of each rank, or the exception."""
     results: list[Any] = [None] * ranks
 
-    def run(rank: int, ds: forebay.Training) -> None:
+    def run(rank: int, ds: forebay.TrainingDataset) -> None:
         try:
             loop = iter(ds)
             first = next(loop)
@@ -48,10 +48,10 @@ def on_all_ranks(make: Callable[[int], forebay.Training], ranks: int = 2) -> lis
         except errors.Error as error:
             results[rank] = error
 
-    trainings = [make(rank) for rank in range(ranks)]
-    for ds in trainings:
-        ds._number = 0  # As in processes of their own.
-    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(trainings)]
+    datasets = [make(rank) for rank in range(ranks)]
+    for ds in datasets:
+        ds._number = 0  # As in separate processes.
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(datasets)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -61,7 +61,7 @@ def on_all_ranks(make: Callable[[int], forebay.Training], ranks: int = 2) -> lis
 
 @pytest.fixture
 def two_servers(pool: Pool, flights: Path, tmp_path: Path) -> tuple[forebay.Client, forebay.Client]:
-    """Two servers of the same folder that have looked at it at different times."""
+    """Two servers with different snapshots of the same folder."""
     folder, state = tmp_path / "flights", tmp_path / "state"
     folder.mkdir()
     shutil.copy(flights, folder / "a.parquet")
@@ -71,69 +71,69 @@ def two_servers(pool: Pool, flights: Path, tmp_path: Path) -> tuple[forebay.Clie
     return forebay.connect(before.location), forebay.connect(after.location)
 
 
-@pytest.mark.parametrize("kind", [dict, Waiting])
-def test_the_others_read_what_rank_0_sees(two_servers: tuple[forebay.Client, forebay.Client], kind: type) -> None:
+@pytest.mark.parametrize("kind", [dict, BlockingStore])
+def test_all_ranks_read_the_snapshot_of_rank_0(two_servers: tuple[forebay.Client, forebay.Client], kind: type) -> None:
     store = kind()
 
-    def make(rank: int) -> forebay.Training:
+    def make(rank: int) -> forebay.TrainingDataset:
         return two_servers[rank].train(
-            "flights", batch_size=1000, tensors=TENSOR, rank=rank, world_size=2, store=store
+            "flights", batch_size=1000, tensors=TENSOR, rank=rank, world_size=2, rendezvous_store=store
         )
 
     (first, one), (second, other) = on_all_ranks(make)
     assert first == second and one != other
 
 
-def test_ranks_that_would_see_different_snapshots_fail_at_step_0(
+def test_ranks_with_different_pinned_snapshots_fail_at_step_0(
     two_servers: tuple[forebay.Client, forebay.Client],
 ) -> None:
     store: dict[str, str] = {}
     snapshots = [client.train("flights", batch_size=1).summary["snapshot"] for client in two_servers]
     assert snapshots[0] != snapshots[1]
 
-    def make(rank: int) -> forebay.Training:
+    def make(rank: int) -> forebay.TrainingDataset:
         return two_servers[rank].train(
             "flights",
             batch_size=1000,
             tensors=TENSOR,
             rank=rank,
             world_size=2,
-            store=store,
+            rendezvous_store=store,
             snapshot=snapshots[rank],
         )
 
     for error in on_all_ranks(make):
-        assert isinstance(error, errors.DisagreementError), error
+        assert isinstance(error, errors.RankMismatchError), error
         assert all(snapshot in str(error) for snapshot in snapshots)
 
 
-def test_ranks_with_another_seed_fail_at_step_0_with_both_plans(client: forebay.Client) -> None:
+def test_ranks_with_different_seeds_fail_at_step_0_with_both_plan_hashes(client: forebay.Client) -> None:
     store: dict[str, str] = {}
 
-    def make(rank: int) -> forebay.Training:
+    def make(rank: int) -> forebay.TrainingDataset:
         return client.train(
-            "flights", batch_size=1000, tensors=TENSOR, rank=rank, world_size=3, store=store, seed=rank // 2
+            "flights", batch_size=1000, tensors=TENSOR, rank=rank, world_size=3, rendezvous_store=store, seed=rank // 2
         )
 
     plans = [client.train("flights", batch_size=1000, rank=0, world_size=3, seed=seed).summary for seed in (0, 1)]
     for error in on_all_ranks(make, 3):
-        assert isinstance(error, errors.DisagreementError), error
+        assert isinstance(error, errors.RankMismatchError), error
         assert all(plan["plan_hash"] in str(error) for plan in plans) and "rank 2" in str(error)
 
 
-def test_ranks_of_another_world_size_fail_at_step_0_with_both(client: forebay.Client) -> None:
+def test_ranks_with_different_world_sizes_fail_at_step_0_with_both_sizes(client: forebay.Client) -> None:
     store: dict[str, str] = {}
 
-    def make(rank: int) -> forebay.Training:
-        return client.train("flights", batch_size=1000, rank=rank, world_size=2 + 2 * rank, store=store)
+    def make(rank: int) -> forebay.TrainingDataset:
+        return client.train("flights", batch_size=1000, rank=rank, world_size=2 + 2 * rank, rendezvous_store=store)
 
     for error in on_all_ranks(make):
-        assert isinstance(error, errors.DisagreementError), error
+        assert isinstance(error, errors.RankMismatchError), error
         assert "for 2 ranks" in str(error) and "for 4 ranks" in str(error)
 
 
-def test_ranks_that_stand_elsewhere_or_read_other_columns_fail_at_step_0(client: forebay.Client) -> None:
-    def train(rank: int, **options: Any) -> forebay.Training:
+def test_ranks_with_different_positions_or_columns_fail_at_step_0(client: forebay.Client) -> None:
+    def train(rank: int, **options: Any) -> forebay.TrainingDataset:
         return client.train("flights", batch_size=1000, rank=rank, world_size=2, **options)
 
     ahead = train(0)
@@ -141,37 +141,37 @@ def test_ranks_that_stand_elsewhere_or_read_other_columns_fail_at_step_0(client:
     for _ in range(3):
         next(loop)
 
-    def elsewhere(rank: int, store: dict[str, str] = {}) -> forebay.Training:
-        ds = train(rank, store=store)
+    def at_other_step(rank: int, store: dict[str, str] = {}) -> forebay.TrainingDataset:
+        ds = train(rank, rendezvous_store=store)
         if rank == 1:
             ds.load_state_dict(ahead.state_dict())
         return ds
 
-    for error in on_all_ranks(elsewhere):
-        assert isinstance(error, errors.DisagreementError), error
+    for error in on_all_ranks(at_other_step):
+        assert isinstance(error, errors.RankMismatchError), error
         assert "from epoch 0, step 0" in str(error) and "from epoch 0, step 3" in str(error)
 
-    def others(rank: int, store: dict[str, str] = {}) -> forebay.Training:
-        return train(rank, store=store, columns=["delay"] if rank == 0 else ["distance"])
+    def with_other_columns(rank: int, store: dict[str, str] = {}) -> forebay.TrainingDataset:
+        return train(rank, rendezvous_store=store, columns=["delay"] if rank == 0 else ["distance"])
 
-    for error in on_all_ranks(others):
-        assert isinstance(error, errors.DisagreementError) and "distance" in str(error), error
+    for error in on_all_ranks(with_other_columns):
+        assert isinstance(error, errors.RankMismatchError) and "distance" in str(error), error
 
 
-def test_when_one_rank_has_no_plan_all_fail_with_its_words(client: forebay.Client) -> None:
+def test_when_one_rank_has_no_plan_all_fail_with_its_message(client: forebay.Client) -> None:
     store: dict[str, str] = {}
 
-    def make(rank: int) -> forebay.Training:
+    def make(rank: int) -> forebay.TrainingDataset:
         columns = ["delay"] if rank == 0 else ["delai"]
-        return client.train("flights", batch_size=1000, columns=columns, rank=rank, world_size=2, store=store)
+        return client.train("flights", batch_size=1000, columns=columns, rank=rank, world_size=2, rendezvous_store=store)
 
     first, second = on_all_ranks(make)
-    assert isinstance(first, errors.DisagreementError) and "delai" in str(first)
+    assert isinstance(first, errors.RankMismatchError) and "delai" in str(first)
     assert isinstance(second, errors.RequestError) and "delai" in str(second)
 
 
-def test_a_rank_that_never_comes_is_an_error_within_the_deadline(flights_server) -> None:
-    client = forebay.connect(flights_server.location, deadline=1)
-    ds = client.train("flights", batch_size=1000, rank=0, world_size=2, store={})
-    with pytest.raises(errors.DisagreementError, match="did not answer in time"):
+def test_a_missing_rank_is_an_error_within_the_deadline(flights_server) -> None:
+    client = forebay.connect(flights_server.location, retry_deadline=1)
+    ds = client.train("flights", batch_size=1000, rank=0, world_size=2, rendezvous_store={})
+    with pytest.raises(errors.RankMismatchError, match="did not answer in time"):
         next(iter(ds))

@@ -1,4 +1,4 @@
-"""Batches are views: NumPy, PyTorch, JAX, Arrow and polars see the memory that was received, and keep it alive."""
+"""Arrays of NumPy, PyTorch, JAX, Arrow and polars are views of the received memory and keep it alive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def address(array: pa.Array) -> int:
     return array.buffers()[1].address
 
 
-def test_numpy_and_arrow_see_the_memory_that_was_received(batch: forebay.Batch) -> None:
+def test_numpy_and_arrow_arrays_are_views_of_the_received_memory(batch: forebay.Batch) -> None:
     matrix, table = batch["x"].to_numpy(), batch.to_arrow()
     assert matrix.shape == (1000, 2) and matrix.dtype == np.float32
     assert address(table["x"].flatten()) == matrix.ctypes.data == address(batch["x"].to_arrow().flatten())
@@ -45,7 +45,7 @@ def test_numpy_and_arrow_see_the_memory_that_was_received(batch: forebay.Batch) 
 
 
 @has("torch")
-def test_torch_sees_the_memory_that_was_received(batch: forebay.Batch) -> None:
+def test_torch_tensors_are_views_of_the_received_memory(batch: forebay.Batch) -> None:
     import torch
 
     tensor = batch["x"].to_torch()
@@ -55,14 +55,14 @@ def test_torch_sees_the_memory_that_was_received(batch: forebay.Batch) -> None:
 
 
 @has("jax")
-def test_jax_sees_the_memory_that_was_received(batch: forebay.Batch) -> None:
+def test_jax_arrays_are_views_of_the_received_memory(batch: forebay.Batch) -> None:
     array = batch["x"].to_jax()
     assert array.shape == (1000, 2)
     assert array.unsafe_buffer_pointer() == batch["x"].to_numpy().ctypes.data
 
 
 @has("polars")
-def test_polars_sees_the_memory_that_was_received(batch: forebay.Batch) -> None:
+def test_polars_frames_are_views_of_the_received_memory(batch: forebay.Batch) -> None:
     import polars as pl
 
     frame = pl.DataFrame(batch)
@@ -71,7 +71,7 @@ def test_polars_sees_the_memory_that_was_received(batch: forebay.Batch) -> None:
 
 
 @pytest.mark.parametrize("view", ["numpy", "arrow", "torch", "jax"])
-def test_a_view_keeps_its_memory_when_everything_else_is_gone(client: forebay.Client, view: str) -> None:
+def test_a_view_keeps_its_memory_after_batch_and_dataset_are_dropped(client: forebay.Client, view: str) -> None:
     if view in ("torch", "jax"):
         pytest.importorskip(view, reason=f"{view} is not in this environment; the other one has it")
     ds = client.train("flights", batch_size=65_536, tensors=TENSOR, shuffle={"none": {}})
@@ -85,7 +85,7 @@ def test_a_view_keeps_its_memory_when_everything_else_is_gone(client: forebay.Cl
         np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_capsule_that_nobody_takes_frees_its_memory_once(batch: forebay.Batch) -> None:
+def test_an_unused_capsule_frees_its_memory_once(batch: forebay.Batch) -> None:
     for _ in range(1000):
         batch["x"].__dlpack__()
         batch["x"].__arrow_c_array__()
@@ -105,7 +105,7 @@ def test_writing_to_a_batch_changes_no_other(client: forebay.Client) -> None:
 
 @pytest.fixture(scope="module")
 def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A column of every kind that Parquet has, with and without nulls."""
+    """Columns of all kinds of Parquet types, with and without nulls."""
     numbers = range(5)
     table = pa.table(
         {
@@ -126,7 +126,7 @@ def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_what_no_array_of_plain_values_shows_says_so_and_arrow_shows_it(types: Path, pool: Pool) -> None:
+def test_types_without_a_numpy_equivalent_are_rejected_and_convert_to_arrow(types: Path, pool: Pool) -> None:
     client = forebay.connect(pool.start({"types": types}).location)
     batch = next(iter(client.train("types", batch_size=5, shuffle={"none": {}})))
     assert batch.to_arrow().to_pydict() == pq.read_table(types).to_pydict()
@@ -137,14 +137,14 @@ def test_what_no_array_of_plain_values_shows_says_so_and_arrow_shows_it(types: P
     for name in ("bool", "date", "decimal", "text", "list", "null"):
         with pytest.raises(ValueError, match=f"'{name}'.*to_arrow"):
             batch[name].to_numpy()
-    with pytest.raises(KeyError, match="no column 'nosuch'; there are int8, uint64"):
+    with pytest.raises(KeyError, match="no column 'nosuch', expected one of int8, uint64"):
         batch["nosuch"]
     assert "int8" in batch and "nosuch" not in batch and len(batch) == 5
     assert len(batch.keys()) == 10 and "epoch 0 step 0: 5 rows" in repr(batch)
 
 
 @pytest.mark.parametrize("output", ["batch", "numpy", "torch", "jax", "arrow"])
-def test_a_loop_yields_what_it_was_asked_for(client: forebay.Client, output: str) -> None:
+def test_the_output_option_selects_the_type_of_the_items(client: forebay.Client, output: str) -> None:
     if output in ("torch", "jax"):
         pytest.importorskip(output, reason=f"{output} is not in this environment; the other one has it")
     found = next(iter(client.train("flights", batch_size=100, tensors=TENSOR, output=output)))
@@ -156,7 +156,7 @@ def test_a_loop_yields_what_it_was_asked_for(client: forebay.Client, output: str
         client.train("flights", batch_size=100, output="tensorflow")
 
 
-def test_lists_are_items_and_offsets_without_a_copy(pool: Pool, tmp_path: Path) -> None:
+def test_lists_are_returned_as_items_and_offsets_without_a_copy(pool: Pool, tmp_path: Path) -> None:
     lists = [list(range(row % 5)) for row in range(1000)]
     rows = pa.table({"items": pa.array(lists, pa.list_(pa.int64())), "holes": pa.array([None, *lists[1:]]), "n": range(1000)})
     pq.write_table(rows, tmp_path / "lists.parquet")
@@ -168,7 +168,7 @@ def test_lists_are_items_and_offsets_without_a_copy(pool: Pool, tmp_path: Path) 
     assert offsets.to_numpy().ctypes.data == table["items"].buffers()[1].address
     assert np.diff(offsets.to_numpy()).tolist() == [len(row) for row in table["items"].to_pylist()]
     assert items.to_numpy().tolist() == [item for row in table["items"].to_pylist() for item in row]
-    with pytest.raises(ValueError, match="'holes' holds null lists"):
+    with pytest.raises(ValueError, match="'holes' contains null lists"):
         batch["holes"].ragged()
-    with pytest.raises(ValueError, match="'n' is of type Int64, which is no list"):
+    with pytest.raises(ValueError, match="'n' has type Int64, expected a list"):
         batch["n"].ragged()

@@ -15,19 +15,19 @@ import forebay
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def test_without_a_device_the_loop_says_so(client: forebay.Client) -> None:
+def test_iteration_without_the_device_raises_device_error(client: forebay.Client) -> None:
     with pytest.raises(forebay.errors.DeviceError, match="no CUDA device 99: this machine has"):
         next(iter(client.train("flights", batch_size=1000, device="cuda:99")))
 
 
-def test_a_device_that_an_output_has_nothing_to_do_with_is_refused(client: forebay.Client) -> None:
+def test_a_device_that_the_output_does_not_support_is_rejected(client: forebay.Client) -> None:
     for output, device in (("numpy", "cuda"), ("arrow", "cuda:0"), ("jax", "mps"), ("batch", "cuda:x")):
-        with pytest.raises(ValueError, match="device|memory of the host"):
+        with pytest.raises(ValueError, match="device|host memory"):
             client.train("flights", batch_size=1000, output=output, device=device)
 
 
-def test_batches_on_a_device_are_those_on_the_host(client: forebay.Client, flights_server, tmp_path: Path) -> None:
-    # As in clients/rust/tests/device.rs: a driver that does late and in pieces what a GPU does.
+def test_batches_on_a_device_equal_those_on_the_host(client: forebay.Client, flights_server, tmp_path: Path) -> None:
+    # As in clients/rust/tests/device.rs: a mock driver that executes copies late and in pieces.
     library, source = tmp_path / "libcuda.so", ROOT / "clients" / "rust" / "tests" / "device" / "driver.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-pthread", "-o", library, source], check=True)
     script = Path(__file__).with_name("on_device.py")
@@ -39,7 +39,7 @@ def test_batches_on_a_device_are_those_on_the_host(client: forebay.Client, fligh
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0 and "the same" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "equal" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.skipif(ctypes.util.find_library("cuda") is None, reason="no NVIDIA driver on this machine")
@@ -50,6 +50,6 @@ def test_pytorch_computes_on_the_device(client: forebay.Client) -> None:
     request = {"batch_size": 50_000, "tensors": {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}}
     on_host, on_device = (client.train("flights", **request, output="torch", device=device) for device in ("cpu", "cuda"))
     for host, device in zip(on_host, on_device):
-        # Work that is still queued when its batch is gone.
+        # The kernel is still queued when the batch is dropped.
         device = (device["x"] + 1).cpu()
         assert torch.equal(device, host["x"] + 1)

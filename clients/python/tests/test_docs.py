@@ -1,26 +1,48 @@
-"""Every block of docs/python.md runs as written."""
+"""The blocks of the pages run as written. Those that need special servers run where these servers are tested."""
 
 from __future__ import annotations
 
 import ctypes.util
+import importlib.util
+import json
+import os
 import re
+import shlex
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import forebay
+import server
 from server import Pool, Server
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "python.md"
+DOCS = ROOT / "docs"
+PAGE = DOCS / "how-to" / "python.md"
+
+
+def blocks(page: Path, language: str = "python") -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def run_in_order(
+    page: Path, location: str, names: dict[str, object] | None = None, language: str = "python"
+) -> dict[str, object]:
+    """The names that all blocks of a page leave behind."""
+    names = {} if names is None else names
+    for block in blocks(page, language):
+        exec(compile(block.replace("grpc://127.0.0.1:8815", location), str(page), "exec"), names)
+    return names
 
 
 def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("pyarrow")
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) >= 6
+    assert len(blocks(PAGE)) >= 6
     names: dict[str, object] = {}
-    for block in blocks:
+    for block in blocks(PAGE):
         code = block.replace("grpc://127.0.0.1:8815", flights_server.location)
         code = compile(code, str(PAGE), "exec")
         if 'device="cuda"' in block and ctypes.util.find_library("cuda") is None:
@@ -29,15 +51,68 @@ def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.Capt
         else:
             exec(code, names)
     out = capsys.readouterr()
-    assert "184 steps an epoch" in out.out and "183 steps for each of 4 ranks" in out.out
+    assert "184 steps per epoch" in out.out and "183 steps for each of 4 ranks" in out.out
     assert "did you mean 'flights'" in out.out and "forebay.profile: 46 steps" in out.err
+
+
+def test_the_pytorch_block_runs_as_written(flights_server: Server) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not in this environment; the other one has it")
+    names = run_in_order(PAGE, flights_server.location, {"client": forebay.connect(flights_server.location)}, "py")
+    assert next(iter(names["loader"]))["x"].shape == torch.Size([4096, 2])
+
+
+def test_the_tutorial_runs_as_written(
+    pool: Pool, flights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_in_order(DOCS / "tutorial" / "first-training.md", pool.start({"mine": flights}).location)
+    out = capsys.readouterr().out
+    assert "733 steps per epoch" in out and "resumed at step 11" in out
+
+
+def test_the_page_on_resuming_runs_as_written(
+    flights_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_in_order(DOCS / "how-to" / "resume.md", flights_server.location)
+    out = capsys.readouterr().out
+    assert "resumes at epoch 0 step 200" in out and "rank 0 of 2 resumes at step 200" in out
+
+
+def test_the_page_on_several_ranks_runs_as_written(flights_server: Server, capsys: pytest.CaptureFixture) -> None:
+    run_in_order(DOCS / "how-to" / "distributed.md", flights_server.location)
+    assert "183 steps on each of 4 ranks" in capsys.readouterr().out
+
+
+def test_the_script_for_distributed_pytorch_runs_as_written(flights_server: Server) -> None:
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("PyTorch is not in this environment; the other one has it")
+    (script,) = blocks(DOCS / "how-to" / "distributed.md", "py")
+    script = script.replace("grpc://127.0.0.1:8815", flights_server.location)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": ""}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for rank, process in enumerate(ranks):
+        out, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+        assert f"rank {rank} of 2: 22 steps" in out
 
 
 def test_the_blocks_of_the_views_run_as_written(
     pool: Pool, flights: Path, rankings: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "views.md").read_text(), re.MULTILINE | re.DOTALL)
-    first, packs, distinct, mixture, model = blocks
+    first, packs, distinct, mixture, model = blocks(DOCS / "how-to" / "views.md")
     location = pool.start({"flights": flights, "rankings": rankings, "old-flights": flights}).location
     names: dict[str, object] = {}
     exec(first.replace("grpc://127.0.0.1:8815", location), names)
@@ -46,7 +121,7 @@ def test_the_blocks_of_the_views_run_as_written(
     exec(mixture, names)
     assert (names["ds"].columns, len(names["ds"])) == ({"distance": "Int64"}, 3750)
     exec(packs, names)
-    # Of 400,000 rows in queries of 20: a pack begins within 4,077.
+    # 400,000 rows in queries of 20 rows: each pack has at least 4,077 rows.
     assert (len(names["ds"]), max(batch.num_rows for batch in names["ds"]) <= 4096) == (99, True)
     pytest.importorskip("torch", reason="PyTorch is not in this environment; the other one has it")
     exec(distinct, names)
@@ -56,14 +131,13 @@ def test_the_blocks_of_the_views_run_as_written(
 
 
 def test_the_block_of_the_readme_runs_as_written(flights_server: Server) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    (block,) = (block for block in blocks if "import forebay" in block)
+    (block,) = (block for block in blocks(ROOT / "README.md") if "import forebay" in block)
     names: dict[str, object] = {}
     exec(block.replace("grpc://127.0.0.1:8815", flights_server.location), names)
     assert names["state"]["step"] == 733
 
 
-def test_tensorboard_gets_stall_and_rates(client: forebay.Client) -> None:
+def test_tensorboard_receives_wait_fraction_and_throughput(client: forebay.Client) -> None:
     from forebay.tensorboard import TensorBoard
 
     class Writer:
@@ -80,3 +154,58 @@ def test_tensorboard_gets_stall_and_rates(client: forebay.Client) -> None:
     assert steps == list(range(50, 601, 50))
     values = {tag: value for tag, value, _ in Writer.written}
     assert 0 <= values["forebay/stall"] <= 1 and values["forebay/rows_per_second"] > 10_000
+
+
+def pages() -> list[Path]:
+    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def test_the_block_on_the_cache_runs_as_written(flights_server: Server, capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("pyarrow")
+    run_in_order(DOCS / "how-to" / "operate.md", flights_server.location)
+    assert "disk_bytes" in capsys.readouterr().out
+
+
+def test_the_block_on_unix_sockets_runs_as_written(pool: Pool, flights: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    socket_path = tmp_path / "forebay.sock"
+    pool.start({"flights": flights}, grpc=f"unix:{socket_path}")
+    (block,) = blocks(DOCS / "how-to" / "size.md")
+    names: dict[str, object] = {}
+    exec(block.replace("/run/forebay.sock", str(socket_path)), names)
+    assert len(list(names["client"].list_flights())) == 1
+
+
+def test_the_block_on_traces_runs_as_written(flights_server: Server) -> None:
+    flight = pytest.importorskip("pyarrow.flight")
+    train = {"train": {"dataset": "flights", "columns": ["delay"], "batch_size": 4096, "steps": 1}}
+    client = flight.connect(flights_server.location)
+    names = {"fl": flight, "json": json, "train": train, "client": client, "trace_id": b"a" * 32, "span_id": b"b" * 16}
+    run_in_order(DOCS / "how-to" / "traces.md", flights_server.location, names)
+    assert names["reader"].read_all().num_rows == 4096
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_every_json_block_is_json(page: Path) -> None:
+    for block in blocks(page, "json"):
+        json.loads(block)
+
+
+def test_every_command_that_serves_is_accepted(tmp_path: Path) -> None:
+    """All `forebay serve` commands of all pages, with `--print-config` so that they end."""
+    written = "\n".join(block for page in pages() for language in ("sh", "console") for block in blocks(page, language))
+    commands = re.findall(r"^(?:\$ )?forebay (serve .*)$", written.replace("\\\n", " "), re.MULTILINE)
+    assert len(commands) >= 10
+    for command in commands:
+        program = [str(server.binary()), *shlex.split(command), "--print-config"]
+        done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, f"forebay {command}\n{done.stderr}"
+        assert "[datasets]" in done.stdout
+
+
+def test_the_settings_on_fault_injection_are_accepted(tmp_path: Path) -> None:
+    (block,) = blocks(DOCS / "how-to" / "diagnose-slow-job.md", "toml")
+    (tmp_path / "forebay.toml").write_text(block)
+    command = [str(server.binary()), "serve", "--config", str(tmp_path / "forebay.toml"), "--print-config"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

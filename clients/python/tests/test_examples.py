@@ -1,4 +1,4 @@
-"""Every example runs as written, and those that train give the same parameters, killed or not."""
+"""Every example runs as written. Training examples compute the same parameters when they are killed and resumed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def needs(*names: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
-def test_training_twice_and_being_killed_in_between_gives_the_same_parameters(
+def test_a_killed_and_resumed_training_computes_the_same_parameters(
     flights_server: Server, tmp_path: Path, name: str
 ) -> None:
     needs(name)
@@ -57,7 +57,7 @@ def test_training_twice_and_being_killed_in_between_gives_the_same_parameters(
     killed.kill()
     killed.wait()
     resumed = run(f"train_{name}.py", *arguments, tmp_path / "c").splitlines()
-    assert re.fullmatch(r"going on at epoch [01], step \d+", resumed[0]), resumed
+    assert re.fullmatch(r"resuming at epoch [01], step \d+", resumed[0]), resumed
     assert resumed[-1] == whole[-1]
     assert all(line in whole for line in resumed[1:])
 
@@ -70,7 +70,7 @@ def sums(lines: str) -> dict[int, str]:
     return found
 
 
-def test_ranks_are_killed_servers_are_killed_files_come_and_the_world_shrinks(
+def test_sums_are_unchanged_when_ranks_and_servers_are_killed_files_added_and_ranks_removed(
     pool: Pool, flights: Path, tmp_path: Path
 ) -> None:
     import pyarrow.parquet as pq
@@ -103,8 +103,8 @@ def test_ranks_are_killed_servers_are_killed_files_come_and_the_world_shrinks(
     lines += first.stdout.read()
     first.wait()
 
-    # A rank is gone, so is the job. It goes on from its checkpoint; the server is killed under it and started again,
-    # with a new file in its folder.
+    # The job failed with its rank. It resumes from its checkpoint, while the server is killed and restarted with a new
+    # file in the folder of the dataset.
     second = start("ranks.py", *at, state, "--steps", 15)
     assert second.stdout is not None
     for line in second.stdout:
@@ -119,18 +119,18 @@ def test_ranks_are_killed_servers_are_killed_files_come_and_the_world_shrinks(
 
 
 @pytest.mark.parametrize(
-    ("name", "modules", "words"),
+    ("name", "modules", "expected"),
     [
         ("plain_pyarrow.py", ["pyarrow"], "3000000 rows"),
-        ("summary_polars.py", ["polars"], "3000000 rows; the latest: "),
+        ("summary_polars.py", ["polars"], "3000000 rows; most delayed: "),
         ("from_petastorm.py", [], "182 steps"),
     ],
 )
-def test_an_example_runs_as_written(flights_server: Server, name: str, modules: list[str], words: str) -> None:
+def test_an_example_runs_as_written(flights_server: Server, name: str, modules: list[str], expected: str) -> None:
     needs(*modules)
-    assert words in run(name, flights_server.location)
+    assert expected in run(name, flights_server.location)
 
 
-def test_moving_from_a_data_loader_gives_the_same_rows(flights_server: Server, flights: Path) -> None:
+def test_the_migration_from_a_data_loader_reads_the_same_rows(flights_server: Server, flights: Path) -> None:
     needs("torch", "pyarrow")
     assert "the same rows, each once" in run("from_dataloader.py", flights, flights_server.location)

@@ -1,4 +1,4 @@
-"""What goes wrong on the way costs a training loop nothing but time, or is an exception of its own type."""
+"""Failures of servers only delay a training loop, or raise an exception of a specific type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server import Pool
 TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 
 
-def training(client: forebay.Client, **options) -> forebay.Training:
+def dataset(client: forebay.Client, **options) -> forebay.TrainingDataset:
     return client.train("flights", **{"batch_size": 50_000, "tensors": TENSOR, "seed": 3, **options})
 
 
@@ -26,31 +26,32 @@ def free_port() -> int:
         return bound.getsockname()[1]
 
 
-def test_a_server_that_is_killed_and_restarted_costs_nothing_but_time(
+def test_a_killed_and_restarted_server_only_delays_the_loop(
     pool: Pool, flights: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = {"grpc": f"127.0.0.1:{free_port()}", "cache_dir": tmp_path / "cache"}
     server = pool.start({"flights": flights}, **place)
     client = forebay.connect(server.location, prefetch_batches=2)
-    expected = [digest([batch]) for batch in training(client)]
+    expected = [digest([batch]) for batch in dataset(client)]
     assert not caplog.messages
-    found, ds = [], training(client)
+    found, ds = [], dataset(client)
     for batch in ds:
         found.append(digest([batch]))
         if batch.step in (10, 30):
             server.kill()
             server = pool.start({"flights": flights}, **place)
     assert found == expected
-    # But it is said, and counted.
+    # The failures are logged and counted.
     assert ds.stats()["retries"] >= 2
-    assert [message for message in caplog.messages if "attempts to get the next batch failed; the last: " in message]
+    logged = "attempts to receive the next batch failed, the last one with: "
+    assert any(logged in message for message in caplog.messages)
 
 
-def test_a_loop_that_failed_goes_on_where_it_failed(pool: Pool, flights: Path, tmp_path: Path) -> None:
+def test_a_failed_iteration_resumes_where_it_failed(pool: Pool, flights: Path, tmp_path: Path) -> None:
     place = {"grpc": f"127.0.0.1:{free_port()}", "cache_dir": tmp_path / "cache"}
     server = pool.start({"flights": flights}, **place)
-    ds = training(forebay.connect(server.location, prefetch_batches=2, deadline=3))
-    expected, found = [digest([batch]) for batch in training(forebay.connect(server.location))], []
+    ds = dataset(forebay.connect(server.location, prefetch_batches=2, retry_deadline=3))
+    expected, found = [digest([batch]) for batch in dataset(forebay.connect(server.location))], []
     with pytest.raises(errors.DeadlineError):
         for batch in ds:
             found.append(digest([batch]))
@@ -62,23 +63,23 @@ def test_a_loop_that_failed_goes_on_where_it_failed(pool: Pool, flights: Path, t
     assert found + [digest([batch]) for batch in ds] == expected
 
 
-def test_two_servers_one_drained_then_killed_no_error_reaches_the_loop(pool: Pool, flights: Path, tmp_path: Path) -> None:
+def test_no_error_reaches_the_loop_when_one_of_two_servers_is_drained_and_killed(pool: Pool, flights: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     first, second = (pool.start({"flights": flights}, state=state, grace_period="100ms") for _ in range(2))
     client = forebay.connect(first.location, second.location, prefetch_batches=2)
-    expected = [digest([batch]) for batch in training(client)]
+    expected = [digest([batch]) for batch in dataset(client)]
     found = []
-    for batch in training(client):
+    for batch in dataset(client):
         found.append(digest([batch]))
         if batch.step == 10:
             first.terminate()
         if batch.step == 40:
             first.kill()
     assert found == expected
-    assert [digest([batch]) for batch in training(client)] == expected, "with the first one gone"
+    assert [digest([batch]) for batch in dataset(client)] == expected, "with only the second server"
 
 
-def test_what_is_wrong_is_an_exception_of_its_own_with_the_servers_words(pool: Pool, flights: Path, tmp_path: Path) -> None:
+def test_errors_are_specific_exceptions_with_the_message_of_the_server(pool: Pool, flights: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
     digest_of = hashlib.sha256(b"secret").hexdigest()
     tokens.write_text(f'[a]\nsha256 = "{digest_of}"\ndatasets = ["flights", "broken", "flihgts"]\n')
@@ -87,50 +88,50 @@ def test_what_is_wrong_is_an_exception_of_its_own_with_the_servers_words(pool: P
     url = pool.start({"flights": flights, "broken": broken}, tokens=tokens).location
     client = forebay.connect(url, token="secret")
     begun = time.monotonic()
-    for kind, words, ask in [
+    for kind, message, ask in [
         (errors.NotFoundError, "did you mean 'flights'", lambda: client.train("flihgts", batch_size=1)),
         (errors.RequestError, "delay", lambda: client.train("flights", batch_size=1, columns=["delai"])),
         (errors.RequestError, "batch_size", lambda: client.train("flights", batch_size=0)),
         (errors.RequestError, "shufle", lambda: client.train("flights", batch_size=1, shuffle={"shufle": 1})),
-        (errors.ChangedError, "snapshot", lambda: client.train("flights", batch_size=1, snapshot="0" * 32)),
+        (errors.SnapshotUnavailableError, "snapshot", lambda: client.train("flights", batch_size=1, snapshot="0" * 32)),
         (errors.DataLossError, "broken.parquet", lambda: client.train("broken", batch_size=1)),
         (errors.PermissionDeniedError, "'payments'", lambda: client.train("payments", batch_size=1)),
         (
             errors.UnauthenticatedError,
-            "not known",
+            "the token is unknown",
             lambda: forebay.connect(url, token="wrong").train("flights", batch_size=1),
         ),
-        (errors.UnauthenticatedError, "no token", lambda: forebay.connect(url).train("flights", batch_size=1)),
+        (errors.UnauthenticatedError, "the token is missing", lambda: forebay.connect(url).train("flights", batch_size=1)),
     ]:
-        with pytest.raises(kind, match=words):
+        with pytest.raises(kind, match=message):
             next(iter(ask()))
-    assert time.monotonic() - begun < 10, "what is refused is refused at once"
+    assert time.monotonic() - begun < 10, "errors of the request are not retried"
     assert issubclass(errors.NotFoundError, (errors.Error, LookupError))
     assert next(iter(client.train("flights", batch_size=7))).num_rows == 7
-    with pytest.raises(ValueError, match="no option 'tokn'"):
+    with pytest.raises(ValueError, match="unknown option 'tokn'"):
         forebay.Client([url], {"tokn": "x"})
 
 
-def test_a_wrong_server_is_a_deadline_error_within_the_deadline(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_a_deadline_error_within_the_deadline(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for url in (f"grpc://127.0.0.1:{free_port()}", f"grpc://127.0.0.1:{silent.getsockname()[1]}"):
             begun = time.monotonic()
             with pytest.raises(errors.DeadlineError, match="attempt"):
-                next(iter(forebay.connect(url, deadline=1).train("flights", batch_size=1)))
+                next(iter(forebay.connect(url, retry_deadline=1).train("flights", batch_size=1)))
             assert time.monotonic() - begun < 5
     with pytest.raises(errors.RequestError, match="absent.pem"):
         next(iter(forebay.connect("grpc+tls://127.0.0.1:1", ca=tmp_path / "absent.pem").train("x", batch_size=1)))
 
 
-def test_a_file_that_changes_under_a_loop_ends_it_with_its_name(pool: Pool, flights: Path, tmp_path: Path) -> None:
+def test_a_file_that_changes_during_an_iteration_ends_it_with_its_name(pool: Pool, flights: Path, tmp_path: Path) -> None:
     import shutil
 
     copy = tmp_path / "copy.parquet"
     shutil.copy(flights, copy)
-    # There is room for one window of three: what comes after it is read once the loop has let go of it.
+    # The cache has room for one window of three, so later windows are read during the iteration.
     server = pool.start({"flights": copy}, cache_memory="16MiB", cache_disk="0B")
     client = forebay.connect(server.location, prefetch_batches=1)
-    with pytest.raises(errors.ChangedError, match="copy.parquet"):
-        for batch in training(client):
+    with pytest.raises(errors.SnapshotUnavailableError, match="copy.parquet"):
+        for batch in dataset(client):
             if batch.step == 3:
                 copy.write_bytes(copy.read_bytes() + b"x")

@@ -1,4 +1,4 @@
-"""The server is told how busy the GPU is that a training computes on."""
+"""The client reports the utilization of the GPU that a training runs on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import forebay
 from forebay.gpu import watch
 from server import Server
 
-# NVML where there is no driver: two GPUs, busy to 30 and 80 %.
+# A mock of NVML with two GPUs, at 30% and 80%.
 NVML = """
 class Rates:
     def __init__(self, gpu):
@@ -36,38 +36,38 @@ def nvmlDeviceGetUtilizationRates(handle): return Rates(handle)
 """
 
 
-def said(server: Server) -> float | None:
-    """What the server knows of the only trainer's GPU."""
+def reported_utilization(server: Server) -> float | None:
+    """Returns the GPU utilization of the only trainer, as the server has it."""
     sessions = json.loads(server.http_get("/api/v1/sessions")[1])["sessions"]
     clients = [session["client"] for session in sessions if session["client"]]
     return clients[-1]["gpu_utilization"] if clients else None
 
 
 def busy_share(metrics: str) -> float:
-    """Of the time whose reports say how busy the trainers' GPUs were."""
+    """Returns the busy fraction of the time with reported GPU utilization."""
     seconds = re.findall(r'^forebay_trainer_gpu_seconds_total{dataset="flights",state="(\w+)"} (\S+)$', metrics, re.M)
-    of = {state: float(value) for state, value in seconds}
-    return of["busy"] / sum(of.values()) if of else 0.0
+    by_state = {state: float(value) for state, value in seconds}
+    return by_state["busy"] / sum(by_state.values()) if by_state else 0.0
 
 
 def busy() -> float:
     return 0.42
 
 
-def test_the_server_is_told_how_busy_the_gpu_is(client: forebay.Client, flights_server: Server) -> None:
+def test_gpu_utilization_is_reported_to_the_server(client: forebay.Client, flights_server: Server) -> None:
     ds = client.train("flights", batch_size=4096, columns=["delay"], gpu_utilization=busy)
     assert pickle.loads(pickle.dumps(ds))._gpu_utilization is busy
     deadline, seen, share = time.monotonic() + 20, None, 0.0
     for _ in ds:
         time.sleep(0.05)
-        seen = said(flights_server)
+        seen = reported_utilization(flights_server)
         share = busy_share(flights_server.http_get("/metrics")[1])
         if seen is not None and share or time.monotonic() > deadline:
             break
     assert seen == pytest.approx(0.42) and share == pytest.approx(0.42)
 
 
-# What hangs does so until then.
+# Ends the callback that hangs.
 RELEASED = threading.Event()
 
 
@@ -76,7 +76,7 @@ def fails(asked: threading.Event) -> float:
     raise OSError("no driver")
 
 
-def says_nonsense(asked: threading.Event) -> float:
+def is_out_of_range(asked: threading.Event) -> float:
     asked.set()
     return 42.0
 
@@ -87,12 +87,12 @@ def hangs(asked: threading.Event) -> float:
     return 0.5
 
 
-def knows_nothing(asked: threading.Event) -> None:
+def is_unknown(asked: threading.Event) -> None:
     asked.set()
 
 
-@pytest.mark.parametrize("utilization", [fails, says_nonsense, knows_nothing, hangs])
-def test_what_cannot_tell_how_busy_the_gpu_is_stops_no_loop(
+@pytest.mark.parametrize("utilization", [fails, is_out_of_range, is_unknown, hangs])
+def test_a_broken_utilization_callback_does_not_stop_the_loop(
     client: forebay.Client, flights_server: Server, utilization: Callable[[threading.Event], float | None]
 ) -> None:
     asked = threading.Event()
@@ -102,10 +102,10 @@ def test_what_cannot_tell_how_busy_the_gpu_is_stops_no_loop(
     for _ in ds:
         time.sleep(0.05)
         steps_after += asked.is_set()
-        # Long enough for a report.
+        # Wait long enough for a report.
         if steps_after > 40 or time.monotonic() > deadline:
             break
-    assert said(flights_server) is None
+    assert reported_utilization(flights_server) is None
     began = time.monotonic()
     ds.close()
     took = time.monotonic() - began
@@ -114,7 +114,7 @@ def test_what_cannot_tell_how_busy_the_gpu_is_stops_no_loop(
     assert took < 5
 
 
-def test_nobody_is_asked_once_a_loop_is_over(client: forebay.Client) -> None:
+def test_the_callback_is_not_called_after_the_iteration(client: forebay.Client) -> None:
     asked: list[float] = []
     before = set(threading.enumerate())
 
@@ -133,17 +133,17 @@ def test_nobody_is_asked_once_a_loop_is_over(client: forebay.Client) -> None:
     assert "forebay-gpu" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
-@pytest.mark.parametrize("says", [0.5, None])
-def test_nobody_is_asked_for_a_training_that_is_gone(says: float | None) -> None:
+@pytest.mark.parametrize("value", [0.5, None])
+def test_the_callback_is_not_called_after_the_stream_is_dropped(value: float | None) -> None:
     class Gone:
-        """The stream of a training that nobody has any more."""
+        """The handle of a stream that was dropped."""
 
         def set(self, share: float) -> bool:
-            assert share == says if says is not None else math.isnan(share)
+            assert share == value if value is not None else math.isnan(share)
             return False
 
     before = set(threading.enumerate())
-    done = watch(Gone(), None, lambda: says)
+    done = watch(Gone(), None, lambda: value)
     (thread,) = set(threading.enumerate()) - before
     thread.join(10)
     assert not thread.is_alive() and not done.is_set()
@@ -161,7 +161,7 @@ def test_nobody_is_asked_for_a_training_that_is_gone(says: float | None) -> None
         (None, 7, None),
     ],
 )
-def test_the_gpu_is_the_one_that_cuda_means(
+def test_gpu_numbers_are_those_of_cuda(
     tmp_path: Path, visible: str | None, number: int, expected: float | None
 ) -> None:
     (tmp_path / "pynvml.py").write_text(NVML)
@@ -172,7 +172,7 @@ def test_the_gpu_is_the_one_that_cuda_means(
     assert done.stdout.split() == [str(expected), "None"], done.stderr
 
 
-def test_without_nvml_nothing_is_known() -> None:
+def test_without_nvml_the_utilization_is_unknown() -> None:
     code = textwrap.dedent("""
         import sys
         sys.modules["pynvml"] = None

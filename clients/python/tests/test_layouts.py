@@ -1,4 +1,4 @@
-"""Groups, de-duplicated tensors, lists and padded batches, as the package hands them over."""
+"""Groups, de-duplicated tensors, lists and padded batches, as the package returns them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def client(rankings_server: Server) -> forebay.Client:
     return forebay.connect(rankings_server.location)
 
 
-def test_distinct_rows_expand_to_the_plain_stream_to_the_byte(client: forebay.Client) -> None:
+def test_distinct_rows_expand_to_the_same_bytes_as_the_plain_stream(client: forebay.Client) -> None:
     plain = client.train("rankings", columns=["query_id"], tensors={"query": ["q_*"]}, **RANKED)
     ds = client.train("rankings", columns=["query_id"], dedupe=DEDUPE, **RANKED)
     for whole, batch in zip(plain, ds):
@@ -36,7 +36,7 @@ def test_distinct_rows_expand_to_the_plain_stream_to_the_byte(client: forebay.Cl
             assert np.asarray(batch.expand("query", framework)).tobytes() == expected.tobytes()
         queries = batch["query_id"].to_numpy()
         assert (queries[np.searchsorted(index, range(50))][index] == queries).all()
-        # A view of what was received, like any other.
+        # The distinct rows are a view of the received memory, too.
         assert rows.ctypes.data % 64 == 0 and not rows.flags.owndata
     with pytest.raises(ValueError, match="expected numpy, torch or jax"):
         batch.expand("query", "cupy")
@@ -44,7 +44,7 @@ def test_distinct_rows_expand_to_the_plain_stream_to_the_byte(client: forebay.Cl
         batch.expand("q")
 
 
-def test_groups_say_where_they_begin_and_a_state_goes_on_with_the_next(client: forebay.Client) -> None:
+def test_group_offsets_are_correct_and_a_state_resumes_with_the_next_group(client: forebay.Client) -> None:
     ds = client.train("rankings", columns=["query_id"], **RANKED)
     assert ds.summary["groups"] in (20_000, "20000") and len(ds) == 400
     batches = []
@@ -62,16 +62,16 @@ def test_groups_say_where_they_begin_and_a_state_goes_on_with_the_next(client: f
     rest = [batch["query_id"].to_numpy()[::20].copy() for batch in again]
     assert np.array_equal(rest, batches[101:])
     other = client.train("rankings", columns=["query_id"], **{**RANKED, "group_by": ["clicked"]})
-    with pytest.raises(forebay.errors.StateError, match="group_by"):
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="group_by"):
         other.load_state_dict(state)
-    # Without groups there are none.
+    # Without group_by there are no offsets.
     assert next(iter(client.train("rankings", columns=["query_id"], batch_size=10))).group_offsets is None
 
 
-def test_packs_have_one_size_and_a_state_goes_on_with_the_next(client: forebay.Client) -> None:
-    request: dict[str, Any] = dict(columns=["query_id"], group_by=["query_id"], batch_rows=250, remainder="PAD", seed=3)
+def test_padded_packs_have_one_size_and_a_state_resumes_with_the_next_pack(client: forebay.Client) -> None:
+    request: dict[str, Any] = dict(columns=["query_id"], group_by=["query_id"], max_pack_rows=250, remainder="PAD", seed=3)
     ds = client.train("rankings", **request)
-    # Of 400,000 rows in queries of 20: a pack begins within 231.
+    # 400,000 rows in queries of 20 rows: each pack has at least 231 rows.
     assert len(ds) == int(ds.summary["packs"]) == 1732
     batches = []
     for batch in ds:
@@ -85,8 +85,8 @@ def test_packs_have_one_size_and_a_state_goes_on_with_the_next(client: forebay.C
     again.load_state_dict(state)
     rest = [batch["query_id"].to_numpy()[: batch.group_offsets.to_numpy()[-1] : 20].copy() for batch in again]
     assert all(map(np.array_equal, rest, batches[101:])) and len(rest) == len(batches) - 101
-    other = client.train("rankings", **{**request, "batch_rows": 251})
-    with pytest.raises(forebay.errors.StateError, match="batch_rows"):
+    other = client.train("rankings", **{**request, "max_pack_rows": 251})
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="max_pack_rows"):
         other.load_state_dict(state)
     with pytest.raises(TypeError, match="batch_size"):
         client.train("rankings")
@@ -94,23 +94,23 @@ def test_packs_have_one_size_and_a_state_goes_on_with_the_next(client: forebay.C
 
 CATEGORIES = {
     "bags": {"columns": ["categories"], "ragged": True},
-    "first": {"columns": ["categories"], "max_len": 3, "fill": -1, "dtype": "int32"},
+    "first": {"columns": ["categories"], "max_list_length": 3, "null_value": -1, "dtype": "int32"},
 }
 SOME = "hash_bucket(query_id, 10) < 7"
-# Each with the batch_size of one rank.
+# Each with the batch_size for one rank.
 VIEWS: dict[str, tuple[int, dict[str, Any]]] = {
     "filtered": (24_000, dict(columns=["query_id", "clicked"], select=["query_id", "clicked + 1 AS clicked"], filter=SOME)),
     "lists": (24_000, dict(tensors=CATEGORIES, columns=["query_id"])),
     "padded": (24_000, dict(tensors=CATEGORIES, filter=SOME, remainder="PAD")),
     "grouped": (1200, dict(columns=["query_id"], dedupe=DEDUPE, group_by=["query_id"], filter=SOME)),
-    "packed": (24, dict(columns=["query_id"], dedupe=DEDUPE, group_by=["query_id"], batch_rows=1000)),
-    "packed-padded": (24, dict(tensors=CATEGORIES, group_by=["query_id"], batch_rows=1000, remainder="PAD")),
-    "mixture": (24_000, dict(columns=["query_id", "clicked"], mix={"rankings": {"share": 0.25, "filter": "query_id < 900"}})),
+    "packed": (24, dict(columns=["query_id"], dedupe=DEDUPE, group_by=["query_id"], max_pack_rows=1000)),
+    "packed-padded": (24, dict(tensors=CATEGORIES, group_by=["query_id"], max_pack_rows=1000, remainder="PAD")),
+    "mixture": (24_000, dict(columns=["query_id", "clicked"], mix={"rankings": {"fraction": 0.25, "filter": "query_id < 900"}})),
 }
 
 
 def content(ranks: list[forebay.Batch], names: list[str]) -> str:
-    """Of the real rows of a step, whichever rank has them."""
+    """Returns the digest of the valid rows of a step over all ranks."""
     found = hashlib.sha256()
     for name in names:
         if name in ("valid", "query_index", "bags_lengths"):
@@ -118,7 +118,7 @@ def content(ranks: list[forebay.Batch], names: list[str]) -> str:
         for batch in ranks:
             real = int(batch["valid"].to_numpy().sum()) if "valid" in names else batch.num_rows
             if name == "bags":
-                # Rows that pad have no items.
+                # Padding rows have no items.
                 items, lengths = batch["bags"].to_numpy(), batch["bags_lengths"].to_numpy()
                 assert lengths[real:].sum() == 0
                 rows = np.split(items, np.cumsum(lengths[: real - 1])) if real else []
@@ -130,13 +130,13 @@ def content(ranks: list[forebay.Batch], names: list[str]) -> str:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_state_goes_to_any_number_of_ranks_whatever_the_view(client: forebay.Client, view: str) -> None:
+def test_a_state_resumes_on_any_number_of_ranks_for_every_view(client: forebay.Client, view: str) -> None:
     size, wanted = VIEWS[view]
     request = {"remainder": "DROP" if "mix" in wanted else "SHORT", "seed": 3, "shuffle": {"window_rows": 60_000}, **wanted}
 
-    def ranks(world_size: int) -> list[forebay.Training]:
-        of_one = {**request, "batch_size": size // world_size, "world_size": world_size}
-        return [client.train("rankings", rank=rank, **of_one) for rank in range(world_size)]
+    def ranks(world_size: int) -> list[forebay.TrainingDataset]:
+        per_rank = {**request, "batch_size": size // world_size, "world_size": world_size}
+        return [client.train("rankings", rank=rank, **per_rank) for rank in range(world_size)]
 
     (alone,) = ranks(1)
     names = list(alone.columns)
@@ -159,7 +159,7 @@ def test_a_state_goes_to_any_number_of_ranks_whatever_the_view(client: forebay.C
 def test_ragged_and_padded_lists_agree_with_the_plain_column(client: forebay.Client) -> None:
     tensors = {
         "bags": {"columns": ["categories"], "ragged": True},
-        "first": {"columns": ["categories"], "max_len": 3, "fill": -1, "dtype": "int32"},
+        "first": {"columns": ["categories"], "max_list_length": 3, "null_value": -1, "dtype": "int32"},
     }
     ds = client.train("rankings", columns=["categories"], tensors=tensors, batch_size=500)
     batch = next(iter(ds))
@@ -174,7 +174,7 @@ def test_ragged_and_padded_lists_agree_with_the_plain_column(client: forebay.Cli
         assert mask[row].sum() == len(present)
 
 
-def test_padded_batches_are_all_of_one_shape(client: forebay.Client) -> None:
+def test_padded_batches_all_have_one_shape(client: forebay.Client) -> None:
     tensors = {"x": {"columns": ["i_*"]}}
     ds = client.train("rankings", tensors=tensors, batch_size=3000, remainder="PAD")
     real = 0
@@ -186,7 +186,7 @@ def test_padded_batches_are_all_of_one_shape(client: forebay.Client) -> None:
     assert (real, int(valid.sum())) == (400_000, 1000)
 
 
-def test_a_mixture_goes_on_where_its_state_was_taken_on_the_snapshots_that_it_had(
+def test_a_mixture_resumes_from_its_state_on_the_snapshots_of_that_state(
     pool: Pool, rankings: Path, tmp_path: Path
 ) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
@@ -196,10 +196,10 @@ def test_a_mixture_goes_on_where_its_state_was_taken_on_the_snapshots_that_it_ha
     server = pool.start({"rankings": rankings, "other": other})
     client = forebay.connect(server.location)
 
-    def training() -> forebay.Training:
+    def dataset() -> forebay.TrainingDataset:
         return client.train("rankings", columns=["query_id"], batch_size=1000, mix={"other": 0.1}, seed=5)
 
-    ds, batches, positions = training(), [], []
+    ds, batches, positions = dataset(), [], []
     for batch in ds:
         batches.append(batch["query_id"].to_numpy().copy())
         positions += batch.mixed_positions
@@ -208,9 +208,9 @@ def test_a_mixture_goes_on_where_its_state_was_taken_on_the_snapshots_that_it_ha
     assert len(batches) == 400_000 // 900
     assert positions == list(range(0, 100 * len(batches), 100))
     assert all((batch < 0).sum() == 100 for batch in batches)
-    # What comes later is no part of it.
+    # A later file is not part of the resumed mixture.
     pq.write_table(pa.table({"query_id": pa.array(range(-9000, -3000), pa.int64())}), other / "b.parquet")
     client.refresh("other")
-    again = training()
+    again = dataset()
     again.load_state_dict(state)
     assert np.array_equal([batch["query_id"].to_numpy().copy() for batch in again], batches[51:])

@@ -1,4 +1,4 @@
-"""Rows by their keys: those of training, for any number of threads, over lost servers and forks."""
+"""Lookups return the rows of training, for any number of threads, after server restarts and forks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import datetime
 import multiprocessing
 import os
 import pickle
+import re
 import socket
 import threading
 import time
@@ -39,8 +40,8 @@ def users(pool: Pool, data: Path) -> Server:
     return pool.start({"users": data}, online="users=user_id")
 
 
-def look_up(client: forebay.Client, ids: list[int], **wanted) -> forebay.Rows:
-    return client.lookup("users", {"user_id": ids}, columns=["name"], tensors={"x": ["f*"]}, **wanted)
+def look_up(client: forebay.Client, ids: list[int], **options) -> forebay.Rows:
+    return client.lookup("users", {"user_id": ids}, columns=["name"], tensors={"x": ["f*"]}, **options)
 
 
 def assert_rows(rows: forebay.Rows, ids: list[int]) -> None:
@@ -49,21 +50,31 @@ def assert_rows(rows: forebay.Rows, ids: list[int]) -> None:
     assert rows["found"].to_numpy().all() and len(rows) == len(ids)
 
 
-def test_rows_come_with_their_snapshot_and_what_is_missing_is_null_or_zero(users: Server) -> None:
+def test_rows_have_their_snapshot_and_missing_keys_are_null_or_zero(users: Server) -> None:
     client = forebay.connect(users.location)
     rows = look_up(client, [7, -1, 42])
     assert rows["name"].to_arrow().to_pylist() == ["user 7", None, "user 42"]
     assert rows["found"].to_numpy().tolist() == [1, 0, 1]
     assert not rows["x"].to_numpy()[1].any() and rows["x"].to_numpy().ctypes.data % 64 == 0
     assert rows.snapshot == client.train("users", batch_size=1).summary["snapshot"]
-    assert rows.age >= 0 and int(rows.about["found"]) == 2 and repr(rows).startswith("<forebay.Rows: 3 of name")
+    assert rows.snapshot_age_seconds >= 0 and int(rows.metadata["found"]) == 2
+    assert repr(rows).startswith("<forebay.Rows: 3 of name")
     assert rows.to_arrow().num_rows == 3
     assert client.lookup("users", {"user_id": [3]}, select=["f1 * 2 AS y"])["y"].to_numpy().tolist() == [50.0]
     assert len(look_up(client, np.array([], np.int64))) == 0
     assert look_up(client, [6, 7], filter="user_id < 7")["name"].to_arrow().to_pylist() == ["user 6", None]
 
 
-def test_keys_are_lists_arrays_and_whatever_speaks_arrow(pool: Pool, tmp_path: Path) -> None:
+def test_the_block_of_the_docs_runs_as_written(users: Server, capsys: pytest.CaptureFixture) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "lookups.md").read_text()
+    (block,) = re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    names: dict[str, object] = {}
+    exec(block.replace("grpc://127.0.0.1:8815", users.location), names)
+    assert_rows(names["rows"], [7, 42])
+    assert names["rows"].snapshot in capsys.readouterr().out
+
+
+def test_keys_are_lists_arrays_or_arrow_data(pool: Pool, tmp_path: Path) -> None:
     days = [datetime.date(2020, 1, day) for day in (1, 2, 3)]
     times = [datetime.datetime(2020, 1, day, 3, 4, 5, 6) for day in (1, 2, 3)]
     columns = {"int": [1, 2, 3], "text": ["a", "b", "c"], "bytes": [b"a\0", b"b", b"c"], "day": days, "time": times}
@@ -89,33 +100,33 @@ def test_keys_are_lists_arrays_and_whatever_speaks_arrow(pool: Pool, tmp_path: P
         assert missing["found"].to_numpy().tolist() == [1, 0]
 
 
-def test_what_is_no_keys_is_an_error_and_the_next_lookup_goes_on(users: Server) -> None:
+def test_invalid_keys_are_an_error_and_the_next_lookup_succeeds(users: Server) -> None:
     client = forebay.connect(users.location)
-    for kind, words, keys in [
+    for kind, message, keys in [
         (errors.RequestError, "expected a dict of columns", [1, 2]),
-        (errors.RequestError, "expected one for each row", {"user_id": 7}),
-        (errors.RequestError, "not all integers", {"user_id": [None, object()]}),
+        (errors.RequestError, "expected one value per row", {"user_id": 7}),
+        (errors.RequestError, "expected only integers", {"user_id": [None, object()]}),
         (errors.RequestError, "dimensions", {"user_id": np.zeros((1, 1, 1))}),
         (errors.RequestError, "complex|c16", {"user_id": np.zeros(1, complex)}),
-        (errors.RequestError, "no rows", {"user_id": [1], "b": [1, 2]}),
+        (errors.RequestError, "different lengths", {"user_id": [1], "b": [1, 2]}),
         (errors.RequestError, "user_id", {"b": [1]}),
         (errors.RequestError, "65,?536", {"user_id": range(65_537)}),
         (errors.RequestError, "dictionary", pa.table({"user_id": pa.array(["a"]).dictionary_encode()})),
     ]:
-        with pytest.raises(kind, match=words):
+        with pytest.raises(kind, match=message):
             client.lookup("users", keys, columns=["name"], tensors={"x": ["f*"]})
         assert_rows(look_up(client, [1, 2]), [1, 2])
     with pytest.raises(errors.NotFoundError):
         client.lookup("usrs", {"user_id": [1]})
     with pytest.raises(errors.RequestError, match="f9"):
         client.lookup("users", {"user_id": [1]}, columns=["f9"])
-    with pytest.raises(errors.ChangedError, match="max_age"):
+    with pytest.raises(errors.SnapshotUnavailableError, match="max_age"):
         time.sleep(0.01)
-        look_up(client, [1], max_age=1e-3)
+        look_up(client, [1], max_age_seconds=1e-3)
 
 
-def test_threads_share_an_exchange_and_each_gets_its_own_rows(users: Server) -> None:
-    client, failures = forebay.connect(users.location, max_requests=4), []
+def test_threads_share_a_stream_and_each_receives_its_own_rows(users: Server) -> None:
+    client, failures = forebay.connect(users.location, max_in_flight=4), []
 
     def work(seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -134,8 +145,8 @@ def test_threads_share_an_exchange_and_each_gets_its_own_rows(users: Server) -> 
     assert not failures
 
 
-def test_more_kinds_than_are_kept_and_exchanges_that_were_idle_go_on(users: Server) -> None:
-    client = forebay.connect(users.location, idle_exchange=0.05)
+def test_lookups_succeed_after_their_stream_was_closed_as_idle_or_least_recently_used(users: Server) -> None:
+    client = forebay.connect(users.location, idle_timeout=0.05)
     for _ in range(2):
         for column in range(8):
             for extra in ([], ["name"]):
@@ -144,16 +155,16 @@ def test_more_kinds_than_are_kept_and_exchanges_that_were_idle_go_on(users: Serv
         time.sleep(0.2)
 
 
-def test_a_server_that_is_killed_and_restarted_costs_nothing_but_time(pool: Pool, data: Path, tmp_path: Path) -> None:
+def test_a_killed_and_restarted_server_only_delays_a_lookup(pool: Pool, data: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         port = bound.getsockname()[1]
     place = {"grpc": f"127.0.0.1:{port}", "cache_dir": tmp_path / "cache", "online": "users=user_id"}
     server = pool.start({"users": data}, **place)
-    client = forebay.connect(server.location, deadline=30)
+    client = forebay.connect(server.location, retry_deadline=30)
     assert_rows(look_up(client, [1]), [1])
     server.kill()
     with pytest.raises(errors.DeadlineError):
-        look_up(forebay.connect(server.location, deadline=0.5), [1])
+        look_up(forebay.connect(server.location, retry_deadline=0.5), [1])
     pool.start({"users": data}, **place)
     assert_rows(look_up(client, [2, 3]), [2, 3])
 
@@ -162,7 +173,7 @@ def in_child(client: forebay.Client) -> None:
     assert_rows(look_up(client, [9, 8]), [9, 8])
 
 
-def test_a_client_that_looks_up_may_be_pickled_and_forked(users: Server) -> None:
+def test_a_client_with_open_streams_can_be_pickled_and_forked(users: Server) -> None:
     client = forebay.connect(users.location)
     assert_rows(look_up(client, [1]), [1])
     assert_rows(look_up(pickle.loads(pickle.dumps(client)), [2]), [2])
@@ -174,7 +185,7 @@ def test_a_client_that_looks_up_may_be_pickled_and_forked(users: Server) -> None
 
 
 @pytest.mark.alone
-def test_nothing_is_left_of_a_client_that_is_gone(users: Server) -> None:
+def test_a_dropped_client_leaves_no_thread(users: Server) -> None:
     def threads() -> int:
         return len(os.listdir("/proc/self/task"))
 
@@ -183,5 +194,5 @@ def test_nothing_is_left_of_a_client_that_is_gone(users: Server) -> None:
     look_up(client, [1])
     assert threads() == before + 1
     del client
-    # A thread that has been joined is listed for a moment more.
+    # The kernel lists a joined thread for a moment longer.
     until(lambda: threads() == before)

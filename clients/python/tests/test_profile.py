@@ -1,4 +1,4 @@
-"""`forebay.profile` tells waiting from computing, around any loader."""
+"""`forebay.profile` separates wait time from compute time, for any loader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from server import Server
 
 
 class Clock:
-    """Time that passes in sleep alone."""
+    """A clock that only `sleep` advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,7 +30,7 @@ class Clock:
 
 
 class Slow:
-    """Ten batches of 100 rows, each of which takes a while."""
+    """A loader of ten batches of 100 rows, each after a delay."""
 
     name = "slow"
 
@@ -47,11 +47,15 @@ class Slow:
 
 
 @pytest.mark.parametrize(
-    ("wait", "compute", "words"),
-    [(0.02, 0.002, "the loader is the limit"), (0.0, 0.02, "the trainer is the limit"), (0.002, 0.015, "of its time")],
+    ("wait", "compute", "verdict"),
+    [
+        (0.02, 0.002, "the loader is the bottleneck"),
+        (0.0, 0.02, "the trainer is the bottleneck"),
+        (0.002, 0.015, "of its time"),
+    ],
 )
-def test_it_says_who_is_the_limit(
-    wait: float, compute: float, words: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_the_verdict_names_the_bottleneck(
+    wait: float, compute: float, verdict: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("forebay.profiling.time", clock)
@@ -60,13 +64,13 @@ def test_it_says_who_is_the_limit(
         clock.sleep(compute)
     report = profiled.report
     assert (report.steps, report.rows, len(profiled), profiled.name) == (10, 1000, 10, "slow")
-    # The first batch counts by itself: it pays for what is set up once.
+    # The wait for the first batch includes one-time costs and is counted separately.
     assert report.wait == pytest.approx(9 * wait)
     assert report.compute == pytest.approx(10 * compute)
-    assert words in report.verdict and words in capsys.readouterr().err
+    assert verdict in report.verdict and verdict in capsys.readouterr().err
 
 
-def test_a_loop_that_is_left_or_fails_is_reported_all_the_same(capsys: pytest.CaptureFixture) -> None:
+def test_an_iteration_that_is_left_or_fails_is_reported(capsys: pytest.CaptureFixture) -> None:
     for batch in forebay.profile(Slow(0, Clock())):
         break
     assert "1 steps" in capsys.readouterr().err
@@ -76,8 +80,8 @@ def test_a_loop_that_is_left_or_fails_is_reported_all_the_same(capsys: pytest.Ca
     assert "1 steps" in capsys.readouterr().err
 
 
-def test_a_training_can_be_profiled_and_stays_a_training(client: forebay.Client) -> None:
-    ds = forebay.profile(client.train("flights", batch_size=100_000, columns=["delay"]), say=False)
+def test_a_profiled_dataset_keeps_its_attributes(client: forebay.Client) -> None:
+    ds = forebay.profile(client.train("flights", batch_size=100_000, columns=["delay"]), print_report=False)
     for batch in ds:
         pass
     assert (ds.report.steps, ds.report.rows, ds.state_dict()["step"]) == (30, 3_000_000, 30)
@@ -91,10 +95,10 @@ def test_profile_on_the_command_line_measures_both(flights: Path, flights_server
         command += ["--try", flights_server.location, "--dataset", "flights"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    for words in ("Forebay, cold", "Forebay, warm", "pyarrow in this process", "50 steps", "times as long"):
-        assert words in done.stdout
+    for line in ("Forebay, cold", "Forebay, warm", "pyarrow in this process", "50 steps", "times as long"):
+        assert line in done.stdout
 
 
-def test_the_package_brings_the_server(tmp_path: Path) -> None:
+def test_the_package_includes_the_server(tmp_path: Path) -> None:
     version = subprocess.run([sys.executable, "-m", "forebay", "--version"], capture_output=True, text=True, check=True)
     assert version.stdout == f"forebay {forebay.__version__}\n"

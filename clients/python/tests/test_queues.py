@@ -1,4 +1,4 @@
-"""Batch queues through the package, on both sides: the page's example, failures, threads, restarts."""
+"""Callers and workers of batch queues: the example in the documentation, failures, threads, restarts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from server import Pool, Server
 pa = pytest.importorskip("pyarrow")
 import pyarrow.parquet as pq  # noqa: E402
 
-PAGE = (servers.ROOT / "docs" / "inference.md").read_text()
+PAGE = (servers.ROOT / "docs" / "how-to" / "batch-queues.md").read_text()
 USERS, ITEMS = 1000, 2000
 
 
@@ -30,12 +30,12 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture
 def start(pool: Pool, tmp_path: Path) -> Callable[..., Server]:
-    """Servers with the queue of the page; a row's features are `key + column`."""
+    """Servers with the queue of the documentation. The features of a row are `key + column`."""
     for name, key, letter, count, width in [("users", "user_id", "f", USERS, 8), ("items", "item_id", "g", ITEMS, 4)]:
         ids = np.arange(count)
         rows = {key: ids, **{f"{letter}{n}": (ids + n).astype(np.float32) for n in range(width)}}
         pq.write_table(pa.table(rows), tmp_path / f"{name}.parquet", row_group_size=500)
-    (tmp_path / "forebay.toml").write_text(blocks("toml")[1])
+    (tmp_path / "forebay.toml").write_text(blocks("toml")[0])
     datasets = {name: tmp_path / f"{name}.parquet" for name in ("users", "items")}
     return lambda **flags: pool.start(datasets, config=tmp_path / "forebay.toml", **flags)
 
@@ -49,13 +49,13 @@ def keys(users: list[int], items: list[int]) -> dict:
     return {"user_id": users, "item_id": items}
 
 
-def serving(server: Server, model: Callable, **serve) -> threading.Thread:
+def start_worker(server: Server, model: Callable, **options) -> threading.Thread:
     def run() -> None:
         try:
-            for batch in forebay.connect(server.location, deadline=1).serve("ranker", **serve):
+            for batch in forebay.connect(server.location, retry_deadline=1).worker("ranker", **options):
                 model(batch)
         except forebay.Error:
-            pass  # The server is gone.
+            pass  # The server was stopped.
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
@@ -66,8 +66,8 @@ def add(batch: forebay.Batch) -> None:
     batch.reply({"sum": batch["u"].to_numpy()[:, 0] + batch["i"].to_numpy()[:, 0], "user": batch["u"].to_numpy()[:, 0]})
 
 
-def test_the_example_of_the_page_runs_as_written(ranker: Server, tmp_path: Path) -> None:
-    worker, caller = (block.replace("grpc://127.0.0.1:8815", ranker.location) for block in blocks("python")[1:3])
+def test_the_example_of_the_documentation_runs_as_written(ranker: Server, tmp_path: Path) -> None:
+    worker, caller = (block.replace("grpc://127.0.0.1:8815", ranker.location) for block in blocks("python")[0:2])
     running = subprocess.Popen([sys.executable, "-c", worker])
     try:
         done = subprocess.run([sys.executable, "-c", caller.replace("timeout=0.05", "timeout=20")], capture_output=True, text=True)
@@ -82,8 +82,8 @@ def test_the_example_of_the_page_runs_as_written(ranker: Server, tmp_path: Path)
         running.wait()
 
 
-def test_threads_of_one_client_get_their_own_answers(ranker: Server) -> None:
-    serving(ranker, add)
+def test_threads_of_one_client_receive_their_own_answers(ranker: Server) -> None:
+    start_worker(ranker, add)
     client, failures = forebay.connect(ranker.location), []
 
     def ask(number: int) -> None:
@@ -102,21 +102,21 @@ def test_threads_of_one_client_get_their_own_answers(ranker: Server) -> None:
     assert not failures, failures[0]
 
 
-def test_a_request_without_an_answer_says_why_and_the_next_one_goes_on(ranker: Server) -> None:
+def test_a_rejected_request_has_a_reason_and_the_next_one_succeeds(ranker: Server) -> None:
     client = forebay.connect(ranker.location)
     began = time.monotonic()
-    with pytest.raises(forebay.Refused, match="no worker serves the queue") as refused:
+    with pytest.raises(forebay.RequestRejectedError, match="no worker serves the queue") as refused:
         client.infer("ranker", keys([1], [1]), timeout=0.1)
     assert refused.value.code == "DEADLINE_EXCEEDED" and time.monotonic() - began < 2
     too_many = [0] * 5000
-    with pytest.raises(forebay.Refused, match="4096") as refused:
+    with pytest.raises(forebay.RequestRejectedError, match="4096") as refused:
         client.infer("ranker", keys(too_many, too_many))
     assert refused.value.code == "INVALID_ARGUMENT"
-    serving(ranker, add)
+    start_worker(ranker, add)
     assert client.infer("ranker", keys([1], [2]), timeout=10)["sum"].to_numpy().tolist() == [3]
 
 
-def test_a_loop_that_goes_on_without_a_reply_or_fails_costs_that_batch_alone(ranker: Server) -> None:
+def test_a_batch_without_a_reply_or_with_an_error_fails_alone(ranker: Server) -> None:
     def sometimes(batch: forebay.Batch) -> None:
         first = batch["u"].to_numpy()[0, 0]
         if first == 1:
@@ -126,20 +126,20 @@ def test_a_loop_that_goes_on_without_a_reply_or_fails_costs_that_batch_alone(ran
             return
         if first == 3:
             with pytest.raises(ValueError, match="rows"):
-                batch.reply(np.zeros(batch.wanted + 5))
+                batch.reply(np.zeros(batch.valid_rows + 5))
             return
         add(batch)
 
-    serving(ranker, sometimes)
+    start_worker(ranker, sometimes)
     client = forebay.connect(ranker.location)
-    for user, why in [(1, "reply"), (2, "two is too many"), (3, "rows")]:
-        with pytest.raises(forebay.Refused, match=why) as refused:
+    for user, message in [(1, "reply"), (2, "two is too many"), (3, "rows")]:
+        with pytest.raises(forebay.RequestRejectedError, match=message) as refused:
             client.infer("ranker", keys([user], [1]), timeout=10)
         assert refused.value.code == "INTERNAL"
     assert client.infer("ranker", keys([4], [1]), timeout=10)["sum"].to_numpy().tolist() == [5]
 
 
-def test_replies_are_numbers_matrices_and_whatever_speaks_arrow(ranker: Server) -> None:
+def test_replies_are_arrays_lists_or_arrow_batches(ranker: Server) -> None:
     kinds = {
         1: lambda rows: np.arange(rows, dtype=np.float32),
         2: lambda rows: pa.record_batch({"score": pa.array(np.arange(rows, dtype=np.float32))}),
@@ -147,8 +147,8 @@ def test_replies_are_numbers_matrices_and_whatever_speaks_arrow(ranker: Server) 
     }
 
     def serve_one(make: Callable) -> None:
-        for batch in forebay.connect(ranker.location, deadline=10).serve("ranker"):
-            batch.reply(make(batch.wanted))
+        for batch in forebay.connect(ranker.location, retry_deadline=10).worker("ranker"):
+            batch.reply(make(batch.valid_rows))
             return
 
     for user, make in kinds.items():
@@ -159,19 +159,19 @@ def test_replies_are_numbers_matrices_and_whatever_speaks_arrow(ranker: Server) 
         worker.join()
 
 
-def test_matrices_come_back_as_matrices(ranker: Server) -> None:
-    serving(ranker, lambda batch: batch.reply({"embedding": batch["u"].to_numpy()[:, :3] * 2}))
+def test_a_matrix_in_a_reply_is_returned_as_a_matrix(ranker: Server) -> None:
+    start_worker(ranker, lambda batch: batch.reply({"embedding": batch["u"].to_numpy()[:, :3] * 2}))
     answer = forebay.connect(ranker.location).infer("ranker", keys([1, 5], [0, 0]), timeout=10)
     assert answer["embedding"].to_numpy().tolist() == [[2, 4, 6], [10, 12, 14]]
 
 
-def test_callers_and_workers_go_on_when_the_server_is_restarted(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_callers_and_workers_reconnect_when_the_server_is_restarted(start: Callable[..., Server], tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/grpc"
     server = start(grpc=address)
-    client, worker = forebay.connect(address, deadline=30), forebay.connect(address, deadline=30)
+    client, worker = forebay.connect(address, retry_deadline=30), forebay.connect(address, retry_deadline=30)
 
     def run() -> Iterator[None]:
-        for batch in worker.serve("ranker"):
+        for batch in worker.worker("ranker"):
             add(batch)
 
     threading.Thread(target=run, daemon=True).start()
@@ -184,5 +184,5 @@ def test_callers_and_workers_go_on_when_the_server_is_restarted(start: Callable[
             assert client.infer("ranker", keys([2], [3]), timeout=5)["sum"].to_numpy().tolist() == [5]
             return
         except forebay.Error:
-            # What was on its way is lost, and said so; what comes later is answered.
+            # Requests in flight fail with an error. Later requests are answered.
             assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""Training for real with PyTorch, on real data."""
+"""Training datasets with PyTorch, on real data."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from server import Pool  # noqa: E402
 FEATURES = {"x": {"columns": ["distance", "delay"], "dtype": "float32"}}
 
 
-def dataset(client: forebay.Client, **options) -> forebay.Training:
+def dataset(client: forebay.Client, **options) -> forebay.TrainingDataset:
     return client.train("flights", **{"batch_size": 30_000, "tensors": FEATURES, "seed": 1, **options})
 
 
-def test_a_data_loader_takes_it_without_workers_and_refuses_it_with_them(client: forebay.Client) -> None:
+def test_a_data_loader_accepts_a_dataset_without_workers_only(client: forebay.Client) -> None:
     loader = torch.utils.data.DataLoader(dataset(client, output="torch"), batch_size=None, num_workers=0)
     assert len(loader) == 100
     rows = 0
@@ -40,7 +40,7 @@ def test_a_column_of_lists_is_a_jagged_nested_tensor(pool: Pool, tmp_path: Path)
     client = forebay.connect(pool.start({"lists": tmp_path / "lists.parquet"}).location)
     ds = client.train("lists", batch_size=100, seed=3, output="torch")
     if not hasattr(torch.nested, "nested_tensor_from_jagged"):
-        with pytest.raises(forebay.errors.RequestError, match=r"items of 100 .* has no jagged tensors.*ragged\(\)"):
+        with pytest.raises(forebay.errors.RequestError, match=r"items of 100 .* jagged tensors require PyTorch 2.4.*ragged\(\)"):
             next(iter(ds))
         pytest.skip(f"PyTorch {torch.__version__} has no jagged tensors")
     batch = next(iter(ds))
@@ -48,7 +48,7 @@ def test_a_column_of_lists_is_a_jagged_nested_tensor(pool: Pool, tmp_path: Path)
     assert batch["items"].is_nested and batch["items"].layout == torch.jagged
 
 
-def test_ranks_agree_by_the_store_of_torch_distributed(client: forebay.Client, flights_server) -> None:
+def test_ranks_agree_through_the_store_of_torch_distributed(client: forebay.Client, flights_server) -> None:
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     ranks = [
@@ -80,13 +80,13 @@ def one_rank(url: str, rank: int, seeds: tuple[int, int], port: int, queue: mult
     try:
         next(iter(ds))
         what = "read"
-    except forebay.errors.DisagreementError:
+    except forebay.errors.RankMismatchError:
         what = "disagreed"
     queue.put((seeds[1], what))
     torch.distributed.barrier()
 
 
-def test_device_copies_go_where_they_are_told(client: forebay.Client) -> None:
+def test_tensors_are_copied_to_the_given_device(client: forebay.Client) -> None:
     batch = next(iter(dataset(client)))
     assert batch.to_torch("cpu")["x"].device.type == "cpu"
     if not torch.cuda.is_available():

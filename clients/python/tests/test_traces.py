@@ -1,4 +1,4 @@
-"""What a client asks is part of the trace that its process is part of."""
+"""Calls of a client belong to the trace that the client or its environment names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 
 
-def test_calls_are_of_the_trace_that_the_client_or_its_environment_names(
+def test_calls_belong_to_the_trace_of_the_client_or_its_environment(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "grows"
@@ -27,7 +27,7 @@ def test_calls_are_of_the_trace_that_the_client_or_its_environment_names(
         pq.write_table(pa.table({"x": np.arange(10)}), folder / f"{name}.parquet")
 
     grow("start")
-    # Nobody has to take the spans: log lines carry the trace, too.
+    # No collector is necessary, because log lines contain the trace, too.
     server = pool.start({"grows": folder}, traces_endpoint="http://127.0.0.1:9")
     monkeypatch.delenv("TRACEPARENT", raising=False)
     expected = []
@@ -41,6 +41,6 @@ def test_calls_are_of_the_trace_that_the_client_or_its_environment_names(
     assert [TRACE in line for line in lines] == expected
 
 
-def test_a_trace_that_no_header_can_hold_is_refused(flights_server: Server) -> None:
+def test_an_invalid_traceparent_is_rejected(flights_server: Server) -> None:
     with pytest.raises(RequestError, match="traceparent"):
         forebay.connect(flights_server.location, traceparent="00-\n").refresh("flights")

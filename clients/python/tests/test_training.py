@@ -1,4 +1,4 @@
-"""Loops are epochs, a state is enough to go on, and nothing outlives an iterator."""
+"""An iteration is an epoch, a state resumes a training, and no resource outlives an iterator."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 BATCH = 50_000  # 60 steps an epoch
 
 
-def training(client: forebay.Client, **options) -> forebay.Training:
+def dataset(client: forebay.Client, **options) -> forebay.TrainingDataset:
     return client.train("flights", **{"batch_size": BATCH, "tensors": TENSOR, "seed": 3, **options})
 
 
-def places(ds: forebay.Training, limit: int | None = None) -> list[tuple[int, int]]:
+def places(ds: forebay.TrainingDataset, limit: int | None = None) -> list[tuple[int, int]]:
     found = []
     for batch in ds:
         found.append((batch.epoch, batch.step))
@@ -39,26 +39,26 @@ def places(ds: forebay.Training, limit: int | None = None) -> list[tuple[int, in
     return found
 
 
-def test_every_loop_is_the_next_epoch(client: forebay.Client) -> None:
-    ds = training(client)
+def test_every_iteration_is_the_next_epoch(client: forebay.Client) -> None:
+    ds = dataset(client)
     assert len(ds) == ds.steps_per_epoch == 60
     for epoch in range(3):
         assert places(ds) == [(epoch, step) for step in range(60)]
-    ds = training(client, epoch=7)
+    ds = dataset(client, epoch=7)
     assert places(ds)[0] == (7, 0)
 
 
-def test_epochs_of_one_stream_are_those_of_many(client: forebay.Client) -> None:
-    one, many = training(client, epochs=3), training(client)
+def test_epochs_of_one_stream_equal_those_of_several_streams(client: forebay.Client) -> None:
+    one, many = dataset(client, epochs=3), dataset(client)
     for _ in range(3):
         assert digest(one) == digest(many)
-    assert places(one) == [] == places(one), "three epochs are over"
+    assert places(one) == [] == places(one), "all three epochs were delivered"
     assert one._stream is None
 
 
-def test_a_loop_that_is_left_early_is_followed_by_the_next_epoch(client: forebay.Client) -> None:
+def test_an_iteration_that_is_left_early_is_followed_by_the_next_epoch(client: forebay.Client) -> None:
     for epochs in (None, 3):
-        ds = training(client, epochs=epochs)
+        ds = dataset(client, epochs=epochs)
         assert places(ds, 5)[-1] == (0, 4)
         state = ds.state_dict()
         assert (state["epoch"], state["step"]) == (0, 5)
@@ -68,37 +68,37 @@ def test_a_loop_that_is_left_early_is_followed_by_the_next_epoch(client: forebay
         assert places(ds)[0] == (1, 0)
 
 
-def test_an_earlier_loop_is_over_when_a_later_one_begins(client: forebay.Client) -> None:
-    ds = training(client)
+def test_an_iteration_ends_when_a_later_one_starts(client: forebay.Client) -> None:
+    ds = dataset(client)
     earlier, later = iter(ds), iter(ds)
     next(earlier)
     assert next(later).epoch == 1
     later.close()
-    with pytest.raises(RuntimeError, match="later loop"):
+    with pytest.raises(RuntimeError, match="later iteration"):
         next(earlier)
-    assert places(ds, 1) == [(2, 0)], "the later one was left"
+    assert places(ds, 1) == [(2, 0)], "the later iteration was left early"
 
 
 @pytest.mark.parametrize("stop", [1, 37, 59, 60])
-def test_a_state_goes_on_with_the_batch_after_the_last_one(client: forebay.Client, stop: int) -> None:
-    whole = training(client, epochs=2)
+def test_a_state_resumes_with_the_batch_after_the_last_one(client: forebay.Client, stop: int) -> None:
+    whole = dataset(client, epochs=2)
     expected = [digest([batch]) for _ in range(2) for batch in whole]
-    ds, found = training(client), []
+    ds, found = dataset(client), []
     for batch in ds:
         found.append(digest([batch]))
         if len(found) == stop:
             state = json.loads(json.dumps(ds.state_dict()))
             break
-    again = training(client)
+    again = dataset(client)
     again.load_state_dict(state)
     while len(found) < 120:
         found += [digest([batch]) for batch in again]
     assert found == expected
 
 
-def test_a_state_is_the_same_on_every_rank_and_goes_to_any_number_of_them(client: forebay.Client) -> None:
-    expected = [digest([batch]) for batch in training(client, batch_size=120_000, remainder="SHORT")]
-    four = [training(client, batch_size=30_000, world_size=4, rank=rank, remainder="SHORT") for rank in range(4)]
+def test_a_state_is_equal_on_all_ranks_and_resumes_on_any_number_of_them(client: forebay.Client) -> None:
+    expected = [digest([batch]) for batch in dataset(client, batch_size=120_000, remainder="SHORT")]
+    four = [dataset(client, batch_size=30_000, world_size=4, rank=rank, remainder="SHORT") for rank in range(4)]
     loops = [iter(ds) for ds in four]
     found = [digest(next(loop) for loop in loops) for _ in range(11)]
     states = [ds.state_dict() for ds in four]
@@ -106,52 +106,52 @@ def test_a_state_is_the_same_on_every_rank_and_goes_to_any_number_of_them(client
     for world_size in (1, 2, 3, 8):
         ranks = []
         for rank in range(world_size):
-            ds = training(client, batch_size=120_000 // world_size, world_size=world_size, rank=rank)
+            ds = dataset(client, batch_size=120_000 // world_size, world_size=world_size, rank=rank)
             ds.load_state_dict(states[rank % 4])
             ranks.append(iter(ds))
         rest = [digest(step) for step in zip(*ranks)]
         assert found + rest == expected, f"{world_size} ranks"
 
 
-def test_a_state_of_something_else_is_refused_with_both_values(client: forebay.Client) -> None:
-    state = training(client).state_dict()
-    for options, words in [
-        ({"batch_size": 1000}, "global batches of 50000, this training has 1000"),
+def test_a_state_of_another_training_is_rejected_with_both_values(client: forebay.Client) -> None:
+    state = dataset(client).state_dict()
+    for options, message in [
+        ({"batch_size": 1000}, "global batch of 50000, but batch_size 1000"),
         ({"seed": 4}, "seed"),
         ({"shuffle": {"none": {}}}, "shuffle"),
         ({"tensors": {"x": {"columns": ["delay"], "dtype": "float32"}}}, "tensors"),
         ({"snapshot": "0" * 32}, "snapshot"),
         ({"remainder": "DROP"}, "remainder"),
     ]:
-        with pytest.raises(forebay.errors.StateError, match=words):
-            training(client, **options).load_state_dict(state)
-    with pytest.raises(forebay.errors.StateError, match="version"):
-        training(client).load_state_dict({**state, "version": 99})
+        with pytest.raises(forebay.errors.CheckpointMismatchError, match=message):
+            dataset(client, **options).load_state_dict(state)
+    with pytest.raises(forebay.errors.CheckpointMismatchError, match="version"):
+        dataset(client).load_state_dict({**state, "version": 99})
 
 
-def test_rank_and_world_size_come_from_the_environment_and_are_said_aloud(
+def test_rank_and_world_size_from_the_environment_are_logged(
     client: forebay.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
     with caplog.at_level(logging.WARNING):
-        ds = training(client)
+        ds = dataset(client)
     assert "rank 2 of 4" in caplog.text and "1/4 of the rows" in caplog.text
     assert (ds.rank, ds.world_size, len(ds)) == (2, 4, 15)
-    assert training(client, rank=0, world_size=1).world_size == 1
+    assert dataset(client, rank=0, world_size=1).world_size == 1
     with pytest.raises(ValueError, match="go together"):
-        training(client, rank=1)
+        dataset(client, rank=1)
     with pytest.raises(ValueError, match="expected 0 to 3"):
-        training(client, rank=4, world_size=4)
+        dataset(client, rank=4, world_size=4)
 
 
-def test_lanes_change_nothing(client: forebay.Client) -> None:
-    assert digest(training(client, lanes=3)) == digest(training(client))
+def test_lanes_do_not_change_the_batches(client: forebay.Client) -> None:
+    assert digest(dataset(client, lanes=3)) == digest(dataset(client))
 
 
-def test_a_pickled_training_stands_where_its_original_stood(client: forebay.Client) -> None:
-    ds = training(client)
-    expected = [digest([batch]) for batch in training(client)]
+def test_a_pickled_dataset_has_the_position_of_its_original(client: forebay.Client) -> None:
+    ds = dataset(client)
+    expected = [digest([batch]) for batch in dataset(client)]
     found = []
     for batch in ds:
         found.append(digest([batch]))
@@ -160,32 +160,32 @@ def test_a_pickled_training_stands_where_its_original_stood(client: forebay.Clie
             break
     state = copy.state_dict()
     assert (state["epoch"], state["step"]) == (0, 20)
-    assert places(copy)[0] == (1, 0), "a loop that was left is followed by the next epoch, in a copy, too"
+    assert places(copy)[0] == (1, 0), "the next epoch follows an iteration that was left early, also in a copy"
     copy.load_state_dict(state)
     assert found + [digest([batch]) for batch in copy] == expected
 
 
-def forked(ds: forebay.Training, queue: multiprocessing.Queue) -> None:
+def forked(ds: forebay.TrainingDataset, queue: multiprocessing.Queue) -> None:
     queue.put(digest(ds))
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_training_loops_in_a_child_process(client: forebay.Client, method: str) -> None:
-    ds = training(client)
+def test_a_dataset_iterates_in_a_child_process(client: forebay.Client, method: str) -> None:
+    ds = dataset(client)
     running = iter(ds)
     next(running)
     context = multiprocessing.get_context(method)
     queue = context.Queue()
-    child = context.Process(target=forked, args=(training(client), queue))
+    child = context.Process(target=forked, args=(dataset(client), queue))
     child.start()
-    assert queue.get(timeout=60) == digest(training(client))
+    assert queue.get(timeout=60) == digest(dataset(client))
     child.join(60)
     assert child.exitcode == 0
-    assert next(running).step == 1, "the parent goes on"
+    assert next(running).step == 1, "the parent's iterator continues"
 
 
-def test_a_training_whose_stream_waits_between_epochs_loops_in_a_forked_child(client: forebay.Client) -> None:
-    ds, expected = training(client, epochs=3), training(client, epochs=3)
+def test_a_dataset_with_an_open_stream_between_epochs_iterates_in_a_forked_child(client: forebay.Client) -> None:
+    ds, expected = dataset(client, epochs=3), dataset(client, epochs=3)
     assert digest(ds) == digest(expected)
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -197,8 +197,8 @@ def test_a_training_whose_stream_waits_between_epochs_loops_in_a_forked_child(cl
     assert child.exitcode == 0
 
 
-def test_an_iterator_that_was_forked_says_so_and_its_child_ends(client: forebay.Client) -> None:
-    running = iter(training(client))
+def test_an_iterator_raises_after_a_fork_and_the_child_exits(client: forebay.Client) -> None:
+    running = iter(dataset(client))
     next(running)
     child = os.fork()
     if child == 0:
@@ -225,7 +225,7 @@ def descriptors() -> int:
 
 
 def assert_back_at(before: tuple[int, int], when: str) -> None:
-    """A thread that has been joined is listed for a moment more."""
+    """Waits until threads and descriptors are as before. The kernel lists a joined thread for a moment longer."""
     until(lambda: (threads(), descriptors()) == before, failure=when)
 
 
@@ -238,28 +238,28 @@ def resident_bytes() -> int:
 
 @pytest.mark.alone
 def test_nothing_outlives_an_iterator(client: forebay.Client) -> None:
-    ds = training(client)
-    sum(len(batch) for batch in ds)  # What a process has once, such as the pipe of its signals, stays.
+    ds = dataset(client)
+    sum(len(batch) for batch in ds)  # Creates what a process has once, such as the pipe for signals.
     before = threads(), descriptors()
     for batch in ds:
         pass
-    assert_back_at(before, "after a whole loop")
+    assert_back_at(before, "after a whole iteration")
     for batch in ds:
         assert threads() > before[0]
         break
-    assert_back_at(before, "after a loop that was left")
+    assert_back_at(before, "after an iteration that was left early")
     loop = iter(ds)
     next(loop)
     del loop, ds
     gc.collect()
-    assert_back_at(before, "after a training that was dropped")
+    assert_back_at(before, "after the dataset was dropped")
 
 
 @pytest.mark.alone
-def test_a_thousand_iterators_half_read_and_dropped_leave_nothing(client: forebay.Client) -> None:
+def test_a_thousand_iterators_dropped_halfway_leave_no_resources(client: forebay.Client) -> None:
     def open_and_drop(times: int) -> None:
         for number in range(times):
-            for batch in training(client, batch_size=1000, epoch=number % 3):
+            for batch in dataset(client, batch_size=1000, epoch=number % 3):
                 if batch.step == 3:
                     break
 
@@ -271,8 +271,8 @@ def test_a_thousand_iterators_half_read_and_dropped_leave_nothing(client: foreba
 
 
 @pytest.mark.alone
-def test_memory_is_flat_over_a_hundred_epochs(client: forebay.Client) -> None:
-    ds = training(client, epochs=120)
+def test_memory_use_is_constant_over_a_hundred_epochs(client: forebay.Client) -> None:
+    ds = dataset(client, epochs=120)
     for _ in range(20):
         assert sum(len(batch) for batch in ds) == 3_000_000
     before = resident_bytes()
@@ -281,9 +281,9 @@ def test_memory_is_flat_over_a_hundred_epochs(client: forebay.Client) -> None:
     assert resident_bytes() - before < 16 << 20
 
 
-def test_other_python_threads_run_while_it_waits(pool: Pool, flights: Path) -> None:
+def test_other_python_threads_run_while_an_iterator_waits(pool: Pool, flights: Path) -> None:
     server = pool.start({"flights": flights})
-    ds = training(forebay.connect(server.location, prefetch_batches=1))
+    ds = dataset(forebay.connect(server.location, prefetch_batches=1))
     loop = iter(ds)
     next(loop)
     server.process.send_signal(signal.SIGSTOP)
@@ -325,9 +325,9 @@ except KeyboardInterrupt:
     while os.listdir("/proc/self/task") != before and time.monotonic() < give_up: time.sleep(0.01)
     print("interrupted", os.listdir("/proc/self/task") == before, flush=True)
 """
-    # Whoever runs tests in the background has them ignore SIGINT, and so would the child.
-    listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **listen)
+    # A test run in the background ignores SIGINT, which the child would inherit.
+    handles_sigint = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **handles_sigint)
     assert child.stdout.readline() == "waiting\n"
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)
@@ -335,8 +335,8 @@ except KeyboardInterrupt:
     server.process.send_signal(signal.SIGCONT)
 
 
-def test_stats_add_up_over_loops(client: forebay.Client) -> None:
-    ds = training(client)
+def test_stats_are_sums_over_all_iterations(client: forebay.Client) -> None:
+    ds = dataset(client)
     for loop in (1, 2):
         for batch in ds:
             time.sleep(0.001)
@@ -345,9 +345,9 @@ def test_stats_add_up_over_loops(client: forebay.Client) -> None:
     assert stats["compute_seconds"] > 0.1 and 0 <= stats["stall"] < 1
 
 
-def test_a_long_wait_counts_as_long_as_it_was(pool: Pool, flights: Path) -> None:
+def test_the_measured_wait_is_as_long_as_the_actual_wait(pool: Pool, flights: Path) -> None:
     server = pool.start({"flights": flights})
-    ds = training(forebay.connect(server.location, prefetch_batches=1), batch_size=1000, epochs=2)
+    ds = dataset(forebay.connect(server.location, prefetch_batches=1), batch_size=1000, epochs=2)
     loop = iter(ds)
     next(loop)
     before = ds.stats()["wait_seconds"]
@@ -358,36 +358,36 @@ def test_a_long_wait_counts_as_long_as_it_was(pool: Pool, flights: Path) -> None
     assert 0.6 < ds.stats()["wait_seconds"] - before < 2
 
 
-def test_closing_a_training_within_its_loop_says_so(client: forebay.Client) -> None:
-    ds = training(client)
-    with pytest.raises(RuntimeError, match="closed.*within its loop"):
+def test_closing_a_dataset_during_its_iteration_raises(client: forebay.Client) -> None:
+    ds = dataset(client)
+    with pytest.raises(RuntimeError, match="closed.*during the iteration"):
         for batch in ds:
             ds.close()
 
 
-def test_callbacks_see_every_step_and_progress_is_shown(client: forebay.Client, capsys: pytest.CaptureFixture) -> None:
+def test_callbacks_run_after_every_step_and_progress_is_shown(client: forebay.Client, capsys: pytest.CaptureFixture) -> None:
     pytest.importorskip("tqdm", reason="tqdm is not in this environment; the other one has it")
     seen = []
-    ds = training(client, callbacks=[lambda ds: seen.append((ds.epoch, ds.step))], progress=True)
+    ds = dataset(client, callbacks=[lambda ds: seen.append((ds.epoch, ds.step))], progress=True)
     for batch in ds:
         pass
     assert seen == [(0, step) for step in range(1, 61)]
     assert "60/60" in capsys.readouterr().err
 
 
-def test_a_report_reaches_the_operators_of_the_server(client: forebay.Client, flights_server) -> None:
-    for batch in training(client, batch_size=1000):
+def test_reports_of_a_trainer_appear_in_the_http_api(client: forebay.Client, flights_server) -> None:
+    for batch in dataset(client, batch_size=1000):
         time.sleep(0.02)
         sessions = json.loads(flights_server.http_get("/api/v1/sessions")[1])["sessions"]
-        if any(session["reports"] and session["client"]["compute"] > 0 for session in sessions):
+        if any(session["client_reports"] and session["client"]["compute_fraction"] > 0 for session in sessions):
             return
-    raise AssertionError("no report came")
+    raise AssertionError("no report arrived")
 
 
-def test_numpy_gets_every_row_once(client: forebay.Client, flights: Path) -> None:
+def test_every_row_is_delivered_once(client: forebay.Client, flights: Path) -> None:
     import pyarrow.parquet as pq
 
-    rows = np.concatenate([batch["x"].to_numpy() for batch in training(client)])
+    rows = np.concatenate([batch["x"].to_numpy() for batch in dataset(client)])
     table = pq.read_table(flights, columns=["delay", "distance"])
     wanted = np.stack([column.to_numpy() for column in table.columns], axis=1).astype(np.float32)
     order = np.lexsort(rows.T), np.lexsort(wanted.T)

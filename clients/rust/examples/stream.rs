@@ -1,5 +1,9 @@
-//! Streams a job epoch by epoch and says how fast it came.
-//! `cargo run --release -p forebay-client --example stream -- http://127.0.0.1:8815 3 '{"dataset": "flights", "batch_size": 4096}'`
+//! Streams epochs of a job and prints the throughput. Run with
+//!
+//! ```sh
+//! cargo run --release -p forebay-client --example stream -- \
+//!     http://127.0.0.1:8815 3 '{"dataset": "flights", "batch_size": 4096}'
+//! ```
 
 use std::time::Instant;
 

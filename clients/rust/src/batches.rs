@@ -1,4 +1,4 @@
-//! Batches received ahead of their consumer.
+//! A stream of prefetched batches.
 
 use std::sync::Arc;
 
@@ -8,20 +8,21 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{Batch, Config, DeviceBatch, Error};
 
-/// Where batches come from.
+/// A source of batches.
 pub(crate) trait Source: Send + 'static {
-    /// Where they are then.
+    /// Type of the batches.
     type Item: Item;
 
-    /// The next batch; `None` after the last one. Nothing is asked for after that, or after an error.
+    /// Returns the next batch; `None` after the last one. Not called again after `None` or an error.
     fn next(&mut self) -> impl Future<Output = Result<Option<Self::Item>, Error>> + Send;
 }
 
-/// A batch, on the host or on a device.
+/// A batch in host or device memory.
 pub(crate) trait Item: Send + 'static {
+    /// Returns the number of rows.
     fn rows(&self) -> u64;
 
-    /// Bytes of its body.
+    /// Returns the length of the body in bytes.
     fn len_bytes(&self) -> u64;
 }
 
@@ -45,7 +46,7 @@ impl Item for DeviceBatch {
     }
 }
 
-/// The batches of one stream, received ahead of their consumer. Dropping it ends the stream.
+/// The batches of one stream, prefetched by a background task. Dropping it ends the stream.
 pub struct Batches<B = Batch> {
     schema: SchemaRef,
     received: mpsc::Receiver<Result<Received<B>, Error>>,
@@ -53,29 +54,29 @@ pub struct Batches<B = Batch> {
     _receiver: AbortOnDropHandle<()>,
 }
 
-/// A batch, and its share of the bytes that may wait.
+/// A prefetched batch, with its permit of the byte budget.
 struct Received<B> {
     batch: B,
-    _share: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-#[allow(private_bounds)] // Batches of other kinds there are not.
+#[allow(private_bounds)] // The trait is sealed.
 impl<B: Item> Batches<B> {
-    /// Receives from `source` in a task of its own, as far ahead as `config` allows.
+    /// Spawns a task that prefetches batches of `source` within the limits of `config`.
     pub(crate) fn receive(source: impl Source<Item = B>, schema: SchemaRef, config: &Config) -> Self {
-        let ahead =
+        let capacity =
             usize::try_from(config.prefetch_batches).unwrap_or(usize::MAX).clamp(1, Semaphore::MAX_PERMITS);
-        let (sender, received) = mpsc::channel(ahead);
+        let (sender, received) = mpsc::channel(capacity);
         let receiver = AbortOnDropHandle::new(tokio::spawn(receive(source, sender, config.prefetch_bytes)));
         Self { schema, received, ended: false, _receiver: receiver }
     }
 
-    /// The schema of every batch.
+    /// Returns the schema of every batch.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// The next batch; `None` after the last one. Cancel-safe. After an error the stream is over.
+    /// Returns the next batch; `None` after the last one and after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<B, Error>> {
         if self.ended {
             return None;
@@ -92,21 +93,22 @@ async fn receive<B: Item>(
     prefetch_bytes: u64,
 ) {
     let capacity = kibibytes(prefetch_bytes);
-    let space = Arc::new(Semaphore::new(capacity as usize));
-    // Its place comes first: there is never one more than there are places for.
-    while let Ok(place) = sender.reserve().await {
+    let budget = Arc::new(Semaphore::new(capacity as usize));
+    // Reserving a slot before receiving keeps the number of batches within the capacity of the channel.
+    while let Ok(slot) = sender.reserve().await {
         let batch = match source.next().await {
             Ok(Some(batch)) => batch,
             Ok(None) => return,
             Err(error) => {
-                place.send(Err(error));
+                slot.send(Err(error));
                 return;
             }
         };
-        let share = kibibytes(batch.len_bytes()).min(capacity);
-        // Closed only if this task is gone.
-        let Ok(share) = Arc::clone(&space).acquire_many_owned(share).await else { return };
-        place.send(Ok(Received { batch, _share: share }));
+        // A batch larger than the whole budget is admitted alone.
+        let size = kibibytes(batch.len_bytes()).min(capacity);
+        // The semaphore is never closed.
+        let Ok(permit) = Arc::clone(&budget).acquire_many_owned(size).await else { return };
+        slot.send(Ok(Received { batch, _permit: permit }));
     }
 }
 

@@ -1,179 +1,182 @@
-//! Several servers that serve the same datasets.
+//! A client of a cluster of servers.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
-
+use bytes::Bytes;
 use forebay_proto::v1::{Lookup, Train};
 
 use crate::{
-    Caller, Config, Connection, Device, DeviceBatch, Error, Lookups, Plan, Training, Worker, lane::Attempts,
-    route::Route,
+    Caller, Config, Device, DeviceBatch, Error, Lookups, Plan, Training, Worker,
+    route::{Attempts, Route, Servers, Transport},
+    training::plan,
 };
 
-/// One tier: several servers, any of which can go on where another left off. Cheap to clone.
+/// A client of a cluster: servers that serve the same datasets. If one fails, another one continues its streams. Cheap to clone.
+///
+/// # Examples
+/// ```no_run
+/// use forebay_client::{Client, Config, Error, proto::v1::Train};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Error> {
+/// let client = Client::new(["grpc://a:8815", "grpc://b:8815"], Config::default())?;
+/// let train = Train { dataset: "lineitem".into(), batch_size: 4096, ..Train::default() };
+/// let plan = client.plan(&train).await?;
+/// println!("{} batches of {} rows", plan.batches(), train.batch_size);
+///
+/// let mut training = client.start(plan)?;
+/// while let Some(batch) = training.next().await {
+///     println!("{} rows", batch?.rows());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Lookups by key:
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use arrow_array::{Int64Array, RecordBatch};
+/// use forebay_client::{Client, Config, proto::v1::Lookup};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = Client::new(["grpc://127.0.0.1:8815"], Config::default())?;
+/// let lookup = Lookup { dataset: "users".into(), columns: vec!["age".into()], ..Lookup::default() };
+/// let lookups = client.lookup(&lookup).await?;
+///
+/// let ids = Int64Array::from(vec![17, 4]);
+/// let keys = RecordBatch::try_from_iter([("user_id", Arc::new(ids) as _)])?;
+/// let found = lookups.get(&keys).await?;
+/// println!("{} of {} keys exist", found.metadata.found, keys.num_rows());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Client {
     servers: Servers,
 }
 
-/// The servers, and which of them is asked. Cheap to clone; clones move on together, so that the ranks and lanes of a
-/// process find each other's windows in one server's memory.
-#[derive(Clone)]
-pub(crate) struct Servers {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    urls: Vec<String>,
-    config: Arc<Config>,
-    current: AtomicUsize,
-}
-
 impl Client {
-    /// A client of the servers at `urls`, the preferred one first; see [`Connection::open`] for how they are spelled.
-    /// Nothing is connected yet.
+    /// Creates a client of the servers at `urls`, the preferred one first. For the format of the URLs, see
+    /// [`Connection::open`](crate::Connection::open). Does not connect.
     ///
     /// # Errors
-    /// [`Error::Request`] when there is no URL.
+    /// [`Error::Request`] if `urls` is empty.
     pub fn new(urls: impl IntoIterator<Item = impl Into<String>>, config: Config) -> Result<Self, Error> {
-        let urls: Vec<String> = urls.into_iter().map(Into::into).collect();
-        if urls.is_empty() {
-            return Err(Error::Request("there is no server, expected at least one URL".into()));
-        }
-        let shared = Shared { urls, config: Arc::new(config), current: AtomicUsize::new(0) };
-        Ok(Self { servers: Servers { shared: Arc::new(shared) } })
+        let urls = urls.into_iter().map(Into::into).collect();
+        Ok(Self { servers: Servers::new(urls, config)? })
     }
 
-    /// Asks what `train` would deliver: the first server that answers, until the deadline.
+    /// Requests the plan of `train` from any server.
     ///
     /// # Errors
-    /// The server's own, by their status; [`Error::GaveUp`] when none could be reached.
+    /// [`Error::Status`] if the server rejects the request; [`Error::RetryDeadlineExceeded`] if no server answered in time.
     pub async fn plan(&self, train: &Train) -> Result<Plan, Error> {
-        let train = &self.asked(train);
-        self.call(|connection| async move { connection.plan(train).await }).await
+        let train = &self.without_unused_hashes(train);
+        self.call(|transport| async move { plan(&transport, train).await }).await
     }
 
-    /// The batches of one rank, in the order of its steps, each of them once: over lost connections, restarts and drains,
-    /// from whichever server answers. `train` names the rank unless there is only one; its lanes are merged.
+    /// Receives the batches of one rank, in the order of its steps and each exactly once. Lost connections and restarted servers
+    /// only delay them. `train` must select the rank if there are several. Its lanes are merged.
     ///
     /// # Errors
-    /// As [`Client::plan`]; [`Error::Request`] when the rank is missing.
+    /// The errors of [`plan`](Self::plan); [`Error::Request`] if the rank is missing.
     pub async fn train(&self, train: &Train) -> Result<Training, Error> {
         let plan = self.plan(&Train { lane: None, ..train.clone() }).await?;
         self.start(plan)
     }
 
-    /// The batches of a plan that was made before, by any server of the tier.
+    /// Receives the batches of a plan of any server of the cluster.
     ///
     /// # Errors
-    /// [`Error::Request`] when the plan names no rank and there are several.
+    /// [`Error::Request`] if the plan has several ranks and selects none.
     pub fn start(&self, plan: Plan) -> Result<Training, Error> {
-        one_rank(&plan)?;
+        require_rank(&plan)?;
         Ok(Training::start(&self.servers, plan))
     }
 
-    /// The batches of a plan in the memory of `device`, copied there ahead of their consumer.
+    /// Receives the batches of a plan into the memory of `device`. One batch is copied ahead.
     ///
     /// # Errors
-    /// As [`Client::start`]; [`Error::Device`] when the device has no room for a stream of copies.
+    /// The errors of [`start`](Self::start); [`Error::Device`] if the device cannot create a stream.
     pub fn start_on(&self, plan: Plan, device: &Device) -> Result<Training<DeviceBatch>, Error> {
-        one_rank(&plan)?;
+        require_rank(&plan)?;
         Training::start_on(&self.servers, plan, device)
     }
 
-    /// Looks up rows by their keys, on whichever server answers.
+    /// Opens lookups by key on any server.
     ///
     /// # Errors
-    /// The server's own, by their status; [`Error::GaveUp`] when none could be reached.
-    pub async fn lookup(&self, wanted: &Lookup) -> Result<Lookups, Error> {
-        Lookups::open(Route::Any(self.servers.clone()), wanted).await
+    /// [`Error::Status`] if the server rejects the lookup; [`Error::RetryDeadlineExceeded`] if no server answered in time.
+    pub async fn lookup(&self, lookup: &Lookup) -> Result<Lookups, Error> {
+        Lookups::open(self.route(), lookup).await
     }
 
-    /// The caller's side of the batch queue `queue`, on whichever server answers.
+    /// Opens a caller of the batch queue `queue` on any server.
     ///
     /// # Errors
-    /// As [`Client::lookup`].
+    /// The errors of [`lookup`](Self::lookup).
     pub async fn infer(&self, queue: &str) -> Result<Caller, Error> {
-        Caller::open(Route::Any(self.servers.clone()), queue).await
+        Caller::open(self.route(), queue).await
     }
 
-    /// As [`Client::infer`], but no server is asked before the first request.
+    /// Creates a caller of the batch queue `queue` that connects with its first request.
     pub fn caller(&self, queue: &str) -> Caller {
-        Caller::new(Route::Any(self.servers.clone()), queue)
+        Caller::new(self.route(), queue)
     }
 
-    /// The worker's side of the batch queue `queue`, with `credits` batches at a time (0: 2): over lost connections, restarts
-    /// and drains, for whichever server answers.
+    /// Opens a worker of the batch queue `queue` on any server. `credits` is the number of batches in flight; 0 selects 2. The
+    /// worker reconnects after lost connections and restarts.
     ///
     /// # Errors
-    /// As [`Client::lookup`].
-    pub async fn serve(&self, queue: &str, credits: u64) -> Result<Worker, Error> {
-        Worker::open(Route::Any(self.servers.clone()), queue, credits).await
+    /// The errors of [`lookup`](Self::lookup).
+    pub async fn worker(&self, queue: &str, credits: u64) -> Result<Worker, Error> {
+        Worker::open(self.route(), queue, credits).await
     }
 
-    /// Runs one action to its end on the server that is asked now, and returns the bodies of its results.
+    /// Runs an action on the server in use and returns the bodies of all results. A transient error is retried on the next
+    /// server.
     ///
     /// # Errors
-    /// The server's own, by their status; [`Error::GaveUp`] when none could be reached.
-    pub async fn action(&self, kind: &str, body: &[u8]) -> Result<Vec<bytes::Bytes>, Error> {
-        self.call(|connection| async move { connection.action(kind, body.to_vec()).await }).await
+    /// [`Error::Status`] if the server rejects the action; [`Error::RetryDeadlineExceeded`] if no server answered in time.
+    pub async fn action(&self, kind: &str, body: &[u8]) -> Result<Vec<Bytes>, Error> {
+        self.call(|transport| async move { transport.action(kind, body.to_vec()).await }).await
     }
 
-    /// `train`, without hashes if nobody looks at them.
-    fn asked(&self, train: &Train) -> Train {
-        let hash = train.hash.or((!self.servers.config().verify_hash).then_some(false));
-        Train { hash, ..train.clone() }
+    /// Returns `train` without content hashes if this client does not verify them.
+    fn without_unused_hashes(&self, train: &Train) -> Train {
+        let content_hash = train.content_hash.or((!self.servers.config().verify_hash).then_some(false));
+        Train { content_hash, ..train.clone() }
+    }
+
+    fn route(&self) -> Route {
+        Route::Any(self.servers.clone())
     }
 
     async fn call<T, F: Future<Output = Result<T, Error>>>(
         &self,
-        call: impl Fn(Connection) -> F,
+        call: impl Fn(Transport) -> F,
     ) -> Result<T, Error> {
         let attempt = || async {
-            let (connection, server) = self.servers.connection().await?;
-            let done = call(connection).await;
+            let (transport, server) = self.servers.connect().await?;
+            let done = call(transport).await;
             if done.as_ref().is_err_and(Error::is_transient) {
-                self.servers.leave(server);
+                self.servers.skip(server);
             }
             done
         };
-        Attempts::new(self.servers.len(), self.servers.config().deadline).run(attempt).await
+        Attempts::new(self.servers.len(), self.servers.config().retry_deadline).run(attempt).await
     }
 }
 
-/// A trainer is one rank.
-fn one_rank(plan: &Plan) -> Result<(), Error> {
+/// Verifies that the plan selects one rank.
+fn require_rank(plan: &Plan) -> Result<(), Error> {
     if plan.resolved.rank.is_none() && plan.summary.world_size > 1 {
         return Err(Error::Request(format!(
-            "rank: is missing; with world_size {} a trainer is one of them",
+            "rank: is missing, expected 0 to {}, because world_size is {}",
+            plan.summary.world_size - 1,
             plan.summary.world_size
         )));
     }
     Ok(())
-}
-
-impl Servers {
-    pub(crate) fn config(&self) -> &Arc<Config> {
-        &self.shared.config
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.shared.urls.len()
-    }
-
-    /// A new connection to the server that is asked now, and which one that is.
-    pub(crate) async fn connection(&self) -> Result<(Connection, usize), Error> {
-        let server = self.shared.current.load(Ordering::Relaxed);
-        let opened = Connection::open(&self.shared.urls[server], Arc::clone(&self.shared.config)).await;
-        Ok((opened.inspect_err(|_| self.leave(server))?, server))
-    }
-
-    /// From now on the one behind `server` is asked, if `server` still is.
-    pub(crate) fn leave(&self, server: usize) {
-        let next = (server + 1) % self.len();
-        // Another lane may have left it already.
-        let _ = self.shared.current.compare_exchange(server, next, Ordering::Relaxed, Ordering::Relaxed);
-    }
 }

@@ -1,140 +1,94 @@
 //! Settings of a client.
 
-use std::{fmt, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use tonic::{
-    Code,
-    metadata::{Ascii, MetadataValue},
-};
+use tonic::Code;
 
 use crate::Error;
 
-/// Limits and policies of a [`Client`](crate::Client).
+mod token;
+
+pub use token::Token;
+
+/// Limits and policies of a [`Client`](crate::Client) or [`Connection`](crate::Connection).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Largest HTTP/2 frame that the server may send, in bytes; 16 KiB to 16 MiB - 1. Default: 1 MiB.
-    /// A server sends no larger ones than its client announces, and small ones cost CPU on both sides.
+    /// Largest HTTP/2 frame that the server may send, in bytes, from 16 KiB to 16 MiB - 1. Default: 1 MiB.
+    /// Large frames reduce CPU time on both sides.
     pub max_frame_bytes: u32,
-    /// Bytes of one stream that may be on their way, in the sense of HTTP/2's flow control. Default: 2 MiB, for then
-    /// they are still in the processor's cache when they are received. A stream gets at most this much in the time that
-    /// a packet takes there and back: for a server further away than a millisecond raise it.
+    /// HTTP/2 flow-control window per stream, in bytes. Default: 2 MiB, which fits into the CPU cache. A stream receives at
+    /// most one window per network round trip. Increase the window if the round trip takes more than a millisecond.
     pub stream_window_bytes: u32,
-    /// ... and of all streams of a connection. Default: 8 MiB.
+    /// HTTP/2 flow-control window per connection, shared by its streams, in bytes. Default: 8 MiB.
     pub connection_window_bytes: u32,
-    /// Received batches that wait for their consumer, in bytes a rank. Default: 64 MiB. One batch a lane is
-    /// always received.
+    /// Maximum size of the prefetched batches per rank, in bytes. Default: 64 MiB. Each lane prefetches at least one batch.
     pub prefetch_bytes: u64,
-    /// ... and how many of them, a lane. Default: 256.
+    /// Maximum number of prefetched batches per lane. Default: 256.
     pub prefetch_batches: u64,
-    /// Largest body of a message, in bytes. Default: 1 GiB.
+    /// Maximum size of a message body, in bytes. Default: 1 GiB.
     pub max_batch_bytes: u64,
-    /// Largest schema, batch header or metadata, in bytes. Default: 64 MiB.
+    /// Maximum size of a schema, batch header or metadata, in bytes. Default: 64 MiB.
     pub max_header_bytes: u64,
-    /// Memory of bodies that is kept for the next ones, in bytes a rank. Default: 256 MiB.
+    /// Maximum size of unused receive buffers that are kept for reuse per rank, in bytes. Default: 256 MiB.
     pub idle_slab_bytes: u64,
-    /// Whether the hash of every batch is asked for and checked, unless the request says `hash: false`. Default: true.
+    /// Request and verify a hash of every batch, unless the request sets `content_hash` to false. Default: true.
     pub verify_hash: bool,
-    /// Whether the server is told once a second how long its trainer waits and computes. Default: true.
+    /// Report the wait and compute time of the trainer to the server once per second. Default: true.
     pub report: bool,
-    /// The trace that all calls are part of, as W3C Trace Context spells it: `00-TRACE-SPAN-01`. Servers that export traces make their
-    /// spans children of it. Default: none.
+    /// Parent trace of all calls in the format of W3C Trace Context, `00-TRACE-SPAN-01`. Servers that export traces create
+    /// their spans as its children. Default: none.
     pub traceparent: Option<String>,
-    /// Requests of one [`Lookups`](crate::Lookups) or [`Caller`](crate::Caller) that may be on their way; more of them wait.
-    /// Default: 256.
-    pub max_requests: u64,
-    /// An exchange of lookups, or with a queue, is closed when nothing was asked for so long; the next request opens
+    /// Maximum number of requests in flight per [`Lookups`](crate::Lookups) or [`Caller`](crate::Caller). Further requests
+    /// wait. Default: 256.
+    pub max_in_flight: u64,
+    /// Time without a request after which the DoExchange stream of lookups or of a queue is closed. The next request opens
     /// another one. Default: 60 s.
     #[serde(with = "humantime_serde")]
-    pub idle_exchange: Duration,
-    /// How much longer than its timeout the answer of a queue is awaited, for its way here; and how long a worker that is
-    /// closed waits until its replies have been taken. Default: 1 s.
+    pub idle_timeout: Duration,
+    /// Time to wait for the answer of a queue after the timeout of its request, to cover the network; also the time that
+    /// [`Worker::close`](crate::Worker::close) waits until the server has received the replies. Default: 1 s.
     #[serde(with = "humantime_serde")]
     pub answer_grace: Duration,
-    /// How long a connection may take to be made. Default: 10 s.
+    /// Time limit for opening a connection. Default: 10 s.
     #[serde(with = "humantime_serde")]
     pub connect_timeout: Duration,
-    /// How long a batch, or an answer, may take in all, attempts on every server included, before the training, or the
-    /// request, fails. Default: 5 min.
+    /// Time limit for one batch or one answer, including all attempts on all servers. When it expires, the training or the
+    /// request fails. Default: 5 min.
     #[serde(with = "humantime_serde")]
-    pub deadline: Duration,
-    /// A connection on which nothing is heard is asked for a sign of life after this. Default: 20 s.
+    pub retry_deadline: Duration,
+    /// Time without received data after which an HTTP/2 keepalive ping is sent. Default: 20 s.
     #[serde(with = "humantime_serde")]
     pub keepalive_interval: Duration,
-    /// ... and is lost when none comes within this. Default: 20 s.
+    /// Time to wait for the answer to a keepalive ping before the connection is closed. Default: 20 s.
     #[serde(with = "humantime_serde")]
     pub keepalive_timeout: Duration,
-    /// Whom to trust, for URLs that begin with `https://` or `grpc+tls://`.
+    /// TLS settings for URLs that begin with `https://` or `grpc+tls://`.
     pub tls: Tls,
-    /// The token that servers want to see. Default: none.
+    /// Bearer token sent with every call. Default: none.
     #[serde(skip)]
     pub token: Option<Token>,
 }
 
-/// Files in PEM form.
+/// TLS settings. All files are in PEM format.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tls {
-    /// Authorities of the servers. Default: those that browsers trust.
+    /// CA certificates that the server's certificate is verified with. Default: the public CAs of Mozilla's root program.
     pub ca: Option<PathBuf>,
-    /// This client's certificate, for servers that want one. Default: none.
+    /// Certificate of this client, for servers that require one. Requires `key`. Default: none.
     pub certificate: Option<PathBuf>,
-    /// Its private key.
+    /// Private key of `certificate`. Default: none.
     pub key: Option<PathBuf>,
-    /// The name in the server's certificate. Default: the host of its URL.
+    /// Name expected in the server's certificate. Default: the host of the URL.
     pub server_name: Option<String>,
 }
 
-/// A bearer token. It is not shown by `Debug`.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(Kept);
-
-#[derive(Clone, PartialEq, Eq)]
-enum Kept {
-    Here(String),
-    File(PathBuf),
-}
-
-impl Token {
-    /// The token itself.
-    pub fn new(token: impl Into<String>) -> Self {
-        Self(Kept::Here(token.into()))
-    }
-
-    /// A file that holds it; read for every call, so that it may change.
-    pub fn file(path: impl Into<PathBuf>) -> Self {
-        Self(Kept::File(path.into()))
-    }
-
-    pub(crate) fn header(&self) -> Result<MetadataValue<Ascii>, Error> {
-        let token = match &self.0 {
-            Kept::Here(token) => token.clone(),
-            Kept::File(path) => std::fs::read_to_string(path).map_err(|error| {
-                Error::Request(format!("can't read the token in {}: {error}", path.display()))
-            })?,
-        };
-        let mut value: MetadataValue<Ascii> = format!("Bearer {}", token.trim())
-            .parse()
-            .map_err(|_| Error::Request("the token holds characters that no header can".into()))?;
-        value.set_sensitive(true);
-        Ok(value)
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Kept::Here(_) => f.write_str("Token(..)"),
-            Kept::File(path) => f.debug_tuple("Token").field(path).finish(),
-        }
-    }
-}
-
 impl Config {
-    /// Whether another token may be found where the one was that led to `error`.
-    pub(crate) fn renews(&self, error: &Error) -> bool {
-        let is_file = self.token.as_ref().is_some_and(|token| matches!(token.0, Kept::File(_)));
+    /// Returns true if `error` rejects a token from a file, so that a retry may send a newer token.
+    pub(crate) fn can_renew_token(&self, error: &Error) -> bool {
+        let is_file = self.token.as_ref().is_some_and(Token::is_file);
         is_file && error.code() == Some(Code::Unauthenticated)
     }
 }
@@ -153,11 +107,11 @@ impl Default for Config {
             verify_hash: true,
             report: true,
             traceparent: None,
-            max_requests: 256,
-            idle_exchange: Duration::from_secs(60),
+            max_in_flight: 256,
+            idle_timeout: Duration::from_secs(60),
             answer_grace: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(10),
-            deadline: Duration::from_secs(300),
+            retry_deadline: Duration::from_secs(300),
             keepalive_interval: Duration::from_secs(20),
             keepalive_timeout: Duration::from_secs(20),
             tls: Tls::default(),

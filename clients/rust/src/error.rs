@@ -1,4 +1,4 @@
-//! What can go wrong, by what a caller would do about it.
+//! The error type, with one variant for each way in which a caller reacts.
 
 use std::time::Duration;
 
@@ -9,56 +9,56 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 /// A failure of a call or of a stream.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request, or a file that the configuration names, makes no sense: mend it.
+    /// The request, or a file named by the configuration, is invalid. Retrying does not help.
     #[error("{0}")]
     Request(String),
-    /// The server can't be reached: try again, or another one.
+    /// The server is unreachable. Retry, or use another server.
     #[error("can't connect to {url}")]
     Connect {
-        /// Where the server should be.
+        /// URL of the server.
         url: String,
-        /// The transport's own words.
+        /// Error of the transport.
         source: Cause,
     },
-    /// The connection was lost: go on at the next step, on this server or another one.
+    /// The connection was lost. Continue with the next step, on this server or on another one.
     #[error("lost the connection to {url}: {source}")]
     Lost {
-        /// Where the server was.
+        /// URL of the server.
         url: String,
-        /// The transport's own words.
+        /// Error of the transport.
         source: Cause,
     },
-    /// The server said why not. `UNAVAILABLE`: go on at the next step on another server; all else is told in words for a
-    /// person.
+    /// The server returned an error status. After `UNAVAILABLE`, continue with the next step on another server. Every other
+    /// status has a message for the user.
     #[error("{}", .0.message())]
     Status(#[from] Status),
-    /// What came is no Flight stream, or is larger than this client's limits allow.
+    /// The response is not a Flight stream, or exceeds a limit in [`Config`](crate::Config).
     #[error("{0}")]
     Protocol(String),
-    /// A batch came that is not the one that is due, or not as it was sent: nothing of it was handed over.
+    /// The received rows are not the expected ones: another batch, a wrong hash, or other columns. No part of them is delivered.
     #[error("{0}")]
-    Foreign(String),
-    /// There is no such device, or its driver failed; in the driver's words.
+    BatchMismatch(String),
+    /// The device does not exist, or its driver failed. Contains the driver's message.
     #[error("{0}")]
     Device(String),
-    /// A queue has no answer for this one request; others go on.
+    /// A queue rejected this request. Other requests are not affected.
     #[error("{message}")]
-    Refused {
-        /// Why, such as `RESOURCE_EXHAUSTED` or `DEADLINE_EXCEEDED`.
+    RequestRejected {
+        /// Reason, such as `RESOURCE_EXHAUSTED` or `DEADLINE_EXCEEDED`.
         code: Code,
-        /// The same for a person.
+        /// Description of the reason.
         message: String,
-        /// After which time it is worth another try, if it is.
+        /// Time after which a retry may succeed; `None` if a retry does not help.
         retry_after: Option<Duration>,
     },
-    /// No answer came until the deadline was over, from whichever server.
-    #[error("no answer for {waited:.1?}, after {attempts} attempts; the last one: {last}")]
-    GaveUp {
-        /// How long this took.
+    /// No server answered within [`Config::retry_deadline`](crate::Config::retry_deadline).
+    #[error("no answer within {waited:.1?} after {attempts} attempts; last error: {last}")]
+    RetryDeadlineExceeded {
+        /// Time since the first attempt.
         waited: Duration,
-        /// Attempts that were made.
+        /// Number of attempts.
         attempts: u32,
-        /// How the last of them failed.
+        /// Error of the last attempt.
         last: Box<Error>,
     },
 }
@@ -72,43 +72,47 @@ impl Error {
         Self::Lost { url: url.to_owned(), source: source.into() }
     }
 
-    /// Whether the same request may succeed a little later, or on another server.
+    /// Returns true if the same request may succeed later or on another server.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Lost { .. } => true,
             Self::Status(status) => status.code() == Code::Unavailable,
-            Self::Refused { code, retry_after, .. } => *code == Code::Unavailable || retry_after.is_some(),
+            Self::RequestRejected { code, retry_after, .. } => {
+                *code == Code::Unavailable || retry_after.is_some()
+            }
             _ => false,
         }
     }
 
-    /// The gRPC status of a server's refusal, also of the last one before giving up.
+    /// Returns the gRPC status code of the server's last response; `None` if no server responded.
     pub fn code(&self) -> Option<Code> {
         match self {
             Self::Status(status) => Some(status.code()),
-            Self::Refused { code, .. } => Some(*code),
-            Self::GaveUp { last, .. } => last.code(),
+            Self::RequestRejected { code, .. } => Some(*code),
+            Self::RetryDeadlineExceeded { last, .. } => last.code(),
             _ => None,
         }
     }
 
-    /// The same, for another one who waited for the same.
-    pub(crate) fn again(&self) -> Self {
-        let words = |source: &Cause| source.to_string().into();
+    /// Copies the error for another waiter. Causes are copied as text, because they cannot be cloned.
+    pub(crate) fn copy(&self) -> Self {
+        let text = |source: &Cause| source.to_string().into();
         match self {
             Self::Request(reason) => Self::Request(reason.clone()),
-            Self::Connect { url, source } => Self::Connect { url: url.clone(), source: words(source) },
-            Self::Lost { url, source } => Self::Lost { url: url.clone(), source: words(source) },
+            Self::Connect { url, source } => Self::Connect { url: url.clone(), source: text(source) },
+            Self::Lost { url, source } => Self::Lost { url: url.clone(), source: text(source) },
             Self::Status(status) => Self::Status(status.clone()),
             Self::Protocol(reason) => Self::Protocol(reason.clone()),
-            Self::Foreign(reason) => Self::Foreign(reason.clone()),
+            Self::BatchMismatch(reason) => Self::BatchMismatch(reason.clone()),
             Self::Device(reason) => Self::Device(reason.clone()),
-            Self::Refused { code, message, retry_after } => {
-                Self::Refused { code: *code, message: message.clone(), retry_after: *retry_after }
+            Self::RequestRejected { code, message, retry_after } => {
+                Self::RequestRejected { code: *code, message: message.clone(), retry_after: *retry_after }
             }
-            Self::GaveUp { waited, attempts, last } => {
-                Self::GaveUp { waited: *waited, attempts: *attempts, last: Box::new(last.again()) }
-            }
+            Self::RetryDeadlineExceeded { waited, attempts, last } => Self::RetryDeadlineExceeded {
+                waited: *waited,
+                attempts: *attempts,
+                last: Box::new(last.copy()),
+            },
         }
     }
 }

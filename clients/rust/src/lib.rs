@@ -1,71 +1,76 @@
-//! Receives Forebay's batches over Arrow Flight, in order, each of them once, whatever becomes of the servers.
+//! A client of Forebay, which serves Parquet data as deterministic training batches over Arrow Flight.
 //!
-//! ```text
-//! Client --plan--> Plan --start--> Training --next--> Batch --> Arrow, no copy
-//! (servers)        (arithmetic)    merges lanes
-//!                                      |
-//!                  Batches: received ahead, up to a number of bytes and of batches
-//!                                      |
-//!                  Lane: the next batch, from any server; checks that it is the next
-//!                                      |
-//!                  Stream: one response of one Connection
-//!                                      |
-//!                  Parser: DATA frames --one copy--> Slab (aligned, used again)
+//! The client receives the batches of a training in order, each exactly once, also if connections are lost or servers restart.
+//! The client also looks up rows by key, calls batch queues, and runs workers of batch queues.
+//!
+//! # Examples
+//! ```no_run
+//! use forebay_client::{Client, Config, Error, proto::v1::Train};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Error> {
+//!     let client = Client::new(["grpc://127.0.0.1:8815"], Config::default())?;
+//!     let train = Train { dataset: "lineitem".into(), batch_size: 4096, seed: 7, ..Train::default() };
+//!     let mut training = client.train(&train).await?;
+//!     while let Some(batch) = training.next().await {
+//!         let batch = batch?.record_batch()?; // An Arrow RecordBatch, without a copy.
+//!         println!("{} rows", batch.num_rows());
+//!     }
+//!     Ok(())
+//! }
 //! ```
 //!
-//! Lookups and batch queues are exchanges: what is asked goes one way while answers come the other.
+//! # Types
+//! - [`Client`]: a cluster of servers, with retries. [`Connection`]: one server of any kind that speaks Flight, without retries.
+//! - [`Plan`]: the resolved request, with all defaults. [`Training`]: its batches for one rank, with a [`Cursor`] and [`Stats`].
+//! - [`Batch`]: one batch in aligned memory. [`DeviceBatch`]: one batch in the memory of a [`Device`].
+//! - [`Lookups`]: rows by key; each answer is a [`Found`].
+//! - [`Caller`] and [`Worker`]: the two sides of a batch queue. A caller receives an [`Answer`], a worker an [`InferenceBatch`].
+//!
+//! # Data flow
+//! A training:
 //!
 //! ```text
-//! Lookups, Caller --> Requests: one exchange, many on their way --> the next one once it is over
-//! Worker ---next---> Work ---reply---> the exchange that it came by
+//! Client --plan--> Plan --start--> Training --next--> Batch --> Arrow, without a copy
+//!                                      |
+//!                  training::lanes     merges the lanes of the rank
+//!                  batches             prefetches, within limits of bytes and batches
+//!                  training::lane      resumes on any server, verifies each batch
+//!                  route::transport    one gRPC connection
+//!                  wire::parser        copies bodies once, from HTTP/2 frames to memory::slabs
 //! ```
 //!
-//! - [`Client`]: several servers of one tier; what one of them was about to send, another one sends.
-//! - [`Training`]: the batches of one rank, with its [`Cursor`] and [`Stats`].
-//! - [`Plan`]: what a job delivers, with every default resolved.
-//! - [`Batch`]: one batch in memory that is aligned to 64 bytes; an Arrow `RecordBatch` is a view of it.
-//! - [`Device`]: where batches are wanted; on a GPU they are [`DeviceBatch`]es, copied there ahead.
-//! - [`Lookups`]: rows by their keys, each answer a [`Found`].
-//! - [`Caller`], [`Worker`]: the two sides of a batch queue; an [`Answer`], and the [`Work`] it came of.
-//! - [`Connection`]: one server of any kind that speaks Flight, and its streams as they come.
+//! Lookups and batch queues use DoExchange streams, on which requests and answers flow at the same time:
+//!
+//! ```text
+//! Lookups, Caller --> online::requests --> online::exchange: many requests in flight
+//! Worker --next--> InferenceBatch --reply--> the exchange that it came from
+//! ```
 
-#![deny(unsafe_code)] // `device` alone has some.
+#![deny(unsafe_code)] // Allowed only in `device`.
 
 mod batch;
 mod batches;
-mod caller;
 mod client;
 mod config;
 mod connection;
 mod device;
 mod error;
-mod lane;
-mod lookups;
-mod messages;
-mod meter;
-mod parser;
-mod plan;
-mod requests;
+mod memory;
+mod online;
 mod route;
-mod sending;
-mod slabs;
-mod stream;
 mod tensor;
 mod training;
-mod worker;
+mod wire;
 
 pub use batch::Batch;
 pub use batches::Batches;
-pub use caller::{Answer, Caller};
 pub use client::Client;
 pub use config::{Config, Tls, Token};
 pub use connection::Connection;
 pub use device::{Device, DeviceBatch, Place};
 pub use error::Error;
 pub use forebay_proto as proto;
-pub use lookups::{Found, Lookups};
-pub use meter::{Failures, Stats, Utilization};
-pub use plan::{Cursor, Plan};
+pub use online::{Answer, Caller, Found, InferenceBatch, Lookups, Worker};
 pub use tensor::{Tensor, values};
-pub use training::Training;
-pub use worker::{Work, Worker};
+pub use training::{Cursor, Failures, Plan, Stats, Training, Utilization};

@@ -1,4 +1,4 @@
-//! Where exchanges are opened.
+//! The way to a server: connections, choice of a server, retries.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,83 +6,90 @@ use bytes::Bytes;
 use forebay_proto::v1::Command;
 use tokio::sync::mpsc;
 
-use crate::{Config, Connection, Error, client::Servers, lane::Attempts, messages::Messages, slabs::Slabs};
+use crate::{Config, Error, memory::Slabs, wire::Response};
 
-/// On one connection, or with whichever server answers.
+mod retry;
+mod servers;
+mod tls;
+mod transport;
+
+pub(crate) use retry::Attempts;
+pub(crate) use servers::Servers;
+pub(crate) use transport::Transport;
+
+/// The servers that a call may use.
 pub(crate) enum Route {
-    /// What fails is told at once.
-    One(Connection),
-    /// What may succeed a little later is tried again, until the deadline.
+    /// One connection. Errors are returned without a retry.
+    One(Transport),
+    /// Any server of a cluster. Transient errors are retried until the deadline.
     Any(Servers),
 }
 
-/// An exchange that was opened.
-pub(crate) struct Opened {
-    /// Takes messages as gRPC frames them.
+/// An open DoExchange stream.
+pub(crate) struct OpenedExchange {
+    /// Sends framed messages.
     pub(crate) outgoing: mpsc::Sender<Bytes>,
-    pub(crate) messages: Messages,
-    /// To be left when it goes away.
+    /// Messages of the server.
+    pub(crate) response: Response,
+    /// Index of the server, for [`Route::failed`].
     pub(crate) server: usize,
 }
 
 impl Route {
+    /// Returns the settings of the client.
     pub(crate) fn config(&self) -> &Arc<Config> {
         match self {
-            Self::One(connection) => connection.config(),
+            Self::One(transport) => transport.config(),
             Self::Any(servers) => servers.config(),
         }
     }
 
-    /// One attempt to open an exchange; see [`Connection::exchange`].
+    /// Opens a DoExchange stream with one attempt; see [`Transport::exchange`].
     pub(crate) async fn open(
         &self,
         command: &Command,
         capacity: usize,
         slabs: &Slabs,
-    ) -> Result<Opened, Error> {
-        let (connection, server) = match self {
-            Self::One(connection) => (connection.clone(), 0),
-            Self::Any(servers) => servers.connection().await?,
+    ) -> Result<OpenedExchange, Error> {
+        let (transport, server) = match self {
+            Self::One(transport) => (transport.clone(), 0),
+            Self::Any(servers) => servers.connect().await?,
         };
-        let opened = connection.exchange(command, capacity, slabs.clone()).await;
-        let (outgoing, messages) = opened.inspect_err(|error| self.failed(server, error))?;
-        Ok(Opened { outgoing, messages, server })
+        let opened = transport.exchange(command, capacity, slabs.clone()).await;
+        let (outgoing, response) = opened.inspect_err(|error| self.failed(server, error))?;
+        Ok(OpenedExchange { outgoing, response, server })
     }
 
-    /// Notes how an exchange with `server` failed: when it is away, another one is asked from now on.
+    /// Records that an exchange with `server` failed. After a transient error, the next attempt uses another server.
     pub(crate) fn failed(&self, server: usize, error: &Error) {
         if let Self::Any(servers) = self
             && error.is_transient()
         {
-            servers.leave(server);
+            servers.skip(server);
         }
     }
 
-    /// Whether there is another way than the one that has failed.
-    pub(crate) fn goes_on(&self) -> bool {
+    /// Returns true if transient errors are retried.
+    pub(crate) fn retries(&self) -> bool {
         matches!(self, Self::Any(_))
     }
 
-    /// Attempts until `deadline` is over.
-    pub(crate) fn attempts(&self, deadline: Duration) -> Attempts {
+    /// Starts the attempts of a call with a time limit of `timeout`.
+    pub(crate) fn attempts(&self, timeout: Duration) -> Attempts {
         let servers = match self {
             Self::One(_) => 1,
             Self::Any(servers) => servers.len(),
         };
-        Attempts::new(servers, deadline)
+        Attempts::new(servers, timeout)
     }
 
-    /// Makes `attempt` until `deadline` is over, again and again where there is another way.
+    /// Runs `attempt` within `timeout`, repeatedly if the route retries.
     pub(crate) async fn run<T, F: Future<Output = Result<T, Error>>>(
         &self,
-        deadline: Duration,
+        timeout: Duration,
         attempt: impl Fn() -> F,
     ) -> Result<T, Error> {
-        let attempts = self.attempts(deadline);
-        if self.goes_on() {
-            return attempts.run(attempt).await;
-        }
-        let done = tokio::time::timeout_at(attempts.until(), attempt()).await;
-        done.unwrap_or_else(|_| Err(attempts.gave_up()))
+        let attempts = self.attempts(timeout);
+        if self.retries() { attempts.run(attempt).await } else { attempts.run_once(attempt()).await }
     }
 }

@@ -1,4 +1,14 @@
-//! The batches of one rank.
+//! The batches of one rank, in order, over several connections and servers.
+//!
+//! ```text
+//! planner --Plan--> Training --next--> the trainer
+//!                      |  \--> meter --> reporter: a report per second to the server
+//!                    lanes: merges the lanes into the order of steps, through uploads for a device
+//!                      |
+//!                    lane: resumes at the next batch after a failure, verifies each batch
+//!                      |
+//!                    ticket_stream: one response
+//! ```
 
 use std::{
     sync::Arc,
@@ -6,146 +16,159 @@ use std::{
 };
 
 use arrow_schema::SchemaRef;
-use forebay_proto::v1::ReportRequest;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{
-    Batch, Batches, Config, Cursor, Device, DeviceBatch, Error, Plan,
-    batches::Item,
-    client::Servers,
-    device::Uploads,
-    lane::Lane,
-    meter::{Failures, Meter, Stats, Utilization},
-    slabs::Slabs,
-};
+use crate::{Batch, Config, Device, DeviceBatch, Error, batches::Item, memory::Slabs, route::Servers};
 
-/// How often a trainer says how it fares.
-const REPORT_INTERVAL: Duration = Duration::from_secs(1);
+mod lane;
+mod lanes;
+mod meter;
+mod plan;
+mod planner;
+mod reporter;
+mod ticket_stream;
+mod uploads;
 
-/// The batches of one rank in the order of its steps, its lanes merged. Dropping it ends its streams.
+use lanes::Lanes;
+use meter::Meter;
+pub use meter::{Failures, Stats, Utilization};
+pub use plan::{Cursor, Plan};
+pub(crate) use planner::plan;
+pub(crate) use ticket_stream::{TicketStream, ticket};
+use uploads::Uploads;
+
+/// The batches of one rank in the order of its steps, with its lanes merged. Dropping it ends its streams.
+///
+/// Each batch is delivered exactly once, also if connections are lost or servers restart. Each batch is verified against the
+/// [`Plan`].
+///
+/// # Examples
+/// A training that stops at step 10 and resumes there later:
+///
+/// ```no_run
+/// use forebay_client::{Client, Config, Error, proto::v1::Train};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Error> {
+/// let client = Client::new(["grpc://127.0.0.1:8815"], Config::default())?;
+/// let train = Train { dataset: "lineitem".into(), batch_size: 4096, seed: 7, ..Train::default() };
+///
+/// let mut training = client.train(&train).await?;
+/// while let Some(batch) = training.next().await {
+///     let batch = batch?.record_batch()?;
+///     println!("{} rows", batch.num_rows());
+///     if training.cursor().step == 10 {
+///         break;
+///     }
+/// }
+///
+/// // A checkpoint consists of the cursor and the snapshot.
+/// let cursor = training.cursor();
+/// let snapshot = training.plan().summary.snapshot.clone();
+/// drop(training);
+///
+/// let resumed = Train { snapshot, epoch: cursor.epoch, start_step: cursor.step, ..train };
+/// let mut training = client.train(&resumed).await?;
+/// while let Some(batch) = training.next().await {
+///     println!("{} rows", batch?.rows());
+/// }
+/// # Ok(())
+/// # }
+/// ```
 pub struct Training<B = Batch> {
     plan: Arc<Plan>,
     lanes: Lanes<B>,
     ended: bool,
     meter: Arc<Meter>,
-    /// When the last batch was handed over.
-    handed_over: Option<Instant>,
-    /// When the next one was first asked for.
-    asked: Option<Instant>,
+    /// Time of the last delivery.
+    delivered: Option<Instant>,
+    /// Time of the first request for the next batch.
+    requested: Option<Instant>,
     _reporter: Option<AbortOnDropHandle<()>>,
 }
 
-/// Streams that bring the batches of one rank in turn.
-pub(crate) struct Lanes<B> {
-    lanes: Vec<Batches<B>>,
-    /// The number of the next batch.
-    next: u64,
-}
-
-impl<B: Item> Lanes<B> {
-    /// The next batch of all; `None` after the last one. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Option<Result<B, Error>> {
-        let lane = (self.next % self.lanes.len() as u64) as usize;
-        let next = self.lanes[lane].next().await;
-        if let Some(Ok(_)) = next {
-            self.next += 1;
-        }
-        next
-    }
-}
-
-impl Lanes<Batch> {
-    /// Begins to receive.
-    fn receive(servers: &Servers, plan: &Arc<Plan>, slabs: &Slabs, meter: &Arc<Meter>, trainer: u64) -> Self {
-        let config = servers.config();
-        let each = Config { prefetch_bytes: config.prefetch_bytes / plan.lanes(), ..(**config).clone() };
-        let lanes = (0..plan.lanes()).map(|lane| {
-            let meter = Arc::clone(meter);
-            let lane = Lane::new(servers.clone(), Arc::clone(plan), slabs.clone(), meter, trainer, lane);
-            Batches::receive(lane, SchemaRef::clone(&plan.schema), &each)
-        });
-        Self { lanes: lanes.collect(), next: 0 }
-    }
-}
-
 impl Training {
+    /// Starts to receive the batches of `plan` into host memory.
     pub(crate) fn start(servers: &Servers, plan: Plan) -> Self {
-        let (plan, meter, trainer) = (Arc::new(plan), Arc::default(), trainer());
-        let slabs = Slabs::new(servers.config().idle_slab_bytes, Device::host());
+        let (plan, meter, trainer) = (Arc::new(plan), Arc::default(), random_trainer_id());
+        let slabs = Slabs::new(servers.config().idle_slab_bytes);
         let lanes = Lanes::receive(servers, &plan, &slabs, &meter, trainer);
-        Self::over(lanes, servers, plan, meter, trainer)
+        Self::new(lanes, servers, plan, meter, trainer)
     }
 }
 
 impl Training<DeviceBatch> {
+    /// Starts to receive the batches of `plan` into the memory of `device`.
     pub(crate) fn start_on(servers: &Servers, plan: Plan, device: &Device) -> Result<Self, Error> {
-        let (plan, meter, trainer) = (Arc::new(plan), Arc::default(), trainer());
-        let slabs = Slabs::new(servers.config().idle_slab_bytes, device.clone());
+        let (plan, meter, trainer) = (Arc::new(plan), Arc::default(), random_trainer_id());
+        let slabs = Slabs::pinned(servers.config().idle_slab_bytes, Arc::new(device.clone()));
         let received = Lanes::receive(servers, &plan, &slabs, &meter, trainer);
-        // With the one in use that makes two buffers in turn.
-        let ahead = Config { prefetch_batches: 1, ..(**servers.config()).clone() };
+        // One prefetched batch and the one in use alternate between two buffers.
+        let config = Config { prefetch_batches: 1, ..(**servers.config()).clone() };
         let uploads = Uploads::new(received, device)?;
-        let lanes =
-            Lanes { lanes: vec![Batches::receive(uploads, SchemaRef::clone(&plan.schema), &ahead)], next: 0 };
-        Ok(Self::over(lanes, servers, plan, meter, trainer))
+        let lanes = Lanes::single(uploads, SchemaRef::clone(&plan.schema), &config);
+        Ok(Self::new(lanes, servers, plan, meter, trainer))
     }
 }
 
-/// A number by which servers tell trainers apart; 0 stands for none.
-fn trainer() -> u64 {
+/// Returns an ID by which the server distinguishes trainers. Never 0, which stands for no trainer.
+fn random_trainer_id() -> u64 {
     fastrand::u64(1..)
 }
 
-#[allow(private_bounds)] // Batches of other kinds there are not.
+#[allow(private_bounds)] // The trait is sealed.
 impl<B: Item> Training<B> {
-    fn over(lanes: Lanes<B>, servers: &Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u64) -> Self {
-        let config = servers.config();
-        let reports =
-            config.report.then(|| report(servers.clone(), Arc::clone(&plan), Arc::clone(&meter), trainer));
-        let reporter = reports.map(|reports| AbortOnDropHandle::new(tokio::spawn(reports)));
-        Self { plan, lanes, ended: false, meter, handed_over: None, asked: None, _reporter: reporter }
+    fn new(lanes: Lanes<B>, servers: &Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u64) -> Self {
+        let reporter = servers.config().report.then(|| {
+            let reports = reporter::report(servers.clone(), Arc::clone(&plan), Arc::clone(&meter), trainer);
+            AbortOnDropHandle::new(tokio::spawn(reports))
+        });
+        Self { plan, lanes, ended: false, meter, delivered: None, requested: None, _reporter: reporter }
     }
 
-    /// What was planned.
+    /// Returns the plan of the training.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The schema of every batch.
+    /// Returns the schema of every batch.
     pub fn schema(&self) -> &SchemaRef {
         &self.plan.schema
     }
 
-    /// Where to go on: the place of the batch that [`next`](Self::next) hands over next.
+    /// Returns the position of the batch that [`next`](Self::next) delivers next. A training that starts there continues
+    /// without a gap.
     pub fn cursor(&self) -> Cursor {
-        self.plan.cursor(self.lanes.next)
+        self.plan.cursor(self.lanes.delivered())
     }
 
-    /// The next batch; `None` after the last one. Cancel-safe. After an error it is over.
+    /// Returns the next batch; `None` after the last one and after an error. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<B, Error>> {
         if self.ended {
             return None;
         }
-        let asked = match self.asked {
-            Some(asked) => asked,
+        // A cancelled call has set `requested` before.
+        let requested = match self.requested {
+            Some(requested) => requested,
             None => {
-                let asked = Instant::now();
-                self.meter.asked(asked, self.handed_over.take().map(|handed_over| asked - handed_over));
-                *self.asked.insert(asked)
+                let requested = Instant::now();
+                let computed = self.delivered.take().map(|delivered| requested - delivered);
+                self.meter.requested(requested, computed);
+                *self.requested.insert(requested)
             }
         };
         let mut next = self.lanes.next().await;
         let now = Instant::now();
-        self.asked = None;
-        if next.is_none() && self.lanes.next < self.plan.batches() {
-            // Its task is gone, and no error came: it panicked.
-            next =
-                Some(Err(Error::protocol(format!("receiving ended before batch {} came", self.lanes.next))));
+        self.requested = None;
+        let delivered = self.lanes.delivered();
+        if next.is_none() && delivered < self.plan.batches() {
+            // The task of the lane ended without an error, so it panicked.
+            next = Some(Err(Error::protocol(format!("receiving ended before batch {delivered}"))));
         }
         match &next {
             Some(Ok(batch)) => {
-                self.handed_over = Some(now);
-                self.meter.handed_over(now, now - asked, batch);
+                self.delivered = Some(now);
+                self.meter.delivered(now, now - requested, batch);
             }
             Some(Err(_)) | None => {
                 self.ended = true;
@@ -155,64 +178,24 @@ impl<B: Item> Training<B> {
         next
     }
 
-    /// What was delivered so far, and what that took.
+    /// Returns the counters of the training.
     pub fn stats(&self) -> Stats {
         self.meter.stats()
     }
 
-    /// What went wrong so far though the stream goes on, to be looked at while it is awaited.
+    /// Returns a handle to the failed attempts after which streams were resumed. It can be read while a batch is awaited.
     pub fn failures(&self) -> Failures {
-        Failures(Arc::clone(&self.meter))
+        self.meter.failures()
     }
 
-    /// Where to note how busy the device is that the trainer computes on; the server is told.
+    /// Returns a handle that reports the utilization of the trainer's device to the server.
     pub fn utilization(&self) -> Utilization {
-        Utilization(Arc::downgrade(&self.meter))
+        self.meter.utilization_handle()
     }
 
-    /// Notes time that was spent copying a batch elsewhere, to a device say; it is not counted as computing.
+    /// Records time that the trainer spent on copying a batch to a device. It counts as [`Stats::copy`] instead of
+    /// [`Stats::compute`].
     pub fn copied(&self, time: Duration) {
         self.meter.copied(time);
-    }
-}
-
-/// Tells the server once a second what the trainer did meanwhile, until the trainer is gone.
-async fn report(servers: Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u64) {
-    let mut before = (Instant::now(), meter.stats());
-    let mut connection = None;
-    loop {
-        tokio::time::sleep(REPORT_INTERVAL).await;
-        let now = Instant::now();
-        let stats = meter.stats_until(now);
-        let since = |of: fn(&Stats) -> Duration| of(&stats).saturating_sub(of(&before.1)).as_secs_f64();
-        let report = ReportRequest {
-            dataset: plan.resolved.dataset.clone(),
-            trainer,
-            rank: plan.rank(),
-            seconds: (now - before.0).as_secs_f64(),
-            wait_seconds: since(|stats| stats.wait),
-            compute_seconds: since(|stats| stats.compute),
-            copy_seconds: since(|stats| stats.copy),
-            steps: stats.batches - before.1.batches,
-            rows: stats.rows - before.1.rows,
-            gpu_utilization: meter.utilization(now),
-        };
-        before = (now, stats);
-        let opened = match connection.take() {
-            Some(opened) => opened,
-            None => match servers.connection().await {
-                Ok((opened, _)) => opened,
-                Err(_) => continue,
-            },
-        };
-        match opened.report(&report).await {
-            Ok(()) => connection = Some(opened),
-            // The stream's own attempts say more about it.
-            Err(error) if error.is_transient() => {}
-            Err(error) => {
-                tracing::debug!(%error, "the server takes no reports");
-                return;
-            }
-        }
     }
 }

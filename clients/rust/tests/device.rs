@@ -1,5 +1,5 @@
-//! What a consumer on a device is promised, whichever device it is: the host, a GPU, and the driver of `device/driver.c`,
-//! which does late and in pieces what a GPU does.
+//! The guarantees for consumers on a device: the host, a GPU, and the mock driver in `device/driver.c`, which executes the work of
+//! a GPU late and in pieces.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 #![cfg(feature = "cuda")]
@@ -18,14 +18,14 @@ use forebay_client::{
 };
 use tempfile::TempDir;
 
-/// Who computes with batches.
+/// A consumer of batches.
 trait Consumer {
     fn device(&self) -> Device;
 
-    /// Has the values of `x` and `l_orderkey` read behind whatever it does already; does not wait for that.
+    /// Starts to read the values of `x` and `l_orderkey` after its earlier work. Does not wait.
     fn take(&mut self, batch: &DeviceBatch);
 
-    /// All that was taken.
+    /// Waits for the reads and returns their values.
     fn taken(&mut self) -> Vec<Vec<u8>>;
 }
 
@@ -47,7 +47,7 @@ impl Consumer for OnHost {
     }
 }
 
-/// With a stream of its own.
+/// A consumer with its own CUDA stream.
 struct OnCuda {
     device: Device,
     context: usize,
@@ -58,16 +58,16 @@ struct OnCuda {
 impl OnCuda {
     fn new() -> Result<Self, Error> {
         let device = Device::cuda(0)?;
-        // SAFETY: the device is there.
+        // SAFETY: the device exists.
         let context = unsafe { result::primary_ctx::retain(result::device::get(0).unwrap()) }.unwrap();
-        // SAFETY: it was just retained.
+        // SAFETY: the context was retained above.
         unsafe { result::ctx::set_current(context) }.unwrap();
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking).unwrap();
         Ok(Self { device, context: context as usize, stream: stream as usize, taken: Vec::new() })
     }
 
     fn enter(&self) {
-        // SAFETY: it is retained.
+        // SAFETY: the context is retained until the drop.
         unsafe { result::ctx::set_current(self.context as sys::CUcontext) }.unwrap();
     }
 }
@@ -80,12 +80,12 @@ impl Consumer for OnCuda {
     fn take(&mut self, batch: &DeviceBatch) {
         self.enter();
         let stream = self.stream as sys::CUstream;
-        // SAFETY: it is our stream, and outlives the batches.
+        // SAFETY: the stream outlives the batches.
         unsafe { batch.ready_on(stream.cast()) }.unwrap();
         for name in TAKEN {
             let tensor = batch.tensor(name).unwrap();
             let mut values = vec![0_u8; tensor.len_bytes()];
-            // SAFETY: `taken` keeps the memory, which does not move, until the stream has ended.
+            // SAFETY: `taken` keeps the memory at its address until the stream is synchronized.
             unsafe { result::memcpy_dtoh_async(&mut values, tensor.address, stream) }.unwrap();
             self.taken.push(values);
         }
@@ -93,7 +93,7 @@ impl Consumer for OnCuda {
 
     fn taken(&mut self) -> Vec<Vec<u8>> {
         self.enter();
-        // SAFETY: it is our stream.
+        // SAFETY: the stream lives until the drop.
         unsafe { result::stream::synchronize(self.stream as sys::CUstream) }.unwrap();
         std::mem::take(&mut self.taken)
     }
@@ -102,7 +102,7 @@ impl Consumer for OnCuda {
 impl Drop for OnCuda {
     fn drop(&mut self) {
         self.enter();
-        // SAFETY: both are used no more.
+        // SAFETY: neither is used after this.
         unsafe {
             result::stream::destroy(self.stream as sys::CUstream).unwrap();
             result::primary_ctx::release(result::device::get(0).unwrap()).unwrap();
@@ -126,7 +126,7 @@ async fn start(server: &Server, device: &Device, train: &Train) -> Training<Devi
     client.start_on(client.plan(train).await.unwrap(), device).unwrap()
 }
 
-/// What is taken of batches in host memory.
+/// Returns the values of batches in host memory.
 async fn expected(server: &Server) -> Vec<Vec<u8>> {
     let client = Client::new([server.grpc().url()], Config::default()).unwrap();
     let mut training = client.train(&request()).await.unwrap();
@@ -140,14 +140,14 @@ async fn expected(server: &Server) -> Vec<Vec<u8>> {
     expected
 }
 
-/// Each promise of a device.
-async fn keeps_the_promises(mut consumer: impl Consumer) {
+/// Verifies each guarantee of a device.
+async fn verify_guarantees(mut consumer: impl Consumer) {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
     let (device, expected) = (consumer.device(), expected(&server).await);
     let lanes = |lanes| Train { lanes: Some(lanes), ..request() };
 
-    // Batches are what they are on the host, in order, and are overwritten only when the consumer's stream has read them.
+    // Batches have the same values as on the host, in order, and are overwritten only after the consumer's stream has read them.
     for count in [1, 3] {
         let mut training = start(&server, &device, &lanes(count)).await;
         let mut addresses = HashSet::new();
@@ -165,7 +165,7 @@ async fn keeps_the_promises(mut consumer: impl Consumer) {
         }
     }
 
-    // Whoever keeps batches has them all, also when the training is gone.
+    // Kept batches stay valid after the training is dropped.
     let mut training = start(&server, &device, &request()).await;
     let mut kept = Vec::new();
     for _ in 0..12 {
@@ -184,7 +184,7 @@ async fn keeps_the_promises(mut consumer: impl Consumer) {
     }
     drop(clones);
 
-    // A consumer that names no stream finds them ready.
+    // Batches are ready for a consumer without a stream.
     let mut training = start(&server, &device, &request()).await;
     for expected in expected.chunks(2).take(5) {
         let batch = training.next().await.unwrap().unwrap();
@@ -192,16 +192,16 @@ async fn keeps_the_promises(mut consumer: impl Consumer) {
         assert!(batch.read("x").unwrap() == expected[0]);
     }
 
-    // What is no array of plain values says so, and the rest is there.
+    // A column that is not an array of plain values is an error. The other columns are available.
     let batch = training.next().await.unwrap().unwrap();
     assert_eq!(batch.names().collect::<Vec<_>>(), ["l_orderkey", "l_shipmode", "x"]);
     assert_eq!(batch.tensor("x").unwrap().shape, [1000, 3]);
     let error = batch.tensor("l_shipmode").unwrap_err().to_string();
     assert!(error.contains("'l_shipmode' is of type Utf8"), "{error}");
     let error = batch.tensor("y").unwrap_err().to_string();
-    assert!(error.contains("no column 'y'; there are l_orderkey, l_shipmode, x"), "{error}");
+    assert!(error.contains("no column 'y', expected one of l_orderkey, l_shipmode, x"), "{error}");
 
-    // Trainings may be left at any time.
+    // A training can be dropped at any time.
     drop((batch, training));
     for taken in 0..6 {
         let mut training = start(&server, &device, &lanes(2)).await;
@@ -211,27 +211,27 @@ async fn keeps_the_promises(mut consumer: impl Consumer) {
     }
 }
 
-/// A process has one driver, and its driver counts what is left in the end.
+/// A process has one driver, and the mock driver verifies at its end that everything was released.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_host_keeps_the_promises() {
-    keeps_the_promises(OnHost(Vec::new())).await;
+async fn the_host_fulfils_the_guarantees_of_a_device() {
+    verify_guarantees(OnHost(Vec::new())).await;
 }
 
 #[test]
-fn a_gpu_keeps_the_promises() {
+fn a_gpu_fulfils_the_guarantees_of_a_device() {
     let _alone = ONE_AT_A_TIME.lock().unwrap();
     let consumer = match OnCuda::new() {
         Ok(consumer) => consumer,
         Err(error) => return println!("skipped: {error}"),
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    runtime.block_on(keeps_the_promises(consumer));
+    runtime.block_on(verify_guarantees(consumer));
 }
 
 #[test]
-fn the_driver_that_is_late_finds_every_promise_kept() {
+fn the_guarantees_of_a_device_hold_with_a_slow_driver() {
     let folder = TempDir::new().unwrap();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/device/driver.c");
     let library = folder.path().join("libcuda.so");
@@ -239,17 +239,17 @@ fn the_driver_that_is_late_finds_every_promise_kept() {
     let built = Command::new("cc").args(flags).arg(&library).arg(source).status().unwrap();
     assert!(built.success());
     let again = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_gpu_keeps_the_promises", "--nocapture"])
+        .args(["--exact", "a_gpu_fulfils_the_guarantees_of_a_device", "--nocapture"])
         .env("LD_LIBRARY_PATH", folder.path())
         .output()
         .unwrap();
-    let said =
+    let output =
         format!("{}{}", String::from_utf8_lossy(&again.stdout), String::from_utf8_lossy(&again.stderr));
-    assert!(again.status.success() && !said.contains("skipped"), "{said}");
+    assert!(again.status.success() && !output.contains("skipped"), "{output}");
 }
 
 #[test]
-fn a_device_that_is_not_there_is_named() {
+fn the_error_for_a_missing_device_contains_its_number() {
     let error = Device::cuda(999).unwrap_err().to_string();
     assert!(error.starts_with("no CUDA device 999: this machine has "), "{error}");
 }

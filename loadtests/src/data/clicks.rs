@@ -6,17 +6,17 @@ use arrow_array::{ArrayRef, Float32Array, Int8Array, Int64Array, StringArray};
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 
-use super::{Layout, random::Random, writer::Table};
+use super::{layout::Layout, random::Random, writer::Table};
 
 const FLOATS: usize = 13;
 const IDS: usize = 26;
 /// Rows of one query: its impressions.
 const ROWS_A_QUERY: u64 = 10;
 const CLICKED_PERCENT: u32 = 3;
-/// Cardinalities go from this up to the other, in equal ratios.
+/// Range of the cardinalities of id columns, which increase by equal ratios.
 const FEWEST_IDS: f64 = 4.0;
 const MOST_IDS: f64 = 10_000_000.0;
-/// Every so many id columns one has nulls.
+/// Interval of the id columns with nulls.
 const ID_COLUMNS_A_NULLABLE: usize = 4;
 const WORDS: u64 = 100_000;
 
@@ -24,19 +24,19 @@ const WORDS: u64 = 100_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Clicks {
-    /// Rows in all.
+    /// Number of rows.
     rows: u64,
-    /// Files they are cut into.
+    /// Number of files.
     files: u64,
-    /// Rows a row group.
+    /// Rows per row group.
     row_group_rows: u64,
     /// Nulls among the values of each float column, in percent. Default: 0.
     #[serde(default)]
     float_null_percent: u32,
-    /// ... and of every fourth id column. Default: 0.
+    /// Nulls among the values of every fourth id column, in percent. Default: 0.
     #[serde(default)]
     id_null_percent: u32,
-    /// Columns of strings of 4 to 16 bytes. Default: 0.
+    /// Number of string columns with 4 to 16 bytes per value. Default: 0.
     #[serde(default)]
     strings: usize,
 }
@@ -101,7 +101,7 @@ fn ids(random: Random, cardinality: u64, null_percent: u32, rows: Range<u64>) ->
     Arc::new(values.collect::<Int64Array>())
 }
 
-/// Words of 4 to 16 letters, the same id always the same word.
+/// Returns words of 4 to 16 letters. Equal ids give equal words.
 fn words(random: Random, rows: Range<u64>) -> ArrayRef {
     let (lengths, letters) = (random.other(1), random.other(2));
     let word = |row| {

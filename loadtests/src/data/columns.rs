@@ -6,7 +6,7 @@ use arrow_array::{Float32Array, Int32Array, Int64Array};
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 
-use super::{Layout, random::Random, writer::Table};
+use super::{layout::Layout, random::Random, writer::Table};
 
 /// Distinct values of an integer column.
 const INTEGERS: u64 = 1 << 20;
@@ -15,22 +15,22 @@ const INTEGERS: u64 = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Columns {
-    /// Rows in all.
+    /// Number of rows.
     rows: u64,
-    /// Files they are cut into.
+    /// Number of files.
     files: u64,
-    /// Rows a row group.
+    /// Rows per row group.
     row_group_rows: u64,
-    /// Columns of float32.
+    /// Number of float32 columns.
     float32: usize,
-    /// Columns of int32.
+    /// Number of int32 columns.
     int32: usize,
-    /// Whether there is a column `id` (int64): the row's number in another order, each once.
+    /// True for a column `id` (int64) with a permutation of the row numbers.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     id: bool,
 }
 
-/// No number of rows up to a billion has it as a factor.
+/// A prime that divides no number of rows up to a billion.
 const STRIDE: u64 = 1_000_000_007;
 
 impl Columns {

@@ -1,4 +1,4 @@
-//! npm vega-datasets' flights-3m.parquet: found where the acceptance tests keep it, or fetched by npm.
+//! flights-3m.parquet of the npm package vega-datasets: the copy of the acceptance tests, or a download with npm.
 
 use std::{
     path::{Path, PathBuf},
@@ -8,27 +8,27 @@ use std::{
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::place;
+use crate::paths;
 
 const PACKAGE: &str = "vega-datasets@3.2.1";
 const MEMBER: &str = "package/data/flights-3m.parquet";
-/// Names a copy of the file.
+/// Environment variable with the path of a copy.
 const VARIABLE: &str = "FOREBAY_FLIGHTS";
 
-/// It has the size it has.
+/// The dataset has no parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Flights {}
 
-/// The file: the one that `FOREBAY_FLIGHTS` names, that of the acceptance tests, or one in the folder
-/// `at`, fetched unless it is there.
+/// Returns the path of the file: `FOREBAY_FLIGHTS`, the copy of the acceptance tests, or a file in the folder `at`, which
+/// is downloaded unless it exists.
 pub(super) fn at(at: &Path) -> anyhow::Result<PathBuf> {
     if let Some(named) = std::env::var_os(VARIABLE) {
         let named = PathBuf::from(named);
         ensure!(named.is_file(), "{VARIABLE}={}: there is no such file", named.display());
         return Ok(named);
     }
-    let shared = place::target()?.join("acceptance/data/flights-3m.parquet");
+    let shared = paths::target()?.join("acceptance/data/flights-3m.parquet");
     if shared.is_file() {
         return Ok(shared);
     }

@@ -1,4 +1,4 @@
-//! Rows of a picture's size, and a label.
+//! Binary rows of the size of images, and a label.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use arrow_array::{ArrayRef, BinaryArray, Int32Array};
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 
-use super::{Layout, random::Random, writer::Table};
+use super::{layout::Layout, random::Random, writer::Table};
 
 const CLASSES: u64 = 1000;
 
@@ -14,13 +14,13 @@ const CLASSES: u64 = 1000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Images {
-    /// Rows in all.
+    /// Number of rows.
     rows: u64,
-    /// Files they are cut into.
+    /// Number of files.
     files: u64,
-    /// Rows a row group.
+    /// Rows per row group.
     row_group_rows: u64,
-    /// Bytes an image on average; sizes are even between half and one and a half times as many.
+    /// Mean bytes per image. Sizes are uniform between 50% and 150% of the mean.
     mean_bytes: u64,
 }
 

@@ -7,7 +7,7 @@ use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field};
 use serde::{Deserialize, Serialize};
 
-use super::{Layout, random::Random, writer::Table};
+use super::{layout::Layout, random::Random, writer::Table};
 
 const IDS: u64 = 1_000_000;
 
@@ -15,15 +15,15 @@ const IDS: u64 = 1_000_000;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Lists {
-    /// Rows in all.
+    /// Number of rows.
     rows: u64,
-    /// Files they are cut into.
+    /// Number of files.
     files: u64,
-    /// Rows a row group.
+    /// Rows per row group.
     row_group_rows: u64,
-    /// Columns.
+    /// Number of columns.
     columns: usize,
-    /// Values a list on average; lengths are even between 0 and twice as many.
+    /// Mean values per list. Lengths are uniform between 0 and twice the mean.
     mean_values: u64,
 }
 
@@ -31,17 +31,17 @@ impl Lists {
     pub(super) fn table(&self) -> Table {
         let layout = Layout { rows: self.rows, files: self.files, row_group_rows: self.row_group_rows };
         let mut table = Table::new(layout);
-        let most = 2 * self.mean_values;
+        let max = 2 * self.mean_values;
         let item = Arc::new(Field::new("item", DataType::Int64, true));
         for number in 0..self.columns {
             let random = Random::of_column(table.width());
             let field = Arc::clone(&item);
             let values = move |rows: std::ops::Range<u64>| -> ArrayRef {
                 let lengths = random.other(0);
-                let length = |row| lengths.below(row, most + 1);
+                let length = |row| lengths.below(row, max + 1);
                 let offsets = OffsetBuffer::from_lengths(rows.clone().map(|row| length(row) as usize));
                 let ids = rows
-                    .flat_map(|row| (0..length(row)).map(move |at| row * most + at))
+                    .flat_map(|row| (0..length(row)).map(move |at| row * max + at))
                     .map(|place| random.skewed(place, IDS) as i64);
                 let ids = Int64Array::from_iter_values(ids);
                 Arc::new(ListArray::new(Arc::clone(&field), offsets, Arc::new(ids), None))

@@ -1,4 +1,4 @@
-//! Random numbers that are a function of their place: no state, any order, any thread.
+//! Random numbers that are a function of their position, without state.
 
 /// Random numbers of one column, by row.
 #[derive(Debug, Clone, Copy)]
@@ -11,7 +11,7 @@ impl Random {
         Self { key: mix(column as u64 ^ 0x666F_7265_6261_7921) }
     }
 
-    /// Another sequence for the same column.
+    /// Returns another sequence for the same column.
     pub(super) fn other(self, number: u64) -> Self {
         Self { key: mix(self.key ^ mix(number + 1)) }
     }
@@ -20,17 +20,17 @@ impl Random {
         mix(self.key.wrapping_add(row.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
     }
 
-    /// In 0..1.
+    /// Returns a number in 0..1.
     pub(super) fn unit(self, row: u64) -> f64 {
         (self.bits(row) >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// In 0..n, each as likely.
+    /// Returns a uniformly distributed number in 0..n.
     pub(super) fn below(self, row: u64, n: u64) -> u64 {
         ((u128::from(self.bits(row)) * u128::from(n)) >> 64) as u64
     }
 
-    /// In 0..n, small ones far more likely, as ids are in logs.
+    /// Returns a number in 0..n. Small numbers are far more likely, like ids in logs.
     pub(super) fn skewed(self, row: u64, n: u64) -> u64 {
         ((self.unit(row).powi(3) * n as f64) as u64).min(n.saturating_sub(1))
     }

@@ -1,4 +1,4 @@
-//! Writes a generated table as Parquet files, once and whole.
+//! Writes a generated table as Parquet files, once and atomically.
 
 use std::{
     fs::File,
@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context;
 use arrow_array::{ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use forebay::demo::once;
+use forebay_sample_data::once;
 use parquet::{
     arrow::ArrowWriter,
     basic::{Compression, ZstdLevel},
@@ -19,7 +19,7 @@ use parquet::{
 };
 use std::sync::Arc;
 
-use super::Layout;
+use super::layout::Layout;
 
 /// The values of one column in a range of rows.
 type Values = Box<dyn Fn(Range<u64>) -> ArrayRef + Send + Sync>;
@@ -46,7 +46,7 @@ impl Table {
         self.columns.push(Box::new(values));
     }
 
-    /// Columns so far.
+    /// Number of columns.
     pub(super) fn width(&self) -> usize {
         self.fields.len()
     }
@@ -57,8 +57,7 @@ impl Table {
     }
 }
 
-/// The folder `place` with the files of `table`, written unless it is there. A generation that was cut
-/// short leaves nothing that is taken for whole.
+/// Writes the files of `table` to the folder `place`, unless it exists. An interrupted write leaves no incomplete folder.
 pub(super) fn at(place: &Path, table: &Table) -> anyhow::Result<PathBuf> {
     once::generated(place, |folder| {
         eprintln!("generating {} rows in {}", table.layout.rows, place.display());
@@ -96,7 +95,7 @@ fn write_file(path: &Path, table: &Table, rows: Range<u64>) -> anyhow::Result<()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(group_rows as usize));
     for field in &table.fields {
-        // A dictionary of values that hardly repeat is made only to be given up.
+        // A dictionary of mostly distinct values would be discarded by the writer.
         if matches!(field.data_type(), DataType::Float32 | DataType::Binary) {
             properties =
                 properties.set_column_dictionary_enabled(ColumnPath::new(vec![field.name().clone()]), false);

@@ -1,4 +1,4 @@
-//! Requests that come when they come.
+//! An open-loop load: requests are sent when they are due, independently of earlier answers.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -9,19 +9,21 @@ use anyhow::Context;
 use arrow_array::{Int64Array, RecordBatch};
 use forebay_client::{Caller, Client, Config, Error};
 use hdrhistogram::Histogram;
-use serde::Serialize;
 use tokio::runtime::Runtime;
 
-use super::{Arrivals, QUEUE, Setup};
+use super::{
+    cell::Measured,
+    setup::{Arrivals, QUEUE, Setup},
+};
 
-/// Requests of a burst.
+/// Requests per burst.
 const BURST: u64 = 8;
-/// Histograms tell times up to this apart.
+/// Upper bound of the latency histogram.
 const LONGEST: Duration = Duration::from_secs(60);
-/// Of a histogram; a thousandth is told apart.
+/// Significant digits of the latency histogram.
 const DIGITS: u8 = 3;
 
-/// Requests against one queue.
+/// A load of requests for one queue.
 pub(super) struct Load {
     url: String,
     rows: usize,
@@ -34,46 +36,16 @@ pub(super) struct Load {
     pub(super) time: Duration,
 }
 
-/// What came of them.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
-pub(super) struct Measured {
-    /// That were due.
-    pub(super) due: u64,
-    /// In time.
-    pub(super) answered: u64,
-    pub(super) refused: u64,
-    pub(super) expired: u64,
-    pub(super) failed: u64,
-    pub(super) answers_per_second: f64,
-    /// Seconds from when a request was due until its answer was there, of those that were answered.
-    pub(super) p50: f64,
-    pub(super) p99: f64,
-    pub(super) most: f64,
-    /// Of the mean latency: what was neither waiting in the queue nor for the accelerator, but gathering, encoding, the wire.
-    pub(super) overhead_share: f64,
-    /// Mean seconds until a refusal was there.
-    pub(super) refusal_seconds: f64,
-    /// Share of the time that the accelerator was busy.
-    pub(super) busy: f64,
-    /// Mean rows of a batch.
-    pub(super) batch_rows: f64,
-}
-
-impl Measured {
-    pub(super) fn answered_share(&self) -> f64 {
-        self.answered as f64 / self.due.max(1) as f64
-    }
-}
-
-struct Seen {
+/// Outcomes of the requests so far.
+struct Outcomes {
     latencies: Histogram<u64>,
     measured: Measured,
     seconds: f64,
     overhead: f64,
-    refusals: f64,
+    rejection_seconds: f64,
 }
 
-/// Keys by popularity: the k-th has a probability of `1 / k^s`.
+/// Keys by popularity: the probability of the k-th key is proportional to `1 / k^s`.
 struct Keys {
     sums: Vec<f64>,
 }
@@ -88,7 +60,7 @@ impl Keys {
         Self { sums: sums.collect() }
     }
 
-    fn some(&self, count: usize, random: &mut fastrand::Rng) -> Int64Array {
+    fn sample(&self, count: usize, random: &mut fastrand::Rng) -> Int64Array {
         let all = self.sums.last().copied().unwrap_or_default();
         let one = |_| {
             let at = random.f64() * all;
@@ -113,27 +85,33 @@ impl Load {
         }
     }
 
-    /// `rate` requests a second for `time`.
+    /// Sends `rate` requests per second for `time`.
     pub(super) fn measure(&self, runtime: &Runtime, rate: f64, time: Duration) -> anyhow::Result<Measured> {
-        let config = Config { max_requests: 100_000, ..Config::default() };
+        let config = Config { max_in_flight: 100_000, ..Config::default() };
         let client = Client::new([&self.url], config)?;
         let callers = (0..self.callers).map(|_| runtime.block_on(client.infer(QUEUE)).map(Arc::new));
         let callers = callers.collect::<Result<Vec<_>, _>>()?;
         let latencies = Histogram::new_with_max(LONGEST.as_nanos() as u64, DIGITS)?;
-        let seen =
-            Seen { latencies, measured: Measured::default(), seconds: 0.0, overhead: 0.0, refusals: 0.0 };
-        let seen = Arc::new(Mutex::new(seen));
+        let outcomes = Outcomes {
+            latencies,
+            measured: Measured::default(),
+            seconds: 0.0,
+            overhead: 0.0,
+            rejection_seconds: 0.0,
+        };
+        let outcomes = Arc::new(Mutex::new(outcomes));
         let requests = self.requests(rate, time)?;
         let mut running = Vec::with_capacity(requests.len());
         let began = Instant::now() + Duration::from_millis(20);
         for (number, (due, keys)) in requests.into_iter().enumerate() {
             let due = began + due;
-            // This thread does nothing else, and wakes up within some 60 us; what it is late counts as latency.
+            // This thread has no other work and wakes up about 60 us late, which counts as latency.
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            let (caller, seen) = (Arc::clone(&callers[number % callers.len()]), Arc::clone(&seen));
+            let (caller, outcomes) = (Arc::clone(&callers[number % callers.len()]), Arc::clone(&outcomes));
             let (timeout, fixed, row) = (self.timeout, self.fixed, self.row);
             running.push(
-                runtime.spawn(async move { ask(&caller, &keys, due, timeout, (fixed, row), &seen).await }),
+                runtime
+                    .spawn(async move { send(&caller, &keys, due, timeout, (fixed, row), &outcomes).await }),
             );
         }
         runtime.block_on(async {
@@ -142,18 +120,18 @@ impl Load {
             }
             anyhow::Ok(())
         })?;
-        let seen = Arc::into_inner(seen).context("requests are still running")?;
-        let Seen { latencies, mut measured, seconds, overhead, refusals } =
-            seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let outcomes = Arc::into_inner(outcomes).context("requests are still running")?;
+        let Outcomes { latencies, mut measured, seconds, overhead, rejection_seconds } =
+            outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
         let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e9;
         measured.answers_per_second = measured.answered as f64 / time.as_secs_f64();
-        (measured.p50, measured.p99, measured.most) = (at(0.5), at(0.99), latencies.max() as f64 / 1e9);
-        measured.overhead_share = (overhead / seconds).max(0.0);
-        measured.refusal_seconds = refusals / measured.refused.max(1) as f64;
+        (measured.p50, measured.p99, measured.max) = (at(0.5), at(0.99), latencies.max() as f64 / 1e9);
+        measured.overhead_fraction = (overhead / seconds).max(0.0);
+        measured.rejection_seconds = rejection_seconds / measured.rejected.max(1) as f64;
         Ok(measured)
     }
 
-    /// When each is due, and its keys.
+    /// Returns the due time and the keys of each request.
     fn requests(&self, rate: f64, time: Duration) -> anyhow::Result<Vec<(Duration, RecordBatch)>> {
         let mut random = fastrand::Rng::with_seed(7);
         let (mut due, mut requests) = (0.0, Vec::new());
@@ -164,7 +142,7 @@ impl Load {
                 return Ok(requests);
             }
             for _ in 0..at_once {
-                let keys = self.keys.some(self.rows, &mut random);
+                let keys = self.keys.sample(self.rows, &mut random);
                 requests.push((
                     Duration::from_secs_f64(due),
                     RecordBatch::try_from_iter([("id", Arc::new(keys) as _)])?,
@@ -174,33 +152,35 @@ impl Load {
     }
 }
 
-async fn ask(
+async fn send(
     caller: &Caller,
     keys: &RecordBatch,
     due: Instant,
     timeout: Duration,
     (fixed, row): (Duration, Duration),
-    seen: &Mutex<Seen>,
+    outcomes: &Mutex<Outcomes>,
 ) {
     let answer = caller.ask(keys, Some(timeout)).await;
     let latency = due.elapsed();
-    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-    seen.measured.due += 1;
+    let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+    outcomes.measured.due += 1;
     match answer {
         Ok(answer) if latency <= timeout => {
-            seen.measured.answered += 1;
-            // Longer than a minute was not in time.
-            let _ = seen.latencies.record(latency.as_nanos() as u64);
-            let computing = fixed.as_secs_f64() + row.as_secs_f64() * answer.about.batch_rows as f64;
-            seen.seconds += latency.as_secs_f64();
-            seen.overhead += latency.as_secs_f64() - answer.about.queue_seconds - computing;
+            outcomes.measured.answered += 1;
+            // A latency above the bound of the histogram exceeds every timeout.
+            let _ = outcomes.latencies.record(latency.as_nanos() as u64);
+            let computing = fixed.as_secs_f64() + row.as_secs_f64() * answer.metadata.batch_rows as f64;
+            outcomes.seconds += latency.as_secs_f64();
+            outcomes.overhead += latency.as_secs_f64() - answer.metadata.queue_seconds - computing;
         }
-        Ok(_) => seen.measured.expired += 1,
-        Err(Error::Refused { code: tonic::Code::ResourceExhausted, .. }) => {
-            seen.measured.refused += 1;
-            seen.refusals += latency.as_secs_f64();
+        Ok(_) => outcomes.measured.expired += 1,
+        Err(Error::RequestRejected { code: tonic::Code::ResourceExhausted, .. }) => {
+            outcomes.measured.rejected += 1;
+            outcomes.rejection_seconds += latency.as_secs_f64();
         }
-        Err(Error::Refused { code: tonic::Code::DeadlineExceeded, .. }) => seen.measured.expired += 1,
-        Err(_) => seen.measured.failed += 1,
+        Err(Error::RequestRejected { code: tonic::Code::DeadlineExceeded, .. }) => {
+            outcomes.measured.expired += 1;
+        }
+        Err(_) => outcomes.measured.failed += 1,
     }
 }

@@ -1,79 +1,80 @@
-//! What `forebay-load peers` says.
+//! The report of `forebay-load peers`.
 
 use std::fmt::{self, Display};
 
 use serde::Serialize;
 
-use super::{Standing, Turn};
+use super::results::{SystemResults, Turn};
 use crate::{
-    data::Prepared,
-    foreign::TROUBLING,
+    chart::{Bar, Chart},
+    data::Dataset,
+    interference::MAX_FOREIGN_SHARE,
     machine::Machine,
-    plot::{self, Bar},
     scenario::Scenario,
     stats::Spread,
 };
 
-/// The one that ratios are against.
-const OURS: &str = "forebay";
+/// Name of the system that ratios refer to.
+const FOREBAY: &str = "forebay";
 
-/// Figures of all contestants.
+/// Measurements of all systems.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    machine: Machine,
+    #[serde(skip)]
+    pub(super) machine: Machine,
     scenario: Scenario,
     epoch_rows: u64,
     epoch_bytes: u64,
     lines: Vec<Line>,
 }
 
-/// One contestant's figures, medians over its turns.
+/// Medians and ranges of one system over its turns.
 #[derive(Debug, Serialize)]
 struct Line {
     rows_per_second: Option<Spread>,
     megabytes_per_second: Option<Spread>,
-    /// Of [`OURS`], median by median; absent unless both had a calm turn.
+    /// Median rate relative to [`FOREBAY`]. Absent unless both systems have an undisturbed turn.
     ratio: Option<f64>,
     first_batch_seconds: Option<Spread>,
     server_cpu_seconds_per_million_rows: Option<Spread>,
     client_cpu_seconds_per_million_rows: Option<Spread>,
     server_peak_rss_bytes: Option<Spread>,
     client_peak_rss_bytes: Option<Spread>,
-    /// The share of the machine that other processes had.
-    others: Option<Spread>,
-    standing: Standing,
+    /// Fraction of the machine's CPU time that other processes used.
+    foreign_share: Option<Spread>,
+    results: SystemResults,
 }
 
 impl Report {
     pub(super) fn new(
         scenario: &Scenario,
-        data: &Prepared,
-        standings: Vec<Standing>,
+        data: &Dataset,
+        results: Vec<SystemResults>,
     ) -> anyhow::Result<Self> {
         let epoch_bytes = data.sizes.epoch_bytes(&scenario.request)?;
-        let bytes_a_row = epoch_bytes as f64 / data.sizes.rows.max(1) as f64;
-        let rate = |turn: &Turn| turn.passed.rows as f64 / turn.passed.seconds;
-        let ours = standings.iter().find(|standing| standing.name == OURS && standing.calm() > 0);
-        let ours = ours.and_then(|standing| standing.spread(rate)).map(|spread| spread.median);
-        let line = |standing: Standing| {
-            let millions = |turn: &Turn| turn.passed.rows as f64 / 1e6;
-            let rows_per_second = standing.spread(rate);
+        let bytes_per_row = epoch_bytes as f64 / data.sizes.rows.max(1) as f64;
+        let rate = |turn: &Turn| turn.result.rows as f64 / turn.result.seconds;
+        let ours = results.iter().find(|results| results.name == FOREBAY && results.undisturbed_turns() > 0);
+        let ours = ours.and_then(|results| results.spread(rate)).map(|spread| spread.median);
+        let line = |results: SystemResults| {
+            let millions = |turn: &Turn| turn.result.rows as f64 / 1e6;
+            let rows_per_second = results.spread(rate);
             Line {
                 rows_per_second,
-                megabytes_per_second: standing.spread(|turn| rate(turn) * bytes_a_row / 1e6),
+                megabytes_per_second: results.spread(|turn| rate(turn) * bytes_per_row / 1e6),
                 ratio: rows_per_second
-                    .filter(|_| standing.calm() > 0)
+                    .filter(|_| results.undisturbed_turns() > 0)
                     .zip(ours)
                     .map(|(spread, ours)| spread.median / ours),
-                first_batch_seconds: standing.spread(|turn| turn.passed.first_batch_seconds),
-                server_cpu_seconds_per_million_rows: standing
+                first_batch_seconds: results.spread(|turn| turn.result.first_batch_seconds),
+                server_cpu_seconds_per_million_rows: results
                     .spread(|turn| turn.server_cpu_seconds / millions(turn)),
-                client_cpu_seconds_per_million_rows: standing
+                client_cpu_seconds_per_million_rows: results
                     .spread(|turn| turn.client_cpu_seconds / millions(turn)),
-                server_peak_rss_bytes: standing.spread(|turn| turn.server_peak_rss_bytes as f64),
-                client_peak_rss_bytes: standing.spread(|turn| turn.client_peak_rss_bytes as f64),
-                others: standing.spread(|turn| turn.others),
-                standing,
+                server_peak_rss_bytes: results.spread(|turn| turn.server_peak_rss_bytes as f64),
+                client_peak_rss_bytes: results.spread(|turn| turn.client_peak_rss_bytes as f64),
+                foreign_share: results.spread(|turn| turn.foreign_share),
+                results,
             }
         };
         Ok(Self {
@@ -81,21 +82,18 @@ impl Report {
             scenario: scenario.clone(),
             epoch_rows: data.sizes.rows,
             epoch_bytes,
-            lines: standings.into_iter().map(line).collect(),
+            lines: results.into_iter().map(line).collect(),
         })
     }
 
-    pub(super) fn plot(&self) -> String {
-        let bars: Vec<Bar> = self
-            .lines
-            .iter()
-            .filter_map(|line| {
-                let name = line.standing.name;
-                let value = line.megabytes_per_second?;
-                Some(Bar { label: name.to_owned(), value, is_ours: name.starts_with(OURS) })
-            })
-            .collect();
-        plot::bars(&self.scenario.name, &self.machine.to_string(), "MB/s", &bars)
+    /// Returns a chart with the rate of each system.
+    pub(super) fn chart(&self) -> Chart {
+        let bar = |line: &Line| {
+            let name = line.results.name;
+            let value = line.megabytes_per_second?;
+            Some(Bar { label: name.to_owned(), value, is_forebay: name.starts_with(FOREBAY) })
+        };
+        Chart::bars(&self.scenario.name, &self.machine, "MB/s", self.lines.iter().filter_map(bar).collect())
     }
 }
 
@@ -106,7 +104,7 @@ impl Display for Report {
         writeln!(f, "{}", self.machine)?;
         writeln!(
             f,
-            "{} rows, {:.0} bytes each, in batches of {}; {} epochs a run after one to warm up; medians\n",
+            "{} rows, {:.0} bytes each, in batches of {}; {} epochs per run after one of warm-up; medians\n",
             self.epoch_rows,
             self.epoch_bytes as f64 / self.epoch_rows.max(1) as f64,
             scenario.batch_size,
@@ -115,7 +113,7 @@ impl Display for Report {
         writeln!(
             f,
             "{:<21} {:>9} {:>7} {:>15} {:>6} {:>9} {:>13} {:>13} {:>7} {:>8} {:>5}",
-            "contestant",
+            "system",
             "M rows/s",
             "MB/s",
             "(range)",
@@ -125,25 +123,25 @@ impl Display for Report {
             "peak RSS GiB",
             "share",
             "others %",
-            "calm"
+            "quiet"
         )?;
         for line in &self.lines {
             line.fmt(f)?;
         }
         for line in &self.lines {
-            for failure in &line.standing.failures {
-                writeln!(f, "FAILED {}: {failure}", line.standing.name)?;
+            for failure in &line.results.failures {
+                writeln!(f, "FAILED {}: {failure}", line.results.name)?;
             }
         }
-        writeln!(f, "\nCPU and memory: server + client; memory that processes share counts for each")?;
+        writeln!(f, "\nCPU and memory: server + client; shared memory counts once per process")?;
         writeln!(
             f,
-            "Calm: turns in which others had at most {:.0} % of the machine; only they count",
-            TROUBLING * 100.0
+            "quiet: turns in which other processes used at most {:.0}% of the CPU time. Only these turns count,",
+            MAX_FOREIGN_SHARE * 100.0
         )?;
-        writeln!(f, "if there is one, and without one there is no ratio.\n")?;
+        writeln!(f, "unless there are none. Without a quiet turn there is no ratio.\n")?;
         for line in &self.lines {
-            writeln!(f, "{:<21} {}", line.standing.name, line.standing.about)?;
+            writeln!(f, "{:<21} {}", line.results.name, line.results.about)?;
         }
         Ok(())
     }
@@ -151,32 +149,32 @@ impl Display for Report {
 
 impl Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.standing.name;
+        let name = self.results.name;
         let (Some(rows), Some(bytes)) = (self.rows_per_second, self.megabytes_per_second) else {
             return writeln!(f, "{name:<21} FAILED");
         };
         let median = |spread: Option<Spread>| spread.map_or(f64::NAN, |spread| spread.median);
         let gib = |spread: Option<Spread>| median(spread) / f64::from(1 << 30);
-        let range = format!("({:.0}-{:.0})", bytes.least, bytes.most);
+        let range = format!("({:.0}-{:.0})", bytes.min, bytes.max);
         let cpu = format!(
             "{:.2}+{:.2}",
             median(self.server_cpu_seconds_per_million_rows),
             median(self.client_cpu_seconds_per_million_rows)
         );
         let memory = format!("{:.2}+{:.2}", gib(self.server_peak_rss_bytes), gib(self.client_peak_rss_bytes));
-        let calm = format!("{}/{}", self.standing.calm(), self.standing.turns.len());
+        let quiet = format!("{}/{}", self.results.undisturbed_turns(), self.results.turns.len());
         let ratio = self.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
-        let share = match &self.standing.share {
+        let share = match &self.results.share {
             Some(found) => found.best.map_or_else(|| "none".to_owned(), |best| format!("{:.3}", best.share)),
             None => "-".to_owned(),
         };
         writeln!(
             f,
-            "{name:<21} {:>9.2} {:>7.0} {range:>15} {ratio:>6} {:>9.1} {cpu:>13} {memory:>13} {share:>7} {:>8.1} {calm:>5}",
+            "{name:<21} {:>9.2} {:>7.0} {range:>15} {ratio:>6} {:>9.1} {cpu:>13} {memory:>13} {share:>7} {:>8.1} {quiet:>5}",
             rows.median / 1e6,
             bytes.median,
             median(self.first_batch_seconds) * 1e3,
-            median(self.others) * 100.0,
+            median(self.foreign_share) * 100.0,
         )
     }
 }

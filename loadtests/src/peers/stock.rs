@@ -1,7 +1,7 @@
-//! What arrow-rs gives: its Flight server and client over tonic, the table in memory, and the same shuffle.
+//! A baseline with stock arrow-rs: its Flight server and client over tonic, the table in memory, and a full shuffle.
 //!
-//! It is set up as well as its interfaces allow: large frames and windows on both sides, batches that are
-//! not split, batches taken ahead while another is encoded, and another received while one is computed on.
+//! Its settings are the best that its interfaces allow: large frames and windows on both sides, batches that are not split,
+//! and prefetching in the server and the client.
 
 use std::{io::Read, pin::Pin, sync::Arc, time::Duration};
 
@@ -33,19 +33,19 @@ use tonic::{
 };
 
 use crate::{
-    Source,
-    consume::say,
     logical,
-    receive::{self, Arrived},
+    protocol::say,
+    receive::{Arrived, BatchStream},
+    source::Source,
     table,
 };
 
 const FRAME_BYTES: u32 = 1 << 20;
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
-/// Batches ahead on either side.
-const AHEAD: usize = 2;
-/// How long the connections of a consumer that does not end are waited for.
+/// Prefetched batches on each side.
+const PREFETCHED: usize = 2;
+/// Wait for connections that stay open after the end of the input.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Flags of `forebay-load serve-stock`.
@@ -53,17 +53,17 @@ const GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct ServeStock {
     #[command(flatten)]
     source: Source,
-    /// Holds the columns of the tensors as they are in the files.
+    /// Serve plain columns instead of tensors.
     #[arg(long)]
     without_tensors: bool,
 }
 
 impl ServeStock {
-    /// Serves until its input ends.
+    /// Serves until standard input ends.
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let (scenario, data) = self.source.prepared()?;
+        let (scenario, data) = self.source.load()?;
         let request = match self.without_tensors {
-            true => scenario.request.without_tensors(data.sizes.names())?,
+            true => table::without_tensors(&scenario.request, data.sizes.names())?,
             false => scenario.request,
         };
         let table = table::load(&data.path, &request, usize::MAX)?;
@@ -72,7 +72,7 @@ impl ServeStock {
     }
 }
 
-/// Serves `routes` on a free port, says where, and ends with its input.
+/// Serves `routes` on a free port, prints the port, and stops when standard input ends.
 pub(super) fn serve(routes: Routes) -> anyhow::Result<()> {
     Runtime::new()?.block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -104,9 +104,9 @@ struct Stock {
     batch_size: usize,
 }
 
-/// The ticket.
+/// Content of a ticket.
 #[derive(Deserialize)]
-struct Asked {
+struct TicketContent {
     epoch: u64,
     epochs: u64,
 }
@@ -114,14 +114,14 @@ struct Asked {
 type Reply<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Stock {
-    /// Shuffled batches, taken ahead on threads of their own.
+    /// Returns shuffled batches, which are prefetched on other threads.
     fn batches(
         &self,
-        asked: &Asked,
+        ticket: &TicketContent,
     ) -> impl Stream<Item = Result<RecordBatch, FlightError>> + Send + 'static + use<> {
         let (table, batch_size) = (self.table.clone(), self.batch_size);
         let rows = table.num_rows();
-        let parts = stream::iter(asked.epoch..asked.epoch + asked.epochs).flat_map(move |epoch| {
+        let parts = stream::iter(ticket.epoch..ticket.epoch + ticket.epochs).flat_map(move |epoch| {
             let order = Arc::new(permutation(rows, epoch));
             let firsts = stream::iter((0..rows).step_by(batch_size));
             firsts.map(move |first| (Arc::clone(&order), first..rows.min(first + batch_size)))
@@ -130,15 +130,15 @@ impl Stock {
             let table = table.clone();
             tokio::task::spawn_blocking(move || gather(&table, &order[part]))
         });
-        taken.buffered(AHEAD).map(|taken| match taken {
+        taken.buffered(PREFETCHED).map(|taken| match taken {
             Ok(batch) => batch.map_err(FlightError::from),
             Err(error) => Err(FlightError::ExternalError(error.into())),
         })
     }
 }
 
-/// The rows of `table` that `rows` names. Lists of fixed size are interleaved, row by row, which is several
-/// times as fast as arrow-select's `take` of their elements.
+/// Returns the given rows of `table`. Lists of fixed size are interleaved row by row, which is several times as fast as
+/// `take` of arrow-select.
 fn gather(table: &RecordBatch, rows: &[u32]) -> Result<RecordBatch, ArrowError> {
     let taken = UInt32Array::from(rows.to_vec());
     let places: Vec<(usize, usize)> = rows.iter().map(|row| (0, *row as usize)).collect();
@@ -149,7 +149,7 @@ fn gather(table: &RecordBatch, rows: &[u32]) -> Result<RecordBatch, ArrowError> 
     RecordBatch::try_new(table.schema(), columns.collect::<Result<_, _>>()?)
 }
 
-/// Fisher and Yates's shuffle of `0..rows`, by SplitMix64.
+/// Returns a Fisher-Yates shuffle of `0..rows` with SplitMix64.
 fn permutation(rows: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
     let mut below = |n: usize| {
@@ -181,12 +181,12 @@ impl FlightService for Stock {
     type DoExchangeStream = Reply<FlightData>;
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
-        let asked: Asked = serde_json::from_slice(&request.into_inner().ticket)
+        let ticket: TicketContent = serde_json::from_slice(&request.into_inner().ticket)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let stream = FlightDataEncoderBuilder::new()
             .with_schema(self.table.schema())
             .with_max_flight_data_size(usize::MAX)
-            .build(self.batches(&asked))
+            .build(self.batches(&ticket))
             .map_err(Status::from);
         Ok(Response::new(Box::pin(stream)))
     }
@@ -234,7 +234,7 @@ impl FlightService for Stock {
     }
 }
 
-/// arrow-flight's client.
+/// The client of arrow-flight.
 pub(crate) struct Client {
     client: FlightClient,
 }
@@ -253,7 +253,7 @@ impl Client {
 
     pub(crate) async fn get(&mut self, ticket: &str) -> anyhow::Result<Batches> {
         let mut stream = self.client.do_get(Ticket::new(ticket.to_owned())).await?;
-        let (sender, received) = mpsc::channel(AHEAD);
+        let (sender, received) = mpsc::channel(PREFETCHED);
         tokio::spawn(async move {
             while let Some(batch) = stream.next().await {
                 if sender.send(batch).await.is_err() {
@@ -265,12 +265,12 @@ impl Client {
     }
 }
 
-/// Batches that are received ahead.
+/// A stream of prefetched batches.
 pub(crate) struct Batches {
     received: mpsc::Receiver<Result<RecordBatch, FlightError>>,
 }
 
-impl receive::Source for Batches {
+impl BatchStream for Batches {
     async fn next(&mut self) -> anyhow::Result<Option<Arrived>> {
         let Some(batch) = self.received.recv().await else { return Ok(None) };
         let batch = batch?;
@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_epoch_holds_every_row_once_in_an_order_of_its_own() {
+    fn every_epoch_has_all_rows_once_in_a_different_order() {
         let (first, second) = (permutation(1000, 0), permutation(1000, 1));
         assert_ne!(first, second);
         for mut order in [first, second] {

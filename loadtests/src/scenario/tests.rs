@@ -14,7 +14,7 @@ const SMALL: &str = r#"
 "#;
 
 #[test]
-fn every_built_in_scenario_parses_and_bears_its_name() {
+fn every_built_in_scenario_parses_and_has_its_name() {
     for (name, _) in BUILT_IN {
         let scenario = Scenario::named(name).expect(name);
         assert_eq!(scenario.name, name);
@@ -22,7 +22,7 @@ fn every_built_in_scenario_parses_and_bears_its_name() {
 }
 
 #[test]
-fn an_unknown_field_is_refused_by_name() {
+fn an_unknown_field_is_rejected_by_name() {
     for text in [format!("colour = 1\n{SMALL}"), format!("{SMALL}\ncolour = 1")] {
         let error = format!("{:#}", Scenario::parse(&text).expect_err("a field that does not exist"));
         assert!(error.contains("colour"), "{error}");
@@ -30,7 +30,7 @@ fn an_unknown_field_is_refused_by_name() {
 }
 
 #[test]
-fn sizes_of_nothing_are_refused() {
+fn zero_sizes_and_invalid_names_are_rejected() {
     for (right, wrong) in [
         ("batch_size = 10", "batch_size = 0"),
         ("compute_ms = 0.5", "compute_ms = 0.0"),
@@ -41,7 +41,7 @@ fn sizes_of_nothing_are_refused() {
 }
 
 #[test]
-fn a_share_of_an_accelerator_takes_longer_and_several_take_less() {
+fn compute_time_is_inversely_proportional_to_the_share() {
     let scenario = Scenario::parse(SMALL).expect("well formed");
     assert_eq!(scenario.compute(1.0), Duration::from_micros(500));
     assert_eq!(scenario.compute(0.5), Duration::from_millis(1));

@@ -1,15 +1,17 @@
 use super::*;
-use crate::v1::{Command, KeyColumn, Lookup, PlanSummary, Remainder, Shuffle, Train};
+use crate::v1::{
+    BatchMetadata, Command, Dedupe, KeyColumn, Lookup, Mixed, PlanSummary, Remainder, Shuffle, Tensor, Train,
+};
 
 fn decode(bytes: &[u8]) -> Result<Command, DecodeError> {
     Encoding::of(bytes).decode("Command", bytes)
 }
 
 #[test]
-fn the_documented_example_reads_as_documented() {
+fn the_documented_example_is_decoded() {
     let json = br#"{"train": {"dataset": "flights", "columns": ["delay", "distance"], "batch_size": 4096, "seed": "7",
         "shuffle": {"window_rows": 1048576}, "epoch": 0, "epochs": 1, "world_size": 4, "lanes": 1,
-        "remainder": "SHORT", "start_step": 0, "job": "ctr-v3", "label": "delay"}}"#;
+        "remainder": "SHORT", "start_step": 0, "job_name": "ctr-v3", "label_column": "delay"}}"#;
     let train = decode(json).unwrap().train.unwrap();
     assert_eq!(train.dataset, "flights");
     assert_eq!(train.seed, 7);
@@ -19,7 +21,7 @@ fn the_documented_example_reads_as_documented() {
 }
 
 #[test]
-fn both_forms_carry_the_same_message() {
+fn both_encodings_carry_the_same_message() {
     let command = Command {
         train: Some(Train {
             dataset: "d".into(),
@@ -49,12 +51,12 @@ fn an_unknown_field_is_refused_by_name_or_number() {
 }
 
 #[test]
-fn an_unknown_field_is_found_behind_known_ones_and_inside_of_lists() {
+fn an_unknown_field_is_found_after_known_ones_and_inside_lists() {
     let keys = |name: &str| KeyColumn { name: name.into(), integers: vec![1, -1, 300], strings: vec![] };
     let lookup = Lookup { dataset: "d".into(), keys: vec![keys("a"), keys("b")], ..Lookup::default() };
     let bytes = Encoding::Protobuf.encode(&lookup);
     assert_eq!(Encoding::Protobuf.decode::<Lookup>("Lookup", &bytes).unwrap(), lookup);
-    // Field 7 of KeyColumn, a group, inside of field 8 of Lookup.
+    // Field 7 of KeyColumn, a group, inside field 8 of Lookup.
     let bytes = [&bytes, &[0x42, 2, 0x3b, 0x3c][..]].concat();
     let error = Encoding::Protobuf.decode::<Lookup>("Lookup", &bytes).unwrap_err().to_string();
     assert!(error.contains("unknown field 7 in KeyColumn"), "{error}");
@@ -92,11 +94,88 @@ fn malformed_values_are_refused() {
 }
 
 #[test]
-fn what_older_servers_and_states_do_not_know_is_left_out_where_it_says_nothing() {
+fn newer_fields_are_omitted_at_their_default_for_older_servers_and_states() {
     let written = |train: Train| String::from_utf8(Encoding::Json.encode(&Command::from(train))).unwrap();
     let plain = Train { dataset: "d".into(), batch_size: 1, ..Train::default() };
-    assert!(!written(plain.clone()).contains("batch_rows"));
-    assert!(written(Train { batch_rows: 7, ..plain }).contains(r#""batch_rows":7"#));
+    assert!(!written(plain.clone()).contains("max_pack_rows"));
+    assert!(written(Train { max_pack_rows: 7, ..plain }).contains(r#""max_pack_rows":7"#));
     let summary = String::from_utf8(Encoding::Json.encode(&PlanSummary::default())).unwrap();
-    assert!(!summary.contains("batch_rows") && !summary.contains("mixed_rows"), "{summary}");
+    assert!(!summary.contains("max_pack_rows") && !summary.contains("mixed_rows"), "{summary}");
+}
+
+/// A ticket as written before the fields were renamed.
+const OLD_TICKET: &str = concat!(
+    r#"{"train":{"dataset":"clicks","snapshot":"00ab","tensors":[{"name":"items","columns":["items"],"dtype":"int64","#,
+    r#""fill":-1.0,"max_len":16}],"batch_size":8,"seed":7,"shuffle":{"window_rows":4096,"in_order":true},"epoch":0,"#,
+    r#""epochs":1,"world_size":2,"lanes":1,"rank":1,"lane":0,"remainder":"DROP","start_step":3,"steps":0,"#,
+    r#""job":"ctr-v3","label":"clicked","hash":false,"plan_version":1,"filter":"","group_by":["session"],"#,
+    r#""dedupe":[{"key":["user"],"tensor":"user","columns":["u0","u1"],"dtype":"float32","fill":0.5}],"#,
+    r#""mix":[{"dataset":"ads","snapshot":"00cd","share":0.25,"filter":""}],"batch_rows":64}}"#,
+);
+
+#[test]
+fn an_old_json_ticket_is_still_read() {
+    let train = Train {
+        dataset: "clicks".into(),
+        snapshot: "00ab".into(),
+        tensors: vec![Tensor {
+            name: "items".into(),
+            columns: vec!["items".into()],
+            dtype: "int64".into(),
+            null_value: Some(-1.0),
+            max_list_length: Some(16),
+            ragged: false,
+        }],
+        batch_size: 8,
+        seed: 7,
+        shuffle: Some(Shuffle { window_rows: Some(4096), keep_block_order: true, ..Shuffle::default() }),
+        epochs: Some(1),
+        world_size: Some(2),
+        lanes: Some(1),
+        rank: Some(1),
+        lane: Some(0),
+        remainder: Remainder::Drop.into(),
+        start_step: 3,
+        job_name: "ctr-v3".into(),
+        label_column: "clicked".into(),
+        content_hash: Some(false),
+        plan_version: 1,
+        group_by: vec!["session".into()],
+        dedupe: vec![Dedupe {
+            key: vec!["user".into()],
+            tensor: "user".into(),
+            columns: vec!["u0".into(), "u1".into()],
+            dtype: "float32".into(),
+            null_value: Some(0.5),
+        }],
+        mix: vec![Mixed {
+            dataset: "ads".into(),
+            snapshot: "00cd".into(),
+            fraction: 0.25,
+            filter: String::new(),
+        }],
+        max_pack_rows: 64,
+        ..Train::default()
+    };
+    assert_eq!(decode(OLD_TICKET.as_bytes()).unwrap(), Command::from(train));
+}
+
+#[test]
+fn old_json_metadata_is_still_read() {
+    let json = concat!(
+        r#"{"snapshot":"00ab","plan_version":1,"plan_hash":"0123456789abcdef","rows":100,"steps":6,"window_rows":4096,"#,
+        r#""windows":1,"blocks_per_window":2,"window_bytes":800,"batch_size":8,"world_size":2,"remainder":"DROP","#,
+        r#""groups":20,"packs":12,"batch_rows":64}"#,
+    );
+    let summary: PlanSummary = Encoding::Json.decode("PlanSummary", json.as_bytes()).unwrap();
+    assert_eq!((summary.max_pack_rows, summary.packs), (64, Some(12)));
+    let json = r#"{"epoch":1,"step":2,"rank":0,"rows":8,"position":16,"hash":18446744073709551615}"#;
+    let metadata: BatchMetadata = Encoding::Json.decode("BatchMetadata", json.as_bytes()).unwrap();
+    assert_eq!((metadata.content_hash, metadata.position), (Some(u64::MAX), 16));
+}
+
+#[test]
+fn a_field_under_its_old_and_new_name_is_refused() {
+    let error = decode(br#"{"train": {"job": "a", "job_name": "b"}}"#).unwrap_err().to_string();
+    assert!(error.contains("duplicate field"), "{error}");
 }

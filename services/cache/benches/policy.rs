@@ -1,5 +1,5 @@
-//! Bytes hit by what a tier does when it is full: least recently used, first in first out, the tiers' own
-//! policy with a forecast of two epochs, exact and wrong by up to a third, and the best there is.
+//! Hit ratios of eviction policies: LRU, FIFO, this crate's policy with an exact forecast of two epochs and with one
+//! that is wrong by up to a third, and the offline optimum.
 
 #[path = "../tests/simulator/mod.rs"]
 mod simulator;
@@ -11,7 +11,7 @@ const EPOCHS: usize = 8;
 fn main() {
     let shuffled = |speed, seed| Reader { shuffled: true, speed, seed };
     let traces = [
-        ("shuffled anew", vec![shuffled(1.0, 1)]),
+        ("reshuffled", vec![shuffled(1.0, 1)]),
         ("fixed order", vec![Reader { shuffled: false, speed: 1.0, seed: 1 }]),
         ("two jobs, 1 and 0.37", vec![shuffled(1.0, 1), shuffled(0.37, 2)]),
     ];
@@ -22,7 +22,7 @@ fn main() {
             for percent in [10, 25, 50, 75] {
                 let hit = |choice| 100.0 * trace.hit_ratio(choice, percent);
                 println!(
-                    "{name:<21} {blocks:>6} {percent:>6} % {:>7.1} {:>7.1} {:>9.1} {:>9.1} {:>9.1}",
+                    "{name:<21} {blocks:>6} {percent:>7}% {:>7.1} {:>7.1} {:>9.1} {:>9.1} {:>9.1}",
                     hit(Choice::LeastRecentlyUsed),
                     hit(Choice::FirstIn),
                     hit(Choice::Forecast),

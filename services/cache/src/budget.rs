@@ -1,4 +1,4 @@
-//! A number of bytes that is handed out in shares, first come first served.
+//! Byte budget with first-come, first-served reservations.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     reserved_bytes: u64,
-    /// Of these, bytes of [kept](Reservation::keep) reservations.
+    /// Part of `reserved_bytes` in [long-lived](Reservation::keep) reservations.
     kept_bytes: u64,
     waiting: VecDeque<Waiting>,
 }
@@ -31,16 +31,16 @@ struct Waiting {
     granted: oneshot::Sender<Result<Reservation, TooLarge>>,
 }
 
-/// A reservation that the budget can never hold.
+/// Error of a reservation that cannot fit in the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge {
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub bytes: u64,
-    /// Bytes of the budget that are not kept.
+    /// Bytes of the budget outside of long-lived reservations.
     pub available_bytes: u64,
 }
 
-/// A share of a [`Budget`]; dropping it gives the bytes back.
+/// Reserved part of a [`Budget`]. Dropping it releases the bytes.
 pub struct Reservation {
     bytes: u64,
     is_kept: bool,
@@ -48,41 +48,40 @@ pub struct Reservation {
 }
 
 impl Budget {
-    /// A budget of `capacity_bytes`.
+    /// Creates a budget of `capacity_bytes`.
     pub fn new(capacity_bytes: u64) -> Self {
         Self { shared: Arc::new(Shared { capacity_bytes, state: Mutex::default() }) }
     }
 
-    /// Bytes of the whole budget.
+    /// Size of the whole budget in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.shared.capacity_bytes
     }
 
-    /// Bytes that are not kept: the largest share that whoever waits may get.
+    /// Bytes outside of long-lived reservations: the largest reservation that can be granted.
     pub fn available_bytes(&self) -> u64 {
         self.shared.available_bytes(&self.shared.state())
     }
 
-    /// Bytes that are reserved now. Over the capacity when a reservation was [raised](Reservation::raise).
+    /// Bytes that are currently reserved. May exceed the capacity after a reservation was [raised](Reservation::raise).
     pub fn reserved_bytes(&self) -> u64 {
         self.shared.state().reserved_bytes
     }
 
-    /// Reserves `bytes`, waiting in line behind earlier callers. Cancel-safe: a dropped wait leaves
-    /// the line.
+    /// Reserves `bytes`, after all earlier callers. Cancel-safe: a dropped wait leaves the queue.
     ///
     /// # Errors
-    /// When `bytes` exceeds what there is beside kept reservations, as soon as it does.
+    /// [`TooLarge`] as soon as `bytes` exceeds [`available_bytes`](Self::available_bytes).
     pub async fn reserve(&self, bytes: u64) -> Result<Reservation, TooLarge> {
-        // Dropped last: whoever waited behind a wait that is given up is looked at again.
-        let _leaving = Leaving { shared: &self.shared };
+        // Dropped last, so that a cancelled wait unblocks the callers behind it.
+        let _guard = GrantOnDrop { shared: &self.shared };
         let (granted, grant) = oneshot::channel();
         self.shared.state().waiting.push_back(Waiting { bytes, granted });
         self.shared.grant();
-        grant.await.expect("the line is served as long as the budget lives")
+        grant.await.expect("the queue lives as long as the budget")
     }
 
-    /// Reserves `bytes` if they are free and nobody waits for them.
+    /// Reserves `bytes` if they are free and no caller is waiting; `None` otherwise.
     pub fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
         let mut state = self.shared.state();
         state.waiting.retain(|waiting| !waiting.granted.is_closed());
@@ -94,12 +93,12 @@ impl Budget {
     }
 }
 
-/// A place in the line that is left, served or not.
-struct Leaving<'a> {
+/// Grants waiting reservations when a wait ends or is cancelled.
+struct GrantOnDrop<'a> {
     shared: &'a Arc<Shared>,
 }
 
-impl Drop for Leaving<'_> {
+impl Drop for GrantOnDrop<'_> {
     fn drop(&mut self) {
         self.shared.grant();
     }
@@ -118,15 +117,15 @@ impl Shared {
         self.capacity_bytes.saturating_sub(state.kept_bytes)
     }
 
-    /// Serves the line from its head for as long as the head fits, and refuses what never will.
+    /// Grants reservations from the head of the queue while they fit, and rejects those that are too large.
     fn grant(self: &Arc<Self>) {
         loop {
             let mut state = self.state();
             let available_bytes = self.available_bytes(&state);
-            let refused = state.waiting.iter().position(|waiting| waiting.bytes > available_bytes);
-            if let Some(refused) = refused.and_then(|place| state.waiting.remove(place)) {
+            let rejected = state.waiting.iter().position(|waiting| waiting.bytes > available_bytes);
+            if let Some(rejected) = rejected.and_then(|place| state.waiting.remove(place)) {
                 drop(state);
-                drop(refused.granted.send(Err(TooLarge { bytes: refused.bytes, available_bytes })));
+                drop(rejected.granted.send(Err(TooLarge { bytes: rejected.bytes, available_bytes })));
                 continue;
             }
             let Some(head) = state.waiting.front() else { return };
@@ -137,21 +136,20 @@ impl Shared {
             let Some(head) = state.waiting.pop_front() else { return };
             state.reserved_bytes += bytes;
             drop(state);
-            // A waiter that left in between gives the bytes back by dropping the reservation.
+            // If the wait was cancelled in the meantime, dropping the reservation releases the bytes.
             drop(head.granted.send(Ok(Reservation { bytes, is_kept: false, shared: Arc::clone(self) })));
         }
     }
 }
 
 impl Reservation {
-    /// Bytes of this share.
+    /// Reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Raises the share to `bytes` when what it was made for turned out larger than estimated. Does
-    /// not wait: the budget is then overdrawn until something is given back, and nobody else is served
-    /// meanwhile. A smaller figure changes nothing.
+    /// Raises the reservation to `bytes`, for values that are larger than estimated. Does not wait: the budget may be
+    /// exceeded, and no other reservation is granted until enough bytes are released. A smaller value has no effect.
     pub fn raise(&mut self, bytes: u64) {
         let extra = bytes.saturating_sub(self.bytes);
         let mut state = self.shared.state();
@@ -160,18 +158,18 @@ impl Reservation {
         self.bytes += extra;
     }
 
-    /// Takes `bytes` out of the share, as one of its own; `None` if there are fewer.
+    /// Splits off a reservation of `bytes`; `None` if this one has fewer.
     pub fn split(&mut self, bytes: u64) -> Option<Self> {
         self.bytes = self.bytes.checked_sub(bytes)?;
         Some(Self { bytes, is_kept: self.is_kept, shared: Arc::clone(&self.shared) })
     }
 
-    /// Puts another share of the same budget, kept as this one is, back.
+    /// Merges another reservation of the same budget into this one. Both must be long-lived, or neither.
     pub fn merge(&mut self, mut other: Self) {
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
-    /// Says that the share won't be given back soon: who waits for more than what is left beside it is refused.
+    /// Marks the reservation as long-lived. Waiting callers that request more than the rest of the budget are rejected.
     pub fn keep(&mut self) {
         if !self.is_kept {
             self.is_kept = true;

@@ -1,20 +1,21 @@
-//! Have I got it: weighed values in tiers, each under a byte budget.
+//! Two-tier cache (memory and disk) with byte budgets, and the memory that its values occupy.
 //!
-//! - [`Memory`]: the memory tier. Maps a key to a shared value, loads a missing value once for all
-//!   who ask at the same time (single flight), and evicts what nobody holds to stay within its budget.
-//! - [`Disk`]: the disk tier. Maps an entry to named sections of bytes in files that outlive the process.
-//!   Whatever is wrong with a file or the disk is a miss.
-//! - [`Policy`]: which values go, by a [`Forecast`] of when each is needed next. Whoever owns the tiers
-//!   knows the future; without one it is the least recently used that goes.
-//! - [`Slabs`]: the memory that large values lie in.
-//! - [`Reservation`]: a share of that budget. Whoever is going to hold values reserves their bytes
-//!   first, in one step, or waits in line.
+//! - [`Memory`]: the memory tier. Maps keys to shared values, coalesces concurrent loads of a value, and evicts values
+//!   that are not in use to stay within its budget.
+//! - [`Disk`]: the disk tier. Maps entries to named sections of bytes in files, which persist across restarts. A damaged
+//!   file or a failing disk results in cache misses, never in errors.
+//! - [`Policy`]: the eviction policy of both tiers. Evicts the entry that is needed last according to a [`Forecast`];
+//!   without a forecast, the least recently used one.
+//! - [`Budget`] and [`Reservation`]: a byte budget with first-come, first-served reservations.
+//! - [`Slabs`]: a pool of large buffers for values.
 //!
-//! A reader reserves, loads, holds the values as `Arc`s while it reads, and drops them before the
-//! reservation. Values that are held are never evicted; since the bytes held are reserved and the
-//! reservations never exceed the budget, there is always room for what is being loaded.
+//! # Memory bound
 //!
-//! This crate knows nothing of Parquet, epochs or transports.
+//! A reader reserves bytes, loads values, holds them as `Arc`s while it reads, and drops them before the reservation.
+//! Values in use are never evicted. They are covered by reservations, which never exceed the budget, so there is always
+//! space for values that are being loaded.
+//!
+//! Parquet, epochs and transports belong to other crates.
 
 #![forbid(unsafe_code)]
 
@@ -27,5 +28,5 @@ mod slabs;
 pub use budget::{Budget, Reservation, TooLarge};
 pub use disk::{Disk, DiskConfig, Error, Outcome, Section};
 pub use memory::{Memory, Weigh};
-pub use policy::{Forecast, Hunt, NoForecast, Policy, Victim};
+pub use policy::{EvictionScan, Forecast, NoForecast, Policy, Victim};
 pub use slabs::{Slab, Slabs};

@@ -1,4 +1,4 @@
-//! The memory tier.
+//! Memory tier: shared values under a byte budget.
 
 use std::{
     hash::Hash,
@@ -14,20 +14,20 @@ use tokio::sync::watch;
 
 use crate::{Budget, Forecast, Policy};
 
-/// How many bytes a value takes, and what it costs to have none.
+/// Size and load time of a cached value.
 pub trait Weigh {
-    /// Bytes of memory that the value holds.
+    /// Size of the value in bytes.
     fn weight(&self) -> u64;
 
-    /// How long it took to make: what whoever finds it need not do. Nothing where that is not known.
-    fn made_in(&self) -> Duration {
+    /// Time that loading the value took, which a cache hit saves. Default: zero (unknown).
+    fn load_time(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// Shared values under a byte budget. Cheap to clone; clones share the tier.
+/// Memory tier: shared, immutable values under a byte budget. Cheap to clone; clones share the tier.
 ///
-/// `K` is cheap to clone; a value never changes once it is in.
+/// Keys should be cheap to clone.
 pub struct Memory<K, V> {
     tier: Arc<Tier<K, V>>,
 }
@@ -41,11 +41,11 @@ impl<K, V> Clone for Memory<K, V> {
 struct Tier<K, V> {
     budget: Budget,
     values: DashMap<K, Value<V>>,
-    /// Loads under way. The sender is dropped when the load has ended, however it ended.
-    flights: DashMap<K, watch::Receiver<()>>,
-    /// Its entries are the keys of `values`, and change under the same lock.
+    /// Loads in progress. The sender is dropped when a load ends, fails or is cancelled.
+    loads: DashMap<K, watch::Receiver<()>>,
+    /// Eviction policy over the keys of `values`. Changed under the same lock.
     policy: Policy<K>,
-    /// Bytes of the values, and of those being loaded.
+    /// Size in bytes of all values, including those that are being loaded.
     resident_bytes: AtomicU64,
 }
 
@@ -55,42 +55,43 @@ struct Value<V> {
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
-    /// A tier of `capacity_bytes`, from which what `forecast` says is needed last goes first.
+    /// Creates a tier of `capacity_bytes`, which evicts the value that is needed last according to `forecast`.
     pub fn new(capacity_bytes: u64, forecast: Arc<dyn Forecast<K>>) -> Self {
         metrics::gauge!("forebay_cache_capacity_bytes", "tier" => "memory").set(capacity_bytes as f64);
         Self {
             tier: Arc::new(Tier {
                 budget: Budget::new(capacity_bytes),
                 values: DashMap::new(),
-                flights: DashMap::new(),
+                loads: DashMap::new(),
                 policy: Policy::new(forecast),
                 resident_bytes: AtomicU64::new(0),
             }),
         }
     }
 
-    /// The budget from which readers reserve what they are going to hold.
+    /// Budget from which readers reserve bytes for the values that they hold.
     pub fn budget(&self) -> &Budget {
         &self.tier.budget
     }
 
-    /// Bytes of the values that are in, and of those that are being loaded.
+    /// Size in bytes of all values, including those that are being loaded.
     pub fn resident_bytes(&self) -> u64 {
         self.tier.resident_bytes.load(Ordering::Relaxed)
     }
 
-    /// The weight of the value under `key`, if it is in. Does not count as a use.
+    /// Weight of the value of `key`; `None` if it is not cached. Does not count as a use.
     pub fn weight(&self, key: &K) -> Option<u64> {
         self.tier.values.get(key).map(|entry| entry.weight)
     }
 
-    /// The value under `key`; `load` makes it when it is missing, once for all who ask meanwhile.
+    /// Returns the value of `key`, loading it with `load` if it is not cached.
     ///
-    /// `expected_bytes` is the estimate by which room is made before the load starts. When the load
-    /// fails or is cancelled, the next waiter loads with its own `load`.
+    /// Concurrent calls for one key share one load. If that load fails or is cancelled, the next waiting caller loads
+    /// with its own `load`. `expected_bytes` is the estimated weight, for which values are evicted before the load
+    /// starts.
     ///
     /// # Errors
-    /// Those of `load`.
+    /// Errors of `load`.
     pub async fn get_or_load<E, F>(
         &self,
         key: &K,
@@ -104,31 +105,33 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
             if let Some(value) = self.get(key) {
                 return Ok(value);
             }
-            let mut flight = match self.tier.flights.entry(key.clone()) {
+            let mut running = match self.tier.loads.entry(key.clone()) {
                 Entry::Occupied(entry) => entry.get().clone(),
                 Entry::Vacant(entry) => {
-                    let (ended, flight) = watch::channel(());
-                    entry.insert(flight);
-                    let landing = Landing { memory: self, key, charged_bytes: 0, _ended: ended };
+                    let (ended, running) = watch::channel(());
+                    entry.insert(running);
+                    let load_guard = LoadGuard { memory: self, key, charged_bytes: 0, _ended: ended };
                     if let Some(value) = self.get(key) {
                         return Ok(value);
                     }
-                    return landing.load(expected_bytes, load).await;
+                    return load_guard.load(expected_bytes, load).await;
                 }
             };
-            metrics::counter!("forebay_cache_single_flight_joins_total", "tier" => "memory").increment(1);
-            // Nothing is ever sent: this ends, with an error, when the sender is dropped.
-            drop(flight.changed().await);
+            metrics::counter!("forebay_cache_coalesced_loads_total", "tier" => "memory").increment(1);
+            // Nothing is ever sent. The wait ends with an error when the sender is dropped.
+            drop(running.changed().await);
         }
     }
 
-    /// Drops the values under the keys that `predicate` picks, held ones too: whoever holds one keeps it,
-    /// but its bytes no longer count as resident. Returns the bytes dropped. What is being loaded meanwhile
-    /// comes in afterwards. `predicate` must not use the tier.
+    /// Removes the values whose keys `predicate` selects. Returns their size in bytes.
+    ///
+    /// Values in use stay alive for their users, but no longer count as resident. Values that are being loaded are
+    /// added afterwards. `predicate` must not use the tier.
     pub fn remove_where(&self, predicate: impl Fn(&K) -> bool) -> u64 {
         let keys = self.tier.values.iter().map(|entry| entry.key().clone());
-        let picked: Vec<K> = keys.filter(|key| predicate(key)).collect();
-        let removed: Vec<Value<V>> = picked.iter().filter_map(|key| self.remove_if(key, |_| true)).collect();
+        let selected: Vec<K> = keys.filter(|key| predicate(key)).collect();
+        let removed: Vec<Value<V>> =
+            selected.iter().filter_map(|key| self.remove_if(key, |_| true)).collect();
         self.set_gauge();
         removed.iter().map(|removed| removed.weight).sum()
     }
@@ -141,7 +144,7 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
         metrics::counter!("forebay_cache_hits_total", "tier" => "memory").increment(1);
         metrics::counter!("forebay_cache_hit_bytes_total", "tier" => "memory").increment(weight);
         metrics::gauge!("forebay_cache_saved_seconds_total", "tier" => "memory")
-            .increment(value.made_in().as_secs_f64());
+            .increment(value.load_time().as_secs_f64());
         Some(value)
     }
 
@@ -151,7 +154,7 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
         entry.insert(value);
     }
 
-    /// Takes a value out of the tier and settles its bytes.
+    /// Removes a value that satisfies `condition` and discharges its weight.
     fn remove_if(&self, key: &K, condition: impl FnOnce(&Value<V>) -> bool) -> Option<Value<V>> {
         let removable = |key: &K, value: &Value<V>| condition(value) && self.tier.policy.remove(key);
         let (_, removed) = self.tier.values.remove_if(key, removable)?;
@@ -159,8 +162,8 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
         Some(removed)
     }
 
-    /// Counts `bytes` as resident and evicts unheld values, those that are needed last first, until the
-    /// tier is within its budget or nothing more can go.
+    /// Counts `bytes` as resident. Then evicts values that are not in use, in the order of the policy, until the tier
+    /// is within its budget or no value can be evicted.
     fn charge(&self, bytes: u64) {
         self.tier.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
         let capacity_bytes = self.tier.budget.capacity_bytes();
@@ -168,12 +171,12 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
             return;
         }
         let mut evicted = Vec::new();
-        let mut hunt = self.tier.policy.hunt();
+        let mut scan = self.tier.policy.eviction_scan();
         while self.resident_bytes() > capacity_bytes {
-            let Some(victim) = hunt.victim() else { break };
+            let Some(victim) = scan.victim() else { break };
             evicted.extend(self.remove_if(&victim.key, |value| Arc::strong_count(&value.value) == 1));
         }
-        drop(hunt);
+        drop(scan);
         metrics::counter!("forebay_cache_evictions_total", "tier" => "memory")
             .increment(evicted.len() as u64);
     }
@@ -187,15 +190,16 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
     }
 }
 
-/// The leader of a flight. However it ends, the waiters are woken and its charge is settled.
-struct Landing<'a, K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> {
+/// A load in progress. When it is dropped, the waiting callers are woken and a charge for an unfinished load is
+/// released.
+struct LoadGuard<'a, K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> {
     memory: &'a Memory<K, V>,
     key: &'a K,
     charged_bytes: u64,
     _ended: watch::Sender<()>,
 }
 
-impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Landing<'_, K, V> {
+impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> LoadGuard<'_, K, V> {
     async fn load<E, F>(mut self, expected_bytes: u64, load: impl FnOnce() -> F) -> Result<Arc<V>, E>
     where
         F: Future<Output = Result<V, E>>,
@@ -215,10 +219,10 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Landing<'_, K, 
     }
 }
 
-impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Drop for Landing<'_, K, V> {
+impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Drop for LoadGuard<'_, K, V> {
     fn drop(&mut self) {
         self.memory.discharge(self.charged_bytes);
-        self.memory.tier.flights.remove(self.key);
+        self.memory.tier.loads.remove(self.key);
     }
 }
 

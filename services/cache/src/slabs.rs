@@ -1,6 +1,6 @@
-//! Memory for large values: aligned, in huge pages where the kernel gives them, and used again.
+//! Pool of large buffers (slabs): aligned, backed by huge pages where available, and reused.
 //!
-//! Fresh memory is cleared by the kernel page by page, which costs about as much as filling it.
+//! The kernel clears new memory page by page, which costs about as much as filling it.
 
 use std::{
     collections::VecDeque,
@@ -12,23 +12,24 @@ use std::{
 use arrow_buffer::MutableBuffer;
 use memmap2::{Advice, MmapMut};
 
-/// From this length on slabs are mapped one by one; shorter ones come from the heap, lest the process run out
-/// of mappings.
+/// Minimum length of a slab with its own memory mapping, in bytes. Shorter slabs come from the heap, because the number
+/// of mappings of a process is limited.
 const MAPPED_BYTES: usize = 1 << 20;
-/// Mapped slabs are a multiple of this long, so that values of nearly one size share them ...
+/// Mapped slabs are rounded up to a multiple of this size, so that values of similar size can reuse them.
 const GRAIN_BYTES: usize = 64 << 10;
-/// ... and a multiple of this when that wastes little: only then does the kernel align them for huge pages.
+/// Mapped slabs are rounded up to a multiple of this size if that wastes little memory, because the kernel aligns only
+/// such mappings for huge pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Slabs, and those that wait for their next use. Cheap to clone; clones share them.
+/// Pool of slabs. Cheap to clone; clones share the pool.
 #[derive(Clone)]
 pub struct Slabs {
     pool: Arc<Mutex<Pool>>,
 }
 
-/// The mapped slabs, of which those in use are only counted.
+/// Mapped slabs. Only the size of those in use is tracked.
 struct Pool {
-    /// The one that was given back last at the end.
+    /// Free slabs, in the order in which they were released.
     idle: VecDeque<MmapMut>,
     idle_bytes: usize,
     max_idle_bytes: usize,
@@ -37,17 +38,17 @@ struct Pool {
 }
 
 impl Pool {
-    /// Removes those that have been idle longest, until one of `len` bytes more, in use or `idle`, is within the
-    /// limits, if it can be. They are unmapped by whoever drops them, after the lock.
+    /// Removes free slabs, the least recently used first, until another slab of `len` bytes (in use or free) is within
+    /// the limits. Returns the removed slabs, which the caller drops outside of the lock.
     fn make_room(&mut self, len: usize, is_idle: bool) -> Vec<MmapMut> {
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         while !self.has_room(len, is_idle)
             && let Some(oldest) = self.idle.pop_front()
         {
             self.idle_bytes -= oldest.len();
-            gone.push(oldest);
+            removed.push(oldest);
         }
-        gone
+        removed
     }
 
     fn has_room(&self, len: usize, is_idle: bool) -> bool {
@@ -56,7 +57,7 @@ impl Pool {
     }
 }
 
-/// Bytes aligned to 64, of no particular content until they are written. Dropping it gives them back.
+/// Buffer aligned to 64 bytes, with unspecified contents. Dropping it returns it to its pool.
 pub struct Slab {
     memory: Memory,
     len: usize,
@@ -64,18 +65,18 @@ pub struct Slab {
 
 enum Memory {
     Heap(MutableBuffer),
-    /// `None` only while it is dropped.
+    /// The mapping is `None` only during drop.
     Mapped(Option<MmapMut>, Arc<Mutex<Pool>>),
 }
 
 impl Slabs {
-    /// A pool that keeps at most `max_idle_bytes` that nobody uses.
+    /// Creates a pool with at most `max_idle_bytes` of free slabs.
     pub fn new(max_idle_bytes: u64) -> Self {
         Self::within(u64::MAX, max_idle_bytes)
     }
 
-    /// A pool that keeps at most `max_idle_bytes` that nobody uses, and those only as far as they and what is in use
-    /// stay within `max_total_bytes`.
+    /// Creates a pool with at most `max_idle_bytes` of free slabs. Free slabs are also released if they and the slabs
+    /// in use exceed `max_total_bytes`.
     pub fn within(max_total_bytes: u64, max_idle_bytes: u64) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let pool = Pool {
@@ -88,11 +89,11 @@ impl Slabs {
         Self { pool: Arc::new(Mutex::new(pool)) }
     }
 
-    /// A slab of `len` bytes: of those that are long enough the one that was given back last, for it is the
-    /// likeliest to be in the processor's cache. What it holds is left from its last use.
+    /// Returns a slab of `len` bytes. Of the free slabs that are long enough, the most recently released is reused,
+    /// because it is the most likely to be in the CPU cache. Its contents are unspecified.
     ///
     /// # Errors
-    /// When the system has no memory left for it.
+    /// If the system is out of memory.
     pub fn take(&self, len: usize) -> io::Result<Slab> {
         if len < MAPPED_BYTES {
             return Ok(Slab { memory: Memory::Heap(MutableBuffer::from_len_zeroed(len)), len });
@@ -104,14 +105,14 @@ impl Slabs {
         Ok(Slab { memory: Memory::Mapped(Some(mapped), Arc::clone(&self.pool)), len })
     }
 
-    /// Bytes that wait for their next use.
+    /// Size in bytes of all free slabs.
     pub fn idle_bytes(&self) -> usize {
         self.lock().idle_bytes
     }
 
     fn take_idle(&self, len: usize) -> Option<MmapMut> {
         let mut pool = self.lock();
-        // Not one that is far too long: whoever keeps the slab would keep the rest with it.
+        // A slab that is much too long is not used, because a long-lived value would keep its unused end.
         let fits = |slab: &MmapMut| slab.len() >= len && slab.len() - len <= len / 8 + HUGE_PAGE_BYTES / 2;
         let found = pool.idle.iter().rposition(fits)?;
         let mapped = pool.idle.remove(found)?;
@@ -120,13 +121,13 @@ impl Slabs {
         Some(mapped)
     }
 
-    /// A new one, in the place of those that have been idle longest.
+    /// Maps a new slab. Free slabs are released if the total size would exceed the limit.
     fn map(&self, len: usize) -> io::Result<MmapMut> {
         let mut pool = self.lock();
-        let gone = pool.make_room(len, false);
+        let removed = pool.make_room(len, false);
         pool.used_bytes += len;
         drop(pool);
-        drop(gone);
+        drop(removed);
         map(len).inspect_err(|_| self.lock().used_bytes -= len)
     }
 
@@ -142,13 +143,13 @@ fn mapped_len(len: usize) -> usize {
 
 fn map(len: usize) -> io::Result<MmapMut> {
     let mapped = MmapMut::map_anon(len)?;
-    // A kernel without huge pages does without.
+    // Huge pages are optional.
     drop(mapped.advise(Advice::HugePage));
     Ok(mapped)
 }
 
 impl Slab {
-    /// Bytes of memory that it takes, its unused end included.
+    /// Size of the slab's memory in bytes, including its unused end.
     pub fn capacity(&self) -> usize {
         match &self.memory {
             Memory::Heap(buffer) => buffer.capacity(),
@@ -163,7 +164,7 @@ impl Deref for Slab {
     fn deref(&self) -> &[u8] {
         match &self.memory {
             Memory::Heap(buffer) => buffer.as_slice(),
-            Memory::Mapped(mapped, _) => &mapped.as_ref().expect("it is there until the drop")[..self.len],
+            Memory::Mapped(mapped, _) => &mapped.as_ref().expect("the mapping exists until drop")[..self.len],
         }
     }
 }
@@ -173,7 +174,7 @@ impl DerefMut for Slab {
         match &mut self.memory {
             Memory::Heap(buffer) => buffer.as_slice_mut(),
             Memory::Mapped(mapped, _) => {
-                &mut mapped.as_mut().expect("it is there until the drop")[..self.len]
+                &mut mapped.as_mut().expect("the mapping exists until drop")[..self.len]
             }
         }
     }
@@ -198,16 +199,16 @@ impl Drop for Memory {
         let len = mapped.len();
         let mut pool = home.lock().unwrap_or_else(PoisonError::into_inner);
         pool.used_bytes -= len;
-        // The newest is the likeliest to be asked for again.
-        let mut gone = if len <= pool.max_idle_bytes { pool.make_room(len, true) } else { Vec::new() };
+        // The most recently released slab is the most likely to be requested again.
+        let mut removed = if len <= pool.max_idle_bytes { pool.make_room(len, true) } else { Vec::new() };
         if pool.has_room(len, true) {
             pool.idle_bytes += len;
             pool.idle.push_back(mapped);
         } else {
-            gone.push(mapped);
+            removed.push(mapped);
         }
         drop(pool);
-        drop(gone);
+        drop(removed);
     }
 }
 

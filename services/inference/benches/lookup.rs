@@ -1,13 +1,13 @@
-//! Lookups of random keys beside gathering the same rows by their positions, and what an index costs.
+//! Lookups of random keys compared with gathering the same rows by position, and the cost of an index.
 
-#![allow(clippy::unwrap_used)] // What fails here fails the benchmark.
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // A failure ends the benchmark.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay_inference::{KeyIndex, KeySpec};
-use forebay_loader::{Config, Loader, Pool, Scheduling};
+use forebay_loader::{BlockReader, Config, Loader, Pool, Scheduling};
 use forebay_proto::v1::{Tensor, Train};
 use forebay_storage::{Location, Reader, State, take_snapshot};
 use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
@@ -20,7 +20,7 @@ const FILE_ROWS: i64 = 1 << 20;
 const FEATURES: usize = 39;
 const KEYS: usize = 500;
 
-/// A key in no order, another one for each row.
+/// Pseudo-random key, distinct for each row.
 fn key(row: i64) -> i64 {
     row.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64)
 }
@@ -59,19 +59,27 @@ fn bench(criterion: &mut Criterion) {
     let spec = KeySpec { key: vec!["user_id".into()], order_by: None };
 
     let started = Instant::now();
-    let index = runtime.block_on(KeyIndex::build(&reader, &spec, &pool, 8, |_| {})).unwrap();
+    let index = runtime
+        .block_on(KeyIndex::build(
+            &reader,
+            &spec,
+            &BlockReader::new(1 << 30, &Config::default(), pool.clone()),
+            8,
+            |_| {},
+        ))
+        .unwrap();
     let seconds = started.elapsed().as_secs_f64();
-    let bytes = index.bytes() as f64 / index.len() as f64;
+    let bytes = index.memory_bytes() as f64 / index.len() as f64;
     println!(
-        "{rows} keys: {seconds:.2} s, {:.2} M keys/s, {bytes:.1} bytes a key",
+        "{rows} keys: {seconds:.2} s, {:.2} M keys/s, {bytes:.1} bytes per key",
         rows as f64 / seconds / 1e6
     );
     let folder = tempfile::tempdir().unwrap();
     let started = Instant::now();
-    index.keep(folder.path(), &reader, &spec).unwrap();
+    index.save(folder.path(), &reader, &spec).unwrap();
     let written = started.elapsed();
     let started = Instant::now();
-    assert!(KeyIndex::find(folder.path(), &reader, &spec).is_some());
+    assert!(KeyIndex::open(folder.path(), &reader, &spec).is_some());
     println!("written in {written:.2?}, read in {:.2?}", started.elapsed());
 
     let loader = Loader::new(8 << 30, Config::default(), pool);
@@ -79,9 +87,9 @@ fn bench(criterion: &mut Criterion) {
         Tensor { name: "x".into(), columns: vec!["f*".into()], dtype: "float32".into(), ..Tensor::default() };
     let wanted = Train { dataset: "d".into(), tensors: vec![tensor], ..Train::default() };
     loader.set_aside(6 << 30).unwrap();
-    let resident = runtime.block_on(loader.resident(&wanted, reader, 16 << 20)).unwrap();
+    let lookup_rows = runtime.block_on(loader.resident(&wanted, reader, 16 << 20)).unwrap();
 
-    // Other rows each time, in no order; all of them in no cache that is smaller than the dataset.
+    // Other rows each time, in random order, so that CPU caches do not help.
     let mut next = 0_u64;
     let mut some = || {
         let rows = (0..KEYS as u64).map(|_| {
@@ -105,14 +113,15 @@ fn bench(criterion: &mut Criterion) {
         );
     });
     group.bench_function("gathered by position", |bench| {
-        // Dropped at once, so that its memory is used again, as in a server.
-        let gather = |rows: Vec<u64>| drop(black_box(resident.gather(rows.into_iter().map(Some)).unwrap()));
+        // Dropped at once, so that its memory is reused, as in a server.
+        let gather =
+            |rows: Vec<u64>| drop(black_box(lookup_rows.gather(rows.into_iter().map(Some)).unwrap()));
         bench.iter_batched(&mut some, gather, criterion::BatchSize::SmallInput);
     });
     group.bench_function("looked up", |bench| {
         let look_up = |keys| {
             let keys = index.key().encode(&keys).unwrap();
-            drop(black_box(resident.gather(index.rows(&keys)).unwrap()));
+            drop(black_box(lookup_rows.gather(index.rows(&keys)).unwrap()));
         };
         bench.iter_batched(|| keys_of(&some()), look_up, criterion::BatchSize::SmallInput);
     });

@@ -1,4 +1,4 @@
-//! Keys as bytes: equal exactly for equal keys.
+//! Keys as bytes, equal exactly for equal keys.
 
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray};
 use arrow_cast::cast;
@@ -8,30 +8,30 @@ use arrow_select::nullif::nullif;
 use forebay_loader::{Error, find_column};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The columns of a key: names and types.
+/// Names and types of the columns of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyType {
     columns: Vec<(String, DataType)>,
-    /// Bytes of a key, if all have as many.
+    /// Bytes per key, if all keys have the same width.
     width: Option<usize>,
 }
 
-/// Keys, one behind the other.
+/// A sequence of encoded keys.
 #[derive(Debug, Clone)]
 pub struct EncodedKeys {
     width: Option<usize>,
     bytes: Vec<u8>,
-    /// Where each ends, if they have no width.
+    /// Without a fixed width: the end of each key.
     ends: Vec<usize>,
-    /// Which are there: a key of which a column is null is none.
+    /// False for each key with a null column; such a key matches no row.
     present: Vec<bool>,
 }
 
 impl KeyType {
-    /// The key that `names` make of a dataset.
+    /// Resolves the key columns `names` in the schema of a dataset.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a column that there is not, or that is of a type that makes no key.
+    /// [`Error::Invalid`] for an unknown column or one of an unsupported type.
     pub fn new(names: &[String], schema: &Schema) -> Result<Self, Error> {
         let column = |name: &String| {
             let field = schema.field(find_column("key", name, schema)?);
@@ -44,49 +44,51 @@ impl KeyType {
         };
         let columns = names.iter().map(column).collect::<Result<Vec<_>, _>>()?;
         if columns.is_empty() {
-            return Err(Error::invalid("key", "names no column"));
+            return Err(Error::invalid("key", "names no column, expected at least one"));
         }
         let width = columns.iter().map(|(_, data_type)| width(data_type)).sum();
         Ok(Self { columns, width })
     }
 
-    /// Names and types of its columns.
+    /// Names and types of the columns.
     pub fn columns(&self) -> &[(String, DataType)] {
         &self.columns
     }
 
-    /// Bytes of a key, if all have as many.
+    /// Bytes per key, if all keys have the same width.
     pub(crate) fn width(&self) -> Option<usize> {
         self.width
     }
 
-    /// The keys in the columns of `batch` that have these names; others are not looked at. Integers, dates and times of other
-    /// widths and units are converted; one that the dataset's type can't hold is no key of it.
+    /// Encodes the columns of `batch` that have the names of the key columns; other columns are ignored.
+    ///
+    /// Integers, dates and times of other widths and units are converted. A value that the dataset's type cannot hold matches
+    /// no row.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a column that is missing or of another kind.
+    /// [`Error::Invalid`] for a column that is missing or of an incompatible type.
     pub fn encode(&self, batch: &RecordBatch) -> Result<EncodedKeys, Error> {
-        let column = |(name, wanted): &(String, DataType)| {
+        let column = |(name, expected): &(String, DataType)| {
             let Some(found) = batch.column_by_name(name) else {
                 let schema = batch.schema();
                 let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
                 return Err(Error::invalid("keys", format!("there is no column '{name}' among {names:?}")));
             };
-            if kind(found.data_type()) != kind(wanted) {
-                let reason = format!("column '{name}' is of type {}, the key of {wanted}", found.data_type());
+            if kind(found.data_type()) != kind(expected) {
+                let reason = format!("column '{name}' is of type {}, expected {expected}", found.data_type());
                 return Err(Error::invalid("keys", reason));
             }
-            if found.data_type() == wanted {
+            if found.data_type() == expected {
                 return Ok(ArrayRef::clone(found));
             }
-            converted(found, wanted)
+            converted(found, expected)
                 .map_err(|error| Error::invalid("keys", format!("column '{name}': {error}")))
         };
         let columns = self.columns.iter().map(column).collect::<Result<Vec<_>, _>>()?;
         Ok(self.encode_columns(&columns, batch.num_rows()))
     }
 
-    /// The keys in these columns, which have the key's own types.
+    /// Encodes columns that have exactly the types of the key.
     pub(crate) fn encode_columns(&self, columns: &[ArrayRef], rows: usize) -> EncodedKeys {
         let mut present = vec![true; rows];
         for nulls in columns.iter().filter_map(|column| column.nulls()) {
@@ -97,12 +99,12 @@ impl KeyType {
             keys.bytes = fixed(column);
             return keys;
         }
-        let parts: Vec<(Option<usize>, Variable<'_>)> =
-            columns.iter().map(|column| (width(column.data_type()), Variable::of(column))).collect();
+        let values: Vec<(Option<usize>, Values<'_>)> =
+            columns.iter().map(|column| (width(column.data_type()), Values::new(column))).collect();
         for row in 0..rows {
-            for (width, values) in &parts {
-                let value = values.get(row, *width);
-                if width.is_none() && parts.len() > 1 {
+            for (width, column) in &values {
+                let value = column.get(row, *width);
+                if width.is_none() && values.len() > 1 {
                     keys.bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
                 }
                 keys.bytes.extend_from_slice(value);
@@ -116,12 +118,12 @@ impl KeyType {
 }
 
 impl EncodedKeys {
-    /// No keys of this type.
-    pub(crate) fn none(key: &KeyType) -> Self {
+    /// Creates an empty sequence.
+    pub(crate) fn empty(key: &KeyType) -> Self {
         Self { width: key.width, bytes: Vec::new(), ends: Vec::new(), present: Vec::new() }
     }
 
-    /// Adds others of the same type behind these.
+    /// Appends keys of the same type.
     pub(crate) fn append(&mut self, others: &Self) {
         let start = self.bytes.len();
         self.ends.extend(others.ends.iter().map(|end| start + end));
@@ -129,27 +131,27 @@ impl EncodedKeys {
         self.present.extend_from_slice(&others.present);
     }
 
-    /// How many there are.
+    /// Number of keys.
     pub fn len(&self) -> usize {
         self.present.len()
     }
 
-    /// Whether there is none.
+    /// True if there are no keys.
     pub fn is_empty(&self) -> bool {
         self.present.is_empty()
     }
 
-    /// Bytes of memory.
+    /// Memory of the keys, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         (self.bytes.len() + size_of_val(&self.ends[..]) + self.present.len()) as u64
     }
 
-    /// The key at `row`; `None` if there is none.
+    /// Returns the key at `row`; `None` if it has a null column.
     pub(crate) fn get(&self, row: usize) -> Option<&[u8]> {
         self.present[row].then(|| self.bytes_at(row))
     }
 
-    /// Whether there is a key at `row`.
+    /// False if the key at `row` has a null column.
     pub(crate) fn is_present(&self, row: usize) -> bool {
         self.present[row]
     }
@@ -169,20 +171,20 @@ impl EncodedKeys {
         &self.bytes
     }
 
-    /// Bytes of each key, if they have no width.
+    /// Without a fixed width: the bytes of each key.
     pub(crate) fn lengths(&self) -> impl Iterator<Item = usize> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         self.ends.iter().zip(starts).map(|(end, start)| end - start)
     }
 }
 
-/// What finds a key; part of the form of an index on disk.
+/// Hash of a key. Part of the file format of indexes.
 #[inline]
 pub(crate) fn hash(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
 
-/// Types among which keys may be converted.
+/// Class of types that can be converted to each other.
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     Integer,
@@ -203,15 +205,15 @@ fn kind(data_type: &DataType) -> Option<Kind> {
     })
 }
 
-/// The values as another type; null where they aren't the same there.
+/// Converts values to another type. Values that the type cannot represent exactly become null.
 fn converted(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    let there = cast(values, to)?;
+    let cast_values = cast(values, to)?;
     if !matches!(kind(to), Some(Kind::Time)) {
-        return Ok(there);
+        return Ok(cast_values);
     }
-    // Times are cut off to coarser units.
-    let differ = distinct(&cast(&there, values.data_type())?, values)?;
-    nullif(&there, &differ)
+    // A cast truncates times to coarser units.
+    let differ = distinct(&cast(&cast_values, values.data_type())?, values)?;
+    nullif(&cast_values, &differ)
 }
 
 fn width(data_type: &DataType) -> Option<usize> {
@@ -222,7 +224,7 @@ fn width(data_type: &DataType) -> Option<usize> {
     }
 }
 
-/// The values of a column of fixed width, little-endian.
+/// Returns the values of a column of fixed width, little-endian.
 fn fixed(column: &ArrayRef) -> Vec<u8> {
     if let Some(booleans) = column.as_boolean_opt() {
         return booleans.values().iter().map(u8::from).collect();
@@ -232,8 +234,8 @@ fn fixed(column: &ArrayRef) -> Vec<u8> {
     data.buffers()[0].as_slice()[data.offset() * width..][..data.len() * width].to_vec()
 }
 
-/// The values of a column, a slice each.
-enum Variable<'a> {
+/// Values of a column as byte slices.
+enum Values<'a> {
     Fixed(Vec<u8>),
     Text(&'a arrow_array::StringArray),
     LargeText(&'a arrow_array::LargeStringArray),
@@ -241,8 +243,8 @@ enum Variable<'a> {
     LargeBinary(&'a arrow_array::LargeBinaryArray),
 }
 
-impl<'a> Variable<'a> {
-    fn of(column: &'a ArrayRef) -> Self {
+impl<'a> Values<'a> {
+    fn new(column: &'a ArrayRef) -> Self {
         match column.data_type() {
             DataType::Utf8 => Self::Text(column.as_string()),
             DataType::LargeUtf8 => Self::LargeText(column.as_string()),

@@ -1,28 +1,26 @@
-//! The online path: rows by their keys, from the same frames as training rows.
+//! Lookups of rows by key, and batch queues for model inference.
 //!
 //! ```text
-//! keys --encode--> bytes --KeyIndex--> row numbers --loader::Resident--> a batch, already in its Arrow IPC form
-//!                          verified against the key                      the rows of training, byte for byte
+//! keys --KeyType::encode--> EncodedKeys --KeyIndex--> row numbers --gather--> a batch in Arrow IPC form
+//!                                                                   (the same bytes per row as in training)
 //! ```
 //!
-//! - [`KeyIndex`]: which row of a snapshot has a key. Built once a snapshot, kept on disk.
-//! - [`Online`]: a dataset that is looked up: the index and the rows of its current snapshot, both in memory. The next
-//!   snapshot is made ready beside it, and takes its place at once.
-//!
-//! - [`queue`]: small requests in, batches out to workers, and each its share of the reply: when a batch is closed, and who is
-//!   let in.
+//! - [`keys`](KeyType): keys as bytes, equal exactly for equal keys.
+//! - [`KeyIndex`]: maps each key of a snapshot to its row. Built once per snapshot and saved on disk.
+//! - [`OnlineDataset`]: the index and the rows of a dataset's current snapshot, both in memory. The next snapshot is loaded
+//!   concurrently and replaces the current one atomically. [`Lookup`] answers batches of keys from it.
+//! - [`queue`]: collects small requests into batches for workers and returns to each request its share of the reply.
 //!
 //! This crate names no transport.
 
 #![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods)] // The decisions of `queue` deny them; see clippy.toml.
 
 mod index;
 mod keys;
 mod lookup;
-mod online;
 pub mod queue;
 
-pub use index::{Indexed, KeyIndex, KeySpec};
+pub use index::{IndexProgress, KeyIndex, KeySpec};
 pub use keys::{EncodedKeys, KeyType};
-pub use lookup::{Answer, Keys, Lookup};
-pub use online::{Config, Online, Progress, Ready};
+pub use lookup::{Answer, Config, Lookup, LookupKeys, OnlineDataset, Progress, ReadySnapshot};

@@ -1,4 +1,4 @@
-//! Assembly of batches: rows gathered at random from the frames of a window, beside memcpy.
+//! Assembly of batches from rows gathered at random from the frames of a window, compared to memcpy.
 
 use std::{collections::VecDeque, hint::black_box, sync::Arc};
 
@@ -38,7 +38,7 @@ fn bench(criterion: &mut Criterion) {
 
     let mut group = criterion.benchmark_group("frame");
     group.throughput(Throughput::Bytes((BLOCK_ROWS * COLUMNS * 4) as u64));
-    // The memory of a frame is in no cache, as after an epoch.
+    // Enough frames that their memory is not in the CPU cache, as after an epoch.
     let memory = Slabs::new(1 << 30);
     let mut frames: VecDeque<Frame> = (0..BLOCKS).map(|_| frame(&plain, &input, &memory)).collect();
     group.bench_function("from 40 float32 columns", |bench| {
@@ -53,7 +53,7 @@ fn bench(criterion: &mut Criterion) {
     group.throughput(Throughput::Bytes((BATCH_ROWS * COLUMNS * 4) as u64));
     for (name, job) in [("40 float32 columns", &plain), ("one tensor of 40 float32", &tensor)] {
         let frames: Vec<Arc<Frame>> = (0..BLOCKS).map(|_| Arc::new(frame(job, &input, &slabs))).collect();
-        // A multiplicative walk over the window: as scattered as a permutation, and costs nothing.
+        // A linear congruential generator scatters rows like a permutation, at no cost.
         let mut next = 1u64;
         let mut rows = || -> Vec<RowRef> {
             let row = || {
@@ -66,7 +66,7 @@ fn bench(criterion: &mut Criterion) {
         for hash in [false, true] {
             let asked = Assembling { hash, max_bytes: u64::MAX, max_held_bytes: 0, least_rows: 0 };
             let mut index = 0;
-            // As many wait for their consumer as a server lets wait, so that none lies in a cache.
+            // Keeps as many finished batches as a server, so that their memory is not in the CPU cache.
             let (slabs, mut ready) = (Slabs::new(256 << 20), VecDeque::new());
             group.bench_function(format!("{name}{}", if hash { ", hashed" } else { "" }), |bench| {
                 bench.iter(|| {

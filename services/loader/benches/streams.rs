@@ -1,4 +1,4 @@
-//! The first batch of a stream beside others that take all they can get.
+//! Latency of the first batch of a stream while other streams run at full speed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,7 +35,7 @@ fn bench(criterion: &mut Criterion) {
         batch_size: BATCH_ROWS,
         tensors: vec![tensor],
         epochs: Some(1 << 40),
-        hash: Some(false),
+        content_hash: Some(false),
         ..Train::default()
     };
     let job = runtime.block_on(async { fixture::job(&train, &reader) });

@@ -1,4 +1,4 @@
-//! What is being done, for which block, and who waits for that.
+//! Tracking of the work in flight: stage, block and the streams that wait for it.
 
 use std::{
     sync::{
@@ -11,15 +11,19 @@ use std::{
 use dashmap::DashMap;
 use forebay_stall::{Lane, Stage};
 
-/// The work of a loader as it goes on. Blocks are read and decoded once for all who want them, so the work for a block is told to
-/// every stream that waits for a window with it.
+/// Work in flight in a loader, by stage and block.
+///
+/// A block is read and decoded once for all streams that need it. Its work is therefore charged to every stream that
+/// waits for a window with the block.
 #[derive(Default)]
 pub(crate) struct Activity {
-    /// Blocks that something is done for, or that somebody waits for.
+    /// Blocks that have work in flight or streams that wait for them.
     blocks: DashMap<u128, Block>,
     totals: [Mutex<Totals>; Stage::ALL.len()],
-    /// Blocks that wait for memory to be read into.
+    /// Number of blocks that wait for memory.
     waiting: AtomicUsize,
+    /// Operations on blocks that are in flight, by purpose.
+    in_flight: [AtomicUsize; Purpose::ALL.len()],
 }
 
 #[derive(Default)]
@@ -34,13 +38,41 @@ struct Watcher {
     since: Instant,
 }
 
-/// What was done for a stream while it waited: of each stage when the first work began, at the earliest when it began to wait,
-/// and when the last one ended.
+/// Reason why a block is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Loads rows into a frame or to the disk cache, for streams and for loading on request.
+    Window,
+    /// Counts or locates rows and groups, for a filter or groups.
+    Count,
+    /// Samples the mean of the labels.
+    Label,
+    /// Adds keys to an index.
+    Index,
+}
+
+impl Purpose {
+    /// All purposes, in the order of their discriminants.
+    pub const ALL: [Self; 4] = [Self::Window, Self::Count, Self::Label, Self::Index];
+
+    /// Returns the name of the purpose in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Window => "window",
+            Self::Count => "count",
+            Self::Label => "label",
+            Self::Index => "index",
+        }
+    }
+}
+
+/// Work done for a stream while it waited, as one time span per stage. A span starts when the first operation began,
+/// but not before the stream began to wait. It ends when the last operation ended.
 #[derive(Debug, Default)]
 pub(crate) struct Seen(Mutex<[Option<(Instant, Instant)>; Stage::ALL.len()]>);
 
 impl Seen {
-    /// What was seen since the last call.
+    /// Returns the spans recorded since the last call, and clears them.
     pub(crate) fn take(&self) -> Vec<(Stage, Instant, Instant)> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let took = |stage: Stage| seen[stage as usize].take().map(|(start, end)| (stage, start, end));
@@ -53,25 +85,25 @@ impl Seen {
     }
 }
 
-/// What a stage has done since the start.
+/// Work of a stage since the loader started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StageWork {
-    /// Pieces of work that it is at.
+    /// Number of operations in flight.
     pub active: usize,
-    /// Time of all pieces of work together.
+    /// Sum of the durations of all operations.
     pub busy: Duration,
-    /// Time in which it was at one at least.
+    /// Time during which at least one operation was in flight.
     pub at_work: Duration,
-    /// Bytes that came out of it.
+    /// Number of bytes produced.
     pub bytes: u64,
-    /// Rows that came out of it; of storage none are known.
+    /// Number of rows produced; 0 for storage, where rows are not known.
     pub rows: u64,
 }
 
 #[derive(Default)]
 struct Totals {
     work: StageWork,
-    /// When `active` changed last.
+    /// Time of the last change of `active`.
     changed: Option<Instant>,
 }
 
@@ -90,8 +122,13 @@ impl Totals {
 }
 
 impl Activity {
-    /// Something begins to be done for a block, until what is returned is dropped.
-    pub(crate) fn begin(self: &Arc<Self>, stage: Stage, block: u128) -> Working {
+    /// Records an operation on a block, until the returned guard is dropped. For [`Purpose::Window`] its time is
+    /// charged to the streams that wait for the block; no stream waits for the other purposes.
+    pub(crate) fn begin(self: &Arc<Self>, stage: Stage, purpose: Purpose, block: u128) -> Working {
+        self.in_flight[purpose as usize].fetch_add(1, Ordering::Relaxed);
+        if purpose != Purpose::Window {
+            return self.start(stage, For::Unwatched(purpose));
+        }
         let mut entry = self.blocks.entry(block).or_default();
         entry.work[stage as usize] += 1;
         entry.watchers.iter().for_each(|watcher| watcher.lane.begin(stage));
@@ -99,13 +136,13 @@ impl Activity {
         self.start(stage, For::Block(block))
     }
 
-    /// ... for a stream alone.
+    /// Records an operation for one stream, until the returned guard is dropped.
     pub(crate) fn begin_for(self: &Arc<Self>, stage: Stage, lane: &Lane) -> Working {
         lane.begin(stage);
         self.start(stage, For::Lane(lane.clone()))
     }
 
-    /// From now on, and until what is returned is dropped, work for these blocks is work for this stream, and noted as `seen`.
+    /// Charges work for these blocks to this stream and records it in `seen`, until the returned guard is dropped.
     pub(crate) fn watch(
         self: &Arc<Self>,
         lane: &Lane,
@@ -124,7 +161,7 @@ impl Activity {
         Watching { activity: Arc::clone(self), lane: lane.clone(), blocks: watched }
     }
 
-    /// A block waits for memory, until what is returned is dropped.
+    /// Counts a block as waiting for memory, until the returned guard is dropped.
     pub(crate) fn wait(self: &Arc<Self>) -> impl Drop + use<> {
         struct Waiting(Arc<Activity>);
         impl Drop for Waiting {
@@ -136,12 +173,17 @@ impl Activity {
         Waiting(Arc::clone(self))
     }
 
-    /// Blocks that wait for memory.
+    /// Number of operations on blocks that are in flight for a purpose.
+    pub(crate) fn in_flight(&self, purpose: Purpose) -> usize {
+        self.in_flight[purpose as usize].load(Ordering::Relaxed)
+    }
+
+    /// Number of blocks that wait for memory.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// What a stage has done so far.
+    /// Returns the work of a stage since the loader started, including the elapsed time of operations in flight.
     pub(crate) fn work(&self, stage: Stage) -> StageWork {
         let mut totals = self.totals(stage);
         let active = totals.work.active;
@@ -164,6 +206,10 @@ impl Activity {
         self.totals[stage as usize].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn ended(&self, purpose: Purpose) {
+        self.in_flight[purpose as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn change(&self, block: u128, change: impl FnOnce(&mut Block)) {
         let Some(mut entry) = self.blocks.get_mut(&block) else { return };
         change(&mut entry);
@@ -182,10 +228,11 @@ fn tell(work: &[u32; Stage::ALL.len()], tell: impl Fn(Stage)) {
 
 enum For {
     Block(u128),
+    Unwatched(Purpose),
     Lane(Lane),
 }
 
-/// Something that is being done.
+/// An operation in flight. Dropping it ends the operation.
 pub(crate) struct Working {
     activity: Arc<Activity>,
     stage: Stage,
@@ -194,7 +241,7 @@ pub(crate) struct Working {
 }
 
 impl Working {
-    /// Counts what came out of it.
+    /// Adds the output of the operation to the totals of its stage.
     pub(crate) fn made(&self, bytes: u64, rows: u64) {
         let mut totals = self.activity.totals(self.stage);
         totals.work.bytes += bytes;
@@ -208,19 +255,23 @@ impl Drop for Working {
         self.activity.step(stage, |active| active.saturating_sub(1));
         match &self.whom {
             For::Lane(lane) => lane.end(stage),
-            For::Block(block) => self.activity.change(*block, |block| {
-                block.work[stage as usize] = block.work[stage as usize].saturating_sub(1);
-                let now = Instant::now();
-                for watcher in &block.watchers {
-                    watcher.lane.end(stage);
-                    watcher.seen.note(stage, self.since.max(watcher.since), now);
-                }
-            }),
+            For::Unwatched(purpose) => self.activity.ended(*purpose),
+            For::Block(block) => {
+                self.activity.ended(Purpose::Window);
+                self.activity.change(*block, |block| {
+                    block.work[stage as usize] = block.work[stage as usize].saturating_sub(1);
+                    let now = Instant::now();
+                    for watcher in &block.watchers {
+                        watcher.lane.end(stage);
+                        watcher.seen.note(stage, self.since.max(watcher.since), now);
+                    }
+                });
+            }
         }
     }
 }
 
-/// A stream that waits for blocks.
+/// Registration of a stream that waits for blocks. Dropping it ends the wait.
 pub(crate) struct Watching {
     activity: Arc<Activity>,
     lane: Lane,
@@ -255,11 +306,11 @@ mod tests {
         let (early, late, other) = (session(), session(), session());
         let lanes: Vec<Lane> =
             [&early, &late, &other].map(|session| session.enter(Instant::now(), (0, 0))).into();
-        lanes.iter().for_each(Lane::asks);
+        lanes.iter().for_each(Lane::batch_requested);
         let seen: [Arc<Seen>; 3] = Default::default();
         let first = activity.watch(&lanes[0], &seen[0], [1, 2].into_iter());
         let elsewhere = activity.watch(&lanes[2], &seen[2], [3].into_iter());
-        let work = activity.begin(Stage::Decode, 2);
+        let work = activity.begin(Stage::Decode, Purpose::Window, 2);
         let second = activity.watch(&lanes[1], &seen[1], [2].into_iter());
         sleep(Duration::from_millis(20));
         drop(work);
@@ -283,9 +334,31 @@ mod tests {
     }
 
     #[test]
+    fn reads_for_other_purposes_are_counted_and_not_charged_to_streams_that_wait_for_the_block() {
+        let activity = Arc::new(Activity::default());
+        let session = Session::new(Instant::now(), false);
+        let lane = session.enter(Instant::now(), (0, 0));
+        lane.batch_requested();
+        let seen = Arc::<Seen>::default();
+        let watching = activity.watch(&lane, &seen, [1].into_iter());
+        for purpose in [Purpose::Count, Purpose::Label, Purpose::Index] {
+            let work = activity.begin(Stage::Decode, purpose, 1);
+            assert_eq!(activity.in_flight(purpose), 1);
+            sleep(Duration::from_millis(5));
+            drop(work);
+            assert_eq!(activity.in_flight(purpose), 0);
+        }
+        drop(watching);
+        assert_eq!(session.clock().total(Instant::now())[Bucket::Decode], Duration::ZERO);
+        assert_eq!(seen.take(), []);
+        assert!(activity.work(Stage::Decode).busy >= 3 * Duration::from_millis(5));
+        assert!(activity.blocks.is_empty());
+    }
+
+    #[test]
     fn a_stage_counts_the_time_of_each_work_and_of_any() {
         let activity = Arc::new(Activity::default());
-        let one = activity.begin(Stage::Storage, 1);
+        let one = activity.begin(Stage::Storage, Purpose::Window, 1);
         let two = activity.begin_for(Stage::Storage, &Lane::detached());
         two.made(100, 10);
         sleep(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! The windows of one stream: the one it gathers from, and those that are made ahead of their use.
+//! The windows of one stream: the one in use and the prefetched ones.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -14,19 +14,19 @@ use crate::{
     window::{HeldWindow, Room, WindowId, Windows},
 };
 
-/// At most so many windows are made ahead of their use.
+/// Maximum number of prefetched windows.
 const MAX_WINDOWS_AHEAD: usize = 8;
 
-/// The windows of one rank and lane, in the order of their use.
+/// Windows of one rank and lane, in the order of use.
 pub(crate) struct WindowsAhead {
     stream: Stream,
-    /// Orders of the epochs at hand, the oldest first.
+    /// Cached orders of epochs, oldest first.
     orders: VecDeque<(u64, Arc<EpochOrder>)>,
     held: Option<(WindowId, Arc<HeldWindow>)>,
-    /// Whether what comes after it was not looked at yet.
+    /// True if prefetching has not yet continued from the held window.
     is_new: bool,
     ahead: VecDeque<Ahead>,
-    /// Whether there was memory for the last of them; those behind it wait for that.
+    /// Resolves when the last prefetched window has its memory. The next one waits for it before it reserves any.
     last_has_memory: Option<oneshot::Receiver<()>>,
     windows: Arc<Windows>,
     progress: Arc<Progress>,
@@ -34,7 +34,7 @@ pub(crate) struct WindowsAhead {
     config: Config,
 }
 
-/// A window that is being made ahead of its use.
+/// A window that is being prefetched.
 struct Ahead {
     id: WindowId,
     bytes: u64,
@@ -64,13 +64,13 @@ impl WindowsAhead {
         }
     }
 
-    /// The window `id`, if it is the one that is held.
+    /// Returns window `id` if it is the held one.
     pub(crate) fn held(&self, id: WindowId) -> Option<Arc<HeldWindow>> {
         self.held.as_ref().filter(|(held_id, _)| *held_id == id).map(|(_, held)| Arc::clone(held))
     }
 
-    /// The loaded window `id`, for batch `index` of the lane. It replaces the one that was held. The `others` of a mixture let
-    /// theirs go if memory has to be waited for.
+    /// Loads window `id` for batch `index` of the lane and replaces the held window. If it has to wait for memory, the
+    /// `others` of a mixture release their windows.
     pub(crate) async fn window(
         &mut self,
         id: WindowId,
@@ -98,7 +98,8 @@ impl WindowsAhead {
         Ok(held)
     }
 
-    /// From now on work for the blocks of window `id` is work for this stream, unless the window is ready.
+    /// Charges work for the blocks of window `id` to this stream while the guard is held. Returns `None` if the window
+    /// is ready.
     async fn watch(&mut self, id: WindowId) -> Result<Option<Watching>, Error> {
         let is_ready = |ahead: &Ahead| ahead.id == id && ahead.task.is_finished();
         if self.ahead.iter().any(is_ready) {
@@ -108,8 +109,8 @@ impl WindowsAhead {
         Ok(Some(self.windows.watch(&self.stream, order.window(id.window).blocks)))
     }
 
-    /// Starts making the windows that come after a new one that is held. In a mixture that is time once all of its datasets
-    /// hold theirs.
+    /// Prefetches the windows that follow a newly held window. A mixture calls this after all of its datasets hold
+    /// their windows.
     pub(crate) async fn follow(&mut self, index: u64) -> Result<(), Error> {
         match &self.held {
             Some((id, _)) if std::mem::take(&mut self.is_new) => self.read_ahead(*id, index).await,
@@ -117,7 +118,8 @@ impl WindowsAhead {
         }
     }
 
-    /// The window `id` if there is memory for it beside those that the `others` hold; what is made ahead makes room.
+    /// Loads window `id` if there is free memory for it in addition to the windows held by `others`. If there is none,
+    /// it drops all prefetched windows and tries once more.
     async fn beside(
         &mut self,
         id: WindowId,
@@ -129,8 +131,8 @@ impl WindowsAhead {
         for _ in 0..2 {
             let room = Room::OnlyIfFree(None);
             let acquiring = self.windows.acquire(&self.stream.job, id, window.blocks, room);
-            // It may have joined somebody's wait for memory, and that wait may be for what is held here.
-            if let Ok(acquired) = timeout(self.config.stall_timeout, acquiring).await
+            // The call may have joined another stream's wait for memory, which may need the memory held here.
+            if let Ok(acquired) = timeout(self.config.slow_consumer_timeout, acquiring).await
                 && let Some(held) = acquired?
             {
                 return Ok(Some(held));
@@ -141,7 +143,8 @@ impl WindowsAhead {
         Ok(None)
     }
 
-    /// The window `id`, as soon as there is memory for it. Nothing may be held while waiting for that.
+    /// Loads window `id` as soon as there is memory for it. All windows are released first, because waiting while
+    /// holding memory can deadlock.
     async fn wait_for(&mut self, id: WindowId, others: &mut [&mut Self]) -> Result<Arc<HeldWindow>, Error> {
         self.let_go();
         others.iter_mut().for_each(|other| other.let_go());
@@ -152,7 +155,7 @@ impl WindowsAhead {
         acquired.ok_or_else(|| Error::Internal("a wait for memory ended without memory".into()))
     }
 
-    /// Lets all windows go. They are made again when they are needed.
+    /// Releases all windows. They are loaded again when they are needed.
     pub(crate) fn let_go(&mut self) {
         self.held = None;
         self.forget_ahead();
@@ -163,7 +166,7 @@ impl WindowsAhead {
         self.last_has_memory = None;
     }
 
-    /// The order of `epoch`, whose packs are known from then on.
+    /// Returns the order of `epoch`. Also computes the packs of the epoch.
     pub(crate) async fn order(&mut self, epoch: u64) -> Result<Arc<EpochOrder>, Error> {
         if let Some((_, order)) = self.orders.iter().find(|(known, _)| *known == epoch) {
             return Ok(Arc::clone(order));
@@ -174,7 +177,7 @@ impl WindowsAhead {
             Ok(Arc::new(job.order(epoch)))
         };
         let order = self.pool.run(Priority::First, made).await?;
-        // This epoch's and the ones being made ahead.
+        // Room for the orders of the current epoch and of the prefetched windows.
         if self.orders.len() > MAX_WINDOWS_AHEAD {
             self.orders.pop_front();
         }
@@ -191,8 +194,8 @@ impl WindowsAhead {
             if ahead.id != id {
                 continue;
             }
-            // It may have joined another rank's wait for memory, and that wait may be for what is held here.
-            let made = match timeout(self.config.stall_timeout, &mut ahead.task).await {
+            // The task may have joined another rank's wait for memory, which may need the memory held here.
+            let made = match timeout(self.config.slow_consumer_timeout, &mut ahead.task).await {
                 Ok(made) => made,
                 Err(_) => {
                     self.let_go();
@@ -205,12 +208,12 @@ impl WindowsAhead {
         Ok(None)
     }
 
-    /// Starts making the windows that come after `id`, in order of need, as far as memory is free.
+    /// Prefetches the windows that follow `id`, in the order of use, while there is free memory.
     async fn read_ahead(&mut self, id: WindowId, index: u64) -> Result<(), Error> {
         let mut last = self.ahead.back().map_or(id, |ahead| ahead.id);
         loop {
             let bytes: u64 = self.ahead.iter().map(|ahead| ahead.bytes).sum();
-            let enough = !self.ahead.is_empty() && bytes >= self.config.read_ahead_bytes;
+            let enough = !self.ahead.is_empty() && bytes >= self.config.window_prefetch_bytes;
             if enough || self.ahead.len() >= MAX_WINDOWS_AHEAD {
                 return Ok(());
             }
@@ -224,7 +227,7 @@ impl WindowsAhead {
             let (reserved, has_memory) = oneshot::channel();
             let before = self.last_has_memory.replace(has_memory);
             let task = tokio::spawn(async move {
-                // What is needed later must not take the memory of what is needed sooner.
+                // A window that is needed later must not take memory from one that is needed sooner.
                 if let Some(before) = before
                     && before.await.is_err()
                 {
@@ -237,7 +240,7 @@ impl WindowsAhead {
         }
     }
 
-    /// The next window after `id` of which this lane needs a row in batch `index` or a later one.
+    /// Returns the next window after `id` from which this lane needs a row in batch `index` or a later batch.
     async fn window_after(&mut self, id: WindowId, index: u64) -> Result<Option<WindowId>, Error> {
         let end = self.order(id.epoch).await?.window(id.window).positions.end;
         let count = self.stream.job.batches(self.stream.lane);
@@ -246,7 +249,7 @@ impl WindowsAhead {
             let middle = low + (high - low) / 2;
             let cursor = self.stream.job.cursor(self.stream.lane, middle);
             let reaches_past = if self.stream.job.is_packed() && cursor.epoch != id.epoch {
-                // Epochs between are not cut for this.
+                // The packs of the epochs in between are not computed for this comparison.
                 cursor.epoch > id.epoch
             } else {
                 let ranges = self.stream.job.ranges(cursor, self.stream.rank);
@@ -254,7 +257,7 @@ impl WindowsAhead {
             };
             if reaches_past { high = middle } else { low = middle + 1 }
         }
-        // Only the last batch of an epoch can be empty, so one of two has a row, if any has.
+        // Only the last batch of an epoch can be empty. If any batch has a row, one of these two does.
         for index in low..count.min(low.saturating_add(2)) {
             let cursor = self.stream.job.cursor(self.stream.lane, index);
             if self.stream.job.is_packed() {

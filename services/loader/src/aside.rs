@@ -1,23 +1,26 @@
-//! Memory that jobs never get.
+//! Memory reserved for other uses than jobs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_cache::Reservation;
 
-/// A share of the memory that was set aside, as far as it is not taken. Cheap to clone; clones share it.
+/// Unused part of a memory reservation. Cheap to clone; clones share the reservation.
 #[derive(Clone, Default)]
 pub(crate) struct SetAside {
     left: Arc<Mutex<Option<Reservation>>>,
 }
 
 impl SetAside {
-    /// Keeps `share` for those who [`take`](Self::take) of it.
+    /// Stores `share`, from which [`take`](Self::take) allocates.
     pub(crate) fn put(&self, mut share: Reservation) {
         share.keep();
         *self.lock() = Some(share);
     }
 
-    /// Takes bytes of it, or says how many are left.
+    /// Takes `bytes` from the reservation.
+    ///
+    /// # Errors
+    /// Returns the number of bytes left if there are fewer.
     pub(crate) fn take(&self, bytes: u64) -> Result<Aside, u64> {
         let mut left = self.lock();
         let taken = left.as_mut().and_then(|share| share.split(bytes));
@@ -32,14 +35,14 @@ impl SetAside {
     }
 }
 
-/// Memory that was set aside, and goes back there when it is dropped.
+/// Memory taken from a reservation. Dropping it returns the memory.
 pub struct Aside {
     share: Option<Reservation>,
     from: SetAside,
 }
 
 impl Aside {
-    /// Raises it to so many bytes, as far as there are.
+    /// Grows the allocation to `bytes`. Returns false, without changing anything, if too few bytes are left.
     pub(crate) fn raise(&mut self, bytes: u64) -> bool {
         let Some(share) = &mut self.share else { return false };
         let more = bytes.saturating_sub(share.bytes());

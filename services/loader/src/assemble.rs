@@ -1,4 +1,4 @@
-//! Gather is encode: rows of frames straight into the body of their Arrow IPC message.
+//! Gathering of rows from frames directly into the body of an Arrow IPC message, without an intermediate batch.
 
 mod write;
 
@@ -20,39 +20,39 @@ use crate::{
 
 use write::{transpose, write_bits, write_distinct, write_ends, write_first_list};
 
-/// Rows that are gathered together: few enough to stay in the first-level cache while each column is taken
-/// from them, and a multiple of 8, because bits are packed a tile at a time.
+/// Number of rows gathered together. A tile stays in the L1 cache while each column is copied from it. It is a multiple
+/// of 8, because bits are packed one tile at a time.
 const TILE_ROWS: usize = 64;
-/// Rows whose strings and lists are on their way into the cache while others are copied.
+/// Prefetch distance for strings and lists, in rows.
 const HEAP_AHEAD_ROWS: usize = 16;
-/// Rows of nested columns that are gathered at once.
+/// Number of rows of a nested column gathered at a time.
 const NESTED_ROWS: usize = 4096;
-/// Rows that lie one behind the other are sent from their frames if there are at least so many bytes of them, in the
-/// mean: below, many small frames of HTTP/2 cost more than the copy.
+/// Minimum mean size of a run of consecutive rows, in bytes, to send the runs from their frames without a copy. With
+/// shorter runs, many small HTTP/2 frames cost more than the copy.
 const LEAST_PIECE_BYTES: usize = 64 << 10;
-/// What arrays in memory may take beyond their values, in bytes: capacity, headers, validity.
+/// Maximum memory of arrays beyond their values, in bytes: spare capacity, headers and validity.
 const NESTED_SLACK_BYTES: u64 = 64 << 20;
 
-/// What else a batch depends on than its rows, or is bound by.
+/// Options and limits for assembling a batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Assembling {
-    /// Also hash the body.
+    /// Computes the content hash of the body.
     pub hash: bool,
-    /// Largest body, in bytes.
+    /// Maximum size of the body, in bytes.
     pub max_bytes: u64,
-    /// Largest frame that a body may lie in rather than being copied from it, in bytes: it is held on to as long
-    /// as the batch is.
+    /// Maximum size of a frame, in bytes, that a body may share instead of copying rows. The batch keeps such a frame
+    /// in memory.
     pub max_held_bytes: u64,
-    /// Fewer rows than this are filled up with rows of zeros.
+    /// Minimum number of rows. Shorter batches are padded with rows of zeros.
     pub least_rows: usize,
 }
 
-/// Assembles the given rows of `frames`, all of `view`, into one batch, whose body is one of `slabs`, or lies in the
-/// frames if the rows make a body there.
+/// Assembles `rows` of `frames`, all of `view`, into one batch. The body is allocated from `slabs`, or shares the
+/// memory of the frames if their rows already form it.
 ///
 /// # Errors
-/// [`Error::TooLarge`] when the body would exceed its limit; [`Error::Unavailable`] when the system has no
-/// memory left.
+/// - [`Error::TooLarge`] if the body would exceed its limit.
+/// - [`Error::Unavailable`] if the system is out of memory.
 pub fn assemble(
     view: &View,
     frames: &[Arc<Frame>],
@@ -71,10 +71,10 @@ pub fn assemble(
     assemble_real(view, frames, rows, NONE, asked, slabs)
 }
 
-/// No frame.
+/// Frame number that no row refers to.
 const NONE: u32 = u32::MAX;
 
-/// ... of which those of frame `unreal` are not real, but padding or missing.
+/// Assembles a batch in which the rows of frame `unreal` are padding or missing, and are not counted.
 pub(crate) fn assemble_real(
     view: &View,
     frames: &[Arc<Frame>],
@@ -101,22 +101,22 @@ pub(crate) fn assemble_real(
     })
 }
 
-/// What a first pass over the tails of the rows tells: where each buffer will lie.
+/// Positions of all buffers in the body, computed in a first pass over the tails of the rows.
 struct BodyPlan<'a> {
     view: &'a View,
     rows: &'a [RowRef],
-    /// The frame of rows that are not real.
+    /// Frame of the rows that are padding or missing.
     unreal: u32,
     source: Rows<'a>,
     layout: Layout,
     outputs: Vec<Output<'a>>,
-    /// The tails of the rows, one behind the other.
+    /// Tails of the rows, concatenated.
     tails: Vec<u8>,
-    /// Columns that have a null among the rows: bit in the row, start of the validity buffer.
+    /// Columns with a null in these rows: bit in the row, start of the validity buffer.
     validities: Vec<(usize, usize)>,
 }
 
-/// One part of the view on its way into the body; the numbers are starts of buffers.
+/// Position of one part of the view in the body. Numbers are offsets of buffers, in bytes.
 enum Output<'a> {
     Fixed {
         values: usize,
@@ -130,13 +130,13 @@ enum Output<'a> {
         encoded: Encoded,
         places: Vec<usize>,
     },
-    /// For the items and for their lengths, where the list of each row ends; where the items of each column begin.
+    /// Lists of the items and of their lengths, and the offset of each column's items.
     Ragged {
         items: Ends,
         lengths: Ends,
         columns: Vec<usize>,
     },
-    /// The list of each row, the distinct rows in them, and the number of each row's own.
+    /// List of each row, values of the distinct rows, and index of each row's distinct row.
     Distinct {
         ends: usize,
         values: usize,
@@ -148,7 +148,7 @@ enum Output<'a> {
     },
 }
 
-/// Lists of which the first one has all `count` items.
+/// A list column whose first list has all `count` items.
 struct Ends {
     ends: usize,
     values: usize,
@@ -257,7 +257,7 @@ impl<'a> BodyPlan<'a> {
         }
     }
 
-    /// Places lists, one a row, of which the first has all `count` items, of `width` bytes each.
+    /// Places a list column, one list per row, whose first list has all `count` items of `width` bytes each.
     fn place_lists(&mut self, count: usize, width: usize, max_bytes: u64) -> Result<Ends, Error> {
         if i32::try_from(count).is_err() {
             let bytes = (count * width) as u64;
@@ -270,7 +270,7 @@ impl<'a> BodyPlan<'a> {
         Ok(Ends { ends, values: self.layout.buffer(count * width), count })
     }
 
-    /// Places a node of one value a row and its validity buffer, which is empty unless there is a null.
+    /// Places a node with one value per row and its validity buffer, which is empty if there is no null.
     fn place_validity(&mut self, bit: Nulls) {
         let rows = self.rows.len();
         let nulls = bit.map_or(0, |bit| rows - self.validity_bits(bit).filter(|valid| *valid).count());
@@ -283,7 +283,8 @@ impl<'a> BodyPlan<'a> {
         }
     }
 
-    /// Places the node of the `count` items of lists and their validity buffer, if one of them is null.
+    /// Places the node of the `count` items of lists, and their validity buffer. Returns the start of the buffer if an
+    /// item is null.
     fn place_items(&mut self, index: usize, count: usize) -> Option<usize> {
         let mut nulls = 0;
         for (row, tail) in self.rows.iter().zip(self.tails()) {
@@ -298,7 +299,8 @@ impl<'a> BodyPlan<'a> {
         (nulls > 0).then_some(start)
     }
 
-    /// The body when the rows of frames make one already: one tensor and nothing else, in file order.
+    /// Returns a body that shares the memory of the frames, if the view is a single tensor and the rows are consecutive
+    /// enough. Otherwise returns `None`.
     fn as_it_lies(&self, frames: &[Arc<Frame>], max_held_bytes: u64) -> Option<Body> {
         static ZEROS: [u8; ALIGNMENT] = [0; ALIGNMENT];
         let [Part::Tensor { made, len, .. }] = self.view.parts.as_slice() else { return None };
@@ -314,7 +316,7 @@ impl<'a> BodyPlan<'a> {
         Some(Body::new(pieces))
     }
 
-    /// Writes every byte of `body`, whatever it held before.
+    /// Writes every byte of `body`; previous contents do not matter.
     fn write(&self, body: &mut [u8]) {
         self.layout.clear_padding(body);
         for (bit, start) in &self.validities {
@@ -344,9 +346,9 @@ impl<'a> BodyPlan<'a> {
         }
     }
 
-    /// Copies the fixed-width values a tile at a time: of each row the tensors, then of all its rows each plain
-    /// column, while the next tile and its place in the body are on their way (bench: assemble; by way of a buffer
-    /// for the tile it takes twice as long).
+    /// Copies the fixed-width values one tile at a time: the tensors of each row, then each plain column of all rows.
+    /// The next tile and its place in the body are prefetched (bench: assemble; with a buffer for the tile it takes
+    /// twice as long).
     fn write_fixed(&self, body: &mut [u8]) {
         let view = self.view;
         let fixed: Vec<(&Part, usize)> = view
@@ -398,7 +400,7 @@ impl<'a> BodyPlan<'a> {
         }
     }
 
-    /// Copies strings, binary and lists: of each row those of all columns, which lie together.
+    /// Copies strings, binary values and lists, row by row, because the values of one row are stored together.
     fn write_variable(&self, body: &mut [u8]) {
         let mut columns: Vec<VariableColumn> = Vec::with_capacity(self.view.variable_items.len());
         for (part, output) in self.view.parts.iter().zip(&self.outputs) {
@@ -444,13 +446,13 @@ impl<'a> BodyPlan<'a> {
         }
     }
 
-    /// Whether the row's value is there, row by row.
+    /// Returns for each row whether its value is valid.
     fn validity_bits(&self, bit: usize) -> impl Iterator<Item = bool> {
         let (width, at) = (self.tail_width(), self.view.validity - self.view.tail + bit / 8);
         self.tails.chunks_exact(width).map(move |tail| tail[at] >> (bit % 8) & 1 == 1)
     }
 
-    /// Whether each item of the lists of variable column `index` is there.
+    /// Returns whether each item in the lists of variable column `index` is valid.
     fn item_validity(&self, index: usize) -> impl Iterator<Item = bool> {
         self.rows.iter().zip(self.tails()).flat_map(move |(row, tail)| {
             let (_, bytes) = self.value(*row, tail, index);
@@ -458,7 +460,7 @@ impl<'a> BodyPlan<'a> {
         })
     }
 
-    /// Items, or bytes, of a value.
+    /// Number of items of a value, or of bytes for strings and binary.
     fn items(&self, tail: Tail<'_>, index: usize) -> usize {
         let bytes = tail.item(index).bytes();
         match self.view.variable_items[index] {
@@ -467,7 +469,7 @@ impl<'a> BodyPlan<'a> {
         }
     }
 
-    /// The bytes of one value, and the validity of its items if one is null.
+    /// Returns the bytes of one value, and the validity of its items if one is null.
     fn value(&self, row: RowRef, tail: Tail<'_>, index: usize) -> (&[u8], &[u8]) {
         let mut values = self.source.heap_of(self.view, row, tail);
         for (before, items) in self.view.variable_items[..index].iter().enumerate() {
@@ -492,14 +494,14 @@ impl<'a> BodyPlan<'a> {
     }
 }
 
-/// Where the next value of a variable column goes.
+/// Position in the body of the next value of a variable column.
 struct VariableColumn {
     index: usize,
     items: Items,
     at: usize,
 }
 
-/// The first `len` bits of `bytes`; all set if there are no bytes.
+/// The first `len` bits of `bytes`; all set if `bytes` is empty.
 #[derive(Clone, Copy)]
 struct Bits<'a> {
     bytes: &'a [u8],
@@ -512,7 +514,7 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// The tails of the rows: one visit to each row tells all lengths and nulls.
+/// Copies the tails of the rows, so that each row is read only once for all lengths and nulls.
 fn gather_tails(view: &View, source: &Rows<'_>, rows: &[RowRef]) -> Vec<u8> {
     const AHEAD_ROWS: usize = 32;
     let mut tails = Vec::with_capacity(rows.len() * (view.stride - view.tail));
@@ -528,7 +530,7 @@ fn gather_tails(view: &View, source: &Rows<'_>, rows: &[RowRef]) -> Vec<u8> {
     tails
 }
 
-/// The rows of nested column `index`, gathered piece by piece, so that too many bytes are noticed early.
+/// Gathers the rows of nested column `index` in chunks, so that a batch that is too large is rejected early.
 fn gather_nested(
     frames: &[Arc<Frame>],
     rows: &[RowRef],

@@ -1,4 +1,4 @@
-//! The stream of one rank and lane, as its consumer sees it.
+//! The stream of batches of one rank and lane.
 
 use std::{
     sync::Arc,
@@ -15,45 +15,45 @@ use crate::{
     space::Share, window::Windows,
 };
 
-/// Batches of one rank and lane, made ahead of their consumer up to a number of bytes.
+/// Stream of batches of one rank and lane, prefetched up to a number of bytes.
 ///
-/// Dropping it ends the work for it. A consumer that takes nothing costs the batches that are ready,
-/// and after a while no window.
+/// Dropping it cancels its work. A stalled consumer occupies only the memory of its finished batches; its windows are
+/// released after a timeout.
 pub struct Batches {
     remaining: u64,
     made: mpsc::UnboundedReceiver<Result<Making, Error>>,
-    /// The one that is waited for.
+    /// The batch that [`Self::next_made`] waits for. Kept here so that waiting is cancel-safe.
     next: Option<Making>,
     producer: Option<AbortOnDropHandle<()>>,
 }
 
-/// Which batches.
+/// Job, rank and lane of a stream, with its accounting.
 #[derive(Clone)]
 pub(crate) struct Stream {
     pub(crate) job: Arc<Job>,
     pub(crate) rank: u32,
     pub(crate) lane: u32,
-    /// Whose time it takes.
+    /// Stall accounting of the stream.
     pub(crate) watch: Lane,
-    /// What was done for the batch at hand while its windows were waited for.
+    /// Work done for the current batch while it waited for its windows.
     pub(crate) seen: Arc<Seen>,
-    /// Whose turns gathering for it takes.
+    /// Fair-queue flow of gather work.
     pub(crate) gathering: Flow,
 }
 
-/// A batch on its way, and its share of the bytes that may be ready.
+/// A batch in progress, and its share of the bytes that may be ready.
 pub(crate) struct Making {
-    /// All but rows and hash.
+    /// Metadata without row count, hash and group offsets.
     pub(crate) metadata: BatchMetadata,
     pub(crate) batch: Submitted<Gathered>,
-    /// When it was begun, how long it waited for its windows, and what was done meanwhile.
+    /// Start of the batch, time spent waiting for its windows, and work done during that wait.
     pub(crate) begun: Instant,
     pub(crate) windows: Duration,
     pub(crate) seen: Vec<(Stage, Instant, Instant)>,
     pub(crate) _share: Arc<Share>,
 }
 
-/// A batch that was put together.
+/// A gathered batch.
 pub(crate) struct Gathered {
     pub(crate) batch: WireBatch,
     pub(crate) label: Option<Moments>,
@@ -61,29 +61,30 @@ pub(crate) struct Gathered {
     pub(crate) ended: Instant,
 }
 
-/// A finished batch, and how it was made.
+/// A finished batch with its timings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Made {
-    /// What goes with it.
+    /// Metadata of the batch.
     pub metadata: BatchMetadata,
     /// The batch.
     pub batch: WireBatch,
-    /// What the labels of some of its rows are like, if the job names a label and delivers it.
+    /// Statistics of the labels of a sample of rows, if the job names a label and delivers its column.
     pub label: Option<Moments>,
-    /// When its rows were begun to be looked for.
+    /// Time at which the lookup of its windows began.
     pub begun: Instant,
-    /// For how long they were waited for from then on.
+    /// Time spent waiting for the windows since `begun`.
     pub windows: Duration,
-    /// What was done for them meanwhile: of each stage when the first work began, or the wait, and when the last one ended. Nothing
-    /// is noted for a stream that is not [watched](crate::Loader::watched_batches).
+    /// Work done during that wait, as one span per stage. A span starts at the later of the first operation and the
+    /// start of the wait, and ends with the last operation. Empty for streams that are not
+    /// [watched](crate::Loader::watched_batches).
     pub seen: Vec<(Stage, Instant, Instant)>,
-    /// When it was begun to be put together, and when it was finished.
+    /// Start and end of gathering.
     pub gathered: (Instant, Instant),
 }
 
 impl Batches {
     pub(crate) fn start(stream: Stream, windows: &Arc<Windows>, pool: Pool, config: Config) -> Self {
-        // Bounded by the shares of what is in it.
+        // The channel is unbounded; the byte shares of its batches bound it.
         let (sender, made) = mpsc::unbounded_channel();
         let remaining = stream.job.batches(stream.lane);
         let producer = Producer::new(stream, windows, pool, config, sender);
@@ -91,17 +92,17 @@ impl Batches {
         Self { remaining, made, next: None, producer: Some(producer) }
     }
 
-    /// Batches that have not been taken yet.
+    /// Number of batches that have not been taken yet.
     pub fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// The next batch; `None` after the last, never before. Cancel-safe. After an error the stream is over.
+    /// Returns the next batch, or `None` after the last one. Cancel-safe. After an error the stream ends.
     pub async fn next(&mut self) -> Option<Result<(BatchMetadata, WireBatch), Error>> {
         Some(self.next_made().await?.map(|made| (made.metadata, made.batch)))
     }
 
-    /// ... with how it was made. Cancel-safe.
+    /// Returns the next batch with its timings, like [`Self::next`]. Cancel-safe.
     pub async fn next_made(&mut self) -> Option<Result<Made, Error>> {
         if self.remaining == 0 {
             return None;
@@ -127,7 +128,7 @@ impl Batches {
         metrics::counter!("forebay_batch_bytes_total").increment(batch.body.len() as u64);
         let metadata = BatchMetadata {
             rows: batch.rows,
-            hash: batch.hash,
+            content_hash: batch.hash,
             group_offsets: batch.group_offsets.clone(),
             ..making.metadata.clone()
         };

@@ -1,6 +1,9 @@
-//! The canonical encoding of any array: what Arrow IPC leaves open is fixed, so that equal values give
-//! equal bytes. Values under nulls and unused bits are zero, a validity buffer is there only when there
-//! is a null, offsets start at 0 and pass over nothing.
+//! Canonical encoding of Arrow arrays. It fixes everything that Arrow IPC leaves open, so that equal values give equal
+//! bytes.
+//!
+//! - Values under nulls and unused bits are zero.
+//! - A validity buffer is present only if there is a null.
+//! - Offsets start at 0, without gaps.
 
 use arrow_array::{
     Array, ArrayRef, BooleanArray, GenericListArray, OffsetSizeTrait, UInt64Array, cast::AsArray,
@@ -12,7 +15,7 @@ use arrow_select::take::take;
 
 use crate::wire::Layout;
 
-/// The nodes and buffers of one column, in Arrow IPC's order (depth first).
+/// Nodes and buffers of one column, in the order of Arrow IPC (depth first).
 #[derive(Default)]
 pub(crate) struct Encoded {
     nodes: Vec<(usize, usize)>,
@@ -27,7 +30,7 @@ impl Encoded {
         Ok(encoded)
     }
 
-    /// Places the column in `layout`; returns where its first buffer starts. The others follow.
+    /// Places the column in `layout`. Returns the start of each buffer.
     pub(crate) fn place(&self, layout: &mut Layout) -> Vec<usize> {
         for (rows, nulls) in &self.nodes {
             layout.node(*rows, *nulls);
@@ -35,7 +38,7 @@ impl Encoded {
         self.buffers.iter().map(|buffer| layout.buffer(buffer.len())).collect()
     }
 
-    /// Copies the buffers to where [`Self::place`] put them.
+    /// Copies the buffers to the positions that [`Self::place`] returned.
     pub(crate) fn write(&self, places: &[usize], body: &mut [u8]) {
         for (buffer, start) in self.buffers.iter().zip(places) {
             body[*start..*start + buffer.len()].copy_from_slice(buffer);
@@ -175,7 +178,7 @@ fn boolean(array: &BooleanArray) -> Vec<u8> {
     }
 }
 
-/// The bits packed from bit 0 on, the unused ones zero.
+/// Packs bits from bit 0 on; unused bits are zero.
 fn bits(buffer: &BooleanBuffer) -> Vec<u8> {
     let mut bytes = vec![0; buffer.len().div_ceil(8)];
     for index in buffer.set_indices() {

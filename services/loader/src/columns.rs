@@ -1,7 +1,7 @@
-//! Decoded columns of blocks: from the disk tier, from somebody who is decoding them now, or from their file.
+//! Decoded columns of blocks: from the disk tier, from a concurrent decode, or from their file.
 //!
-//! A column of a block is decoded once for all who ask meanwhile, whatever their views. It is kept on disk when
-//! it will be asked for again and memory alone won't do.
+//! A column of a block is decoded once for all concurrent requests, whatever their views. It is written to disk if it
+//! will be requested again and memory alone does not suffice.
 
 mod align;
 mod section;
@@ -16,35 +16,44 @@ use arrow_schema::{DataType, Field};
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use forebay_cache::{Disk, Outcome};
-use forebay_sql::Expression;
+use forebay_sql::{COMPUTED_BY, Expression, Identity};
 use forebay_stall::Stage;
-use tokio::sync::{OwnedSemaphorePermit, watch};
-use xxhash_rust::xxh3::xxh3_128;
+use tokio::sync::watch;
 
 use crate::{
-    Config, DiskWrites, Error, Job, Pool, Priority, activity::Activity, compute, cpu::Flow,
-    forecast::Outlook, view::Source, window::place_of,
+    Config, DiskWrites, Error, Job,
+    activity::Purpose,
+    block_reader::{BlockColumns, BlockReader, DecodePermit},
+    compute,
+    cpu::Flow,
+    forecast::Outlook,
+    view::Source,
+    window::place_of,
 };
 
-/// Finds or makes decoded columns.
+/// Reads decoded columns from disk or decodes them.
 pub(crate) struct Columns {
     disk: Option<Disk>,
     outlook: Outlook,
-    activity: Arc<Activity>,
+    blocks: BlockReader,
     memory_bytes: u64,
     config: Config,
-    pool: Pool,
     /// Columns that are being read, decoded or written, by block and name.
     flights: Arc<DashMap<ColumnKey, Flight>>,
 }
 
-/// A block and one of its columns, each by a complete hash.
+/// Version of the format of sections on disk and of their names.
+const SECTION_VERSION: u32 = 2;
+/// Versions of the libraries that decode Parquet. A test compares them with `Cargo.lock`.
+const DECODED_BY: &str = "arrow 59.3.2, parquet 59.3.2";
+
+/// A block and one of its columns, each identified by a 128-bit hash.
 type ColumnKey = (u128, u128);
 
-/// The values of one column of a block, a few thousand rows at a time.
+/// Values of one column of a block, in chunks of a few thousand rows.
 type Chunks = Arc<Vec<ArrayRef>>;
 
-/// The columns of a block, as far as they were found.
+/// Requested columns of a block, with those found so far.
 struct Wanted {
     block: u128,
     fields: Vec<Column>,
@@ -61,19 +70,19 @@ impl Columns {
     pub(crate) fn new(
         disk: Option<Disk>,
         outlook: Outlook,
-        activity: Arc<Activity>,
+        blocks: BlockReader,
         memory_bytes: u64,
         config: Config,
-        pool: Pool,
     ) -> Self {
-        Self { disk, outlook, activity, memory_bytes, config, pool, flights: Arc::default() }
+        Self { disk, outlook, blocks, memory_bytes, config, flights: Arc::default() }
     }
 
     pub(crate) fn disk(&self) -> Option<&Disk> {
         self.disk.as_ref()
     }
 
-    /// Whether the columns of a block go by way of the disk tier, or of others who want them now.
+    /// True if the columns of a block are on disk or are to be written there. Without a disk, true if the block is
+    /// streamed through more than one view.
     pub(crate) fn are_kept(&self, job: &Job, block: u32) -> bool {
         let id = job.reader().block_ids().id(block);
         let is_on_disk = |disk: &Disk| disk.sections(id, &self.wanted(job, block).names()).contains(&true);
@@ -83,7 +92,8 @@ impl Columns {
         }
     }
 
-    /// Whether they will be asked for again and memory alone won't do.
+    /// True if the columns are to be written to disk: always, or if they will be requested again and memory alone does
+    /// not suffice.
     fn must_keep(&self, block: u128) -> bool {
         match self.config.disk_writes {
             DiskWrites::Always => true,
@@ -93,39 +103,39 @@ impl Columns {
         }
     }
 
-    /// The columns that the job's view of one block is made of, a chunk of rows at a time, without those that its filter leaves
-    /// out.
-    /// `permit` is for the memory that they take; it is held until they are on disk, too.
+    /// Returns the columns of one block that the job's view requires, in chunks of rows, filtered by the view. `permit`
+    /// covers their memory and is held until they are on disk.
     ///
     /// # Errors
-    /// Those of fetching and decoding. One who waits for somebody else's failure tries again by itself.
+    /// Errors of fetching and decoding. If a concurrent decode fails, the requests that wait for it decode the columns
+    /// themselves.
     pub(crate) async fn get(
         &self,
         job: &Job,
         block: u32,
-        permit: Arc<OwnedSemaphorePermit>,
+        permit: DecodePermit,
     ) -> Result<Vec<RecordBatch>, Error> {
         let mut wanted = self.wanted(job, block);
         let keep = self.must_keep(wanted.block);
         loop {
             let (mut claim, mut waiting) = self.claim(&wanted);
-            metrics::counter!("forebay_cache_single_flight_joins_total", "tier" => "disk")
+            metrics::counter!("forebay_cache_coalesced_loads_total", "tier" => "disk")
                 .increment(waiting.len() as u64);
-            // Only now, lest somebody's columns are written between a look and a claim, and are decoded again.
+            // The lookup on disk follows the claim. Otherwise columns written in between would be decoded again.
             self.read(job.decoding(), &mut wanted, &mut claim).await;
             if !claim.columns.is_empty() {
-                let (decoded, made_in) = self.decode(job, block, &mut wanted, &claim).await?;
+                let (decoded, made_in) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
                 if keep && let Some(disk) = self.disk.clone() {
                     let (permit, block_id) = (Arc::clone(&permit), wanted.block);
                     tokio::spawn(async move {
                         disk.put(block_id, sections(&claim, &decoded), made_in).await;
-                        // Until here others find the columns in this flight.
+                        // Until this point, other requests find the columns in this flight.
                         drop((claim, permit));
                     });
                 }
             }
             wanted.share();
-            // Whatever this one has to give is given: it may wait for others.
+            // Waiting comes last, after this request has published its own results, because others may wait for them.
             for (index, flight) in &mut waiting {
                 if let Ok(chunks) = flight.wait_for(Option::is_some).await {
                     wanted.fields[*index].found = chunks.clone();
@@ -137,17 +147,12 @@ impl Columns {
         }
     }
 
-    /// Brings the columns of the job's view of one block to disk, whose block is pinned. When this returns they
-    /// are there, unless the answer is false: then there is no room.
+    /// Writes the columns of the job's view of one block to disk, for a pinned block. Returns true when all are on
+    /// disk, and false if there is no room.
     ///
     /// # Errors
-    /// As [`Self::get`], and [`Error::Unavailable`] when the disk fails.
-    pub(crate) async fn pin(
-        &self,
-        job: &Job,
-        block: u32,
-        _permit: Arc<OwnedSemaphorePermit>,
-    ) -> Result<bool, Error> {
+    /// Like [`Self::get`], and [`Error::Unavailable`] if the disk fails.
+    pub(crate) async fn pin(&self, job: &Job, block: u32, permit: DecodePermit) -> Result<bool, Error> {
         let Some(disk) = &self.disk else { return Ok(false) };
         loop {
             let mut wanted = self.wanted(job, block);
@@ -157,18 +162,18 @@ impl Columns {
                 return Ok(true);
             }
             if !claim.columns.is_empty() {
-                let (decoded, made_in) = self.decode(job, block, &mut wanted, &claim).await?;
-                match disk.put_in_turn(wanted.block, sections(&claim, &decoded), made_in).await {
+                let (decoded, made_in) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
+                match disk.put_or_wait(wanted.block, sections(&claim, &decoded), made_in).await {
                     Outcome::Written | Outcome::Present => {}
-                    Outcome::Bypassed | Outcome::TooLarge => return Ok(false),
+                    Outcome::NeededLater | Outcome::TooLarge => return Ok(false),
                     Outcome::Busy | Outcome::Failing => {
                         return Err(Error::Unavailable("the cache's disk fails".into()));
                     }
                 }
             }
-            // Before the wait: those who are waited for may wait for these.
+            // The claim ends before the wait, because the awaited requests may wait for it.
             drop(claim);
-            // Others have written theirs when their flights end, or don't keep them.
+            // When a flight ends, its columns are either on disk or not kept.
             for (_, mut flight) in waiting {
                 while flight.changed().await.is_ok() {}
             }
@@ -191,23 +196,31 @@ impl Columns {
         Wanted { block: job.reader().block_ids().id(block), fields }
     }
 
-    /// Everything that decides the bytes of a section, besides the block.
+    /// Name of a stored column's section on disk: a hash of everything that determines its bytes except the block.
     fn name_of(&self, field: &Field) -> u128 {
-        let spelled =
-            format!("column 1 {:?} {:?} {}", field.name(), field.data_type(), self.config.decode_rows);
-        xxh3_128(spelled.as_bytes())
+        Identity::new("stored column", SECTION_VERSION)
+            .text(field.name())
+            .data_type(field.data_type())
+            .text(DECODED_BY)
+            .number(self.config.decode_rows as u64)
+            .hash()
     }
 
-    /// ... and of one that is computed: the expression has its inputs' types in it.
-    fn name_of_computed(&self, made: &Expression) -> u128 {
-        xxh3_128(format!("computed 1 {:032x} {}", made.identity(), self.config.decode_rows).as_bytes())
+    /// Name of a computed column's section on disk. The identity of the expression includes the types of its inputs.
+    fn name_of_computed(&self, expression: &Expression) -> u128 {
+        Identity::new("computed column", SECTION_VERSION)
+            .part(expression.identity())
+            .text(DECODED_BY)
+            .text(COMPUTED_BY)
+            .number(self.config.decode_rows as u64)
+            .hash()
     }
 
-    /// Looks on disk for what was claimed, and hands it to those who wait.
+    /// Reads claimed columns from disk and publishes them to waiting requests.
     async fn read(&self, flow: Flow, wanted: &mut Wanted, claim: &mut Claim) {
         let Some(disk) = &self.disk else { return };
         let names: Vec<u128> = claim.columns.iter().map(|column| column.key.1).collect();
-        let working = self.activity.begin(Stage::Storage, wanted.block);
+        let working = self.blocks.activity().begin(Stage::Storage, Purpose::Window, wanted.block);
         let sections = disk.get(wanted.block, &names).await;
         working.made(sections.iter().flatten().map(|section| section.len() as u64).sum(), 0);
         drop(working);
@@ -219,10 +232,8 @@ impl Columns {
             .zip(sections)
             .filter_map(|(index, section)| Some((index, section?, wanted.fields[index].data_type.clone())))
             .collect();
-        // Strings are checked to be UTF-8.
-        let (activity, block) = (Arc::clone(&self.activity), wanted.block);
-        let decoded = self.pool.run_for(flow, Priority::Second, move || {
-            let _working = activity.begin(Stage::Decode, block);
+        // Decoding runs on the CPU pool, because it validates UTF-8.
+        let decoded = self.blocks.decode(Purpose::Window, wanted.block, flow, move || {
             let decode = |(index, section, data_type)| Some((index, section::decode(&section, &data_type)?));
             Ok(found.into_iter().filter_map(decode).collect::<Vec<_>>())
         });
@@ -233,14 +244,14 @@ impl Columns {
         claim.retain(|column| wanted.fields[column.index].found.is_none());
     }
 
-    /// Claims what is missing and nobody has claimed; of the rest, the flights to wait for.
+    /// Claims the missing columns that have no flight. Also returns the flights of the others, by position.
     fn claim(&self, wanted: &Wanted) -> (Claim, Vec<(usize, Flight)>) {
         let mut claim = Claim { flights: Arc::clone(&self.flights), columns: Vec::new() };
         let mut waiting = Vec::new();
         for index in wanted.missing() {
             let key = (wanted.block, wanted.fields[index].name);
             if claim.columns.iter().any(|column| column.key == key) {
-                // Wanted twice, by two names.
+                // Two fields of the view have the same column.
                 continue;
             }
             match self.flights.entry(key) {
@@ -255,37 +266,33 @@ impl Columns {
         (claim, waiting)
     }
 
-    /// Decodes and computes what was claimed, and hands it to those who wait. Also says how long that took.
+    /// Decodes and computes the claimed columns and publishes them to waiting requests. Also returns the time this
+    /// took.
     async fn decode(
         &self,
         job: &Job,
         block: u32,
         wanted: &mut Wanted,
         claim: &Claim,
+        permit: &DecodePermit,
     ) -> Result<(Vec<Chunks>, Duration), Error> {
         let started = Instant::now();
         let claimed: Vec<Source> =
             claim.columns.iter().map(|column| wanted.fields[column.index].source.clone()).collect();
         let positions = compute::reads(&claimed);
-        let working = self.activity.begin(Stage::Storage, wanted.block);
-        let encoded = job.reader().fetch(block as usize, &positions).await?;
-        working.made(encoded.bytes() as u64, 0);
-        drop(working);
-        let (activity, id, delays) = (Arc::clone(&self.activity), wanted.block, self.config.delays);
-        let (decode_rows, place) = (self.config.decode_rows, place_of(job.snapshot(), block));
-        let decoded = self.pool.run_for(job.decoding(), Priority::Second, move || {
-            let _working = activity.begin(Stage::Decode, id);
-            delays.before_decode();
-            let mut columns = vec![Vec::new(); claimed.len()];
-            for chunk in encoded.decode(decode_rows) {
-                let arrays = compute::compute(&claimed, &positions, &chunk?, &place)?;
-                for (column, array) in columns.iter_mut().zip(arrays) {
+        let (columns, place) = (positions.clone(), place_of(job.snapshot(), block));
+        let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
+            let mut computed = vec![Vec::new(); claimed.len()];
+            for chunk in chunks {
+                let arrays = compute::compute(&claimed, &columns, &chunk?, &place)?;
+                for (column, array) in computed.iter_mut().zip(arrays) {
                     column.push(array);
                 }
             }
-            metrics::counter!("forebay_decode_columns_total").increment(positions.len() as u64);
-            Ok(columns.into_iter().map(Arc::new).collect::<Vec<Chunks>>())
-        });
+            Ok(computed.into_iter().map(Arc::new).collect::<Vec<Chunks>>())
+        };
+        let what = BlockColumns { reader: job.reader(), block, columns: &positions };
+        let decoded = self.blocks.read_within(permit, what, Purpose::Window, job.decoding(), decode);
         let decoded = decoded.await?;
         for (column, chunks) in claim.columns.iter().zip(&decoded) {
             wanted.fields[column.index].found = Some(Arc::clone(chunks));
@@ -295,13 +302,13 @@ impl Columns {
     }
 }
 
-/// The columns of a claim as the disk takes them.
+/// Encodes the columns of a claim as sections for the disk tier.
 fn sections(claim: &Claim, decoded: &[Chunks]) -> Vec<(u128, Vec<Bytes>)> {
     let names = claim.columns.iter().map(|column| column.key.1);
     names.zip(decoded).map(|(name, chunks)| (name, section::encode(chunks))).collect()
 }
 
-/// The columns side by side, of the rows that are kept.
+/// Combines the columns into batches of the rows that pass the filter.
 fn chunks(job: &Job, wanted: &Wanted) -> Result<Vec<RecordBatch>, Error> {
     let columns: Vec<&[ArrayRef]> =
         wanted.fields.iter().filter_map(|column| column.found.as_ref()).map(|chunks| &chunks[..]).collect();
@@ -319,7 +326,7 @@ impl Wanted {
         self.fields.iter().map(|column| column.name).collect()
     }
 
-    /// Gives what was found to those of the same name that were not looked for.
+    /// Copies found columns to missing ones with the same name.
     fn share(&mut self) {
         for index in self.missing().collect::<Vec<_>>() {
             let name = self.fields[index].name;
@@ -334,24 +341,25 @@ impl Wanted {
     }
 }
 
-/// Columns that this one reads or decodes. Dropping it lets others do so; those who wait find out.
+/// Columns that this request reads or decodes. Dropping the claim ends its flights, so that other requests can claim
+/// them.
 struct Claim {
     flights: Arc<DashMap<ColumnKey, Flight>>,
     columns: Vec<Claimed>,
 }
 
-/// Where those who wait for a column find it. It ends when its claim is dropped.
+/// Receives a claimed column. The channel closes when the claim is dropped.
 type Flight = watch::Receiver<Option<Chunks>>;
 
 struct Claimed {
-    /// Position among what is wanted.
+    /// Position among the requested columns.
     index: usize,
     key: ColumnKey,
     sender: watch::Sender<Option<Chunks>>,
 }
 
 impl Claim {
-    /// Gives what was found to those who wait for it.
+    /// Publishes found columns to the requests that wait for them.
     fn hand_out(&self, wanted: &Wanted) {
         for column in &self.columns {
             if let Some(chunks) = &wanted.fields[column.index].found {
@@ -360,7 +368,7 @@ impl Claim {
         }
     }
 
-    /// Lets go what `predicate` says no to.
+    /// Releases the columns for which `predicate` returns false.
     fn retain(&mut self, predicate: impl Fn(&Claimed) -> bool) {
         self.columns.retain(|column| {
             let stays = predicate(column);
@@ -375,5 +383,22 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.retain(|_| false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_versions_of_the_libraries_in_names_are_those_of_the_lock_file() {
+        let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock");
+        let lock = std::fs::read_to_string(lock).unwrap();
+        let version = |name: &str| {
+            let start = lock.find(&format!("name = \"{name}\"\n")).unwrap();
+            lock[start..].split('"').nth(3).unwrap().to_owned()
+        };
+        let expected = format!("arrow {}, parquet {}", version("arrow-array"), version("parquet"));
+        assert_eq!(DECODED_BY, expected, "update DECODED_BY, which invalidates decoded columns on disk");
     }
 }

@@ -1,4 +1,4 @@
-//! From the columns that are stored to those that a view is made of.
+//! Computation of a view's columns from stored columns.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -9,8 +9,8 @@ use forebay_sql::Expression;
 
 use crate::{Error, View, view::Source};
 
-/// The stored columns that `columns` are made from, each once, in the order in which they are named. There is one at least:
-/// it tells how many rows there are.
+/// Returns the stored columns that `columns` require, without duplicates, in the order of first use. There is at least
+/// one, because it determines the number of rows.
 pub(crate) fn reads(columns: &[Source]) -> Vec<usize> {
     let mut reads = Vec::new();
     for source in columns {
@@ -27,7 +27,8 @@ pub(crate) fn reads(columns: &[Source]) -> Vec<usize> {
     reads
 }
 
-/// The values of `columns` for the rows of `chunk`, which holds the stored columns `reads`; `place` names them in errors.
+/// Computes `columns` for the rows of `chunk`, which holds the stored columns `reads`. `place` identifies the rows in
+/// errors.
 pub(crate) fn compute(
     columns: &[Source],
     reads: &[usize],
@@ -57,7 +58,8 @@ pub(crate) fn compute(
 }
 
 impl View {
-    /// What has to be read of a block: where its filter keeps all rows, it need not be looked at again.
+    /// Returns the stored columns to read of a block. If the filter keeps all its rows, the columns of the filter are
+    /// not read.
     pub(crate) fn reads(&self, keeps_all: bool) -> Vec<usize> {
         reads(self.columns_of(keeps_all))
     }
@@ -69,8 +71,8 @@ impl View {
         }
     }
 
-    /// The rows of one chunk that are kept, ready to be laid into a frame; `chunk` holds what the view [`reads`](Self::reads)
-    /// of its block.
+    /// Returns the rows of one chunk that pass the filter, in the layout of the view's columns. `chunk` holds the
+    /// stored columns that the view [`reads`](Self::reads) of its block.
     pub(crate) fn rows_of(
         &self,
         chunk: RecordBatch,
@@ -95,14 +97,14 @@ impl View {
         made.map_err(|error| Error::Internal(error.to_string()))
     }
 
-    /// The view's columns side by side.
+    /// Combines the view's columns into a batch of `rows` rows.
     pub(crate) fn batch(&self, arrays: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch, Error> {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let made = RecordBatch::try_new_with_options(SchemaRef::clone(self.made_of()), arrays, &options);
         made.map_err(|error| Error::Internal(error.to_string()))
     }
 
-    /// Of rows of the view's columns those that its filter keeps.
+    /// Returns the rows that pass the view's filter, without the filter's column.
     pub(crate) fn kept_rows(&self, batch: RecordBatch) -> Result<RecordBatch, Error> {
         if self.filter().is_none() {
             return Ok(batch);

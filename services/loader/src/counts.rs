@@ -1,28 +1,29 @@
-//! How many rows of each block a filter keeps, and how many groups begin in it: what the order needs to know before it can
-//! say where a row is; and which rows these are, for lookups.
+//! Counts of the rows of each block that a filter keeps, and of the groups that begin in it. The order of an epoch
+//! depends on them. For lookups, this module also computes which rows a filter keeps.
 //!
-//! Counted once for a snapshot, a filter and a key, and kept beside the snapshot's manifest, for every server and for ever.
-//! What is known without reading answers a filter for most blocks of data that lies in order; the others are read, the
-//! columns of filter and key alone.
+//! Rows are counted once per snapshot, filter and key. The counts are stored permanently next to the snapshot's
+//! manifest, for all servers. For sorted data, partition values and statistics answer the filter for most blocks. Of
+//! the other blocks, only the columns of the filter and the keys are read.
 
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError},
 };
 
-use arrow_array::{ArrayRef, BooleanArray, cast::AsArray};
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch, cast::AsArray};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
 use arrow_select::filter::filter as filter_array;
 use forebay_proto::v1;
-use forebay_sql::Expression;
+use forebay_sql::{Expression, Identity, SEMANTICS};
 use forebay_storage::{Reader, Snapshot};
 use futures::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
-use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
     Config, Error, Flow, Pool, Priority,
+    activity::Purpose,
+    block_reader::{BlockColumns, BlockReader},
     compute::{compute, reads},
     groups::{Groups, Runs},
     prune::{kept_by_folders, kept_rows},
@@ -30,49 +31,50 @@ use crate::{
     window::place_of,
 };
 
-/// Counts for so many filters and keys are kept in memory.
+/// Number of filters and keys with counts in memory above which unused ones are evicted.
 const MAX_REMEMBERED: usize = 256;
-/// Bytes in which the length of a group is kept.
+/// Size of the length of a group in memory, in bytes.
 const LENGTH_BYTES: u64 = size_of::<u32>() as u64;
 
-/// What a request asks of every row before it can be ordered: which are kept, and which belong together.
+/// Properties of the rows that the order depends on: which rows are kept, and which form a group.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Question {
     pub(crate) filter: Option<Arc<Expression>>,
     pub(crate) keys: Vec<Source>,
-    /// Whether it is asked of each group how many rows it has.
+    /// True if the number of rows of each group is required.
     pub(crate) lengths: bool,
 }
 
 impl Question {
-    /// Names it; `None` if nothing is asked.
+    /// Returns the name under which the counts are stored, or `None` if the request has neither filter nor groups.
     pub(crate) fn identity(&self, snapshot: &Snapshot) -> Option<u128> {
-        let filter = self.filter.as_ref().map(|filter| filter.identity());
-        if self.keys.is_empty() {
-            return filter;
+        if self.filter.is_none() && self.keys.is_empty() {
+            return None;
         }
-        let keys: Vec<String> = self.keys.iter().map(|key| key.spelled(snapshot)).collect();
-        let lengths = if self.lengths { " lengths" } else { "" };
-        Some(xxh3_128(format!("groups 1 {filter:?} {keys:?}{lengths}").as_bytes()))
+        let filter = self.filter.iter().map(|filter| filter.identity());
+        let keys = self.keys.iter().map(|key| key.identity(snapshot));
+        let counts = Identity::new("counts", SEMANTICS).list(filter.len());
+        let counts = filter.fold(counts, Identity::part).list(keys.len());
+        Some(keys.fold(counts, Identity::part).number(self.lengths.into()).hash())
     }
 
-    /// The columns to be made: keys first, and the filter last.
+    /// Columns to compute: the keys, then the filter.
     fn columns(&self) -> Vec<Source> {
         self.keys.iter().cloned().chain(self.filter.clone().map(Source::Computed)).collect()
     }
 }
 
-/// Some rows of a block, and what a question makes of them.
+/// Some rows of a block, with the computed filter and keys.
 pub(crate) struct AskedRows {
-    /// How many there are.
+    /// Number of rows.
     pub(crate) rows: usize,
-    /// Which of them the filter keeps, if there is one; none is null.
+    /// Rows that the filter keeps, without nulls; `None` without a filter.
     pub(crate) kept: Option<BooleanArray>,
-    /// The keys of those that are kept.
+    /// Keys of the kept rows.
     pub(crate) keys: Vec<ArrayRef>,
 }
 
-/// How many rows and groups of each block of a snapshot there are for a request.
+/// Number of rows and groups of each block of a snapshot for a request.
 #[derive(Debug)]
 pub struct Counts {
     snapshot: String,
@@ -80,7 +82,7 @@ pub struct Counts {
     counted: Arc<Blocks>,
 }
 
-/// What is kept of them.
+/// Stored form of [`Counts`].
 #[derive(Debug, Serialize, Deserialize)]
 struct Blocks {
     rows: Arc<[u32]>,
@@ -88,7 +90,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// Whether they can be those of `snapshot`, with the lengths of its groups if these are asked for.
+    /// True if the counts are consistent with `snapshot`, and include the lengths of groups if `lengths` is set.
     fn fits(&self, snapshot: &Snapshot, lengths: bool) -> bool {
         let blocks = snapshot.blocks();
         let is_whole = |groups: &Groups| !lengths || groups.lengths.is_some() || groups.count() == 0;
@@ -98,62 +100,60 @@ impl Blocks {
     }
 }
 
-/// How far counting has come.
+/// Progress of counting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Blocks of the snapshot.
+    /// Number of blocks of the snapshot.
     pub blocks: u64,
-    /// Blocks that are counted.
+    /// Number of blocks counted.
     pub blocks_done: u64,
-    /// Of these, blocks that had to be read.
+    /// Number of counted blocks that were read.
     pub blocks_read: u64,
-    /// Rows of the blocks that are counted.
+    /// Number of rows of the counted blocks.
     pub rows: u64,
-    /// Of these, rows that are kept.
+    /// Number of rows kept of the counted blocks.
     pub rows_kept: u64,
 }
 
 impl Counts {
-    /// Rows that are kept, block by block.
+    /// Number of kept rows of each block.
     pub fn rows(&self) -> &Arc<[u32]> {
         &self.counted.rows
     }
 
-    /// Groups, if there is a key.
+    /// Groups, if the request has a key.
     pub(crate) fn groups(&self) -> Option<&Groups> {
         self.counted.groups.as_ref()
     }
 
-    /// Whether these are the answer to this question over this snapshot.
+    /// True if these counts are for this question and snapshot.
     pub(crate) fn is_of(&self, snapshot: &Snapshot, question: &Question) -> bool {
         self.snapshot == snapshot.id() && Some(self.identity) == question.identity(snapshot)
     }
 }
 
-/// Counts, for each filter and key once.
+/// Counts rows and groups, once per snapshot, filter and key.
 pub(crate) struct Counter {
     config: Config,
+    blocks: BlockReader,
     pool: Pool,
     flow: Flow,
-    /// Permits of 1 KiB for blocks that are being read.
-    reading: Semaphore,
-    read_bytes: u64,
-    /// Permits for groups of which the lengths are in memory.
+    /// Permits for group lengths in memory, one per group.
     lengths: Arc<Semaphore>,
     known: Mutex<HashMap<Key, Arc<Counting>>>,
 }
 
-/// A dataset, its snapshot and a question.
+/// Dataset, snapshot and identity of a question.
 type Key = (String, String, u128);
 
-/// The counts for one question, and what is known of them meanwhile: who gives up leaves it to the next.
+/// Counts for one question, and the blocks counted so far. If a request is cancelled, the next one continues from them.
 #[derive(Default)]
 struct Counting {
     done: OnceCell<Arc<Counts>>,
     blocks: Mutex<HashMap<usize, Block>>,
 }
 
-/// What was counted of one block.
+/// Counts of one block.
 struct Block {
     rows: u32,
     was_read: bool,
@@ -161,13 +161,14 @@ struct Block {
 }
 
 impl Counting {
-    /// How many rows of a block are kept, and whether it was read for that, if it was counted.
+    /// Returns the number of kept rows of a counted block, and whether it was read. Returns `None` if the block is not
+    /// counted yet.
     fn counted(&self, block: usize) -> Option<(u32, bool)> {
         let blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.get(&block).map(|block| (block.rows, block.was_read))
     }
 
-    /// Takes what was counted of blocks.
+    /// Removes and returns the counts of all blocks.
     fn take(&self) -> HashMap<usize, Block> {
         std::mem::take(&mut *self.blocks.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -176,7 +177,7 @@ impl Counting {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).insert(block, counted);
     }
 
-    /// Whether somebody counts, waits for that, or has a job with the lengths of its groups.
+    /// True if a request counts or waits for the counts, or a job uses the lengths of the groups.
     fn is_used(self: &Arc<Self>) -> bool {
         let lengths = self.done.get().and_then(|counts| counts.groups()?.lengths.as_ref());
         Arc::strong_count(self) > 1 || lengths.is_some_and(|lengths| Arc::strong_count(lengths) > 1)
@@ -184,22 +185,20 @@ impl Counting {
 }
 
 impl Counter {
-    pub(crate) fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
-        let read_bytes = config.decode_bytes(memory_bytes).max(1024);
-        let permits = usize::try_from(read_bytes / 1024).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+    pub(crate) fn new(config: Config, blocks: BlockReader) -> Self {
         let packed = usize::try_from(config.max_packed_groups).unwrap_or(usize::MAX);
         Self {
             config,
-            pool,
+            pool: blocks.pool().clone(),
+            blocks,
             flow: Flow::new(),
-            reading: Semaphore::new(permits),
-            read_bytes,
             lengths: Arc::new(Semaphore::new(packed.min(Semaphore::MAX_PERMITS))),
             known: Mutex::default(),
         }
     }
 
-    /// The counts for `train`; `None` if it has neither a filter nor a key. Who asks meanwhile waits for the first.
+    /// Returns the counts for `train`, or `None` if it has neither a filter nor a key. Concurrent requests for the same
+    /// counts share one computation.
     pub(crate) async fn of(
         &self,
         train: &v1::Train,
@@ -222,7 +221,7 @@ impl Counter {
         self.pool.run(Priority::First, move || question(&snapshot, &asked).map(Arc::new)).await
     }
 
-    /// Which rows of each block the filter of `train` keeps; `None` if it has none. A bit a row.
+    /// Returns for each block a bitmap of the rows that the filter of `train` keeps, or `None` without a filter.
     pub(crate) async fn kept(
         &self,
         train: &v1::Train,
@@ -237,7 +236,7 @@ impl Counter {
         each.try_collect().await.map(Some)
     }
 
-    /// ... of one block, of which so many are `kept` if that is known.
+    /// Returns the bitmap of one block. `kept` is the number of kept rows if it is known.
     async fn kept_of(
         &self,
         reader: &Reader,
@@ -273,7 +272,10 @@ impl Counter {
         Arc::clone(known.entry(key).or_default())
     }
 
-    /// Room for the lengths of so many groups, as long as what is returned lives.
+    /// Reserves memory for the lengths of `groups` groups. Dropping the permit releases it.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if `max_packed_groups` would be exceeded.
     fn room(&self, groups: usize) -> Result<OwnedSemaphorePermit, Error> {
         let limit = self.config.max_packed_groups;
         let too_many = || {
@@ -284,7 +286,7 @@ impl Counter {
                 needed: (taken + groups as u64).saturating_mul(LENGTH_BYTES),
                 limit: limit.saturating_mul(LENGTH_BYTES),
                 advice:
-                    "leave rows out by a filter, group without batch_rows or raise loader.max_packed_groups"
+                    "leave rows out by a filter, group without max_pack_rows or raise loader.max_packed_groups"
                         .into(),
             }
         };
@@ -308,7 +310,7 @@ impl Counter {
         let snapshot = reader.snapshot();
         let counts =
             |counted: Arc<Blocks>| Arc::new(Counts { snapshot: snapshot.id().to_owned(), identity, counted });
-        if let Some(found) = reader.state().find_counts::<Blocks>(dataset, snapshot, identity).await? {
+        if let Some(found) = reader.state().load_counts::<Blocks>(dataset, snapshot, identity).await? {
             let (of, lengths) = (Arc::clone(snapshot), question.lengths);
             let fitting = move || Ok(found.fits(&of, lengths).then_some(found));
             if let Some(found) = self.pool.run_for(self.flow, Priority::Second, fitting).await? {
@@ -316,13 +318,13 @@ impl Counter {
             }
         }
         let counted = self.count(reader, question, counting, progress).await.inspect_err(|error| {
-            // Else what there is no room for would be kept for the next who asks.
+            // The partial counts would otherwise be kept in memory for the next request.
             if matches!(error, Error::TooLarge { .. }) {
                 drop(counting.take());
             }
         })?;
         let counted = Arc::new(counted);
-        let kept = reader.state().keep_counts(dataset, snapshot, identity, Arc::clone(&counted)).await;
+        let kept = reader.state().save_counts(dataset, snapshot, identity, Arc::clone(&counted)).await;
         if let Err(error) = kept {
             tracing::warn!(%error, dataset, "rows are counted again after a restart");
         }
@@ -381,7 +383,7 @@ impl Counter {
         Ok(joined)
     }
 
-    /// What was counted, with room for the lengths of its groups.
+    /// Reserves memory for the lengths of the groups, and attaches it to the counts.
     fn in_room(&self, blocks: Blocks) -> Result<Blocks, Error> {
         let Some(lengths) = blocks.groups.as_ref().and_then(|groups| groups.lengths.as_ref()) else {
             return Ok(blocks);
@@ -390,7 +392,7 @@ impl Counter {
         Ok(Blocks { groups: blocks.groups.map(|groups| groups.in_room(room)), ..blocks })
     }
 
-    /// Counts one block, of which so many rows are `kept` if that is known.
+    /// Counts one block. `kept` is the number of kept rows if it is known.
     async fn block(
         &self,
         reader: &Reader,
@@ -426,7 +428,7 @@ impl Counter {
         Ok(Block { rows, was_read: true, runs })
     }
 
-    /// Reads what a question asks of one block, and hands it to `take`, chunk by chunk, with what it made of those before.
+    /// Reads the columns of a question of one block and folds them into `made`: `take` is called for each chunk.
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         reader: &Reader,
@@ -438,18 +440,12 @@ impl Counter {
         let snapshot = reader.snapshot();
         let columns = question.columns();
         let read = reads(&columns);
-        let bytes = read.iter().map(|column| snapshot.column_bytes(block, *column)).sum::<u64>();
-        let permits = (bytes.saturating_mul(2) / 1024).clamp(1, self.read_bytes / 1024);
-        let permits = u32::try_from(permits).unwrap_or(u32::MAX);
-        let closed = |_| Error::Internal("the semaphore of reads is closed".into());
-        let _permit = self.reading.acquire_many(permits).await.map_err(closed)?;
-        let encoded = reader.fetch(block, &read).await?;
-        let (decode_rows, place) = (self.config.decode_rows, place_of(snapshot, block as u32));
+        let (inputs, place) = (read.clone(), place_of(snapshot, block as u32));
         let is_filtered = question.filter.is_some();
-        let read = self.pool.run_for(self.flow, Priority::Second, move || {
-            for chunk in encoded.decode(decode_rows) {
+        let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
+            for chunk in chunks {
                 let chunk = chunk?;
-                let mut keys = compute(&columns, &read, &chunk, &place)?;
+                let mut keys = compute(&columns, &inputs, &chunk, &place)?;
                 let kept = is_filtered.then(|| keys.pop()).flatten();
                 let kept = kept.map(|kept| forebay_sql::not_null(kept.as_boolean()));
                 if let Some(kept) = &kept {
@@ -460,12 +456,13 @@ impl Counter {
                 take(&mut made, AskedRows { rows: chunk.num_rows(), kept, keys })?;
             }
             Ok(made)
-        });
-        read.await
+        };
+        let what = BlockColumns { reader, block: block as u32, columns: &read };
+        self.blocks.read(what, Purpose::Count, self.flow, decode).await
     }
 }
 
-/// What is used stays; the others are found in the state again.
+/// Removes the counts that are not in use. They can be loaded again from the state.
 fn forget_unused(known: &mut HashMap<Key, Arc<Counting>>) {
     known.retain(|_, counting| counting.is_used());
 }

@@ -1,40 +1,30 @@
-//! The pool on which all CPU work runs, apart from the I/O runtime.
+//! Thread pool for all CPU work, separate from the I/O runtime.
 
-mod crew;
-mod relief;
 mod scheduling;
-mod share;
 mod turns;
 
 use std::{
     any::Any,
-    convert::Infallible,
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     task::{Context, Poll},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::oneshot;
 
 use crate::Error;
 
-use crew::Crew;
-use relief::Rests;
 pub use scheduling::Scheduling;
 pub use turns::Flow;
 pub(crate) use turns::Need;
 use turns::{Piece, Turns};
 
-/// A pool of threads for decoding, transposing and gathering. Cheap to clone; when the last clone is dropped, work that has
-/// not started is dropped and the threads end.
+/// A pool of threads for decoding, transposing and gathering. Cheap to clone. Dropping the last clone drops work that
+/// has not started and stops the threads.
 #[derive(Clone)]
 pub struct Pool {
     owner: Arc<Owner>,
@@ -43,8 +33,6 @@ pub struct Pool {
 struct Owner {
     queue: Arc<Queue>,
     threads: usize,
-    /// The threads, or the line to the one that keeps them: once it is dropped, they leave.
-    _crew: Box<dyn Any + Send + Sync>,
 }
 
 impl Drop for Owner {
@@ -55,18 +43,19 @@ impl Drop for Owner {
     }
 }
 
-/// Which work goes first. While both wait, the second gets an eighth of the time, so that it is done at some time.
+/// Priority class of work. While work of both classes is queued, the second gets an eighth of the time, so that it
+/// cannot starve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// Short, and a consumer may be waiting for it: gathering a batch, resolving a request.
+    /// Short work that a consumer may be waiting for: gathering a batch, resolving a request.
     First,
-    /// Long, and often made ahead: decoding a block.
+    /// Long work that is often prefetched: decoding a block.
     Second,
 }
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// Work that was handed to a [`Pool`]: a future of its result.
+/// Work submitted to a [`Pool`]; a future of its result.
 pub struct Submitted<T> {
     receiver: oneshot::Receiver<Result<T, Error>>,
 }
@@ -80,9 +69,10 @@ impl<T> Future for Submitted<T> {
     }
 }
 
-/// Work that no thread has taken yet. Its length is bounded by those who wait for it: a few for each stream.
+/// Queue of work that has not started. Its length is bounded by the callers: each stream submits a few operations at a
+/// time.
 struct Queue {
-    /// `None` once no more will come.
+    /// `None` once the pool is dropped.
     waiting: Mutex<Option<Turns<Work>>>,
     changed: Condvar,
 }
@@ -99,13 +89,10 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    /// Waits for work; `None` once no more will come, or not for those who are dismissed.
-    fn pop(&self, is_dismissed: &AtomicBool) -> Option<(Work, Piece)> {
+    /// Waits for work. Returns `None` once the pool is dropped.
+    fn pop(&self) -> Option<(Work, Piece)> {
         let mut waiting = self.lock();
         loop {
-            if is_dismissed.load(Ordering::Relaxed) {
-                return None;
-            }
             if let Some(next) = waiting.as_mut()?.pop() {
                 return Some(next);
             }
@@ -121,45 +108,47 @@ impl Queue {
 }
 
 impl Pool {
-    /// A pool of `threads` threads (at least one).
+    /// Creates a pool of `threads` threads (at least one).
     ///
     /// # Errors
-    /// When the operating system gives no threads, or not with that scheduling.
+    /// An error if the operating system can't start the threads, or does not support the scheduling class.
     pub fn new(threads: usize, scheduling: Scheduling) -> Result<Self, io::Error> {
-        Self::with_rests(threads, scheduling, Rests::default())
-    }
-
-    fn with_rests(threads: usize, scheduling: Scheduling, rests: Rests) -> Result<Self, io::Error> {
         let threads = threads.max(1);
         let queue = Arc::new(Queue { waiting: Mutex::new(Some(Turns::default())), changed: Condvar::new() });
-        let crew = Crew::hire(&queue, threads, scheduling)?;
-        let crew: Box<dyn Any + Send + Sync> = match scheduling {
-            Scheduling::Normal => Box::new(crew),
-            Scheduling::Idle => {
-                let (line, ended) = mpsc::channel::<Infallible>();
-                let keep = move || relief::keep(crew, rests, &ended);
-                thread::Builder::new().name("forebay-relief".into()).spawn(keep)?;
-                Box::new(line)
-            }
-        };
-        Ok(Self { owner: Arc::new(Owner { queue, threads, _crew: crew }) })
+        // Dropping `owner` on an error stops the threads that have started.
+        let owner = Arc::new(Owner { queue: Arc::clone(&queue), threads });
+        let (sender, started) = mpsc::channel();
+        for index in 0..threads {
+            let (queue, sender) = (Arc::clone(&queue), sender.clone());
+            let run = move || {
+                let applied = scheduling.apply();
+                let is_ready = applied.is_ok();
+                drop(sender.send(applied));
+                if is_ready {
+                    serve(&queue);
+                }
+            };
+            thread::Builder::new().name(format!("forebay-cpu-{index}")).spawn(run)?;
+        }
+        started.iter().take(threads).collect::<Result<(), io::Error>>()?;
+        Ok(Self { owner })
     }
 
-    /// How many threads it has.
+    /// Number of threads.
     pub fn threads(&self) -> usize {
         self.owner.threads
     }
 
-    /// Work that no thread has taken yet: of the first priority, and of the second.
+    /// Number of queued operations of the first and of the second priority.
     pub fn waiting(&self) -> (usize, usize) {
         self.owner.queue.lock().as_ref().map_or((0, 0), Turns::waiting)
     }
 
-    /// Runs `work` on the pool, from the call on; what is returned waits for it. Work of which nobody waits
-    /// for the result before it starts is dropped; work that has started runs to its end.
+    /// Submits `work` immediately and returns a future of its result. Dropping the future cancels work that has not
+    /// started; work that has started runs to completion.
     ///
     /// # Errors
-    /// Those of `work`; [`Error::Internal`] when it panics.
+    /// Errors of `work`, and [`Error::Internal`] if it panics or the pool has stopped.
     pub fn run<T, F>(&self, priority: Priority, work: F) -> Submitted<T>
     where
         T: Send + 'static,
@@ -168,7 +157,8 @@ impl Pool {
         self.run_for(Flow::new(), priority, work)
     }
 
-    /// As [`run`](Self::run), in the turns of `flow`: for those who hand over more before the first of it is done.
+    /// Submits `work` like [`run`](Self::run), as part of `flow`. For callers that submit several operations before the
+    /// first completes.
     pub fn run_for<T, F>(&self, flow: Flow, priority: Priority, work: F) -> Submitted<T>
     where
         T: Send + 'static,
@@ -177,7 +167,8 @@ impl Pool {
         self.run_when(Need::Now, flow, priority, work)
     }
 
-    /// ... whether it is needed now, or what others need now goes before.
+    /// Submits `work` like [`run_for`](Self::run_for). Work with [`Need::Later`] does not get the precedence of a new
+    /// flow.
     pub(crate) fn run_when<T, F>(&self, need: Need, flow: Flow, priority: Priority, work: F) -> Submitted<T>
     where
         T: Send + 'static,
@@ -194,6 +185,15 @@ impl Pool {
         };
         self.owner.queue.push(priority, flow, need, Box::new(run));
         Submitted { receiver }
+    }
+}
+
+fn serve(queue: &Queue) {
+    while let Some((work, piece)) = queue.pop() {
+        let started = Instant::now();
+        // The work catches its own panics, but dropping a result without a receiver may panic as well.
+        drop(catch_unwind(AssertUnwindSafe(work)));
+        queue.ended(piece, started.elapsed());
     }
 }
 

@@ -1,52 +1,52 @@
-//! What can go wrong between a request and its batches.
+//! Errors of the training path.
 
-/// A failure of the training path; each variant is something a caller answers differently.
+/// A failure of the training path. Each variant requires a different reaction from the caller.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The request can never be served as it stands.
+    /// The request is invalid and can never succeed.
     #[error("{field}: {reason}")]
     Invalid {
         /// Field of the request.
         field: String,
-        /// What was found and what was expected.
+        /// Value found and value expected.
         reason: String,
     },
     /// The request exceeds a limit.
     #[error("{what} needs {needed} bytes, the limit is {limit}: {advice}")]
     TooLarge {
-        /// What is too large.
+        /// Object that is too large.
         what: String,
-        /// Bytes it needs.
+        /// Number of bytes required.
         needed: u64,
-        /// Bytes there are.
+        /// Maximum number of bytes.
         limit: u64,
-        /// What to turn.
+        /// Settings to change.
         advice: String,
     },
-    /// A value of the data does not fit what the request makes of it.
+    /// A value in the data does not match the type or range that the request requires.
     #[error("column '{column}' in {place}: {reason}")]
     Value {
-        /// The column.
+        /// Name of the column.
         column: String,
         /// File and rows.
         place: String,
-        /// What was found and what was expected.
+        /// Value found and value expected.
         reason: String,
     },
-    /// A row has no value for an expression of the request.
+    /// An expression of the request can't be evaluated for a row.
     #[error("'{expression}' in {place}: {reason}")]
     Row {
-        /// The name of what is computed.
+        /// Name of the computed column.
         expression: String,
         /// File and rows.
         place: String,
-        /// What went wrong.
+        /// Message of the evaluation error.
         reason: String,
     },
     /// The data could not be read.
     #[error(transparent)]
     Storage(#[from] forebay_storage::Error),
-    /// What is asked for can't be done now.
+    /// The request can't be served now; a retry can succeed.
     #[error("{0}: try again later")]
     Unavailable(String),
     /// A defect of this program.
@@ -57,17 +57,17 @@ pub enum Error {
 impl Error {
     pub(crate) fn batch_too_large(rows: u64, needed: u64, limit: u64) -> Self {
         let advice =
-            "lower batch_size or batch_rows, ask for fewer columns or raise loader.max_batch_bytes".into();
+            "lower batch_size or max_pack_rows, ask for fewer columns or raise loader.max_batch_bytes".into();
         Self::TooLarge { what: format!("a batch of {rows} rows"), needed, limit, advice }
     }
 
-    /// The system has no memory left, although the budget has.
+    /// The system is out of memory, although the memory budget is not exhausted.
     #[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
     pub(crate) fn out_of_memory(error: std::io::Error) -> Self {
         Self::Unavailable(format!("no memory: {error}"))
     }
 
-    /// A request whose `field` makes no sense, for this reason.
+    /// Returns an error for a request whose `field` is invalid for the given reason.
     pub fn invalid(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self::Invalid { field: field.into(), reason: reason.into() }
     }

@@ -1,4 +1,4 @@
-//! When each block is needed next: the orders of the running jobs are known, and so is their pace.
+//! Forecast of the next use of each block, from the orders and the pace of the running jobs.
 
 use std::{
     collections::HashMap,
@@ -15,16 +15,16 @@ use tokio::time::Instant;
 
 use crate::{Job, window::FrameKey};
 
-/// A stream that has ended is expected to go on with its next epoch for so long.
+/// Time for which an ended stream is expected to continue with its next epoch.
 const LINGER: Duration = Duration::from_secs(600);
-/// Views whose streams have ended are remembered up to this number.
+/// Maximum number of pairs of order and view that have only ended streams.
 const MAX_LINGERING: usize = 64;
-/// Share of the newest batch in a stream's mean time a batch.
+/// Weight of the newest batch in the mean time per batch of a stream.
 const NEWEST: f64 = 0.2;
-/// Pace of a stream before its second batch.
+/// Time per batch of a stream before its second batch.
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The running streams, and those that have ended lately. Cheap to clone; clones share them.
+/// Running and recently ended streams. Cheap to clone; clones share the streams.
 #[derive(Clone)]
 pub(crate) struct Outlook {
     shared: Arc<Shared>,
@@ -35,39 +35,39 @@ struct Shared {
     courses: RwLock<Vec<Arc<Course>>>,
 }
 
-/// The streams of one order through one view.
+/// Streams with the same order and view.
 struct Course {
     order: u64,
     view: u128,
     job: Arc<Job>,
-    /// By epoch: at which position the window of each block begins.
+    /// Position at which the window of each block begins, by epoch.
     starts: Mutex<HashMap<u64, Arc<[u64]>>>,
     streams: RwLock<Vec<Arc<Stream>>>,
 }
 
-/// Where one stream is, and how fast.
+/// Position and pace of one stream.
 struct Stream {
     rank: u32,
     lane: u32,
     running: AtomicBool,
     epoch: AtomicU64,
     position: AtomicU64,
-    /// Where the window of that position begins.
+    /// Start of the window that contains the position.
     window_start: AtomicU64,
     /// Epoch and end of the last window that was or is being loaded.
     loading_epoch: AtomicU64,
     loading_end: AtomicU64,
-    /// Of the newest batch, in nanoseconds since the start.
+    /// Time of the newest batch, in nanoseconds since the start of the outlook.
     made_at: AtomicU64,
-    /// Mean nanoseconds a batch.
+    /// Mean time per batch, in nanoseconds.
     interval: AtomicU64,
-    /// Rows of the epoch that pass while this stream makes one batch.
+    /// Number of rows of the epoch consumed by all streams while this one makes one batch.
     rows_a_batch: u64,
-    /// The starts of this epoch and of the next.
+    /// Window starts of the current epoch and of the next.
     at_hand: RwLock<[Option<Arc<[u64]>>; 2]>,
 }
 
-/// A stream's entry in the outlook; it lingers when this is dropped.
+/// Registration of a stream. When it is dropped, the stream counts as ended.
 pub(crate) struct Progress {
     outlook: Outlook,
     course: Arc<Course>,
@@ -79,7 +79,7 @@ impl Outlook {
         Self { shared: Arc::new(Shared { started: Instant::now(), courses: RwLock::default() }) }
     }
 
-    /// Enters the stream of a rank and lane. It replaces the one of the same rank and lane that has ended.
+    /// Registers the stream of a rank and lane. It replaces an ended stream of the same rank and lane.
     pub(crate) fn enter(&self, job: &Arc<Job>, rank: u32, lane: u32) -> Progress {
         let (order, view) = (job.windows_key(), job.view().key());
         let rows_a_batch = job.positions_a_step() * u64::from(job.lanes());
@@ -111,7 +111,7 @@ impl Outlook {
             courses.push(Arc::new(course));
             Arc::clone(courses.last().expect("just pushed"))
         });
-        // Under the lock of the courses: one without streams is forgotten.
+        // The lock on the courses is still held; otherwise a course without streams could be removed.
         let mut streams = course.streams.write().unwrap_or_else(PoisonError::into_inner);
         streams.retain(|other| other.is_running() || (other.rank, other.lane) != (rank, lane));
         streams.push(Arc::clone(&stream));
@@ -119,12 +119,12 @@ impl Outlook {
         Progress { outlook: self.clone(), course, stream }
     }
 
-    /// Estimated bytes of the frames of all views that are streamed, whole snapshots.
+    /// Estimated size of the frames of all streamed views, over whole snapshots, in bytes.
     pub(crate) fn frame_bytes(&self) -> u64 {
         self.courses().iter().map(|course| course.job.snapshot_bytes()).fold(0, u64::saturating_add)
     }
 
-    /// Whether the block is streamed through more than one view.
+    /// True if the block is streamed through more than one view.
     pub(crate) fn is_shared(&self, block: u128) -> bool {
         let courses = self.courses();
         let mut views =
@@ -133,7 +133,7 @@ impl Outlook {
         views.any(|course| Some(course.view) != first)
     }
 
-    /// Nanoseconds until the block is needed.
+    /// Nanoseconds until the next use of the block; `u64::MAX` if none is expected.
     fn next_use(&self, block: u128, tier: Tier) -> u64 {
         let now = self.now();
         let courses = self.shared.courses.read().unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +145,7 @@ impl Outlook {
         self.shared.courses.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Forgets what has ended long ago, and the oldest of what has ended if that is too much.
+    /// Removes streams that ended long ago, and the oldest ended courses above the maximum number.
     fn forget_old(&self, courses: &mut Vec<Arc<Course>>) {
         let (now, linger) = (self.now(), LINGER.as_nanos() as u64);
         courses.retain(|course| {
@@ -179,12 +179,12 @@ impl Forecast<u128> for Outlook {
     }
 }
 
-/// For which tier a use counts.
+/// Cache tier for which a use counts.
 #[derive(Clone, Copy)]
 enum Tier {
-    /// Frames of one view; the windows at hand are in use.
+    /// Frames of one view. Blocks of the current window are in use.
     Memory { view: u128 },
-    /// Columns, which serve any view; what is in the windows at hand was read already.
+    /// Columns, which any view can use. Blocks of windows that are loaded or loading were already read.
     Disk,
 }
 
@@ -198,13 +198,13 @@ impl Tier {
 }
 
 impl Progress {
-    /// Notes that a window is being loaded, the last one so far.
+    /// Records that a window is being loaded, after all earlier ones.
     pub(crate) fn loading(&self, epoch: u64, window_end: u64) {
         self.stream.loading_epoch.store(epoch, Ordering::Relaxed);
         self.stream.loading_end.store(window_end, Ordering::Relaxed);
     }
 
-    /// Notes that the batch at `position` of the epoch of `order` is being made, in the window that begins at
+    /// Records that the batch at `position` of the epoch of `order` is being made, in the window that begins at
     /// `window_start`. O(blocks) at the beginning of an epoch.
     pub(crate) fn reached(&self, epoch: u64, position: u64, window_start: u64, order: &EpochOrder) {
         let stream = &self.stream;
@@ -224,7 +224,7 @@ impl Progress {
         }
     }
 
-    /// Whether [`Self::reached`] will look at a new epoch.
+    /// True if [`Self::reached`] will compute the window starts of a new epoch.
     pub(crate) fn is_new(&self, epoch: u64) -> bool {
         self.stream.epoch.load(Ordering::Relaxed) != epoch
             || self.stream.at_hand.read().unwrap_or_else(PoisonError::into_inner)[0].is_none()
@@ -248,7 +248,8 @@ impl Course {
         self.streams.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The epoch after `epoch`, whether it was asked for yet or not: a trainer that asks epoch by epoch will.
+    /// Window starts of the epoch after `epoch`. The next epoch counts even if it was not requested yet, because
+    /// trainers often request one epoch at a time.
     fn next_starts(&self, epoch: u64) -> Option<Arc<[u64]>> {
         let next = epoch.checked_add(1)?;
         Some(self.starts_of(next, || starts(&self.job, &self.job.order(next))))
@@ -260,7 +261,7 @@ impl Course {
         }
         let made = make();
         let mut starts = self.starts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only those that a stream holds are worth keeping, and the newest.
+        // Only the starts that a stream uses are kept, and the newest.
         starts.retain(|_, starts| Arc::strong_count(starts) > 1);
         Arc::clone(starts.entry(epoch).or_insert(made))
     }
@@ -271,13 +272,13 @@ impl Stream {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// Nanoseconds until this stream needs the block; `None` while it has not begun.
+    /// Nanoseconds until this stream needs the block, or `None` if it has not begun or no use is expected.
     fn next_use(&self, block: u32, rows: u64, tier: Tier, now: u64) -> Option<u64> {
         let at_hand = self.at_hand.read().unwrap_or_else(PoisonError::into_inner);
         let [Some(this), next] = &*at_hand else { return None };
         let start = |starts: &[u64]| starts.get(block as usize).copied().unwrap_or(rows);
         let epoch = self.epoch.load(Ordering::Relaxed);
-        // Uses before this one are past, as far as the tier goes.
+        // Earlier uses are in the past for this tier.
         let (from_epoch, from) = match tier {
             Tier::Memory { .. } => (epoch, self.window_start.load(Ordering::Relaxed)),
             Tier::Disk => {
@@ -296,7 +297,7 @@ impl Stream {
             }
         };
         let rows_ahead = use_at.saturating_sub(self.position.load(Ordering::Relaxed));
-        // Who has taken nothing for a while is taken to go on as slowly.
+        // The time since the last batch counts as the current interval if it is longer than the mean.
         let waited = now.saturating_sub(self.made_at.load(Ordering::Relaxed));
         let interval = self.interval.load(Ordering::Relaxed).max(waited);
         let batches = rows_ahead / self.rows_a_batch.max(1);
@@ -304,7 +305,8 @@ impl Stream {
     }
 }
 
-/// At which position the first window begins for which each block is read; of blocks without rows at the end.
+/// Returns for each block the position at which the first window that reads it begins. Blocks without rows are given
+/// the end of the epoch.
 fn starts(job: &Job, order: &EpochOrder) -> Arc<[u64]> {
     let windows = (0..order.windows()).map(|window| order.window(window));
     let mut starts: Vec<u64> = Vec::new();

@@ -1,4 +1,4 @@
-//! One block of one view, row-major, ready to gather.
+//! Frames: row-major blocks of one view, ready to gather.
 
 mod builder;
 mod distinct;
@@ -18,24 +18,24 @@ pub(crate) use distinct::Distinct;
 use distinct::Table;
 pub(crate) use variable::{Item, Tail};
 
-/// The rows of one block, laid out as its [`View`] says.
+/// The rows of one block in the row layout of its [`View`].
 #[derive(Debug)]
 pub struct Frame {
     rows: usize,
-    /// `rows` times the view's stride.
+    /// `rows` times the view's stride, in bytes.
     fixed: Slab,
-    /// Strings, binary and lists: of each row those of all columns together.
+    /// Strings, binary values and lists, with the values of all columns of a row together.
     heap: Vec<u8>,
     nested: Vec<ArrayRef>,
-    /// The distinct rows of tensors that are de-duplicated.
+    /// Distinct rows of de-duplicated tensors.
     tables: Vec<Table>,
-    /// Where each group begins, and last where all end, if rows are grouped.
+    /// Start of each group, followed by the end of the last one. Empty if rows are not grouped.
     groups: Vec<u32>,
-    /// How long it took to fetch, decode and lay it.
+    /// Time to fetch, decode and build the frame.
     made_in: Duration,
 }
 
-/// Rows of a frame that lie one behind the other, as they lie.
+/// Consecutive rows of a frame, shared without a copy.
 pub(crate) struct Piece {
     frame: Arc<Frame>,
     bytes: Range<usize>,
@@ -47,17 +47,17 @@ impl AsRef<[u8]> for Piece {
     }
 }
 
-/// A row of a batch: which of the frames at hand, and which of its rows.
+/// A row of a batch: index of a frame, and row of that frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowRef {
-    /// Index into the frames at hand.
+    /// Index into the list of frames.
     pub frame: u32,
     /// Row of that frame.
     pub row: u32,
 }
 
 impl RowRef {
-    /// The rows, cut where the next one does not follow in the same frame.
+    /// Splits the rows into runs of consecutive rows of the same frame.
     pub(crate) fn runs(rows: &[Self]) -> impl Iterator<Item = &[Self]> {
         rows.chunk_by(|row, next| row.frame == next.frame && row.row + 1 == next.row)
     }
@@ -70,18 +70,18 @@ impl Weigh for Frame {
         (self.fixed.capacity() + self.heap.capacity() + tables + groups) as u64 + self.nested_bytes()
     }
 
-    fn made_in(&self) -> Duration {
+    fn load_time(&self) -> Duration {
         self.made_in
     }
 }
 
 impl Frame {
-    /// The frame, which took so long to make.
+    /// Sets the time that making the frame took.
     pub(crate) fn that_took(self, made_in: Duration) -> Self {
         Self { made_in, ..self }
     }
 
-    /// Bytes of its values: less than the memory that they lie in.
+    /// Size of the values, in bytes, without spare capacity.
     pub(crate) fn value_bytes(&self) -> u64 {
         let tables = self.tables.iter().map(Table::len_bytes).sum::<usize>();
         let groups = size_of_val(&self.groups[..]);
@@ -92,9 +92,9 @@ impl Frame {
         self.nested.iter().map(|array| array.get_array_memory_size() as u64).sum()
     }
 
-    /// Bytes that a body of its rows has at least. Only the rows decide.
+    /// Lower bound of the size of a body with all rows, in bytes. Depends only on the rows.
     pub(crate) fn least_body_bytes(&self, view: &View) -> u64 {
-        // Which items of a list are there takes whole bytes here.
+        // The validity of a list's items is padded to whole bytes in the heap, but not in a body.
         let values = self.heap.len().saturating_sub(self.rows * view.variable_items.len());
         (self.rows as u64).saturating_mul(view.least_row_bytes()).saturating_add(values as u64)
     }
@@ -104,17 +104,18 @@ impl Frame {
         self.rows
     }
 
-    /// The rows of a group.
+    /// Range of the rows of a group.
     pub(crate) fn group(&self, group: u32) -> Range<u32> {
         self.groups[group as usize]..self.groups[group as usize + 1]
     }
 
-    /// Groups that begin in it.
+    /// Number of groups that begin in the block.
     pub(crate) fn groups(&self) -> usize {
         self.groups.len().saturating_sub(1)
     }
 
-    /// The rows of `run`, of `stride` bytes, without a copy; `None` if holding on to their frame is too much.
+    /// Returns the rows of `run`, `stride` bytes each, without a copy. Returns `None` if their frame is larger than
+    /// `max_held_bytes`.
     pub(crate) fn piece(
         stride: usize,
         frames: &[Arc<Self>],
@@ -127,10 +128,10 @@ impl Frame {
         (frame.weight() <= max_held_bytes).then(|| Piece { frame: Arc::clone(frame), bytes })
     }
 
-    /// A frame of the given rows of several frames of one view, in that order.
+    /// Builds a frame of the given rows of several frames of one view, in that order.
     ///
     /// # Errors
-    /// When the values of the rows in the heap exceed 4 GiB, or the system has no memory left.
+    /// An error if the values of the rows in the heap exceed 4 GiB, or the system is out of memory.
     pub(crate) fn select(
         view: &View,
         frames: &[Arc<Frame>],
@@ -172,15 +173,15 @@ impl Frame {
         })
     }
 
-    /// One row of zeros, nothing of it null; not of views with nested columns.
+    /// Builds a frame with one row of zeros without nulls. The view must not have nested columns.
     pub(crate) fn of_zeros(view: &View, slabs: &Slabs) -> Result<Self, Error> {
         let mut zeros = Self::of_nulls(view, slabs)?;
         zeros.fixed[view.validity..].fill(u8::MAX);
         Ok(zeros)
     }
 
-    /// One row of nulls where the view has room for them, and zeros elsewhere; not of views with tensors that are
-    /// de-duplicated.
+    /// Builds a frame with one row of nulls, with zeros in columns that have no validity. The view must not have
+    /// de-duplicated tensors.
     pub(crate) fn of_nulls(view: &View, slabs: &Slabs) -> Result<Self, Error> {
         let mut fixed = slabs.take(view.stride).map_err(Error::out_of_memory)?;
         fixed.fill(0);
@@ -201,7 +202,7 @@ impl Frame {
     }
 }
 
-/// The memory of several frames, looked up once a batch and not once a row.
+/// Memory of several frames, looked up once per batch rather than once per row.
 pub(crate) struct Rows<'a> {
     stride: usize,
     frames: Vec<(&'a [u8], &'a [u8])>,
@@ -213,20 +214,20 @@ impl<'a> Rows<'a> {
         Self { stride: view.stride, frames: frames.iter().map(memory).collect() }
     }
 
-    /// The bytes of a row.
+    /// Returns the bytes of a row.
     #[inline]
     pub(crate) fn row(&self, row: RowRef) -> &'a [u8] {
         &self.frames[row.frame as usize].0[row.row as usize * self.stride..][..self.stride]
     }
 
-    /// The values of a row in the heap; `tail` is the row's own.
+    /// Returns the values of a row in the heap. `tail` is the tail of that row.
     #[inline]
     pub(crate) fn heap_of(&self, view: &View, row: RowRef, tail: Tail<'_>) -> &'a [u8] {
         &self.frames[row.frame as usize].1[tail.start()..][..tail.len(view)]
     }
 }
 
-/// The rows of nested column `index`, through Arrow's kernels.
+/// Gathers the rows of nested column `index` with Arrow's kernels.
 pub(crate) fn interleave_nested(
     frames: &[Arc<Frame>],
     rows: &[RowRef],

@@ -1,5 +1,5 @@
-//! Groups: consecutive rows whose keys are equal. A group belongs to the block in which it begins; what lies of it at the
-//! head of later blocks is read with that one.
+//! Groups: consecutive rows with equal keys. A group belongs to the block in which it begins. Its rows at the head of
+//! later blocks are read together with that block.
 
 mod lengths;
 
@@ -14,15 +14,15 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::Error;
 pub(crate) use lengths::{Cut, Lengths};
 
-/// Keys of rows as bytes: equal exactly for rows that belong together. Nulls are equal to each other, and so are NaNs of the
-/// same bits.
+/// Encodes the keys of rows as bytes, which are equal exactly for equal keys. Nulls are equal to each other, and so are
+/// NaNs with the same bits.
 pub(crate) fn keys_as_bytes(keys: &[ArrayRef]) -> Result<arrow_row::Rows, Error> {
     let fields = keys.iter().map(|key| SortField::new(key.data_type().clone())).collect();
     let rows = RowConverter::new(fields).and_then(|rows| rows.convert_columns(keys));
     rows.map_err(|error| Error::Internal(error.to_string()))
 }
 
-/// Where runs of equal keys begin among rows that come piece by piece.
+/// Finds the starts of runs of equal keys, over several chunks of rows.
 #[derive(Default)]
 pub(crate) struct RunsBuilder {
     first: Option<u128>,
@@ -47,14 +47,14 @@ impl RunsBuilder {
         Ok(())
     }
 
-    /// Where each run begins, and last where all end.
+    /// Returns the start of each run, followed by the number of rows.
     pub(crate) fn offsets(mut self) -> Vec<u32> {
         self.starts.push(self.rows);
         self.starts.shrink_to_fit();
         self.starts
     }
 
-    /// What there is to know of them, `with_lengths` of each.
+    /// Returns a summary of the runs, including the length of each if `with_lengths` is set.
     pub(crate) fn summary(self, with_lengths: bool) -> Runs {
         let (first, last) = (self.first.unwrap_or(0), self.last.as_deref().map_or(0, xxh3_128));
         let offsets = self.offsets();
@@ -72,17 +72,17 @@ impl RunsBuilder {
     }
 }
 
-/// What is to know of the runs of one block to join them with those of its neighbours.
+/// Summary of the runs of one block, sufficient to join them with those of neighbouring blocks.
 #[derive(Debug)]
 pub(crate) struct Runs {
     count: u32,
-    /// Hashes of the keys of the first and of the last.
+    /// Hashes of the keys of the first and of the last run.
     first: u128,
     last: u128,
     first_rows: u32,
     last_rows: u32,
     longest: u32,
-    /// Rows of each, if they were asked for, and the room that they take.
+    /// Number of rows of each run, if requested, and the memory reserved for them.
     lengths: Option<Box<[u32]>>,
     room: Option<OwnedSemaphorePermit>,
 }
@@ -92,12 +92,12 @@ impl Runs {
         RunsBuilder::default()
     }
 
-    /// How many there are of which the lengths are known.
+    /// Number of runs with known lengths.
     pub(crate) fn known_lengths(&self) -> usize {
         self.lengths.as_ref().map_or(0, |lengths| lengths.len())
     }
 
-    /// Holds `room` for the lengths, as long as they are there.
+    /// Attaches the reservation for the lengths, which is released with them.
     pub(crate) fn in_room(self, room: OwnedSemaphorePermit) -> Self {
         Self { room: Some(room), ..self }
     }
@@ -106,23 +106,23 @@ impl Runs {
 /// The groups of a snapshot, by the block in which they begin.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Groups {
-    /// Groups that begin in each block.
+    /// Number of groups that begin in each block.
     pub(crate) begun: Arc<[u32]>,
-    /// Rows at the head of each block that belong to a group that began before it.
+    /// Number of rows at the head of each block that belong to a group of an earlier block.
     pub(crate) heads: Arc<[u32]>,
-    /// Rows of the longest.
+    /// Number of rows of the longest group.
     pub(crate) longest: u64,
-    /// Rows of each, if they were asked for.
+    /// Number of rows of each group, if requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) lengths: Option<Arc<Lengths>>,
 }
 
 impl Groups {
-    /// Joins runs that cross from one block to the next. Of blocks that nothing is known of no row is kept.
+    /// Joins runs that continue from one block to the next. No row is kept of a block that is `None`.
     pub(crate) fn joined(blocks: impl Iterator<Item = Option<Runs>>) -> Self {
         let (mut begun, mut heads, mut longest) = (Vec::new(), Vec::new(), 0);
         let (mut lengths, mut room): (Option<Vec<u32>>, Option<OwnedSemaphorePermit>) = (None, None);
-        // Key and rows of the group that the last block ended with.
+        // Key and number of rows of the last group of the previous block.
         let mut open: Option<(u128, u64)> = None;
         for runs in blocks {
             let Some(mut runs) = runs.filter(|runs| runs.count > 0) else {
@@ -154,7 +154,7 @@ impl Groups {
         Self { begun: begun.into(), heads: heads.into(), longest, lengths }
     }
 
-    /// Holds `room` for the lengths, as long as they are there.
+    /// Attaches the reservation for the lengths, which is released with them.
     pub(crate) fn in_room(self, room: OwnedSemaphorePermit) -> Self {
         let in_room = |lengths| match Arc::try_unwrap(lengths) {
             Ok(Lengths { rows, .. }) => Arc::new(Lengths::new(rows, Some(room))),
@@ -163,12 +163,12 @@ impl Groups {
         Self { lengths: self.lengths.map(in_room), ..self }
     }
 
-    /// How many there are.
+    /// Number of groups.
     pub(crate) fn count(&self) -> u64 {
         self.begun.iter().map(|begun| u64::from(*begun)).sum()
     }
 
-    /// Whether they can be those of blocks with so many rows.
+    /// True if the groups are consistent with blocks that keep `rows` rows each.
     pub(crate) fn fit(&self, rows: &[u32]) -> bool {
         let blocks = self.begun.iter().zip(self.heads.iter()).zip(rows);
         let mut is_open = false;
@@ -185,8 +185,8 @@ impl Groups {
             && self.lengths.as_ref().is_none_or(|lengths| lengths.fit(self, rows))
     }
 
-    /// The blocks, and which of their kept rows, that make up the groups that begin in `block`; `rows` are those of each
-    /// block.
+    /// Returns the blocks, with ranges of their kept rows, that contain the groups that begin in `block`. `rows` is the
+    /// number of kept rows of each block.
     pub(crate) fn pieces(&self, block: u32, rows: &[u32]) -> Vec<Piece> {
         let at = block as usize;
         if self.begun[at] == 0 {
@@ -205,7 +205,7 @@ impl Groups {
     }
 }
 
-/// Some of the kept rows of a block.
+/// A range of the kept rows of a block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) block: u32,

@@ -1,4 +1,4 @@
-//! A request resolved against a snapshot.
+//! Jobs: requests resolved against a snapshot.
 
 mod mixture;
 mod packing;
@@ -16,29 +16,30 @@ use crate::{
     cpu::Flow,
     groups::{Groups, Piece},
     label::Label,
+    quoted::{quoted, quoted_list},
     view::{Use, find_column},
 };
 
-/// Largest `batch_size`, in rows.
+/// Maximum `batch_size`, in rows.
 pub(crate) const MAX_BATCH_SIZE: u64 = 1 << 20;
-/// Largest `world_size`.
+/// Maximum `world_size`.
 pub(crate) const MAX_WORLD_SIZE: u64 = 1 << 16;
-/// Most `lanes` a rank.
+/// Maximum number of `lanes` per rank.
 pub(crate) const MAX_LANES: u64 = 256;
-/// Longest name of a job, in bytes; every ticket carries it.
+/// Maximum length of a job name, in bytes. Every ticket carries the name.
 const MAX_JOB_NAME_BYTES: usize = 256;
-/// Epochs whose windows are checked against the memory before a job starts, at most.
+/// Maximum number of epochs whose windows are checked against the memory before a job starts.
 const CHECKED_EPOCHS: u64 = 64;
-/// Blocks over which the windows of a job's epochs are checked against the memory before it starts.
+/// Maximum number of blocks, summed over the checked epochs, for that check.
 const CHECKED_BLOCKS: u64 = 1 << 20;
 
 pub use mixture::check_mixture;
 pub(crate) use mixture::{of_mixed, within_mix};
 use packing::Packing;
 
-/// A job: what it wants of a row, in which order, from which step to which.
+/// A job: columns, row order and step range.
 ///
-/// Everything is resolved: the batch at (epoch, step, rank) is a pure function of a job.
+/// All defaults are resolved: the batch at (epoch, step, rank) is a pure function of a job.
 #[derive(Debug)]
 pub struct Job {
     train: v1::Train,
@@ -47,22 +48,22 @@ pub struct Job {
     shuffle: Shuffle,
     steps: Steps,
     run: Run,
-    /// The other datasets of a mixture, whose rows lie in frames as this one's do.
+    /// Other datasets of a mixture. Their rows have the same layout as those of this dataset.
     mixed: Vec<Arc<Job>>,
-    /// In a mixture, for one of the others: how many steps an epoch has.
+    /// Number of steps per epoch of the mixture, for one of its other datasets.
     steps_beside: Option<u64>,
-    /// Rows of each block that the filter keeps; all without one.
+    /// Number of rows of each block that the filter keeps; all rows without a filter.
     kept: Arc<[u32]>,
     groups: Option<Groups>,
     packing: Option<Packing>,
-    /// Where the label lies, if one is named and delivered.
+    /// Position of the label in a row, if one is named and delivered.
     label: Option<Label>,
-    /// What each block counts in the order: its kept rows, or the groups that begin in it.
+    /// Number of items of each block in the order: its kept rows, or the groups that begin in it.
     items: Arc<[u32]>,
-    /// Sums of the two.
+    /// Sums of `kept` and `items`.
     rows: u64,
     epoch_items: u64,
-    /// What of filter and groups decides the order: their words, and how many rows and groups they make of each block.
+    /// Filter and groups as part of the order's identity: their text, and hashes of the rows and groups of each block.
     asked: String,
     frame_bytes: Vec<u64>,
     snapshot_bytes: u64,
@@ -70,22 +71,22 @@ pub struct Job {
 }
 
 impl Job {
-    /// Resolves `train` against the snapshot of `reader`; `counts` are those of its filter and its groups, if it has any.
+    /// Resolves `train` against the snapshot of `reader`. `counts` are required if the request has a filter or groups.
     ///
     /// # Errors
-    /// [`Error::Invalid`] naming the field, what it was and what was expected.
+    /// [`Error::Invalid`] with the field, its value and what was expected.
     pub fn resolve(train: &v1::Train, reader: Reader, counts: Option<&Counts>) -> Result<Self, Error> {
         Self::resolve_mixture(train, (reader, counts), Vec::new())
     }
 
-    /// All rows of a dataset, to be looked up; of `train` what it wants of a row.
+    /// Creates a job for lookups over all rows of a dataset, with the columns of `train`.
     pub(crate) fn of_lookups(train: &v1::Train, reader: Reader) -> Result<Self, Error> {
         let none = v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() };
         let train = v1::Train { batch_size: 1, shuffle: Some(none), ..train.clone() };
         Self::of_one(&train, (reader, None), 1, Use::Lookup)
     }
 
-    /// The rows of one dataset, `own_rows` of each batch of a rank; the others of a mixture have the rest.
+    /// Resolves one dataset, which contributes `own_rows` rows to each batch of a rank.
     fn of_one(
         train: &v1::Train,
         (reader, counts): (Reader, Option<&Counts>),
@@ -114,12 +115,12 @@ impl Job {
             let reason = format!("is {plan_version}, this server knows version {PLAN_VERSION}");
             return Err(Error::invalid("plan_version", reason));
         }
-        if train.job.len() > MAX_JOB_NAME_BYTES {
-            let reason = format!("has {} bytes, expected at most {MAX_JOB_NAME_BYTES}", train.job.len());
-            return Err(Error::invalid("job", reason));
+        if train.job_name.len() > MAX_JOB_NAME_BYTES {
+            let reason = format!("has {} bytes, expected at most {MAX_JOB_NAME_BYTES}", train.job_name.len());
+            return Err(Error::invalid("job_name", reason));
         }
         let view = View::resolve_for(used, &snapshot, train)?;
-        let question = Question { lengths: train.batch_rows > 0, ..view.question() };
+        let question = Question { lengths: train.max_pack_rows > 0, ..view.question() };
         let counts = match (question.identity(&snapshot), counts) {
             (None, _) => None,
             (Some(_), Some(counts)) if counts.is_of(&snapshot, &question) => Some(counts),
@@ -133,16 +134,16 @@ impl Job {
         let items = groups.as_ref().map_or_else(|| Arc::clone(&kept), |groups| Arc::clone(&groups.begun));
         let mut asked = String::new();
         if view.filter().is_some() {
-            asked = format!("/{:?}/{:016x}", train.filter, hash_of(&kept));
+            asked = format!("/{}/{:016x}", quoted(&train.filter), hash_of(&kept));
         }
         if let Some(groups) = &groups {
-            let keys = view.grouped_by();
+            let keys = quoted_list(view.grouped_by().iter().map(String::as_str));
             asked +=
-                &format!("/groups {keys:?}/{:016x}/{:016x}", hash_of(&groups.begun), hash_of(&groups.heads));
+                &format!("/groups {keys}/{:016x}/{:016x}", hash_of(&groups.begun), hash_of(&groups.heads));
         }
         let sum = |counts: &[u32]| counts.iter().map(|count| u64::from(*count)).sum::<u64>();
         let (rows, epoch_items) = (sum(&kept), sum(&items));
-        let label = label_column(&snapshot, &train.label)?.and_then(|column| Label::of(&view, column));
+        let label = label_column(&snapshot, &train.label_column)?.and_then(|column| Label::of(&view, column));
 
         let packing = Packing::of(train, groups.as_ref(), rows)?;
         let global_batch = own_rows * world_size;
@@ -178,7 +179,7 @@ impl Job {
                 Remainder::Drop => v1::Remainder::Drop.into(),
                 Remainder::Pad => v1::Remainder::Pad.into(),
             },
-            hash: Some(train.hash.unwrap_or(true)),
+            content_hash: Some(train.content_hash.unwrap_or(true)),
             plan_version,
             ..train.clone()
         };
@@ -209,7 +210,7 @@ impl Job {
         Ok(job)
     }
 
-    /// Estimated bytes of the frame of one block.
+    /// Estimated size of the frame of one block, in bytes.
     fn estimate(&self, block: u32) -> u64 {
         let bytes = self.pieces(block).into_iter().map(|piece| {
             self.view.frame_bytes(self.snapshot(), piece.block as usize, piece.rows.end - piece.rows.start)
@@ -218,17 +219,17 @@ impl Job {
         bytes.fold(offsets, u64::saturating_add)
     }
 
-    /// The request with every default resolved.
+    /// The request with all defaults resolved.
     pub fn train(&self) -> &v1::Train {
         &self.train
     }
 
-    /// The ticket of one rank and lane: the resolved request with both named.
+    /// Returns the ticket of one rank and lane: the resolved request with both set.
     pub fn ticket(&self, rank: u32, lane: u32) -> v1::Train {
         v1::Train { rank: Some(rank.into()), lane: Some(lane.into()), ..self.train.clone() }
     }
 
-    /// The ranks and lanes that the request asks for, rank-major.
+    /// Ranks and lanes that the request includes, rank-major.
     pub fn endpoints(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
         let one_or_all = |one: Option<u64>, count: u32| match one {
             Some(one) => one as u32..one as u32 + 1,
@@ -239,8 +240,8 @@ impl Job {
             .flat_map(move |rank| lanes.clone().map(move |lane| (rank, lane)))
     }
 
-    /// Rows that one rank and lane will be sent, padding included; exact. `None` with groups, unless all batches are padded to one
-    /// size: how many rows are theirs is known when they are sent.
+    /// Exact number of rows of one rank and lane, including padding. `None` with groups, unless all batches are padded
+    /// to one size, because the number is then known only after sending.
     pub fn rows(&self, rank: u32, lane: u32) -> Option<u64> {
         let all_alike = !self.mixed.is_empty() || self.packing.is_some() && self.least_rows() > 0;
         if all_alike {
@@ -249,12 +250,12 @@ impl Job {
         self.groups.is_none().then(|| self.run.lane_rows(&self.steps, rank, lane, self.lanes()))
     }
 
-    /// Batches that `lane` of a rank will be sent.
+    /// Number of batches of `lane` of a rank.
     pub fn batches(&self, lane: u32) -> u64 {
         self.run.lane_len(lane, self.lanes())
     }
 
-    /// What the caller should know of the plan.
+    /// Summary of the plan for the caller.
     pub fn summary(&self) -> v1::PlanSummary {
         let order = self.order(self.train.epoch);
         let blocks = (0..order.windows()).map(|window| order.window(window).blocks.len()).min();
@@ -282,42 +283,42 @@ impl Job {
             groups: self.groups.as_ref().map(|_| self.epoch_items),
             mixed_rows: self.mixed.iter().map(|mixed| u64::from(mixed.steps.batch_size())).sum(),
             packs: self.packing.as_ref().map(|packing| packing.packs),
-            batch_rows: self.train.batch_rows,
+            max_pack_rows: self.train.max_pack_rows,
         }
     }
 
-    /// Steps of an epoch; the same for every rank.
+    /// Number of steps per epoch, equal for all ranks.
     pub fn steps(&self) -> u64 {
         self.steps.count()
     }
 
-    /// The datasets that the job reads with the readers of their snapshots, its own first.
+    /// Names and readers of the job's datasets; the first is its own.
     pub fn readers(&self) -> impl Iterator<Item = (&str, &Reader)> {
         let all = std::iter::once(self).chain(self.mixed.iter().map(AsRef::as_ref));
         all.map(|job| (job.train.dataset.as_str(), &job.reader))
     }
 
-    /// Rows of an epoch: those of the snapshot that the filter keeps.
+    /// Number of rows per epoch: the rows of the snapshot that the filter keeps.
     pub fn epoch_rows(&self) -> u64 {
         self.rows
     }
 
-    /// What the order counts in an epoch: rows or groups.
+    /// Number of items of the order of an epoch: rows or groups.
     pub(crate) fn epoch_items(&self) -> u64 {
         self.epoch_items
     }
 
-    /// Whether the batches of an epoch hold something that begins in a block: one of its rows, or of its groups.
+    /// True if an epoch contains a row of the block, or a group that begins in it.
     pub fn is_needed(&self, block: u32) -> bool {
         self.items[block as usize] > 0
     }
 
-    /// Whether the filter keeps every row of a block.
+    /// True if the filter keeps every row of a block.
     pub(crate) fn keeps_all(&self, block: u32) -> bool {
         self.kept[block as usize] == self.snapshot().blocks()[block as usize].rows
     }
 
-    /// What makes up the frame of a block.
+    /// Blocks and rows that form the frame of a block.
     pub(crate) fn pieces(&self, block: u32) -> Vec<Piece> {
         match &self.groups {
             None => vec![Piece { block, rows: 0..self.kept[block as usize] }],
@@ -325,56 +326,56 @@ impl Job {
         }
     }
 
-    /// Groups that begin in a block; none without groups.
+    /// Number of groups that begin in a block; 0 without groups.
     pub(crate) fn groups_in(&self, block: u32) -> usize {
         self.groups.as_ref().map_or(0, |groups| groups.begun[block as usize] as usize)
     }
 
-    /// Whether rows are shuffled in groups.
+    /// True if rows are shuffled in groups.
     pub(crate) fn has_groups(&self) -> bool {
         self.groups.is_some()
     }
 
-    /// Estimated bytes that making the frame of a block takes beside it: all rows of the columns that are read, one block
-    /// after the other.
+    /// Estimated memory to build the frame of a block, in bytes, in addition to the frame: all rows of the columns
+    /// read, for one block at a time, and at least the size of the frame.
     pub(crate) fn making_bytes(&self, block: u32) -> u64 {
         let read = |piece: Piece| self.read_bytes(piece.block);
         self.pieces(block).into_iter().map(read).max().unwrap_or(0).max(self.bytes_of(&[block]))
     }
 
-    /// Estimated bytes of all rows of the columns of a block that are read.
+    /// Estimated size of all rows of the columns read of a block, in bytes.
     pub(crate) fn read_bytes(&self, block: u32) -> u64 {
         let read = self.view.projection().iter();
         let read = read.map(|column| self.snapshot().column_bytes(block as usize, *column));
         read.fold(0, u64::saturating_add)
     }
 
-    /// Blocks of which the filter keeps a row.
+    /// Blocks of which the filter keeps at least one row.
     pub(crate) fn kept_blocks(&self) -> impl Iterator<Item = u32> {
         (0..self.kept.len() as u32).filter(|block| self.kept[*block as usize] > 0)
     }
 
-    /// What the job wants of a row.
+    /// View of the job's rows.
     pub fn view(&self) -> &Arc<View> {
         &self.view
     }
 
-    /// Where the label lies in a row.
+    /// Position of the label in a row.
     pub(crate) fn label(&self) -> Option<&Label> {
         self.label.as_ref()
     }
 
-    /// Whose turns decoding for it takes.
+    /// Fair-queue flow of decode work.
     pub(crate) fn decoding(&self) -> Flow {
         self.decoding
     }
 
-    /// The snapshot that the job reads.
+    /// Snapshot that the job reads.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         self.reader.snapshot()
     }
 
-    /// Reads the blocks of that snapshot.
+    /// Reader of the snapshot's blocks.
     pub(crate) fn reader(&self) -> &Reader {
         &self.reader
     }
@@ -384,7 +385,7 @@ impl Job {
         self.run.cursor(u64::from(lane) + index * u64::from(self.lanes()))
     }
 
-    /// Whether the batches of a stream follow one another in the files: file order, for one rank and lane.
+    /// True if consecutive batches of a stream are consecutive in the files: file order with one rank and one lane.
     pub(crate) fn is_one_run(&self) -> bool {
         let is_alone = self.world_size() == 1 && self.lanes() == 1 && self.mixed.is_empty();
         self.shuffle == Shuffle::None && is_alone
@@ -398,33 +399,33 @@ impl Job {
         self.train.lanes.unwrap_or(1) as u32
     }
 
-    /// Rows that every batch has at least, real or not.
+    /// Minimum number of rows of every batch, including padding.
     pub(crate) fn least_rows(&self) -> usize {
         if self.steps.remainder() == Remainder::Pad { self.whole_size() as usize } else { 0 }
     }
 
-    /// The order of `epoch`; O(blocks).
+    /// Returns the order of `epoch`; O(blocks).
     pub(crate) fn order(&self, epoch: u64) -> EpochOrder {
         self.shuffled(self.shuffle, epoch)
     }
 
-    /// ... if it is shuffled like this. Windows are given in rows, whatever the order counts.
+    /// Returns the order of `epoch` for the given shuffle. Windows are given in rows, even if the order counts groups.
     fn shuffled(&self, shuffle: Shuffle, epoch: u64) -> EpochOrder {
         let shuffle = match shuffle {
-            Shuffle::Window { rows, in_order } => {
-                Shuffle::Window { rows: scaled(rows, self.epoch_items, self.rows), in_order }
+            Shuffle::Window { rows, keep_block_order } => {
+                Shuffle::Window { rows: scaled(rows, self.epoch_items, self.rows), keep_block_order }
             }
             other => other,
         };
         EpochOrder::new(&self.items, shuffle, self.train.seed, epoch)
     }
 
-    /// Rows, or groups or packs, of a step of all ranks together; of this dataset alone.
+    /// Size of a global batch of this dataset, in rows, groups or packs.
     pub(crate) fn global_batch(&self) -> u64 {
         self.steps.global_batch()
     }
 
-    /// How far a step of all ranks together goes in the order of an epoch, about.
+    /// Approximate number of positions per step of all ranks in the order of an epoch.
     pub(crate) fn positions_a_step(&self) -> u64 {
         match &self.packing {
             Some(packing) => scaled(self.global_batch(), self.epoch_items, packing.packs),
@@ -432,23 +433,23 @@ impl Job {
         }
     }
 
-    /// Estimated bytes of the frames of all blocks.
+    /// Estimated size of the frames of all blocks, in bytes.
     pub(crate) fn snapshot_bytes(&self) -> u64 {
         self.snapshot_bytes
     }
 
-    /// Estimated bytes of the frames of `blocks`.
+    /// Estimated size of the frames of `blocks`, in bytes.
     pub(crate) fn bytes_of(&self, blocks: &[u32]) -> u64 {
         let bytes = blocks.iter().map(|block| self.frame_bytes[*block as usize]);
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Names the windows of an epoch: equal for jobs that see the same rows in the same windows.
+    /// Hash of the windows of an epoch: equal for jobs that read the same rows in the same windows.
     pub(crate) fn windows_key(&self) -> u64 {
         xxh3_64(format!("{}/{}", self.train.dataset, self.order_identity()).as_bytes())
     }
 
-    /// Names the order of the rows in the global batches; the same on every server.
+    /// Hash of the order of the rows in the global batches; the same on every server.
     fn plan_hash(&self) -> u64 {
         let global_batch = self.global_batch();
         let remainder = self.train.remainder().as_str_name();
@@ -462,12 +463,12 @@ impl Job {
         xxh3_64(identity.as_bytes())
     }
 
-    /// What the order of an epoch depends on, spelled out.
+    /// Text of everything that determines the order of an epoch.
     fn order_identity(&self) -> String {
         let v1::Train { snapshot, plan_version, seed, .. } = &self.train;
         let shuffle = match self.shuffle {
-            Shuffle::Window { rows, in_order: false } => format!("window {rows}"),
-            Shuffle::Window { rows, in_order: true } => format!("in_order {rows}"),
+            Shuffle::Window { rows, keep_block_order: false } => format!("window {rows}"),
+            Shuffle::Window { rows, keep_block_order: true } => format!("in_order {rows}"),
             Shuffle::Global => "global".to_owned(),
             Shuffle::None => "none".to_owned(),
         };
@@ -478,13 +479,13 @@ impl Job {
         (0..order.windows()).map(|window| self.bytes_of(order.window(window).blocks)).max().unwrap_or(0)
     }
 
-    /// Refuses a job whose batches exceed `max_batch_bytes` by their fixed-width columns alone, or of which a
-    /// window can never be held in `memory_bytes`; says which would fit.
+    /// Checks that a batch fits in `max_batch_bytes` by its fixed-width columns alone, and that the largest window fits
+    /// in `memory_bytes`.
     ///
     /// # Errors
-    /// [`Error::TooLarge`].
+    /// [`Error::TooLarge`], with the largest window that fits, if any.
     pub(crate) fn check_fits(&self, memory_bytes: u64, max_batch_bytes: u64) -> Result<(), Error> {
-        // Of groups as many as there are, of the mean number of rows.
+        // For groups: `batch_size` groups with the mean number of rows.
         let rows = match self.groups {
             _ if self.packing.is_some() => self.whole_size().min(self.rows.max(self.least_rows() as u64)),
             None => self.train.batch_size,
@@ -506,7 +507,7 @@ impl Job {
                 return Err(Error::TooLarge { what, needed, limit: max_batch_bytes, advice });
             }
         }
-        // Of a mixture all are at hand at a time.
+        // A mixture holds one window of each dataset at a time.
         let needed = self.mixed.iter().map(|mixed| mixed.needed_bytes());
         let needed = needed.fold(self.needed_bytes(), u64::saturating_add);
         if needed <= memory_bytes {
@@ -523,7 +524,7 @@ impl Job {
         Err(Error::TooLarge { what, needed, limit: memory_bytes, advice })
     }
 
-    /// Bytes of the largest window of the first epochs.
+    /// Size of the largest window of the first epochs, in bytes.
     fn needed_bytes(&self) -> u64 {
         let epochs = (CHECKED_BLOCKS / (self.items.len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
         let last = self.train.epoch.saturating_add(self.train.epochs.unwrap_or(1).min(epochs) - 1);
@@ -532,14 +533,14 @@ impl Job {
     }
 
     fn largest_window_rows_within(&self, memory_bytes: u64) -> Option<u64> {
-        let in_order = matches!(self.shuffle, Shuffle::Window { in_order: true, .. });
+        let keep_block_order = matches!(self.shuffle, Shuffle::Window { keep_block_order: true, .. });
         let fits = |rows: u64| {
-            let shuffle = Shuffle::Window { rows, in_order };
+            let shuffle = Shuffle::Window { rows, keep_block_order };
             let all = std::iter::once(self).chain(self.mixed.iter().map(AsRef::as_ref));
             let windows = all.map(|job| job.largest_window(&job.shuffled(shuffle, self.train.epoch)));
             windows.fold(0, u64::saturating_add) <= memory_bytes
         };
-        // The bytes of a window don't grow strictly with its rows, so the answer is one that was tried.
+        // The size of a window does not grow strictly with its rows, so the result is a value that was tested.
         let (mut low, mut high) = (1, self.rows);
         let mut best = fits(low).then_some(low)?;
         while low <= high {
@@ -555,7 +556,7 @@ impl Job {
     }
 }
 
-/// `count` of what there are `from` of, as part of `to` of something else; rounded up.
+/// Scales `count` by `to / from`, rounded up, at least 1.
 fn scaled(count: u64, to: u64, from: u64) -> u64 {
     if to == from {
         return count;
@@ -586,19 +587,19 @@ fn within(field: &str, value: u64, least: u64, most: u64) -> Result<u64, Error> 
     Err(Error::invalid(field, format!("is {value}, expected {least} to {most}")))
 }
 
-/// The column of the label, if one is named.
+/// Returns the label column, if one is named.
 pub(crate) fn label_column(snapshot: &Snapshot, label: &str) -> Result<Option<usize>, Error> {
     if label.is_empty() {
         return Ok(None);
     }
     let schema = snapshot.schema();
-    let column = find_column("label", label, schema)?;
+    let column = find_column("label_column", label, schema)?;
     let field = schema.field(column);
     if field.data_type().is_numeric() || field.data_type() == &arrow_schema::DataType::Boolean {
         return Ok(Some(column));
     }
     Err(Error::invalid(
-        "label",
+        "label_column",
         format!("column '{label}' is of type {}, expected a number", field.data_type()),
     ))
 }
@@ -612,26 +613,26 @@ fn resolve_shuffle(
     let shuffle = shuffle.copied().unwrap_or_default();
     match (shuffle.window_rows, shuffle.global, shuffle.none) {
         (Some(0), None, None) => Err(Error::invalid("shuffle.window_rows", "is 0, expected at least 1")),
-        (Some(rows), None, None) => Ok(Shuffle::Window { rows, in_order: shuffle.in_order }),
-        (None, Some(_), None) if !shuffle.in_order => Ok(Shuffle::Global),
-        (None, None, Some(_)) if !shuffle.in_order => Ok(Shuffle::None),
+        (Some(rows), None, None) => Ok(Shuffle::Window { rows, keep_block_order: shuffle.keep_block_order }),
+        (None, Some(_), None) if !shuffle.keep_block_order => Ok(Shuffle::Global),
+        (None, None, Some(_)) if !shuffle.keep_block_order => Ok(Shuffle::None),
         (None, None, None) => {
             let bytes = u128::from(snapshot.uncompressed_bytes()) * u128::from(kept);
             let bytes = bytes / u128::from(snapshot.rows().max(1));
             let rows = default_window_rows(global_batch, kept, bytes as u64);
-            Ok(Shuffle::Window { rows, in_order: shuffle.in_order })
+            Ok(Shuffle::Window { rows, keep_block_order: shuffle.keep_block_order })
         }
         _ => Err(Error::invalid(
             "shuffle",
-            "expected one of window_rows, global and none; in_order goes with window_rows alone",
+            "expected one of window_rows, global and none; keep_block_order goes with window_rows alone",
         )),
     }
 }
 
 fn shuffle_message(shuffle: Shuffle) -> v1::Shuffle {
     match shuffle {
-        Shuffle::Window { rows, in_order } => {
-            v1::Shuffle { window_rows: Some(rows), in_order, ..v1::Shuffle::default() }
+        Shuffle::Window { rows, keep_block_order } => {
+            v1::Shuffle { window_rows: Some(rows), keep_block_order, ..v1::Shuffle::default() }
         }
         Shuffle::Global => v1::Shuffle { global: Some(v1::shuffle::Global {}), ..v1::Shuffle::default() },
         Shuffle::None => v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() },

@@ -1,4 +1,4 @@
-//! The label of the rows of a batch, for a look at how it wanders.
+//! Label values of a batch, sampled to measure label skew.
 
 mod known;
 
@@ -16,20 +16,21 @@ use crate::{
 
 pub(crate) use known::KnownLabels;
 
-/// So many rows of a batch are looked at, at most, spread evenly over it.
+/// Maximum number of rows sampled per batch, spread evenly over the batch.
 const SAMPLED_ROWS: usize = 1024;
 
-/// Where the label lies in a row of a frame.
+/// Location and type of the label in a row of a frame.
 #[derive(Debug, Clone)]
 pub(crate) struct Label {
     offset: usize,
     data_type: DataType,
-    /// Its validity bit.
+    /// Index of the label's validity bit; `None` if the label cannot be null.
     null_bit: Option<usize>,
 }
 
 impl Label {
-    /// Where column `position` of the snapshot lies, alone or in a tensor; `None` if the view does not deliver it as a number.
+    /// Locates column `position` of the snapshot in `view`, as a plain column or as part of a tensor. Returns `None` if
+    /// the view does not deliver the column as a number.
     pub(crate) fn of(view: &View, position: usize) -> Option<Self> {
         let inputs = view.columns().iter();
         let input =
@@ -49,7 +50,7 @@ impl Label {
         number(&label.data_type, &[0; 8]).map(|_| label)
     }
 
-    /// What the labels of some of `rows` that are not null are like.
+    /// Moments of the non-null, non-NaN labels of a sample of `rows`.
     pub(crate) fn moments(&self, view: &View, frames: &[Arc<Frame>], rows: &[RowRef]) -> Moments {
         let source = Rows::new(view, frames);
         let mut labels = Vec::with_capacity(rows.len().min(SAMPLED_ROWS));
@@ -67,7 +68,7 @@ impl Label {
     }
 }
 
-/// The number at the start of `bytes`; `None` for types that are none.
+/// Decodes the little-endian number at the start of `bytes`. Returns `None` for non-numeric types.
 fn number(data_type: &DataType, bytes: &[u8]) -> Option<f64> {
     macro_rules! read {
         ($type:ty) => {

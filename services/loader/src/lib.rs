@@ -1,4 +1,4 @@
-//! The training path: order and frames in, finished batches out.
+//! Training path: turns a request and stored blocks into finished batches.
 //!
 //! ```text
 //! v1::Train --> Job ------------------------------> Batches --> WireBatch, WireBatch, ...
@@ -9,14 +9,13 @@
 //!                                                     row-major, in cache::Memory
 //! ```
 //!
-//! - [`Job`]: a request resolved against a snapshot. From here on every batch is a pure function of
-//!   (epoch, step, rank).
-//! - [`View`]: what the job wants of a row, and how that row lies in memory ([`Frame`]) and on the wire.
-//! - [`Loader`]: the running part. It owns the memory tier and the CPU pool, loads the windows of all
-//!   jobs, and opens [`Batches`].
-//! - [`WireBatch`]: one assembled batch, already in its final Arrow IPC form.
+//! - [`Job`]: a request resolved against a snapshot. Every batch of a job is a pure function of (epoch, step, rank).
+//! - [`View`]: the columns and tensors of a job, and their layout in memory ([`Frame`]) and on the wire.
+//! - [`Loader`]: the running service. Owns the memory tier and the CPU pool, loads the windows of all jobs, and
+//!   opens [`Batches`].
+//! - [`WireBatch`]: one assembled batch in its final Arrow IPC form.
 //!
-//! This crate does not choose the order (`forebay-plan` does) and names no transport.
+//! The order is chosen by `forebay-plan`. This crate does not depend on a transport.
 
 #![deny(unsafe_code)]
 
@@ -25,6 +24,7 @@ mod ahead;
 mod aside;
 mod assemble;
 mod batches;
+mod block_reader;
 mod canonical;
 mod columns;
 mod compute;
@@ -32,6 +32,7 @@ mod config;
 mod counts;
 mod cpu;
 mod error;
+mod fault_injection;
 mod forecast;
 mod frame;
 mod groups;
@@ -43,6 +44,7 @@ mod pins;
 mod prefetch;
 mod producer;
 mod prune;
+mod quoted;
 mod resident;
 mod space;
 mod tensor;
@@ -50,14 +52,17 @@ mod view;
 mod window;
 mod wire;
 
-pub use activity::StageWork;
+pub use activity::{Purpose, StageWork};
 pub use aside::Aside;
 pub use assemble::{Assembling, assemble};
 pub use batches::{Batches, Made};
-pub use config::{Config, Delays, DiskWrites};
+pub use block_reader::{BlockColumns, BlockReader};
+pub use config::{Config, DiskWrites};
 pub use counts::{Counted, Counts};
 pub use cpu::{Flow, Pool, Priority, Scheduling, Submitted};
 pub use error::Error;
+pub use fault_injection::FaultInjection;
+pub use forebay_sql::Identity;
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use job::{Job, check_mixture};
 pub use loader::{Loader, Waiting, Warmed};

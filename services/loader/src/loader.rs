@@ -1,4 +1,4 @@
-//! The running part of the training path.
+//! Running service of the training path.
 
 use std::{path::Path, sync::Arc};
 
@@ -11,8 +11,10 @@ use futures::{StreamExt, stream};
 
 use crate::{
     Aside, Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident, StageWork, StoredRow,
+    activity::Purpose,
     aside::SetAside,
     batches::Stream,
+    block_reader::BlockReader,
     counts::Counter,
     cpu::Flow,
     forecast::Outlook,
@@ -29,40 +31,41 @@ pub struct Loader {
     windows: Arc<Windows>,
     counter: Arc<Counter>,
     labels: Arc<KnownLabels>,
-    /// What lookups may have of the memory, as far as they don't have it yet.
+    blocks: BlockReader,
+    /// Memory reserved for lookups and not yet taken by one.
     aside: SetAside,
     config: Config,
     pool: Pool,
 }
 
-/// How far [`Loader::warm`] has come.
+/// Progress of [`Loader::warm`] and [`Loader::pin`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Warmed {
-    /// Blocks of the snapshot.
+    /// Number of blocks to load: all blocks of the snapshot for `warm`, the blocks that the job reads for `pin`.
     pub blocks: u64,
-    /// Blocks that are in memory now.
+    /// Number of blocks loaded so far.
     pub blocks_done: u64,
-    /// Bytes of their frames.
+    /// Bytes of the blocks loaded so far: frame sizes for `warm`, estimates for `pin`.
     pub bytes: u64,
 }
 
-/// Work that waits.
+/// Number of waiting operations, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Blocks, for memory to be read into.
+    /// Block reads that wait for memory.
     pub reads: usize,
-    /// Blocks, for a thread that decodes them.
+    /// Blocks that wait for a decode thread.
     pub decodes: usize,
-    /// Batches and other short work, for a thread.
+    /// Batches and other short tasks that wait for a thread.
     pub gathers: usize,
 }
 
 impl Loader {
-    /// A loader that keeps frames in `memory_bytes` and, if `disk` is given, decoded columns there, and does
-    /// its CPU work on `pool`. Blocks while it looks at what is on disk.
+    /// Opens a loader that keeps frames in `memory_bytes` and runs its CPU work on `pool`. If `disk` is given, decoded
+    /// columns are kept in that directory. Blocks the calling thread while it scans the directory.
     ///
     /// # Errors
-    /// When the disk tier can't be opened.
+    /// Returns an error if the disk tier cannot be opened.
     pub fn open(
         memory_bytes: u64,
         disk: Option<(&Path, DiskConfig)>,
@@ -72,44 +75,44 @@ impl Loader {
         let outlook = Outlook::new();
         let open = |(directory, config)| Disk::open(directory, config, Arc::new(outlook.clone()));
         let disk = disk.map(open).transpose()?;
-        let windows = Windows::new(memory_bytes, disk, outlook, config.clone(), pool.clone());
-        Ok(Self::over(windows, memory_bytes, config, pool))
+        Ok(Self::over(memory_bytes, disk, outlook, config, pool))
     }
 
-    /// A loader that keeps frames in `memory_bytes` and nothing on disk, and does its CPU work on `pool`.
+    /// Creates a loader that keeps frames in `memory_bytes`, has no disk tier, and runs its CPU work on `pool`.
     pub fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
-        let windows = Windows::new(memory_bytes, None, Outlook::new(), config.clone(), pool.clone());
-        Self::over(windows, memory_bytes, config, pool)
+        Self::over(memory_bytes, None, Outlook::new(), config, pool)
     }
 
-    fn over(windows: Windows, memory_bytes: u64, config: Config, pool: Pool) -> Self {
-        let counter = Counter::new(memory_bytes, config.clone(), pool.clone());
+    fn over(memory_bytes: u64, disk: Option<Disk>, outlook: Outlook, config: Config, pool: Pool) -> Self {
+        let blocks = BlockReader::new(memory_bytes, &config, pool.clone());
+        let windows = Windows::new(memory_bytes, disk, outlook, config.clone(), blocks.clone());
         Self {
             windows: Arc::new(windows),
-            counter: Arc::new(counter),
-            labels: Arc::new(KnownLabels::new(config.clone(), pool.clone())),
+            counter: Arc::new(Counter::new(config.clone(), blocks.clone())),
+            labels: Arc::new(KnownLabels::new(blocks.clone())),
+            blocks,
             aside: SetAside::default(),
             config,
             pool,
         }
     }
 
-    /// Makes ready what the first request with an expression would wait for.
+    /// Initializes the expression engine, so that the first request with an expression does not wait for it.
     pub async fn warm_up(&self) {
         let warm_up = || {
             forebay_sql::warm_up();
             Ok(())
         };
-        // Pools that stop need nothing ready.
+        // The only possible error is that the pool is stopping, and then no warm-up is needed.
         drop(self.pool.run(Priority::Second, warm_up).await);
     }
 
-    /// Counts the rows that the filter of `train` keeps, and the groups that its key makes, unless that was done before, and
-    /// calls `progress` after each block. `None` for a request with neither.
+    /// Counts the rows that the filter of `train` keeps and the groups of its key, and calls `progress` after each
+    /// block. Counts are cached. Returns `None` for a request without a filter and without a key.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a filter that is none, [`Error::Row`] for a row that it has no answer for, and those of the
-    /// first block that can't be read.
+    /// Returns [`Error::Invalid`] for an invalid filter, [`Error::Row`] for a row on which the filter cannot be
+    /// evaluated, and the error of the first block that cannot be read.
     pub async fn count(
         &self,
         train: &v1::Train,
@@ -119,11 +122,11 @@ impl Loader {
         self.counter.of(train, reader, progress).await
     }
 
-    /// The job that `train` asks for, resolved against the snapshot of `reader` and of `others`, one for each other dataset of a
-    /// mixture, and admitted.
+    /// Resolves `train` against the snapshot of `reader` and admits the job. `others` holds one reader for each other
+    /// dataset of a mixture.
     ///
     /// # Errors
-    /// Those of [`Job::resolve`] and [`Self::admit`].
+    /// Returns the errors of [`Job::resolve`], [`Self::count`] and [`Self::admit`].
     pub async fn job(&self, train: v1::Train, reader: Reader, others: Vec<Reader>) -> Result<Job, Error> {
         check_mixture(&train)?;
         let counts = self.counter.of(&train, &reader, |_| {}).await?;
@@ -134,7 +137,7 @@ impl Loader {
             mixed.push((reader, counts));
         }
         let loader = self.clone();
-        // It looks at every block and every window.
+        // Runs on the pool, because resolving visits every block and every window.
         let resolve = move || {
             let others = mixed.iter().map(|(reader, counts)| (reader.clone(), counts.as_deref())).collect();
             let job = Job::resolve_mixture(&train, (reader, counts.as_deref()), others)?;
@@ -144,19 +147,19 @@ impl Loader {
         self.pool.run(Priority::First, resolve).await
     }
 
-    /// Refuses a job that can never run here, beside what is set aside for lookups.
+    /// Checks that a job fits in the memory that is not reserved for lookups.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] with the bytes that a batch or a window needs, and the largest window that fits.
+    /// Returns [`Error::TooLarge`] with the bytes that a batch or a window needs, and the largest window that fits.
     pub fn admit(&self, job: &Job) -> Result<(), Error> {
         job.check_fits(self.free_bytes(), self.config.max_batch_bytes)
     }
 
-    /// Sets so many bytes of the memory aside for lookups: jobs never get them, and lookups never more. To be called once, before
-    /// anything runs.
+    /// Reserves `bytes` of the memory for lookups. Jobs never use this memory, and lookups never use more. Must be
+    /// called once, before anything runs.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] if there is less.
+    /// Returns [`Error::TooLarge`] if less memory is available.
     pub fn set_aside(&self, bytes: u64) -> Result<(), Error> {
         let budget = self.windows.memory().budget();
         let too_large = || Error::TooLarge {
@@ -170,10 +173,11 @@ impl Loader {
         Ok(())
     }
 
-    /// Takes bytes for `what` out of those that are [set aside](Self::set_aside), until what is returned is dropped.
+    /// Takes `bytes` for `what` from the memory [reserved for lookups](Self::set_aside). Dropping the returned value
+    /// releases them.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] with the bytes that are left.
+    /// Returns [`Error::TooLarge`] with the number of bytes left.
     pub fn take_aside(&self, what: impl Into<String>, bytes: u64) -> Result<Aside, Error> {
         self.aside.take(bytes).map_err(|left| Error::TooLarge {
             what: what.into(),
@@ -183,13 +187,13 @@ impl Loader {
         })
     }
 
-    /// Loads what `wanted` asks of every row (`select`, `columns`, `tensors`) of the snapshot of `reader` into the memory that is
-    /// [set aside](Self::set_aside), and holds it there for lookups. Rows that its `filter` does not keep are as good as missing. An
-    /// answer has `max_answer_bytes` at most.
+    /// Loads the requested columns of every row (`select`, `columns`, `tensors`) of the snapshot of `reader` into the
+    /// memory [reserved for lookups](Self::set_aside). Rows that the `filter` drops are treated as missing. An answer
+    /// has at most `max_answer_bytes` bytes.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] with the bytes that it needs; those of a request that makes no sense, and those of the first block
-    /// that can't be read.
+    /// Returns [`Error::TooLarge`] with the bytes needed, [`Error::Invalid`] for an invalid request, and the error of
+    /// the first block that cannot be read.
     pub async fn resident(
         &self,
         wanted: &v1::Train,
@@ -207,54 +211,65 @@ impl Loader {
         Resident::load(job, kept, &self.windows, aside, max_answer_bytes).await
     }
 
-    /// Bytes of memory that are not set aside for lookups.
+    /// Bytes of memory that are not reserved for lookups.
     fn free_bytes(&self) -> u64 {
         self.windows.memory().budget().available_bytes()
     }
 
-    /// The batches of one rank and lane. Dropping the stream ends its work.
+    /// Opens the stream of batches of one rank and lane. Dropping the stream cancels its work.
     pub fn batches(&self, job: Arc<Job>, rank: u32, lane: u32) -> Batches {
         self.watched_batches(job, rank, lane, Lane::detached())
     }
 
-    /// ... of which `watch` is told what is being done for them.
+    /// Opens the stream of batches of one rank and lane, and records the work done for it in `watch`.
     pub fn watched_batches(&self, job: Arc<Job>, rank: u32, lane: u32, watch: Lane) -> Batches {
         let stream = Stream { job, rank, lane, watch, seen: Arc::default(), gathering: Flow::new() };
         Batches::start(stream, &self.windows, self.pool.clone(), self.config.clone())
     }
 
-    /// What the label of `job` is like over its dataset, by a look at some blocks; `None` if it names none.
+    /// Estimates the label statistics of the dataset of `job` from a sample of its blocks. Returns `None` if the job
+    /// has no label column or the sample does not support an estimate.
     ///
     /// # Errors
-    /// Those of the first block that can't be read.
+    /// Returns the error of the first block that cannot be read.
     pub async fn label(&self, job: &Job) -> Result<Option<Known>, Error> {
         self.labels.of(job).await
     }
 
-    /// What a stage has done since the start, for all streams.
+    /// Work that a stage has done since the start, summed over all streams.
     pub fn work(&self, stage: Stage) -> StageWork {
         self.windows.activity().work(stage)
     }
 
-    /// What waits now.
+    /// Block reader. Index builds use it to share its memory limit.
+    pub fn blocks(&self) -> &BlockReader {
+        &self.blocks
+    }
+
+    /// Number of block reads that are being fetched or decoded for `purpose`.
+    pub fn reads_in_flight(&self, purpose: Purpose) -> usize {
+        self.blocks.activity().in_flight(purpose)
+    }
+
+    /// Number of operations that wait now.
     pub fn waiting(&self) -> Waiting {
         let (gathers, decodes) = self.pool.waiting();
         Waiting { reads: self.windows.activity().waiting(), decodes, gathers }
     }
 
-    /// Threads that decode and gather.
+    /// Number of threads that decode and gather.
     pub fn cpu_threads(&self) -> usize {
         self.pool.threads()
     }
 
-    /// Where the rows of the batch at (`epoch`, `step`) of `rank` are stored, in the batch's order, without those that pad it. A
-    /// step past the last has none.
+    /// Returns the storage location of each row of the batch at (`epoch`, `step`) of `rank`, in batch order and without
+    /// padding rows. Returns no rows for a step past the last one.
     ///
     /// # Errors
-    /// With a filter or groups, those of the first block that can't be read.
+    /// With a filter or groups, returns the error of the first block that cannot be read.
     ///
     /// # Panics
-    /// If `rank` is not below the job's world size.
+    /// Panics if `rank` is not below the world size of the job.
     pub async fn locate(
         &self,
         job: &Arc<Job>,
@@ -265,11 +280,11 @@ impl Loader {
         locate(&self.counter, &self.pool, job, Cursor { epoch, step }, rank).await
     }
 
-    /// Loads the blocks of the job's snapshot into memory, in the order in which its first epoch needs them,
-    /// until they would no longer all fit; calls `progress` after each.
+    /// Loads blocks of the job's snapshot into memory, in the order of its first epoch, until the next block would not
+    /// fit. Calls `progress` after each block.
     ///
     /// # Errors
-    /// Those of the first block that can't be read.
+    /// Returns the error of the first block that cannot be read.
     pub async fn warm(&self, job: &Job, progress: impl Fn(Warmed)) -> Result<Warmed, Error> {
         let blocks = job.snapshot().blocks().len();
         let order = job.order(job.train().epoch);
@@ -296,12 +311,12 @@ impl Loader {
         Ok(warmed)
     }
 
-    /// Brings the columns of the job's view to the disk tier and keeps them there until [`Self::unpin`] or the
-    /// end of the process; calls `progress` after each block. When it fails or is cancelled, nothing is pinned.
+    /// Loads the columns of the job's view into the disk tier and keeps them there until [`Self::unpin`] or the end of
+    /// the process. Calls `progress` after each block. If it fails or is cancelled, nothing is pinned.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a disk tier, [`Error::TooLarge`] when it can't hold them beside what is pinned
-    /// already, and those of the first block that can't be read or written.
+    /// Returns [`Error::Invalid`] without a disk tier, [`Error::TooLarge`] if the columns do not fit next to those
+    /// already pinned, and the error of the first block that cannot be read or written.
     pub async fn pin(&self, job: &Job, progress: impl Fn(Warmed)) -> Result<Warmed, Error> {
         let disk = self.windows.columns().disk().ok_or_else(no_disk)?;
         let too_large = |needed| Error::TooLarge {
@@ -333,10 +348,10 @@ impl Loader {
         Ok(pinned)
     }
 
-    /// Takes back the pins of the blocks that the job reads.
+    /// Unpins the blocks that the job reads.
     ///
     /// # Errors
-    /// [`Error::Invalid`] without a disk tier.
+    /// Returns [`Error::Invalid`] without a disk tier.
     pub fn unpin(&self, job: &Job) -> Result<(), Error> {
         let disk = self.windows.columns().disk().ok_or_else(no_disk)?;
         for block in job.kept_blocks() {
@@ -345,8 +360,8 @@ impl Loader {
         Ok(())
     }
 
-    /// Drops the blocks that `picks` names from both tiers, pinned or not; running streams make again what they
-    /// still need. Returns the bytes of memory and of disk that were freed.
+    /// Removes the blocks for which `picks` returns true from both tiers, pinned or not. Running streams load removed
+    /// blocks again when they need them. Returns the bytes freed in memory and on disk.
     pub async fn drop_cache(&self, picks: impl Fn(u128) -> bool) -> (u64, u64) {
         let memory = self.windows.memory().remove_where(|key| picks(key.block));
         let disk = match self.windows.columns().disk() {
@@ -356,7 +371,7 @@ impl Loader {
         (memory, disk)
     }
 
-    /// Bytes of columns on disk, and how many there may be; `None` without a disk tier.
+    /// Bytes of columns on disk, and the capacity in bytes; `None` without a disk tier.
     pub fn disk_bytes(&self) -> Option<(u64, u64)> {
         self.windows.columns().disk().map(|disk| (disk.resident_bytes(), disk.capacity_bytes()))
     }

@@ -1,8 +1,8 @@
-//! Where the rows of a batch are stored: from (epoch, step, rank) to files, row groups and rows.
+//! Maps (epoch, step, rank) to the files, row groups and rows where a batch is stored.
 //!
-//! The order says which items of which blocks a batch holds. Without a filter and groups an item is a row of its block.
-//! With a filter it is one of the rows that are kept, and with groups a run of these; which they are is read again, of the blocks
-//! that the batch takes something from, the columns of filter and key alone.
+//! The order gives the items of each block that a batch holds. Without a filter and groups, an item is a row of its
+//! block. With a filter, an item is a kept row. With groups, an item is a run of kept rows. To resolve such items, the
+//! columns of the filter and the key are read again, from the blocks of the batch only.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,37 +18,39 @@ use crate::{
     producer::interleaved,
 };
 
-/// Blocks of which filter and key are read at the same time; they share the memory of counting.
+/// Number of blocks whose filter and key columns are read concurrently. The reads share the memory budget of row
+/// counting.
 const CONCURRENT_BLOCKS: usize = 8;
 
-/// Where a row of a batch is stored.
+/// Storage location of a row of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StoredRow {
-    /// Which dataset: 0 is the job's own, and then those of its mixture.
+    /// Index of the dataset: 0 is the job's own dataset; the others of its mixture follow in order.
     pub dataset: u32,
     /// Index of the file in the snapshot.
     pub file: u32,
-    /// Row group, as the file numbers them.
+    /// Index of the row group in the file.
     pub row_group: u32,
-    /// Row of the row group.
+    /// Index of the row in the row group.
     pub row: u32,
 }
 
-/// A row by its number among the stored rows of a block.
+/// Row of a block, by its index among all stored rows of the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BlockRow {
     block: u32,
     row: u32,
 }
 
-/// The rows of a frame, in its order, and with groups where each begins and last where all end.
+/// Rows of a frame in frame order. With groups, also the start of each group and the end of the last.
 struct FrameRows {
     rows: Vec<BlockRow>,
     groups: Vec<u32>,
 }
 
 impl FrameRows {
-    /// The rows of these items of `block`, with their places.
+    /// Returns the rows of the given items of `block`, each with its place in the batch. `wanted` holds (place, item)
+    /// pairs.
     fn items(&self, block: u32, wanted: &[(u32, u32)]) -> Result<Vec<Placed>, Error> {
         let mut rows = Vec::with_capacity(wanted.len());
         for (at, item) in wanted {
@@ -59,7 +61,7 @@ impl FrameRows {
         Ok(rows)
     }
 
-    /// The rows of an item of the block: one, or those of a group.
+    /// Returns the rows of an item of the block: one row, or all rows of a group.
     fn item(&self, item: u32) -> Option<&[BlockRow]> {
         let at = item as usize;
         if self.groups.is_empty() {
@@ -70,18 +72,19 @@ impl FrameRows {
     }
 }
 
-/// A row with its place among the items of a batch, of which a group has several.
+/// Row with the place of its item in the batch. All rows of a group have the same place.
 type Placed = (u32, BlockRow);
 
-/// What a batch holds of one dataset, as far as the order alone tells.
+/// Rows of a batch from one dataset, as far as the order alone determines them.
 #[derive(Default)]
 struct Found {
     rows: Vec<Placed>,
-    /// Of blocks that have to be read: places and items.
+    /// Blocks that must be read, each with its (place, item) pairs.
     pending: BTreeMap<u32, Vec<(u32, u32)>>,
 }
 
-/// Where the rows of the batch at `cursor` of `rank` are stored, in the batch's order, without those that pad it.
+/// Returns the storage location of each row of the batch at `cursor` of `rank`, in batch order and without padding
+/// rows.
 pub(crate) async fn locate(
     counter: &Counter,
     pool: &Pool,
@@ -89,7 +92,7 @@ pub(crate) async fn locate(
     cursor: Cursor,
     rank: u32,
 ) -> Result<Vec<StoredRow>, Error> {
-    // The others of a mixture would go on.
+    // The other datasets of a mixture repeat past the last step, so they would return rows.
     if cursor.step >= job.steps() {
         return Ok(Vec::new());
     }
@@ -121,7 +124,7 @@ pub(crate) async fn locate(
     pool.run(Priority::First, in_order).await
 }
 
-/// What the batch holds of one dataset.
+/// Finds the rows of a batch that come from the dataset of `job`.
 fn find(job: &Job, cursor: Cursor, rank: u32) -> Result<Found, Error> {
     let mut items: Vec<Location> = Vec::new();
     for (epoch, positions) in job.ranges(cursor, rank) {
@@ -138,11 +141,11 @@ fn find(job: &Job, cursor: Cursor, rank: u32) -> Result<Found, Error> {
     Ok(found)
 }
 
-/// The rows that make up the frame of a block, whose filter and key are read.
+/// Reads the filter and key columns of a block and returns the rows of its frame.
 async fn frame_rows(counter: &Counter, job: &Job, block: u32) -> Result<FrameRows, Error> {
     let (mut rows, mut runs) = (Vec::new(), Runs::builder());
     for Piece { block, rows: range } in job.pieces(block) {
-        // Rows of the block, rows that are kept, the runs of their keys.
+        // State: rows of the block so far, kept rows so far, rows of the frame, and runs of equal keys.
         let state = (0_u32, 0_u32, rows, runs);
         let question = job.view().question();
         let read = counter.read(job.reader(), question, block as usize, state, move |state, asked| {
@@ -166,9 +169,9 @@ async fn frame_rows(counter: &Counter, job: &Job, block: u32) -> Result<FrameRow
     Ok(FrameRows { rows, groups: if job.has_groups() { runs.offsets() } else { Vec::new() } })
 }
 
-/// From rows of blocks to rows of row groups.
+/// Converts rows of blocks to rows of row groups.
 fn stored(snapshot: &Snapshot, dataset: u32, rows: &[Placed]) -> Vec<StoredRow> {
-    // Where each row group of a block begins.
+    // First row of each row group of a block.
     let mut starts: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let starts_of = |number: u32| {
         let block = &snapshot.blocks()[number as usize];
@@ -183,7 +186,7 @@ fn stored(snapshot: &Snapshot, dataset: u32, rows: &[Placed]) -> Vec<StoredRow> 
     let place = |(_, row): &Placed| {
         let block = &snapshot.blocks()[row.block as usize];
         let starts: &Vec<u32> = starts.entry(row.block).or_insert_with(|| starts_of(row.block));
-        // Of row groups that begin at one row the last one has it: those before are empty.
+        // If several row groups start at the same row, all but the last are empty.
         let group = starts.partition_point(|start| *start <= row.row) - 1;
         StoredRow {
             dataset,

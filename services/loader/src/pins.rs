@@ -1,21 +1,21 @@
-//! Blocks that stay on disk.
+//! Pinned blocks of the disk tier.
 
 use forebay_cache::Disk;
 
-/// Pins of blocks, which are taken back when this is dropped before it is kept.
+/// Pins of blocks on disk. Dropping the value before [`keep`](Self::keep) unpins them.
 pub(crate) struct Pins {
     disk: Disk,
     blocks: Vec<u128>,
 }
 
 impl Pins {
-    /// Pins `blocks`, what is on disk of them and what is to come.
+    /// Pins `blocks`: columns on disk now and columns written later.
     pub(crate) fn new(disk: Disk, blocks: Vec<u128>) -> Self {
         blocks.iter().for_each(|block| disk.pin(*block));
         Self { disk, blocks }
     }
 
-    /// Leaves the pins in place.
+    /// Keeps the blocks pinned after the value is dropped.
     pub(crate) fn keep(mut self) {
         self.blocks.clear();
     }

@@ -1,4 +1,4 @@
-//! Makes the batches of one stream, in order.
+//! Producer of the batches of one stream, in order.
 
 use std::{
     ops::Range,
@@ -28,24 +28,25 @@ use crate::{
     window::{HeldWindow, WindowId, Windows},
 };
 
-/// So many times the largest body may be kept of the rows of one that lie in several windows.
+/// Maximum memory for rows retained from earlier windows, as a multiple of the largest batch body.
 const MAX_KEPT_ASIDE: u64 = 16;
-/// What a batch takes besides its message, about.
+/// Approximate overhead of a batch in bytes, besides its message.
 const MESSAGE_BYTES: u64 = 1024;
 
-/// Makes batches for as long as there is space for them. Several are gathered at the same time.
+/// Starts batches as long as the prefetch budget has space. Several batches are gathered concurrently.
 pub(crate) struct Producer {
     stream: Stream,
     activity: Arc<Activity>,
-    /// The job itself, and the others of its mixture.
+    /// Sources of rows: the job's own dataset, then the other datasets of its mixture.
     parts: Vec<Feeder>,
     slabs: Slabs,
     pool: Pool,
     config: Config,
     space: Arc<Space>,
-    /// Bytes of a row, or of a group that is not packed, as the footers tell: the mean of the snapshots.
+    /// Estimated bytes per row, or per group if groups are not packed, computed from footers. In a mixture, the largest
+    /// of the datasets' means.
     footer_item_bytes: u64,
-    /// Bytes of one in the whole batch that was finished last.
+    /// Bytes per row or group in the last finished batch of full size; 0 before the first.
     item_bytes: Arc<AtomicU64>,
     sender: mpsc::UnboundedSender<Result<Making, Error>>,
 }
@@ -85,7 +86,7 @@ impl Producer {
         }
     }
 
-    /// Starts to make one batch, once there is space for it.
+    /// Starts one batch once the prefetch budget has space for it.
     async fn make(&mut self, index: u64, cursor: Cursor) -> Result<Making, Error> {
         let items = self.stream.job.size(cursor, self.stream.rank);
         let share = Arc::new(self.share(items).await);
@@ -104,21 +105,22 @@ impl Producer {
         Ok(Making { metadata, batch, begun, windows, seen, _share: share })
     }
 
-    /// Waits until one more batch, of so many rows or groups, may be ready. When the consumer takes nothing for a while, the windows
-    /// are let go, so that nobody waits for memory that only this consumer could free.
+    /// Reserves space for one batch of `items` rows or groups. If the consumer takes nothing for
+    /// `slow_consumer_timeout`, the windows are released. Otherwise other streams could wait for memory that only this
+    /// consumer can free.
     async fn share(&mut self, items: u64) -> Share {
         let item_bytes = self.item_bytes.load(Ordering::Relaxed).max(self.footer_item_bytes);
         let bytes = MESSAGE_BYTES.saturating_add(items.saturating_mul(item_bytes));
         let space = Arc::clone(&self.space);
-        if let Ok(share) = timeout(self.config.stall_timeout, space.take(bytes)).await {
+        if let Ok(share) = timeout(self.config.slow_consumer_timeout, space.take(bytes)).await {
             return share;
         }
         self.parts.iter_mut().for_each(|part| part.windows.let_go());
         space.take(bytes).await
     }
 
-    /// Starts to gather a batch of so many rows or groups. They may lie in several windows. While another one is made or waited
-    /// for, none is held: the rows of those before it are set aside.
+    /// Starts to gather a batch of `items` rows or groups, which may come from several windows. No window is held while
+    /// another one is loaded or waited for: rows of the earlier windows are retained instead.
     async fn gather(
         &mut self,
         index: u64,
@@ -127,7 +129,7 @@ impl Producer {
         share: Arc<Share>,
     ) -> Result<Submitted<Gathered>, Error> {
         let max_bytes = self.config.max_batch_bytes;
-        // Of a frame that is held on to, the rows of other batches are held, too, which only their own shares count.
+        // A retained frame also keeps the rows of other batches in memory, which only their own reservations count.
         let max_held_bytes = if self.stream.job.is_one_run() { self.space.max_held_bytes() } else { 0 };
         let view = Arc::clone(self.stream.job.view());
         let grouped = self.stream.job.has_groups().then(|| MostRows::of(view.least_row_bytes(), max_bytes));
@@ -135,7 +137,7 @@ impl Producer {
         let mut gathering = Gathering { view, grouped, round, pieces: Vec::new() };
         for at in 0..self.parts.len() {
             if self.parts[at].job.is_packed() {
-                // Cut into packs by a thread of the pool.
+                // Packs are computed here on the pool, because that is slow.
                 self.parts[at].windows.order(cursor.epoch).await?;
             }
             for (epoch, positions) in self.parts[at].job.ranges(cursor, self.stream.rank) {
@@ -143,7 +145,7 @@ impl Producer {
                 while start < positions.end {
                     let order = self.parts[at].windows.order(epoch).await?;
                     let id = WindowId { epoch, window: order.window_at(start) };
-                    // First: what makes room for the window should know of it.
+                    // Updates the forecast first, because the eviction that makes room for the window uses it.
                     self.parts[at].note(epoch, start, id, &order, &self.pool).await?;
                     let held = match self.parts[at].windows.held(id) {
                         Some(held) => held,
@@ -164,25 +166,25 @@ impl Producer {
             part.windows.follow(index).await?;
         }
         let asked = Assembling {
-            hash: self.stream.job.train().hash.unwrap_or(true),
+            hash: self.stream.job.train().content_hash.unwrap_or(true),
             max_bytes,
             max_held_bytes,
             least_rows: self.stream.job.least_rows(),
         };
         let (slabs, whole_size) = (self.slabs.clone(), self.stream.job.whole_size());
-        let (item_bytes, delays) = (Arc::clone(&self.item_bytes), self.config.delays);
+        let (item_bytes, faults) = (Arc::clone(&self.item_bytes), self.config.fault_injection);
         let (activity, watch, job) =
             (Arc::clone(&self.activity), self.stream.watch.clone(), Arc::clone(&self.stream.job));
         let (flow, need) = (self.stream.gathering, if share.is_only() { Need::Now } else { Need::Later });
         let gather = move || {
             let working = activity.begin_for(Stage::Gather, &watch);
             let begun = Instant::now();
-            delays.before_gather();
-            let (batch, label) = gathering.assemble(job.label(), asked, &slabs)?;
+            let assemble = faults.before_gather(|| gathering.assemble(job.label(), asked, &slabs));
+            let (batch, label) = assemble()?;
             let body_bytes = batch.body.len() as u64;
             working.made(body_bytes, batch.rows);
             share.settle(MESSAGE_BYTES + batch.header.len() as u64 + body_bytes);
-            // A short one is padding for a good part.
+            // A short batch may be padded, so its mean size would be wrong.
             if items == whole_size {
                 item_bytes.store(body_bytes / whole_size, Ordering::Relaxed);
             }
@@ -193,7 +195,7 @@ impl Producer {
         Ok(self.pool.run_when(need, flow, Priority::First, gather))
     }
 
-    /// The window of one of the parts, which is loaded now.
+    /// Loads the window `id` for the part at index `at` of the mixture.
     async fn window(&mut self, at: usize, id: WindowId, index: u64) -> Result<Arc<HeldWindow>, Error> {
         let (before, rest) = self.parts.split_at_mut(at);
         let Some((this, after)) = rest.split_first_mut() else {
@@ -203,7 +205,7 @@ impl Producer {
         this.windows.window(id, index, &mut others).await
     }
 
-    /// Takes the rows out of all windows, which are let go when their parts let them go, too.
+    /// Retains the rows of all windows, so that `gathering` no longer holds a window.
     async fn set_aside(&self, gathering: &mut Gathering, max_held_bytes: u64) -> Result<(), Error> {
         for (at, piece) in std::mem::take(&mut gathering.pieces) {
             let aside = match piece {
@@ -224,7 +226,7 @@ impl Producer {
     }
 }
 
-/// Where rows come from: the job's own dataset, or another one of its mixture.
+/// Source of rows: the job's own dataset or another dataset of its mixture.
 struct Feeder {
     job: Arc<Job>,
     windows: WindowsAhead,
@@ -232,7 +234,7 @@ struct Feeder {
 }
 
 impl Feeder {
-    /// Tells the forecast where this stream is; the first time in an epoch that takes a while.
+    /// Updates the position of this stream in the forecast. The first update of an epoch is slow and runs on the pool.
     async fn note(
         &self,
         epoch: u64,
@@ -255,35 +257,35 @@ impl Feeder {
     }
 }
 
-/// The rows of a batch, in order, each piece with the part of the mixture that it is of.
+/// Rows of a batch in order. Each piece is paired with the index of its part of the mixture.
 struct Gathering {
-    /// Of the job's own dataset; rows of the others lie alike.
+    /// View of the job's own dataset. Rows of the other datasets have the same layout.
     view: Arc<View>,
     grouped: Option<MostRows>,
-    /// In a mixture: how many rows of each part follow one another.
+    /// Number of consecutive rows from each part in one round of a mixture.
     round: Vec<usize>,
     pieces: Vec<(usize, Piece)>,
 }
 
-/// Rows of a window that is held, or of one that was.
+/// Rows of a batch: in a window that is still held, or retained from one that was released.
 enum Piece {
     Held(Part),
     Aside(Aside),
 }
 
-/// Rows of a frame that outlives its window: a copy of some rows, or a frame of the window if they lie there one behind the
-/// other.
+/// Rows retained after their window is released. The frame is a copy of the rows, or a frame of the window if the rows
+/// are consecutive there.
 struct Aside {
     frame: Arc<Frame>,
     rows: Range<u32>,
-    /// Rows of each group, if they are grouped.
+    /// Number of rows in each group, if rows are grouped.
     groups: Vec<u32>,
-    /// Bytes that a body of these rows has at least.
+    /// Minimum number of bytes of a body with these rows.
     bytes: u64,
 }
 
 impl Gathering {
-    /// Refuses a batch whose rows so far make too large a body, or are too much to keep until it is assembled.
+    /// Returns an error if the retained rows exceed the limit of a batch body or take too much memory until assembly.
     fn check_aside(&self, max_bytes: u64) -> Result<(), Error> {
         let asides = || {
             self.pieces.iter().filter_map(|(_, piece)| match piece {
@@ -292,7 +294,7 @@ impl Gathering {
             })
         };
         let body = asides().map(|aside| aside.bytes).fold(0, u64::saturating_add);
-        // Of a tensor that is de-duplicated each window keeps the distinct rows of its own.
+        // Each window retains its own distinct rows of a de-duplicated tensor, so memory use can exceed the body.
         let kept = asides().map(|aside| aside.frame.value_bytes()).fold(0, u64::saturating_add);
         if body > max_bytes || kept / MAX_KEPT_ASIDE > max_bytes {
             let rows = asides().map(|aside| aside.rows.len() as u64).sum();
@@ -301,7 +303,7 @@ impl Gathering {
         Ok(())
     }
 
-    /// The batch, and what its labels are like.
+    /// Assembles the batch and computes the moments of its labels.
     fn assemble(
         self,
         label: Option<&Label>,
@@ -311,7 +313,7 @@ impl Gathering {
         let mut groups = Vec::new();
         let mut rows = vec![Vec::new(); self.round.len().max(1)];
         let mut frames = Vec::new();
-        // As a rule there is one window, whose frames can be had as they are.
+        // Most batches come from one window, whose frames are used without building a list.
         let only = match self.pieces.as_slice() {
             [(_, Piece::Held(part))] => Some(Arc::clone(&part.held)),
             _ => None,
@@ -351,7 +353,7 @@ impl Gathering {
     }
 }
 
-/// The rows of a mixture, in rounds of so many of each part.
+/// Interleaves the rows of a mixture: each round takes the number of rows in `round` from each part.
 pub(crate) fn interleaved<T: Copy>(mut parts: Vec<Vec<T>>, round: &[usize]) -> Vec<T> {
     if parts.len() == 1 {
         return parts.pop().unwrap_or_default();
@@ -368,16 +370,16 @@ pub(crate) fn interleaved<T: Copy>(mut parts: Vec<Vec<T>>, round: &[usize]) -> V
     }
 }
 
-/// The rows of a batch that lie in one window.
+/// Rows of a batch in one window.
 struct Part {
     order: Arc<EpochOrder>,
     held: Arc<HeldWindow>,
     positions: Range<u64>,
-    /// How many rows there may be if they are grouped.
+    /// Row limit of the batch, if rows are grouped.
     grouped: Option<MostRows>,
 }
 
-/// How many rows a batch may have at most, and why.
+/// Maximum number of rows per batch, with the sizes from which it was computed.
 #[derive(Clone, Copy)]
 struct MostRows {
     rows: u64,
@@ -386,7 +388,7 @@ struct MostRows {
 }
 
 impl MostRows {
-    /// Of which each has `row_bytes` at least, of `max_bytes` in all.
+    /// Computes the limit for rows of at least `row_bytes` bytes in a body of at most `max_bytes` bytes.
     fn of(row_bytes: u64, max_bytes: u64) -> Self {
         let row_bytes = row_bytes.max(1);
         Self { rows: (max_bytes / row_bytes).min(u64::from(u32::MAX)), row_bytes, max_bytes }
@@ -394,10 +396,10 @@ impl MostRows {
 }
 
 impl Part {
-    /// Appends its rows, and how many each group has if they are grouped.
+    /// Appends the rows of the part to `rows`, and the length of each group to `groups` if rows are grouped.
     ///
     /// # Errors
-    /// More rows than a batch may have, of groups that are longer than most.
+    /// Returns [`Error::TooLarge`] if long groups exceed the row limit of a batch.
     fn rows(&self, first_frame: u32, rows: &mut Vec<RowRef>, groups: &mut Vec<u32>) -> Result<(), Error> {
         let mut locations: Vec<Location> = Vec::new();
         self.order.locate_range(self.positions.clone(), &mut locations);
@@ -415,7 +417,8 @@ impl Part {
         Ok(())
     }
 
-    /// Takes the rows out of the window, which is let go.
+    /// Retains the rows independently of the window. References the frame if the rows are consecutive in one frame of
+    /// at most `max_held_bytes` bytes; otherwise copies them.
     fn set_aside(&self, view: &View, max_held_bytes: u64, slabs: &Slabs) -> Result<Aside, Error> {
         let (mut rows, mut groups) = (Vec::new(), Vec::new());
         self.rows(0, &mut rows, &mut groups)?;

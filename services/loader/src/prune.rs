@@ -1,4 +1,4 @@
-//! What a filter keeps of a block, as far as that is known without reading it.
+//! Numbers of rows that a filter keeps, computed from metadata without reading the blocks.
 
 use std::{cmp::Ordering, collections::HashSet, sync::Arc};
 
@@ -8,12 +8,14 @@ use forebay_storage::{Block, Reader, Statistics};
 
 use crate::{Error, Flow, Pool, Priority};
 
-/// Parts of a filter that are evaluated for a block, over all of its pieces, before it is read instead.
+/// Maximum number of filter nodes evaluated per block, over all row ranges. Above this limit the block is read instead.
 const MAX_EVALUATED: usize = 1 << 20;
-/// Blocks whose folders are looked at by one piece of work: it takes a moment, as handing it over does.
+/// Number of blocks whose partition values are evaluated in one task. Evaluating one block costs about as much as
+/// submitting a task.
 const FOLDERS_AT_ONCE: usize = 256;
 
-/// How many rows of each block `filter` keeps, where folder names tell of every row whether it is kept.
+/// Returns the number of rows that `filter` keeps in each block, or `None` for blocks where Hive partition values do
+/// not decide every row.
 pub(crate) async fn kept_by_folders(
     reader: &Reader,
     (pool, flow): (&Pool, Flow),
@@ -38,8 +40,8 @@ pub(crate) async fn kept_by_folders(
     Ok(kept)
 }
 
-/// How many rows of a block `filter` keeps, if row groups' statistics, else page indexes and bloom filters tell of every row
-/// whether it is kept, and folder names do not.
+/// Returns the number of rows that `filter` keeps in a block. Tries row-group statistics first, then page indexes and
+/// bloom filters. Returns `None` if they do not decide every row, or if the filter reads no stored columns.
 pub(crate) async fn kept_rows(
     reader: &Reader,
     (pool, flow): (&Pool, Flow),
@@ -66,7 +68,7 @@ pub(crate) async fn kept_rows(
     ask(pages, absent).await
 }
 
-/// The columns that a filter reads: those of the files, and those of folder names.
+/// Splits the columns that a filter reads into columns stored in files and partition columns.
 fn inputs(reader: &Reader, filter: &Expression) -> (Vec<usize>, Vec<usize>) {
     let snapshot = reader.snapshot();
     let first_folder = snapshot.schema().fields().len() - snapshot.partition_columns();
@@ -78,13 +80,13 @@ fn named(reader: &Reader, columns: &[usize], statistics: Vec<Statistics>) -> Vec
     columns.iter().map(name).zip(statistics).collect()
 }
 
-/// The values that a filter seeks and bloom filters say are not there.
+/// Returns the equality constants of a filter that bloom filters rule out for the block.
 async fn absent(
     reader: &Reader,
     filter: &Expression,
     block: usize,
 ) -> Result<HashSet<(String, ScalarValue)>, Error> {
-    let sought = filter.sought();
+    let sought = filter.equality_constants();
     let mut absent = HashSet::new();
     for column in filter.inputs() {
         let field = reader.snapshot().schema().field(*column);
@@ -97,13 +99,13 @@ async fn absent(
         }
         let array = ScalarValue::iter_to_array(values.iter().map(|(_, value)| value.clone()));
         let array = array.map_err(|error| Error::Internal(error.to_string()))?;
-        let held = reader.may_hold(block, *column, array).await?;
+        let held = reader.may_contain(block, *column, array).await?;
         absent.extend(values.into_iter().zip(held).filter(|(_, held)| !held).map(|(value, _)| value.clone()));
     }
     Ok(absent)
 }
 
-/// What is known of a block without reading it.
+/// Metadata of a block, available without reading the block.
 struct Known {
     rows: u32,
     columns: Vec<(String, Statistics)>,
@@ -111,13 +113,14 @@ struct Known {
 }
 
 impl Known {
-    /// Pieces of different columns need not end at the same rows: between any two ends each column is in one piece.
+    /// Number of rows that `filter` keeps, or `None` if the statistics do not decide every row. The row ranges of
+    /// different columns may have different ends. Between two consecutive ends, each column is in a single range.
     fn kept_rows(&self, filter: &Expression) -> Option<u32> {
         let mut ends: Vec<u32> = self.columns.iter().flat_map(|(_, known)| &known.ends).copied().collect();
         ends.push(self.rows);
         ends.sort_unstable();
         ends.dedup();
-        if ends.len() > 1 && ends.len().saturating_mul(filter.parts()) > MAX_EVALUATED {
+        if ends.len() > 1 && ends.len().saturating_mul(filter.nodes()) > MAX_EVALUATED {
             return None;
         }
         let (mut kept, mut start) = (0, 0);
@@ -134,14 +137,14 @@ impl Known {
     }
 }
 
-/// Rows of a block from `start` on, up to where the first piece of a column ends.
+/// Rows of a block from `start` to the next end of a statistics range of any column.
 struct Segment<'a> {
     known: &'a Known,
     start: u32,
 }
 
 impl Segment<'_> {
-    /// A column's statistics, and in which of its pieces the segment lies.
+    /// Returns the statistics of a column and the index of the range that holds the segment.
     fn piece(&self, column: &str) -> Option<(&Statistics, usize)> {
         let (_, known) = self.known.columns.iter().find(|(name, _)| name == column)?;
         let piece = known.ends.partition_point(|end| *end <= self.start);
@@ -155,15 +158,15 @@ impl Bounds for Segment<'_> {
         let value = |array: &dyn Array| {
             ScalarValue::try_from_array(array, piece).ok().filter(|value| !value.is_null() && !is_nan(value))
         };
-        let (least, greatest) = (value(&known.least)?, value(&known.greatest)?);
-        // A writer that says otherwise is not to be relied on.
+        let (least, greatest) = (value(&known.min)?, value(&known.max)?);
+        // A minimum above the maximum is a writer error, so these statistics are ignored.
         (least.partial_cmp(&greatest)? != Ordering::Greater).then_some((least, greatest))
     }
 
     fn nulls(&self, column: &str) -> Option<(bool, bool)> {
         let (known, piece) = self.piece(column)?;
         let start = piece.checked_sub(1).map_or(0, |before| known.ends[before]);
-        let nulls = known.nulls[piece]?;
+        let nulls = known.null_counts[piece]?;
         Some((nulls > 0, nulls < u64::from(known.ends[piece] - start)))
     }
 

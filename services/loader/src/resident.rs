@@ -1,4 +1,4 @@
-//! All rows of a snapshot, seen through one view and held in memory: what lookups are answered from.
+//! All rows of one view of a snapshot, held in memory for lookups.
 
 use std::{fmt, sync::Arc};
 
@@ -10,19 +10,19 @@ use crate::{
     Aside, Assembling, Error, Frame, Job, RowRef, View, WireBatch, assemble::assemble_real, window::Windows,
 };
 
-/// The rows of a snapshot, ready to be gathered by their numbers. They stay in memory until it is dropped.
+/// Rows of a snapshot in memory, ready to be gathered by row number. The memory is released on drop.
 pub struct Resident {
     job: Job,
-    /// Frames of the blocks, and behind them one row of nulls.
+    /// Frames of the blocks, followed by a frame with one row of nulls.
     frames: Vec<Arc<Frame>>,
-    /// The number of the first row of each frame.
+    /// Row number of the first row of each frame.
     starts: Vec<u64>,
-    /// Which of its rows are there for lookups, if not all.
+    /// Rows that the filter keeps, per frame; `None` if all rows are kept.
     kept: Option<Vec<BooleanBuffer>>,
     bytes: u64,
     slabs: Slabs,
     max_answer_bytes: u64,
-    /// Given back after the frames, as fields are dropped in order.
+    /// Lookup memory reservation. Fields are dropped in order, so it is released after the frames.
     _aside: Aside,
 }
 
@@ -39,8 +39,12 @@ impl fmt::Debug for Resident {
 }
 
 impl Resident {
-    /// Loads all blocks of a job into the memory that is `aside`, and holds them. Of the rows of each block those are there that
-    /// are `kept`.
+    /// Loads all blocks of a job into the lookup memory reserved by `aside`. `kept` marks the rows of each block that
+    /// lookups can find; `None` marks all rows.
+    ///
+    /// # Errors
+    /// Returns [`Error::TooLarge`] if the reservation cannot be raised to the bytes needed, and the error of the first
+    /// block that cannot be read.
     pub(crate) async fn load(
         job: Job,
         mut kept: Option<Vec<BooleanBuffer>>,
@@ -75,31 +79,31 @@ impl Resident {
         Ok(Self { job, frames, starts, kept, bytes, slabs, max_answer_bytes, _aside: aside })
     }
 
-    /// The snapshot that the rows are of.
+    /// Snapshot that the rows belong to.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         self.job.snapshot()
     }
 
-    /// What there is of a row: the columns and tensors that were asked for, and last `found` (uint8), whether the row is there.
+    /// View of a row: the requested columns and tensors, and last `found` (uint8), which is 1 if the row exists.
     pub fn view(&self) -> &Arc<View> {
         self.job.view()
     }
 
-    /// Bytes that a row takes in the mean.
+    /// Mean number of bytes per row.
     pub fn row_bytes(&self) -> u64 {
         self.bytes / self.snapshot().rows().max(1)
     }
 
-    /// Bytes of the rows.
+    /// Number of bytes that the rows occupy.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The rows of these numbers, in this order; `None`, and what the snapshot has no row for or the filter does not keep, is a row
-    /// of nulls, and in tensors of zeros.
+    /// Gathers the rows with the given numbers, in the given order. A missing row is returned as nulls, and as zeros in
+    /// tensors. A row is missing if its number is `None`, if the snapshot has no such row, or if the filter drops it.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] when the batch exceeds `max_answer_bytes`.
+    /// Returns [`Error::TooLarge`] if the batch exceeds `max_answer_bytes`.
     pub fn gather(&self, rows: impl IntoIterator<Item = Option<u64>>) -> Result<WireBatch, Error> {
         let missing = RowRef { frame: self.frames.len() as u32 - 1, row: 0 };
         let place = |number: u64| {

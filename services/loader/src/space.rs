@@ -1,4 +1,4 @@
-//! How many bytes of finished batches may wait for their consumers.
+//! Limits on the bytes of finished batches that wait for their consumers.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::sync::Notify;
 
-/// The space of all streams, shared out evenly. Cheap to clone.
+/// Prefetch budget of all streams, divided evenly among them. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Total {
     shared: Arc<Shared>,
@@ -19,27 +19,27 @@ struct Shared {
     streams: AtomicU64,
 }
 
-/// The space of one stream. One batch always has space, however large.
+/// Prefetch budget of one stream. A single batch is always admitted, whatever its size.
 pub(crate) struct Space {
     total: Total,
     used_bytes: AtomicU64,
     freed: Notify,
 }
 
-/// Space that a batch takes; dropping it gives it back.
+/// Bytes reserved for one batch, released on drop.
 pub(crate) struct Share {
     space: Arc<Space>,
     bytes: AtomicU64,
 }
 
 impl Total {
-    /// Space for `total_bytes` of all streams together, at most `stream_bytes` for each.
+    /// Creates a budget of `total_bytes` for all streams together, with at most `stream_bytes` per stream.
     pub(crate) fn new(total_bytes: u64, stream_bytes: u64) -> Self {
         let shared = Shared { total_bytes, stream_bytes, streams: AtomicU64::new(0) };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Space for one more stream.
+    /// Registers a stream and returns its budget. Dropping the budget unregisters the stream.
     pub(crate) fn enter(&self) -> Arc<Space> {
         self.shared.streams.fetch_add(1, Ordering::Relaxed);
         Arc::new(Space { total: self.clone(), used_bytes: AtomicU64::new(0), freed: Notify::new() })
@@ -52,13 +52,14 @@ impl Total {
 }
 
 impl Space {
-    /// Largest frame that a ready batch in file order may lie in. Batches that follow one another fill their frames but
-    /// for the first and the last, so all streams together hold about once their space besides.
+    /// Maximum size in bytes of a frame that a batch in file order may reference without a copy. Consecutive batches
+    /// fill their frames except for the first and the last, so all streams together hold at most about their budget in
+    /// addition.
     pub(crate) fn max_held_bytes(&self) -> u64 {
         self.total.bytes_a_stream() / 2
     }
 
-    /// Waits until there is space for `bytes` more. For one caller at a time; cancel-safe.
+    /// Waits until `bytes` more fit the budget, and reserves them. Supports one caller at a time. Cancel-safe.
     pub(crate) async fn take(self: &Arc<Self>, bytes: u64) -> Share {
         loop {
             let used = self.used_bytes.load(Ordering::Acquire);
@@ -66,7 +67,7 @@ impl Space {
                 self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
                 return Share { space: Arc::clone(self), bytes: AtomicU64::new(bytes) };
             }
-            // A share that was given back since is remembered.
+            // `Notify` stores a permit, so a release between the check and this wait is not missed.
             self.freed.notified().await;
         }
     }
@@ -79,12 +80,12 @@ impl Drop for Space {
 }
 
 impl Share {
-    /// Whether its stream has no other.
+    /// Returns true if the stream has no other reservation.
     pub(crate) fn is_only(&self) -> bool {
         self.space.used_bytes.load(Ordering::Acquire) == self.bytes.load(Ordering::Acquire)
     }
 
-    /// Says what the batch really takes, now that it is known. That may be more than there is space for.
+    /// Replaces the estimate by the actual number of bytes, which may exceed the budget.
     pub(crate) fn settle(&self, bytes: u64) {
         let expected = self.bytes.swap(bytes, Ordering::AcqRel);
         self.space.used_bytes.fetch_add(bytes.wrapping_sub(expected), Ordering::AcqRel);
@@ -111,14 +112,14 @@ mod tests {
     fn streams_share_the_space_and_one_batch_always_has_some() {
         let total = Total::new(100, 60);
         let (first, second) = (total.enter(), total.enter());
-        // Half of it each.
+        // Two streams get half of the budget each.
         let share = first.take(40).now_or_never().unwrap();
         assert!(first.take(20).now_or_never().is_none());
         assert!(share.is_only());
         let large = second.take(1000).now_or_never().unwrap();
         assert!(second.take(1).now_or_never().is_none());
         drop((large, second));
-        // Alone: as much as a stream may have.
+        // A single stream is limited by its own maximum.
         let more = first.take(20).now_or_never().unwrap();
         assert!(first.take(1).now_or_never().is_none());
         assert!(!more.is_only());

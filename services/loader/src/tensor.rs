@@ -1,5 +1,7 @@
-//! Conversion of columns to the one type of a tensor: overflow, and NaN to an integer, are errors;
-//! the rounding of floating point is allowed; a fraction is cut off on its way to an integer.
+//! Conversion of columns to the element type of a tensor.
+//!
+//! Overflow is an error, and so is NaN converted to an integer. Floating-point values may be rounded. Fractions are
+//! truncated when converted to integers.
 
 use std::sync::Arc;
 
@@ -31,7 +33,8 @@ const DTYPES: [(&str, DataType); 11] = [
     ("uint64", DataType::UInt64),
 ];
 
-/// The element type of the tensor of a request's `field`: the one that is asked for, or the one that all columns have.
+/// Returns the element type of the tensor of `field`: `requested`, or the common type of all `columns` if `requested`
+/// is empty.
 pub(crate) fn dtype(field: &str, requested: &str, columns: &[&DataType]) -> Result<DataType, Error> {
     let field = format!("{field}.dtype");
     let known = || DTYPES.map(|(word, _)| word).join(", ");
@@ -53,7 +56,7 @@ pub(crate) fn dtype(field: &str, requested: &str, columns: &[&DataType]) -> Resu
     Ok(first.clone())
 }
 
-/// Refuses a column whose values, of type `from`, can't be those of a tensor.
+/// Returns an error if values of type `from` cannot be converted to the tensor's `dtype`.
 pub(crate) fn check_convertible(
     field: &str,
     column: &str,
@@ -66,7 +69,7 @@ pub(crate) fn check_convertible(
     Err(Error::invalid(field, format!("column '{column}' of type {from} can't become {dtype}")))
 }
 
-/// Whether `fill` is a value of `dtype`.
+/// Returns an error if `fill` is not representable in `dtype`.
 pub(crate) fn check_fill(field: &str, fill: f64, dtype: &DataType) -> Result<(), Error> {
     let fits = match dtype {
         DataType::Float64 => true,
@@ -80,10 +83,11 @@ pub(crate) fn check_fill(field: &str, fill: f64, dtype: &DataType) -> Result<(),
     if fits {
         return Ok(());
     }
-    Err(Error::invalid(format!("{field}.fill"), format!("{fill} is not a value of {dtype}")))
+    Err(Error::invalid(format!("{field}.null_value"), format!("{fill} is not a value of {dtype}")))
 }
 
-/// Smallest value, and the one after the largest; both are powers of two or 0, so exact.
+/// Returns the smallest value of an integer type and the largest value plus one. Both are 0 or powers of two, so they
+/// are exact.
 fn integer_range(data_type: &DataType) -> (f64, f64) {
     let bits = 8 * data_type.primitive_width().unwrap_or(1) as i32;
     if data_type.is_signed_integer() {
@@ -93,7 +97,7 @@ fn integer_range(data_type: &DataType) -> (f64, f64) {
     }
 }
 
-/// `fill` as the little-endian bytes of one value of `dtype`; it has passed [`check_fill`].
+/// Encodes `fill` as the little-endian bytes of one `dtype` value. `fill` must have passed [`check_fill`].
 pub(crate) fn fill_bytes(fill: f64, dtype: &DataType) -> Vec<u8> {
     match dtype {
         DataType::Float64 => fill.to_le_bytes().to_vec(),
@@ -106,7 +110,7 @@ pub(crate) fn fill_bytes(fill: f64, dtype: &DataType) -> Vec<u8> {
     }
 }
 
-/// `array` as `dtype`; the reason when a value does not fit. Nulls stay nulls.
+/// Converts `array` to `dtype`. Nulls stay null. Returns the reason if a value does not fit.
 pub(crate) fn convert(array: &ArrayRef, dtype: &DataType) -> Result<ArrayRef, String> {
     if array.data_type() == dtype {
         return Ok(ArrayRef::clone(array));
@@ -120,8 +124,9 @@ pub(crate) fn convert(array: &ArrayRef, dtype: &DataType) -> Result<ArrayRef, St
     Ok(converted)
 }
 
-/// The first `most` items of each of the lists of `array`, as `dtype`, with `fill` in place of those that are null; the reason
-/// when that can't be. A list that is null has none. What is not taken need not fit.
+/// Converts the first `most` items of each list of `array` to `dtype`, and replaces null items by `fill`. A null list
+/// has no items. Items after the first `most` are not converted, so they need not fit. Returns the reason if the
+/// conversion fails.
 pub(crate) fn convert_lists(
     array: &ArrayRef,
     dtype: &DataType,
@@ -160,7 +165,7 @@ fn lists_of<O: OffsetSizeTrait>(
     let items = convert(&items, dtype)?;
     let items = match (fill, items.null_count()) {
         (_, 0) => items,
-        (None, _) => return Err("a null among the items of a list; give the tensor a fill".into()),
+        (None, _) => return Err("a null among the items of a list; set null_value for the tensor".into()),
         (Some(fill), _) => filled(&items, &fill_bytes(fill, dtype))?,
     };
     let offsets = OffsetBuffer::from_lengths(ranges().map(|range| range.len()));
@@ -169,7 +174,7 @@ fn lists_of<O: OffsetSizeTrait>(
     Ok(Arc::new(lists.map_err(|error| error.to_string())?))
 }
 
-/// The values of `array`, `fill` in place of the nulls.
+/// Replaces the nulls of `array` by `fill`.
 fn filled(array: &ArrayRef, fill: &[u8]) -> Result<ArrayRef, String> {
     let data = array.to_data();
     let width = fill.len();
@@ -183,7 +188,8 @@ fn filled(array: &ArrayRef, fill: &[u8]) -> Result<ArrayRef, String> {
     filled.align_buffers(true).build().map(make_array).map_err(|error| error.to_string())
 }
 
-/// Of each list the first `len` items, as many as there are, with `padding` behind; of a list that is null none.
+/// Concatenates the first `len` items of each list as bytes, and appends `padding` to shorter lists. A null list is all
+/// padding.
 pub(crate) fn padded(lists: &ArrayRef, len: usize, padding: &[u8]) -> Result<Vec<u8>, String> {
     let width = padding.len();
     let items = items(lists)?.to_data();
@@ -197,7 +203,7 @@ pub(crate) fn padded(lists: &ArrayRef, len: usize, padding: &[u8]) -> Result<Vec
     Ok(out)
 }
 
-/// Of each list, whether each of its first `len` items is there: 1 or 0.
+/// Returns `len` bytes per list: 1 for each item that exists, 0 for padding.
 pub(crate) fn mask(lists: &ArrayRef, len: usize) -> Result<Vec<u8>, String> {
     let mut out = Vec::with_capacity(lists.len() * len);
     for_each_list(lists, |range| {
@@ -214,7 +220,7 @@ fn items(lists: &ArrayRef) -> Result<&ArrayRef, String> {
     small.or_else(large).ok_or_else(|| format!("decoded as {}, expected lists", lists.data_type()))
 }
 
-/// Calls `visit` with where the items of each list lie.
+/// Calls `visit` with the range of items of each list. The range of a null list is empty.
 fn for_each_list(lists: &ArrayRef, mut visit: impl FnMut(std::ops::Range<usize>)) -> Result<(), String> {
     let mut each = |row: usize, start: usize, end: usize| {
         visit(if lists.is_null(row) { start..start } else { start..end });
@@ -237,7 +243,7 @@ fn for_each_list(lists: &ArrayRef, mut visit: impl FnMut(std::ops::Range<usize>)
     Ok(())
 }
 
-/// Whether a value became infinite that was not so before.
+/// Returns true if the conversion turned a finite value into an infinity.
 fn has_new_infinity(before: &ArrayRef, after: &ArrayRef) -> bool {
     let infinite = |row: usize| match before.data_type() {
         DataType::Float64 => before.as_primitive::<Float64Type>().value(row).is_infinite(),

@@ -1,4 +1,4 @@
-//! What a job wants of a row, and how that row lies in a frame.
+//! Columns and tensors of a job, and the layout of a row in a frame.
 
 mod builder;
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, IntervalUnit, SchemaRef};
 use forebay_proto::v1;
-use forebay_sql::Expression;
+use forebay_sql::{Expression, Identity};
 use forebay_storage::Snapshot;
 
 pub use builder::find_column;
@@ -15,10 +15,11 @@ pub(crate) use builder::question;
 use crate::{Error, counts::Question};
 use builder::{Builder, filter};
 
-/// The columns and tensors of a job, resolved against a snapshot: the delivered schema and the layout
-/// of a [`Frame`](crate::Frame).
+/// Columns and tensors of a job, resolved against a snapshot: the delivered schema and the layout of a
+/// [`Frame`](crate::Frame).
 ///
-/// A row of a frame has a fixed number of bytes, so that one read from memory brings all of it:
+/// A row of a frame has a fixed number of bytes, stored contiguously, so that one random memory access reads the whole
+/// row:
 ///
 /// ```text
 /// | tensors | plain columns of fixed width | start in the heap, length of each value there | validity bits |
@@ -26,94 +27,96 @@ use builder::{Builder, filter};
 ///                                          |<----------------------- tail ----------------------------->|
 /// ```
 ///
-/// Strings, binary and lists of fixed-width items lie in the frame's *heap*, those of one row together. A
-/// column that may have nulls has a bit in each row. The distinct
-/// rows of a tensor that is de-duplicated lie in a *table*, which has the number of each row's own. What is nested deeper lies column by column.
+/// Strings, binary values and lists of fixed-width items are stored in the *heap* of the frame, with the values of a
+/// row adjacent. Each nullable column has a validity bit in the row. The distinct rows of a de-duplicated tensor are
+/// stored in a *table*, together with the index of the distinct row for each row. Columns of deeper nested types are
+/// stored column by column.
 #[derive(Debug)]
 pub struct View {
     pub(crate) parts: Vec<Part>,
     schema: SchemaRef,
-    /// What it is made of, and last, if there is a filter, which rows are kept.
+    /// Input columns of the parts, followed by the filter if there is one.
     columns: Vec<Source>,
-    /// Names and types of these.
+    /// Names and types of `columns`.
     made_of: SchemaRef,
-    /// The columns of the snapshot that have to be read for it, in the order in which it names them.
+    /// Columns of the snapshot to read, in the order in which the view first uses them.
     projection: Vec<usize>,
     filter: Option<Arc<Expression>>,
-    /// Bytes of a row.
+    /// Number of bytes per row.
     pub(crate) stride: usize,
-    /// Where a row's tail begins.
+    /// Offset of the tail in a row, in bytes.
     pub(crate) tail: usize,
-    /// Where a row's validity bits begin.
+    /// Offset of the validity bits in a row, in bytes.
     pub(crate) validity: usize,
-    /// Of each column whose values lie in the heap, what they are made of.
+    /// Item types of the columns whose values are stored in the heap.
     pub(crate) variable_items: Vec<Items>,
     pub(crate) nested_count: usize,
-    /// Which of `columns` the rows of a group share.
+    /// Indices in `columns` of the columns of `group_by`.
     pub(crate) group_keys: Vec<usize>,
-    /// How these are spelled in the request.
+    /// Columns of `group_by` as the request spells them.
     grouped_by: Vec<String>,
     key: u128,
 }
 
-/// What a view is for.
+/// Purpose of a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Batches of one dataset.
     Stream,
-    /// ... of several, whose rows lie alike if they have columns of these types: any of them may be null.
+    /// Batches of several datasets. Every plain column is nullable, so columns of equal types have equal layouts.
     Mixture,
-    /// Rows that are asked for by their keys, not all of which are there: as in a mixture, and a column that says so.
+    /// Rows looked up by key, some of which may be missing. As `Mixture`, with an additional `found` column.
     Lookup,
 }
 
-/// The column of a lookup that says which rows are there.
+/// Column of a lookup that marks the rows that exist.
 const FOUND: &str = "found";
 
-/// Where the values of a column come from.
+/// Source of the values of a column.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
-    /// The snapshot's column of this position.
+    /// Column of the snapshot, by position.
     Stored(usize),
-    /// What an expression makes of some of them.
+    /// Expression over columns of the snapshot.
     Computed(Arc<Expression>),
 }
 
 impl Source {
-    /// What decides its values, besides the files.
-    pub(crate) fn spelled(&self, snapshot: &Snapshot) -> String {
+    /// Identity of the column's values, independent of the files that store them.
+    pub(crate) fn identity(&self, snapshot: &Snapshot) -> u128 {
         match self {
             Self::Stored(column) => {
                 let field = snapshot.schema().field(*column);
-                format!("{:?} {:?}", field.name(), field.data_type())
+                Identity::new("stored column", 1).text(field.name()).data_type(field.data_type()).hash()
             }
-            Self::Computed(made) => format!("{:032x}", made.identity()),
+            Self::Computed(expression) => expression.identity(),
         }
     }
 }
 
-/// One delivered column.
+/// Delivered column or tensor. Ragged and de-duplicated tensors deliver two columns.
 #[derive(Debug)]
 pub(crate) enum Part {
-    /// A column of fixed width.
+    /// Column of fixed width.
     Fixed { input: usize, offset: usize, width: usize, bit: bool, nulls: Nulls },
-    /// Strings, binary, or lists of items of a fixed width; `wide` ones have 64-bit offsets on the wire.
+    /// Strings, binary values, or lists of fixed-width items. If `wide`, offsets have 64 bits on the wire.
     Variable { input: usize, index: usize, items: Items, wide: bool, nulls: Nulls },
-    /// Everything else goes through Arrow's kernels.
+    /// Column of any other type, processed by Arrow kernels.
     Nested { input: usize, index: usize },
-    /// A tensor, `len` values a row.
+    /// Tensor with `len` values per row.
     Tensor { made: Made, offset: usize, len: usize, each: Each },
-    /// Columns of lists, each a variable one from `first` on; delivered as all items and as their lengths.
+    /// Tensor of list columns, stored in the heap as variable columns `first` and following. Delivered as all items and
+    /// their lengths.
     Ragged { made: Made, first: usize },
-    /// A tensor of `len` values a row whose distinct rows lie in a table of the frame; delivered as the distinct rows of a
-    /// batch, and for each row the number of its own.
+    /// Tensor with `len` values per row whose distinct rows are stored in a table of the frame. Delivered as the
+    /// distinct rows of a batch and, for each row, the index of its distinct row.
     Distinct { made: Made, len: usize, table: usize, keys: Vec<usize> },
-    /// Which rows are real: not padding, and found.
+    /// Marker of real rows: neither padding nor missing.
     Real,
 }
 
 impl Part {
-    /// What stands for a null in a tensor.
+    /// Value that replaces nulls in a tensor.
     fn fill(&self) -> Option<f64> {
         match self {
             Self::Tensor { made, .. } | Self::Ragged { made, .. } | Self::Distinct { made, .. } => made.fill,
@@ -122,29 +125,29 @@ impl Part {
     }
 }
 
-/// What the values of a tensor are made of.
+/// Input columns and element type of a tensor.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) inputs: Vec<usize>,
     pub(crate) dtype: DataType,
-    /// Bytes of a value.
+    /// Number of bytes per value.
     pub(crate) width: usize,
     pub(crate) fill: Option<f64>,
 }
 
-/// What a tensor takes of each of its columns.
+/// Values that a tensor takes from each of its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Each {
-    /// Its value.
+    /// Value of the column.
     Value,
-    /// So many items of its list.
+    /// Given number of items of a list, padded if the list is shorter.
     Items(usize),
-    /// For so many items of its list, whether they are there.
+    /// Mask of the given number of list items: 1 for items that exist, 0 for padding.
     Mask(usize),
 }
 
 impl Each {
-    /// Values of a row, for each column.
+    /// Number of values per row and column.
     pub(crate) fn len(self) -> usize {
         match self {
             Self::Value => 1,
@@ -153,30 +156,29 @@ impl Each {
     }
 }
 
-/// What a value in the heap is made of.
+/// Items of a value in the heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Items {
-    /// Bytes of a string or binary.
+    /// Bytes of a string or binary value.
     Bytes,
-    /// Items of a list, each of this many bytes.
+    /// Items of a list, with their width in bytes.
     OfWidth(usize),
 }
 
-/// Bit among a row's validity bits; `None` when the footers rule nulls out.
+/// Index of a validity bit in a row; `None` if the footers show that the column has no nulls.
 pub(crate) type Nulls = Option<usize>;
 
 impl View {
-    /// Resolves `select`, `filter`, `columns`, `tensors` and `dedupe` of a request.
+    /// Resolves `select`, `filter`, `columns`, `tensors`, `dedupe`, `group_by` and `remainder` of a request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for names that are unknown (with the near ones) or double, types that make
-    /// no tensor, nulls without a fill where the footers tell, and
-    /// expressions that are none.
+    /// Returns [`Error::Invalid`] for duplicate names, unknown names (with similar ones), types that cannot form a
+    /// tensor, invalid expressions, and nulls without a null value if the footers show them.
     pub fn resolve(snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
         Self::resolve_for(Use::Stream, snapshot, train)
     }
 
-    /// ... for this use.
+    /// Resolves the view of a request for the given use. See [`Self::resolve`].
     pub(crate) fn resolve_for(used: Use, snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
         let v1::Train { select, columns, tensors, dedupe, .. } = train;
         let filter = filter(snapshot, &train.filter)?;
@@ -201,7 +203,7 @@ impl View {
             builder.dedupe(request)?;
         }
         if train.remainder() == v1::Remainder::Pad {
-            builder.valid(train.batch_rows > 0)?;
+            builder.valid(train.max_pack_rows > 0)?;
         }
         if used == Use::Lookup {
             builder.real(FOUND)?;
@@ -209,23 +211,23 @@ impl View {
         builder.build(filter)
     }
 
-    /// The delivered schema.
+    /// Delivered schema.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// What decides which rows are kept, if not all are.
+    /// Filter expression; `None` if all rows are kept.
     pub fn filter(&self) -> Option<&Arc<Expression>> {
         self.filter.as_ref()
     }
 
-    /// The columns whose values the rows of a group share, as the request spells them.
+    /// Columns of `group_by` as the request spells them.
     pub(crate) fn grouped_by(&self) -> &[String] {
         &self.grouped_by
     }
 
-    /// A tensor that is not made of the same columns as in `other`, a view of the same request over another dataset: its name,
-    /// and the columns of both.
+    /// Compares the columns of each tensor with those in `other`, a view of the same request over another dataset.
+    /// Returns the name of the first tensor that differs, and its columns in both views.
     pub(crate) fn other_columns(&self, other: &Self) -> Option<(String, Vec<String>, Vec<String>)> {
         let made = |view: &Self, part: &Part| match part {
             Part::Tensor { made, .. } | Part::Ragged { made, .. } | Part::Distinct { made, .. } => {
@@ -243,20 +245,20 @@ impl View {
         Some((name, made(self, &self.parts[at]), made(other, &other.parts[at])))
     }
 
-    /// Whether rows lie in frames as those of `other` do.
+    /// Returns true if rows have the same layout in frames as those of `other`.
     pub(crate) fn lies_as(&self, other: &Self) -> bool {
         let measures =
             |view: &Self| (view.stride, view.tail, view.validity, view.nested_count, view.parts.len());
         measures(self) == measures(other) && self.variable_items == other.variable_items
     }
 
-    /// What is asked of every row before it can be ordered.
+    /// Filter and keys to evaluate on every row before rows can be ordered.
     pub(crate) fn question(&self) -> Question {
         let keys = self.group_keys.iter().map(|key| self.columns[*key].clone()).collect();
         Question { filter: self.filter.clone(), keys, lengths: false }
     }
 
-    /// What the view is made of, and last, if there is a filter, which rows are kept.
+    /// Input columns of the view, followed by the filter if there is one.
     pub(crate) fn columns(&self) -> &[Source] {
         &self.columns
     }
@@ -266,22 +268,22 @@ impl View {
         &self.made_of
     }
 
-    /// The columns of the snapshot that this view reads, in the order in which they are decoded.
+    /// Columns of the snapshot that this view reads, in decode order.
     pub fn projection(&self) -> &[usize] {
         &self.projection
     }
 
-    /// Names the view: equal exactly for equal layouts and conversions.
+    /// Hash of the view, equal exactly for equal layouts and conversions.
     pub fn key(&self) -> u128 {
         self.key
     }
 
-    /// Bytes that a row takes on the wire at least: its fixed-width values and offsets, bits not counted.
+    /// Minimum number of bytes per row on the wire: fixed-width values and offsets, without bits.
     pub(crate) fn least_row_bytes(&self) -> u64 {
         let bytes = self.parts.iter().map(|part| match part {
             Part::Fixed { bit: true, .. } | Part::Nested { .. } => 0,
             Part::Real => 1,
-            // A number and an offset.
+            // An index and an offset, 4 bytes each.
             Part::Distinct { .. } => 8,
             Part::Ragged { made, .. } => 4 * (2 + made.inputs.len()),
             Part::Fixed { width, .. } => *width,
@@ -303,7 +305,7 @@ impl View {
         let share = |bytes: u64| (u128::from(bytes) * u128::from(rows) / u128::from(all.max(1))) as u64;
         let column_bytes = |input: usize| match &self.columns[input] {
             Source::Stored(column) => share(snapshot.column_bytes(block, *column)),
-            // About what it is made from.
+            // Estimates a computed column as the size of its inputs plus 8 bytes per row.
             Source::Computed(made) => {
                 let inputs = made.inputs().iter().map(|column| share(snapshot.column_bytes(block, *column)));
                 inputs.fold(8 * rows, u64::saturating_add)
@@ -318,7 +320,7 @@ impl View {
                 });
                 bytes.fold(0, u64::saturating_add)
             }
-            // As if all of them were distinct.
+            // Assumes that all rows are distinct.
             Part::Distinct { made, len, .. } => {
                 rows.saturating_mul((len * made.width + DISTINCT_BYTES) as u64)
             }
@@ -329,10 +331,10 @@ impl View {
     }
 }
 
-/// Bytes of the number of a distinct row, of the hash by which it is found, and of its place in a map while they are made.
+/// Bytes per distinct row, besides its values: its index, its hash, and its map entry while the frame is built.
 const DISTINCT_BYTES: usize = size_of::<u32>() + 3 * size_of::<u128>();
 
-/// Bits of an item of a list.
+/// Number of bits per item of a list.
 fn item_bits(list: &DataType) -> u64 {
     match list {
         DataType::List(item) | DataType::LargeList(item) if item.data_type() == &DataType::Boolean => 1,
@@ -343,10 +345,10 @@ fn item_bits(list: &DataType) -> u64 {
     }
 }
 
-/// Names longer than this, in bytes, are near to none.
+/// Maximum length in bytes of a name for which similar names are searched.
 const MAX_NEAR_BYTES: usize = 256;
 
-/// Names in `known` that `name` may have meant, nearest first.
+/// Returns up to three names of `known` that are similar to `name`, most similar first.
 pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     if name.len() > MAX_NEAR_BYTES {
         return Vec::new();
@@ -360,7 +362,7 @@ pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a
     scored.into_iter().take(3).map(|(_, other)| other).collect()
 }
 
-/// Width in bytes of a type whose values all have one, as it lies in a frame (a bool takes a byte).
+/// Width in bytes of a value in a frame, for types of fixed width. A bool takes one byte.
 pub(crate) fn fixed_width(data_type: &DataType) -> Option<usize> {
     match data_type {
         DataType::Boolean => Some(1),

@@ -1,4 +1,4 @@
-//! The windows of all jobs: reserved in one step, loaded once, shared by the ranks of a job.
+//! Windows of all jobs. A window is reserved in one step, loaded once, and shared by the ranks of a job.
 
 use std::{
     ops::Range,
@@ -12,13 +12,14 @@ use forebay_plan::Location;
 use forebay_stall::Stage;
 use forebay_storage::Snapshot;
 use futures::{StreamExt, TryStreamExt, future::BoxFuture, stream};
-use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OnceCell, oneshot};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::{
-    Config, Error, Frame, FrameBuilder, Job, Pool, Priority, RowRef,
-    activity::{Activity, Watching},
+    Config, Error, Frame, FrameBuilder, Job, Priority, RowRef,
+    activity::{Activity, Purpose, Watching},
     batches::Stream,
+    block_reader::{BlockColumns, BlockReader, DecodePermit},
     columns::Columns,
     forecast::Outlook,
     groups::Piece,
@@ -28,29 +29,26 @@ use crate::{
 /// Loads windows into the memory tier.
 pub(crate) struct Windows {
     config: Config,
-    pool: Pool,
     frames: Memory<FrameKey, Frame>,
     columns: Columns,
     outlook: Outlook,
-    activity: Arc<Activity>,
+    blocks: BlockReader,
     slabs: Slabs,
     space: Total,
-    /// Permits of 1 KiB for blocks that are being fetched and decoded.
-    decoding: Arc<Semaphore>,
-    decode_bytes: u64,
     held: Arc<DashMap<WindowKey, Weak<HeldWindow>>>,
 }
 
-/// One block of one view. A changed file, column list, type or fill is another key.
+/// Key of a frame: one block of one view. A change of the file, the columns, a type or a fill value changes the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FrameKey {
     pub(crate) block: u128,
     pub(crate) view: u128,
-    /// With groups: a hash of the rows that are in it, some of which lie in later blocks.
+    /// Hash of the rows in the frame if rows are grouped, otherwise 0. Some of these rows may be stored in later
+    /// blocks.
     pub(crate) rows: u128,
 }
 
-/// One window of one epoch of one order, seen through one view.
+/// Key of a window: one epoch of one order in one view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct WindowKey {
     order: u64,
@@ -58,14 +56,14 @@ struct WindowKey {
     id: WindowId,
 }
 
-/// A window of an epoch.
+/// Window of an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct WindowId {
     pub(crate) epoch: u64,
     pub(crate) window: usize,
 }
 
-/// A window that somebody holds or waits for. When the last holder drops it, its frames may be evicted.
+/// Window that is held or being loaded. After the last holder drops it, its frames may be evicted.
 pub(crate) struct HeldWindow {
     window: OnceCell<Window>,
     key: WindowKey,
@@ -74,17 +72,17 @@ pub(crate) struct HeldWindow {
 
 /// The frames of one window.
 pub(crate) struct Window {
-    /// Frame of each block of the snapshot; `u32::MAX` for blocks of other windows.
+    /// Index of the frame of each block of the snapshot; `u32::MAX` for blocks without a frame in this window.
     frame_of: Vec<u32>,
     pub(crate) frames: Vec<Arc<Frame>>,
-    /// Given back after the frames, as fields are dropped in order.
+    /// Memory reservation. Fields are dropped in order, so it is released after the frames.
     _reservation: Reservation,
 }
 
-/// Whether to wait for memory.
+/// Behavior when there is no free memory.
 pub(crate) enum Room {
     Wait,
-    /// Says so once there is memory; drops the sender when there is none.
+    /// Does not wait. The sender is notified if memory is free, and dropped otherwise.
     OnlyIfFree(Option<oneshot::Sender<()>>),
 }
 
@@ -93,63 +91,59 @@ impl Room {
         if let Self::OnlyIfFree(reserved) = self
             && let Some(reserved) = reserved.take()
         {
-            // Nobody need be waiting for that.
+            // The receiver may have been dropped.
             let _ = reserved.send(());
         }
     }
 }
 
 impl Windows {
-    /// Frames in `memory_bytes`, above columns on `disk` if there is one; its forecast is `outlook`.
+    /// Creates the windows: frames in `memory_bytes`, columns on `disk` if given. Eviction uses the forecast `outlook`.
     pub(crate) fn new(
         memory_bytes: u64,
         disk: Option<Disk>,
         outlook: Outlook,
         config: Config,
-        pool: Pool,
+        blocks: BlockReader,
     ) -> Self {
-        let decode_bytes = config.decode_bytes(memory_bytes);
         let ready_bytes = config.total_prefetch_bytes(memory_bytes);
-        let activity = Arc::<Activity>::default();
-        let known = Arc::clone(&activity);
-        let permits = (decode_bytes / 1024).clamp(1, u64::from(u32::MAX)) as usize;
         Self {
             frames: Memory::new(memory_bytes, Arc::new(outlook.clone())),
-            columns: Columns::new(disk, outlook.clone(), known, memory_bytes, config.clone(), pool.clone()),
+            columns: Columns::new(disk, outlook.clone(), blocks.clone(), memory_bytes, config.clone()),
             outlook,
-            activity,
-            slabs: Slabs::within(memory_bytes.saturating_add(ready_bytes), config.idle_bytes(memory_bytes)),
+            blocks,
+            slabs: Slabs::within(
+                memory_bytes.saturating_add(ready_bytes),
+                config.buffer_pool_bytes(memory_bytes),
+            ),
             space: Total::new(ready_bytes, config.prefetch_bytes),
-            decoding: Arc::new(Semaphore::new(permits)),
-            decode_bytes,
             held: Arc::default(),
             config,
-            pool,
         }
     }
 
-    /// Decoded columns, and the disk tier below them.
+    /// Decoded columns and the disk tier that stores them.
     pub(crate) fn columns(&self) -> &Columns {
         &self.columns
     }
 
-    /// When each block is needed next.
+    /// Forecast of the next use of each block.
     pub(crate) fn outlook(&self) -> &Outlook {
         &self.outlook
     }
 
-    /// What is being done.
+    /// Work in progress, by stage and purpose.
     pub(crate) fn activity(&self) -> &Arc<Activity> {
-        &self.activity
+        self.blocks.activity()
     }
 
-    /// From now on, and until what is returned is dropped, work for these blocks of its job is work for this stream.
+    /// Attributes work for `blocks` of the stream's job to the stream until the returned guard is dropped.
     pub(crate) fn watch(&self, stream: &Stream, blocks: &[u32]) -> Watching {
         let ids = stream.job.reader().block_ids();
-        self.activity.watch(&stream.watch, &stream.seen, blocks.iter().map(|block| ids.id(*block)))
+        self.activity().watch(&stream.watch, &stream.seen, blocks.iter().map(|block| ids.id(*block)))
     }
 
-    /// Where finished batches wait.
+    /// Prefetch budget of finished batches.
     pub(crate) fn space(&self) -> &Total {
         &self.space
     }
@@ -158,15 +152,15 @@ impl Windows {
         &self.frames
     }
 
-    /// What frames and batches lie in.
+    /// Buffer pool for frames and batches.
     pub(crate) fn slabs(&self) -> &Slabs {
         &self.slabs
     }
 
-    /// The loaded window `id` of `job`, whose blocks are `blocks`. `Ok(None)` only for
-    /// [`Room::OnlyIfFree`], when there is no free memory.
+    /// Returns the window `id` of `job`, with the given blocks, loading it if necessary. Returns `Ok(None)` only for
+    /// [`Room::OnlyIfFree`], if there is no free memory.
     ///
-    /// Whoever waits here must hold no other window, lest two wait for each other.
+    /// With [`Room::Wait`], the caller must not hold another window; otherwise two callers can deadlock.
     pub(crate) async fn acquire(
         &self,
         job: &Job,
@@ -197,17 +191,18 @@ impl Windows {
         held
     }
 
-    /// `Err(None)` when there is no free memory and the caller won't wait.
+    /// Reserves memory and loads the window. Returns `Err(None)` if there is no free memory and `room` is not
+    /// [`Room::Wait`].
     async fn reserve_and_load(
         &self,
         job: &Job,
         blocks: &[u32],
         room: &mut Room,
     ) -> Result<Window, Option<Error>> {
-        // Blocks of which nothing is needed have no frame.
+        // Blocks without a needed row have no frame.
         let blocks: Vec<u32> = blocks.iter().copied().filter(|block| job.is_needed(*block)).collect();
         let blocks = &blocks[..];
-        // What was promised to fit does, even if the slabs that it lies in are somewhat longer.
+        // Admission uses estimates, and slabs round the actual sizes up. The cap lets every admitted window fit.
         let available_bytes = self.frames.budget().available_bytes();
         let bytes = self.bytes_of(job, blocks).min(available_bytes.max(job.bytes_of(blocks)));
         let reservation = match room {
@@ -221,7 +216,7 @@ impl Windows {
         self.load(job, blocks, reservation).await.map_err(Some)
     }
 
-    /// Bytes of the frames of `blocks`: what they take if they are in memory, else the estimate.
+    /// Bytes of the frames of `blocks`: actual sizes of frames in memory, estimates for the others.
     fn bytes_of(&self, job: &Job, blocks: &[u32]) -> u64 {
         let bytes_of = |block: &u32| {
             self.frames
@@ -243,7 +238,11 @@ impl Windows {
         Ok(Window { frame_of, frames, _reservation: reservation })
     }
 
-    /// The frames of `blocks`, of `limit` bytes at most; `raise` is told how many there are so far.
+    /// Loads the frames of `blocks`. Calls `raise` with the total number of bytes after each frame.
+    ///
+    /// # Errors
+    /// Returns [`Error::TooLarge`] if the values exceed `limit` bytes, and the error of the first block that cannot be
+    /// read.
     pub(crate) async fn frames_of(
         &self,
         job: &Job,
@@ -259,7 +258,7 @@ impl Windows {
             bytes += frame.weight();
             value_bytes += frame.value_bytes();
             if value_bytes > limit {
-                // The footers promised less.
+                // The footers underestimated the size.
                 return Err(too_large(value_bytes, limit));
             }
             raise(bytes);
@@ -268,7 +267,7 @@ impl Windows {
         Ok(frames)
     }
 
-    /// The frame of one block, fetched and decoded if it is not in memory.
+    /// Returns the frame of one block, loading it if it is not in memory.
     pub(crate) async fn frame(&self, job: &Job, block: u32) -> Result<Arc<Frame>, Error> {
         let expected_bytes = job.bytes_of(&[block]);
         self.frames
@@ -276,23 +275,12 @@ impl Windows {
             .await
     }
 
-    /// Brings the columns of one block, which is pinned, to disk; false if there is no room.
+    /// Writes the columns of a pinned block to disk. Returns false if the disk tier has no space for them.
     pub(crate) fn pin<'a>(&'a self, job: &'a Job, block: u32) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
-            let permit = self.permit(job.read_bytes(block).max(job.bytes_of(&[block]))).await?;
+            let permit = self.blocks.permit(job.read_bytes(block).max(job.bytes_of(&[block]))).await?;
             self.columns.pin(job, block, permit).await
         })
-    }
-
-    /// Waits for memory for a block of so many bytes: compressed bytes, decoded chunks and the frame itself.
-    async fn permit(&self, expected_bytes: u64) -> Result<Arc<OwnedSemaphorePermit>, Error> {
-        let _waiting = self.activity.wait();
-        let permits = (expected_bytes.saturating_mul(2) / 1024).min(self.decode_bytes / 1024).max(1);
-        let permit = Arc::clone(&self.decoding)
-            .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX))
-            .await
-            .map_err(|_| Error::Internal("the decode semaphore is closed".into()))?;
-        Ok(Arc::new(permit))
     }
 
     fn make<'a>(
@@ -305,7 +293,7 @@ impl Windows {
     }
 
     async fn make_inner(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
-        let permit = self.permit(expected_bytes.max(job.making_bytes(block))).await?;
+        let permit = self.blocks.permit(expected_bytes.max(job.making_bytes(block))).await?;
         let (pieces, view) = (job.pieces(block), Arc::clone(job.view()));
         let rows = pieces.iter().map(|piece| piece.rows.len()).sum();
         let place = place_of(job.snapshot(), block);
@@ -315,9 +303,9 @@ impl Windows {
             builder = self.append(job, piece, builder, &permit).await?;
         }
         let groups = job.groups_in(block);
-        let (activity, id) = (Arc::clone(&self.activity), job.reader().block_ids().id(block));
+        let (activity, id) = (Arc::clone(self.activity()), job.reader().block_ids().id(block));
         let finish = move || {
-            let working = activity.begin(Stage::Decode, id);
+            let working = activity.begin(Stage::Decode, Purpose::Window, id);
             let frame = builder.finish()?.that_took(started.elapsed());
             working.made(frame.weight(), frame.rows() as u64);
             if frame.groups() != groups {
@@ -331,53 +319,38 @@ impl Windows {
             drop(permit);
             Ok(frame)
         };
-        self.pool.run_for(job.decoding(), Priority::Second, finish).await
+        self.blocks.pool().run_for(job.decoding(), Priority::Second, finish).await
     }
 
-    /// Lays some rows of a block into a frame.
+    /// Appends the rows of a piece to a frame, from cached columns or from storage.
     async fn append(
         &self,
         job: &Job,
         piece: Piece,
         builder: FrameBuilder,
-        permit: &Arc<OwnedSemaphorePermit>,
+        permit: &DecodePermit,
     ) -> Result<FrameBuilder, Error> {
         let (block, rows) = (piece.block, piece.rows);
         let builder = builder.at(place_of(job.snapshot(), block));
         if self.columns.are_kept(job, block) {
             let chunks = self.columns.get(job, block, Arc::clone(permit)).await?;
-            let (activity, id) = (Arc::clone(&self.activity), job.reader().block_ids().id(block));
-            let append = move || {
-                let _working = activity.begin(Stage::Decode, id);
-                append(builder, chunks.into_iter().map(Ok), rows)
-            };
-            return self.pool.run_for(job.decoding(), Priority::Second, append).await;
+            let append = move || append(builder, chunks.into_iter().map(Ok), rows);
+            let id = job.reader().block_ids().id(block);
+            return self.blocks.decode(Purpose::Window, id, job.decoding(), append).await;
         }
-        let (view, snapshot) = (Arc::clone(job.view()), job.snapshot());
-        let keeps_all = job.keeps_all(block);
+        let (view, keeps_all) = (Arc::clone(job.view()), job.keeps_all(block));
         let read = view.reads(keeps_all);
-        let id = job.reader().block_ids().id(block);
-        let working = self.activity.begin(Stage::Storage, id);
-        let encoded = job.reader().fetch(block as usize, &read).await?;
-        working.made(encoded.bytes() as u64, 0);
-        drop(working);
-        let (decode_rows, place) = (self.config.decode_rows, place_of(snapshot, block));
-        let (activity, delays) = (Arc::clone(&self.activity), self.config.delays);
-        self.pool
-            .run_for(job.decoding(), Priority::Second, move || {
-                let _working = activity.begin(Stage::Decode, id);
-                delays.before_decode();
-                let chunks = encoded.decode(decode_rows);
-                let chunks = chunks.map(|chunk| view.rows_of(chunk?, &read, keeps_all, &place));
-                let builder = append(builder, chunks, rows)?;
-                metrics::counter!("forebay_decode_columns_total").increment(read.len() as u64);
-                Ok(builder)
-            })
-            .await
+        let (columns, place) = (read.clone(), place_of(job.snapshot(), block));
+        let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
+            let chunks = chunks.map(|chunk| view.rows_of(chunk?, &columns, keeps_all, &place));
+            append(builder, chunks, rows)
+        };
+        let what = BlockColumns { reader: job.reader(), block, columns: &read };
+        self.blocks.read_within(permit, what, Purpose::Window, job.decoding(), decode).await
     }
 }
 
-/// Lays the rows at `range` of those in `chunks` into a frame, each while it is in the processor's cache.
+/// Appends the rows at `range` of the concatenated `chunks`. Each chunk is appended while it is in the CPU cache.
 fn append(
     mut builder: FrameBuilder,
     chunks: impl Iterator<Item = Result<RecordBatch, Error>>,
@@ -400,7 +373,7 @@ fn append(
 }
 
 impl HeldWindow {
-    /// The window. It is loaded before [`Windows::acquire`] hands it out.
+    /// Returns the window, which [`Windows::acquire`] has loaded.
     pub(crate) fn window(&self) -> &Window {
         self.window.get().expect("acquire hands out loaded windows only")
     }
@@ -413,7 +386,7 @@ impl Drop for HeldWindow {
 }
 
 impl Window {
-    /// Where in `frames` the rows at `locations` lie; frame numbers begin at `first_frame`.
+    /// Appends the rows at `locations` to `rows`, with frame indices starting at `first_frame`.
     pub(crate) fn rows(&self, locations: &[Location], first_frame: u32, rows: &mut Vec<RowRef>) {
         rows.extend(locations.iter().map(|location| RowRef {
             frame: first_frame + self.frame_of[location.block as usize],
@@ -421,7 +394,7 @@ impl Window {
         }));
     }
 
-    /// How many rows the groups at `locations` have.
+    /// Total number of rows of the groups at `locations`.
     pub(crate) fn rows_of_groups(&self, locations: &[Location]) -> u64 {
         let rows = locations.iter().map(|location| {
             let frame = self.frame_of[location.block as usize];
@@ -430,7 +403,7 @@ impl Window {
         rows.sum()
     }
 
-    /// ... and the rows of the groups at `locations`, with how many each has.
+    /// Appends the rows of the groups at `locations` to `rows`, and the length of each group to `lengths`.
     pub(crate) fn groups(
         &self,
         locations: &[Location],
@@ -464,7 +437,7 @@ fn frame_key(job: &Job, block: u32) -> FrameKey {
     FrameKey { block: ids.id(block), view: job.view().key(), rows }
 }
 
-/// What to call a block.
+/// Name of a block in messages: file path and row groups.
 pub(crate) fn place_of(snapshot: &Snapshot, block: u32) -> String {
     let block = &snapshot.blocks()[block as usize];
     let path = &snapshot.files()[block.file as usize].path;

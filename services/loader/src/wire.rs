@@ -1,41 +1,61 @@
-//! A batch in its final form: the body and metadata of an Arrow IPC record-batch message.
+//! Batch in its final form: the body and metadata of an Arrow IPC record-batch message.
 
+use std::{collections::HashMap, sync::Arc};
+
+use arrow_array::RecordBatch;
+use arrow_buffer::Buffer;
 use arrow_ipc::{
-    FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder, root_as_message,
+    FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder, reader::read_record_batch,
+    root_as_message,
 };
+use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use flatbuffers::FlatBufferBuilder;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::Error;
 
-/// Alignment of the body and of every buffer in it, in bytes.
+/// Alignment of the body and of each of its buffers, in bytes.
 pub(crate) const ALIGNMENT: usize = 64;
 
-/// One assembled batch. `header` is the flatbuffer `Message` of Arrow IPC (a Flight `data_header`),
-/// `body` a Flight `data_body`, padded to 64 bytes.
+/// Assembled batch. `header` is the flatbuffer `Message` of Arrow IPC (a Flight `data_header`). `body` is a Flight
+/// `data_body`, padded to 64 bytes.
 ///
-/// Its bytes are a pure function of the view and the rows: padding, unused bits and values under nulls
-/// are zero, a validity buffer is there only if the batch has a null, offsets start at 0.
+/// The bytes are a pure function of the view and the rows. Padding, unused bits and values under nulls are zero. A
+/// validity buffer exists only if the batch has a null. Offsets start at 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WireBatch {
-    /// Number of rows, without those that pad it.
+    /// Number of rows, without padding rows.
     pub rows: u64,
-    /// Where each group begins, and last where all end, if rows are grouped.
+    /// Start of each group and end of the last group; empty if rows are not grouped.
     pub group_offsets: Vec<u32>,
     /// Message metadata.
     pub header: Bytes,
     /// Message body.
     pub body: Body,
-    /// XXH3-64 (seed 0) of the body, if it was asked for.
+    /// XXH3-64 (seed 0) of the body, if requested.
     pub hash: Option<u64>,
 }
 
 impl WireBatch {
-    /// Batches of as many rows each as one, whose columns are theirs in turn.
+    /// Decodes the header and body of a batch of this crate. The arrays share the memory of `body`.
     ///
     /// # Errors
-    /// [`Error::Internal`] when they are not of as many rows, or their headers are none of ours.
+    /// Returns [`Error::Internal`] if the bytes are not a valid batch of `schema`.
+    pub fn decode(schema: &SchemaRef, header: &[u8], body: &Bytes) -> Result<RecordBatch, Error> {
+        let internal = |error: String| Error::Internal(format!("decoding a batch: {error}"));
+        let message = root_as_message(header).map_err(|error| internal(error.to_string()))?;
+        let batch = message.header_as_record_batch().ok_or_else(|| internal("no record batch".to_owned()))?;
+        let (body, no_dictionaries) = (Buffer::from(body.clone()), HashMap::new());
+        read_record_batch(&body, batch, Arc::clone(schema), &no_dictionaries, None, &message.version())
+            .map_err(|error| internal(error.to_string()))
+    }
+
+    /// Concatenates the columns of batches with equal numbers of rows into one batch.
+    ///
+    /// # Errors
+    /// Returns [`Error::Internal`] if `batches` is empty, if the row counts differ, if a header is invalid, or if a
+    /// body is not padded.
     pub fn beside(mut batches: Vec<Self>) -> Result<Self, Error> {
         let internal =
             |what: &str| Error::Internal(format!("batches that are put beside each other: {what}"));
@@ -70,8 +90,8 @@ impl WireBatch {
     }
 }
 
-/// Bytes that are sent one behind the other: an allocation of their own, aligned to 64, or rows of frames as they lie
-/// there. Bodies are equal if their bytes are, however they are cut.
+/// Message body as a sequence of byte ranges: an owned allocation aligned to 64 bytes, or rows referenced in frames
+/// without a copy. Two bodies are equal if their bytes are equal, however they are split.
 #[derive(Debug, Clone)]
 pub struct Body {
     pieces: Vec<Bytes>,
@@ -79,7 +99,7 @@ pub struct Body {
 }
 
 impl Body {
-    /// What `pieces` are one behind the other.
+    /// Creates a body from consecutive `pieces`. Empty pieces are dropped.
     pub fn new(pieces: impl IntoIterator<Item = Bytes>) -> Self {
         let pieces: Vec<Bytes> = pieces.into_iter().filter(|piece| !piece.is_empty()).collect();
         Self { len: pieces.iter().map(Bytes::len).sum(), pieces }
@@ -90,17 +110,25 @@ impl Body {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if the body has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The pieces, none of them empty.
+    /// Returns the pieces, none of which is empty.
     pub fn into_pieces(self) -> Vec<Bytes> {
         self.pieces
     }
 
-    /// The bytes in one place.
+    /// Returns the bytes as one buffer, without a copy if the body is a single piece.
+    pub fn into_bytes(self) -> Bytes {
+        match <[Bytes; 1]>::try_from(self.pieces) {
+            Ok([body]) => body,
+            Err(pieces) => pieces.concat().into(),
+        }
+    }
+
+    /// Copies the bytes into one vector.
     pub fn to_vec(&self) -> Vec<u8> {
         self.pieces.concat()
     }
@@ -124,7 +152,7 @@ impl PartialEq for Body {
 
 impl Eq for Body {}
 
-/// Where the buffers of a body lie.
+/// Positions of the buffers of a body.
 #[derive(Default)]
 pub(crate) struct Layout {
     nodes: Vec<FieldNode>,
@@ -137,7 +165,7 @@ impl Layout {
         self.nodes.push(FieldNode::new(rows as i64, nulls as i64));
     }
 
-    /// Places a buffer of `len` bytes and returns where it starts.
+    /// Adds a buffer of `len` bytes and returns its start.
     pub(crate) fn buffer(&mut self, len: usize) -> usize {
         let start = self.end;
         self.buffers.push(arrow_ipc::Buffer::new(start as i64, len as i64));
@@ -145,12 +173,12 @@ impl Layout {
         start
     }
 
-    /// Bytes of the body so far, padded to the alignment.
+    /// Number of bytes of the body so far, padded to the alignment.
     pub(crate) fn len(&self) -> usize {
         self.end
     }
 
-    /// Clears what lies between the buffers, for the memory may hold an older batch.
+    /// Zeroes the padding between buffers, because the memory may hold data of an earlier batch.
     pub(crate) fn clear_padding(&self, body: &mut [u8]) {
         for buffer in &self.buffers {
             let end = (buffer.offset() + buffer.length()) as usize;
@@ -158,7 +186,7 @@ impl Layout {
         }
     }
 
-    /// The flatbuffer `Message` of a record batch of `rows` rows.
+    /// Builds the flatbuffer `Message` of a record batch with `rows` rows.
     pub(crate) fn header(&self, rows: usize) -> Bytes {
         let mut builder =
             FlatBufferBuilder::with_capacity(256 + 16 * self.nodes.len() + 16 * self.buffers.len());

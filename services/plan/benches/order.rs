@@ -1,4 +1,4 @@
-//! What a position costs: alone, in a batch, and far into a large plan.
+//! Cost of locating positions: one at a time, in batches, and far into a large plan.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use forebay_plan::{EpochOrder, Key, Level, PLAN_VERSION, Permutation, Shuffle};
 
 const WINDOW_ROWS: u64 = 1_048_576;
 const BLOCK_ROWS: u32 = 16_384;
-const WINDOWED: Shuffle = Shuffle::Window { rows: WINDOW_ROWS, in_order: false };
+const WINDOWED: Shuffle = Shuffle::Window { rows: WINDOW_ROWS, keep_block_order: false };
 
 fn key() -> Key {
     Key::derive(PLAN_VERSION, 7, 0, Level::Rows, 0)

@@ -1,18 +1,18 @@
 use std::fmt;
 
-/// What is wrong with a request for an order. Every message names the field and what it may be.
+/// Error of an invalid request. Every message names the field and its valid values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// A count that has to be at least 1 was 0.
+    /// A count is 0 but must be at least 1.
     Zero {
-        /// The field's name in a request.
+        /// Name of the field in a request.
         field: &'static str,
     },
-    /// The first step lies past the end of an epoch.
+    /// The first step is past the end of an epoch.
     StartStepPastEnd {
-        /// The step asked for.
+        /// Requested first step.
         start_step: u64,
-        /// Steps in an epoch.
+        /// Number of steps in an epoch.
         steps: u64,
     },
 }

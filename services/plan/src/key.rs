@@ -1,14 +1,14 @@
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Keeps these keys apart from every other use of the hash.
+/// Domain separator, which distinguishes these keys from every other use of the hash.
 const DOMAIN: &[u8; 16] = b"forebay/plan/key";
 
-/// What a key permutes. Each level draws from keys of its own.
+/// Object of a permutation. Each level has its own keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// The blocks of an epoch; the window is 0.
+    /// Blocks of an epoch. The window is 0.
     Blocks,
-    /// The items inside one window.
+    /// Items of one window.
     Rows,
 }
 
@@ -21,17 +21,17 @@ impl Level {
     }
 }
 
-/// The key of one permutation.
+/// Key of one permutation.
 ///
-/// 64 bits: that two of the ten million windows of a long training share a key has a chance of about 1 in
-/// 400,000, and would only mean that the two are shuffled alike.
+/// A key has 64 bits. The probability that two of the ten million windows of a long training share a key is about 1 in
+/// 400,000. In that case both windows are shuffled in the same way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 
 impl Key {
-    /// The key for a place in a plan: xxh3 over its fields, each of fixed width and little-endian, so that no
-    /// two places are the same bytes. It is a hash and not a sum: with `seed + epoch`, epoch 1 of seed 0
-    /// would be epoch 0 of seed 1. Seed 0 is a seed like any other.
+    /// Derives the key for a place in a plan: xxh3 over its fields, each of fixed width and little-endian, so that
+    /// different places have different bytes. A hash is used rather than a sum, because with `seed + epoch` the epoch 1
+    /// of seed 0 would equal the epoch 0 of seed 1. Seed 0 has no special meaning.
     #[must_use]
     pub fn derive(plan_version: u32, seed: u64, epoch: u64, level: Level, window: u64) -> Self {
         let mut place = [0; 48];
@@ -44,7 +44,7 @@ impl Key {
         Self(xxh3_64(&place))
     }
 
-    /// As many independent words as are asked for: splitmix64 (Steele, Lea and Flood, "Fast Splittable
+    /// Unbounded sequence of independent words: splitmix64 (Steele, Lea and Flood, "Fast Splittable
     /// Pseudorandom Number Generators", 2014).
     pub(crate) fn words(self) -> impl Iterator<Item = u64> {
         let mut state = self.0;

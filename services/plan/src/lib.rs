@@ -1,17 +1,16 @@
-//! Which rows, in what order: the order arithmetic everything else rests on.
+//! Deterministic order of training batches, as pure arithmetic.
 //!
-//! A batch is a pure function of what a ticket says: never of threads, caches, servers or of how many ranks
-//! read beside it. This crate is that function. It does no I/O, waits for nothing, reads no clock and knows
-//! no data format; it turns numbers into numbers, and any of its answers can be asked for alone, in any
-//! order.
+//! The rows of a batch are a pure function of its ticket. They do not depend on threads, caches, servers or the number
+//! of ranks. This crate is that function. It does no I/O, reads no clock and does not depend on a data format. Every
+//! result can be computed on its own, in any order.
 //!
-//! The parts, along the way from a request to a row:
+//! The parts, on the way from a request to a row:
 //!
 //! ```text
-//! (epoch, epochs, start_step, limit)          Run     the batches one rank gets, dealt to its lanes
+//! (epoch, epochs, start_step, limit)          Run     the batches of one rank, distributed to its lanes
 //!            | j -> Cursor {epoch, step}
 //!            v
-//! (batch_size, world_size, remainder)         Steps   the positions each rank gets of a step
+//! (batch_size, world_size, remainder)         Steps   the positions of each rank in a step
 //!            | (step, rank) -> positions         of items, or of packs of groups with a bound on their rows:
 //!            | packs -> positions                Packs
 //!            v
@@ -23,11 +22,11 @@
 //!          the row
 //! ```
 //!
-//! An *item* is a row, or after a filter a kept row, or with group shuffle a group; a *block* is an ordered
-//! run of them; a *position* is an index in the global order of one epoch. The words are those of the design.
+//! An *item* is a row, a row that matches the filter, or a group (with group shuffle). A *block* is an ordered run of
+//! items. A *position* is an index in the global order of one epoch.
 //!
-//! Nothing here may change what an existing ticket means: the order is version [`PLAN_VERSION`], frozen by
-//! the golden vectors in `tests/golden.rs`.
+//! The order of existing tickets must not change. It has the version [`PLAN_VERSION`], which the golden vectors in
+//! `tests/golden.rs` freeze.
 
 #![forbid(unsafe_code)]
 
@@ -53,5 +52,5 @@ pub use run::{Cursor, Run};
 pub use shuffle::{Shuffle, default_window_rows};
 pub use steps::{Remainder, Steps};
 
-/// The version of the order. It is part of every key and of every ticket; another order is another version.
+/// Version of the order. Part of every key and every ticket. Any change of the order requires another version.
 pub const PLAN_VERSION: u32 = 1;

@@ -3,31 +3,32 @@ use std::ops::Range;
 use crate::spans::Spans;
 use crate::{Key, Level, PLAN_VERSION, Permutation, Shuffle};
 
-/// Offsets permuted at a time in the batch form: enough to amortise, few enough to stay in L1.
+/// Number of offsets that the batch form permutes at a time. Large enough to amortise the setup, and small enough to
+/// stay in the L1 cache.
 const CHUNK: u64 = 1024;
 
-/// An item by where it lies.
+/// Location of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Location {
-    /// The block's index in the snapshot's list.
+    /// Index of the block in the snapshot.
     pub block: u32,
-    /// The item's index in the block: a row, or a kept row, or a group.
+    /// Index of the item in the block: a row, a row that matches the filter, or a group.
     pub item: u32,
 }
 
-/// A window: a run of positions and the whole blocks they are drawn from.
+/// Window: a run of positions and the whole blocks that its items come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window<'a> {
-    /// The positions of the epoch that it covers; never none.
+    /// Positions of the epoch that the window covers; never empty.
     pub positions: Range<u64>,
-    /// Its blocks, by index in the snapshot's list, in permuted order. Empty blocks are among them.
+    /// Indices of its blocks in the snapshot, in permuted order. May include empty blocks.
     pub blocks: &'a [u32],
 }
 
-/// The order of one epoch: for every position the item that comes there.
+/// Order of one epoch: the item at each position.
 ///
-/// Each item of the snapshot has exactly one position. Memory is 24 bytes a block at most, whatever the
-/// number of items; any position is found in well under a microsecond.
+/// Each item of the snapshot has exactly one position. The order occupies at most 24 bytes per block, regardless of the
+/// number of items. Locating a position takes well under a microsecond.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     shuffle: Shuffle,
@@ -35,46 +36,47 @@ pub struct EpochOrder {
     epoch: u64,
     /// Block indices in permuted order.
     blocks: Vec<u32>,
-    /// The positions of each of `blocks`, before the items are permuted.
+    /// Positions of each of `blocks`, before the items are permuted.
     spans: Spans,
-    /// Where in `blocks` each window starts, and last where the last one ends.
+    /// Start of each window in `blocks`, followed by the end of the last one.
     cuts: Vec<u32>,
 }
 
 impl EpochOrder {
-    /// The order of the items of these blocks in an epoch.
+    /// Computes the order of one epoch from the number of items in each block.
     ///
     /// # Panics
     /// If there are more than 2^32 - 1 blocks, or more than 2^62 items.
     #[must_use]
     pub fn new(items_per_block: &[u32], shuffle: Shuffle, seed: u64, epoch: u64) -> Self {
         let count = u32::try_from(items_per_block.len()).expect("a snapshot has fewer than 2^32 blocks");
-        let (window_rows, in_order) = match shuffle {
-            Shuffle::Window { rows, in_order } => (rows.max(1), in_order),
+        let (window_rows, keep_block_order) = match shuffle {
+            Shuffle::Window { rows, keep_block_order } => (rows.max(1), keep_block_order),
             Shuffle::Global => (u64::MAX, false),
-            // As soon as a window has one item it is closed: every block that isn't empty is a window.
+            // A window ends once it has one item, so every block that is not empty is a window.
             Shuffle::None => (1, true),
         };
 
-        let blocks = if in_order { (0..count).collect() } else { permuted_blocks(count, seed, epoch) };
+        let blocks =
+            if keep_block_order { (0..count).collect() } else { permuted_blocks(count, seed, epoch) };
         let spans = Spans::new(blocks.iter().map(|&block| items_per_block[block as usize]));
         let cuts = cut_windows(&spans, count, window_rows);
         Self { shuffle, seed, epoch, blocks, spans, cuts }
     }
 
-    /// Items in the epoch: the sum over the blocks.
+    /// Number of items in the epoch: the sum over the blocks.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.spans.end()
     }
 
-    /// How many windows the epoch has; none if it has no items.
+    /// Number of windows in the epoch; 0 if it has no items.
     #[must_use]
     pub fn windows(&self) -> usize {
         self.cuts.len() - 1
     }
 
-    /// The `i`-th window.
+    /// Returns the `i`-th window.
     ///
     /// # Panics
     /// If `i` is not below [`windows`](Self::windows).
@@ -84,7 +86,7 @@ impl EpochOrder {
         Window { positions: self.spans.start(first)..self.spans.start(end), blocks: &self.blocks[first..end] }
     }
 
-    /// The window that covers `position`.
+    /// Returns the index of the window that covers `position`.
     ///
     /// # Panics
     /// If `position` is not below [`items`](Self::items).
@@ -94,7 +96,7 @@ impl EpochOrder {
         self.cuts.partition_point(|&cut| self.spans.start(cut as usize) <= position) - 1
     }
 
-    /// The item at `position`.
+    /// Returns the item at `position`.
     ///
     /// # Panics
     /// If `position` is not below [`items`](Self::items).
@@ -106,7 +108,8 @@ impl EpochOrder {
         self.location(start + permutation.get(position - start))
     }
 
-    /// Appends the items at `positions`: what [`locate`](Self::locate) says of each, many times as fast.
+    /// Appends the items at `positions` to `out`. Equivalent to [`locate`](Self::locate) for each position, but many
+    /// times faster.
     ///
     /// # Panics
     /// If `positions` ends past [`items`](Self::items).
@@ -127,7 +130,7 @@ impl EpochOrder {
         while next < positions.end {
             let Range { start, end } = self.window(index).positions;
             let end = end.min(positions.end);
-            let permutation = self.permutation(index).expect("every mode but none permutes items");
+            let permutation = self.permutation(index).expect("every mode except none permutes items");
             while next < end {
                 let chunk_end = end.min(next + CHUNK);
                 offsets.clear();
@@ -139,7 +142,7 @@ impl EpochOrder {
         }
     }
 
-    /// How the items of a window are permuted; mode `none` doesn't.
+    /// Permutation of the items of a window; `None` without shuffling.
     fn permutation(&self, window: usize) -> Option<Permutation> {
         if self.shuffle == Shuffle::None {
             return None;
@@ -149,7 +152,7 @@ impl EpochOrder {
         Some(Permutation::new(end - start, key))
     }
 
-    /// The item at a position that is permuted already.
+    /// Returns the item at a position that is already permuted.
     #[inline]
     fn location(&self, position: u64) -> Location {
         let (index, item) = self.spans.find(position);
@@ -164,8 +167,8 @@ fn permuted_blocks(count: u32, seed: u64, epoch: u64) -> Vec<u32> {
     blocks.into_iter().map(|block| block as u32).collect()
 }
 
-/// Cuts after every block with which a window has its rows. What is left at the end joins the window before
-/// it, unless it is all there is.
+/// Ends a window after each block with which it reaches `window_rows` items. Remaining blocks at the end join the last
+/// window, unless there is no other.
 fn cut_windows(spans: &Spans, count: u32, window_rows: u64) -> Vec<u32> {
     let mut cuts = vec![0];
     let mut start = 0;

@@ -1,33 +1,34 @@
 use std::ops::Range;
 
-/// How an epoch's groups are put into packs: as many packs in every epoch, with a bound on the rows of each.
+/// Assignment of an epoch's groups to packs. Every epoch has the same number of packs, and each has a bounded number of
+/// rows.
 ///
-/// Groups stay whole and in order. The group whose first row is the epoch's n-th (from 0) is in pack `n * count / rows`, so that
-/// each pack has the groups that begin in its share of the rows. A share is so narrow that the last of them
-/// ends within the bound, however long it is and whatever the order: that is what keeps the number of packs out of the
-/// order's hands.
+/// Groups stay whole and in order. The group whose first row is the epoch's n-th (from 0) is in pack `n * count /
+/// rows`, so each pack has the groups that begin in its share of the rows. A share is short enough that its last group
+/// ends within the bound for any order. The number of packs therefore does not depend on the order.
 ///
-/// Memory is 8 bytes a pack.
+/// The assignment occupies 8 bytes per pack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packs {
-    /// The first position of each, and last where the last one ends.
+    /// First position of each pack, followed by the end of the last one.
     starts: Vec<u64>,
 }
 
 impl Packs {
-    /// How many packs of at most `most_rows` rows there are of `rows` rows in groups of at most `longest`; 0 without rows.
-    /// `None` if one of them could be empty, or a group could be too long for any: expected are three times as many rows as
-    /// the longest group has.
+    /// Returns the number of packs of at most `max_rows` rows for `rows` rows in groups of at most `longest` rows; 0
+    /// if there are no rows. Returns `None` if `max_rows` is 0 or less than three times `longest`, because a pack
+    /// could then be empty or a group too long for any pack.
     #[must_use]
-    pub fn count(rows: u64, longest: u64, most_rows: u64) -> Option<u64> {
-        if most_rows == 0 || longest.checked_mul(3)? > most_rows {
+    pub fn count(rows: u64, longest: u64, max_rows: u64) -> Option<u64> {
+        if max_rows == 0 || longest.checked_mul(3)? > max_rows {
             return None;
         }
-        // A pack begins anywhere in its share, and its last group may begin at the end of it.
-        Some(rows.div_ceil(most_rows - longest.max(1) + 1))
+        // The first group of a pack may begin anywhere in its share, and the last one at the end of the share.
+        Some(rows.div_ceil(max_rows - longest.max(1) + 1))
     }
 
-    /// Cuts an epoch of `rows` rows into `count` packs. `lengths` are the rows of its groups, in the order of the epoch.
+    /// Cuts an epoch of `rows` rows into `count` packs. `lengths` are the numbers of rows of its groups, in the order
+    /// of the epoch.
     #[must_use]
     pub fn cut(lengths: impl IntoIterator<Item = u32>, rows: u64, count: u64) -> Self {
         let share_of = |pack: u64| {
@@ -48,19 +49,19 @@ impl Packs {
         Self { starts }
     }
 
-    /// How many there are.
+    /// Number of packs.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.starts.len() as u64 - 1
     }
 
-    /// Whether there is none.
+    /// True if there are no packs.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The positions of the groups in these packs.
+    /// Returns the positions of the groups in `packs`.
     ///
     /// # Panics
     /// If `packs` ends past [`len`](Self::len).

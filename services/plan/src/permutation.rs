@@ -2,30 +2,30 @@ use std::ops::Range;
 
 use crate::Key;
 
-/// The largest domain: both halves of a position, and the sum of two of them, fit in 32 bits.
+/// Maximum size of the domain. Both halves of a position, and the sum of two halves, fit in 32 bits.
 const MAX_LEN: u64 = 1 << 62;
 
 const ROUNDS: usize = 12;
 
-/// A round can only be as random as its halves are wide. With halves of two and three values twelve rounds
-/// leave the 720 orders of six items 2 % from uniform (total variation, over truly random rounds); 32 leave
-/// 0.002 %. From halves of 64 values on, twelve are plenty.
+/// Number of rounds for small domains, where the width of the halves limits the randomness of a round. With halves of
+/// two and three values, the distribution of the 720 orders of six items differs from uniform by 2% after 12 rounds and
+/// by 0.002% after 32 (total variation, with truly random rounds). With halves of 64 values or more, 12 rounds suffice.
 const SMALL_ROUNDS: usize = 32;
 const SMALL_LEN: u64 = 64 * 64;
 
-/// Positions the batch form carries through the rounds together.
+/// Number of positions that the batch form processes together.
 const LANES: usize = 64;
 
-/// A keyed bijection on `0..n`, evaluated at any index in constant time and without a table.
+/// Keyed bijection on `0..n`, evaluated at any index in constant time and without a table.
 ///
-/// It is the generalised Feistel network of Black and Rogaway ("Ciphers with Arbitrary Finite Domains",
-/// 2002): a position is a cell of a grid of `ceil(sqrt(n))` rows, just as many columns as are needed, and
-/// each round adds to one coordinate a keyed function of the other. The grid has fewer than `sqrt(n)` cells
-/// too many; a value that lands on one of those is sent through again until it doesn't (*cycle walking*).
+/// The construction is the generalised Feistel network of Black and Rogaway ("Ciphers with Arbitrary Finite Domains",
+/// 2002). A position is a cell of a grid of `ceil(sqrt(n))` rows and the minimum number of columns. Each round adds a
+/// keyed function of one coordinate to the other. The grid has fewer than `sqrt(n)` excess cells; a value on one of
+/// these is encrypted again until it is below `n` (*cycle walking*).
 ///
-/// A grid with two odd sides has only even permutations: every round is then a product of cycles of odd
-/// length. A last keyed transposition, of the values 0 and 1, puts the other half within reach, so that
-/// every order of a few items occurs, each as often as any other.
+/// On a grid with two odd sides the rounds generate only even permutations, because each round is a product of cycles
+/// of odd length. A final keyed transposition of the values 0 and 1 generates the odd ones as well, so that all orders
+/// of a few items are equally likely.
 #[derive(Debug, Clone)]
 pub struct Permutation {
     len: u64,
@@ -33,12 +33,12 @@ pub struct Permutation {
     columns: u32,
     rounds: usize,
     keys: [u64; SMALL_ROUNDS],
-    /// 1 if the values 0 and 1 change places, else 0.
+    /// 1 if the values 0 and 1 are swapped, else 0.
     swap: u64,
 }
 
 impl Permutation {
-    /// The permutation of `0..n` that `key` names.
+    /// Creates the permutation of `0..n` that `key` selects.
     ///
     /// # Panics
     /// If `n` is more than 2^62.
@@ -59,29 +59,30 @@ impl Permutation {
         Self { len: n, rows: rows as u32, columns: columns as u32, rounds, keys, swap }
     }
 
-    /// The size of the domain.
+    /// Size of the domain.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the domain is empty.
+    /// True if the domain is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where position `i` goes.
+    /// Returns the image of position `i`.
     ///
     /// # Panics
     /// If `i` is not below [`len`](Self::len).
     #[must_use]
     pub fn get(&self, i: u64) -> u64 {
         assert!(i < self.len, "position {i} of a permutation of {}", self.len);
-        self.settle(self.encrypt(i))
+        self.walk(self.encrypt(i))
     }
 
-    /// Appends where each of `positions` goes: what [`get`](Self::get) says of each, several times as fast.
+    /// Appends the images of `positions` to `out`. Equivalent to [`get`](Self::get) for each position, but several
+    /// times faster.
     ///
     /// # Panics
     /// If `positions` ends past [`len`](Self::len).
@@ -93,7 +94,7 @@ impl Permutation {
         assert!(end <= self.len, "positions up to {end} of a permutation of {}", self.len);
         out.reserve((end - start) as usize);
 
-        // One division for all of the positions: each next one is the next cell of the grid.
+        // One division for all positions, because consecutive positions are consecutive cells of the grid.
         let (mut row, mut column) = self.cell(start);
         let mut left = end - start;
         while left > 0 {
@@ -111,7 +112,7 @@ impl Permutation {
             }
             encrypt_lanes(&self.keys[..self.rounds], self.rows, self.columns, &mut rows, &mut columns);
             let values = rows.iter().zip(&columns).map(|(&row, &column)| self.value(row, column));
-            out.extend(values.take(lanes).map(|value| self.settle(value)));
+            out.extend(values.take(lanes).map(|value| self.walk(value)));
             left -= lanes as u64;
         }
     }
@@ -125,7 +126,7 @@ impl Permutation {
         u64::from(row) * u64::from(self.columns) + u64::from(column)
     }
 
-    /// Once through the rounds: a bijection on the cells of the grid.
+    /// Applies all rounds once: a bijection on the cells of the grid.
     fn encrypt(&self, position: u64) -> u64 {
         let (mut row, mut column) = self.cell(position);
         for pair in self.keys[..self.rounds].chunks_exact(2) {
@@ -135,8 +136,8 @@ impl Permutation {
         self.value(row, column)
     }
 
-    /// From a cell of the grid to a value below `len`: the walk, then the transposition.
-    fn settle(&self, mut value: u64) -> u64 {
+    /// Maps a cell of the grid to a value below `len` by cycle walking and the final transposition.
+    fn walk(&self, mut value: u64) -> u64 {
         while value >= self.len {
             value = self.encrypt(value);
         }
@@ -144,9 +145,9 @@ impl Permutation {
     }
 }
 
-/// [`Permutation::encrypt`] for many cells at once. The loop over the lanes is the inner one and has no
-/// branch and no 64-bit product, so that it becomes vector code on every target (bench `permutation/fill`:
-/// 9.4 ns a position with SSE2 and 5.5 with AVX2, where `permutation/get` takes 44).
+/// [`Permutation::encrypt`] for many cells at once. The inner loop runs over the lanes and has no branch and no 64-bit
+/// product, so that it is vectorized on every target. Benchmark `permutation/fill`: 9.4 ns per position with SSE2 and
+/// 5.5 ns with AVX2, compared to 44 ns for `permutation/get`.
 fn encrypt_lanes(
     keys: &[u64],
     row_count: u32,
@@ -164,8 +165,8 @@ fn encrypt_lanes(
     }
 }
 
-/// The keyed function of a round, from one half to `0..range`: two multiplications to 64 bits, each folded to
-/// 32 by the exclusive or of its halves (as in wyhash), and then a third that scales the hash to the range.
+/// Keyed function of a round, from one half to `0..range`: two multiplications to 64 bits, each folded to 32 bits by
+/// XOR of its halves (as in wyhash), and a third one that scales the hash to the range.
 #[inline(always)]
 fn round(half: u32, key: u64, range: u32) -> u32 {
     let hash = fold(half ^ key as u32, 0x9e37_79b1) ^ (key >> 32) as u32;
@@ -179,8 +180,8 @@ fn fold(word: u32, multiplier: u32) -> u32 {
     product as u32 ^ (product >> 32) as u32
 }
 
-/// `a + b` modulo `range`, for both below it. The sign of what is left over masks the correction: SSE2 has
-/// no comparison of unsigned words, and one costs a tenth of `permutation/fill`.
+/// `a + b` modulo `range`, for operands below `range`. The sign of the difference masks the correction, because SSE2
+/// has no unsigned comparison; emulating one costs a tenth of benchmark `permutation/fill`.
 #[inline(always)]
 fn add(a: u32, b: u32, range: u32) -> u32 {
     let over = (a + b).wrapping_sub(range) as i32;

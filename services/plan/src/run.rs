@@ -1,34 +1,34 @@
 use crate::congruence::Solutions;
 use crate::{Error, Steps};
 
-/// A batch by its place in training; what a trainer remembers to go on from.
+/// Position of a batch in training. A trainer saves it to resume from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Cursor {
-    /// Epoch, as its number enters the keys.
+    /// Epoch number, which is part of the keys.
     pub epoch: u64,
-    /// Step in that epoch.
+    /// Step in the epoch.
     pub step: u64,
 }
 
-/// The batches one rank gets, numbered `j` = 0, 1, ... from the first one sent, on across epochs. They are
-/// the same for every rank.
+/// The batches of one rank, numbered `j` = 0, 1, ... from the first one sent, across epochs. The numbering is the same
+/// for every rank.
 ///
-/// Lane `l` of `k` carries the batches with `j` = `l` modulo `k`; taking one from each lane in turn, from
-/// lane 0 on, restores the order.
+/// Lane `l` of `k` carries the batches with `j` = `l` modulo `k`. Taking one batch from each lane in turn, beginning
+/// with lane 0, restores the order.
 ///
-/// Numbers beyond 2^64 - 1 saturate: no epoch has a higher number, and a run with more batches ends there.
+/// Epochs and batches beyond number 2^64 - 1 are not part of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Run {
     first: Cursor,
-    /// Steps in an epoch.
+    /// Number of steps in an epoch.
     steps: u64,
     len: u64,
 }
 
 impl Run {
-    /// The batches of `epochs` epochs from `epoch` on, from `start_step` of the first one on; with a `limit`,
-    /// no more batches than that. A `start_step` of [`Steps::count`] is the start of the next epoch; if there
-    /// is none the run is empty.
+    /// Creates the run of `epochs` epochs from `epoch`, beginning with `start_step` of the first one, and of at most
+    /// `limit` batches. A `start_step` of [`Steps::count`] is the start of the next epoch; without a next epoch the
+    /// run is empty.
     ///
     /// # Errors
     /// [`Error::StartStepPastEnd`] if `start_step` is more than [`Steps::count`].
@@ -58,13 +58,13 @@ impl Run {
         self.len
     }
 
-    /// Whether there is no batch to send.
+    /// True if there are no batches.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Which batch the `j`-th is.
+    /// Returns the position of the `j`-th batch.
     ///
     /// # Panics
     /// If `j` is not below [`len`](Self::len).
@@ -78,7 +78,7 @@ impl Run {
         Cursor { epoch: epoch + 1 + later / self.steps, step: later % self.steps }
     }
 
-    /// Number of batches lane `lane` of `lanes` carries.
+    /// Number of batches that lane `lane` of `lanes` carries.
     ///
     /// # Panics
     /// If `lane` is not below `lanes`.
@@ -88,7 +88,7 @@ impl Run {
         self.len.saturating_sub(u64::from(lane)).div_ceil(u64::from(lanes))
     }
 
-    /// The batches lane `lane` of `lanes` carries, in the order it carries them: `lane`, `lane + lanes`, ...
+    /// Iterates over the batches that lane `lane` of `lanes` carries, in order: `lane`, `lane + lanes`, ...
     ///
     /// # Panics
     /// If `lane` is not below `lanes`.
@@ -97,8 +97,8 @@ impl Run {
         (0..batches).map(move |i| u64::from(lane) + i * u64::from(lanes))
     }
 
-    /// Exactly how many rows lane `lane` of `lanes` delivers to rank `rank`, in time that depends neither on
-    /// the epochs nor on the steps. `steps` are those the run was made from.
+    /// Exact number of rows that lane `lane` of `lanes` delivers to rank `rank`, computed in constant time. `steps`
+    /// must be those of [`new`](Self::new).
     ///
     /// # Panics
     /// If `lane` is not below `lanes`, or `rank` not below the world size.
@@ -111,20 +111,20 @@ impl Run {
         full.saturating_mul(batch_size).saturating_add(short.saturating_mul(steps.short_rows(rank)))
     }
 
-    /// Batches of the short step in a lane. In the run they are `steps` apart; in the lane are those that
-    /// are `lane` modulo `lanes`.
+    /// Number of batches of the short step in a lane. In the run these batches are `steps` apart; the lane carries
+    /// those whose number is `lane` modulo `lanes`.
     fn lane_short_batches(&self, steps: &Steps, lane: u32, lanes: u32) -> u64 {
         let Some(short_step) = steps.short_step() else { return 0 };
-        // Where it starts in the epoch after, the first short step of the run is the one of that epoch.
+        // A run that starts after the short step has its first short step in the next epoch.
         let first = if self.first.step <= short_step { short_step - self.first.step } else { short_step };
         if first >= self.len {
             return 0;
         }
         let count = (self.len - 1 - first) / self.steps + 1;
-        Solutions::of(first, self.steps, lane, lanes).map_or(0, |solutions| solutions.below(count))
+        Solutions::new(first, self.steps, lane, lanes).map_or(0, |solutions| solutions.below(count))
     }
 
-    /// Batches the first epoch would have, if the run were not limited.
+    /// Number of batches of the first epoch in an unlimited run.
     fn first_epoch_len(&self) -> u64 {
         self.steps - self.first.step
     }

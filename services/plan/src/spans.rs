@@ -1,24 +1,24 @@
-/// Consecutive spans of positions, some of them empty: which one holds a position.
+/// Consecutive spans of positions, which may be empty, with a lookup of the span that contains a position.
 ///
-/// Beside the prefix sums lies a guide: for each bucket of positions, the span its first position is in.
-/// There are about as many buckets as spans, so that a lookup is one step from the guide where spans are
-/// alike, and a binary search in the spans of one bucket where they are not (bench `order/locate_range`: of
-/// 12 ns a position the lookup is 2.5; a binary search among the 64 blocks of a window makes it 6).
+/// In addition to prefix sums there is a guide table: for each bucket of positions, the span of its first position.
+/// There are about as many buckets as spans. A lookup takes one step from the guide if spans have similar lengths, and
+/// otherwise a binary search in the spans of one bucket. Benchmark `order/locate_range`: the lookup takes 2.5 of 12 ns
+/// per position, compared to 6 ns for a binary search among the 64 blocks of a window.
 #[derive(Debug, Clone)]
 pub(crate) struct Spans {
-    /// Where each span starts, and last where all end.
+    /// Start of each span, followed by the end of the last one.
     starts: Vec<u64>,
-    /// The span of each bucket's first position, and last the last span that isn't empty.
+    /// Span of the first position of each bucket, followed by the last span that is not empty.
     guide: Vec<u32>,
-    /// A bucket is 2^shift positions.
+    /// A bucket has 2^`shift` positions.
     shift: u32,
 }
 
 impl Spans {
-    /// Spans of these lengths, at most 2^32 - 1 of them.
+    /// Creates spans of these lengths; at most 2^32 - 1 spans.
     ///
     /// # Panics
-    /// If they are longer than 2^62 together.
+    /// If the sum of the lengths exceeds 2^62.
     pub(crate) fn new(lengths: impl ExactSizeIterator<Item = u32>) -> Self {
         let mut starts = Vec::with_capacity(lengths.len() + 1);
         let mut end = 0;
@@ -33,22 +33,22 @@ impl Spans {
         Self { starts, guide, shift }
     }
 
-    /// Positions in all spans together.
+    /// Number of positions in all spans.
     pub(crate) fn end(&self) -> u64 {
         self.starts[self.starts.len() - 1]
     }
 
-    /// Where span `index` starts; one past the last span, where all end.
+    /// Start of span `index`. For the index after the last span, the end of all spans.
     pub(crate) fn start(&self, index: usize) -> u64 {
         self.starts[index]
     }
 
-    /// The span that holds `position`, which must be below [`end`](Self::end), and the offset inside it.
+    /// Returns the span that contains `position`, and the offset in it. `position` must be below [`end`](Self::end).
     #[inline]
     pub(crate) fn find(&self, position: u64) -> (usize, u32) {
         let bucket = (position >> self.shift) as usize;
         let mut span = self.guide[bucket] as usize;
-        // Without a branch, for the one boundary that a bucket has as a rule.
+        // Most buckets contain at most one boundary, which this step handles without a branch.
         span += usize::from(self.starts[span + 1] <= position);
         if self.starts[span + 1] <= position {
             let last = self.guide[bucket + 1] as usize;
@@ -58,7 +58,7 @@ impl Spans {
     }
 }
 
-/// The smallest shift that makes at most two buckets a span.
+/// Returns the smallest shift with at most two buckets per span.
 fn bucket_shift(end: u64, spans: u64) -> u32 {
     let mut shift = 0;
     while end >> shift > 2 * spans {

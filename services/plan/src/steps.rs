@@ -2,24 +2,23 @@ use std::ops::Range;
 
 use crate::Error;
 
-/// What becomes of a last step with less than a global batch.
+/// Treatment of a last step with less than a global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Remainder {
-    /// It is a step, and the ranks share it evenly. With fewer items than ranks some of them get an empty
+    /// The step is kept, and the ranks share it evenly. If it has fewer items than ranks, some ranks receive an empty
     /// batch.
     Short,
-    /// It is left out.
+    /// The step is omitted.
     Drop,
-    /// As [`Short`](Self::Short), and each rank's batch is filled up with what is nothing, so that all batches
-    /// are of one size.
+    /// As [`Short`](Self::Short), but each rank's batch is padded, so that all batches have the same size.
     Pad,
 }
 
-/// How an epoch's positions are dealt out to steps and ranks.
+/// Assignment of an epoch's positions to steps and ranks.
 ///
-/// Step `s` covers the `s`-th global batch of positions, and rank `r` the `r`-th contiguous part of it. So
-/// the ranks' batches one after the other are the global batch, whatever their number; every rank takes the
-/// same number of steps; and nothing is padded, repeated or lost.
+/// Step `s` covers the `s`-th global batch of positions, and rank `r` the `r`-th contiguous part of it. The batches of
+/// all ranks therefore concatenate to the global batch for any number of ranks. Every rank has the same number of
+/// steps. No position is repeated or lost, except for the last step with [`Remainder::Drop`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Steps {
     items: u64,
@@ -29,7 +28,7 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The steps of an epoch of `items`, with `batch_size` items a rank a step.
+    /// Creates the steps of an epoch of `items` items, with `batch_size` items per rank and step.
     ///
     /// # Errors
     /// [`Error::Zero`] if `batch_size` or `world_size` is 0.
@@ -43,7 +42,7 @@ impl Steps {
         Ok(Self { items, batch_size, world_size, remainder })
     }
 
-    /// Steps in an epoch, the same for every rank.
+    /// Number of steps in an epoch, the same for every rank.
     #[must_use]
     pub fn count(&self) -> u64 {
         match self.remainder {
@@ -52,13 +51,13 @@ impl Steps {
         }
     }
 
-    /// Items in a full step, over all ranks.
+    /// Number of items in a full step, over all ranks.
     #[must_use]
     pub fn global_batch(&self) -> u64 {
         u64::from(self.batch_size) * u64::from(self.world_size)
     }
 
-    /// Items a rank gets of a full step.
+    /// Number of items per rank in a full step.
     #[must_use]
     pub fn batch_size(&self) -> u32 {
         self.batch_size
@@ -70,7 +69,7 @@ impl Steps {
         self.world_size
     }
 
-    /// The positions of a step, over all ranks. Past the last step there are none.
+    /// Positions of a step, over all ranks. Empty past the last step.
     #[must_use]
     pub fn global(&self, step: u64) -> Range<u64> {
         let end = match self.remainder {
@@ -82,13 +81,13 @@ impl Steps {
         start.min(end)..next.min(end)
     }
 
-    /// What becomes of a last step with less than a global batch.
+    /// Treatment of a last step with less than a global batch.
     #[must_use]
     pub fn remainder(&self) -> Remainder {
         self.remainder
     }
 
-    /// The positions rank `rank` gets of a step. Past the last step there are none.
+    /// Positions of rank `rank` in a step. Empty past the last step.
     ///
     /// # Panics
     /// If `rank` is not below `world_size`.
@@ -96,7 +95,7 @@ impl Steps {
     pub fn rank(&self, step: u64, rank: u32) -> Range<u64> {
         assert!(rank < self.world_size, "rank {rank} of {}", self.world_size);
         let Range { start, end } = self.global(step);
-        // In a full step this is rank * batch_size.
+        // In a full step the offset is rank * batch_size.
         let offset = |rank: u64| {
             let shares = u128::from(rank) * u128::from(end - start);
             (shares / u128::from(self.world_size)) as u64
@@ -104,8 +103,8 @@ impl Steps {
         start + offset(u64::from(rank))..start + offset(u64::from(rank) + 1)
     }
 
-    /// Exactly how many rows rank `rank` gets in these steps of one epoch, padding included. Steps past the last have
-    /// none.
+    /// Exact number of rows of rank `rank` in these steps of one epoch, including padding. Steps past the last have no
+    /// rows.
     ///
     /// # Panics
     /// If `rank` is not below `world_size`.
@@ -117,12 +116,12 @@ impl Steps {
         full.saturating_mul(u64::from(self.batch_size)).saturating_add(short)
     }
 
-    /// The step that has less than a global batch, if there is one.
+    /// Index of the step with less than a global batch; `None` if there is no such step.
     pub(crate) fn short_step(&self) -> Option<u64> {
         (self.count() > self.full_steps()).then(|| self.full_steps())
     }
 
-    /// Rows rank `rank` gets of the short step, padding included; 0 if there is none.
+    /// Number of rows of rank `rank` in the short step, including padding; 0 if there is no short step.
     pub(crate) fn short_rows(&self, rank: u32) -> u64 {
         if self.remainder == Remainder::Pad {
             return if self.short_step().is_some() { u64::from(self.batch_size) } else { 0 };

@@ -1,9 +1,9 @@
-//! What the tests share.
+//! Shared fixtures of the tests.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// Property tests are the same in every run.
+/// Configuration of property tests with a fixed seed, so that every run is the same.
 pub(crate) fn cases(cases: u32) -> ProptestConfig {
     ProptestConfig {
         cases,
@@ -13,12 +13,12 @@ pub(crate) fn cases(cases: u32) -> ProptestConfig {
     }
 }
 
-/// A block's items: often none, mostly few, sometimes many.
+/// Number of items in a block: often 0, mostly few, sometimes many.
 pub(crate) fn block() -> impl Strategy<Value = u32> {
     prop_oneof![2 => Just(0), 4 => 1u32..8, 2 => 8u32..300, 1 => 300u32..3000]
 }
 
-/// How far a count is from uniform: chi-square as a normal deviate. Beyond 5 is not chance.
+/// Deviation of counts from a uniform distribution: chi-square as a normal deviate. Values above 5 are not chance.
 pub(crate) fn deviation_from_uniform(counts: &[u32]) -> f64 {
     let total: f64 = counts.iter().copied().map(f64::from).sum();
     let expected = total / counts.len() as f64;

@@ -1,19 +1,19 @@
-//! The order of plan version 1, as it was when the first ticket was given out.
+//! Golden vectors of the order of plan version 1.
 //!
-//! A test that fails here says that tickets people hold now mean other batches. There is no fixing that by
-//! new numbers: another order is another plan version, with golden vectors of its own beside these.
+//! A failure means that existing tickets now select different batches. Do not update the vectors: a different order
+//! requires a new plan version with its own golden vectors, in addition to these.
 
 use forebay_plan::{EpochOrder, Key, Level, Packs, Permutation, Shuffle};
 use xxhash_rust::xxh3::xxh3_64;
 
 const VERSION: u32 = 1;
 
-/// A hundred blocks of every size up to 1,000, some of them empty.
+/// 100 blocks of various sizes up to 1,000, some of them empty.
 fn uneven_blocks() -> Vec<u32> {
     (0..100u32).map(|block| if block % 7 == 3 { 0 } else { block * 37 % 1001 }).collect()
 }
 
-/// xxh3 of all values, little-endian.
+/// xxh3 over all values, little-endian.
 fn permutation_digest(n: u64, key: Key) -> u64 {
     let mut values = Vec::new();
     Permutation::new(n, key).fill(0..n, &mut values);
@@ -21,7 +21,7 @@ fn permutation_digest(n: u64, key: Key) -> u64 {
     xxh3_64(&bytes)
 }
 
-/// xxh3 of all (block, item), little-endian.
+/// xxh3 over all (block, item) pairs, little-endian.
 fn order_digest(order: &EpochOrder) -> u64 {
     let mut locations = Vec::new();
     order.locate_range(0..order.items(), &mut locations);
@@ -100,11 +100,11 @@ fn plan_version_1_is_frozen_for_epoch_orders() {
         pairs(&order, 0..10)
     };
     assert_eq!(
-        few(Shuffle::Window { rows: 3, in_order: false }),
+        few(Shuffle::Window { rows: 3, keep_block_order: false }),
         [(3, 1), (3, 2), (3, 3), (3, 0), (2, 1), (0, 1), (0, 0), (0, 2), (2, 0), (4, 0)]
     );
     assert_eq!(
-        few(Shuffle::Window { rows: 3, in_order: true }),
+        few(Shuffle::Window { rows: 3, keep_block_order: true }),
         [(0, 1), (0, 2), (0, 0), (4, 0), (3, 2), (2, 1), (3, 0), (3, 1), (3, 3), (2, 0)]
     );
     assert_eq!(
@@ -117,8 +117,8 @@ fn plan_version_1_is_frozen_for_epoch_orders() {
     );
 
     let digest = |shuffle| order_digest(&EpochOrder::new(&uneven_blocks(), shuffle, 42, 5));
-    assert_eq!(digest(Shuffle::Window { rows: 4096, in_order: false }), 0x569d_24b9_20c7_e572);
-    assert_eq!(digest(Shuffle::Window { rows: 4096, in_order: true }), 0x3aa6_e034_784e_0340);
+    assert_eq!(digest(Shuffle::Window { rows: 4096, keep_block_order: false }), 0x569d_24b9_20c7_e572);
+    assert_eq!(digest(Shuffle::Window { rows: 4096, keep_block_order: true }), 0x3aa6_e034_784e_0340);
     assert_eq!(digest(Shuffle::Global), 0x0a1b_bf1a_615d_800e);
     assert_eq!(digest(Shuffle::None), 0x78c0_f423_778c_a07e);
 }
@@ -127,7 +127,7 @@ fn plan_version_1_is_frozen_for_epoch_orders() {
 fn plan_version_1_is_frozen_for_ten_billion_items() {
     let mut blocks = vec![16_384; 610_351];
     blocks.push(9_216);
-    let order = EpochOrder::new(&blocks, Shuffle::Window { rows: 1_048_576, in_order: false }, 0, 0);
+    let order = EpochOrder::new(&blocks, Shuffle::Window { rows: 1_048_576, keep_block_order: false }, 0, 0);
     assert_eq!(order.items(), 10_000_000_000);
     assert_eq!(order.windows(), 9_536);
     assert_eq!(
@@ -139,7 +139,7 @@ fn plan_version_1_is_frozen_for_ten_billion_items() {
 
 #[test]
 fn plan_version_1_is_frozen_for_packs() {
-    // Of 1 to 23 rows.
+    // Groups of 1 to 23 rows.
     let lengths: Vec<u32> = (0..1000u32).map(|group| group * group % 23 + 1).collect();
     let rows = lengths.iter().map(|rows| u64::from(*rows)).sum();
     let count = Packs::count(rows, 19, 100).unwrap();

@@ -1,4 +1,6 @@
-//! What training rests on, from a request all the way to the rows.
+//! Guarantees for training, from a request to its rows.
+
+#![allow(clippy::disallowed_types)] // Only the size and the members of these sets are compared.
 
 use std::collections::HashSet;
 
@@ -6,7 +8,7 @@ use forebay_plan::{Cursor, EpochOrder, Location, Remainder, Run, Shuffle, Steps}
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
-/// A request, resolved.
+/// A resolved request.
 #[derive(Debug, Clone)]
 struct Request {
     blocks: Vec<u32>,
@@ -35,13 +37,13 @@ impl Request {
         rows
     }
 
-    /// The batches of one rank, one after the other.
+    /// Batches of one rank in order.
     fn stream(&self, rank: u32) -> Vec<Vec<Location>> {
         let run = self.run();
         (0..run.len()).map(|j| self.batch(run.cursor(j), rank)).collect()
     }
 
-    /// The global batches: what all ranks get of a step, one rank after the other.
+    /// Global batches: the batches of all ranks in a step, concatenated.
     fn global_stream(&self) -> Vec<Vec<Location>> {
         let run = self.run();
         let global = |cursor| (0..self.world_size).flat_map(|rank| self.batch(cursor, rank)).collect();
@@ -51,7 +53,8 @@ impl Request {
 
 fn request() -> impl Strategy<Value = Request> {
     let block = prop_oneof![1 => Just(0), 3 => 1u32..10, 1 => 10u32..80];
-    let window = (1u64..200, any::<bool>()).prop_map(|(rows, in_order)| Shuffle::Window { rows, in_order });
+    let window = (1u64..200, any::<bool>())
+        .prop_map(|(rows, keep_block_order)| Shuffle::Window { rows, keep_block_order });
     let shuffle = prop_oneof![3 => window, 1 => Just(Shuffle::Global), 1 => Just(Shuffle::None)];
     let remainder = prop_oneof![Just(Remainder::Short), Just(Remainder::Drop)];
     (prop::collection::vec(block, 0..20), shuffle, 0u64..4, 1u32..20, 1u32..6, remainder, 1u64..4).prop_map(
@@ -73,7 +76,7 @@ proptest! {
     })]
 
     #[test]
-    fn every_row_comes_exactly_once_an_epoch(request in request()) {
+    fn every_row_occurs_exactly_once_per_epoch(request in request()) {
         let request = Request { remainder: Remainder::Short, ..request };
         let mut rows = request.global_stream().concat();
         rows.sort_unstable();
@@ -88,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn every_rank_takes_the_same_steps_and_no_row_comes_to_two_of_them(request in request()) {
+    fn every_rank_has_the_same_steps_and_no_row_goes_to_two_ranks(request in request()) {
         let request = Request { epochs: 1, ..request };
         let mut seen = HashSet::new();
         for rank in 0..request.world_size {

@@ -1,8 +1,8 @@
-// Fixed names and no hashes: the server embeds exactly these files (docs/adr/0016-the-page.md).
+// Fixed names and no hashes: the server embeds exactly these files (docs/adr/0016-dashboard.md).
 import { readFileSync } from 'node:fs';
 import { defineConfig } from 'vite';
 
-// uPlot's licence wants its words beside its code.
+// uPlot's licence must accompany its code.
 const uplot = readFileSync(new URL('node_modules/uplot/LICENSE', import.meta.url), 'utf8');
 
 export default defineConfig({

@@ -1,4 +1,4 @@
-//! Where the server listens.
+//! Listen addresses.
 
 use std::{
     fmt, io,
@@ -16,14 +16,14 @@ use tokio_util::either::Either;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Address {
-    /// TCP; port 0 takes a free one.
+    /// TCP address; port 0 selects a free port.
     Tcp(SocketAddr),
-    /// A Unix socket: for trainers on the same host.
+    /// Path of a Unix socket, for trainers on the same host.
     Unix(PathBuf),
 }
 
 impl Address {
-    /// How a gRPC client spells it.
+    /// URL for gRPC clients.
     pub fn url(&self) -> String {
         match self {
             Self::Tcp(address) => format!("http://{address}"),
@@ -31,7 +31,7 @@ impl Address {
         }
     }
 
-    /// Whether only this machine can reach it.
+    /// True if only this machine can reach the address.
     pub(crate) fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().is_loopback(),
@@ -39,7 +39,7 @@ impl Address {
         }
     }
 
-    /// Listens there. A socket that a dead server left behind is replaced.
+    /// Binds the address. Replaces a stale Unix socket.
     pub(crate) async fn bind(&self) -> io::Result<Listener> {
         match self {
             Self::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp),
@@ -52,15 +52,17 @@ impl Address {
     }
 }
 
-/// Removes a socket on which nobody listens; anything else stays.
+/// Removes a Unix socket without a listener; other files are kept.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_socket() => {}
-        Ok(_) => return Err(io::Error::new(io::ErrorKind::AlreadyExists, "it exists and is no socket")),
+        Ok(_) => {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"));
+        }
         Err(_) => return Ok(()),
     }
     match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens there")),
+        Ok(_) => Err(io::Error::new(io::ErrorKind::AddrInUse, "another server listens on the socket")),
         Err(_) => std::fs::remove_file(path),
     }
 }
@@ -111,7 +113,7 @@ pub(crate) enum Listener {
     Unix(UnixListener, Socket),
 }
 
-/// The file of a Unix socket; it goes when nobody listens any more.
+/// File of a Unix socket, which is removed when the listener is dropped.
 pub(crate) struct Socket {
     path: PathBuf,
 }

@@ -1,26 +1,36 @@
 //! The command line.
 
+mod demo;
+mod explain;
+mod inspect;
+#[cfg(test)]
+pub(crate) mod reference;
+mod runtime;
+
 use std::{
     net::{SocketAddr, ToSocketAddrs},
     path::PathBuf,
     time::Duration,
 };
 
-use anyhow::Context;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_loader::Scheduling;
 use serde::{Deserialize, de::IntoDeserializer};
 
-use crate::{Address, Server, Settings, Tls, demo, explain::command::Explain, inspect};
+use crate::{Address, Server, Settings, Tls};
+use explain::Explain;
+use runtime::runtime;
 
 /// Parquet in, deterministically shuffled Arrow Flight batches out.
+///
+/// Every flag of `forebay serve` can also be set in the file of --config or as an environment variable.
 #[derive(Debug, Parser)]
-#[command(name = "forebay", version, about)]
+#[command(name = "forebay", version)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// How logs are written to standard error.
+    /// Format of the logs on standard error. FOREBAY_LOG selects what is logged, such as debug or forebay=trace.
     #[arg(long, env = "FOREBAY_LOG_FORMAT", value_enum, default_value = "text", global = true)]
     log_format: LogFormat,
 }
@@ -29,11 +39,11 @@ pub struct Cli {
 enum Command {
     /// Serve datasets to trainers.
     Serve(Box<Serve>),
-    /// Shuffle and stream real Parquet to a small trainer in this process, and show what it took.
+    /// Stream a dataset to a small trainer in this process and print what was measured.
     Demo(demo::Demo),
-    /// Say what a dataset holds, and what streaming it would cost.
+    /// Print the contents of a dataset and the cost of streaming it.
     Inspect(inspect::Inspect),
-    /// Say where the rows of a batch come from, and write it again: any batch of any job, also long after.
+    /// Print where the rows of a batch are stored, or export the batch, for any batch of any recorded job.
     Explain(Box<Explain>),
 }
 
@@ -46,76 +56,82 @@ enum LogFormat {
 /// Flags of `forebay serve`; they override the configuration file.
 #[derive(Debug, Args)]
 struct Serve {
-    /// A dataset by name: a Parquet file, or a folder of them. Repeats.
+    /// Dataset by name: a path or URL of a Parquet file, or of a folder of Parquet files. Can be repeated [default: none].
     #[arg(long = "dataset", value_name = "NAME=URL", env = "FOREBAY_DATASET")]
     datasets: Vec<String>,
-    /// A dataset that is also looked up, by the columns of its key; it is kept in memory. Repeats.
+    /// Key columns of a dataset that serves lookups; its index and looked-up rows are kept in memory. Can be repeated
+    /// [default: none].
     #[arg(long = "online", value_name = "NAME=COLUMN[,COLUMN]", env = "FOREBAY_ONLINE")]
     online: Vec<String>,
-    /// Configuration file (TOML).
+    /// Configuration file (TOML) [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
     config: Option<PathBuf>,
-    /// Folder for what can be rebuilt; held by one server at a time.
+    /// Cache directory, locked by one server at a time. It also holds the state, which cannot be rebuilt, unless --state is set
+    /// [default: ~/.cache/forebay].
     #[arg(long, value_name = "DIR", env = "FOREBAY_CACHE_DIR")]
     cache_dir: Option<PathBuf>,
-    /// Where manifests of snapshots are kept, a path or URL that all servers of a tier reach.
+    /// Path or URL of the state: snapshot manifests and job records. All servers of a cluster share one [default: `state` in
+    /// --cache-dir].
     #[arg(long, value_name = "URL", env = "FOREBAY_STATE")]
     state: Option<String>,
-    /// Where gRPC (Arrow Flight) listens; port 0 takes a free one. unix:/path for trainers on this host.
+    /// Listen address of gRPC (Arrow Flight): HOST:PORT, or unix:/path for trainers on the same host. Port 0 selects a free port
+    /// [default: 127.0.0.1:8815].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_GRPC")]
     grpc: Option<Address>,
-    /// Where HTTP (page, probes, metrics) listens; port 0 takes a free one.
+    /// Listen address of HTTP (dashboard, API, probes, metrics). Port 0 selects a free port [default: 127.0.0.1:8816].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_HTTP", value_parser = address)]
     http: Option<SocketAddr>,
-    /// Memory for decoded data, such as 8GiB.
+    /// Memory for decoded data, such as 8GiB [default: half of the memory of the machine or container].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_MEMORY")]
     cache_memory: Option<ByteSize>,
-    /// Of it, memory for datasets that are looked up (--online); half of it if it is not given.
+    /// Part of --cache-memory that is reserved for lookups [default: half of --cache-memory if --online is given, else 0].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_LOOKUP_MEMORY")]
     lookup_memory: Option<ByteSize>,
-    /// Disk for decoded columns in the cache directory, such as 200GiB; 0 for none.
+    /// Disk space for decoded columns in --cache-dir, such as 200GiB; 0 disables the disk cache [default: half of the free space].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_DISK")]
     cache_disk: Option<ByteSize>,
-    /// Threads that decode and gather.
+    /// Threads that decode blocks and assemble batches [default: one per core].
     #[arg(long, value_name = "N", env = "FOREBAY_CPU_THREADS")]
     cpu_threads: Option<usize>,
-    /// How they stand with other threads: normal, or idle to run while no other wants the processor [default: idle on Linux, else normal]
-    #[arg(long, value_name = "POLICY", env = "FOREBAY_CPU_SCHEDULING", value_parser = scheduling)]
+    /// Scheduling class of the CPU threads: normal, or idle (Linux SCHED_IDLE), which yields to every other thread
+    /// [default: normal].
+    #[arg(long, value_name = "CLASS", env = "FOREBAY_CPU_SCHEDULING", value_parser = scheduling)]
     cpu_scheduling: Option<Scheduling>,
-    /// Threads that read and send.
+    /// Threads that perform network I/O [default: one per core, at most 8].
     #[arg(long, value_name = "N", env = "FOREBAY_IO_THREADS")]
     io_threads: Option<usize>,
-    /// Threads that wait for local files [default: 16]
-    #[arg(long, value_name = "N", env = "FOREBAY_FILE_THREADS")]
-    file_threads: Option<usize>,
-    /// How long running streams may finish after SIGTERM, such as 30s.
+    /// Maximum number of threads for blocking calls, such as reads of local files [default: 16].
+    #[arg(long, value_name = "N", env = "FOREBAY_BLOCKING_THREADS")]
+    blocking_threads: Option<usize>,
+    /// Time that running streams have to finish after SIGTERM [default: 30s].
     #[arg(long, value_name = "TIME", env = "FOREBAY_GRACE_PERIOD", value_parser = humantime::parse_duration)]
     grace_period: Option<Duration>,
-    /// How often datasets are looked at for new files, such as 5m.
+    /// Interval at which datasets are listed again to find new files, such as 5m [default: never].
     #[arg(long, value_name = "TIME", env = "FOREBAY_REFRESH_INTERVAL", value_parser = humantime::parse_duration)]
     refresh_interval: Option<Duration>,
-    /// The server's certificate (PEM), for gRPC and HTTP; wants --tls-key.
+    /// Certificate chain of the server (PEM) for gRPC and HTTP; requires --tls-key [default: none, no encryption].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_CERTIFICATE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
-    /// Its private key (PEM).
+    /// Private key of the certificate (PEM); requires --tls-certificate [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_KEY", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// Authorities of clients (PEM): who has no certificate of theirs is not let in.
+    /// CA certificates of clients (PEM); clients without a certificate of one of these CAs are rejected [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_CLIENT_CA")]
     tls_client_ca: Option<PathBuf>,
-    /// The tokens that callers must show (TOML), and what each may read.
+    /// Token file (TOML), which lists the bearer tokens and their permissions [default: none, every caller can read every
+    /// dataset].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKENS")]
     tokens: Option<PathBuf>,
-    /// What an hour of a GPU costs, to say what waiting costs.
+    /// Price of one GPU hour, from which the dashboard computes the cost of waiting trainers [default: none].
     #[arg(long, value_name = "COST", env = "FOREBAY_GPU_HOUR_COST")]
     gpu_hour_cost: Option<f64>,
-    /// Collector of traces that speaks OTLP over gRPC, such as http://127.0.0.1:4317.
+    /// OTLP/gRPC collector that receives traces, such as http://127.0.0.1:4317 [default: none, no traces].
     #[arg(long, value_name = "URL", env = "FOREBAY_TRACES_ENDPOINT")]
     traces_endpoint: Option<String>,
-    /// Listen beyond this machine without TLS and tokens.
+    /// Allow non-loopback listen addresses without TLS and tokens [default: false].
     #[arg(long, env = "FOREBAY_INSECURE")]
     insecure: bool,
-    /// Print the resolved configuration and stop.
+    /// Print the resolved configuration as TOML and exit.
     #[arg(long)]
     print_config: bool,
 }
@@ -124,7 +140,7 @@ impl Cli {
     /// Runs the command to its end.
     ///
     /// # Errors
-    /// Whatever stopped it, in words for a person.
+    /// The failure that ended the command, with a message for the user.
     pub fn run(self) -> anyhow::Result<()> {
         let level = if matches!(self.command, Command::Serve(_)) { "info" } else { "warn" };
         init_logs(self.log_format, level);
@@ -146,7 +162,7 @@ impl Serve {
             print!("{}", toml::to_string_pretty(&settings)?);
             return Ok(());
         }
-        runtime(settings.io_threads, settings.file_threads)?.block_on(async {
+        runtime(settings.io_threads, settings.blocking_threads)?.block_on(async {
             let server = Server::start(settings).await?;
             println!("{}", server.ready_line());
             server.run_until_signal().await
@@ -167,9 +183,9 @@ impl Serve {
         settings.lookup_memory = self.lookup_memory.or(settings.lookup_memory);
         settings.cache_disk = self.cache_disk.or(settings.cache_disk);
         set(&mut settings.cpu_threads, self.cpu_threads);
-        settings.cpu_scheduling = self.cpu_scheduling.or(settings.cpu_scheduling);
+        set(&mut settings.cpu_scheduling, self.cpu_scheduling);
         set(&mut settings.io_threads, self.io_threads);
-        set(&mut settings.file_threads, self.file_threads);
+        set(&mut settings.blocking_threads, self.blocking_threads);
         set(&mut settings.grace_period, self.grace_period);
         settings.state = self.state.or(settings.state);
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
@@ -188,10 +204,10 @@ impl Serve {
     }
 }
 
-/// An address, or a name and a port.
+/// Parses an address, or a host name and a port.
 fn address(text: &str) -> Result<SocketAddr, String> {
     let mut found = text.to_socket_addrs().map_err(|error| format!("expected HOST:PORT: {error}"))?;
-    found.next().ok_or_else(|| "the name has no address".to_owned())
+    found.next().ok_or_else(|| "the host name resolves to no address".to_owned())
 }
 
 fn scheduling(word: &str) -> Result<Scheduling, serde::de::value::Error> {
@@ -204,23 +220,12 @@ fn set<T>(setting: &mut T, flag: Option<T>) {
     }
 }
 
-/// The runtime on which everything but CPU work runs.
-pub(crate) fn runtime(io_threads: usize, file_threads: usize) -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(io_threads)
-        .max_blocking_threads(file_threads)
-        .thread_name("forebay-io")
-        .enable_all()
-        .build()
-        .context("can't start the I/O threads")
-}
-
-/// `FOREBAY_LOG` takes the directives of tracing's `EnvFilter`, such as `debug` or `forebay=trace`.
+/// Initializes logging. `FOREBAY_LOG` takes the directives of tracing's `EnvFilter`, such as `debug` or `forebay=trace`.
 fn init_logs(format: LogFormat, level: &str) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A second call, as in tests, changes nothing.
+    // In tests a subscriber may already be set.
     drop(match format {
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
         LogFormat::Json => builder.json().try_init(),

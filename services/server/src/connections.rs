@@ -1,4 +1,4 @@
-//! Accepted connections, a bounded number of them at a time, with TLS where it is wanted.
+//! Accepted connections, limited in number, with optional TLS.
 
 use std::{
     io,
@@ -21,12 +21,12 @@ use tokio_util::either::Either;
 use crate::{
     Address,
     address::{Listener, Stream},
-    door::Acceptor,
+    auth::Acceptor,
 };
 
-/// How long a connection may say nothing at first.
+/// Time within which a new connection must send its first bytes.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long nobody is accepted after that has failed.
+/// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The connections that a listener accepts.
@@ -36,8 +36,8 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Those of `listener`, at most `max` at a time; more wait in the kernel's queue. With `tls`, TCP connections speak
-    /// TLS; those that fail to are dropped, and hold up no other.
+    /// Accepts at most `max` concurrent connections; further ones wait in the kernel's queue. With `tls`, TCP connections use TLS,
+    /// and handshakes run concurrently.
     pub(crate) fn new(listener: Listener, max: usize, tls: Option<Acceptor>) -> io::Result<Self> {
         let address = listener.address()?;
         let max = max.clamp(1, Semaphore::MAX_PERMITS);
@@ -51,12 +51,12 @@ impl Connections {
         Ok(Self { accepted, address })
     }
 
-    /// Where they come in.
+    /// Listen address.
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// As a stream that never ends.
+    /// Converts to a stream, which never ends.
     pub(crate) fn into_stream(self) -> impl futures::Stream<Item = io::Result<Connection>> {
         self.accepted.map(Ok)
     }
@@ -67,8 +67,8 @@ async fn accept(listener: &Listener) -> Stream {
         match listener.accept().await {
             Ok(stream) => return stream,
             Err(error) => {
-                // Out of file descriptors, say. Without a pause, accepting spins.
-                tracing::debug!(%error, "a connection was not accepted");
+                // Without a pause, a lack of file descriptors would make this loop spin.
+                tracing::debug!(%error, "accepting a connection failed");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -81,21 +81,21 @@ async fn secure(stream: Stream, place: OwnedSemaphorePermit, tls: Option<Accepto
             Ok(stream) => Either::Right(Box::new(stream)),
             Err(error) => {
                 metrics::counter!("forebay_tls_errors_total").increment(1);
-                tracing::debug!(%error, "a connection did not agree on keys");
+                tracing::debug!(%error, "TLS handshake failed");
                 return None;
             }
         },
-        // Who may open a Unix socket is for its file to say.
+        // File permissions control access to a Unix socket.
         (stream, _) => Either::Left(stream),
     };
     let silence = Some(Box::pin(tokio::time::sleep(SILENCE_TIMEOUT)));
     Some(Connection { stream, silence, _place: place })
 }
 
-/// A connection, and its place among those that are open. It is closed when it says nothing at first, so that places go to
-/// those who want something.
+/// A connection and its permit. It is closed if its first bytes do not arrive in time, so that idle connections do not use up the
+/// limit.
 pub(crate) struct Connection {
-    /// Runs until the first bytes come.
+    /// Timer that runs until the first bytes arrive.
     silence: Option<Pin<Box<Sleep>>>,
     stream: Either<Stream, Box<TlsStream<TcpStream>>>,
     _place: OwnedSemaphorePermit,

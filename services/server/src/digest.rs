@@ -1,4 +1,4 @@
-//! The digest of a stream of batches, as docs/protocol.md defines it: over values, not over buffers, so
+//! The digest of a stream of batches, as docs/reference/protocol.md defines it: over values, not over buffers, so
 //! that it depends neither on how the rows were cut into batches nor on who encoded them.
 
 use arrow_array::{

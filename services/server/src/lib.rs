@@ -1,48 +1,49 @@
-//! The Forebay server: transports, configuration and wiring. No algorithm lives here.
+//! The Forebay server: transports, configuration and wiring. Algorithms are in the crates it depends on.
 //!
 //! ```text
-//! main --> cli --+-- serve ---> Server --+-- flight   gRPC: Arrow Flight, health, reflection
-//!                |                       |     +-- framed   DoGet, whose bytes are framed by hand
-//!                +-- demo                |     +-- guard    what every call passes: counting, door, drain
-//!                +-- inspect             +-- ops      HTTP: page, API, probes, metrics
-//!                +-- explain             +-- jobs     what was streamed, remembered for explain
-//!                                        +-- traces   what calls waited for, to a collector
-//!                                        +-- door     who gets in: TLS, tokens
-//!                                        +-- Datasets names to snapshots, opened in the background
-//!                                        +-- Events   what happened lately, from everywhere to the page
+//! main --> cli --+-- serve ---> Server --+-- Services     state that both transports share
+//!                |                       |     +-- registry   datasets, lookup indexes, queues, job records by name
+//!                |                       |     +-- sessions   running streams
+//!                |                       |     +-- Explainer  explanations of past batches
+//!                |                       |     +-- telemetry  events, stalls, metrics, spans for a collector
+//!                |                       +-- Listeners    sockets, TLS, tokens (auth)
+//!                +-- demo                +-- flight       gRPC: Arrow Flight, lookups, health, reflection
+//!                +-- inspect             |     +-- call_layer  metrics, authentication and drain of every call
+//!                +-- explain             |     +-- framed      DoGet without a copy of the batch
+//!                                        +-- http         HTTP: dashboard, API, probes, metrics
 //! ```
 //!
-//! - [`Settings`]: what an operator can set, resolved before a port is bound.
-//! - [`Server`]: binds, serves, drains.
-//! - `status`: the one place where errors become gRPC statuses.
+//! - [`Settings`]: settings of an operator, checked before a port is bound.
+//! - [`Server`]: builds the parts, serves, and drains.
+//! - `error`: the error type, and the only mapping of errors to gRPC and HTTP statuses.
 
 #![forbid(unsafe_code)]
 
 mod address;
+mod auth;
 pub mod cli;
 mod connections;
-mod datasets;
-pub mod demo;
 pub mod digest;
-mod door;
-mod events;
-mod explain;
+mod drain;
+mod error;
+mod explainer;
 mod flight;
-pub mod inspect;
-mod jobs;
-mod online;
-mod ops;
-mod queues;
+mod http;
+mod listeners;
+mod registry;
 mod server;
+mod services;
 mod sessions;
 pub mod settings;
-mod stalls;
-mod status;
-mod traces;
+mod tasks;
+mod telemetry;
 
 pub use address::Address;
 pub use forebay_loader::Scheduling;
-pub use queues::QueueSpec;
+pub use registry::queues::QueueSpec;
 pub use server::Server;
 pub use settings::{Limits, Settings, Tls};
-pub use traces::Settings as TraceSettings;
+pub use telemetry::traces::Settings as TraceSettings;
+
+use error::Error;
+use telemetry::{events, stalls, traces};

@@ -1,4 +1,4 @@
-//! The trainers whose batch streams are running, and where their time goes.
+//! Sessions of trainers with open batch streams, and their time accounts.
 
 mod rates;
 mod session;
@@ -14,55 +14,57 @@ use forebay_loader::Made;
 use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Bucket, Buckets, History, Interval};
 use tokio::sync::watch;
-use tonic::Status;
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::Error;
 
 use rates::Rates;
 pub(crate) use session::{Begin, Session, WINDOW};
 
-/// How far back the buckets are kept, in seconds.
+/// Length of the kept history, in seconds.
 pub(crate) const KEPT_SECONDS: usize = 600;
-/// A trainer without a stream is forgotten after this.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+/// Time after which a session without a stream is removed.
+const REMOVED_AFTER: Duration = Duration::from_secs(60);
 
-/// The running streams of a server, bounded in number, by the trainers that have them. Cheap to clone.
+/// Registry of sessions and their streams, with a limit on open streams. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Sessions {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Also those that ended a while ago.
+    /// Sessions by id, including those that ended recently.
     sessions: DashMap<u64, Arc<Session>>,
     max_streams: usize,
     count: watch::Sender<usize>,
-    all: Mutex<All>,
+    totals: Mutex<Totals>,
 }
 
-/// What is added up over all trainers, those that are forgotten included.
-struct All {
-    /// So many streams were begun.
+/// Totals over all sessions, including removed ones.
+struct Totals {
+    /// Number of streams opened since the start.
     begun: u64,
     history: History,
     by_dataset: BTreeMap<String, Buckets>,
     trainers: BTreeMap<String, Activities>,
-    /// Time in which trainers that report did not compute.
+    /// Time in which reporting trainers did not compute.
     idle: Duration,
     batches: Rates,
 }
 
-/// Seconds, as trainers report them.
+/// Time reported by trainers, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Activities {
     pub(crate) wait: f64,
     pub(crate) compute: f64,
     pub(crate) copy: f64,
-    /// Of the time whose reports say how busy a GPU was: what it was busy in, and the rest.
+    /// Busy time of GPUs, from reports with a GPU utilization.
     pub(crate) gpu_busy: f64,
+    /// Idle time of GPUs, from reports with a GPU utilization.
     pub(crate) gpu_idle: f64,
 }
 
-/// A stream's place among the running ones; dropping it ends the stream.
+/// An open stream; dropping it ends the stream.
 pub(crate) struct Running {
     session: Arc<Session>,
     lane: forebay_stall::Lane,
@@ -72,7 +74,7 @@ pub(crate) struct Running {
 impl Sessions {
     pub(crate) fn new(max_streams: usize) -> Self {
         let now = Instant::now();
-        let all = All {
+        let totals = Totals {
             begun: 0,
             history: History::new(now, KEPT_SECONDS),
             by_dataset: BTreeMap::new(),
@@ -81,12 +83,12 @@ impl Sessions {
             batches: Rates::new(now),
         };
         let count = watch::Sender::new(0);
-        let shared = Shared { sessions: DashMap::new(), max_streams, count, all: Mutex::new(all) };
+        let shared = Shared { sessions: DashMap::new(), max_streams, count, totals: Mutex::new(totals) };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Enters a stream of `batches` batches; `trainer` is the id under which its trainer reports, 0 if it does not.
-    pub(crate) fn enter(&self, train: Train, batches: u64, trainer: u64) -> Result<Running, Status> {
+    /// Opens a stream of `batches` batches. `trainer` is the id under which the client reports, 0 if it does not report.
+    pub(crate) fn enter(&self, train: Train, batches: u64, trainer: u64) -> Result<Running, Error> {
         let limit = self.shared.max_streams;
         let entered = self.shared.count.send_if_modified(|count| {
             let free = *count < limit;
@@ -94,15 +96,15 @@ impl Sessions {
             free
         });
         if !entered {
-            return Err(Status::resource_exhausted(format!(
-                "{limit} streams are running, which is limits.max_streams; end some or raise it"
+            return Err(Error::limit(format!(
+                "limits.max_streams ({limit}) is reached: end a stream or raise the limit"
             )));
         }
         let now = Instant::now();
         let number = {
-            let mut all = self.all();
-            all.begun += 1;
-            all.begun
+            let mut totals = self.totals();
+            totals.begun += 1;
+            totals.begun
         };
         let id = match trainer {
             0 => xxh3_64(format!("stream {number} of {}", std::process::id()).as_bytes()),
@@ -117,7 +119,7 @@ impl Sessions {
         Ok(Running { session, lane, sessions: self.clone() })
     }
 
-    /// The trainers with running streams, the oldest first; with `ended`, also those without one that are remembered.
+    /// Returns the sessions with open streams, oldest first; with `ended`, also recently ended ones.
     pub(crate) fn list(&self, ended: bool) -> Vec<Arc<Session>> {
         let sessions = self.shared.sessions.iter().map(|entry| Arc::clone(entry.value()));
         let mut sessions: Vec<_> = sessions.filter(|session| ended || session.is_running()).collect();
@@ -125,17 +127,17 @@ impl Sessions {
         sessions
     }
 
-    /// The trainer of this id, if it is remembered.
+    /// Returns the session with this id.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<Session>> {
         self.shared.sessions.get(&id).map(|session| Arc::clone(&session))
     }
 
-    /// Streams that are running.
+    /// Returns the number of open streams.
     pub(crate) fn streams(&self) -> usize {
         *self.shared.count.borrow()
     }
 
-    /// Keeps what a trainer reports.
+    /// Records a report of a client.
     pub(crate) fn reported(&self, report: &ReportRequest) {
         let Some(session) = self.get(session_id(report.trainer, &report.dataset)) else { return };
         if report.trainer == 0 {
@@ -143,9 +145,9 @@ impl Sessions {
         }
         let now = Instant::now();
         let (from, settled) = session.report(now, report);
-        let mut all = self.all();
-        all.settle(&session.train.dataset, from, now, &settled);
-        let trainers = all.trainers.entry(report.dataset.clone()).or_default();
+        let mut totals = self.totals();
+        totals.settle(&session.train.dataset, from, now, &settled);
+        let trainers = totals.trainers.entry(report.dataset.clone()).or_default();
         trainers.wait += report.wait_seconds;
         trainers.compute += report.compute_seconds;
         trainers.copy += report.copy_seconds;
@@ -155,55 +157,55 @@ impl Sessions {
         }
     }
 
-    /// Settles what no report settles, and forgets who ended long ago. To be called about once a second.
+    /// Settles time that no report settles, and removes ended sessions. Call about once per second.
     pub(crate) fn tick(&self, now: Instant) {
         let sessions = self.list(true);
         let mut sent = rates::Sent::default();
         for session in &sessions {
             let (from, settled) = session.tick(now);
-            self.all().settle(&session.train.dataset, from, now, &settled);
+            self.totals().settle(&session.train.dataset, from, now, &settled);
             sent += session.sent();
         }
-        let mut all = self.all();
-        all.batches.note_all(now, sent);
-        drop(all);
-        self.shared.sessions.retain(|_, session| !session.ended_before(now, FORGOTTEN_AFTER));
+        let mut totals = self.totals();
+        totals.batches.sample_group(now, sent);
+        drop(totals);
+        self.shared.sessions.retain(|_, session| !session.ended_before(now, REMOVED_AFTER));
     }
 
-    /// Where the time of all trainers went in the last seconds.
+    /// Returns the time of all sessions in the last seconds.
     pub(crate) fn history(&self, now: Instant, seconds: usize) -> Vec<Interval> {
-        self.all().history.before(now, seconds)
+        self.totals().history.before(now, seconds)
     }
 
-    /// Where the time of the trainers of each dataset went since the start.
+    /// Returns the time of sessions by dataset, since the start.
     pub(crate) fn by_dataset(&self) -> BTreeMap<String, Buckets> {
-        self.all().by_dataset.clone()
+        self.totals().by_dataset.clone()
     }
 
-    /// What they did in it, by their own word.
+    /// Returns the time reported by clients by dataset, since the start.
     pub(crate) fn activities(&self) -> BTreeMap<String, Activities> {
-        self.all().trainers.clone()
+        self.totals().trainers.clone()
     }
 
-    /// Time in which trainers that report did not compute, since the start.
+    /// Returns the time in which reporting trainers did not compute, since the start.
     pub(crate) fn idle(&self) -> Duration {
-        self.all().idle
+        self.totals().idle
     }
 
-    /// Bytes and rows a second that are sent to all trainers.
+    /// Returns the bytes and rows per second sent to all trainers.
     pub(crate) fn sent_per_second(&self) -> (f64, f64) {
-        let all = self.all();
-        (all.batches.bytes_per_second(), all.batches.rows_per_second())
+        let totals = self.totals();
+        (totals.batches.bytes_per_second(), totals.batches.rows_per_second())
     }
 
-    /// Waits until no stream is running.
+    /// Waits until no stream is open.
     pub(crate) async fn none_running(&self) {
-        // The sender lives as long as `self`, so this ends only when the count is 0.
+        // The sender lives as long as `self`, so this returns only when the count is 0.
         drop(self.shared.count.subscribe().wait_for(|count| *count == 0).await);
     }
 
-    fn all(&self) -> MutexGuard<'_, All> {
-        self.shared.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.shared.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn gauge(&self) {
@@ -211,43 +213,43 @@ impl Sessions {
     }
 }
 
-/// Trainers choose their ids; one that reads two datasets has two sessions.
+/// Derives the session id. A trainer that reads two datasets has two sessions.
 fn session_id(trainer: u64, dataset: &str) -> u64 {
     xxh3_64(format!("trainer {trainer:016x} of {dataset:?}").as_bytes())
 }
 
-impl All {
+impl Totals {
     fn settle(&mut self, dataset: &str, from: Instant, to: Instant, settled: &Buckets) {
         if settled.sum().is_zero() {
             return;
         }
         self.history.add(from, to, settled);
         *self.by_dataset.entry(dataset.to_owned()).or_default() += *settled;
-        if settled[Bucket::Downstream].is_zero() {
-            self.idle += settled.sum().saturating_sub(settled[Bucket::Consumer]);
+        if settled[Bucket::ComputeOrNetwork].is_zero() {
+            self.idle += settled.sum().saturating_sub(settled[Bucket::Compute]);
         }
     }
 }
 
 impl Running {
-    /// What is told of the work for it.
+    /// Returns the lane that records work for the stream.
     pub(crate) fn lane(&self) -> &forebay_stall::Lane {
         &self.lane
     }
 
-    /// Whose stream it is.
+    /// Returns the session of the stream.
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
 
-    /// The transport asks for its next batch.
-    pub(crate) fn asks(&self) {
-        self.lane.asks();
+    /// Records that the transport requests the next batch.
+    pub(crate) fn batch_requested(&self) {
+        self.lane.batch_requested();
     }
 
-    /// Counts a batch that is handed to the transport; the one after it is that of epoch and step `due`.
-    pub(crate) fn sent(&self, made: &Made, due: (u64, u64)) {
-        self.lane.served(due);
+    /// Records that a batch was passed to the transport; `due` is the epoch and step of the next one.
+    pub(crate) fn batch_sent(&self, made: &Made, due: (u64, u64)) {
+        self.lane.batch_sent(due);
         self.session.count(made);
     }
 }

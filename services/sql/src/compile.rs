@@ -1,4 +1,4 @@
-//! From text to something that can be evaluated.
+//! Compilation of expressions: parsing, validation, type coercion and simplification.
 
 use std::{fmt, sync::Arc};
 
@@ -8,19 +8,14 @@ use arrow_array::{
     types::{Float32Type, Float64Type},
 };
 use arrow_cast::cast;
-use arrow_data::ArrayData;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use datafusion_common::{
-    Column, DFSchema, ScalarValue, TableReference,
-    config::ConfigOptions,
-    plan_err,
+    DFSchema,
     tree_node::{Transformed, TreeNode, TreeNodeRecursion},
 };
 use datafusion_expr::{
-    AggregateUDF, Expr, GetFieldAccess, HigherOrderUDF, Operator, ScalarUDF, TableSource, Volatility,
-    WindowUDF,
+    Expr, Operator, Volatility,
     execution_props::ExecutionProps,
-    planner::{ContextProvider, ExprPlanner, PlannerResult, RawFieldAccessExpr},
     simplify::{ExprSimplifyResult, SimplifyContext},
 };
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
@@ -33,24 +28,21 @@ use datafusion_sql::{
         tokenizer::{Token, Tokenizer},
     },
 };
-use xxhash_rust::xxh3::xxh3_128;
 
-use crate::{Error, functions};
+use crate::{Error, expression_identity::identity_of, planner::Context};
 
-/// Longest text of an expression, in bytes.
+/// Maximum length of an expression, in bytes.
 const MAX_BYTES: usize = 64 << 10;
-/// Most words and signs in it: a chain of so many operators is as deep.
+/// Maximum number of tokens. A chain of operators is as deep as its number of tokens.
 const MAX_TOKENS: usize = 2048;
-/// Deepest nesting of parentheses and calls.
+/// Maximum nesting of parentheses and calls.
 const MAX_DEPTH: usize = 50;
-/// Most parts of it once it is written out.
-const MAX_PARTS: u64 = 20_000;
-/// Stack on which it is compiled: the walks over it are recursive.
+/// Maximum number of nodes after expansion of BETWEEN, COALESCE and the like.
+const MAX_NODES: u64 = 20_000;
+/// Stack size for compilation, in bytes: the passes over an expression are recursive.
 const STACK_BYTES: usize = 64 << 20;
-/// Part of every identity: another meaning of the same words is another version.
-const VERSION: u32 = 1;
 
-/// A compiled expression: a pure function of some columns of a row.
+/// A compiled expression: a pure function of columns of one row.
 #[derive(Clone)]
 pub struct Expression {
     field: FieldRef,
@@ -70,51 +62,52 @@ impl Expression {
     /// Compiles `text`, a column of `schema` or an expression with a name (`log1p(delay) AS y`).
     ///
     /// # Errors
-    /// [`Error::UnknownColumn`], and [`Error::Invalid`] for what is no expression of one row, has no name, or is too large.
+    /// [`Error::UnknownColumn`], and [`Error::Invalid`] if `text` is not an expression of one row, has no name, or is too large.
     pub fn column(text: &str, schema: &Schema) -> Result<Self, Error> {
-        on_a_deep_stack(|| compile(text, schema, true))
+        with_deep_stack(|| compile(text, schema, true))
     }
 
-    /// Compiles `text`, which says of each row whether it is kept; a row for which it is null is not.
+    /// Compiles `text`, a row condition. A row for which the condition is null does not match.
     ///
     /// # Errors
-    /// As for [`column`](Self::column), and [`Error::Invalid`] when it is no boolean.
+    /// As [`column`](Self::column), and [`Error::Invalid`] if `text` is not a boolean.
     pub fn filter(text: &str, schema: &Schema) -> Result<Self, Error> {
-        let compiled = on_a_deep_stack(|| compile(text, schema, false))?;
+        let compiled = with_deep_stack(|| compile(text, schema, false))?;
         match compiled.field.data_type() {
             DataType::Boolean => Ok(compiled),
             other => Err(Error::invalid(format!("is of type {other}, expected a boolean"))),
         }
     }
 
-    /// Name, type, and whether there may be nulls.
+    /// Name, type and nullability of the result.
     pub fn field(&self) -> &FieldRef {
         &self.field
     }
 
-    /// The columns of the schema that it reads, ascending.
+    /// Indexes of the columns that the expression reads, ascending.
     pub fn inputs(&self) -> &[usize] {
         &self.inputs
     }
 
-    /// Names what is computed, whatever the result is called: equal only for equal expressions over equal columns.
+    /// The identity of the computed values, independent of the name of the result: equal only for equal expressions over
+    /// equal columns. It changes when [the semantics of expressions](crate::SEMANTICS) do, and not with versions of libraries.
     pub fn identity(&self) -> u128 {
         self.identity
     }
 
-    /// The column that it merely names, if that is all.
+    /// Returns the column if the expression is a plain column name.
     pub fn is_column(&self) -> Option<usize> {
         matches!(self.logical, Expr::Column(_)).then(|| self.inputs[0])
     }
 
-    /// The values for the rows of `batch`, whose columns are [`inputs`](Self::inputs).
+    /// Computes the values for the rows of `batch`, whose columns are [`inputs`](Self::inputs).
     ///
     /// # Errors
-    /// [`Error::Failed`] when one of the rows has no result.
+    /// [`Error::Failed`] if the expression has no result for one of the rows.
     pub fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
-        let batch = &one_nan(batch)?;
-        let values = self.physical.evaluate(batch).map_err(|error| Error::of_row(&error))?;
-        let array = values.into_array(batch.num_rows()).map_err(|error| Error::of_row(&error))?;
+        let batch = &canonical_nans(batch)?;
+        let values = self.physical.evaluate(batch).map_err(|error| Error::from_evaluation(&error))?;
+        let array = values.into_array(batch.num_rows()).map_err(|error| Error::from_evaluation(&error))?;
         if array.data_type() == self.field.data_type() {
             return Ok(array);
         }
@@ -122,10 +115,10 @@ impl Expression {
     }
 }
 
-/// The same with one NaN for all: Arrow sorts one whose sign bit is set, which is what x86 makes of 0/0, before all numbers
-/// and not behind them.
-fn one_nan(batch: &RecordBatch) -> Result<RecordBatch, Error> {
-    let strange = |column: &ArrayRef| match column.data_type() {
+/// Replaces negative NaNs by the canonical NaN. Arrow sorts NaNs with a set sign bit, which x86 returns for 0/0, before all
+/// numbers and not after them.
+fn canonical_nans(batch: &RecordBatch) -> Result<RecordBatch, Error> {
+    let has_negative_nan = |column: &ArrayRef| match column.data_type() {
         DataType::Float32 => {
             column.as_primitive::<Float32Type>().values().iter().any(|x| x.is_nan() && x.is_sign_negative())
         }
@@ -134,10 +127,10 @@ fn one_nan(batch: &RecordBatch) -> Result<RecordBatch, Error> {
         }
         _ => false,
     };
-    if !batch.columns().iter().any(strange) {
+    if !batch.columns().iter().any(has_negative_nan) {
         return Ok(batch.clone());
     }
-    let plain = |column: &ArrayRef| -> ArrayRef {
+    let canonical = |column: &ArrayRef| -> ArrayRef {
         match column.data_type() {
             DataType::Float32 => Arc::new(
                 column
@@ -152,15 +145,15 @@ fn one_nan(batch: &RecordBatch) -> Result<RecordBatch, Error> {
             _ => Arc::clone(column),
         }
     };
-    let columns = batch.columns().iter().map(plain).collect();
+    let columns = batch.columns().iter().map(canonical).collect();
     RecordBatch::try_new(batch.schema(), columns).map_err(|error| Error::Failed(error.to_string()))
 }
 
-/// The walks over a chain of a thousand operators are as deep.
-fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+/// Runs `work` on a thread with a large stack, for recursion over chains of thousands of operators.
+fn with_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let builder = std::thread::Builder::new().name("sql".into()).stack_size(STACK_BYTES);
-        let thread = builder.spawn_scoped(scope, work).expect("a thread to compile an expression on");
+        let thread = builder.spawn_scoped(scope, work).expect("the system can start a thread");
         match thread.join() {
             Ok(done) => done,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -168,21 +161,21 @@ fn on_a_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// COALESCE and its like as the CASE that they stand for: they have no value of their own, which constants are asked for.
-fn spell_out(coerced: Expr, context: &SimplifyContext) -> Result<Expr, Error> {
-    let spelled = coerced.transform_up(|part| {
+/// Replaces COALESCE and the like by CASE expressions. Without that, constant folding fails on calls with constant arguments.
+fn expand_short_circuits(coerced: Expr, context: &SimplifyContext) -> Result<Expr, Error> {
+    let expanded = coerced.transform_up(|part| {
         let mut part = Transformed::no(part);
         while let Expr::ScalarFunction(call) = &part.data
             && call.func.short_circuits()
         {
             match call.func.simplify(call.args.clone(), context)? {
-                ExprSimplifyResult::Simplified(spelled) => part = Transformed::yes(spelled),
+                ExprSimplifyResult::Simplified(simplified) => part = Transformed::yes(simplified),
                 ExprSimplifyResult::Original(_) => break,
             }
         }
         Ok(part)
     });
-    spelled.map(|spelled| spelled.data).map_err(|error| Error::of_plan(&error))
+    expanded.map(|expanded| expanded.data).map_err(|error| Error::from_planning(&error))
 }
 
 fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error> {
@@ -190,90 +183,44 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
     let (name, logical) = match planned {
         Expr::Alias(alias) if named => (alias.name, *alias.expr),
         Expr::Column(column) if named => (column.name.clone(), Expr::Column(column)),
-        _ if named => return Err(Error::invalid(format!("'{}' has no name: add AS and one", text.trim()))),
-        Expr::Alias(_) => return Err(Error::invalid("has a name, and needs none")),
+        _ if named => return Err(Error::invalid(format!("'{}' has no name, add one with AS", text.trim()))),
+        Expr::Alias(_) => return Err(Error::invalid("has an alias, expected none")),
         filter => ("filter".to_owned(), filter),
     };
-    refuse_impure(&logical)?;
-    if expanded(&logical) > MAX_PARTS {
+    check_pure(&logical)?;
+    if expanded_nodes(&logical) > MAX_NODES {
         return Err(Error::invalid(format!(
-            "grows to more than {MAX_PARTS} parts: nest BETWEEN and COALESCE less"
+            "expands to more than {MAX_NODES} nodes; nest BETWEEN and COALESCE less"
         )));
     }
     let whole = dfschema(schema)?;
     let context = SimplifyContext::builder().with_schema(Arc::clone(&whole)).build();
     let simplifier = ExprSimplifier::new(context.clone());
-    let coerced = simplifier.coerce(logical, &whole).map_err(|error| Error::of_plan(&error))?;
-    let spelled = spell_out(coerced, &context)?;
-    refuse_overflow(&spelled)?;
-    let logical = simplifier.simplify(spelled).map_err(|error| Error::of_plan(&error))?;
+    let coerced = simplifier.coerce(logical, &whole).map_err(|error| Error::from_planning(&error))?;
+    let expanded = expand_short_circuits(coerced, &context)?;
+    check_constant_overflow(&expanded)?;
+    let logical = simplifier.simplify(expanded).map_err(|error| Error::from_planning(&error))?;
     let mut inputs: Vec<usize> =
         logical.column_refs().iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
     inputs.sort_unstable();
     let projected = schema.project(&inputs).map_err(|error| Error::invalid(error.to_string()))?;
-    let of_inputs = dfschema(&projected)?;
-    let physical = create_physical_expr(&logical, &of_inputs, &ExecutionProps::new(), &Default::default())
+    let input_schema = dfschema(&projected)?;
+    let physical = create_physical_expr(&logical, &input_schema, &ExecutionProps::new(), &Default::default())
         .and_then(strict)
-        .map_err(|error| Error::of_plan(&error))?;
-    let data_type = physical.data_type(&projected).map_err(|error| Error::of_plan(&error))?;
-    let nullable = physical.nullable(&projected).map_err(|error| Error::of_plan(&error))?;
+        .map_err(|error| Error::from_planning(&error))?;
+    let data_type = physical.data_type(&projected).map_err(|error| Error::from_planning(&error))?;
+    let nullable = physical.nullable(&projected).map_err(|error| Error::from_planning(&error))?;
     let data_type = delivered(data_type)?;
-    let identity = identity(&logical, &projected, &data_type)?;
+    let identity = identity_of(&logical, &projected, &data_type)?;
     let field = Arc::new(Field::new(name, data_type, nullable));
     Ok(Expression { field, inputs, identity, logical, physical })
 }
 
-/// A hash of what is computed. Constants are hashed by their bytes: their text could be that of something else.
-fn identity(logical: &Expr, inputs: &Schema, made: &DataType) -> Result<u128, Error> {
-    let mut constants = Vec::new();
-    let shape = logical.clone().transform_up(|part| {
-        let Expr::Literal(value, _) = &part else { return Ok(Transformed::no(part)) };
-        let data = value.to_array()?.to_data();
-        constants.extend(format!("{:?}", bare(&value.data_type())).into_bytes());
-        append(&data, &mut constants);
-        Ok(Transformed::yes(Expr::Literal(ScalarValue::Null, None)))
-    });
-    let shape = shape.map_err(|error| Error::of_plan(&error))?.data;
-    let types: Vec<_> = inputs.fields().iter().map(|field| (field.name(), bare(field.data_type()))).collect();
-    let spelled = format!("{VERSION} {shape:?} {types:?} {:?} {} ", bare(made), constants.len());
-    constants.extend(spelled.into_bytes());
-    Ok(xxh3_128(&constants))
-}
-
-/// Everything that an array consists of but its type.
-fn append(data: &ArrayData, out: &mut Vec<u8>) {
-    out.extend(
-        [data.len(), data.null_count()]
-            .map(|count| count as u64)
-            .iter()
-            .flat_map(|count| count.to_le_bytes()),
-    );
-    for buffer in data.buffers() {
-        out.extend((buffer.len() as u64).to_le_bytes());
-        out.extend(buffer.as_slice());
-    }
-    data.child_data().iter().for_each(|child| append(child, out));
-}
-
-/// The type without metadata, which say nothing of values and have no order.
-fn bare(data_type: &DataType) -> DataType {
-    let field =
-        |field: &FieldRef| Arc::new(Field::new(field.name(), bare(field.data_type()), field.is_nullable()));
-    match data_type {
-        DataType::List(item) => DataType::List(field(item)),
-        DataType::LargeList(item) => DataType::LargeList(field(item)),
-        DataType::FixedSizeList(item, len) => DataType::FixedSizeList(field(item), *len),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(field).collect()),
-        DataType::Map(entries, sorted) => DataType::Map(field(entries), *sorted),
-        other => other.clone(),
-    }
-}
-
-/// How many parts it has once it is written out: what is said once is computed twice in BETWEEN, COALESCE and the like.
-fn expanded(expression: &Expr) -> u64 {
+/// Number of nodes after expansion, where BETWEEN, COALESCE and the like duplicate their operands.
+fn expanded_nodes(expression: &Expr) -> u64 {
     let mut parts = 0_u64;
     let counted = expression.apply_children(|child| {
-        parts = parts.saturating_add(expanded(child));
+        parts = parts.saturating_add(expanded_nodes(child));
         Ok(TreeNodeRecursion::Continue)
     });
     let doubles = match expression {
@@ -285,13 +232,13 @@ fn expanded(expression: &Expr) -> u64 {
     parts.saturating_mul(if doubles { 2 } else { 1 }).saturating_add(1)
 }
 
-/// What is computed now, without a row, overflows now or never.
-fn refuse_overflow(expression: &Expr) -> Result<(), Error> {
-    let (mut refused, nothing) = (None, Arc::new(Schema::empty()));
+/// Evaluates constant arithmetic, so that an overflow is an error of compilation.
+fn check_constant_overflow(expression: &Expr) -> Result<(), Error> {
+    let (mut refused, empty) = (None, Arc::new(Schema::empty()));
     let options = RecordBatchOptions::new().with_row_count(Some(1));
-    let row = RecordBatch::try_new_with_options(Arc::clone(&nothing), Vec::new(), &options);
+    let row = RecordBatch::try_new_with_options(Arc::clone(&empty), Vec::new(), &options);
     let row = row.map_err(|error| Error::invalid(error.to_string()))?;
-    let of_nothing = dfschema(&nothing)?;
+    let empty = dfschema(&empty)?;
     let walked = expression.apply(|part| {
         let is_arithmetic = |binary: &datafusion_expr::BinaryExpr| {
             matches!(binary.op, Operator::Plus | Operator::Minus | Operator::Multiply)
@@ -301,20 +248,20 @@ fn refuse_overflow(expression: &Expr) -> Result<(), Error> {
         {
             return Ok(TreeNodeRecursion::Continue);
         }
-        let computed = create_physical_expr(part, &of_nothing, &ExecutionProps::new(), &Default::default())
+        let computed = create_physical_expr(part, &empty, &ExecutionProps::new(), &Default::default())
             .and_then(strict)
             .and_then(|physical| physical.evaluate(&row));
-        refused = computed.err().map(|error| Error::of_row(&error));
+        refused = computed.err().map(|error| Error::from_evaluation(&error));
         Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Jump })
     });
-    walked.map_err(|error| Error::of_plan(&error))?;
+    walked.map_err(|error| Error::from_planning(&error))?;
     refused.map_or(Ok(()), Err)
 }
 
 fn dfschema(schema: &Schema) -> Result<Arc<DFSchema>, Error> {
     DFSchema::try_from(Schema::new(schema.fields().clone()))
         .map(Arc::new)
-        .map_err(|error| Error::of_plan(&error))
+        .map_err(|error| Error::from_planning(&error))
 }
 
 fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
@@ -326,19 +273,19 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
         Tokenizer::new(&dialect, text).tokenize().map_err(|error| Error::invalid(error.to_string()))?;
     let count = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).count();
     if count > MAX_TOKENS {
-        return Err(Error::invalid(format!("has {count} words and signs, expected at most {MAX_TOKENS}")));
+        return Err(Error::invalid(format!("has {count} tokens, expected at most {MAX_TOKENS}")));
     }
     let mut parser = Parser::new(&dialect).with_recursion_limit(MAX_DEPTH).with_tokens(tokens);
     let parsed = parser.parse_expr_with_alias().map_err(|error| Error::invalid(error.to_string()))?;
     match parser.next_token().token {
         Token::EOF => {}
-        more => return Err(Error::invalid(format!("goes on with '{more}' where its end was expected"))),
+        more => return Err(Error::invalid(format!("has '{more}' after its end"))),
     }
     let context = Context::new();
     let planner = SqlToRel::new_with_options(
         &context,
         datafusion_sql::planner::ParserOptions {
-            // Names are as they are spelled, with or without quotes.
+            // Names are case-sensitive, with or without quotes.
             enable_ident_normalization: false,
             map_string_types_to_utf8view: false,
             ..Default::default()
@@ -347,10 +294,10 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
     let schema = dfschema(schema)?;
     planner
         .sql_to_expr_with_alias(parsed, &schema, &mut PlannerContext::new())
-        .map_err(|error| Error::of_plan(&error))
+        .map_err(|error| Error::from_planning(&error))
 }
 
-/// Not among them: regular expressions, which may be a new and large one for each row, and bits.
+/// Allowed operators. Excluded are bit operators and regular expressions, whose pattern could be different and large per row.
 const ALLOWED: &[Operator] = &[
     Operator::And,
     Operator::Or,
@@ -370,8 +317,8 @@ const ALLOWED: &[Operator] = &[
     Operator::IsNotDistinctFrom,
 ];
 
-/// Only what depends on one row, and on nothing else.
-fn refuse_impure(expression: &Expr) -> Result<(), Error> {
+/// Checks that the expression depends on one row only.
+fn check_pure(expression: &Expr) -> Result<(), Error> {
     let mut refused = None;
     let walked = expression.apply(|part| {
         let why = match part {
@@ -397,18 +344,18 @@ fn refuse_impure(expression: &Expr) -> Result<(), Error> {
             Expr::BinaryExpr(binary) if ALLOWED.contains(&binary.op) => None,
             Expr::ScalarFunction(call) if call.func.signature().volatility == Volatility::Immutable => None,
             Expr::ScalarFunction(call) => {
-                Some(format!("{}() does not depend on the row alone", call.func.name()))
+                Some(format!("{}() depends on more than the row", call.func.name()))
             }
-            other => Some(format!("'{other}' is no expression of one row")),
+            other => Some(format!("'{other}' is not an expression of one row")),
         };
         refused = why;
         Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     });
-    walked.map_err(|error| Error::of_plan(&error))?;
+    walked.map_err(|error| Error::from_planning(&error))?;
     refused.map_or(Ok(()), |why| Err(Error::Invalid(why)))
 }
 
-/// Integers that overflow are errors, not other numbers.
+/// Makes integer overflow an error instead of wrapping around.
 fn strict(expression: Arc<dyn PhysicalExpr>) -> datafusion_common::Result<Arc<dyn PhysicalExpr>> {
     let strict = expression.transform_up(|part| {
         let Some(binary) = part.downcast_ref::<BinaryExpr>() else { return Ok(Transformed::no(part)) };
@@ -420,7 +367,7 @@ fn strict(expression: Arc<dyn PhysicalExpr>) -> datafusion_common::Result<Arc<dy
     strict.map(|transformed| transformed.data)
 }
 
-/// The type that is delivered for a computed one.
+/// Returns the type in which a computed type is delivered.
 fn delivered(data_type: DataType) -> Result<DataType, Error> {
     Ok(match data_type {
         DataType::Utf8View => DataType::Utf8,
@@ -429,112 +376,4 @@ fn delivered(data_type: DataType) -> Result<DataType, Error> {
         DataType::Null => return Err(Error::invalid("is always null: CAST it to a type")),
         other => other,
     })
-}
-
-/// The words of SQL that are known.
-struct Context {
-    options: ConfigOptions,
-    planners: Vec<Arc<dyn ExprPlanner>>,
-}
-
-impl Context {
-    fn new() -> Self {
-        // The first that has an answer has it.
-        let planners: Vec<Arc<dyn ExprPlanner>> = vec![
-            Arc::new(OfStructs),
-            Arc::new(datafusion_functions::core::planner::CoreFunctionPlanner::default()),
-            Arc::new(datafusion_functions::datetime::planner::DatetimeFunctionPlanner),
-            Arc::new(datafusion_functions::unicode::planner::UnicodeFunctionPlanner),
-        ];
-        Self { options: ConfigOptions::default(), planners }
-    }
-}
-
-/// Fields of structs: `place['city']`, and `place.city`.
-#[derive(Debug)]
-struct OfStructs;
-
-impl OfStructs {
-    fn field(of: Expr, name: ScalarValue) -> Expr {
-        functions::fields::function().call(vec![of, Expr::Literal(name, None)])
-    }
-}
-
-impl ExprPlanner for OfStructs {
-    fn plan_field_access(
-        &self,
-        RawFieldAccessExpr { field_access, expr }: RawFieldAccessExpr,
-        _: &DFSchema,
-    ) -> datafusion_common::Result<PlannerResult<RawFieldAccessExpr>> {
-        match field_access {
-            GetFieldAccess::NamedStructField { name } => Ok(PlannerResult::Planned(Self::field(expr, name))),
-            GetFieldAccess::ListIndex { .. } | GetFieldAccess::ListRange { .. } => {
-                plan_err!(
-                    "{expr}[...]: expected the name of a field in quotes; of lists there are no single items, only \
-                     list_truncate(list, n)"
-                )
-            }
-        }
-    }
-
-    fn plan_compound_identifier(
-        &self,
-        field: &Field,
-        qualifier: Option<&TableReference>,
-        names: &[String],
-    ) -> datafusion_common::Result<PlannerResult<Vec<Expr>>> {
-        let column = Expr::Column(Column::from((qualifier, field)));
-        let names = names.iter().map(|name| ScalarValue::from(name.as_str()));
-        Ok(PlannerResult::Planned(names.fold(column, Self::field)))
-    }
-}
-
-impl ContextProvider for Context {
-    fn get_table_source(&self, name: TableReference) -> datafusion_common::Result<Arc<dyn TableSource>> {
-        plan_err!("'{name}': there are no tables here but the dataset's row")
-    }
-
-    fn get_expr_planners(&self) -> &[Arc<dyn ExprPlanner>] {
-        &self.planners
-    }
-
-    fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        functions::all().get(name.to_lowercase().as_str()).cloned()
-    }
-
-    fn get_higher_order_meta(&self, _: &str) -> Option<Arc<HigherOrderUDF>> {
-        None
-    }
-
-    fn get_aggregate_meta(&self, _: &str) -> Option<Arc<AggregateUDF>> {
-        None
-    }
-
-    fn get_window_meta(&self, _: &str) -> Option<Arc<WindowUDF>> {
-        None
-    }
-
-    fn get_variable_type(&self, _: &[String]) -> Option<DataType> {
-        None
-    }
-
-    fn options(&self) -> &ConfigOptions {
-        &self.options
-    }
-
-    fn udf_names(&self) -> Vec<String> {
-        functions::all().keys().map(ToString::to_string).collect()
-    }
-
-    fn higher_order_function_names(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn udaf_names(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn udwf_names(&self) -> Vec<String> {
-        Vec::new()
-    }
 }

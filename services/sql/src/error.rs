@@ -1,47 +1,49 @@
-//! What is wrong with an expression.
+//! Errors of expressions.
 
 use datafusion_common::{DataFusionError, SchemaError};
 
-/// Why an expression can't be compiled, or failed on a row.
+/// Error of compiling or evaluating an expression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// There is no column of this name.
+    /// The schema has no column of this name.
     #[error("there is no column '{0}'")]
     UnknownColumn(String),
-    /// It is no expression, or none that may stand here.
+    /// The text is not a valid expression, or uses something that is not supported.
     #[error("{0}")]
     Invalid(String),
-    /// A row's values have no result: a division by zero, an overflow, a string that is no number.
+    /// The expression has no result for a row, because of a division by zero, an overflow or a failed conversion.
     #[error("{0}")]
     Failed(String),
 }
 
 impl Error {
-    pub(crate) fn invalid(words: impl Into<String>) -> Self {
-        Self::Invalid(words.into())
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid(message.into())
     }
 
-    /// Of compiling.
-    pub(crate) fn of_plan(error: &DataFusionError) -> Self {
+    /// Converts an error of compilation.
+    pub(crate) fn from_planning(error: &DataFusionError) -> Self {
         let root = error.find_root();
         if let DataFusionError::SchemaError(schema, _) = root
             && let SchemaError::FieldNotFound { field, .. } = schema.as_ref()
         {
             return Self::UnknownColumn(field.flat_name());
         }
-        Self::Invalid(words(root))
+        Self::Invalid(message(root))
     }
 
-    /// Of evaluating.
-    pub(crate) fn of_row(error: &DataFusionError) -> Self {
-        Self::Failed(words(error.find_root()))
+    /// Converts an error of evaluation.
+    pub(crate) fn from_evaluation(error: &DataFusionError) -> Self {
+        Self::Failed(message(error.find_root()))
     }
 }
 
-fn words(error: &DataFusionError) -> String {
-    let words = error.strip_backtrace();
-    let kinds =
+/// Returns the message of an error without DataFusion's prefixes.
+fn message(error: &DataFusionError) -> String {
+    let message = error.strip_backtrace();
+    let prefixes =
         ["Error during planning: ", "Execution error: ", "Arrow error: ", "SQL error: ", "Schema error: "];
-    let words = kinds.iter().fold(words.as_str(), |words, kind| words.strip_prefix(kind).unwrap_or(words));
-    words.trim().to_owned()
+    let strip = |message, prefix: &&str| str::strip_prefix(message, prefix).unwrap_or(message);
+    let message = prefixes.iter().fold(message.as_str(), strip);
+    message.trim().to_owned()
 }

@@ -1,15 +1,15 @@
-//! The functions that expressions may call: those of DataFusion that are pure and whose results are bounded by their
-//! arguments, and those that trainers need beside them.
+//! Functions that expressions can call: DataFusion's pure functions whose result size is bounded by their arguments, and
+//! functions for feature engineering:
 //!
 //! | function | result |
 //! |---|---|
 //! | `log1p(x)` | ln(1 + x) in double precision |
 //! | `clip(x, low, high)` | min(max(x, low), high), of x's type |
 //! | `standardize(x, mean, deviation)` | (x - mean) / deviation in double precision |
-//! | `bucketize(x, b1, b2, ...)` | how many of the ascending bounds are <= x |
+//! | `bucketize(x, b1, b2, ...)` | number of the ascending bounds that are <= x |
 //! | `hash_bucket(x, n [, seed])` | a stable number from 0 to n - 1 |
-//! | `list_truncate(list, n)` | the first n items |
-//! | `list_pad(list, n, value)` | the items, and `value` until there are n |
+//! | `list_truncate(list, n)` | the first n items of the list |
+//! | `list_pad(list, n, value)` | the list, extended with `value` to n items |
 
 use std::{
     collections::BTreeMap,
@@ -19,13 +19,14 @@ use std::{
 use datafusion_expr::ScalarUDF;
 use datafusion_functions::{core, datetime, math, string, unicode};
 
-pub(crate) mod fields;
+mod arguments;
+pub(crate) mod get_field;
 mod hash_bucket;
 mod lists;
 mod numbers;
 
-/// Those of DataFusion. Not among them: what is no function of its arguments, and what makes a megabyte of a byte.
-const KNOWN: &[&str] = &[
+/// DataFusion's functions. Excluded are functions that are not pure, and functions with unbounded results, such as `repeat`.
+const DATAFUSION: &[&str] = &[
     // numbers
     "abs",
     "acos",
@@ -112,22 +113,23 @@ const KNOWN: &[&str] = &[
     "to_unixtime",
 ];
 
-/// All of them, by name and by alias.
+/// Returns all functions, by name and by alias.
 pub fn all() -> &'static BTreeMap<String, Arc<ScalarUDF>> {
     static ALL: OnceLock<BTreeMap<String, Arc<ScalarUDF>>> = OnceLock::new();
     ALL.get_or_init(|| {
-        let theirs = [
+        let datafusion = [
             core::functions(),
             math::functions(),
             string::functions(),
             unicode::functions(),
             datetime::functions(),
         ];
-        let theirs = theirs.into_iter().flatten().filter(|function| KNOWN.contains(&function.name()));
-        let ours = numbers::functions().into_iter().chain(lists::functions());
-        let ours = ours.chain([hash_bucket::function(), fields::function()]);
+        let datafusion =
+            datafusion.into_iter().flatten().filter(|function| DATAFUSION.contains(&function.name()));
+        let own = numbers::functions().into_iter().chain(lists::functions());
+        let own = own.chain([hash_bucket::function(), get_field::function()]);
         let mut all = BTreeMap::new();
-        for function in theirs.chain(ours) {
+        for function in datafusion.chain(own) {
             for alias in function.aliases() {
                 all.insert(alias.clone(), Arc::clone(&function));
             }
@@ -135,16 +137,4 @@ pub fn all() -> &'static BTreeMap<String, Arc<ScalarUDF>> {
         }
         all
     })
-}
-
-/// The one value of an argument that may not differ from row to row.
-fn constant(
-    function: &str,
-    what: &str,
-    argument: &datafusion_expr::ColumnarValue,
-) -> datafusion_common::Result<datafusion_common::ScalarValue> {
-    match argument {
-        datafusion_expr::ColumnarValue::Scalar(value) if !value.is_null() => Ok(value.clone()),
-        _ => datafusion_common::exec_err!("{function}: {what} has to be a constant, and not null"),
-    }
 }

@@ -1,24 +1,27 @@
-//! SQL expressions over the columns of a row: what a view computes, and which rows it keeps.
+//! SQL expressions over the columns of a row: computed columns and row filters of a view.
 //!
 //! ```text
 //! "log1p(delay) AS y" --parse, check, simplify--> Expression --evaluate--> a column
 //!  + the dataset's schema                              |
-//!                                                      +--prune--> may a block hold such rows at all?
+//!                                                      +--prune--> can a block contain matching rows?
 //! ```
 //!
-//! - [`Expression`]: one expression, compiled. It is a pure function of the columns it names: the same rows give the same
-//!   values, whatever lies beside them. What isn't (`random()`, `now()`) is refused, and so are subqueries and aggregates.
-//! - [`Bounds`]: what is known of the rows of a block without reading them.
+//! - [`Expression`]: a compiled expression, a pure function of the columns it names: a row's values do not depend on other
+//!   rows. Impure functions (`random()`, `now()`), subqueries and aggregates are errors.
+//! - [`Bounds`]: statistics of a block's rows, known without reading them.
 //!
-//! Parsing, types and evaluation are DataFusion's expression crates, without its engine; the functions that trainers
-//! need beside theirs are in [`functions`]. This crate knows no files, blocks or caches.
+//! Parsing, types and evaluation use DataFusion's expression crates, without its query engine. [`functions`] adds functions for
+//! feature engineering. This crate names no files, blocks or caches.
 
 #![forbid(unsafe_code)]
 
 mod compile;
 mod error;
+mod expression_identity;
 pub mod functions;
+mod identity;
 mod nulls;
+mod planner;
 mod prune;
 
 use arrow_array::Array;
@@ -27,16 +30,22 @@ use arrow_schema::{DataType, Field, Schema};
 pub use compile::Expression;
 pub use datafusion_common::ScalarValue;
 pub use error::Error;
+pub use expression_identity::SEMANTICS;
+pub use identity::Identity;
 pub use prune::{Bounds, Verdict};
 
-/// Makes ready what a process has once, DataFusion's functions above all, which takes some 25 ms: else the first expression would
-/// wait for it.
+/// Versions of the libraries that compute expressions. Values on disk are named by it, so that a later version of a library
+/// does not read what an earlier one computed. A test compares it with `Cargo.lock`.
+pub const COMPUTED_BY: &str = "arrow 59.3.2, datafusion 55.2.0";
+
+/// Initializes process-wide state, mainly DataFusion's functions. It takes about 25 ms, which otherwise delay the first
+/// expression.
 pub fn warm_up() {
     let schema = Schema::new(vec![Field::new("x", DataType::Int64, true)]);
     drop(Expression::filter("x BETWEEN 1 AND 2", &schema));
 }
 
-/// The same with false in the place of null.
+/// Replaces nulls by false.
 pub fn not_null(values: &arrow_array::BooleanArray) -> arrow_array::BooleanArray {
     match values.nulls() {
         Some(_) => arrow_select::filter::prep_null_mask_filter(values),

@@ -1,10 +1,10 @@
-//! Whether an expression is ever null, given which columns are.
+//! Nullability of expressions.
 
 use datafusion_expr::{Expr, Operator};
 
 use crate::Expression;
 
-/// Functions whose result is null when an argument is, and only then.
+/// Functions whose result is null exactly if an argument is null.
 const STRICT: &[&str] = &[
     "abs",
     "acos",
@@ -51,7 +51,7 @@ const STRICT: &[&str] = &[
 ];
 
 impl Expression {
-    /// Whether it has a value in every row, when of its inputs only those have nulls of which `has_nulls` says so.
+    /// Returns true if the expression is non-null in every row, given that only columns with `has_nulls` contain nulls.
     pub fn is_never_null(&self, has_nulls: impl Fn(&str) -> bool) -> bool {
         !maybe_null(&self.logical, &has_nulls)
     }
@@ -86,7 +86,7 @@ fn maybe_null(expression: &Expr, has_nulls: &impl Fn(&str) -> bool) -> bool {
         }
         Expr::Case(case) => {
             let otherwise = case.else_expr.as_ref().is_none_or(|otherwise| maybe(otherwise));
-            // What COALESCE is written as: it is only reached when it is not null.
+            // The expansion of COALESCE: the value is used only if it is not null.
             let is_checked = |when: &Expr, then: &Expr| {
                 let Expr::IsNotNull(checked) = when else { return false };
                 **checked == *then || matches!(then, Expr::Cast(cast) if cast.expr == *checked)

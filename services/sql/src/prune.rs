@@ -1,6 +1,7 @@
-//! What is known of a filter without reading the rows.
+//! Evaluation of a filter on the statistics of a block.
 //!
-//! An expression is given every value it may have for some row: true, false, null. What is not known may have all three.
+//! The result of an expression is the set of values that it can have for some row: true, false and null. Without statistics the
+//! set contains all three.
 
 use arrow_schema::DataType;
 use datafusion_common::{
@@ -11,31 +12,30 @@ use datafusion_expr::{Expr, Operator};
 
 use crate::Expression;
 
-/// What is known of the rows of a block, by its columns.
+/// Statistics of the rows of a block, by column.
 pub trait Bounds {
-    /// The least and the greatest value that is not null, or what is certainly below and above them. Floats that are no number
-    /// are not among them.
+    /// Lower and upper bound of the non-null values, not necessarily tight. NaNs are not included.
     fn range(&self, column: &str) -> Option<(ScalarValue, ScalarValue)>;
 
-    /// Whether there are nulls, and whether there is anything else.
+    /// Whether the column has nulls, and whether it has non-null values.
     fn nulls(&self, column: &str) -> Option<(bool, bool)>;
 
-    /// Whether some row may hold this value, one of [`Expression::sought`]; it may if nothing is known.
+    /// False if no row holds `value`, one of [`Expression::equality_constants`]; true if unknown.
     fn may_hold(&self, column: &str, value: &ScalarValue) -> bool;
 }
 
-/// Which rows of a block a filter keeps.
+/// Rows of a block that match a filter, judged by statistics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// None.
+    /// No row matches.
     None,
-    /// All.
+    /// All rows match.
     All,
-    /// That takes a look at them.
+    /// The rows have to be read.
     Unknown,
 }
 
-/// Values that an expression may have for some row.
+/// Values that an expression can have for some row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Possible {
     yes: bool,
@@ -46,15 +46,15 @@ struct Possible {
 const ANY: Possible = Possible { yes: true, no: true, null: true };
 
 impl Expression {
-    /// The constants that columns are compared for equality with, as of `user = 'ann'` and `user IN ('ann', 'bob')`, which
-    /// is what a bloom filter can be asked.
-    pub fn sought(&self) -> Vec<(String, ScalarValue)> {
-        let mut sought = Vec::new();
+    /// Returns the constants that columns are compared with for equality, as in `user = 'ann'` and `user IN ('ann', 'bob')`, for
+    /// tests against Bloom filters.
+    pub fn equality_constants(&self) -> Vec<(String, ScalarValue)> {
+        let mut constants = Vec::new();
         let mut note = |column: &Expr, value: &Expr| {
             if let (Expr::Column(column), Expr::Literal(value, _)) = (column, value)
                 && !value.is_null()
             {
-                sought.push((column.name.clone(), value.clone()));
+                constants.push((column.name.clone(), value.clone()));
             }
         };
         let found = self.logical.apply(|part| {
@@ -68,22 +68,22 @@ impl Expression {
             }
             Ok(TreeNodeRecursion::Continue)
         });
-        found.expect("nothing in it fails");
-        sought
+        found.expect("the visitor returns no errors");
+        constants
     }
 
-    /// How many parts it has, which is what it takes to look at its bounds.
-    pub fn parts(&self) -> usize {
-        let mut parts = 0;
+    /// Number of nodes of the expression, the cost of [`verdict`](Self::verdict).
+    pub fn nodes(&self) -> usize {
+        let mut nodes = 0;
         let counted = self.logical.apply(|_| {
-            parts += 1;
+            nodes += 1;
             Ok(TreeNodeRecursion::Continue)
         });
-        counted.expect("nothing in it fails");
-        parts
+        counted.expect("the visitor returns no errors");
+        nodes
     }
 
-    /// What the bounds of a block say of this filter.
+    /// Evaluates this filter on the statistics of a block.
     pub fn verdict(&self, bounds: &dyn Bounds) -> Verdict {
         match possible(&self.logical, bounds) {
             Possible { yes: false, .. } => Verdict::None,
@@ -98,7 +98,7 @@ impl Possible {
         Self { yes: self.no, no: self.yes, null: self.null }
     }
 
-    /// Kleene's: false wins, then null.
+    /// Kleene's conjunction: false dominates, then null.
     fn and(self, other: Self) -> Self {
         Self {
             yes: self.yes && other.yes,
@@ -146,10 +146,10 @@ fn is_null(inner: &Expr, bounds: &dyn Bounds) -> Possible {
     }
 }
 
-/// A column against a constant, either way round.
+/// A comparison of a column with a constant, in either order.
 fn comparison(left: &Expr, op: Operator, right: &Expr, bounds: &dyn Bounds) -> Possible {
     use Operator::{Eq, Gt, GtEq, Lt, LtEq, NotEq};
-    // Others, such as IS DISTINCT FROM, have an answer where one side is null.
+    // Other operators, such as IS DISTINCT FROM, are not null where one side is null.
     if !matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq) {
         return ANY;
     }
@@ -186,7 +186,7 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
         return Possible { yes: unequal, no: !unequal, null };
     }
     let unknown = Possible { null, ..ANY };
-    // Whether there are one or two zeros is for who compares to say.
+    // Comparisons can treat 0.0 and -0.0 as equal or not; both are tried.
     let zeros: &[ScalarValue] = match value {
         ScalarValue::Float64(Some(0.0)) => {
             &[ScalarValue::Float64(Some(0.0)), ScalarValue::Float64(Some(-0.0))]
@@ -205,7 +205,7 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
     }
 }
 
-/// Whether values from `least` to `greatest` may, and may not, compare so with `value`.
+/// Whether some value from `least` to `greatest` satisfies the comparison with `value`, and whether some value does not.
 fn against(
     op: Operator,
     value: &ScalarValue,
@@ -213,7 +213,7 @@ fn against(
     greatest: &ScalarValue,
 ) -> Option<(bool, bool)> {
     let (least, greatest) = (least.partial_cmp(value)?, greatest.partial_cmp(value)?);
-    // Behind the greatest there may be what is no number, which counts as greater than all.
+    // Bounds do not include NaNs, which compare greater than all numbers.
     let nans = matches!(value.data_type(), DataType::Float16 | DataType::Float32 | DataType::Float64);
     let above = |yes: bool| yes || nans;
     Some(match op {

@@ -1,4 +1,4 @@
-//! What time can be charged to.
+//! Categories that time is charged to.
 
 use std::{
     ops::{AddAssign, Index, IndexMut},
@@ -7,35 +7,35 @@ use std::{
 
 use serde::Serialize;
 
-/// What an instant of a trainer's time is charged to.
+/// Category that an instant of a trainer's time is charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bucket {
-    /// The trainer computes and asks for nothing.
-    Consumer,
-    /// It waits for a finished batch that is on its way.
+    /// The trainer computes and requests nothing.
+    Compute,
+    /// The trainer waits for a finished batch that is in transit.
     Network,
-    /// It waits while its batch is put together.
+    /// The trainer waits while its batch is gathered.
     Gather,
-    /// It waits while rows of its batch are decoded.
+    /// The trainer waits while rows of its batch are decoded.
     Decode,
-    /// It waits while they are read from the store, or from the cache's disk.
+    /// The trainer waits for reads from the store or from the disk cache.
     Storage,
-    /// It waits while all work for it waits, for a thread or for memory.
-    Admission,
-    /// The consumer or the network: which of them, a client that does not report leaves open.
-    Downstream,
+    /// The trainer waits while all of its work is queued for a thread or for memory.
+    Queued,
+    /// Compute or network. The server cannot tell them apart for a client that does not report.
+    ComputeOrNetwork,
 }
 
-/// Work for a batch, in the order in which it is done.
+/// Stage of the work for a batch, in processing order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Bytes are read.
+    /// Reads bytes.
     Storage,
-    /// They become rows.
+    /// Decodes bytes into rows.
     Decode,
-    /// Rows become a batch.
+    /// Gathers rows into a batch.
     Gather,
 }
 
@@ -44,44 +44,44 @@ pub enum Stage {
 pub struct Buckets([Duration; Bucket::ALL.len()]);
 
 impl Bucket {
-    /// All of them, the trainer's end first.
+    /// All buckets, from the trainer to the store.
     pub const ALL: [Self; 7] = [
-        Self::Consumer,
+        Self::Compute,
         Self::Network,
         Self::Gather,
         Self::Decode,
         Self::Storage,
-        Self::Admission,
-        Self::Downstream,
+        Self::Queued,
+        Self::ComputeOrNetwork,
     ];
 
-    /// Those in which the trainer waits for the server.
-    pub const UPSTREAM: [Self; 4] = [Self::Gather, Self::Decode, Self::Storage, Self::Admission];
+    /// Buckets in which the trainer waits for the server.
+    pub const UPSTREAM: [Self; 4] = [Self::Gather, Self::Decode, Self::Storage, Self::Queued];
 
-    /// What it is called in metrics and answers.
+    /// Returns the name in metrics and in the HTTP API.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Consumer => "consumer",
+            Self::Compute => "compute",
             Self::Network => "network",
             Self::Gather => "gather",
             Self::Decode => "decode",
             Self::Storage => "storage",
-            Self::Admission => "admission",
-            Self::Downstream => "downstream",
+            Self::Queued => "queued",
+            Self::ComputeOrNetwork => "compute_or_network",
         }
     }
 }
 
 impl Stage {
-    /// All of them, the store's end first.
+    /// All stages, from the store to the trainer.
     pub const ALL: [Self; 3] = [Self::Storage, Self::Decode, Self::Gather];
 
-    /// What it is called in metrics and answers.
+    /// Returns the name in metrics and in the HTTP API.
     pub fn name(self) -> &'static str {
         self.bucket().name()
     }
 
-    /// Where the time goes in which a trainer waits for it.
+    /// Returns the bucket of the time in which a trainer waits for this stage.
     pub fn bucket(self) -> Bucket {
         match self {
             Self::Storage => Bucket::Storage,
@@ -92,23 +92,23 @@ impl Stage {
 }
 
 impl Buckets {
-    /// The time in all of them.
+    /// Returns the total time.
     pub fn sum(&self) -> Duration {
         self.0.iter().sum()
     }
 
-    /// The time in some of them.
+    /// Returns the total time of `buckets`.
     pub fn sum_of(&self, buckets: impl IntoIterator<Item = Bucket>) -> Duration {
         buckets.into_iter().map(|bucket| self[bucket]).sum()
     }
 
-    /// Each bucket's share of the sum, 0 where there is none.
-    pub fn share(&self, bucket: Bucket) -> f64 {
+    /// Returns the fraction of the total time in `bucket`, 0 if the total is zero.
+    pub fn fraction(&self, bucket: Bucket) -> f64 {
         let sum = self.sum().as_secs_f64();
         if sum > 0.0 { self[bucket].as_secs_f64() / sum } else { 0.0 }
     }
 
-    /// Every bucket with its time.
+    /// Iterates over all buckets with their times.
     pub fn iter(&self) -> impl Iterator<Item = (Bucket, Duration)> + '_ {
         Bucket::ALL.into_iter().map(|bucket| (bucket, self[bucket]))
     }

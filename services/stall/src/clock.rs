@@ -1,106 +1,107 @@
-//! One trainer's time, every instant of it in one bucket.
+//! Accounting of one trainer's time: every instant is charged to one bucket.
 
 use std::{
     collections::BTreeMap,
     time::{Duration, Instant},
 };
 
-use crate::{Bucket, Buckets, Stage};
+use crate::bucket::{Bucket, Buckets, Stage};
 
-/// What the server sees of a trainer that reports is settled by its next report; one that says nothing for so long is taken to
-/// be silent.
+/// Time without a report after which a trainer counts as not reporting. Until then, observed time stays unsettled and the
+/// next report settles it.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
-/// What a trainer says that it did since its last report.
+/// Activity of a trainer since its last report, as measured by its client.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Report {
-    /// The time since then.
+    /// Seconds since the last report.
     pub seconds: f64,
-    /// Of it, the time in which it waited for a batch.
+    /// Seconds spent waiting for a batch, a part of `seconds`.
     pub wait_seconds: f64,
 }
 
 /// Charges the time of a trainer's streams.
 ///
-/// What a server sees is whether the transport asks for the batch that is due, and what is done for it meanwhile:
-/// 1. it does not ask: the trainer computes, or what was sent is on its way: [`Bucket::Downstream`];
-/// 2. it asks, and the most downstream stage at work for the batch is the one that it waits for;
-/// 3. it asks, and nothing is at work: [`Bucket::Admission`].
+/// The server observes whether the transport requests the next batch, and which stages work for that batch:
+/// 1. No request: the trainer computes, or a sent batch is in transit ([`Bucket::ComputeOrNetwork`]).
+/// 2. A request, and stages at work: the time is charged to the last of these stages in processing order.
+/// 3. A request, and no stage at work: [`Bucket::Queued`].
 ///
-/// What a trainer reports is taken at its word: time in which it does not wait is [`Bucket::Consumer`], whatever the server did
-/// meanwhile. The time that it waits goes to the stages as the server saw them, and what they don't explain to the
-/// [`Bucket::Network`].
+/// Reports take precedence over observations. Time in which the trainer does not wait is [`Bucket::Compute`], regardless of
+/// the work on the server. Wait time is distributed over the stages in proportion to the observed times; the part that
+/// exceeds the observed wait is charged to [`Bucket::Network`].
 ///
-/// Of several lanes, the one whose batch comes first in the order of steps counts. Time without any lane is not charged.
+/// With several lanes, the lane whose next batch has the smallest epoch and step is charged. Time without lanes is not
+/// charged.
 #[derive(Debug)]
 pub struct Clock {
-    /// Up to here all is charged.
+    /// Time up to which everything is charged.
     charged: Instant,
     lanes: BTreeMap<u64, LaneState>,
-    /// As the server sees it, since the last settlement.
-    seen: Buckets,
+    /// Times observed by the server since the last settlement.
+    observed: Buckets,
     settled_at: Instant,
     reports: bool,
-    /// Part of the time that it waited, by its last report.
-    wait_share: Option<f64>,
+    /// Fraction of the time spent waiting, from the last report.
+    wait_fraction: Option<f64>,
     settled: Buckets,
 }
 
-/// One stream.
+/// State of one stream.
 #[derive(Debug, Clone, Copy, Default)]
 struct LaneState {
-    /// Epoch and step of the batch that is due.
+    /// Epoch and step of the next batch.
     due: (u64, u64),
-    asks: bool,
-    /// What is being done for it, by stage.
+    is_requested: bool,
+    /// Number of operations in progress, by stage.
     work: [u32; Stage::ALL.len()],
 }
 
 impl Clock {
-    /// A clock that starts at `now`, of a trainer that [reports](Self::report) or doesn't.
+    /// Creates a clock that starts at `now`; `reports` is true if the trainer will [report](Self::report).
     pub fn new(now: Instant, reports: bool) -> Self {
         Self {
             charged: now,
             lanes: BTreeMap::new(),
-            seen: Buckets::default(),
+            observed: Buckets::default(),
             settled_at: now,
             reports,
-            wait_share: None,
+            wait_fraction: None,
             settled: Buckets::default(),
         }
     }
 
-    /// A stream begins, with the batch that is `due` first: its epoch and step.
+    /// Adds a stream whose first batch has the epoch and step `due`.
     pub fn enter(&mut self, now: Instant, lane: u64, due: (u64, u64)) {
         self.charge(now);
         self.lanes.insert(lane, LaneState { due, ..LaneState::default() });
     }
 
-    /// A stream has ended.
+    /// Removes a stream.
     pub fn leave(&mut self, now: Instant, lane: u64) {
         self.charge(now);
         self.lanes.remove(&lane);
     }
 
-    /// The transport asks for the batch that is due.
-    pub fn asks(&mut self, now: Instant, lane: u64) {
-        self.change(now, lane, |lane| lane.asks = true);
+    /// Records that the transport requests the next batch.
+    pub fn batch_requested(&mut self, now: Instant, lane: u64) {
+        self.change(now, lane, |lane| lane.is_requested = true);
     }
 
-    /// It has got it; the next one is that of epoch and step `due`.
-    pub fn served(&mut self, now: Instant, lane: u64, due: (u64, u64)) {
+    /// Records that the requested batch was sent; `due` is the epoch and step of the next batch.
+    pub fn batch_sent(&mut self, now: Instant, lane: u64, due: (u64, u64)) {
         self.change(now, lane, |lane| {
-            lane.asks = false;
+            lane.is_requested = false;
             lane.due = due;
         });
     }
 
-    /// Something begins to be done for a stream.
+    /// Records that an operation of `stage` begins for a stream.
     pub fn begin(&mut self, now: Instant, lane: u64, stage: Stage) {
         self.change(now, lane, |lane| lane.work[stage as usize] += 1);
     }
 
-    /// ... and has ended.
+    /// Records that an operation of `stage` has ended.
     pub fn end(&mut self, now: Instant, lane: u64, stage: Stage) {
         self.change(now, lane, |lane| {
             let work = &mut lane.work[stage as usize];
@@ -108,49 +109,51 @@ impl Clock {
         });
     }
 
-    /// Takes the trainer's word for the time since its last report, and returns what was settled by it.
+    /// Settles the time since the last report by the trainer's report, and returns the settled time.
+    ///
+    /// A report with a duration that is not finite or not positive is ignored.
     pub fn report(&mut self, now: Instant, report: Report) -> Buckets {
         self.charge(now);
         if report.seconds.is_finite() && report.seconds > 0.0 && report.wait_seconds.is_finite() {
             self.reports = true;
-            self.wait_share = Some((report.wait_seconds / report.seconds).clamp(0.0, 1.0));
+            self.wait_fraction = Some((report.wait_seconds / report.seconds).clamp(0.0, 1.0));
         }
-        self.settle(now, self.wait_share)
+        self.settle(now, self.wait_fraction)
     }
 
-    /// Settles what no report is going to settle, and returns it. To be called about once a second.
+    /// Settles time that no report will settle, and returns the settled time. Call about once per second.
     pub fn tick(&mut self, now: Instant) -> Buckets {
         self.charge(now);
         if self.lanes.is_empty() {
-            return self.settle(now, self.wait_share);
+            return self.settle(now, self.wait_fraction);
         }
         let silent = now.saturating_duration_since(self.settled_at) > SILENT_AFTER;
         if self.reports && !silent {
             return Buckets::default();
         }
         if silent {
-            self.wait_share = None;
+            self.wait_fraction = None;
         }
         self.settle(now, None)
     }
 
-    /// All the time so far. What is not settled yet is counted by the last report.
+    /// Returns all time up to `now`. Unsettled time is split by the last report.
     pub fn total(&self, now: Instant) -> Buckets {
         let mut total = self.settled;
-        let mut seen = self.seen;
+        let mut observed = self.observed;
         if let Some(bucket) = self.bucket() {
-            seen[bucket] += now.saturating_duration_since(self.charged);
+            observed[bucket] += now.saturating_duration_since(self.charged);
         }
-        total += split(&seen, self.wait_share);
+        total += split(&observed, self.wait_fraction);
         total
     }
 
-    /// Whether its trainer reports, as far as is known.
+    /// True if the trainer reports.
     pub fn reports(&self) -> bool {
-        self.wait_share.is_some()
+        self.wait_fraction.is_some()
     }
 
-    /// How many streams there are.
+    /// Returns the number of streams.
     pub fn lanes(&self) -> usize {
         self.lanes.len()
     }
@@ -164,47 +167,47 @@ impl Clock {
     }
 
     fn charge(&mut self, now: Instant) {
-        // Threads tell of events in about their order.
+        // Events of different threads arrive only approximately in order.
         let Some(elapsed) = now.checked_duration_since(self.charged) else { return };
         if let Some(bucket) = self.bucket() {
-            self.seen[bucket] += elapsed;
+            self.observed[bucket] += elapsed;
         }
         self.charged = now;
     }
 
-    /// Where this instant goes, as the server sees it.
+    /// Returns the bucket of the current instant by observation alone.
     fn bucket(&self) -> Option<Bucket> {
         let due = self.lanes.values().min_by_key(|lane| lane.due)?;
-        if !due.asks {
-            return Some(Bucket::Downstream);
+        if !due.is_requested {
+            return Some(Bucket::ComputeOrNetwork);
         }
         let at_work = |stage: &Stage| due.work[*stage as usize] > 0;
-        Some(Stage::ALL.into_iter().rev().find(at_work).map_or(Bucket::Admission, Stage::bucket))
+        Some(Stage::ALL.into_iter().rev().find(at_work).map_or(Bucket::Queued, Stage::bucket))
     }
 
-    fn settle(&mut self, now: Instant, wait_share: Option<f64>) -> Buckets {
-        let settled = split(&std::mem::take(&mut self.seen), wait_share);
+    fn settle(&mut self, now: Instant, wait_fraction: Option<f64>) -> Buckets {
+        let settled = split(&std::mem::take(&mut self.observed), wait_fraction);
         self.settled_at = now;
         self.settled += settled;
         settled
     }
 }
 
-/// What the server has `seen`, by the word of a trainer that waited that share of the time.
-fn split(seen: &Buckets, wait_share: Option<f64>) -> Buckets {
-    let Some(wait_share) = wait_share else { return *seen };
-    let wall = seen.sum();
-    let wait = wall.mul_f64(wait_share).min(wall);
-    let upstream = seen.sum_of(Bucket::UPSTREAM);
-    let mut told = Buckets::default();
-    let felt = if upstream.is_zero() { 0.0 } else { (wait.as_secs_f64() / upstream.as_secs_f64()).min(1.0) };
+/// Splits observed time by the reported fraction of wait time.
+fn split(observed: &Buckets, wait_fraction: Option<f64>) -> Buckets {
+    let Some(wait_fraction) = wait_fraction else { return *observed };
+    let wall = observed.sum();
+    let wait = wall.mul_f64(wait_fraction).min(wall);
+    let upstream = observed.sum_of(Bucket::UPSTREAM);
+    let mut reported = Buckets::default();
+    let scale = if upstream.is_zero() { 0.0 } else { (wait.as_secs_f64() / upstream.as_secs_f64()).min(1.0) };
     for bucket in Bucket::UPSTREAM {
-        told[bucket] = seen[bucket].mul_f64(felt);
+        reported[bucket] = observed[bucket].mul_f64(scale);
     }
-    told[Bucket::Network] = wait.saturating_sub(upstream);
-    // What is left, rounding included, so that the sum stays what it was.
-    told[Bucket::Consumer] = wall.saturating_sub(told.sum());
-    told
+    reported[Bucket::Network] = wait.saturating_sub(upstream);
+    // The remainder, rounding included, so that the sum is preserved.
+    reported[Bucket::Compute] = wall.saturating_sub(reported.sum());
+    reported
 }
 
 #[cfg(test)]

@@ -1,40 +1,41 @@
-//! The buckets of the last minutes.
+//! Buckets of the last minutes, second by second.
 
 use std::{
     collections::VecDeque,
     time::{Duration, Instant},
 };
 
-use crate::{Bucket, Buckets};
+use crate::bucket::{Bucket, Buckets};
 
-/// Where time went, second by second, as far back as it is kept.
+/// Ring buffer of [`Buckets`] with one slot per second.
 #[derive(Debug)]
 pub struct History {
-    /// Second 0 begins here.
+    /// Start of second 0.
     origin: Instant,
-    /// The number of the first second that is kept.
+    /// Number of the oldest kept second.
     first: u64,
-    /// Seconds in each bucket.
+    /// Time in each bucket, in seconds, for every kept second.
     seconds: VecDeque<[f32; Bucket::ALL.len()]>,
+    /// Largest number of kept seconds.
     kept: usize,
 }
 
 /// One second of a [`History`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
-    /// When it ended.
+    /// End of the second.
     pub end: Instant,
-    /// Where its time went: that of all trainers that are in it, so their sum may be more than a second.
+    /// Time charged in this second. The sum of several trainers may exceed one second.
     pub buckets: Buckets,
 }
 
 impl History {
-    /// Of the last `kept` seconds, counted from `origin`, which lies before everything that is added.
+    /// Creates a history of the last `kept` seconds. `origin` must not be later than any time that is added.
     pub fn new(origin: Instant, kept: usize) -> Self {
         Self { origin, first: 0, seconds: VecDeque::new(), kept: kept.max(1) }
     }
 
-    /// Adds what was charged between `from` and `to`, evenly over that time.
+    /// Adds time charged between `from` and `to`, distributed evenly over that interval.
     pub fn add(&mut self, from: Instant, to: Instant, charged: &Buckets) {
         if charged.sum().is_zero() {
             return;
@@ -42,10 +43,10 @@ impl History {
         let (from, to) = (self.since_origin(from), self.since_origin(to));
         let span = (to.saturating_sub(from)).as_secs_f64();
         let last = if span > 0.0 { (to.as_secs_f64().ceil() as u64).saturating_sub(1) } else { to.as_secs() };
-        // What is older than all that is kept would be dropped at once.
+        // Older seconds would be dropped immediately.
         let oldest = last.saturating_sub(self.kept as u64 - 1);
         for second in from.as_secs().max(oldest)..=last.max(from.as_secs()) {
-            let share = if span > 0.0 {
+            let fraction = if span > 0.0 {
                 let begin = from.as_secs_f64().max(second as f64);
                 let end = to.as_secs_f64().min(second as f64 + 1.0);
                 ((end - begin) / span).max(0.0)
@@ -54,12 +55,12 @@ impl History {
             };
             let Some(slot) = self.slot(second) else { continue };
             for (sum, (_, time)) in slot.iter_mut().zip(charged.iter()) {
-                *sum += (time.as_secs_f64() * share) as f32;
+                *sum += (time.as_secs_f64() * fraction) as f32;
             }
         }
     }
 
-    /// The `count` whole seconds before `now`, the oldest first; those in which nothing was charged have empty buckets.
+    /// Returns the `count` whole seconds before `now`, oldest first. Seconds without charges have empty buckets.
     pub fn before(&self, now: Instant, count: usize) -> Vec<Interval> {
         let end = self.since_origin(now).as_secs();
         (end.saturating_sub(count as u64)..end)
@@ -70,7 +71,7 @@ impl History {
             .collect()
     }
 
-    /// The sum of the seconds between `from` and `to`, those that begin within.
+    /// Returns the sum of the seconds that begin between `from` and `to`.
     pub fn sum(&self, from: Instant, to: Instant) -> Buckets {
         let mut sum = Buckets::default();
         for second in self.since_origin(from).as_secs()..self.since_origin(to).as_secs() {
@@ -94,7 +95,7 @@ impl History {
         buckets
     }
 
-    /// The slot of a second, unless it is older than what is kept.
+    /// Returns the slot of a second, `None` if it is older than the kept seconds.
     fn slot(&mut self, second: u64) -> Option<&mut [f32; Bucket::ALL.len()]> {
         let next = self.first + self.seconds.len() as u64;
         if self.seconds.is_empty() || second >= next + self.kept as u64 {

@@ -1,19 +1,21 @@
-//! Mean and variance of numbers, as they come.
+//! Streaming mean and variance.
 
-/// How many numbers there were, their mean, and how far they lie around it. In two passes, and then put together (Chan, Golub,
-/// LeVeque, Algorithms for Computing the Sample Variance, 1983), so that what is small is not lost beside what is large.
+/// Count, mean and sum of squared deviations of some numbers.
+///
+/// Each set of numbers is summed in two passes, and sets are merged by the formula of Chan, Golub and LeVeque (Algorithms for
+/// Computing the Sample Variance, 1983), which keeps precision when the mean is large compared to the variance.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Moments {
-    /// How many.
+    /// Number of values.
     pub count: u64,
-    /// Their mean; 0 of none.
+    /// Mean of the values, 0 if there are none.
     pub mean: f64,
-    /// The sum of the squares of their distances from it.
+    /// Sum of the squared deviations from the mean.
     pub squares: f64,
 }
 
 impl Moments {
-    /// Those of `numbers`.
+    /// Computes the moments of `numbers`.
     pub fn of(numbers: impl Iterator<Item = f64> + Clone) -> Self {
         let (count, sum) = numbers.clone().fold((0, 0.0), |(count, sum), number| (count + 1, sum + number));
         let mean = if count == 0 { 0.0 } else { sum / count as f64 };
@@ -21,24 +23,24 @@ impl Moments {
         Self { count, mean, squares }
     }
 
-    /// Adds the numbers that `others` has seen.
+    /// Adds the values of `others`.
     pub fn merge(&mut self, others: &Self) {
         if others.count == 0 {
             return;
         }
         let (count, distance) = (self.count + others.count, others.mean - self.mean);
-        let share = others.count as f64 / count as f64;
-        self.mean += distance * share;
-        self.squares += others.squares + distance * distance * self.count as f64 * share;
+        let weight = others.count as f64 / count as f64;
+        self.mean += distance * weight;
+        self.squares += others.squares + distance * distance * self.count as f64 * weight;
         self.count = count;
     }
 
-    /// The mean of the squares of their distances from their mean; 0 of none.
+    /// Returns the population variance, 0 if there are no values.
     pub fn variance(&self) -> f64 {
         self.squares / self.count.max(1) as f64
     }
 
-    /// Whether they differ by no more than adding up some thousands of them may be off.
+    /// True if all values are equal up to the rounding error of summing thousands of them.
     pub fn are_alike(&self) -> bool {
         self.variance() <= (16_384.0 * f64::EPSILON * self.mean).powi(2)
     }
@@ -52,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn mean_and_variance_are_those_of_all_numbers_however_they_came(
+        fn mean_and_variance_do_not_depend_on_how_numbers_are_grouped(
             numbers in prop::collection::vec(-1.0..1.0f64, 1..200), cut in 0.0..1.0f64, offset in -1e9..1e9f64,
         ) {
             let numbers: Vec<f64> = numbers.into_iter().map(|number| number + offset).collect();
@@ -74,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_alike_if_there_is_one_value_and_not_because_they_are_large() {
+    fn only_equal_numbers_are_alike_also_when_they_are_large() {
         for value in [0.0, 0.1, -1e9 / 3.0, 1e300] {
             assert!(Moments::of(std::iter::repeat_n(value, 10_000)).are_alike(), "{value}");
         }
@@ -85,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn of_no_number_all_is_zero() {
+    fn moments_of_no_numbers_are_zero() {
         let mut none = Moments::default();
         none.merge(&Moments::of(std::iter::empty()));
         assert_eq!((none, none.variance()), (Moments::default(), 0.0));

@@ -1,4 +1,4 @@
-//! A clock that several threads tell of what happens.
+//! A clock shared by several threads.
 
 use std::{
     sync::{
@@ -8,9 +8,9 @@ use std::{
     time::Instant,
 };
 
-use crate::{Clock, Stage};
+use crate::{bucket::Stage, clock::Clock};
 
-/// The [`Clock`] of one trainer, shared by the streams that it has open. Cheap to clone.
+/// The [`Clock`] of one trainer, shared by its open streams. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Session {
     shared: Arc<Shared>,
@@ -22,8 +22,8 @@ struct Shared {
     next_lane: AtomicU64,
 }
 
-/// One stream of a trainer, as the threads that work for it see it. Cheap to clone; when the last clone is dropped, the stream
-/// has ended.
+/// Handle to one stream of a trainer, used by the threads that work for it. Cheap to clone; dropping the last clone ends the
+/// stream.
 #[derive(Debug, Clone)]
 pub struct Lane {
     inner: Arc<LaneInner>,
@@ -36,75 +36,77 @@ struct LaneInner {
 }
 
 impl Session {
-    /// A session that begins at `now`, of a trainer that reports or doesn't.
+    /// Creates a session that begins at `now`; `reports` is true if the trainer will report.
     pub fn new(now: Instant, reports: bool) -> Self {
         let shared = Shared { clock: Mutex::new(Clock::new(now, reports)), next_lane: AtomicU64::new(0) };
         Self { shared: Arc::new(shared) }
     }
 
-    /// A stream of it that begins at `now` with the batch of epoch and step `due`.
+    /// Adds a stream that begins at `now` with the batch of epoch and step `due`.
     pub fn enter(&self, now: Instant, due: (u64, u64)) -> Lane {
         let id = self.shared.next_lane.fetch_add(1, Ordering::Relaxed);
         self.clock().enter(now, id, due);
         Lane { inner: Arc::new(LaneInner { session: Some(self.clone()), id }) }
     }
 
-    /// The clock. Not to be held for long: all who work for the trainer tell it.
+    /// Locks the clock. Hold the guard only briefly: all threads that work for the trainer record events in it.
     pub fn clock(&self) -> MutexGuard<'_, Clock> {
         self.shared.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Lane {
-    /// A stream that nobody's time is charged for.
+    /// Returns a lane without a session; its events are discarded.
     pub fn detached() -> Self {
         Self { inner: Arc::new(LaneInner { session: None, id: 0 }) }
     }
 
-    /// As [`Clock::asks`].
-    pub fn asks(&self) {
-        self.tell(Clock::asks);
+    /// Calls [`Clock::batch_requested`] with the current time.
+    pub fn batch_requested(&self) {
+        self.record(Clock::batch_requested);
     }
 
-    /// As [`Clock::served`].
-    pub fn served(&self, due: (u64, u64)) {
-        self.tell(|clock, now, lane| clock.served(now, lane, due));
+    /// Calls [`Clock::batch_sent`] with the current time.
+    pub fn batch_sent(&self, due: (u64, u64)) {
+        self.record(|clock, now, lane| clock.batch_sent(now, lane, due));
     }
 
-    /// As [`Clock::begin`].
+    /// Calls [`Clock::begin`] with the current time.
     pub fn begin(&self, stage: Stage) {
-        self.tell(|clock, now, lane| clock.begin(now, lane, stage));
+        self.record(|clock, now, lane| clock.begin(now, lane, stage));
     }
 
-    /// As [`Clock::end`].
+    /// Calls [`Clock::end`] with the current time.
     pub fn end(&self, stage: Stage) {
-        self.tell(|clock, now, lane| clock.end(now, lane, stage));
+        self.record(|clock, now, lane| clock.end(now, lane, stage));
     }
 
-    /// The stream has ended, whoever still works for it.
+    /// Ends the stream, also while clones of the lane exist.
     pub fn leave(&self) {
-        self.tell(Clock::leave);
+        self.record(Clock::leave);
     }
 
-    /// Whether both are the same stream.
+    /// True if both are handles to the same stream.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Whether anybody's time is charged for it.
+    /// True if the lane belongs to a session.
     pub fn is_attached(&self) -> bool {
         self.inner.session.is_some()
     }
 
-    fn tell<T>(&self, change: impl FnOnce(&mut Clock, Instant, u64) -> T) {
+    #[expect(clippy::disallowed_methods, reason = "the only place that reads the clock for events")]
+    fn record<T>(&self, change: impl FnOnce(&mut Clock, Instant, u64) -> T) {
         let Some(session) = &self.inner.session else { return };
         let mut clock = session.clock();
-        // Under the lock, so that events come in the order of their times.
+        // Read the time under the lock, so that events are recorded in the order of their times.
         change(&mut clock, Instant::now(), self.inner.id);
     }
 }
 
 impl Drop for LaneInner {
+    #[expect(clippy::disallowed_methods, reason = "a lane ends now")]
     fn drop(&mut self) {
         if let Some(session) = &self.session {
             let mut clock = session.clock();

@@ -1,44 +1,46 @@
-//! Whether a label wanders from batch to batch more than chance makes it.
+//! Detection of labels whose batch means vary by more than chance explains.
 
-use crate::Moments;
+use crate::moments::Moments;
 
-/// Batches of fewer rows say little, and are left out.
+/// Smallest number of non-null labels of a batch; smaller batches are ignored.
 const LEAST_ROWS: u64 = 8;
-/// So many batches are needed.
+/// Smallest number of batches for a result.
 const LEAST_BATCHES: u64 = 32;
-/// Batch means that vary so many times as much as those of random rows are flagged.
+/// Ratio of standard deviations above which a label is flagged as skewed.
 const FLAGGED: f64 = 3.0;
 
-/// So many times its error the dataset's mean may be off before a stream is held to it.
+/// Standard errors of the dataset's mean that a stream's mean may differ without counting as a deviation.
 const TRUSTED: f64 = 3.0;
 
-/// What a label is like over its dataset, as far as that is known beforehand.
+/// Statistics of a label over its whole dataset.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Known {
-    /// The mean.
+    /// Mean of the label.
     pub mean: f64,
-    /// The standard error of that mean; 0 if all rows were looked at.
+    /// Standard error of the mean; 0 if it was computed from all rows.
     pub error: f64,
-    /// The variance of one row.
+    /// Variance of the label of one row.
     pub variance: f64,
 }
 
-/// Compares the means of batches with what independent rows would give.
+/// Compares the variance of batch means with that of independently drawn rows.
 ///
-/// The mean of `n` rows drawn independently has the variance of one row divided by `n`. The ratio of what is seen to that, its
-/// root taken, is the [spread](Self::spread): 1 for shuffled rows, about the root of `n` for rows sorted by the label.
+/// The mean of `n` independent rows has the variance of one row divided by `n`. The square root of the observed variance over
+/// this expected variance is the [ratio of standard deviations](Self::std_ratio): 1 for shuffled rows, about the square root of
+/// `n` for rows sorted by the label.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Skew {
     batches: u64,
     labels: Moments,
-    /// The sum of `n * (batch mean - mean)^2`.
+    /// Sum of `n * (batch mean - mean)^2` over all batches.
     between: f64,
     known: Option<Known>,
 }
 
 impl Skew {
-    /// Takes what is known of the whole dataset, once. Without it, batches are compared with one another alone.
-    pub fn know(&mut self, known: Known) {
+    /// Sets the statistics of the whole dataset; later calls and values that are not finite are ignored. Without them, batches
+    /// are only compared to each other.
+    pub fn set_known(&mut self, known: Known) {
         if self.known.is_none()
             && [known.mean, known.error, known.variance].iter().all(|number| number.is_finite())
         {
@@ -46,7 +48,7 @@ impl Skew {
         }
     }
 
-    /// Adds a batch, by those of its labels that are not null.
+    /// Adds a batch by the moments of its labels that are not null.
     pub fn add(&mut self, batch: &Moments) {
         if batch.count < LEAST_ROWS || !batch.mean.is_finite() || !batch.squares.is_finite() {
             return;
@@ -57,30 +59,31 @@ impl Skew {
         self.between += batch.count as f64 * distance * (batch.mean - self.labels.mean);
     }
 
-    /// Batches that were looked at.
+    /// Returns the number of batches added.
     pub fn batches(&self) -> u64 {
         self.batches
     }
 
-    /// Mean of the label over them; `None` without any.
+    /// Returns the mean of the label over the added batches, `None` without labels.
     pub fn mean(&self) -> Option<f64> {
         (self.labels.count > 0).then_some(self.labels.mean)
     }
 
-    /// Mean of the label over the dataset, if it is known.
+    /// Returns the mean of the label over the dataset, if known.
     pub fn dataset_mean(&self) -> Option<f64> {
         self.known.map(|known| known.mean)
     }
 
-    /// How many times as much the means of batches vary as those of random rows would; `None` with too few batches, and for a
-    /// label that is always the same.
-    pub fn spread(&self) -> Option<f64> {
+    /// Returns the standard deviation of the batch means divided by the standard deviation expected of random rows. `None` with
+    /// fewer than 32 batches and for a constant label.
+    pub fn std_ratio(&self) -> Option<f64> {
         if self.batches < LEAST_BATCHES {
             return None;
         }
         let (batches, rows, mean) = (self.batches as f64, self.labels.count as f64, self.labels.mean);
         let seen = self.labels.variance();
-        // Around their own mean, which takes one of them; and how far that is from the dataset's, for a stream may be stuck.
+        // The variance around the stream's own mean, plus the distance of that mean from the dataset's: a stream may be stuck
+        // in one part of the dataset.
         let wander = self.between / (batches - 1.0);
         let (variance, stuck) = self.known.map_or((seen, 0.0), |known| {
             let beyond = ((mean - known.mean).abs() - TRUSTED * known.error).max(0.0);
@@ -91,9 +94,9 @@ impl Skew {
         differs.then(|| (between.max(0.0) / variance).sqrt())
     }
 
-    /// Whether that is far more than chance makes it.
+    /// True if the ratio of standard deviations exceeds 3.
     pub fn is_skewed(&self) -> bool {
-        self.spread().is_some_and(|spread| spread > FLAGGED)
+        self.std_ratio().is_some_and(|ratio| ratio > FLAGGED)
     }
 }
 

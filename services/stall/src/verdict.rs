@@ -1,234 +1,239 @@
-//! What is the limit, and what would be gained without it.
+//! Decision on the bottleneck, and the speedup from removing it.
 
 use std::time::Duration;
 
 use serde::Serialize;
-use utoipa::ToSchema;
 
-use crate::{Bucket, Buckets};
+use crate::bucket::{Bucket, Buckets};
 
-/// Below this stall the trainer is the limit.
+/// Wait fraction below which the trainer is the bottleneck.
 const TRAINER_BOUND: f64 = 0.05;
-/// Above this one the input is.
+/// Wait fraction above which the job is input-bound.
 const INPUT_BOUND: f64 = 0.20;
-/// Of the wait, a stage that has this part of it is its cause.
+/// Fraction of the wait that a stage needs for a verdict of high confidence.
 const CAUSE: f64 = 0.5;
-/// So much of a window has to be there.
+/// Fraction of a window that must be accounted for.
 const FULL: f64 = 0.8;
-/// ... or so many batches in both.
+/// Number of batches in both windows that replaces a complete window.
 const ENOUGH_BATCHES: u64 = 200;
 
-/// What is known of some time: two windows of the same length, one after the other.
+/// Input of [`judge`]: two consecutive windows of the same length.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evidence {
-    /// The time of the newer one, of one trainer or of several.
+    /// Time in the newer window, of one or several trainers.
     pub recent: Buckets,
-    /// ... and of the older one.
+    /// Time in the older window.
     pub before: Buckets,
     /// Length of a window.
     pub window: Duration,
-    /// Trainers in it.
+    /// Number of trainers.
     pub sessions: usize,
-    /// Batches sent in both.
+    /// Number of batches sent in both windows.
     pub batches: u64,
 }
 
-/// What holds trainers back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ToSchema)]
+/// Stage or activity that limits the throughput of the trainers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Limit {
-    /// Their own computing.
-    Consumer,
-    /// The way to them.
+pub enum Bottleneck {
+    /// The trainers' own computation.
+    Compute,
+    /// The network between server and trainers.
     Network,
-    /// Putting batches together.
+    /// Gathering rows into batches.
     Gather,
     /// Decoding.
     Decode,
-    /// The store, or the cache's disk.
+    /// The store or the disk cache.
     Storage,
     /// Waiting for a thread or for memory.
-    Admission,
-    /// Their computing, or the way to them: they don't report.
-    Downstream,
-    /// There are none.
+    Queued,
+    /// Computation or network; a trainer does not report which.
+    ComputeOrNetwork,
+    /// No trainer is active.
     Idle,
-    /// Too little is known yet.
+    /// Too little data, or two windows that disagree.
     Unknown,
 }
 
-/// How much they wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+/// Severity of the wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// Less than 5 % of their time.
+    /// The wait fraction is below 5%.
     None,
-    /// 5 to 20 %.
+    /// The wait fraction is between 5% and 20%.
     Moderate,
-    /// More.
+    /// The wait fraction is above 20%.
     InputBound,
 }
 
-/// How sure a verdict is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+/// Confidence in a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Confidence {
-    /// Not at all: too little time, or two windows that don't agree.
+    /// Too little data, or two windows that disagree.
     None,
-    /// No stage has half of the wait.
+    /// No stage accounts for half of the wait.
     Low,
-    /// Two windows agree on a stage that has.
+    /// Two windows agree on a bottleneck that accounts for at least half of the wait.
     High,
 }
 
-/// What removing the limit would do.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+/// Effect of removing the bottleneck.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct WhatIf {
-    /// What is removed.
-    pub without: Limit,
-    /// So many times as fast at most.
+    /// Bottleneck that is removed.
+    pub removed: Bottleneck,
+    /// Upper bound of the speedup, as a factor of at least 1.
     pub speedup: f64,
-    /// What limits then.
-    pub then: Limit,
+    /// Bottleneck after the removal.
+    pub next_bottleneck: Bottleneck,
 }
 
-/// A verdict.
+/// Result of [`judge`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Verdict {
-    /// What holds the trainers back.
-    pub limit: Limit,
-    /// How much.
+    /// Stage or activity that limits the throughput.
+    pub bottleneck: Bottleneck,
+    /// Severity of the wait.
     pub level: Level,
-    /// How sure that is.
+    /// Confidence in the bottleneck.
     pub confidence: Confidence,
-    /// The part of the time in which they compute; `None` if they don't report.
-    pub utilization: Option<f64>,
-    /// The part in which they wait. Of those that don't report it is what they wait for at least: the network's part of it is not
-    /// known.
-    pub stall: Option<f64>,
-    /// The part of it in which they wait for the limit.
-    pub limit_share: f64,
-    /// What removing the limit would do, if it is not the trainer.
+    /// Fraction of the time spent computing, 0 to 1; `None` if a trainer does not report.
+    pub compute_fraction: Option<f64>,
+    /// Fraction of the time spent waiting, 0 to 1; `None` without active trainers. A lower bound if a trainer does not report,
+    /// because its wait for the network is unknown.
+    pub wait_fraction: Option<f64>,
+    /// Fraction of the time charged to the bottleneck, 0 to 1.
+    pub bottleneck_fraction: f64,
+    /// Effect of removing the bottleneck; `None` if the trainers themselves are the bottleneck.
     pub what_if: Option<WhatIf>,
 }
 
-impl Limit {
-    /// All of them.
+impl Bottleneck {
+    /// All values.
     pub const ALL: [Self; 9] = [
-        Self::Consumer,
+        Self::Compute,
         Self::Network,
         Self::Gather,
         Self::Decode,
         Self::Storage,
-        Self::Admission,
-        Self::Downstream,
+        Self::Queued,
+        Self::ComputeOrNetwork,
         Self::Idle,
         Self::Unknown,
     ];
 
-    /// What it is called in metrics and answers.
+    /// Returns the name in metrics and in the HTTP API.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Consumer => "consumer",
+            Self::Compute => "compute",
             Self::Network => "network",
             Self::Gather => "gather",
             Self::Decode => "decode",
             Self::Storage => "storage",
-            Self::Admission => "admission",
-            Self::Downstream => "downstream",
+            Self::Queued => "queued",
+            Self::ComputeOrNetwork => "compute_or_network",
             Self::Idle => "idle",
             Self::Unknown => "unknown",
         }
     }
 }
 
-impl From<Bucket> for Limit {
+impl From<Bucket> for Bottleneck {
     fn from(bucket: Bucket) -> Self {
         match bucket {
-            Bucket::Consumer => Self::Consumer,
+            Bucket::Compute => Self::Compute,
             Bucket::Network => Self::Network,
             Bucket::Gather => Self::Gather,
             Bucket::Decode => Self::Decode,
             Bucket::Storage => Self::Storage,
-            Bucket::Admission => Self::Admission,
-            Bucket::Downstream => Self::Downstream,
+            Bucket::Queued => Self::Queued,
+            Bucket::ComputeOrNetwork => Self::ComputeOrNetwork,
         }
     }
 }
 
-/// Judges by two windows: where they agree, and there is enough of them, there is a verdict.
+/// Returns the bottleneck if both windows agree on it and are sufficiently complete, and [`Bottleneck::Unknown`] otherwise.
 pub fn judge(evidence: &Evidence) -> Verdict {
-    let recent = look(&evidence.recent);
+    let recent = judge_window(&evidence.recent);
     if evidence.recent.sum().is_zero() {
         return Verdict {
-            limit: Limit::Idle,
+            bottleneck: Bottleneck::Idle,
             level: Level::None,
             confidence: Confidence::None,
-            utilization: None,
-            stall: None,
-            limit_share: 0.0,
+            compute_fraction: None,
+            wait_fraction: None,
+            bottleneck_fraction: 0.0,
             what_if: None,
         };
     }
-    let wanted = evidence.window.as_secs_f64() * evidence.sessions as f64 * FULL;
+    let required = evidence.window.as_secs_f64() * evidence.sessions as f64 * FULL;
     let is_long =
-        [&evidence.recent, &evidence.before].iter().all(|window| window.sum().as_secs_f64() >= wanted);
+        [&evidence.recent, &evidence.before].iter().all(|window| window.sum().as_secs_f64() >= required);
     let is_enough = is_long || evidence.batches >= ENOUGH_BATCHES && !evidence.before.sum().is_zero();
-    if !is_enough || look(&evidence.before).limit != recent.limit {
-        return Verdict { limit: Limit::Unknown, confidence: Confidence::None, what_if: None, ..recent };
+    if !is_enough || judge_window(&evidence.before).bottleneck != recent.bottleneck {
+        return Verdict {
+            bottleneck: Bottleneck::Unknown,
+            confidence: Confidence::None,
+            what_if: None,
+            ..recent
+        };
     }
     recent
 }
 
-/// What one window says, all doubts aside.
-fn look(window: &Buckets) -> Verdict {
-    let share = |bucket| window.share(bucket);
-    let downstream = share(Bucket::Downstream);
-    // Without a report the consumer's part is not known, and the stall is what the server sees of it.
-    let reported = downstream < TRAINER_BOUND;
-    let away = share(Bucket::Consumer) + downstream;
-    let stall = (1.0 - away).clamp(0.0, 1.0);
-    let trainer = if share(Bucket::Consumer) >= downstream { Bucket::Consumer } else { Bucket::Downstream };
-    let waits = [Bucket::Network, Bucket::Gather, Bucket::Decode, Bucket::Storage, Bucket::Admission];
+/// Judges one window without regard to its length.
+fn judge_window(window: &Buckets) -> Verdict {
+    let fraction = |bucket| window.fraction(bucket);
+    let unreported = fraction(Bucket::ComputeOrNetwork);
+    // Without reports the compute time is unknown, and the wait is what the server observes of it.
+    let reported = unreported < TRAINER_BOUND;
+    let away = fraction(Bucket::Compute) + unreported;
+    let wait_fraction = (1.0 - away).clamp(0.0, 1.0);
+    let trainer =
+        if fraction(Bucket::Compute) >= unreported { Bucket::Compute } else { Bucket::ComputeOrNetwork };
+    let waits = [Bucket::Network, Bucket::Gather, Bucket::Decode, Bucket::Storage, Bucket::Queued];
     let mut cause = Bucket::Network;
     for bucket in waits {
-        if share(bucket) > share(cause) {
+        if fraction(bucket) > fraction(cause) {
             cause = bucket;
         }
     }
-    let level = match stall {
-        stall if stall < TRAINER_BOUND => Level::None,
-        stall if stall <= INPUT_BOUND => Level::Moderate,
+    let level = match wait_fraction {
+        wait if wait < TRAINER_BOUND => Level::None,
+        wait if wait <= INPUT_BOUND => Level::Moderate,
         _ => Level::InputBound,
     };
-    let limit = if level == Level::None { trainer } else { cause };
-    let limit_share = share(limit);
+    let bottleneck = if level == Level::None { trainer } else { cause };
+    let bottleneck_fraction = fraction(bottleneck);
     let confidence = match level {
         Level::None => Confidence::High,
-        _ if limit_share >= stall * CAUSE => Confidence::High,
+        _ if bottleneck_fraction >= wait_fraction * CAUSE => Confidence::High,
         _ => Confidence::Low,
     };
     Verdict {
-        limit: limit.into(),
+        bottleneck: bottleneck.into(),
         level,
         confidence,
-        utilization: reported.then(|| share(Bucket::Consumer)),
-        stall: Some(stall),
-        limit_share,
-        what_if: (level != Level::None).then(|| what_if(window, limit, trainer)),
+        compute_fraction: reported.then(|| fraction(Bucket::Compute)),
+        wait_fraction: Some(wait_fraction),
+        bottleneck_fraction,
+        what_if: (level != Level::None).then(|| what_if(window, bottleneck, trainer)),
     }
 }
 
-/// The time without `removed`: what is left is the bound of what can be gained.
+/// Returns the effect of removing the time of `removed` from the window.
 fn what_if(window: &Buckets, removed: Bucket, trainer: Bucket) -> WhatIf {
-    let left = 1.0 - window.share(removed);
-    let mut then = trainer;
+    let left = 1.0 - window.fraction(removed);
+    let mut next = trainer;
     for bucket in Bucket::ALL {
-        if bucket != removed && window.share(bucket) > window.share(then) {
-            then = bucket;
+        if bucket != removed && window.fraction(bucket) > window.fraction(next) {
+            next = bucket;
         }
     }
-    WhatIf { without: removed.into(), speedup: 1.0 / left.max(1e-3), then: then.into() }
+    WhatIf { removed: removed.into(), speedup: 1.0 / left.max(1e-3), next_bottleneck: next.into() }
 }
 
 #[cfg(test)]

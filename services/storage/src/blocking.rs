@@ -1,4 +1,4 @@
-//! Work that is too long for the I/O threads.
+//! Blocking and CPU-heavy work, kept off the I/O threads.
 
 use std::sync::Arc;
 
@@ -7,8 +7,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Error;
 
-/// Runs `work` beside the I/O threads. If the caller is dropped, it runs to its end, or, if it has not begun, not at
-/// all.
+/// Runs `work` on Tokio's blocking threads. If the returned future is dropped, `work` is cancelled if it has not
+/// started, and runs to completion otherwise.
+///
+/// # Errors
+/// The error of `work`, or [`Error::Unavailable`] if the runtime shuts down.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {

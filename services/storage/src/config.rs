@@ -1,40 +1,43 @@
-//! Limits and policies of this crate, as plain data.
+//! Settings of this crate.
 
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
 
-/// Limits and policies. Every field has a default; unknown fields are refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Limits and I/O settings for datasets. Every field has a default; unknown fields are rejected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Most files one snapshot may hold. Default 1,000,000.
+    /// Maximum number of files in one snapshot. Default: 1,000,000.
     pub max_files: usize,
-    /// Largest Parquet footer that is read, in bytes. Default 64 MiB.
+    /// Maximum size of a Parquet footer, in bytes. Default: 64 MiB.
     pub max_footer_bytes: u64,
-    /// Largest page that is decompressed, in uncompressed bytes. Default 256 MiB.
+    /// Maximum uncompressed size of a Parquet page, in bytes. Default: 256 MiB.
     pub max_page_bytes: u64,
-    /// Most decoded bytes one block may come to, over its projected columns. Default 4 GiB.
+    /// Maximum size of one block, in bytes, summed over the requested columns. Applies to the encoded and to the
+    /// decoded size. Default: 4 GiB.
     pub max_block_bytes: u64,
-    /// Footers read at a time while a snapshot is taken. Default 64.
+    /// Maximum number of footers that are read concurrently while a snapshot is taken. Default: 64.
     pub concurrent_footers: usize,
-    /// Requests in flight per location. Default 64.
+    /// Maximum number of concurrent requests per location. Default: 64.
     pub concurrent_requests: usize,
-    /// Time one request may take, its body included. Default 30 s.
+    /// Timeout of one request to an object store, including its body. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
-    /// Times a failed request is tried again. Default 5.
+    /// Maximum number of retries of a failed request. Default: 5.
     pub max_retries: usize,
-    /// Time after the first try beyond which a request is not tried again. Default 60 s.
+    /// Time after the first attempt during which a failed request is retried. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub retry_timeout: Duration,
-    /// Column chunks closer than this are read by one request, in bytes. Default 1 MiB.
+    /// Maximum gap between column chunks that are read by one request, in bytes. Default: 1 MiB.
     pub coalesce_gap_bytes: u64,
-    /// Largest single request; a longer range is read by several at once, in bytes. Default 16 MiB.
+    /// Maximum size of one read request, in bytes. A longer range is split into concurrent requests. Local files are
+    /// read in one piece. Default: 16 MiB.
     pub max_request_bytes: u64,
-    /// Memory that local files were read into, kept for the next ones, in bytes a location. Default 64 MiB.
+    /// Maximum size of the pool of free read buffers for local files, in bytes per location. Default: 64 MiB.
     pub idle_bytes: u64,
-    /// Parsed footers kept in memory, in bytes. Default 256 MiB.
+    /// Maximum size of the in-memory cache of parsed footers, in bytes. Default: 256 MiB.
     pub footer_memory_bytes: usize,
 }
 

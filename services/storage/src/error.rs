@@ -1,118 +1,117 @@
-//! What can go wrong, sorted by what a caller would do about it.
+//! Errors, one variant per action that a caller can take.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use arrow_schema::DataType;
 
-/// The cause below an [`Error`]. Shared, so that one failure can be told to every waiter.
+/// Cause of an [`Error`]. Shared, so that every waiter of a coalesced read receives the same failure.
 pub type Source = Arc<dyn std::error::Error + Send + Sync>;
 
-/// Why a dataset could not be listed, pinned, read or decoded.
+/// Error of listing, pinning, reading or decoding a dataset.
 #[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
-    /// Nothing to read there: name another location.
+    /// The location holds nothing to read. Action: name another location.
     #[error("nothing found at {location}: {detail}")]
     NotFound {
-        /// The URL that was looked at.
+        /// URL of the location.
         location: String,
-        /// What was looked for.
+        /// Description of what was expected there.
         detail: String,
     },
 
-    /// The data is sound but in a form that is not read: convert it.
+    /// The data is valid but in an unsupported form. Action: convert it.
     #[error("{location} is not supported: {detail}")]
     Unsupported {
-        /// The URL of the dataset or file.
+        /// URL of the dataset or file.
         location: String,
-        /// The form that was found.
+        /// Unsupported feature.
         detail: String,
     },
 
-    /// The bytes are not what the format says: restore the file.
+    /// The bytes violate their format. Action: restore the file.
     #[error("{file} is corrupt{}: {detail}", place(.row_group, .column))]
     Corrupt {
-        /// The URL of the file.
+        /// URL of the file.
         file: String,
-        /// The row group, where it is known.
+        /// Index of the row group, if known.
         row_group: Option<usize>,
-        /// The column, where it is known.
+        /// Path of the column, if known.
         column: Option<String>,
-        /// What was found and what was expected.
+        /// Found and expected content.
         detail: String,
-        /// The decoder's own error, if it was the one to notice.
+        /// Error of the decoder, if the decoder detected the corruption.
         source: Option<Source>,
     },
 
-    /// A file is no longer what the snapshot pinned: take a new snapshot.
+    /// A file is no longer the version that the snapshot pins. Action: take a new snapshot.
     #[error("{file} has changed since the snapshot: expected {expected}, found {found}")]
     Changed {
-        /// The URL of the file.
+        /// URL of the file.
         file: String,
-        /// The pinned version.
+        /// Pinned version.
         expected: String,
-        /// The version that is there now.
+        /// Current version, or the difference from the pinned one.
         found: String,
     },
 
-    /// Two files of one dataset disagree: rewrite one, or name fewer files.
+    /// Two files of one dataset have different columns. Action: rewrite one, or select fewer files.
     #[error("column {column} is {expected} in {first} and {found} in {second}")]
     Mismatch {
-        /// The URL of the file that came first in order.
+        /// URL of the first file of the dataset.
         first: String,
-        /// The URL of the file that disagrees with it.
+        /// URL of the file that differs from the first.
         second: String,
-        /// The column they disagree on.
+        /// Name of the column that differs.
         column: String,
-        /// What it is in the first file.
+        /// Type of the column in the first file, or `absent`.
         expected: String,
-        /// What it is in the second file.
+        /// Type of the column in the second file, or `absent`.
         found: String,
     },
 
-    /// No manifest is kept for this id: ask for the current snapshot.
+    /// No manifest is stored for this id. Action: request the current snapshot.
     #[error("dataset {dataset} has no snapshot {id}")]
     UnknownSnapshot {
-        /// The dataset's name.
+        /// Name of the dataset.
         dataset: String,
-        /// The id that was asked for.
+        /// Requested snapshot id.
         id: String,
     },
 
-    /// A configured limit would be passed: raise it, or ask for less.
+    /// The request exceeds a configured limit. Action: raise the limit, or request less.
     #[error("{location}: {what} is {found}, the limit is {limit}")]
     Limit {
-        /// The URL of the dataset or file.
+        /// URL of the dataset or file.
         location: String,
-        /// What is limited, with its unit.
+        /// Limited quantity with its unit, and the setting where there is one.
         what: &'static str,
-        /// The configured limit.
+        /// Limit.
         limit: u64,
-        /// What was found, or a lower bound of it.
+        /// Found value, or a lower bound for it.
         found: u64,
     },
 
-    /// The store did not answer, or not in time: try again later.
+    /// The store failed or timed out. Action: retry later.
     #[error("{location} is unavailable: {source}")]
     Unavailable {
-        /// The URL of the file or folder.
+        /// URL of the file or folder.
         location: String,
-        /// The store's own error.
+        /// Error of the store.
         source: Source,
     },
 
-    /// The request makes no sense: correct it.
+    /// The URL or name is invalid. Action: correct it.
     #[error("invalid location {url}: {detail}")]
     Invalid {
-        /// The URL as it was given.
+        /// URL as given by the caller.
         url: String,
-        /// What is wrong with it.
+        /// Reason why it is invalid.
         detail: String,
     },
 }
 
 impl Error {
-    /// A [`Error::Corrupt`] about a whole file.
+    /// Returns an [`Error::Corrupt`] that concerns a whole file.
     pub(crate) fn corrupt(file: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Corrupt {
             file: file.into(),
@@ -127,7 +126,21 @@ impl Error {
         Self::Unsupported { location: location.into(), detail: detail.into() }
     }
 
-    /// Two files that give a column different types.
+    /// Returns an [`Error::Changed`] for a file whose pinned version is `expected`.
+    pub(crate) fn changed(
+        file: impl Into<String>,
+        expected: &impl fmt::Display,
+        found: impl Into<String>,
+    ) -> Self {
+        Self::Changed { file: file.into(), expected: expected.to_string(), found: found.into() }
+    }
+
+    /// Returns an [`Error::Unavailable`] with the error of the store.
+    pub(crate) fn unavailable(location: impl Into<String>, error: object_store::Error) -> Self {
+        Self::Unavailable { location: location.into(), source: Arc::new(error) }
+    }
+
+    /// Returns an [`Error::Mismatch`] for a column of different types in two files.
     pub(crate) fn type_mismatch(
         first: &str,
         second: &str,
@@ -144,7 +157,7 @@ impl Error {
         }
     }
 
-    /// Says where in the file, if the error does not yet.
+    /// Adds the row group and column to an error that does not name them yet.
     pub(crate) fn at(mut self, group: Option<usize>, name: Option<&str>) -> Self {
         match &mut self {
             Self::Corrupt { row_group, column, .. } => {

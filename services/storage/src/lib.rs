@@ -1,76 +1,67 @@
-//! Bytes to columns: datasets of Parquet files in object stores, pinned and decoded.
+//! Datasets of Parquet files in object stores: snapshots, validated reads and decoding to Arrow.
 //!
-//! It knows files, row groups and columns; it does not know epochs, ranks or transports.
+//! The crate handles files, row groups and columns. Epochs, ranks and transports belong to other crates.
+//!
+//! # Parts
+//!
+//! | module | contents |
+//! |---|---|
+//! | `store` | locations (an object store and a path), versioned requests, retry metrics, durable state |
+//! | `dataset` | listing, Hive partitions, schema merging, snapshots and their manifests, blocks |
+//! | `validate` | checks of footers, page headers and pages before a decoder trusts their lengths |
+//! | `read` | footer cache, byte ranges, fetching and decoding of blocks |
+//! | `prune` | row group statistics, page indexes and bloom filters |
+//!
+//! # Data flow
 //!
 //! ```text
-//! location   a URL: an object store and a path in it
-//!   | listing      which files; partitions: columns spelled in folder names
-//!   | footers      every footer, guarded (guard, grammar, thrift), kept in memory and on disk
-//!   v
-//! snapshot   files, blocks, schema: immutable, its manifest kept in the state
-//!   | reader       I/O: ranged, joined, concurrent, versioned reads (request, ranges)
-//!   v
-//! encoded block
-//!   | decode       CPU: pages checked (bounds, pages, chunks, inflate, delta),
-//!   |              decoded, columns put in order
-//!   v
-//! record batches
+//! Location             a URL: an object store and a path in it (store)
+//!    | listing, partition columns (dataset)
+//!    | one validated footer per file (validate), cached in memory and on disk (read)
+//!    v
+//! Snapshot             files, blocks and schema; immutable, its manifest is stored in State
+//!    | pruning (prune): statistics rule out blocks and rows
+//!    | Reader::fetch (read): coalesced, concurrent range reads, bound to the pinned file version
+//!    v
+//! EncodedBlock         column chunks as stored in the file
+//!    | EncodedBlock::decode (read), on a CPU thread: pages are validated, decoded and reordered
+//!    v
+//! record batches       in the snapshot's types
 //! ```
 //!
-//! Nothing that comes from a store is believed: every length is held against the bytes that are there
-//! before anything is allocated for it, and every decoded size against a limit in [`Config`].
+//! # Untrusted input
+//!
+//! Files are not trusted. Every length is compared to the bytes that are present before anything is allocated for it,
+//! and every decoded size to a limit in [`Config`]. A malformed file results in an [`Error`], never in a panic.
 
 #![forbid(unsafe_code)]
 
-mod attempts;
-mod block;
-mod block_ids;
 mod blocking;
-mod bloom;
-mod bounds;
-mod chunks;
 mod config;
-mod decode;
-mod delta;
-mod envelope;
+mod dataset;
 mod error;
-mod estimate;
-mod footer;
-mod footers;
-mod grammar;
-mod guard;
-mod inflate;
-mod listing;
-mod local;
-mod location;
-mod manifest;
-mod page_index;
-mod pages;
-mod partitions;
-mod ranges;
-mod reader;
-mod records;
-mod request;
-mod schema;
-mod snapshot;
-mod state;
-mod statistics;
-mod take;
-mod thrift;
-mod version;
-mod zones;
+mod prune;
+mod read;
+mod store;
+mod validate;
 
-pub use block::{BLOCK_ROWS, Block};
-pub use block_ids::BlockIds;
 pub use config::Config;
-pub use decode::{Decode, EncodedBlock};
+pub use dataset::{
+    block::{BLOCK_ROWS, Block},
+    block_ids::BlockIds,
+    partitions::PartitionValue,
+    snapshot::{File, RowGroup, Snapshot},
+    take::{load_snapshot, take_snapshot},
+    version::Version,
+};
 pub use error::{Error, Source};
-pub use location::Location;
-pub use partitions::PartitionValue;
-pub use reader::Reader;
-pub use records::{Recorded, Records};
-pub use snapshot::{File, RowGroup, Snapshot};
-pub use state::State;
-pub use statistics::Statistics;
-pub use take::{load_snapshot, take_snapshot};
-pub use version::Version;
+pub use prune::statistics::Statistics;
+pub use read::{
+    decoder::{Decoder, EncodedBlock},
+    reader::Reader,
+};
+pub use store::{
+    documents::{DocumentMeta, Documents},
+    location::Location,
+    state::State,
+};

@@ -1,6 +1,6 @@
-//! Bytes that mean harm: an error, never a panic, an abort or a huge allocation.
+//! Malicious and damaged files: an error, never a panic, an abort or a large allocation.
 
-#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
 
@@ -25,7 +25,7 @@ use parquet::{
 };
 use proptest::prelude::*;
 
-/// Notes the largest allocation that watched threads ask for.
+/// Allocator that records the largest allocation of watched threads.
 struct Watch;
 
 static LARGEST: AtomicUsize = AtomicUsize::new(0);
@@ -40,22 +40,22 @@ fn note(size: usize) {
     }
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came.
+// SAFETY: every call is forwarded unchanged to the system allocator.
 unsafe impl GlobalAlloc for Watch {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
-        // SAFETY: the caller keeps `GlobalAlloc::alloc`'s contract.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps `GlobalAlloc::dealloc`'s contract.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         note(size);
-        // SAFETY: the caller keeps `GlobalAlloc::realloc`'s contract.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc::realloc`.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
@@ -69,9 +69,9 @@ fn config() -> Config {
     Config { max_page_bytes: 4 * MIB as u64, max_block_bytes: 16 * MIB as u64, ..Config::default() }
 }
 
-/// Pins and reads a dataset of this one file, without an allocation of more than a few times the limits.
+/// Takes a snapshot of a dataset of one file and reads it. Asserts that no allocation exceeds the limits by far.
 fn read(file: &[u8]) -> Result<RecordBatch, Error> {
-    quiet();
+    silence_decoder_panics();
     let watch = || WATCHED.set(true);
     let runtime = tokio::runtime::Builder::new_current_thread().on_thread_start(watch).build().unwrap();
     watch();
@@ -88,16 +88,16 @@ fn read(file: &[u8]) -> Result<RecordBatch, Error> {
     outcome
 }
 
-/// The decoder's panics are expected, and caught; only others are shown.
-fn quiet() {
+/// Silences panics of the decoder, which are expected and caught.
+fn silence_decoder_panics() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         let show = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            let theirs = |file: &str| {
+            let is_decoder = |file: &str| {
                 ["parquet-", "arrow-", "bytes-", "/rustc/"].iter().any(|part| file.contains(part))
             };
-            if !panic.location().is_some_and(|at| theirs(at.file())) {
+            if !panic.location().is_some_and(|at| is_decoder(at.file())) {
                 show(panic);
             }
         }));
@@ -114,7 +114,7 @@ fn is_corrupt(bytes: &[u8]) -> bool {
 }
 
 #[test]
-fn counts_in_footers_are_not_believed() {
+fn counts_in_footers_are_checked() {
     let row_groups =
         [0x15, 2, 0x19, 0x1c, 0x48, 1, b'm', 0x15, 0, 0, 0x16, 0, 0x19, 0xfc, 255, 255, 255, 255, 7, 0];
     let schema = [0x15, 2, 0x19, 0xfc, 255, 255, 255, 255, 7, 0];
@@ -126,7 +126,7 @@ fn counts_in_footers_are_not_believed() {
 }
 
 #[test]
-fn what_is_no_parquet_file_is_corrupt() {
+fn a_file_that_is_not_parquet_is_corrupt() {
     for bytes in [&b"x"[..], b"PAR1PAR1", b"PAR1\0\0\0\0PAR1", b"hello, this is a text file", &file(&[])] {
         assert!(is_corrupt(bytes), "{bytes:?}");
     }
@@ -147,7 +147,7 @@ fn encrypted_files_are_not_supported() {
 }
 
 #[test]
-fn a_large_footer_passes_the_limit() {
+fn a_footer_over_the_limit_is_rejected() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let outcome = runtime.block_on(async {
         let config = Config { max_footer_bytes: 100, ..Config::default() };
@@ -160,8 +160,8 @@ fn a_large_footer_passes_the_limit() {
 }
 
 #[test]
-fn a_value_repeated_a_million_times_is_stopped_at_the_limit() {
-    // One string of a megabyte, and a dictionary page that holds it once.
+fn a_long_value_that_is_repeated_often_is_stopped_at_the_limit() {
+    // One string of 1 MiB, which the dictionary page stores once.
     let long = "x".repeat(MIB);
     let column = StringArray::from_iter_values(std::iter::repeat_n(&long, 40));
     let bytes = parquet_bytes(&batch([("s", Arc::new(column) as ArrayRef)]), Some(compressed()));
@@ -171,14 +171,14 @@ fn a_value_repeated_a_million_times_is_stopped_at_the_limit() {
 }
 
 #[test]
-fn a_long_dictionary_of_short_values_is_read_at_once() {
+fn a_long_dictionary_of_short_values_is_read() {
     let words: Vec<String> = (0..20_000).map(|row| format!("{:030}", row % 9000)).collect();
     let written = batch([("s", strings(words.iter().map(String::as_str)))]);
     assert_eq!(read(&parquet_bytes(&written, Some(compressed()))).unwrap(), written);
 }
 
 #[test]
-fn a_large_page_passes_the_limit() {
+fn a_page_over_the_limit_is_rejected() {
     let long = "x".repeat(6 * MIB);
     let bytes = parquet_bytes(&batch([("s", strings([long.as_str()]))]), Some(compressed()));
     let error = read(&bytes).unwrap_err();
@@ -186,20 +186,20 @@ fn a_large_page_passes_the_limit() {
 }
 
 #[test]
-fn counts_in_pages_are_not_believed() {
+fn counts_in_pages_are_checked() {
     let words = strings(std::iter::repeat_n("same", 100));
     for encoding in [Encoding::DELTA_LENGTH_BYTE_ARRAY, Encoding::DELTA_BYTE_ARRAY] {
         let properties = WriterProperties::builder().set_writer_version(WriterVersion::PARQUET_2_0);
         let properties = properties.set_dictionary_enabled(false).set_encoding(encoding).build();
         let sound = parquet_bytes(&batch([("s", Arc::clone(&words))]), Some(properties));
-        // Blocks of 128 in 4 parts, and 100 lengths; then the first, and deltas of width 0.
+        // Blocks of 128 values in 4 miniblocks, and 100 lengths; then the first value, and deltas of width 0.
         let header = [0x80, 1, 4, 100];
         let starts: Vec<usize> =
             (0..sound.len() - 8).filter(|start| sound[*start..].starts_with(&header)).collect();
         assert!(!starts.is_empty());
         for start in starts {
             let mut bytes = sound.clone();
-            // 2^47 lengths, of which the page could hold none.
+            // 2^47 lengths, which cannot fit in the page.
             bytes[start + 3..start + 10].copy_from_slice(&[0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x20]);
             assert!(is_corrupt(&bytes));
         }
@@ -207,7 +207,7 @@ fn counts_in_pages_are_not_believed() {
 }
 
 #[test]
-fn more_fixed_width_values_than_the_limit_are_refused_before_decoding() {
+fn fixed_width_values_over_the_limit_are_rejected_before_decoding() {
     let properties = WriterProperties::builder().set_max_row_group_row_count(None).build();
     let bytes = parquet_bytes(&batch([("x", integers(std::iter::repeat_n(1, 5 * MIB)))]), Some(properties));
     let error = read(&bytes);
@@ -219,7 +219,7 @@ fn compressed() -> WriterProperties {
     WriterProperties::builder().set_compression(codec).set_dictionary_page_size_limit(8 * MIB).build()
 }
 
-/// A little of everything: dictionaries, plain strings, booleans, nulls, lists of structs.
+/// A batch with dictionaries, plain strings, booleans, nulls and lists of structs.
 fn sample() -> RecordBatch {
     let words = ["one", "two", "three", "two", "one", "four", "two", "one"];
     let structs = StructArray::new(
@@ -253,7 +253,7 @@ fn samples() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn every_byte_flipped_is_an_answer_or_an_error() {
+fn every_flipped_byte_results_in_rows_or_an_error() {
     for sound in samples() {
         assert_eq!(read(&sound).unwrap(), sample());
         for index in 0..sound.len() {
@@ -278,7 +278,7 @@ fn every_truncation_is_an_error() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
     #[test]
-    fn random_damage_is_an_answer_or_an_error(
+    fn random_damage_results_in_rows_or_an_error(
         which in 0..3_usize,
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
     ) {

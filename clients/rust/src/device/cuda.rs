@@ -1,4 +1,4 @@
-//! NVIDIA's devices, by the driver API, which is loaded at run time. Streams and events as in
+//! CUDA devices. Uses the CUDA driver API, which is loaded at run time. For streams and events see
 //! <https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__EVENT.html>.
 
 use std::{
@@ -7,19 +7,26 @@ use std::{
     sync::{Arc, Mutex, Once, PoisonError},
 };
 
+use bytes::Bytes;
 use cudarc::driver::{DriverError, result, sys};
 
-use super::{Backend, Copier, Memory, Pin, Place};
-use crate::{Batch, Error};
+use super::{
+    backend::{Backend, Copier, Memory},
+    place::Place,
+};
+use crate::{
+    Error,
+    memory::{Pin, PinMemory},
+};
 
-/// Copies that are on their way; each holds its batch in host memory.
-const COPIES: usize = 2;
-/// Buffers that nobody uses and that are kept for the next batches.
-const IDLE_BUFFERS: usize = 2;
-/// Buffers are a multiple of this long, so that batches of nearly one size share them; the driver hands out no less.
+/// Maximum number of copies in flight. Each keeps its body in host memory.
+const MAX_COPIES: usize = 2;
+/// Maximum number of unused buffers that are kept for the next batches.
+const MAX_IDLE_BUFFERS: usize = 2;
+/// Granularity of buffer lengths, so that batches of similar size share buffers. The driver does not allocate less.
 const GRAIN_BYTES: usize = 2 << 20;
 
-/// A device.
+/// A CUDA device.
 pub(super) struct Cuda {
     context: Arc<Context>,
 }
@@ -31,64 +38,66 @@ struct Context {
     context: sys::CUcontext,
 }
 
-// SAFETY: contexts may be used from every thread that makes them its current one.
+// SAFETY: every thread may use a context after making it current.
 unsafe impl Send for Context {}
-// SAFETY: the driver locks where it has to.
+// SAFETY: the driver synchronizes concurrent calls.
 unsafe impl Sync for Context {}
 
 impl Cuda {
     pub(super) fn open(number: u32) -> Result<Self, Error> {
-        let none = |why: &dyn std::fmt::Display| Error::Device(format!("no CUDA device {number}: {why}"));
-        // SAFETY: loads the library, whose initializers are NVIDIA's.
+        let missing =
+            |reason: &dyn std::fmt::Display| Error::Device(format!("no CUDA device {number}: {reason}"));
+        // SAFETY: loads NVIDIA's library, whose initializers are trusted.
         if !unsafe { sys::is_culib_present() } {
-            return Err(none(&"this machine has no NVIDIA driver (libcuda.so)"));
+            return Err(missing(&"this machine has no NVIDIA driver (libcuda.so)"));
         }
-        result::init().map_err(|error| none(&words(error)))?;
-        let count = result::device::get_count().map_err(|error| none(&words(error)))?;
+        result::init().map_err(|error| missing(&message(error)))?;
+        let count = result::device::get_count().map_err(|error| missing(&message(error)))?;
         let ordinal = i32::try_from(number).unwrap_or(i32::MAX);
         if ordinal >= count {
-            return Err(none(&format_args!("this machine has {count}, counted from 0")));
+            return Err(missing(&format_args!("this machine has {count}, counted from 0")));
         }
-        let device = result::device::get(ordinal).map_err(|error| none(&words(error)))?;
-        // SAFETY: the device is there; the drop releases it.
-        let context = unsafe { result::primary_ctx::retain(device) }.map_err(|error| none(&words(error)))?;
+        let device = result::device::get(ordinal).map_err(|error| missing(&message(error)))?;
+        // SAFETY: the device exists, and the drop of `Context` releases it.
+        let context =
+            unsafe { result::primary_ctx::retain(device) }.map_err(|error| missing(&message(error)))?;
         Ok(Self { context: Arc::new(Context { number, device, context }) })
     }
 }
 
 impl Context {
-    /// Makes it the current one of this thread, until what is returned is dropped: the thread may be a framework's, which has
-    /// another.
+    /// Makes the context current on this thread until the returned guard is dropped. The thread may belong to a framework that
+    /// uses another context.
     fn enter(&self) -> Result<Entered, Error> {
-        // SAFETY: it lives as long as this.
+        // SAFETY: the context is retained while `self` exists.
         self.check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context) }.result())?;
         Ok(Entered)
     }
 
-    fn check<T>(&self, call: &str, done: Result<T, DriverError>) -> Result<T, Error> {
-        done.map_err(|error| Error::Device(format!("cuda:{}: {call}: {}", self.number, words(error))))
+    fn check<T>(&self, call: &str, result: Result<T, DriverError>) -> Result<T, Error> {
+        result.map_err(|error| Error::Device(format!("cuda:{}: {call}: {}", self.number, message(error))))
     }
 }
 
-/// A context that is current.
+/// Keeps a context current until it is dropped.
 struct Entered;
 
 impl Drop for Entered {
     fn drop(&mut self) {
         let mut left = std::ptr::null_mut();
-        // SAFETY: it was pushed; everybody who pushes pops.
+        // SAFETY: `Context::enter` pushed a context, and pushes and pops are balanced.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: it was retained once, and nothing made in it is left: all that is holds this.
+        // SAFETY: the context was retained once. Everything created in it holds a reference to `self`.
         let _ = unsafe { result::primary_ctx::release(self.device) };
     }
 }
 
-fn words(error: DriverError) -> String {
+fn message(error: DriverError) -> String {
     let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
     text.unwrap_or_else(|_| format!("{:?}", error.0))
 }
@@ -100,21 +109,23 @@ impl Backend for Cuda {
 
     fn copier(&self) -> Result<Box<dyn Copier>, Error> {
         let _entered = self.context.enter()?;
-        // Of no order with the default stream, on which the consumer may compute.
+        // A non-blocking stream is not ordered with the default stream, on which the consumer may compute.
         let kind = result::stream::StreamKind::NonBlocking;
         let stream = self.context.check("cuStreamCreate", result::stream::create(kind))?;
         let buffers = Buffers { context: Arc::clone(&self.context), idle: Mutex::default() };
         Ok(Box::new(Copies {
             stream: Stream(stream),
-            on_their_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             buffers: Arc::new(buffers),
         }))
     }
+}
 
+impl PinMemory for Cuda {
     fn pin(&self, memory: &mut [u8]) -> Option<Pin> {
         let address = memory.as_mut_ptr();
         let registered = self.context.enter().and_then(|_entered| {
-            // SAFETY: the memory is mapped for as long as the pin is there, as its owner promises.
+            // SAFETY: the owner of the memory keeps it mapped until the pin is dropped.
             let done = unsafe { sys::cuMemHostRegister_v2(address.cast(), memory.len(), 0) };
             self.context.check("cuMemHostRegister", done.result())
         });
@@ -123,9 +134,11 @@ impl Backend for Cuda {
                 Some(Box::new(Pinned { address: address as usize, context: Arc::clone(&self.context) }))
             }
             Err(error) => {
-                // Copies work without, by a detour; a limit of locked memory does this.
-                static SAID: Once = Once::new();
-                SAID.call_once(|| tracing::warn!(%error, "host memory is not pinned: copies are slower"));
+                // Not fatal: the driver copies through a buffer of its own. A common cause is the limit of locked memory.
+                static LOGGED: Once = Once::new();
+                LOGGED.call_once(|| {
+                    tracing::warn!(%error, "can't page-lock host memory, copies to the device are slower; check `ulimit -l`");
+                });
                 None
             }
         }
@@ -140,12 +153,12 @@ struct Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         let unpinned = self.context.enter().and_then(|_entered| {
-            // SAFETY: it was registered at this address.
+            // SAFETY: the memory was registered at this address.
             let done = unsafe { sys::cuMemHostUnregister(self.address as *mut c_void) };
             self.context.check("cuMemHostUnregister", done.result())
         });
         if let Err(error) = unpinned {
-            tracing::warn!(%error, "host memory stays pinned");
+            tracing::warn!(%error, "can't unregister host memory, it stays page-locked");
         }
     }
 }
@@ -156,43 +169,43 @@ struct Event {
     context: Arc<Context>,
 }
 
-// SAFETY: as for the context.
+// SAFETY: as for `Context`.
 unsafe impl Send for Event {}
-// SAFETY: as for the context.
+// SAFETY: as for `Context`.
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// What `stream` has been given so far.
+    /// Records the work that `stream` has received so far.
     ///
     /// # Safety
-    /// `stream` is a live stream of the context, which is the current one.
+    /// `stream` must be a live stream of the context, which must be current.
     unsafe fn record(context: &Arc<Context>, stream: sys::CUstream) -> Result<Self, Error> {
-        // A thread that waits for it sleeps.
+        // A waiting thread sleeps instead of polling.
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32
             | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
         let mut event = std::ptr::null_mut();
-        // SAFETY: the driver writes an event there.
+        // SAFETY: the driver writes an event to the address.
         context.check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut event, flags) }.result())?;
         let event = Self { event, context: Arc::clone(context) };
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         context.check("cuEventRecord", unsafe { result::event::record(event.event, stream) })?;
         Ok(event)
     }
 
-    /// Makes `stream` wait for it.
+    /// Makes `stream` wait for the event.
     ///
     /// # Safety
-    /// As for [`record`](Self::record).
+    /// The contract of [`record`](Self::record).
     unsafe fn before(&self, stream: sys::CUstream) -> Result<(), Error> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let done = unsafe { result::stream::wait_event(stream, self.event, flags) };
         self.context.check("cuStreamWaitEvent", done)
     }
 
-    /// Waits for it.
+    /// Blocks until the event has occurred.
     fn wait(&self) -> Result<(), Error> {
-        // SAFETY: the event lives.
+        // SAFETY: the event is destroyed only in the drop.
         self.context.check("cuEventSynchronize", unsafe { result::event::synchronize(self.event) })
     }
 }
@@ -200,17 +213,17 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: it lives until here; the driver keeps what streams still wait for.
+            // SAFETY: the event is not used after the drop. The driver keeps it while streams wait for it.
             let _ = unsafe { result::event::destroy(self.event) };
         }
     }
 }
 
-/// Memory of the device.
+/// Device memory.
 struct Buffer {
     address: sys::CUdeviceptr,
     len: usize,
-    /// What has to be done before it is written again, or freed.
+    /// Events that precede the next write or the release.
     until: Vec<Arc<Event>>,
     context: Arc<Context>,
 }
@@ -219,10 +232,10 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
             for event in &self.until {
-                // An error is the device's last one, and then nothing is done with it any more.
+                // After an error the device is unusable, so that no work on the buffer remains.
                 drop(event.wait());
             }
-            // SAFETY: it was allocated, and what had to be done with it is done.
+            // SAFETY: the buffer was allocated by the driver, and all work on it has completed.
             let _ = unsafe { result::free_sync(self.address) };
         }
     }
@@ -242,62 +255,61 @@ impl Buffers {
         }
         drop(idle);
         let len = len.max(1).next_multiple_of(GRAIN_BYTES);
-        // SAFETY: the context is the current one; the buffer frees it.
+        // SAFETY: the context is current, and the drop of `Buffer` frees the memory.
         let address = self.context.check("cuMemAlloc", unsafe { result::malloc_sync(len) })?;
         Ok(Buffer { address, len, until: Vec::new(), context: Arc::clone(&self.context) })
     }
 
-    fn give_back(&self, buffer: Buffer) {
+    fn put_back(&self, buffer: Buffer) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.push(buffer);
-        // The oldest goes: it may be too short for the batches of today.
-        let surplus = (idle.len() > IDLE_BUFFERS).then(|| idle.remove(0));
+        // The oldest buffer is freed, because it may be too short for current batches.
+        let surplus = (idle.len() > MAX_IDLE_BUFFERS).then(|| idle.remove(0));
         drop(idle);
         drop(surplus);
     }
 }
 
-/// A stream of ours.
+/// A stream that this module owns.
 struct Stream(sys::CUstream);
 
-// SAFETY: as for the context.
+// SAFETY: as for `Context`.
 unsafe impl Send for Stream {}
 
-/// Copies to the device, on a stream of their own.
+/// Copies to the device, on a separate stream.
 struct Copies {
     stream: Stream,
-    /// The host's memory of each is left alone until its copy has ended.
-    on_their_way: VecDeque<(Arc<Event>, Batch)>,
+    /// Copies in flight. Each keeps its body in host memory until the copy has completed.
+    in_flight: VecDeque<(Arc<Event>, Bytes)>,
     buffers: Arc<Buffers>,
 }
 
 impl Copier for Copies {
-    fn copy(&mut self, batch: &Batch) -> Result<Arc<dyn Memory>, Error> {
+    fn copy(&mut self, body: &Bytes) -> Result<Arc<dyn Memory>, Error> {
         let context = &self.buffers.context;
         let _entered = context.enter()?;
-        while self.on_their_way.len() >= COPIES {
-            let (event, _) = &self.on_their_way[0];
+        while self.in_flight.len() >= MAX_COPIES {
+            let (event, _) = &self.in_flight[0];
             event.wait()?;
-            self.on_their_way.pop_front();
+            self.in_flight.pop_front();
         }
-        let body = batch.body();
         let mut buffer = self.buffers.take(body.len())?;
         let Stream(stream) = self.stream;
         for event in &buffer.until {
-            // SAFETY: it is our stream.
+            // SAFETY: the stream is live until `self` is dropped.
             unsafe { event.before(stream) }?;
         }
-        // SAFETY: the buffer is long enough, nobody uses it before the event below, and the batch is kept until then.
+        // SAFETY: the buffer is long enough and unused until the event below, and `in_flight` keeps the body until then.
         let copied = unsafe { result::memcpy_htod_async(buffer.address, body, stream) };
         context.check("cuMemcpyHtoDAsync", copied)?;
         buffer.until.clear();
-        // SAFETY: it is our stream.
+        // SAFETY: the stream is live until `self` is dropped.
         let copied = unsafe { Event::record(context, stream) };
         let copied = Arc::new(copied.inspect_err(|_| {
-            // SAFETY: it is our stream. Nothing tells when the copy ends but this.
+            // SAFETY: as above. Without an event, only this call shows that the copy has ended.
             let _ = unsafe { result::stream::synchronize(stream) };
         })?);
-        self.on_their_way.push_back((Arc::clone(&copied), batch.clone()));
+        self.in_flight.push_back((Arc::clone(&copied), body.clone()));
         let consumers = Mutex::new(Consumers { streams: Vec::new(), unordered: false });
         Ok(Arc::new(Loaded { buffer: Some(buffer), copied, consumers, home: Arc::clone(&self.buffers) }))
     }
@@ -306,7 +318,7 @@ impl Copier for Copies {
 impl Drop for Copies {
     fn drop(&mut self) {
         if let Ok(_entered) = self.buffers.context.enter() {
-            // SAFETY: it is our stream, and used no more. The batches are kept until it has ended.
+            // SAFETY: the stream is not used after the drop. `in_flight` keeps the bodies until its work has completed.
             unsafe {
                 let _ = result::stream::synchronize(self.stream.0);
                 let _ = result::stream::destroy(self.stream.0);
@@ -315,20 +327,20 @@ impl Drop for Copies {
     }
 }
 
-/// A batch on the device.
+/// The body of a batch in device memory.
 struct Loaded {
-    /// There until the drop.
+    /// Present until the drop.
     buffer: Option<Buffer>,
     copied: Arc<Event>,
     consumers: Mutex<Consumers>,
     home: Arc<Buffers>,
 }
 
-/// Who computes with a batch.
+/// The streams that use a batch.
 struct Consumers {
-    /// Their streams, as numbers.
+    /// Handles of known streams.
     streams: Vec<usize>,
-    /// Whether there are others of which nothing is known.
+    /// True if unknown streams use the batch, too.
     unordered: bool,
 }
 
@@ -339,7 +351,7 @@ impl Memory for Loaded {
 
     unsafe fn ready_on(&self, stream: *mut c_void) -> Result<(), Error> {
         let _entered = self.home.context.enter()?;
-        // SAFETY: by the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.copied.before(stream.cast()) }?;
         let mut consumers = self.consumers.lock().unwrap_or_else(PoisonError::into_inner);
         if !consumers.streams.contains(&(stream as usize)) {
@@ -360,7 +372,7 @@ impl Memory for Loaded {
         let _entered = context.enter()?;
         self.copied.wait()?;
         let mut bytes = vec![0; len];
-        // SAFETY: the address lies in the buffer, `len` bytes before its end.
+        // SAFETY: the buffer contains `len` bytes from the address.
         let read = unsafe { result::memcpy_dtoh_sync(&mut bytes, address) };
         context.check("cuMemcpyDtoH", read)?;
         Ok(bytes)
@@ -376,17 +388,17 @@ impl Drop for Loaded {
         let entered = context.enter();
         let ended = entered.as_ref().map_err(|_| ()).and_then(|_| {
             for &stream in &consumers.streams {
-                // SAFETY: the stream lives until here, as whoever named it promised.
+                // SAFETY: the caller of `ready_on` guarantees that the stream is live until this drop.
                 let event = unsafe { Event::record(context, stream as sys::CUstream) };
                 buffer.until.push(Arc::new(event.map_err(|_| ())?));
             }
             Ok(!consumers.unordered)
         });
         if !matches!(ended, Ok(true)) {
-            // Of what is still done with it nothing is known, but that this ends it.
+            // The remaining work on the buffer is unknown, so wait for all work of the device. The buffer is then freed.
             let _ = result::ctx::synchronize();
             return;
         }
-        self.home.give_back(buffer);
+        self.home.put_back(buffer);
     }
 }

@@ -1,15 +1,28 @@
-//! The host as a device: nothing is copied.
+//! The host as a device. Batches are not copied.
 
 use std::{ffi::c_void, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{Backend, Copier, Memory, Pin, Place};
-use crate::{Batch, Error};
+use super::{
+    backend::{Backend, Copier, Memory},
+    place::Place,
+};
+use crate::{
+    Error,
+    memory::{Pin, PinMemory},
+};
 
+/// The host.
 pub(super) struct Host;
 
 struct Body(Bytes);
+
+impl PinMemory for Host {
+    fn pin(&self, _: &mut [u8]) -> Option<Pin> {
+        None
+    }
+}
 
 impl Backend for Host {
     fn place(&self) -> Place {
@@ -19,15 +32,11 @@ impl Backend for Host {
     fn copier(&self) -> Result<Box<dyn Copier>, Error> {
         Ok(Box::new(Self))
     }
-
-    fn pin(&self, _: &mut [u8]) -> Option<Pin> {
-        None
-    }
 }
 
 impl Copier for Host {
-    fn copy(&mut self, batch: &Batch) -> Result<Arc<dyn Memory>, Error> {
-        Ok(Arc::new(Body(batch.body().clone())))
+    fn copy(&mut self, body: &Bytes) -> Result<Arc<dyn Memory>, Error> {
+        Ok(Arc::new(Body(body.clone())))
     }
 }
 

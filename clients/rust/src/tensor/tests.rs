@@ -13,7 +13,7 @@ fn index(numbers: Vec<i32>) -> ArrayRef {
 }
 
 #[test]
-fn each_row_is_the_one_that_its_number_names() {
+fn expand_returns_the_row_of_each_index() {
     let all = expand(&distinct(3, 2).slice(1, 2), &index(vec![1, 0, 1])).unwrap();
     let values = all.as_fixed_size_list().values().as_primitive::<Float32Type>().values().to_vec();
     assert_eq!(values, [4.0, 5.0, 2.0, 3.0, 4.0, 5.0]);
@@ -21,10 +21,10 @@ fn each_row_is_the_one_that_its_number_names() {
 }
 
 #[test]
-fn numbers_of_no_row_and_more_rows_than_memory_are_errors() {
+fn an_index_outside_the_distinct_rows_is_an_error() {
     for numbers in [vec![0, 3], vec![-1]] {
-        assert!(expand(&distinct(3, 2), &index(numbers)).unwrap_err().contains("of 3"));
+        assert!(expand(&distinct(3, 2), &index(numbers)).unwrap_err().contains("below 3"));
     }
-    assert!(expand(&distinct(0, 2), &index(vec![0])).unwrap_err().contains("of 0"));
-    assert!(expand(&index(vec![0]), &index(vec![0])).unwrap_err().contains("no tensor"));
+    assert!(expand(&distinct(0, 2), &index(vec![0])).unwrap_err().contains("below 0"));
+    assert!(expand(&index(vec![0]), &index(vec![0])).unwrap_err().contains("expected a tensor"));
 }

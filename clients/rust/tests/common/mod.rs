@@ -1,4 +1,4 @@
-//! A real server, and a way to it that can be disturbed.
+//! A real server, and a proxy that injects faults.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 #![allow(dead_code)] // Each test file uses some of them.
@@ -12,15 +12,16 @@ use std::{
     },
 };
 
-use forebay::{Scheduling, Server, Settings, demo::lineitem};
+use forebay::{Server, Settings};
 use forebay_client::proto::v1::Train;
+use forebay_sample_data::lineitem;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
 };
 use tokio_util::task::AbortOnDropHandle;
 
-/// Settings of a server of `lineitem` at 0.01, with files in `folder` and a cache of its own in `cache`.
+/// Returns settings of a server of `lineitem` at scale 0.01, with files in `folder` and a cache in its subfolder `cache`.
 pub(crate) fn settings(folder: &Path, cache: &str) -> Settings {
     let data = lineitem::at(&folder.join("data"), 0.01).unwrap();
     let mut settings = Settings { cache_dir: folder.join(cache), ..Settings::default() };
@@ -29,44 +30,42 @@ pub(crate) fn settings(folder: &Path, cache: &str) -> Settings {
     settings.grace_period = std::time::Duration::ZERO;
     settings.cache_disk = Some("0B".parse().unwrap());
     settings.state = Some(folder.join("state").display().to_string());
-    // Beside other tests idle threads might wait for long.
-    settings.cpu_scheduling = Some(Scheduling::Normal);
     settings.add_datasets(&[format!("lineitem={}", data.display())]).unwrap();
     settings
 }
 
-/// A server with these settings.
+/// Starts a server with [`settings`].
 pub(crate) async fn server(folder: &Path, cache: &str) -> Server {
     Server::start(settings(folder, cache)).await.unwrap()
 }
 
-/// A request for `lineitem`.
+/// Returns a request for `epochs` epochs of `lineitem`.
 pub(crate) fn train(epochs: u64) -> Train {
     Train { dataset: "lineitem".into(), batch_size: 1000, epochs: Some(epochs), ..Train::default() }
 }
 
-/// What happens to the bytes that a server sends.
+/// A fault in the bytes that a server sends.
 #[derive(Clone, Copy)]
 pub(crate) enum Fault {
-    /// The connection is cut after that many of them.
+    /// Cuts each connection after this number of bytes.
     Cut(u64),
-    /// The one at this offset, counted over all connections, is changed.
+    /// Flips a bit of the byte at this offset, counted over all connections.
     Flip(u64),
 }
 
-/// A TCP proxy before a server; it goes when it is dropped.
+/// A TCP proxy in front of a server. Dropping it stops it.
 pub(crate) struct Proxy {
-    /// Where it listens.
+    /// URL of the proxy.
     pub(crate) url: String,
-    /// Connections so far.
+    /// Number of accepted connections.
     pub(crate) connections: Arc<AtomicU64>,
-    /// Those of them that are over.
+    /// Number of closed connections.
     pub(crate) closed: Arc<AtomicU64>,
     _accepting: AbortOnDropHandle<()>,
 }
 
 impl Proxy {
-    /// Disturbs whatever `server` sends.
+    /// Starts a proxy that injects `fault` into the responses of `server`.
     pub(crate) async fn before(server: &Server, fault: Fault) -> Self {
         let to: SocketAddr = server.grpc().to_string().parse().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,8 +1,8 @@
-/* What the client asks of NVIDIA's driver, done by threads in the memory of the host, for machines that have no GPU.
+/* A mock of the CUDA driver functions that the client uses, for machines without a GPU. Device memory is host memory.
  *
- * A stream is a thread that does what it was given in order and late: it sleeps a random time before each thing, and
- * copies in pieces. Whoever reads before an event, or writes again too early, sees wrong bytes. When the context is
- * released everything must have been given back, and every copy have been from pinned memory, or the process is aborted. */
+ * A stream is a thread that executes its tasks in order. It sleeps for a random time before each task, and copies in pieces. A
+ * read before the event of a copy, or a write that comes too early, therefore shows wrong bytes. When the context is released,
+ * everything must have been freed, and every copy must have been from pinned memory. Otherwise the process aborts. */
 
 #include <pthread.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@ enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, 
 enum { COPY, RECORD, WAIT, STOP };
 
 typedef struct Event {
-    long recorded, done; /* how often */
+    long recorded, done; /* number of records */
     int references;
 } Event;
 
@@ -25,7 +25,7 @@ typedef struct Task {
     const char *from;
     size_t bytes;
     Event *event;
-    long number; /* of the recording that is meant */
+    long number; /* of the awaited record */
 } Task;
 
 typedef struct Stream {
@@ -39,7 +39,7 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static long retained, streams, events, allocations, registrations, unpinned_copies;
 static Stream *all[64], *legacy;
-static __thread int current; /* how often it was pushed */
+static __thread int current; /* number of pushes */
 
 struct Range { char *at; size_t bytes; };
 static struct Range pinned[4096], allocated[4096];
@@ -57,7 +57,7 @@ static void put(struct Range *ranges, char *at, size_t bytes) {
     abort();
 }
 
-static void release(Event *event) { /* with the mutex */
+static void release(Event *event) { /* requires the mutex */
     if (--event->references == 0) free(event);
 }
 
@@ -92,7 +92,7 @@ static void *run(void *argument) {
     return NULL;
 }
 
-static void give(Stream *stream, Task what) { /* with the mutex */
+static void give(Stream *stream, Task what) { /* requires the mutex */
     Task *task = malloc(sizeof *task);
     *task = what;
     if (task->event) task->event->references++;
@@ -102,7 +102,7 @@ static void give(Stream *stream, Task what) { /* with the mutex */
     pthread_cond_broadcast(&changed);
 }
 
-static Stream *begin(void) { /* with the mutex */
+static Stream *begin(void) { /* requires the mutex */
     Stream *stream = calloc(1, sizeof *stream);
     stream->last = &stream->first;
     stream->seed = (unsigned)(size_t)stream ^ (unsigned)getpid();
@@ -110,13 +110,13 @@ static Stream *begin(void) { /* with the mutex */
     return stream;
 }
 
-static Stream *of(void *handle) { /* with the mutex */
+static Stream *of(void *handle) { /* requires the mutex */
     if ((size_t)handle > 2) return handle;
     if (!legacy) legacy = begin();
     return legacy;
 }
 
-static void finish(Stream *stream) { /* with the mutex */
+static void finish(Stream *stream) { /* requires the mutex */
     long given = stream->given;
     while (stream->done < given) pthread_cond_wait(&changed, &mutex);
 }
@@ -154,7 +154,7 @@ int cuCtxPopCurrent_v2(void **context) {
     return current-- > 0 ? SUCCESS : INVALID_CONTEXT;
 }
 
-/* For the tests: whether a context was left behind on this thread. */
+/* For the tests: returns the number of contexts that this thread has pushed and not popped. */
 int driver_current(void) { return current; }
 
 int cuCtxSynchronize(void) {

@@ -1,4 +1,5 @@
-//! What lookups are promised: each gets the rows of its own keys, whatever becomes of others, of connections and servers.
+//! Guarantees of lookups: each lookup returns the rows of its own keys, whatever happens to other lookups, connections and
+//! servers.
 
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
@@ -18,15 +19,15 @@ use crate::common::{Fault, Proxy, settings};
 const COLUMNS: [&str; 4] = ["l_orderkey", "l_linenumber", "l_quantity", "l_comment"];
 
 fn config() -> Config {
-    Config { deadline: Duration::from_secs(20), ..Config::default() }
+    Config { retry_deadline: Duration::from_secs(20), ..Config::default() }
 }
 
-/// A server that looks `lineitem` up.
+/// Starts a server with lookups of `lineitem`.
 async fn server(folder: &TempDir, cache: &str) -> Server {
     let mut settings = settings(folder.path(), cache);
     settings.add_online(&["lineitem=l_orderkey,l_linenumber".to_owned()]).unwrap();
     let server = Server::start(settings).await.unwrap();
-    // Until it is ready it says so, and is asked again.
+    // Retries until the lookups are ready.
     Client::new([server.grpc().url()], config()).unwrap().lookup(&wanted()).await.unwrap();
     server
 }
@@ -35,7 +36,7 @@ fn wanted() -> Lookup {
     Lookup { dataset: "lineitem".into(), columns: COLUMNS.map(str::to_owned).into(), ..Lookup::default() }
 }
 
-/// Batches of training, whose first two columns are keys.
+/// Returns training batches, whose first two columns are keys.
 async fn rows(server: &Server, count: u64) -> Vec<RecordBatch> {
     let columns = COLUMNS.map(str::to_owned).into();
     let train =
@@ -57,8 +58,8 @@ fn assert_rows(found: &Found, expected: &RecordBatch) {
     assert_eq!(rows.project(&[0, 1, 2, 3]).unwrap().columns(), expected.columns());
     let is_found = rows.column_by_name("found").unwrap().as_primitive::<UInt8Type>();
     assert!(is_found.values().iter().all(|found| *found == 1));
-    assert_eq!(found.about.found, expected.num_rows() as u64);
-    assert!(!found.about.snapshot.is_empty() && found.about.age.is_some());
+    assert_eq!(found.metadata.found, expected.num_rows() as u64);
+    assert!(!found.metadata.snapshot.is_empty() && found.metadata.snapshot_age_seconds.is_some());
     assert_eq!(found.batch.body().as_ptr() as usize % 64, 0);
 }
 
@@ -70,12 +71,12 @@ async fn assert_all(lookups: &Lookups, expected: &[RecordBatch]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_gets_its_own_rows_with_many_on_their_way() {
+async fn each_lookup_returns_its_own_rows_with_many_in_flight() {
     let folder = TempDir::new().unwrap();
     let server = server(&folder, "cache").await;
     let expected = rows(&server, 200).await;
-    for max_requests in [1, 3, 256] {
-        let config = Config { max_requests, ..config() };
+    for max_in_flight in [1, 3, 256] {
+        let config = Config { max_in_flight, ..config() };
         let lookups = Client::new([server.grpc().url()], config).unwrap().lookup(&wanted()).await.unwrap();
         assert_eq!(lookups.schema().field(4).name(), "found");
         assert_all(&lookups, &expected).await;
@@ -83,7 +84,7 @@ async fn each_gets_its_own_rows_with_many_on_their_way() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_that_are_not_there_are_nulls_and_zeros() {
+async fn missing_keys_are_nulls_and_zeros() {
     let folder = TempDir::new().unwrap();
     let server = server(&folder, "cache").await;
     let connection = Connection::open(&server.grpc().url(), Arc::new(config())).await.unwrap();
@@ -105,7 +106,7 @@ async fn keys_that_are_not_there_are_nulls_and_zeros() {
     ];
     let keys = RecordBatch::try_new(Arc::new(schema), columns.map(|column| column as _).into()).unwrap();
     let found = lookups.get(&keys).await.unwrap();
-    assert_eq!((found.about.found, found.batch.rows()), (1, 3));
+    assert_eq!((found.metadata.found, found.batch.rows()), (1, 3));
     let rows = found.batch.record_batch().unwrap();
     assert_eq!(rows.column_by_name("l_comment").unwrap().null_count(), 2);
     assert_eq!(found.batch.column("found").unwrap().as_primitive::<UInt8Type>().values()[..], [1, 0, 0]);
@@ -113,20 +114,20 @@ async fn keys_that_are_not_there_are_nulls_and_zeros() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_that_are_given_up_disturb_no_other() {
+async fn dropped_lookups_do_not_affect_others() {
     let folder = TempDir::new().unwrap();
     let server = server(&folder, "cache").await;
     let expected = rows(&server, 64).await;
-    let config = Config { max_requests: 8, ..config() };
+    let config = Config { max_in_flight: 8, ..config() };
     let lookups = Client::new([server.grpc().url()], config).unwrap().lookup(&wanted()).await.unwrap();
-    for patience in [0, 1, 2, 5] {
+    for millis in [0, 1, 2, 5] {
         let asked = expected.iter().enumerate().map(|(number, rows)| {
-            let (lookups, patience) = (&lookups, Duration::from_millis(patience));
+            let (lookups, limit) = (&lookups, Duration::from_millis(millis));
             async move {
                 let get = lookups.get(&keys(rows)).await;
                 (number, get)
             }
-            .boxed_within(number % 2 == 0, patience)
+            .await_or_drop(number % 2 == 0, limit)
         });
         let done: Vec<_> = stream::iter(asked).buffer_unordered(64).collect().await;
         for (number, found) in done.into_iter().flatten() {
@@ -135,17 +136,17 @@ async fn those_that_are_given_up_disturb_no_other() {
     }
 }
 
-/// A future that is dropped after some time, or not.
+/// Drops a future after a time limit.
 trait Within: Future + Sized {
-    async fn boxed_within(self, dropped: bool, patience: Duration) -> Option<Self::Output> {
-        if dropped { tokio::time::timeout(patience, self).await.ok() } else { Some(self.await) }
+    async fn await_or_drop(self, dropped: bool, limit: Duration) -> Option<Self::Output> {
+        if dropped { tokio::time::timeout(limit, self).await.ok() } else { Some(self.await) }
     }
 }
 
 impl<F: Future> Within for F {}
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_that_is_refused_fails_alone() {
+async fn a_rejected_lookup_fails_alone() {
     let folder = TempDir::new().unwrap();
     let server = server(&folder, "cache").await;
     let expected = rows(&server, 100).await;
@@ -174,16 +175,16 @@ async fn one_that_is_refused_fails_alone() {
     };
     let too_many = RecordBatch::try_new(Arc::new(fields.clone()), columns).unwrap();
     let others = join_all(expected.iter().map(|rows| async { lookups.get(&wide(rows)).await }));
-    let (refused, others) = tokio::join!(lookups.get(&too_many), others);
-    // The keys are too many, and their message is too long.
-    assert!(matches!(refused.err().unwrap().code(), Some(Code::InvalidArgument | Code::OutOfRange)));
+    let (rejected, others) = tokio::join!(lookups.get(&too_many), others);
+    // There are too many keys, and their message is too long.
+    assert!(matches!(rejected.err().unwrap().code(), Some(Code::InvalidArgument | Code::OutOfRange)));
     for (found, expected) in others.into_iter().zip(&expected) {
         assert_rows(&found.unwrap(), expected);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_lost_again_and_again_cost_nothing_but_time() {
+async fn repeatedly_lost_connections_only_delay_lookups() {
     let folder = TempDir::new().unwrap();
     let server = server(&folder, "cache").await;
     let expected = rows(&server, 100).await;
@@ -210,7 +211,7 @@ async fn connections_that_are_lost_again_and_again_cost_nothing_but_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_is_drained_is_left_for_another_one() {
+async fn lookups_move_to_another_server_when_theirs_is_drained() {
     let folder = TempDir::new().unwrap();
     let (first, second) = (server(&folder, "first").await, server(&folder, "second").await);
     let expected = rows(&second, 100).await;
@@ -231,7 +232,7 @@ async fn an_idle_exchange_is_closed_and_opened_again() {
     let server = server(&folder, "cache").await;
     let expected = rows(&server, 3).await;
     let proxy = Proxy::before(&server, Fault::Cut(u64::MAX)).await;
-    let config = Config { idle_exchange: Duration::from_millis(500), ..config() };
+    let config = Config { idle_timeout: Duration::from_millis(500), ..config() };
     let lookups = Client::new([proxy.url.clone()], config).unwrap().lookup(&wanted()).await.unwrap();
     for (number, expected) in expected.iter().enumerate() {
         assert_rows(&lookups.get(&keys(expected)).await.unwrap(), expected);
@@ -247,7 +248,7 @@ async fn an_idle_exchange_is_closed_and_opened_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_is_refused_at_once_in_the_servers_words() {
+async fn a_rejected_lookup_fails_at_once_with_the_servers_message() {
     let folder = TempDir::new().unwrap();
     let server = server(&folder, "cache").await;
     let client = Client::new([server.grpc().url()], config()).unwrap();
@@ -257,6 +258,6 @@ async fn what_is_refused_is_refused_at_once_in_the_servers_words() {
     let rows = rows(&server, 2).await;
     assert_rows(&lookups.get(&keys(&rows[0])).await.unwrap(), &rows[0]);
     let other = lookups.get(&rows[0]).await.err().unwrap();
-    assert!(matches!(&other, Error::Request(words) if words.contains("began with")), "{other}");
+    assert!(matches!(&other, Error::Request(message) if message.contains("began with")), "{other}");
     assert_rows(&lookups.get(&keys(&rows[1])).await.unwrap(), &rows[1]);
 }

@@ -1,4 +1,4 @@
-//! The client and a server.
+//! Guarantees of the client, tested with real servers.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 

@@ -1,5 +1,5 @@
-//! What the two sides of a batch queue are promised: every request its own answer or an error, whatever becomes of others,
-//! of workers and of servers.
+//! Guarantees of batch queues: each request receives its own answer or an error, whatever happens to other requests, workers and
+//! servers.
 
 use std::{
     sync::Arc,
@@ -8,7 +8,9 @@ use std::{
 
 use arrow_array::{Int64Array, RecordBatch, cast::AsArray, types::Int64Type};
 use forebay::{QueueSpec, Server};
-use forebay_client::{Answer, Caller, Client, Config, Connection, Error, Work, Worker, proto::v1::Lookup};
+use forebay_client::{
+    Answer, Caller, Client, Config, Connection, Error, InferenceBatch, Worker, proto::v1::Lookup,
+};
 use futures::future::join_all;
 use tempfile::TempDir;
 use tokio_util::task::AbortOnDropHandle;
@@ -20,21 +22,21 @@ const KEY: &str = "l_orderkey";
 
 fn config() -> Config {
     let grace = Duration::from_millis(100);
-    Config { deadline: Duration::from_secs(20), answer_grace: grace, ..Config::default() }
+    Config { retry_deadline: Duration::from_secs(20), answer_grace: grace, ..Config::default() }
 }
 
-/// A server with a queue whose workers get the key of each row.
+/// Starts a server with a queue whose feature is the key of each row.
 async fn server(folder: &TempDir, cache: &str) -> Server {
     let mut settings = settings(folder.path(), cache);
     settings.add_online(&[format!("lineitem={KEY}")]).unwrap();
     let features = Lookup { dataset: "lineitem".into(), columns: vec![KEY.into()], ..Lookup::default() };
     let mut queue = QueueSpec { features, ..QueueSpec::default() };
-    queue.batching.slo = Duration::from_secs(20);
-    // Those who go in these tests may take one request with them each.
+    queue.batching.default_timeout = Duration::from_secs(20);
+    // Each worker that ends in these tests can cost a request one attempt.
     queue.batching.max_attempts = 10;
     settings.queues.insert("ranker".into(), queue.clone());
     let server = Server::start(settings).await.unwrap();
-    // Until it is ready it says so, and is asked again.
+    // Retries until the lookups are ready.
     client(&[&server], config()).lookup(&queue.features).await.unwrap();
     server
 }
@@ -48,13 +50,13 @@ fn rows(name: &str, values: impl IntoIterator<Item = i64>) -> RecordBatch {
     RecordBatch::try_from_iter([(name, values as _)]).unwrap()
 }
 
-/// Keys that there are: the orders of TPC-H have eight of every 32 numbers, from 1.
+/// Returns existing keys: TPC-H uses the first eight of every 32 order numbers, from 1.
 fn keys(orders: impl IntoIterator<Item = i64>) -> RecordBatch {
     rows(KEY, orders.into_iter().map(|order| (order + 1) / 8 * 32 + (order + 1) % 8))
 }
 
-/// What the model makes of it: each value doubled.
-fn doubled(work: &Work) -> RecordBatch {
+/// Computes the reply of the model: each value doubled.
+fn doubled(work: &InferenceBatch) -> RecordBatch {
     let values = work.batch.column(KEY).unwrap();
     rows("score", values.as_primitive::<Int64Type>().values().iter().map(|value| value * 2))
 }
@@ -65,12 +67,12 @@ fn assert_doubled(answer: &Answer, keys: &RecordBatch) {
     assert!(scores.as_primitive::<Int64Type>().values().iter().copied().eq(keys));
 }
 
-/// Replies to everything.
+/// Runs a worker that replies to every batch.
 fn working(mut worker: Worker) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         while let Some(work) = worker.next().await.unwrap() {
             let scores = doubled(&work);
-            // Of an exchange that is over it is another worker's.
+            // Fails if the exchange has ended; another worker then receives the batch.
             drop(work.reply(&scores));
         }
     }))
@@ -85,39 +87,42 @@ async fn assert_all(caller: &Caller, count: i64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_request_gets_its_own_answer_in_whatever_order_they_come() {
+async fn each_request_receives_its_own_answer_in_any_order() {
     let folder = tempfile::tempdir().unwrap();
     let server = server(&folder, "cache").await;
     let client = client(&[&server], config());
-    let workers = [client.serve("ranker", 0).await.unwrap(), client.serve("ranker", 5).await.unwrap()];
+    let workers = [client.worker("ranker", 0).await.unwrap(), client.worker("ranker", 5).await.unwrap()];
     let _working = workers.map(working);
     let caller = client.infer("ranker").await.unwrap();
     assert_all(&caller, 500).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_without_a_reply_is_an_error_to_its_callers_and_to_no_other() {
+async fn a_batch_without_a_reply_is_an_error_only_for_its_callers() {
     let folder = tempfile::tempdir().unwrap();
     let server = server(&folder, "cache").await;
     let client = client(&[&server], config());
-    let mut worker = client.serve("ranker", 1).await.unwrap();
+    let mut worker = client.worker("ranker", 1).await.unwrap();
     let caller = client.infer("ranker").await.unwrap();
     let keys = keys(0..3);
-    let refused = async |worker: &mut Worker, treat: fn(Work)| {
+    let rejected = async |worker: &mut Worker, treat: fn(InferenceBatch)| {
         let (asked, ()) = tokio::join!(caller.ask(&keys, None), async {
             treat(worker.next().await.unwrap().unwrap());
         });
         match asked {
-            Err(Error::Refused { code: Code::Internal, message, retry_after: None }) => message,
+            Err(Error::RequestRejected { code: Code::Internal, message, retry_after: None }) => message,
             other => panic!("{other:?}"),
         }
     };
-    assert!(refused(&mut worker, drop).await.contains("without a reply"));
-    let failed = refused(&mut worker, |work| work.fail("out of memory")).await;
+    assert!(rejected(&mut worker, drop).await.contains("without a reply"));
+    let failed = rejected(&mut worker, |work| work.fail("out of memory")).await;
     assert_eq!(failed, "the worker failed: out of memory");
-    let too_few = refused(&mut worker, |work| {
+    let too_few = rejected(&mut worker, |work| {
         let error = work.reply(&rows("score", 0..2)).err().unwrap();
-        assert!(matches!(&error, Error::Request(words) if words.contains("2 rows, expected 3")), "{error}");
+        assert!(
+            matches!(&error, Error::Request(message) if message.contains("2 rows, expected 3")),
+            "{error}"
+        );
     });
     assert!(too_few.await.contains("expected 3"));
     let (answer, ()) = tokio::join!(caller.ask(&keys, None), async {
@@ -126,43 +131,43 @@ async fn a_batch_without_a_reply_is_an_error_to_its_callers_and_to_no_other() {
         work.reply(&scores).unwrap();
     });
     assert_doubled(&answer.unwrap(), &keys);
-    let other_columns = refused(&mut worker, |work| {
+    let other_columns = rejected(&mut worker, |work| {
         let error = work.reply(&rows("other", 0..3)).err().unwrap();
-        assert!(matches!(&error, Error::Request(words) if words.contains("began with")), "{error}");
+        assert!(matches!(&error, Error::Request(message) if message.contains("began with")), "{error}");
     });
     assert!(other_columns.await.contains("other Int64"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_that_are_given_up_disturb_no_other() {
+async fn dropped_requests_do_not_affect_others() {
     let folder = tempfile::tempdir().unwrap();
     let server = server(&folder, "cache").await;
-    let client = client(&[&server], Config { max_requests: 16, ..config() });
+    let client = client(&[&server], Config { max_in_flight: 16, ..config() });
     let caller = client.infer("ranker").await.unwrap();
-    let impatient = join_all((0..10).map(|_| async {
+    let timed_out = join_all((0..10).map(|_| async {
         tokio::time::timeout(Duration::from_millis(20), caller.ask(&keys(0..1), None)).await.is_err()
     }));
-    assert!(impatient.await.into_iter().all(|late| late));
-    let _working = working(client.serve("ranker", 0).await.unwrap());
+    assert!(timed_out.await.into_iter().all(|late| late));
+    let _working = working(client.worker("ranker", 0).await.unwrap());
     assert_all(&caller, 100).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_is_given_up_leaves_the_queue() {
+async fn a_dropped_request_leaves_the_queue() {
     let folder = tempfile::tempdir().unwrap();
     let server = server(&folder, "cache").await;
     let grace = Duration::from_secs(10);
-    let client = client(&[&server], Config { max_requests: 1, answer_grace: grace, ..config() });
+    let client = client(&[&server], Config { max_in_flight: 1, answer_grace: grace, ..config() });
     let caller = client.infer("ranker").await.unwrap();
     tokio::time::timeout(Duration::from_millis(50), caller.ask(&keys(0..5), None)).await.unwrap_err();
-    // There is one place, so this one is sent once the other is taken back.
+    // With one request in flight at most, this one is sent after the other is cancelled.
     let expired = caller.ask(&keys(0..1), Some(Duration::from_secs(3))).await.err().unwrap();
     assert!(expired.to_string().contains("no worker serves the queue"), "{expired}");
-    let mut worker = client.serve("ranker", 0).await.unwrap();
+    let mut worker = client.worker("ranker", 0).await.unwrap();
     let keys = keys(0..3);
     let (asked, worked) = tokio::join!(caller.ask(&keys, None), async {
         let work = worker.next().await.unwrap().unwrap();
-        let (rows, scores) = (work.about.rows, doubled(&work));
+        let (rows, scores) = (work.metadata.valid_rows, doubled(&work));
         work.reply(&scores).unwrap();
         rows
     });
@@ -171,7 +176,7 @@ async fn a_request_that_is_given_up_leaves_the_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_does_not_answer_is_an_error_in_time() {
+async fn a_queue_that_does_not_answer_is_an_error_after_the_timeout() {
     let folder = tempfile::tempdir().unwrap();
     let server = server(&folder, "cache").await;
     let client = client(&[&server], config());
@@ -188,11 +193,11 @@ async fn a_queue_that_does_not_answer_is_an_error_in_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn callers_and_workers_go_on_with_another_server_when_theirs_is_drained() {
+async fn callers_and_workers_move_to_another_server_when_theirs_is_drained() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (server(&folder, "first").await, server(&folder, "second").await);
     let client = client(&[&first, &second], config());
-    let _working = working(client.serve("ranker", 0).await.unwrap());
+    let _working = working(client.worker("ranker", 0).await.unwrap());
     let caller = client.infer("ranker").await.unwrap();
     assert_all(&caller, 10).await;
     let keys = keys(0..5);
@@ -204,7 +209,7 @@ async fn callers_and_workers_go_on_with_another_server_when_theirs_is_drained() 
             Err(error) => assert!(error.is_transient(), "{error}"),
         }
     }
-    // What is asked before it is known that the server has gone may be lost, too.
+    // Requests can also fail until the client has detected that the server has stopped.
     let answered = async {
         while let Err(error) = caller.ask(&keys, None).await {
             assert!(error.is_transient(), "{error}");
@@ -215,23 +220,23 @@ async fn callers_and_workers_go_on_with_another_server_when_theirs_is_drained() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_goes_leaves_its_batches_to_another_and_its_replies_arrive() {
+async fn the_replies_of_a_closed_worker_arrive_and_its_batches_move_to_another() {
     let folder = tempfile::tempdir().unwrap();
     let server = server(&folder, "cache").await;
-    // Whoever closes waits until the reply has been taken.
+    // `close` waits until the server has received the reply.
     let client = client(&[&server], Config { answer_grace: Duration::from_secs(10), ..config() });
     let caller = client.infer("ranker").await.unwrap();
-    let mut first = client.serve("ranker", 1).await.unwrap();
+    let mut first = client.worker("ranker", 1).await.unwrap();
     let keys: Vec<_> = (0..3).map(|number| keys(number..number + 1)).collect();
     let work = async {
         let work = first.next().await.unwrap().unwrap();
         let scores = doubled(&work);
         work.reply(&scores).unwrap();
         first.close().await;
-        let dying = client.serve("ranker", 1).await.unwrap();
+        let dying = client.worker("ranker", 1).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
         drop(dying);
-        Some(working(client.serve("ranker", 0).await.unwrap()))
+        Some(working(client.worker("ranker", 0).await.unwrap()))
     };
     let ask = async {
         let mut answers = vec![caller.ask(&keys[0], None).await];
@@ -245,18 +250,18 @@ async fn a_worker_that_goes_leaves_its_batches_to_another_and_its_replies_arrive
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_one_connection_what_is_lost_is_told() {
+async fn a_connection_reports_lost_requests() {
     let folder = tempfile::tempdir().unwrap();
     let server = server(&folder, "cache").await;
     let connection = Connection::open(&server.grpc().url(), Arc::new(config())).await.unwrap();
     let caller = connection.infer("ranker").await.unwrap();
-    let mut worker = client(&[&server], config()).serve("ranker", 0).await.unwrap();
+    let mut worker = client(&[&server], config()).worker("ranker", 0).await.unwrap();
     let keys = keys(0..1);
     let (asked, ()) = tokio::join!(caller.ask(&keys, None), async {
         let work = worker.next().await.unwrap().unwrap();
         server.drain().await;
         let scores = doubled(&work);
-        // It may be noticed, or not.
+        // Fails if the worker has detected the end of the exchange.
         drop(work.reply(&scores));
     });
     assert!(asked.err().unwrap().is_transient());

@@ -1,15 +1,16 @@
-//! The client against a real server, beside the stock client.
+//! A connection to a real server, compared with the stock Flight client.
 
 use std::{path::Path, sync::Arc};
 
 use arrow_array::RecordBatch;
 use arrow_flight::{FlightClient, Ticket};
-use forebay::{Server, Settings, demo::lineitem};
+use forebay::{Server, Settings};
 use forebay_client::{Batches, Config, Connection, Error};
 use forebay_proto::{
     Encoding,
     v1::{Command, Train},
 };
+use forebay_sample_data::lineitem;
 use futures::TryStreamExt;
 use tempfile::TempDir;
 use tonic::{Code, transport::Endpoint};
@@ -34,7 +35,7 @@ async fn all(mut batches: Batches) -> Result<Vec<RecordBatch>, Error> {
     while let Some(batch) = batches.next().await {
         let batch = batch?;
         assert_eq!(batch.metadata.rows, batch.rows());
-        assert_eq!(batch.metadata.hash, Some(xxhash_rust::xxh3::xxh3_64(batch.body())));
+        assert_eq!(batch.metadata.content_hash, Some(xxhash_rust::xxh3::xxh3_64(batch.body())));
         assert_eq!(batch.body().as_ptr() as usize % 64, 0);
         all.push(batch.record_batch()?);
     }
@@ -42,7 +43,7 @@ async fn all(mut batches: Batches) -> Result<Vec<RecordBatch>, Error> {
 }
 
 #[tokio::test]
-async fn it_gets_what_the_stock_client_gets_over_tcp_and_over_a_unix_socket() {
+async fn a_connection_receives_the_same_batches_as_the_stock_client_over_tcp_and_unix_sockets() {
     for socket in [false, true] {
         let folder = TempDir::new().unwrap();
         let path = format!("unix:{}", folder.path().join("socket").display());
@@ -63,7 +64,7 @@ async fn it_gets_what_the_stock_client_gets_over_tcp_and_over_a_unix_socket() {
 }
 
 #[tokio::test]
-async fn errors_keep_their_status_and_their_words() {
+async fn errors_keep_the_status_and_message_of_the_server() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "127.0.0.1:0").await;
     let client = Connection::open(&server.grpc().url(), Arc::default()).await.unwrap();
@@ -73,12 +74,15 @@ async fn errors_keep_their_status_and_their_words() {
         assert_eq!(status.code(), Code::NotFound);
         assert!(error.to_string().contains("did you mean 'lineitem'"), "{error}");
     }
-    let nobody = Connection::open("http://127.0.0.1:1", Arc::default()).await.err().unwrap();
-    assert!(matches!(&nobody, Error::Connect { url, .. } if url == "http://127.0.0.1:1"), "{nobody:?}");
+    let unreachable = Connection::open("http://127.0.0.1:1", Arc::default()).await.err().unwrap();
+    assert!(
+        matches!(&unreachable, Error::Connect { url, .. } if url == "http://127.0.0.1:1"),
+        "{unreachable:?}"
+    );
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_is_an_error_and_never_an_end() {
+async fn a_stopped_server_is_an_error_and_never_the_end_of_the_stream() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "127.0.0.1:0").await;
     let client = Connection::open(&server.grpc().url(), Arc::default()).await.unwrap();
@@ -96,7 +100,7 @@ async fn a_server_that_goes_away_is_an_error_and_never_an_end() {
 }
 
 #[tokio::test]
-async fn a_batch_over_the_clients_limit_is_refused() {
+async fn a_batch_over_the_limit_of_the_client_is_rejected() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "127.0.0.1:0").await;
     let config = Config { max_batch_bytes: 1000, ..Config::default() };

@@ -1,4 +1,4 @@
-//! What a trainer is promised: the batches of its rank in order, each of them once, whatever becomes of the servers.
+//! Guarantees of a training: the batches of a rank in order, each exactly once, whatever happens to the servers.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -17,9 +17,9 @@ fn client(urls: &[String], config: Config) -> Client {
     Client::new(urls, config).unwrap()
 }
 
-/// With patience that suits a test.
+/// Returns settings with a short retry deadline.
 fn config() -> Config {
-    Config { deadline: Duration::from_secs(20), ..Config::default() }
+    Config { retry_deadline: Duration::from_secs(20), ..Config::default() }
 }
 
 async fn all(mut training: Training) -> Result<Vec<RecordBatch>, Error> {
@@ -41,7 +41,7 @@ async fn lanes_are_merged_into_the_order_of_steps() {
     let server = server(folder.path(), "cache").await;
     let client = client(&[server.grpc().url()], config());
     let expected = undisturbed(&server, &train(2)).await;
-    let unhashed = Train { hash: Some(false), ..train(2) };
+    let unhashed = Train { content_hash: Some(false), ..train(2) };
     assert_eq!(undisturbed(&server, &unhashed).await, expected);
     for lanes in [2, 3, 7] {
         let train = Train { lanes: Some(lanes), ..train(2) };
@@ -51,7 +51,7 @@ async fn lanes_are_merged_into_the_order_of_steps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_rank_of_every_world_gets_what_was_planned() {
+async fn every_rank_receives_the_planned_batches_for_any_world_size() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
     let client = client(&[server.grpc().url()], config());
@@ -81,7 +81,7 @@ async fn every_rank_of_every_world_gets_what_was_planned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_that_are_lost_again_and_again_cost_nothing_but_time() {
+async fn repeatedly_lost_connections_only_delay_a_training() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
     for (cut, lanes, train) in [
@@ -99,12 +99,12 @@ async fn connections_that_are_lost_again_and_again_cost_nothing_but_time() {
         assert_eq!(found, expected, "cut after {cut}");
         assert!(failures.count() > 3 && failures.last().unwrap().contains("lost the connection"));
         let connections = proxy.connections.load(Ordering::Relaxed);
-        assert!(connections > lanes + 3, "{connections} connections were no disturbance");
+        assert!(connections > lanes + 3, "{connections} connections, expected more");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_servers_one_drained_and_one_gone_are_no_error_to_the_trainer() {
+async fn a_training_survives_a_drained_and_a_stopped_server() {
     let folder = TempDir::new().unwrap();
     let (first, second) = (server(folder.path(), "first").await, server(folder.path(), "second").await);
     let urls = [first.grpc().url(), second.grpc().url()];
@@ -121,11 +121,11 @@ async fn two_servers_one_drained_and_one_gone_are_no_error_to_the_trainer() {
     }
     assert_eq!(found, expected);
     let again = all(client(&urls, config()).train(&train(1)).await.unwrap()).await.unwrap();
-    assert_eq!(again, expected[..again.len()], "the first server is gone now");
+    assert_eq!(again, expected[..again.len()], "the first server has stopped");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trainer_goes_on_where_its_cursor_says_on_any_server() {
+async fn a_training_resumes_at_its_cursor_on_any_server() {
     let folder = TempDir::new().unwrap();
     let (first, second) = (server(folder.path(), "first").await, server(folder.path(), "second").await);
     let expected = undisturbed(&first, &train(2)).await;
@@ -144,12 +144,12 @@ async fn a_trainer_goes_on_where_its_cursor_says_on_any_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flipped_bit_is_an_error_and_never_data() {
+async fn a_flipped_bit_is_an_error_and_never_delivered() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
     let request = Train { steps: 20, ..train(1) };
     let expected = undisturbed(&server, &request).await;
-    let (mut hashes, mut refused) = (0, 0);
+    let (mut hashes, mut rejected) = (0, 0);
     for at in (200_000..2_000_000).step_by(150_007) {
         let proxy = Proxy::before(&server, Fault::Flip(at)).await;
         let mut training = client(std::slice::from_ref(&proxy.url), config()).train(&request).await.unwrap();
@@ -162,22 +162,23 @@ async fn a_flipped_bit_is_an_error_and_never_data() {
         };
         assert_eq!(found, expected[..found.len()], "wrong data came through");
         if let Some(Err(error)) = end {
-            refused += 1;
-            hashes += u32::from(error.to_string().contains("arrived with hash"));
-            assert!(training.next().await.is_none(), "after an error it is over");
+            rejected += 1;
+            hashes += u32::from(error.to_string().contains("received with hash"));
+            assert!(training.next().await.is_none(), "the training ends after an error");
         } else {
-            // HTTP/2's own frames were hit, and the connection was given up for a new one.
+            // The bit was in an HTTP/2 frame header, and the client reconnected.
             assert_eq!(found.len(), expected.len());
         }
     }
-    assert!(hashes >= 8, "{hashes} of {refused}");
+    assert!(hashes >= 8, "{hashes} of {rejected}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_does_not_come_back_is_a_final_error_within_the_deadline() {
+async fn a_server_that_does_not_return_is_a_final_error_at_the_retry_deadline() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
-    let config = Config { deadline: Duration::from_secs(3), prefetch_bytes: 1 << 20, ..Config::default() };
+    let config =
+        Config { retry_deadline: Duration::from_secs(3), prefetch_bytes: 1 << 20, ..Config::default() };
     let client = client(&[server.grpc().url()], config);
     let mut training = client.train(&train(1000)).await.unwrap();
     training.next().await.unwrap().unwrap();
@@ -188,14 +189,14 @@ async fn a_server_that_does_not_come_back_is_a_final_error_within_the_deadline()
             Err(error) => break error,
         }
     };
-    let Error::GaveUp { waited, attempts, last } = &error else { panic!("{error:?}") };
+    let Error::RetryDeadlineExceeded { waited, attempts, last } = &error else { panic!("{error:?}") };
     assert!(waited.as_secs() == 3 && *attempts > 2 && last.is_transient(), "{error}");
-    let nobody = client.train(&train(1)).await.err().unwrap();
-    assert!(matches!(nobody, Error::GaveUp { .. }), "{nobody}");
+    let unreachable = client.train(&train(1)).await.err().unwrap();
+    assert!(matches!(unreachable, Error::RetryDeadlineExceeded { .. }), "{unreachable}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_is_lost_while_a_plan_is_awaited_is_no_refusal() {
+async fn a_plan_is_retried_after_a_lost_connection() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
     let proxy = Proxy::before(&server, Fault::Cut(30)).await;
@@ -206,9 +207,9 @@ async fn a_connection_that_is_lost_while_a_plan_is_awaited_is_no_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_server_that_does_not_finish_its_handshake_is_left_for_the_second() {
+async fn the_second_server_is_used_if_the_first_does_not_complete_the_tls_handshake() {
     let folder = TempDir::new().unwrap();
-    let (server, config) = locked(&folder).await;
+    let (server, config) = secured(&folder).await;
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = server.grpc().to_string().rsplit(':').next().unwrap().to_owned();
     let urls = [format!("https://{}", silent.local_addr().unwrap()), format!("https://localhost:{port}")];
@@ -217,9 +218,9 @@ async fn a_first_server_that_does_not_finish_its_handshake_is_left_for_the_secon
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_replaced_while_a_stream_runs_ends_nothing() {
+async fn a_token_file_can_be_replaced_while_a_stream_runs() {
     let folder = TempDir::new().unwrap();
-    let (server, config) = locked(&folder).await;
+    let (server, config) = secured(&folder).await;
     let port = server.grpc().to_string().rsplit(':').next().unwrap().to_owned();
     let token = folder.path().join("token");
     std::fs::write(&token, "secret").unwrap();
@@ -245,31 +246,31 @@ async fn a_token_that_is_replaced_while_a_stream_runs_ends_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_says_nothing_is_a_final_error_within_the_deadline() {
+async fn a_silent_server_is_a_final_error_at_the_retry_deadline() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let config = Config { deadline: Duration::from_millis(300), ..Config::default() };
+    let config = Config { retry_deadline: Duration::from_millis(300), ..Config::default() };
     let silent = client(&[url], config).plan(&train(1)).await.err().unwrap();
-    assert!(matches!(silent, Error::GaveUp { .. }), "{silent}");
+    assert!(matches!(silent, Error::RetryDeadlineExceeded { .. }), "{silent}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_refused_is_refused_at_once_in_the_servers_words() {
+async fn a_rejected_request_fails_at_once_with_the_servers_message() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
     let client = client(&[server.grpc().url()], config());
-    let refused = async |train: Train| client.train(&train).await.err().unwrap();
-    let unknown = refused(Train { dataset: "lineitm".into(), ..train(1) }).await;
+    let rejected = async |train: Train| client.train(&train).await.err().unwrap();
+    let unknown = rejected(Train { dataset: "lineitm".into(), ..train(1) }).await;
     assert_eq!(unknown.code(), Some(Code::NotFound));
     assert!(unknown.to_string().contains("did you mean 'lineitem'"), "{unknown}");
-    let column = refused(Train { columns: vec!["l_orderkei".into()], ..train(1) }).await;
+    let column = rejected(Train { columns: vec!["l_orderkei".into()], ..train(1) }).await;
     assert!(column.to_string().contains("l_orderkey"), "{column}");
-    let rank = refused(Train { world_size: Some(4), ..train(1) }).await;
-    assert!(matches!(&rank, Error::Request(words) if words.contains("rank")), "{rank}");
+    let rank = rejected(Train { world_size: Some(4), ..train(1) }).await;
+    assert!(matches!(&rank, Error::Request(message) if message.contains("rank")), "{rank}");
 }
 
-/// A server with a certificate and a token, `secret`.
-async fn locked(folder: &TempDir) -> (Server, Config) {
+/// Starts a server with TLS and the token `secret`.
+async fn secured(folder: &TempDir) -> (Server, Config) {
     let pem = |name: &str| folder.path().join(name);
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     std::fs::write(pem("server.pem"), made.cert.pem()).unwrap();
@@ -282,16 +283,16 @@ async fn locked(folder: &TempDir) -> (Server, Config) {
     settings.tls =
         Some(forebay::Tls { certificate: pem("server.pem"), key: pem("server.key"), client_ca: None });
     settings.tokens = Some(pem("tokens.toml"));
-    settings.reload_interval = Duration::from_millis(20);
+    settings.credentials_reload_interval = Duration::from_millis(20);
     let server = Server::start(settings).await.unwrap();
     let tls = Tls { ca: Some(pem("server.pem")), ..Tls::default() };
     (server, Config { tls, token: Some(Token::new("secret")), ..config() })
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_comes_through_tls_with_its_token_and_not_without() {
+async fn tls_and_token_are_required() {
     let folder = TempDir::new().unwrap();
-    let (server, config) = locked(&folder).await;
+    let (server, config) = secured(&folder).await;
     let port = server.grpc().to_string().rsplit(':').next().unwrap().to_owned();
     let url = format!("https://localhost:{port}");
     let asked = async |config: Config| client(std::slice::from_ref(&url), config).train(&train(1)).await;
@@ -302,21 +303,23 @@ async fn it_comes_through_tls_with_its_token_and_not_without() {
     std::fs::write(&token, "secret\n").unwrap();
     asked(Config { token: Some(Token::file(&token)), ..config.clone() }).await.unwrap();
 
-    let refused = asked(Config { token: Some(Token::new("wrong")), ..config.clone() }).await.err().unwrap();
-    assert_eq!(refused.code(), Some(Code::Unauthenticated));
+    let rejected = asked(Config { token: Some(Token::new("wrong")), ..config.clone() }).await.err().unwrap();
+    assert_eq!(rejected.code(), Some(Code::Unauthenticated));
     assert_eq!(
         asked(Config { token: None, ..config.clone() }).await.err().unwrap().code(),
         Some(Code::Unauthenticated)
     );
-    let patience = Duration::from_secs(2);
-    let stranger =
-        asked(Config { tls: Tls::default(), deadline: patience, ..config.clone() }).await.err().unwrap();
+    let deadline = Duration::from_secs(2);
+    let untrusted = asked(Config { tls: Tls::default(), retry_deadline: deadline, ..config.clone() })
+        .await
+        .err()
+        .unwrap();
     assert!(
-        matches!(&stranger, Error::GaveUp { last, .. } if matches!(**last, Error::Connect { .. })),
-        "{stranger:?}"
+        matches!(&untrusted, Error::RetryDeadlineExceeded { last, .. } if matches!(**last, Error::Connect { .. })),
+        "{untrusted:?}"
     );
     let absent = Token::file(folder.path().join("absent"));
     let missing = asked(Config { token: Some(absent.clone()), ..config }).await.err().unwrap();
-    assert!(matches!(&missing, Error::Request(words) if words.contains("absent")), "{missing}");
+    assert!(matches!(&missing, Error::Request(message) if message.contains("absent")), "{missing}");
     assert!(!format!("{:?}", Token::new("secret")).contains("secret"));
 }

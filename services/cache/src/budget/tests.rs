@@ -6,13 +6,13 @@ use tokio::time::timeout;
 use super::*;
 
 #[tokio::test]
-async fn what_the_whole_budget_cannot_hold_is_refused_at_once() {
+async fn a_reservation_over_the_capacity_is_rejected_immediately() {
     let error = Budget::new(10).reserve(11).await.err();
     assert_eq!(error, Some(TooLarge { bytes: 11, available_bytes: 10 }));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_line_is_served_in_order_and_a_small_request_does_not_overtake() {
+async fn reservations_are_granted_in_order_and_a_small_one_does_not_overtake() {
     let budget = Budget::new(10);
     let first = budget.reserve(8).await.unwrap();
     let large = tokio::spawn({
@@ -20,7 +20,7 @@ async fn the_line_is_served_in_order_and_a_small_request_does_not_overtake() {
         async move { budget.reserve(6).await }
     });
     tokio::task::yield_now().await;
-    assert!(budget.try_reserve(1).is_none(), "one waits already");
+    assert!(budget.try_reserve(1).is_none(), "another caller is waiting");
     let mut small = Box::pin(budget.reserve(1));
     assert!(timeout(Duration::from_secs(1), &mut small).await.is_err());
     drop(first);
@@ -32,7 +32,7 @@ async fn the_line_is_served_in_order_and_a_small_request_does_not_overtake() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_given_up_leaves_the_line() {
+async fn a_cancelled_wait_leaves_the_queue() {
     let budget = Budget::new(10);
     let held = budget.reserve(8).await.unwrap();
     assert!(budget.reserve(10).now_or_never().is_none());
@@ -43,7 +43,7 @@ async fn a_wait_that_is_given_up_leaves_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_the_head_of_the_line_gives_up_the_next_is_served() {
+async fn when_the_head_of_the_queue_is_cancelled_the_next_is_granted() {
     let budget = Budget::new(100);
     let held = budget.reserve(60).await.unwrap();
     let head = tokio::spawn({
@@ -62,7 +62,7 @@ async fn when_the_head_of_the_line_gives_up_the_next_is_served() {
 }
 
 #[tokio::test]
-async fn a_raised_share_overdraws_and_holds_the_others_back() {
+async fn a_raised_reservation_exceeds_the_budget_and_delays_others() {
     let budget = Budget::new(10);
     let mut held = budget.reserve(5).await.unwrap();
     held.raise(12);
@@ -75,7 +75,7 @@ async fn a_raised_share_overdraws_and_holds_the_others_back() {
 
 proptest::proptest! {
     #[test]
-    fn reservations_never_exceed_the_budget_and_all_come_back(
+    fn reservations_never_exceed_the_budget_and_are_all_released(
         sizes in proptest::collection::vec((0u64..=10, proptest::bool::ANY), 1..60)
     ) {
         let budget = Budget::new(10);
@@ -97,7 +97,7 @@ proptest::proptest! {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_what_is_kept_is_refused_and_others_go_on_waiting() {
+async fn a_long_lived_reservation_rejects_waits_for_its_bytes_and_no_others() {
     let budget = Budget::new(10);
     let mut kept = budget.reserve(6).await.unwrap();
     let reserve = |bytes| {
@@ -118,7 +118,7 @@ async fn who_waits_for_what_is_kept_is_refused_and_others_go_on_waiting() {
 }
 
 #[tokio::test]
-async fn a_share_is_split_and_put_together_without_a_byte_more_or_less() {
+async fn splitting_and_merging_reservations_preserves_their_bytes() {
     let budget = Budget::new(10);
     let mut all = budget.reserve(8).await.unwrap();
     all.keep();

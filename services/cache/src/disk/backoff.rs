@@ -1,15 +1,15 @@
-//! How long a failing disk is left alone.
+//! Backoff after write failures.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The first pause.
+/// Duration of the first pause.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest pause.
+/// Maximum duration of a pause.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Pauses after failures: 1 s, doubling to 60 s with each failure after a pause.
+/// Exponential backoff: the pause after a failure is 1 s and doubles with each further failure, up to 60 s.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     pause: Duration,
@@ -17,11 +17,12 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
+    /// True during a pause.
     pub(crate) fn pausing(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| now < until)
     }
 
-    /// Failures of what was begun before the pause don't lengthen it.
+    /// Starts a pause. A failure during a pause, of an operation that began earlier, has no effect.
     pub(crate) fn failed(&mut self, now: Instant) {
         if self.pausing(now) {
             return;
@@ -30,6 +31,7 @@ impl Backoff {
         self.until = Some(now + self.pause);
     }
 
+    /// Resets the backoff.
     pub(crate) fn succeeded(&mut self) {
         *self = Self::default();
     }

@@ -2,18 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Limits of a [`Disk`](crate::Disk).
+/// Settings of the disk tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskConfig {
-    /// Bytes that the files may take, each rounded up to whole blocks of 4 KiB. Default: 64 GiB.
+    /// Maximum total size of the cache files in bytes. Each file is rounded up to a multiple of 4 KiB. Default: 64 GiB.
     pub capacity_bytes: u64,
-    /// Bytes that may wait to be written; what comes on top is not kept. One write is always let through
-    /// alone. Default: 256 MiB.
+    /// Maximum size of the write queue in bytes. Further writes are skipped, or wait if they are required. A write
+    /// that is larger than the whole queue is accepted when the queue is empty. Default: 256 MiB.
     pub max_write_queue_bytes: u64,
-    /// Files that are written at the same time. Default: 2.
+    /// Maximum number of files that are written concurrently. Default: 2.
     pub concurrent_writes: usize,
-    /// Reads that run at the same time; further ones wait in line. Default: 16.
+    /// Maximum number of concurrent reads. Further reads wait. Default: 16.
     pub concurrent_reads: usize,
 }
 

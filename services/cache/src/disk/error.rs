@@ -1,29 +1,30 @@
-//! Why a disk tier can't be opened.
+//! Errors of opening the disk tier.
 
 use std::{io, path::PathBuf};
 
-/// Why a [`Disk`](crate::Disk) can't be opened. Once it is open nothing fails: what can't be read is a miss.
+/// Error of [`Disk::open`](crate::Disk::open). After it is open, the tier returns no errors: a section that cannot be
+/// read is a miss.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another process has it open.
+    /// Another process has opened the folder.
     #[error("the cache folder {folder} is in use by another process")]
     InUse {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
     },
-    /// The folder has content but isn't marked as a cache. It would be deleted.
-    #[error("{folder} is not empty and not a cache folder: name another, or empty it")]
+    /// The folder has contents but is not marked as a cache. Opening it would delete them.
+    #[error("{folder} is not empty and is not a cache folder; choose another folder, or empty it")]
     NotACache {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
     },
-    /// The folder can't be made, marked or listed.
-    #[error("the cache folder {folder} can't be used")]
+    /// The folder cannot be created, marked or listed.
+    #[error("cannot use the cache folder {folder}")]
     Folder {
-        /// The folder.
+        /// Path of the folder.
         folder: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: io::Error,
     },
 }

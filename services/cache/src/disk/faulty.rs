@@ -1,4 +1,4 @@
-//! Files that fail when they are told to.
+//! File operations with injected faults.
 
 use std::{
     io::{Error, ErrorKind, Result},
@@ -11,28 +11,28 @@ use std::{
 
 use super::files::{FileRange, FileSystem, Files, Listed};
 
-/// The file system, with faults.
+/// The local file system with injected faults.
 #[derive(Default)]
 pub(crate) struct Faulty {
     pub(crate) operations: AtomicU64,
     pub(crate) writes: AtomicU64,
     faults: Mutex<Faults>,
-    /// Held by a test, it holds writes.
+    /// Blocks writes while a test holds it.
     pub(crate) gate: Mutex<()>,
 }
 
-/// What goes wrong.
+/// Injected faults.
 #[derive(Default)]
 pub(crate) struct Faults {
-    /// The operation of this number, counted from the start, fails.
+    /// Index of the operation that fails.
     pub(crate) fail_nth: Option<u64>,
-    /// The disk is full after so many more bytes.
+    /// Bytes that can still be written before the disk is full.
     pub(crate) room_bytes: Option<u64>,
-    /// Reads find the file cut by one byte.
+    /// If true, reads find a truncated file.
     pub(crate) cut_reads: bool,
-    /// Reads find the last bit of each range flipped.
+    /// If true, reads find the last bit of each range flipped.
     pub(crate) flip_reads: bool,
-    /// Reads fail so.
+    /// OS error of every read.
     pub(crate) fail_reads: Option<i32>,
 }
 
@@ -102,8 +102,8 @@ impl Files for Faulty {
     }
 }
 
-/// What every implementation promises.
-fn conforms(files: &dyn Files) {
+/// Conformance test for implementations of [`Files`].
+fn assert_conforms(files: &dyn Files) {
     let directory = tempfile::tempdir().unwrap();
     let folder = directory.path().join("a/b");
     files.create_folder(&folder).unwrap();
@@ -143,10 +143,10 @@ fn conforms(files: &dyn Files) {
 
 #[test]
 fn the_file_system_conforms() {
-    conforms(&FileSystem);
+    assert_conforms(&FileSystem);
 }
 
 #[test]
-fn faulty_files_without_faults_conform() {
-    conforms(&Faulty::default());
+fn the_file_system_with_injection_but_no_faults_conforms() {
+    assert_conforms(&Faulty::default());
 }

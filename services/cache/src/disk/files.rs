@@ -1,4 +1,4 @@
-//! The file operations that the tier is made of, so that tests can make them fail.
+//! File operations of the disk tier, which tests replace by failing ones.
 
 use std::{
     ffi::OsString,
@@ -9,14 +9,14 @@ use std::{
     time::SystemTime,
 };
 
-/// Small parts are joined up to this size before they are written.
+/// Size of the write buffer, which combines small parts.
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
 /// Blocking file operations.
 pub(crate) trait Files: Send + Sync + 'static {
-    /// Makes a folder and its parents, if they are missing.
+    /// Creates a folder and its parents if they are missing.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
-    /// Writes a file that consists of `parts`, replacing what was there.
+    /// Writes a file that consists of `parts`, replacing an existing one.
     fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Opens the file, fills each of `ranges` and closes it.
@@ -25,13 +25,13 @@ pub(crate) trait Files: Send + Sync + 'static {
     fn list(&self, folder: &Path) -> io::Result<Vec<Listed>>;
 }
 
-/// A part of a file and where it is read to.
+/// A range of a file and its destination.
 pub(crate) struct FileRange<'a> {
     pub(crate) offset: u64,
     pub(crate) bytes: &'a mut [u8],
 }
 
-/// Something in a folder.
+/// An entry of a folder.
 #[derive(Debug)]
 pub(crate) struct Listed {
     pub(crate) name: OsString,
@@ -40,7 +40,7 @@ pub(crate) struct Listed {
     pub(crate) modified: SystemTime,
 }
 
-/// The file system.
+/// File operations of the local file system.
 pub(crate) struct FileSystem;
 
 impl Files for FileSystem {

@@ -1,4 +1,4 @@
-//! Taking possession of the folder, in which everything that isn't ours is deleted.
+//! Ownership of the cache folder: a marker file identifies and locks it.
 
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -6,15 +6,18 @@ use std::{
     path::Path,
 };
 
-use super::Error;
+use super::error::Error;
 
-/// Marks a folder as a cache, for backup programs too: <https://bford.info/cachedir/>.
+/// Name of the marker file, which backup programs also recognize: <https://bford.info/cachedir/>.
 pub(crate) const MARKER: &str = "CACHEDIR.TAG";
 const SIGNATURE: &str = "Signature: 8a477f597d28d172789f06886806bc55";
 const ABOUT: &str =
     "# A cache of Forebay. Anything here may be deleted, and what Forebay did not write will be.";
 
-/// Makes `folder` ours as long as the result lives: an empty folder is marked, a marked one locked.
+/// Acquires `folder` until the returned file is dropped. An empty folder is marked first.
+///
+/// # Errors
+/// If the folder is in use, has contents but no marker, or cannot be accessed.
 pub(crate) fn take(folder: &Path) -> Result<File, Error> {
     let failed = |source| Error::Folder { folder: folder.into(), source };
     fs::create_dir_all(folder).map_err(failed)?;
@@ -28,9 +31,9 @@ pub(crate) fn take(folder: &Path) -> Result<File, Error> {
     match marker.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => return Err(Error::InUse { folder: folder.into() }),
-        // Some network file systems have no locks.
+        // Some network file systems do not support locks.
         Err(TryLockError::Error(error)) => {
-            tracing::warn!(folder = %folder.display(), %error, "the cache folder can't be locked");
+            tracing::warn!(folder = %folder.display(), %error, "cannot lock the cache folder; use it in one process only");
         }
     }
     let mut signature = Vec::new();
@@ -38,7 +41,7 @@ pub(crate) fn take(folder: &Path) -> Result<File, Error> {
     if signature == SIGNATURE.as_bytes() {
         return Ok(marker);
     }
-    // An empty marker is one whose writer died.
+    // An empty marker was left by a process that ended before writing it.
     if !signature.is_empty() || holds_more_than_marker(folder).map_err(failed)? {
         return Err(Error::NotACache { folder: folder.into() });
     }
@@ -46,7 +49,7 @@ pub(crate) fn take(folder: &Path) -> Result<File, Error> {
     Ok(marker)
 }
 
-/// The only thing that is synced: without it, what survives a crash would be taken for somebody else's.
+/// Writes and syncs the marker. Without it, files that survive a crash would be treated as foreign.
 fn mark(folder: &Path, marker: &mut File) -> io::Result<()> {
     writeln!(marker, "{SIGNATURE}\n{ABOUT}")?;
     marker.sync_all()?;

@@ -1,4 +1,4 @@
-//! The file format: a header that lists the sections, then the sections.
+//! File format: a header that lists the sections, then the sections.
 //!
 //! ```text
 //!  0  magic "FOREBAYC"          8
@@ -6,49 +6,49 @@
 //! 12  sections                  u32
 //! 16  entry                     u128
 //! 32  bytes of the whole file   u64
-//! 40  xxh3-64 of the header     u64      of all of it but these eight bytes
-//! 48  nanoseconds it took to make what is in it, 0 if that is not known   u64
+//! 40  xxh3-64 of the header     u64      without these eight bytes
+//! 48  load time in nanoseconds  u64      0 if unknown
 //! 56  zeros                     8
-//! 64  a record a section: name u128, offset u64, length u64, xxh3-64 u64
+//! 64  one record per section: name u128, offset u64, length u64, xxh3-64 u64
 //! ```
 //!
-//! Each section begins at a multiple of 64 bytes; the gaps are zeros. The file ends with its last section.
+//! Each section begins at a multiple of 64 bytes. Gaps are filled with zeros. The file ends with its last section.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::trouble::Trouble;
+use super::io_errors::IoErrorKind;
 
-/// Where sections begin, and what they are aligned to in memory.
+/// Alignment of sections in the file and in memory, in bytes.
 pub(crate) const ALIGNMENT: u64 = 64;
-/// Sections a file has at most.
+/// Maximum number of sections in a file.
 pub(crate) const MAX_SECTIONS: usize = 1 << 16;
-/// Bytes of the header before the records.
+/// Size of the header before its records, in bytes.
 pub(crate) const PREAMBLE_BYTES: usize = 64;
-/// The format. Another one is another version.
+/// Version of the format. Any change of the format requires another version.
 const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"FOREBAYC";
 const RECORD_BYTES: usize = 40;
 const CHECKSUM_AT: usize = 40;
-const MADE_IN_AT: usize = 48;
+const LOAD_TIME_AT: usize = 48;
 const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
 
-/// Named bytes, in the parts in which they were made.
+/// Name and contents of a section. The contents are the concatenation of the parts.
 pub(crate) type Parts = (u128, Vec<Bytes>);
 
-/// What the header of a file says.
+/// Contents of the header of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
     pub(crate) entry: u128,
     pub(crate) records: Box<[Record]>,
     pub(crate) file_bytes: u64,
-    /// How long it took to make the sections.
-    pub(crate) made_in: Duration,
+    /// Time that loading the sections took; zero if unknown.
+    pub(crate) load_time: Duration,
 }
 
-/// One section.
+/// Header record of one section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) name: u128,
@@ -57,32 +57,32 @@ pub(crate) struct Record {
     pub(crate) checksum: u64,
 }
 
-/// Bytes of a file of these sections.
+/// Size in bytes of a file of these sections.
 pub(crate) fn file_bytes(sections: &[Parts]) -> u64 {
     let end = |start: u64, (_, parts): &Parts| start.next_multiple_of(ALIGNMENT) + length(parts);
     sections.iter().fold(header_bytes(sections.len()) as u64, end)
 }
 
-/// Bytes of a header with so many records.
+/// Size in bytes of a header with `sections` records.
 pub(crate) fn header_bytes(sections: usize) -> usize {
     PREAMBLE_BYTES + sections * RECORD_BYTES
 }
 
-/// How many sections the first [`PREAMBLE_BYTES`] of a file announce.
-pub(crate) fn announced_sections(preamble: &[u8]) -> Result<usize, Trouble> {
+/// Reads the number of sections from the first [`PREAMBLE_BYTES`] of a file.
+pub(crate) fn announced_sections(preamble: &[u8]) -> Result<usize, IoErrorKind> {
     if preamble.get(..8) != Some(MAGIC) {
-        return Err(Trouble::Header);
+        return Err(IoErrorKind::Header);
     }
     if u32_at(preamble, 8)? != VERSION {
-        return Err(Trouble::Version);
+        return Err(IoErrorKind::Version);
     }
     let sections = u32_at(preamble, 12)? as usize;
-    if sections > MAX_SECTIONS { Err(Trouble::Header) } else { Ok(sections) }
+    if sections > MAX_SECTIONS { Err(IoErrorKind::Header) } else { Ok(sections) }
 }
 
 impl Table {
     /// Lays out the sections and computes their checksums.
-    pub(crate) fn new(entry: u128, sections: &[Parts], made_in: Duration) -> Self {
+    pub(crate) fn new(entry: u128, sections: &[Parts], load_time: Duration) -> Self {
         let mut end = header_bytes(sections.len()) as u64;
         let mut records = Vec::with_capacity(sections.len());
         for (name, parts) in sections {
@@ -92,9 +92,10 @@ impl Table {
             records.push(Record { name: *name, offset, length, checksum: hash.digest() });
             end = offset + length;
         }
-        Self { entry, records: records.into(), file_bytes: end, made_in }
+        Self { entry, records: records.into(), file_bytes: end, load_time }
     }
 
+    /// Serializes the header.
     pub(crate) fn header(&self) -> Vec<u8> {
         let mut header = vec![0; PREAMBLE_BYTES];
         header[..8].copy_from_slice(MAGIC);
@@ -102,8 +103,8 @@ impl Table {
         header[12..16].copy_from_slice(&(self.records.len() as u32).to_le_bytes());
         header[16..32].copy_from_slice(&self.entry.to_le_bytes());
         header[32..40].copy_from_slice(&self.file_bytes.to_le_bytes());
-        let nanoseconds = u64::try_from(self.made_in.as_nanos()).unwrap_or(u64::MAX);
-        header[MADE_IN_AT..MADE_IN_AT + 8].copy_from_slice(&nanoseconds.to_le_bytes());
+        let nanoseconds = u64::try_from(self.load_time.as_nanos()).unwrap_or(u64::MAX);
+        header[LOAD_TIME_AT..LOAD_TIME_AT + 8].copy_from_slice(&nanoseconds.to_le_bytes());
         for record in &self.records {
             header.extend_from_slice(&record.name.to_le_bytes());
             header.extend_from_slice(&record.offset.to_le_bytes());
@@ -115,7 +116,7 @@ impl Table {
         header
     }
 
-    /// The whole file, in order.
+    /// Parts of the whole file, in order.
     pub(crate) fn file<'a>(&self, header: &'a [u8], sections: &'a [Parts]) -> Vec<&'a [u8]> {
         let mut parts = vec![header];
         let mut end = header.len() as u64;
@@ -127,15 +128,15 @@ impl Table {
         parts
     }
 
-    /// Reads a header that is all there, of a file of `file_bytes`.
-    pub(crate) fn parse(header: &[u8], file_bytes: u64) -> Result<Self, Trouble> {
+    /// Parses the complete header of a file of `file_bytes` bytes.
+    pub(crate) fn parse(header: &[u8], file_bytes: u64) -> Result<Self, IoErrorKind> {
         let sections = announced_sections(header)?;
-        let header = header.get(..header_bytes(sections)).ok_or(Trouble::Length)?;
+        let header = header.get(..header_bytes(sections)).ok_or(IoErrorKind::Length)?;
         if u64_at(header, CHECKSUM_AT)? != header_checksum(header) {
-            return Err(Trouble::Header);
+            return Err(IoErrorKind::Header);
         }
         if u64_at(header, 32)? != file_bytes {
-            return Err(Trouble::Length);
+            return Err(IoErrorKind::Length);
         }
         let mut records = Vec::with_capacity(sections);
         let mut end = header.len() as u64;
@@ -147,16 +148,16 @@ impl Table {
                 checksum: u64_at(header, at + 32)?,
             };
             if end.checked_next_multiple_of(ALIGNMENT) != Some(record.offset) {
-                return Err(Trouble::Header);
+                return Err(IoErrorKind::Header);
             }
-            end = record.offset.checked_add(record.length).ok_or(Trouble::Header)?;
+            end = record.offset.checked_add(record.length).ok_or(IoErrorKind::Header)?;
             if end > file_bytes {
-                return Err(Trouble::Header);
+                return Err(IoErrorKind::Header);
             }
             records.push(record);
         }
-        let made_in = Duration::from_nanos(u64_at(header, MADE_IN_AT)?);
-        Ok(Self { entry: u128_at(header, 16)?, records: records.into(), file_bytes, made_in })
+        let load_time = Duration::from_nanos(u64_at(header, LOAD_TIME_AT)?);
+        Ok(Self { entry: u128_at(header, 16)?, records: records.into(), file_bytes, load_time })
     }
 }
 
@@ -171,19 +172,19 @@ fn header_checksum(header: &[u8]) -> u64 {
     hash.digest()
 }
 
-fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], Trouble> {
-    bytes.get(at..).and_then(|rest| rest.first_chunk::<N>()).copied().ok_or(Trouble::Length)
+fn array_at<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], IoErrorKind> {
+    bytes.get(at..).and_then(|rest| rest.first_chunk::<N>()).copied().ok_or(IoErrorKind::Length)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Result<u32, Trouble> {
+fn u32_at(bytes: &[u8], at: usize) -> Result<u32, IoErrorKind> {
     array_at(bytes, at).map(u32::from_le_bytes)
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Result<u64, Trouble> {
+fn u64_at(bytes: &[u8], at: usize) -> Result<u64, IoErrorKind> {
     array_at(bytes, at).map(u64::from_le_bytes)
 }
 
-fn u128_at(bytes: &[u8], at: usize) -> Result<u128, Trouble> {
+fn u128_at(bytes: &[u8], at: usize) -> Result<u128, IoErrorKind> {
     array_at(bytes, at).map(u128::from_le_bytes)
 }
 

@@ -1,4 +1,4 @@
-//! What is on the disk, without the disk.
+//! In-memory index of the files and their sections.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,38 +8,39 @@ use std::{
 
 use super::{format::Table, name::FileKey};
 
-/// What a file takes is rounded up to whole blocks.
+/// Block size of the file system, to which the size of a file is rounded up.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Files by entry, and the bytes that they take.
+/// Files by entry, and their total size.
 #[derive(Default)]
 pub(crate) struct Index {
-    /// The files of an entry, the oldest first.
+    /// Files of each entry, the oldest first.
     entries: HashMap<u128, Vec<Arc<Stored>>>,
-    /// Bytes of the files, and of those being written.
+    /// Size in bytes of all files, including those that are being written.
     resident_bytes: u64,
-    /// Sections that somebody is about to write.
+    /// Sections that a caller is about to write, as pairs of entry and name.
     claimed: HashSet<(u128, u128)>,
+    /// Number of pins of each pinned entry.
     pins: HashMap<u128, usize>,
     last_id: u64,
 }
 
-/// A file.
+/// A file and its header.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) key: FileKey,
     pub(crate) table: Table,
 }
 
-/// A section that was asked for and where it is.
+/// Location of a requested section.
 pub(crate) struct Place {
-    /// Its position in what was asked for.
-    pub(crate) wanted: usize,
-    /// Its position in the file.
+    /// Position of the section in the request.
+    pub(crate) requested: usize,
+    /// Position of the section in the header.
     pub(crate) record: usize,
 }
 
-/// What a file of `file_bytes` takes.
+/// Size in bytes that a file of `file_bytes` is charged with.
 pub(crate) fn charged_bytes(file_bytes: u64) -> u64 {
     file_bytes.div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES)
 }
@@ -49,12 +50,12 @@ impl Stored {
         charged_bytes(self.table.file_bytes)
     }
 
-    /// How long it took to make the sections at `places`: their share of all, by bytes.
-    pub(crate) fn made_in(&self, places: &[Place]) -> Duration {
+    /// Load time of the sections at `places`: their share of the file's load time, proportional to their bytes.
+    pub(crate) fn load_time(&self, places: &[Place]) -> Duration {
         let records = &self.table.records;
         let all: u64 = records.iter().map(|record| record.length).sum();
         let found: u64 = places.iter().map(|place| records[place.record].length).sum();
-        self.table.made_in.mul_f64(found as f64 / all.max(1) as f64)
+        self.table.load_time.mul_f64(found as f64 / all.max(1) as f64)
     }
 }
 
@@ -63,7 +64,7 @@ impl Index {
         self.resident_bytes
     }
 
-    /// Counts bytes of a file that is to be written, if they fit.
+    /// Charges the size of a file that is to be written. Returns false, without effect, if it does not fit.
     pub(crate) fn charge(&mut self, bytes: u64, capacity_bytes: u64) -> bool {
         let fits = self.resident_bytes.saturating_add(bytes) <= capacity_bytes;
         self.resident_bytes += if fits { bytes } else { 0 };
@@ -74,13 +75,13 @@ impl Index {
         self.resident_bytes -= bytes;
     }
 
-    /// An id greater than all before.
+    /// Returns an id that is greater than all earlier ids.
     pub(crate) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
 
-    /// Adds a file whose bytes are counted already.
+    /// Adds a file whose size is already charged.
     pub(crate) fn insert(&mut self, stored: Arc<Stored>) {
         self.last_id = self.last_id.max(stored.key.id);
         let files = self.entries.entry(stored.key.entry).or_default();
@@ -88,13 +89,13 @@ impl Index {
         files.insert(at, stored);
     }
 
-    /// Adds a file that was found.
+    /// Adds and charges a file from an earlier process.
     pub(crate) fn recover(&mut self, stored: Arc<Stored>) {
         self.resident_bytes += stored.charged_bytes();
         self.insert(stored);
     }
 
-    /// Removes a file and its bytes.
+    /// Removes a file and discharges its size.
     pub(crate) fn remove(&mut self, key: FileKey) -> Option<Arc<Stored>> {
         let files = self.entries.get_mut(&key.entry)?;
         let at = files.iter().position(|stored| stored.key == key)?;
@@ -110,21 +111,21 @@ impl Index {
         self.entries.get(&key.entry)?.iter().find(|stored| stored.key == key)
     }
 
-    /// Which of the sections are there.
-    pub(crate) fn sections(&self, entry: u128, wanted: &[u128]) -> Vec<bool> {
-        wanted.iter().map(|&name| self.has(entry, name)).collect()
+    /// Returns, for each of the sections `names`, true if it is present.
+    pub(crate) fn sections(&self, entry: u128, names: &[u128]) -> Vec<bool> {
+        names.iter().map(|&name| self.has(entry, name)).collect()
     }
 
-    /// The files that hold sections that are wanted, with those sections. Of a section that is in several
-    /// the newest counts.
-    pub(crate) fn find(&self, entry: u128, wanted: &[u128]) -> Vec<(Arc<Stored>, Vec<Place>)> {
-        let mut missing: Vec<(usize, u128)> = wanted.iter().copied().enumerate().collect();
+    /// Returns the files that contain requested sections, with the locations of these sections. If several files
+    /// contain a section, the newest is used.
+    pub(crate) fn find(&self, entry: u128, names: &[u128]) -> Vec<(Arc<Stored>, Vec<Place>)> {
+        let mut missing: Vec<(usize, u128)> = names.iter().copied().enumerate().collect();
         let mut found = Vec::new();
         for stored in self.entries.get(&entry).into_iter().flatten().rev() {
             let mut places = Vec::new();
-            missing.retain(|&(wanted, name)| {
+            missing.retain(|&(requested, name)| {
                 let record = position(stored, name);
-                places.extend(record.map(|record| Place { wanted, record }));
+                places.extend(record.map(|record| Place { requested, record }));
                 record.is_none()
             });
             if !places.is_empty() {
@@ -134,7 +135,7 @@ impl Index {
         found
     }
 
-    /// Claims those of the sections that are neither there nor claimed.
+    /// Claims the sections that are neither present nor claimed, and returns their names.
     pub(crate) fn claim(&mut self, entry: u128, names: impl Iterator<Item = u128>) -> Vec<u128> {
         names.filter(|&name| !self.has(entry, name) && self.claimed.insert((entry, name))).collect()
     }
@@ -161,7 +162,7 @@ impl Index {
         self.pins.contains_key(&entry)
     }
 
-    /// Bytes of the files that are pinned.
+    /// Size in bytes of all pinned files.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         let files = self.pins.keys().flat_map(|entry| self.entries.get(entry).into_iter().flatten());
         files.map(|stored| stored.charged_bytes()).sum()

@@ -1,19 +1,19 @@
-//! Names of files and where they lie.
+//! File names of the disk tier.
 
 use std::path::PathBuf;
 
 const SUFFIX: &str = ".col";
 const TEMPORARY_SUFFIX: &str = ".col.tmp";
 
-/// One file of an entry. An entry has several when its sections came at different times.
+/// Key of a file. An entry has several files if its sections were written at different times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FileKey {
     pub(crate) entry: u128,
-    /// Greater for what was written later, over restarts too.
+    /// Sequence number. Increases with each write, across restarts.
     pub(crate) id: u64,
 }
 
-/// What a name says.
+/// Meaning of a file name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Named {
     File(FileKey),
@@ -22,17 +22,17 @@ pub(crate) enum Named {
 }
 
 impl FileKey {
-    /// The path below the cache folder.
+    /// Path below the cache folder.
     pub(crate) fn path(self) -> PathBuf {
         self.join(SUFFIX)
     }
 
-    /// The path under which it is written.
+    /// Path below the cache folder while the file is being written.
     pub(crate) fn temporary_path(self) -> PathBuf {
         self.join(TEMPORARY_SUFFIX)
     }
 
-    /// The sub-folder, one of 256 so that each stays small.
+    /// Name of the subfolder: one of 256, to keep each small.
     pub(crate) fn folder(self) -> String {
         folder((self.entry >> 120) as u8)
     }
@@ -42,12 +42,12 @@ impl FileKey {
     }
 }
 
-/// The name of a sub-folder.
+/// Name of the subfolder for entries with this first byte.
 pub(crate) fn folder(first_byte: u8) -> String {
     format!("{first_byte:02x}")
 }
 
-/// Reads the name of something in sub-folder `first_byte`.
+/// Parses the name of a file in the subfolder `first_byte`.
 pub(crate) fn parse(first_byte: u8, name: &str) -> Named {
     let temporary = name.strip_suffix(TEMPORARY_SUFFIX);
     let Some(stem) = temporary.or_else(|| name.strip_suffix(SUFFIX)) else { return Named::Foreign };
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_that_would_be_given_are_ours() {
+    fn only_generated_names_are_recognized() {
         let key = FileKey { entry: 0xab << 120 | 7, id: 0x12 };
         let name_of = |path: PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
         let name = name_of(key.path());

@@ -1,4 +1,4 @@
-//! From files to memory.
+//! Read path: coalesced reads of sections, verified by checksum.
 
 use std::{io, ops::Range};
 
@@ -6,37 +6,40 @@ use arrow_buffer::{Buffer, MutableBuffer};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    Section, Shared,
     files::FileRange,
     format::{ALIGNMENT, Record},
     index::{Place, Stored},
-    trouble::Trouble,
+    io_errors::IoErrorKind,
+    state::State,
 };
 
-/// Sections with at most so much between them are read together.
+/// Section of an entry, aligned to 64 bytes. Sections that were read together share their memory.
+pub type Section = Buffer;
+
+/// Maximum gap between sections that are read together.
 const NEAR_BYTES: u64 = 64 << 10;
-/// Unless that makes more than this, since one of them keeps the memory of all.
-const MAX_JOINED_BYTES: u64 = 8 << 20;
-/// The process, or the machine, has too many files open. The same on Linux, macOS and the BSDs.
+/// Maximum size of a coalesced read. Bounded because each of its sections keeps the memory of all of them alive.
+const MAX_COALESCED_BYTES: u64 = 8 << 20;
+/// `ENFILE` and `EMFILE` on Linux, macOS and the BSDs: too many open files.
 const TOO_MANY_OPEN: [i32; 2] = [23, 24];
 
-/// Sections that are read at once.
-struct Joined<'a> {
+/// Sections that are read together.
+struct Coalesced<'a> {
     bytes: Range<u64>,
     places: Vec<(&'a Place, Record)>,
 }
 
-impl Shared {
-    /// The sections at `places`, each with its position in what was wanted. None of them when the file is
-    /// not what was written, which is then gone.
+impl State {
+    /// Reads the sections at `places`. Returns each with its position in the request. If the file is damaged, it is
+    /// deleted and the result is empty.
     pub(super) fn read(&self, stored: &Stored, places: &[Place]) -> Vec<(usize, Section)> {
-        let joined = join(stored, places);
+        let coalesced = coalesce(stored, places);
         let mut buffers: Vec<MutableBuffer> =
-            joined.iter().map(|joined| MutableBuffer::from_len_zeroed(bytes_of(&joined.bytes))).collect();
-        let mut ranges: Vec<FileRange<'_>> = joined
+            coalesced.iter().map(|group| MutableBuffer::from_len_zeroed(length(&group.bytes))).collect();
+        let mut ranges: Vec<FileRange<'_>> = coalesced
             .iter()
             .zip(&mut buffers)
-            .map(|(joined, buffer)| FileRange { offset: joined.bytes.start, bytes: buffer.as_slice_mut() })
+            .map(|(group, buffer)| FileRange { offset: group.bytes.start, bytes: buffer.as_slice_mut() })
             .collect();
         if let Err(error) = self.files.read(&self.folder.join(stored.key.path()), &mut ranges) {
             self.unreadable(stored, &error);
@@ -44,16 +47,16 @@ impl Shared {
         }
 
         let mut sections = Vec::with_capacity(places.len());
-        for (joined, buffer) in joined.into_iter().zip(buffers) {
+        for (group, buffer) in coalesced.into_iter().zip(buffers) {
             let buffer = Buffer::from(buffer);
-            for (place, record) in joined.places {
-                let offset = (record.offset - joined.bytes.start) as usize;
+            for (place, record) in group.places {
+                let offset = (record.offset - group.bytes.start) as usize;
                 let section = buffer.slice_with_length(offset, record.length as usize);
                 if xxh3_64(&section) != record.checksum {
-                    self.discard(stored, Trouble::Checksum, &"a section isn't what was written");
+                    self.discard(stored, IoErrorKind::Checksum, &"checksum of a section does not match");
                     return Vec::new();
                 }
-                sections.push((place.wanted, section));
+                sections.push((place.requested, section));
             }
         }
         sections
@@ -61,42 +64,43 @@ impl Shared {
 
     fn unreadable(&self, stored: &Stored, error: &io::Error) {
         if error.kind() == io::ErrorKind::NotFound {
-            // Evicted meanwhile, or deleted by somebody else.
+            // The file was evicted during the read, or deleted by another program.
             self.forget(stored.key);
             return;
         }
         if error.raw_os_error().is_some_and(|code| TOO_MANY_OPEN.contains(&code)) {
             let path = self.folder.join(stored.key.path());
-            self.troubles.note(Trouble::Read, &path, error);
+            self.io_errors.report(IoErrorKind::Read, &path, error);
             return;
         }
-        let cut = error.kind() == io::ErrorKind::UnexpectedEof;
-        self.discard(stored, if cut { Trouble::Length } else { Trouble::Read }, error);
+        let truncated = error.kind() == io::ErrorKind::UnexpectedEof;
+        self.discard(stored, if truncated { IoErrorKind::Length } else { IoErrorKind::Read }, error);
     }
 }
 
-/// Joins sections that lie near each other.
-fn join<'a>(stored: &Stored, places: &'a [Place]) -> Vec<Joined<'a>> {
+/// Groups sections that are close to each other.
+fn coalesce<'a>(stored: &Stored, places: &'a [Place]) -> Vec<Coalesced<'a>> {
     let mut places: Vec<(&Place, Record)> =
         places.iter().map(|place| (place, stored.table.records[place.record])).collect();
     places.sort_unstable_by_key(|(_, record)| record.offset);
-    let mut joined: Vec<Joined<'_>> = Vec::new();
+    let mut groups: Vec<Coalesced<'_>> = Vec::new();
     for (place, record) in places {
         let end = record.offset + record.length;
-        if let Some(last) = joined.last_mut() {
+        if let Some(last) = groups.last_mut() {
             let near = record.offset <= last.bytes.end.saturating_add(NEAR_BYTES);
-            if near && end.max(last.bytes.end) - last.bytes.start <= MAX_JOINED_BYTES {
+            if near && end.max(last.bytes.end) - last.bytes.start <= MAX_COALESCED_BYTES {
                 last.bytes.end = end.max(last.bytes.end);
                 last.places.push((place, record));
                 continue;
             }
         }
         debug_assert_eq!(record.offset % ALIGNMENT, 0, "every section is aligned in the file");
-        joined.push(Joined { bytes: record.offset..end, places: vec![(place, record)] });
+        groups.push(Coalesced { bytes: record.offset..end, places: vec![(place, record)] });
     }
-    joined
+    groups
 }
 
-fn bytes_of(range: &Range<u64>) -> usize {
+/// Length of a range.
+fn length(range: &Range<u64>) -> usize {
     (range.end - range.start) as usize
 }

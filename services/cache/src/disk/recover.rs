@@ -1,4 +1,4 @@
-//! What is on the disk when it is opened.
+//! Recovery of files from earlier processes when the tier is opened.
 
 use std::{
     path::Path,
@@ -14,26 +14,26 @@ use super::{
     folder::MARKER,
     format::{self, Table},
     index::Stored,
+    io_errors::{IoErrorKind, IoErrors},
     name::{self, FileKey, Named},
-    trouble::{Trouble, Troubles},
 };
 
-/// Sub-folders that are looked through at the same time.
+/// Number of subfolders that are scanned concurrently.
 const THREADS: usize = 8;
-/// What is read of a file at first: most headers are no longer.
+/// Size of the first read of a file. Contains most headers completely.
 const FIRST_READ_BYTES: u64 = 4096;
 
-/// A scan of the folder. Only headers are read; sections are checked when they are.
+/// Scan of the cache folder. Reads headers only; sections are verified when they are read.
 pub(crate) struct Scan<'a> {
     pub(crate) files: &'a dyn Files,
     pub(crate) folder: &'a Path,
-    pub(crate) troubles: &'a Troubles,
+    pub(crate) io_errors: &'a IoErrors,
 }
 
 type Found = (SystemTime, Arc<Stored>);
 
 impl Scan<'_> {
-    /// The files that are whole, the least recently written first. Deletes the others.
+    /// Returns the complete files, the least recently written first. Deletes all other files.
     pub(crate) fn run(&self) -> Vec<Arc<Stored>> {
         let folders = self.folders();
         let next = AtomicUsize::new(0);
@@ -53,7 +53,7 @@ impl Scan<'_> {
         found.into_iter().map(|(_, stored)| stored).collect()
     }
 
-    /// Our sub-folders, by first byte. Files beside them are foreign.
+    /// Returns the subfolders of the cache by first byte. Anything else is foreign.
     fn folders(&self) -> Vec<u8> {
         let mut folders = Vec::new();
         for listed in self.list(self.folder) {
@@ -77,58 +77,62 @@ impl Scan<'_> {
             match named {
                 _ if listed.is_folder => self.foreign(&path, &listed),
                 Named::Foreign => self.foreign(&path, &listed),
-                Named::Temporary => self.delete(&path, Trouble::Temporary, "a write that never ended"),
+                Named::Temporary => self.delete(&path, IoErrorKind::Temporary, "an interrupted write"),
                 Named::File(key) => match self.table(&path, key, listed.bytes) {
                     Ok(table) => found.push((listed.modified, Arc::new(Stored { key, table }))),
-                    Err(trouble) => self.delete(&path, trouble, "not a file as it was written"),
+                    Err(kind) => self.delete(&path, kind, "a damaged or incompatible file"),
                 },
             }
         }
         found
     }
 
-    fn table(&self, path: &Path, key: FileKey, file_bytes: u64) -> Result<Table, Trouble> {
+    fn table(&self, path: &Path, key: FileKey, file_bytes: u64) -> Result<Table, IoErrorKind> {
         let mut header = self.read(path, file_bytes.min(FIRST_READ_BYTES))?;
         let header_bytes = format::header_bytes(format::announced_sections(&header)?) as u64;
         if header_bytes > file_bytes {
-            return Err(Trouble::Length);
+            return Err(IoErrorKind::Length);
         }
         if header_bytes > header.len() as u64 {
             header = self.read(path, header_bytes)?;
         }
         let table = Table::parse(&header, file_bytes)?;
-        if table.entry == key.entry { Ok(table) } else { Err(Trouble::Header) }
+        if table.entry == key.entry { Ok(table) } else { Err(IoErrorKind::Header) }
     }
 
-    fn read(&self, path: &Path, bytes: u64) -> Result<Vec<u8>, Trouble> {
+    fn read(&self, path: &Path, bytes: u64) -> Result<Vec<u8>, IoErrorKind> {
         if bytes < format::PREAMBLE_BYTES as u64 {
-            return Err(Trouble::Length);
+            return Err(IoErrorKind::Length);
         }
         let mut header = vec![0; bytes as usize];
         let read = self.files.read(path, &mut [FileRange { offset: 0, bytes: &mut header }]);
-        read.map(|()| header).map_err(|_| Trouble::Read)
+        read.map(|()| header).map_err(|_| IoErrorKind::Read)
     }
 
     fn list(&self, folder: &Path) -> Vec<Listed> {
         self.files.list(folder).unwrap_or_else(|error| {
-            self.troubles.note(Trouble::List, folder, &error);
+            self.io_errors.report(IoErrorKind::List, folder, &error);
             Vec::new()
         })
     }
 
-    /// Folders are left alone: they take nothing from the budget's files, and may be a mistake worth seeing.
+    /// Reports a foreign file and deletes it. A foreign folder is reported but not deleted.
     fn foreign(&self, path: &Path, listed: &Listed) {
         if listed.is_folder {
-            self.troubles.note(Trouble::Foreign, path, &"a folder that isn't the cache's, left alone");
+            self.io_errors.report(
+                IoErrorKind::Foreign,
+                path,
+                &"a folder that does not belong to the cache; it is ignored",
+            );
         } else {
-            self.delete(path, Trouble::Foreign, "not a file of the cache");
+            self.delete(path, IoErrorKind::Foreign, "a file that does not belong to the cache");
         }
     }
 
-    fn delete(&self, path: &Path, trouble: Trouble, why: &str) {
-        self.troubles.note(trouble, path, &why);
+    fn delete(&self, path: &Path, kind: IoErrorKind, reason: &str) {
+        self.io_errors.report(kind, path, &reason);
         if let Err(error) = self.files.remove(path) {
-            self.troubles.note(Trouble::Remove, path, &error);
+            self.io_errors.report(IoErrorKind::Remove, path, &error);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests of the tier share; each subject has a file.
+//! Shared fixtures of the disk tier's tests.
 
 mod any_order;
 mod eviction;
@@ -6,16 +6,24 @@ mod faults;
 mod recovery;
 mod sections;
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use tempfile::TempDir;
 
-use super::{faulty::Faulty, *};
-use crate::NoForecast;
+use super::{
+    Disk, DiskConfig, Error, Outcome,
+    faulty::{self, Faulty},
+    files::Files,
+    io_errors::IoErrorKind,
+    name::FileKey,
+    tier::FOLDER,
+};
+use crate::{Forecast, NoForecast};
 
 const MIB: u64 = 1 << 20;
 
-/// The greater the entry, the later it is needed.
+/// Forecast in which a greater entry is needed later.
 struct ByEntryNumber;
 
 impl Forecast<u128> for ByEntryNumber {
@@ -24,13 +32,13 @@ impl Forecast<u128> for ByEntryNumber {
     }
 }
 
-/// A directory and what fails in it.
-struct Rig {
+/// A cache directory with injected faults.
+struct Fixture {
     directory: TempDir,
     files: Arc<Faulty>,
 }
 
-impl Rig {
+impl Fixture {
     fn new() -> Self {
         Self { directory: tempfile::tempdir().unwrap(), files: Arc::default() }
     }
@@ -52,7 +60,7 @@ impl Rig {
         self.directory.path().join(FOLDER)
     }
 
-    /// Everything in the folder but the marker.
+    /// Paths of all files in subfolders.
     fn on_disk(&self) -> Vec<PathBuf> {
         let mut files = Vec::new();
         for folder in fs::read_dir(self.folder()).unwrap().map(|folder| folder.unwrap().path()) {
@@ -65,7 +73,7 @@ impl Rig {
     }
 }
 
-/// The bytes of a section, a function of its names, in two parts.
+/// A section whose bytes depend on `entry` and `name`, in two parts.
 fn section(entry: u128, name: u128, length: usize) -> (u128, Vec<Bytes>) {
     let seed = (entry as usize).wrapping_mul(31).wrapping_add(name as usize);
     let bytes: Vec<u8> = (0..length).map(|at| (at.wrapping_mul(7).wrapping_add(seed) % 251) as u8).collect();
@@ -74,11 +82,11 @@ fn section(entry: u128, name: u128, length: usize) -> (u128, Vec<Bytes>) {
     (name, vec![bytes, rest])
 }
 
-/// What tests' sections took to make.
-const MADE_IN: Duration = Duration::from_millis(250);
+/// Load time of the sections.
+const LOAD_TIME: Duration = Duration::from_millis(250);
 
 async fn put(disk: &Disk, entry: u128, names: &[u128], length: usize) -> Outcome {
-    disk.put(entry, names.iter().map(|&name| section(entry, name, length)).collect(), MADE_IN).await
+    disk.put(entry, names.iter().map(|&name| section(entry, name, length)).collect(), LOAD_TIME).await
 }
 
 async fn has(disk: &Disk, entry: u128, name: u128, length: usize) -> bool {
@@ -89,12 +97,12 @@ async fn has(disk: &Disk, entry: u128, name: u128, length: usize) -> bool {
     read.is_some()
 }
 
-/// The index, the policy and the directory say the same.
-fn agree(rig: &Rig, disk: &Disk) {
+/// Asserts that the index, the policy and the directory list the same files.
+fn assert_consistent(fixture: &Fixture, disk: &Disk) {
     let index = disk.shared.index();
     let keys: BTreeSet<FileKey> = index.entries().into_iter().flat_map(|entry| index.files(entry)).collect();
-    let paths: BTreeSet<PathBuf> = keys.iter().map(|key| rig.folder().join(key.path())).collect();
-    let on_disk: BTreeSet<PathBuf> = rig.on_disk().into_iter().collect();
+    let paths: BTreeSet<PathBuf> = keys.iter().map(|key| fixture.folder().join(key.path())).collect();
+    let on_disk: BTreeSet<PathBuf> = fixture.on_disk().into_iter().collect();
     assert_eq!(paths, on_disk);
     let bytes: u64 =
         on_disk.iter().map(|path| fs::metadata(path).unwrap().len().next_multiple_of(4096)).sum();

@@ -19,15 +19,15 @@ async fn load(memory: &Memory<u32, Bytes>, key: u32, weight: u64) -> Arc<Bytes> 
 }
 
 #[tokio::test]
-async fn the_least_recently_used_value_goes_first_and_held_ones_stay() {
+async fn the_least_recently_used_value_is_evicted_first_and_values_in_use_stay() {
     let memory = Memory::new(30, Arc::new(NoForecast));
     let held = load(&memory, 1, 10).await;
     for key in [2, 3, 2, 4] {
         load(&memory, key, 10).await;
     }
-    assert!(memory.weight(&1).is_some(), "held");
+    assert!(memory.weight(&1).is_some(), "in use");
     assert!(memory.weight(&2).is_some() && memory.weight(&4).is_some());
-    assert!(memory.weight(&3).is_none(), "the oldest use of an unheld value");
+    assert!(memory.weight(&3).is_none(), "least recently used");
     assert_eq!(memory.resident_bytes(), 30);
     drop(held);
 }
@@ -43,7 +43,7 @@ async fn a_value_heavier_than_expected_is_charged_in_full() {
 }
 
 #[tokio::test]
-async fn concurrent_readers_share_one_load() {
+async fn concurrent_callers_share_one_load() {
     let memory = Memory::<u32, Bytes>::new(100, Arc::new(NoForecast));
     let loads = AtomicUsize::new(0);
     let gate = Notify::new();
@@ -63,7 +63,7 @@ async fn concurrent_readers_share_one_load() {
 }
 
 #[tokio::test]
-async fn when_the_leader_fails_or_is_cancelled_the_next_waiter_loads() {
+async fn when_a_load_fails_or_is_cancelled_the_next_waiting_caller_loads() {
     let memory = Memory::<u32, Bytes>::new(100, Arc::new(NoForecast));
     let never = tokio::spawn({
         let memory = memory.clone();
@@ -90,7 +90,7 @@ async fn when_the_leader_fails_or_is_cancelled_the_next_waiter_loads() {
     never.abort();
     gate.notify_one();
     assert_eq!(last.await.unwrap(), 50);
-    // Either order of the two waiters is right; the failing one may have found the value.
+    // The two waiting callers may run in either order, so the failing one may have found the value.
     drop(failing.await);
     assert_eq!(memory.resident_bytes(), 50);
 }
@@ -100,10 +100,10 @@ async fn a_failed_load_leaves_no_charge() {
     let memory = Memory::<u32, Bytes>::new(100, Arc::new(NoForecast));
     assert!(memory.get_or_load(&7, 50, || async { Err("no") }).await.is_err());
     assert_eq!(memory.resident_bytes(), 0);
-    assert!(memory.tier.flights.is_empty());
+    assert!(memory.tier.loads.is_empty());
 }
 
-/// The greater the key, the later it is needed.
+/// Forecast in which a greater key is needed later.
 struct ByKey;
 
 impl Forecast<u32> for ByKey {
@@ -113,15 +113,15 @@ impl Forecast<u32> for ByKey {
 }
 
 #[tokio::test]
-async fn what_is_needed_last_is_evicted_first_unless_it_is_held() {
+async fn the_value_needed_last_is_evicted_first_unless_it_is_in_use() {
     let memory = Memory::new(40, Arc::new(ByKey));
     let held = load(&memory, 9, 10).await;
     for key in [3, 8, 1] {
         load(&memory, key, 10).await;
     }
     load(&memory, 2, 10).await;
-    assert!(memory.weight(&9).is_some(), "held");
-    assert!(memory.weight(&8).is_none(), "needed last of those that can go");
+    assert!(memory.weight(&9).is_some(), "in use");
+    assert!(memory.weight(&8).is_none(), "needed last of the values that can be evicted");
     drop(held);
     load(&memory, 4, 10).await;
     assert!(memory.weight(&9).is_none());
@@ -129,7 +129,7 @@ async fn what_is_needed_last_is_evicted_first_unless_it_is_held() {
 }
 
 #[tokio::test]
-async fn what_is_removed_no_longer_counts_even_while_it_is_held() {
+async fn removed_values_no_longer_count_even_while_in_use() {
     let memory = Memory::new(40, Arc::new(NoForecast));
     let held = load(&memory, 1, 10).await;
     for key in [2, 3, 4] {
@@ -148,7 +148,7 @@ async fn what_is_removed_no_longer_counts_even_while_it_is_held() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn whatever_readers_do_at_once_the_tier_keeps_its_books() {
+async fn accounting_is_correct_under_concurrent_use() {
     let memory = Memory::new(200, Arc::new(ByKey));
     let readers = (0..4u32).map(|reader| {
         let memory = memory.clone();

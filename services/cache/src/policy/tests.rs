@@ -8,34 +8,34 @@ use std::{
 
 use super::*;
 
-/// Next uses by key; unknown beyond the end. Counts how often it is asked.
+/// Forecast from a list of next uses; unknown beyond its end. Counts its calls.
 #[derive(Default)]
 struct Known {
     next_use: Mutex<Vec<u64>>,
-    asked: AtomicU64,
+    calls: AtomicU64,
 }
 
 impl Forecast<u32> for Known {
     fn next_use(&self, key: &u32) -> u64 {
-        self.asked.fetch_add(1, Relaxed);
+        self.calls.fetch_add(1, Relaxed);
         self.next_use.lock().unwrap().get(*key as usize).copied().unwrap_or(u64::MAX)
     }
 }
 
 fn known(next_use: Vec<u64>) -> (Arc<Known>, Policy<u32>) {
-    let known = Arc::new(Known { next_use: Mutex::new(next_use), asked: AtomicU64::new(0) });
+    let known = Arc::new(Known { next_use: Mutex::new(next_use), calls: AtomicU64::new(0) });
     let policy = Policy::new(Arc::clone(&known) as Arc<dyn Forecast<u32>>);
     (known, policy)
 }
 
 fn evict(policy: &Policy<u32>) -> Option<u32> {
-    let victim = policy.hunt().victim()?.key;
+    let victim = policy.eviction_scan().victim()?.key;
     assert!(policy.remove(&victim));
     Some(victim)
 }
 
 #[test]
-fn what_is_needed_last_goes_first() {
+fn the_entry_needed_last_is_evicted_first() {
     let (_, policy) = known(vec![30, 10, 50, 20, 40]);
     (0..5).for_each(|key| policy.insert(key));
     let order: Vec<u32> = std::iter::from_fn(|| evict(&policy)).collect();
@@ -44,7 +44,7 @@ fn what_is_needed_last_goes_first() {
 }
 
 #[test]
-fn among_equals_the_least_recently_used_goes_first_and_no_known_use_is_last_of_all() {
+fn among_equals_the_least_recently_used_is_evicted_first_and_unknown_uses_are_the_farthest() {
     let (_, policy) = known(vec![7, 7, 7]);
     (0..5).for_each(|key| policy.insert(key));
     policy.touch(&0);
@@ -54,7 +54,7 @@ fn among_equals_the_least_recently_used_goes_first_and_no_known_use_is_last_of_a
 }
 
 #[test]
-fn what_is_added_later_is_weighed_with_what_is_queued() {
+fn entries_added_later_are_compared_to_queued_ones() {
     let (_, policy) = known((0..1000).map(|key| key * 10).collect());
     (0..900).for_each(|key| policy.insert(key));
     assert_eq!(evict(&policy), Some(899));
@@ -65,7 +65,7 @@ fn what_is_added_later_is_weighed_with_what_is_queued() {
 }
 
 #[test]
-fn a_victim_that_came_nearer_is_passed_over() {
+fn a_queued_entry_whose_next_use_came_nearer_is_skipped() {
     let (known, policy) = known((0..1000).collect());
     (0..1000).for_each(|key| policy.insert(key));
     assert_eq!(evict(&policy), Some(999));
@@ -74,20 +74,20 @@ fn a_victim_that_came_nearer_is_passed_over() {
 }
 
 #[test]
-fn time_that_passes_for_all_alike_asks_for_nothing_anew() {
+fn passing_time_causes_no_refill() {
     let (known, policy) = known((0..100_000).map(|key| 1_000_000 + key).collect());
     (0..100_000).for_each(|key| policy.insert(key));
     evict(&policy);
-    let before = known.asked.load(Relaxed);
+    let before = known.calls.load(Relaxed);
     for left in 1..1000 {
         known.next_use.lock().unwrap().iter_mut().for_each(|next_use| *next_use -= 100);
         assert_eq!(evict(&policy), Some(99_999 - left));
     }
-    assert!(known.asked.load(Relaxed) - before < 4000);
+    assert!(known.calls.load(Relaxed) - before < 4000);
 }
 
 #[test]
-fn a_forecast_that_wavers_is_asked_no_more_than_one_that_does_not() {
+fn a_fluctuating_forecast_is_called_a_bounded_number_of_times() {
     const ENTRIES: u64 = 20_000;
     let (known, policy) = known((0..ENTRIES).map(|key| key * 1000).collect());
     (0..ENTRIES as u32).for_each(|key| policy.insert(key));
@@ -100,10 +100,10 @@ fn a_forecast_that_wavers_is_asked_no_more_than_one_that_does_not() {
         assert!(u64::from(victim) > ENTRIES * 9 / 10 - round, "{victim} is not among the farthest");
         policy.insert(victim / 2 + round as u32);
     }
-    assert!(known.asked.load(Relaxed) < 100 * 2000);
+    assert!(known.calls.load(Relaxed) < 100 * 2000);
 }
 
-/// Says less every time.
+/// Forecast that decreases with each call.
 struct Unsettled(AtomicU64);
 
 impl Forecast<u32> for Unsettled {
@@ -113,28 +113,28 @@ impl Forecast<u32> for Unsettled {
 }
 
 #[test]
-fn a_forecast_that_never_settles_does_not_keep_anybody_waiting() {
+fn a_forecast_that_never_settles_does_not_block_eviction() {
     let policy = Policy::new(Arc::new(Unsettled(AtomicU64::new(1 << 60))));
     (0..100).for_each(|key| policy.insert(key));
     (0..100).for_each(|_| assert!(evict(&policy).is_some()));
 }
 
 #[test]
-fn what_was_offered_and_stayed_is_offered_again() {
+fn an_entry_that_was_returned_but_not_removed_is_returned_again() {
     let (_, policy) = known((0..500).collect());
     (0..500).for_each(|key| policy.insert(key));
-    let mut hunt = policy.hunt();
-    let offered: Vec<u32> = std::iter::from_fn(|| hunt.victim()).map(|victim| victim.key).collect();
+    let mut scan = policy.eviction_scan();
+    let offered: Vec<u32> = std::iter::from_fn(|| scan.victim()).map(|victim| victim.key).collect();
     assert_eq!(offered, (0..500).rev().collect::<Vec<u32>>(), "each once, the farthest first");
-    drop(hunt);
+    drop(scan);
     assert_eq!(evict(&policy), Some(499));
 }
 
 #[test]
-fn two_hundred_thousand_entries_evict_in_reasonable_work() {
+fn evictions_among_two_hundred_thousand_entries_need_few_forecasts() {
     const ENTRIES: u32 = 200_000;
     const EVICTIONS: u32 = 20_000;
-    // A multiplicative walk: as scattered as a permutation.
+    // A multiplicative sequence, which is as scattered as a permutation.
     let next_use =
         (0..u64::from(ENTRIES + EVICTIONS)).map(|key| key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8);
     let (known, policy) = known(next_use.collect());
@@ -144,21 +144,21 @@ fn two_hundred_thousand_entries_evict_in_reasonable_work() {
         policy.insert(key);
         policy.touch(&(key / 2));
     }
-    let asked = known.asked.load(Relaxed) / u64::from(EVICTIONS);
-    assert!(asked < 100, "{asked} forecasts an eviction");
+    let calls = known.calls.load(Relaxed) / u64::from(EVICTIONS);
+    assert!(calls < 100, "{calls} forecasts per eviction");
 }
 
 #[test]
-fn a_hunt_among_entries_that_cannot_go_ends_after_few_looks_at_each() {
+fn a_scan_over_entries_that_cannot_be_evicted_needs_few_forecasts_each() {
     let (known, policy) = known((0..10_000).collect());
     (0..10_000).for_each(|key| policy.insert(key));
-    let mut hunt = policy.hunt();
-    while hunt.victim().is_some() {}
-    drop(hunt);
-    assert!(known.asked.load(Relaxed) < 10 * 10_000);
+    let mut scan = policy.eviction_scan();
+    while scan.victim().is_some() {}
+    drop(scan);
+    assert!(known.calls.load(Relaxed) < 10 * 10_000);
 }
 
-/// Uses the policy while it is asked.
+/// Forecast that uses the policy during a call.
 struct Reentrant(OnceLock<Weak<Policy<u32>>>);
 
 impl Forecast<u32> for Reentrant {
@@ -171,7 +171,7 @@ impl Forecast<u32> for Reentrant {
 }
 
 #[test]
-fn entries_can_be_used_while_the_forecast_is_asked() {
+fn entries_can_be_used_during_a_call_of_the_forecast() {
     let forecast = Arc::new(Reentrant(OnceLock::new()));
     let policy = Arc::new(Policy::new(Arc::clone(&forecast) as Arc<dyn Forecast<u32>>));
     forecast.0.set(Arc::downgrade(&policy)).ok().unwrap();
@@ -181,7 +181,7 @@ fn entries_can_be_used_while_the_forecast_is_asked() {
 
 proptest::proptest! {
     #[test]
-    fn without_a_forecast_the_least_recently_used_goes_first(
+    fn without_a_forecast_the_least_recently_used_is_evicted_first(
         actions in proptest::collection::vec((0u8..4, 0u32..40), 1..400)
     ) {
         let policy = Policy::new(Arc::new(NoForecast));
@@ -213,7 +213,7 @@ proptest::proptest! {
     }
 
     #[test]
-    fn with_a_forecast_that_stands_still_the_farthest_goes_whatever_happened_before(
+    fn with_a_constant_forecast_the_farthest_is_evicted_after_any_operations(
         next_use in proptest::collection::vec(0u64..1000, 200),
         actions in proptest::collection::vec((0u8..4, 0u32..200), 1..600)
     ) {

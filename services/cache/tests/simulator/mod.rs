@@ -1,8 +1,8 @@
-//! What a tier of equal blocks would hit, by how it chooses what goes.
+//! Simulator of the hit ratio of a tier of equal blocks under several eviction policies.
 //!
-//! A trace is the blocks that one or more jobs read, in time. Hits are counted from the second epoch of the
-//! first job on, until its last but one: the first has nothing to hit, and at the end of the last nothing
-//! is worth keeping, which only those who know the end could use.
+//! A trace is the sequence of blocks that one or more jobs read. Hits are counted from the second to the second-to-last
+//! epoch of the first job: in the first epoch the cache is empty, and the last one would favour policies that know the
+//! end.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, VecDeque},
@@ -18,57 +18,56 @@ use forebay_plan::{EpochOrder, Shuffle};
 
 const ROWS: u32 = 1000;
 const WINDOW_BLOCKS: u64 = 16;
-/// Time that a read takes at speed 1.
+/// Duration of a read at speed 1.
 const TICKS: f64 = 1000.0;
 
-/// How a job reads.
+/// Read pattern of a job.
 pub(crate) struct Reader {
-    /// Whether the blocks are permuted anew in every epoch.
+    /// True if the blocks are shuffled differently in every epoch.
     pub(crate) shuffled: bool,
-    /// Blocks read, relative to other jobs.
+    /// Speed relative to other jobs.
     pub(crate) speed: f64,
-    /// Seed of its order.
+    /// Seed of the order.
     pub(crate) seed: u64,
 }
 
-/// Reads of blocks, in time.
+/// Reads of blocks in order of time.
 pub(crate) struct Trace {
     blocks: usize,
     jobs: Arc<[Job]>,
     /// Job and block of each read.
     reads: Vec<(usize, u32)>,
-    /// The reads that count.
+    /// Reads that are counted.
     counted: Range<usize>,
 }
 
 struct Job {
     ticks_per_read: f64,
-    /// The position of each block in each epoch.
+    /// Position of each block in each epoch.
     rank: Vec<Vec<u32>>,
-    /// Blocks read so far.
+    /// Number of blocks read so far.
     done: AtomicUsize,
-    /// What the forecast takes for its speed, in percent of what it is.
+    /// Speed that the forecast assumes, in percent of the actual speed.
     believed_percent: AtomicUsize,
 }
 
-/// How a tier chooses what goes.
+/// Eviction policy of a simulated tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// The tier's policy without a forecast.
+    /// This crate's policy without a forecast.
     LeastRecentlyUsed,
-    /// What came first.
+    /// First in, first out.
     FirstIn,
-    /// The tier's policy, with a forecast that knows the current and the next epoch of each job.
+    /// This crate's policy with a forecast of the current and the next epoch of each job.
     Forecast,
-    /// The same with a forecast that is wrong about the speed of each job by up to a third, at every read
-    /// anew.
+    /// The same, with a random error of up to a third in the speed of each job, which changes at every read.
     RoughForecast,
-    /// Belady with bypass, which knows everything.
+    /// Belady's algorithm with bypass and full knowledge.
     Offline,
 }
 
 impl Trace {
-    /// `readers` read a dataset of `blocks`, the first of them `epochs` times.
+    /// Creates the trace of `readers` of a dataset of `blocks` blocks. The first reads it `epochs` times.
     pub(crate) fn new(blocks: usize, epochs: usize, readers: &[Reader]) -> Self {
         let mut jobs = Vec::new();
         let mut reads = Vec::new();
@@ -76,7 +75,7 @@ impl Trace {
             let ticks_per_read = TICKS / reader.speed;
             let last = (epochs * blocks) as f64 * TICKS / readers[0].speed;
             let (mut rank, mut tick) = (Vec::new(), 0.0);
-            // The forecast looks one epoch beyond the end.
+            // The forecast covers one epoch beyond the end.
             while rank.len() <= epochs + 1 || tick < last {
                 let order = order(blocks, reader, rank.len() as u64);
                 let mut rank_of = vec![0; blocks];
@@ -104,7 +103,7 @@ impl Trace {
         Self { blocks, jobs: jobs.into(), reads, counted }
     }
 
-    /// The part of the bytes that a tier of `percent` of the dataset hits.
+    /// Fraction of bytes that are hits, for a tier with a capacity of `percent` of the dataset.
     pub(crate) fn hit_ratio(&self, choice: Choice, percent: usize) -> f64 {
         let capacity = self.blocks * percent / 100;
         let hits = match choice {
@@ -118,7 +117,7 @@ impl Trace {
         counted as f64 / self.counted.len() as f64
     }
 
-    /// What both tiers do, in the order of the disk tier's `put`.
+    /// Hits with this crate's policy, used as in the disk tier's `put`.
     fn by_policy(
         &self,
         forecast: Arc<dyn Forecast<u32>>,
@@ -145,7 +144,7 @@ impl Trace {
                 continue;
             }
             if resident.len() == capacity {
-                let victim = policy.hunt().victim().expect("the tier is full");
+                let victim = policy.eviction_scan().victim().expect("the tier is full");
                 if policy.next_use(&block) > victim.next_use {
                     continue;
                 }
@@ -198,7 +197,7 @@ impl Trace {
     }
 }
 
-/// Knows the current and the next epoch of each job.
+/// Forecast of the current and the next epoch of each job.
 struct Known(Arc<[Job]>);
 
 impl Forecast<u32> for Known {
@@ -221,7 +220,7 @@ impl Job {
 
 fn order(blocks: usize, reader: &Reader, epoch: u64) -> Vec<u32> {
     let rows = u64::from(ROWS) * WINDOW_BLOCKS;
-    let shuffle = Shuffle::Window { rows, in_order: !reader.shuffled };
+    let shuffle = Shuffle::Window { rows, keep_block_order: !reader.shuffled };
     let order = EpochOrder::new(&vec![ROWS; blocks], shuffle, reader.seed, epoch);
     (0..order.windows()).flat_map(|window| order.window(window).blocks.to_vec()).collect()
 }

@@ -1,7 +1,7 @@
-//! An index on disk: it saves reading the keys again after a restart, and may be lost at any time.
+//! File format of indexes. A saved index avoids reading the keys again after a restart; it can be deleted at any time.
 //!
 //! ```text
-//! "FBINDEX1" | length of the header, u64 | header, JSON | table | XXH3-64 of all before
+//! "FBINDEX1" | length of the header, u64 | header, JSON | table | XXH3-64 of all preceding bytes
 //!
 //! table: buckets of keys and rows, or slots of rows | keys | ends | chunks
 //! ```
@@ -12,22 +12,25 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use forebay_storage::Reader;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{
-    KeyIndex, KeySpec, MAX_SHARDS, Table, VERSION, identity,
-    narrow::{Narrow, Shard},
-    wide::{Keys, Wide},
+    KeyIndex, KeySpec,
+    narrow_table::{NarrowTable, Shard},
+    sharding::MAX_SHARDS,
+    spec::VERSION,
+    table::Table,
+    wide_table::{StoredKeys, WideTable},
 };
 use crate::keys::KeyType;
-use forebay_storage::Reader;
 
 const MAGIC: &[u8; 8] = b"FBINDEX1";
-/// A header longer than this is none.
+/// Maximum length of a header, in bytes.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 
-/// What lies behind it, in numbers.
+/// Description of the table that follows.
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     version: u32,
@@ -45,7 +48,7 @@ enum TableHeader {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct WideHeader {
-    /// Slots of each shard.
+    /// Number of slots of each shard.
     shards: Vec<usize>,
     width: Option<usize>,
     bytes: usize,
@@ -54,27 +57,26 @@ struct WideHeader {
 }
 
 impl KeyIndex {
-    /// The index of the snapshot of `reader`, as it was written to `folder` before. What is damaged is deleted, and as good as
-    /// none. Blocks.
-    pub fn find(folder: &Path, reader: &Reader, spec: &KeySpec) -> Option<Self> {
+    /// Reads the index of the snapshot of `reader` from `folder`; `None` if there is none. Deletes a corrupt file. Blocks.
+    pub fn open(folder: &Path, reader: &Reader, spec: &KeySpec) -> Option<Self> {
         let path = path(folder, reader, spec);
         let bytes = fs::read(&path).ok()?;
         match read(&bytes, reader, spec) {
             Ok(index) => Some(index),
             Err(detail) => {
-                metrics::counter!("forebay_online_corrupt_indexes_total").increment(1);
-                tracing::warn!(path = %path.display(), detail, "deleted a corrupt index");
+                metrics::counter!("forebay_lookup_corrupt_indexes_total").increment(1);
+                tracing::warn!(path = %path.display(), detail, "deleted a corrupt index, rebuilding it");
                 fs::remove_file(&path).ok();
                 None
             }
         }
     }
 
-    /// Writes the index to `folder`, whole or not at all. Blocks.
+    /// Writes the index to `folder`, atomically. Blocks.
     ///
     /// # Errors
-    /// Those of the disk.
-    pub fn keep(&self, folder: &Path, reader: &Reader, spec: &KeySpec) -> io::Result<()> {
+    /// I/O errors.
+    pub fn save(&self, folder: &Path, reader: &Reader, spec: &KeySpec) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         let path = path(folder, reader, spec);
         let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
@@ -86,12 +88,12 @@ impl KeyIndex {
         renamed
     }
 
-    /// Deletes every index in `folder` but that of the snapshot of `reader`. Blocks.
-    pub fn forget_others(folder: &Path, reader: &Reader, spec: &KeySpec) {
+    /// Deletes all indexes in `folder` except that of the snapshot of `reader`. Blocks.
+    pub fn delete_others(folder: &Path, reader: &Reader, spec: &KeySpec) {
         let own = path(folder, reader, spec);
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-            let is_one = entry.path().extension().is_some_and(|kind| kind == "index" || kind == "tmp");
-            if is_one && entry.path() != own {
+            let is_index = entry.path().extension().is_some_and(|kind| kind == "index" || kind == "tmp");
+            if is_index && entry.path() != own {
                 fs::remove_file(entry.path()).ok();
             }
         }
@@ -99,9 +101,9 @@ impl KeyIndex {
 
     fn write(&self, file: fs::File, reader: &Reader, spec: &KeySpec) -> io::Result<()> {
         let table = match &self.table {
-            Table::Four(table) => TableHeader::of_narrow(table),
-            Table::Eight(table) => TableHeader::of_narrow(table),
-            Table::Any(Wide { keys, shards }) => TableHeader::Wide(WideHeader {
+            Table::Four(table) => TableHeader::narrow(table),
+            Table::Eight(table) => TableHeader::narrow(table),
+            Table::Any(WideTable { keys, shards }) => TableHeader::Wide(WideHeader {
                 shards: shards.iter().map(|shard| shard.len()).collect(),
                 width: keys.width,
                 bytes: keys.bytes.len(),
@@ -111,7 +113,7 @@ impl KeyIndex {
         };
         let header = Header {
             version: VERSION,
-            identity: format!("{:032x}", identity(reader, spec)),
+            identity: format!("{:032x}", spec.identity(reader)),
             rows: reader.snapshot().rows(),
             count: self.count,
             table,
@@ -124,11 +126,11 @@ impl KeyIndex {
         match &self.table {
             Table::Four(table) => out.write_all(table.as_bytes())?,
             Table::Eight(table) => out.write_all(table.as_bytes())?,
-            Table::Any(Wide { keys, shards }) => {
-                out.long_words(shards.iter().flat_map(|shard| shard.iter()))?;
+            Table::Any(WideTable { keys, shards }) => {
+                out.u64s(shards.iter().flat_map(|shard| shard.iter()))?;
                 out.write_all(&keys.bytes)?;
-                out.words(&keys.ends)?;
-                out.long_words(&keys.chunks)?;
+                out.u32s(&keys.ends)?;
+                out.u64s(&keys.chunks)?;
             }
         }
         let hash = out.hash.digest();
@@ -138,34 +140,34 @@ impl KeyIndex {
 }
 
 impl TableHeader {
-    fn of_narrow<const KEY: usize, const SLOT: usize>(table: &Narrow<KEY, SLOT>) -> Self {
+    fn narrow<const KEY: usize, const SLOT: usize>(table: &NarrowTable<KEY, SLOT>) -> Self {
         Self::Narrow { shards: table.shards().to_vec(), bytes: table.as_bytes().len() }
     }
 }
 
 fn path(folder: &Path, reader: &Reader, spec: &KeySpec) -> PathBuf {
-    folder.join(format!("{:032x}.index", identity(reader, spec)))
+    folder.join(format!("{:032x}.index", spec.identity(reader)))
 }
 
 fn read(bytes: &[u8], reader: &Reader, spec: &KeySpec) -> Result<KeyIndex, &'static str> {
-    let (all, hash) = bytes.split_last_chunk::<8>().ok_or("it is too short")?;
+    let (all, hash) = bytes.split_last_chunk::<8>().ok_or("the file is too short")?;
     if xxhash_rust::xxh3::xxh3_64(all) != u64::from_le_bytes(*hash) {
-        return Err("its hash is another one");
+        return Err("the hash does not match");
     }
-    let rest = all.strip_prefix(MAGIC).ok_or("it is of another kind")?;
-    let (length, rest) = rest.split_first_chunk::<8>().ok_or("it is too short")?;
+    let rest = all.strip_prefix(MAGIC).ok_or("the file is not an index")?;
+    let (length, rest) = rest.split_first_chunk::<8>().ok_or("the file is too short")?;
     let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
     if length > rest.len().min(MAX_HEADER_BYTES) {
-        return Err("its header is too long");
+        return Err("the header is too long");
     }
     let (header, mut rest) = rest.split_at(length);
-    let header: Header = serde_json::from_slice(header).map_err(|_| "its header makes no sense")?;
-    let key = KeyType::new(&spec.key, reader.snapshot().schema()).map_err(|_| "its key makes no sense")?;
-    let of_this = header.version == VERSION
-        && header.identity == format!("{:032x}", identity(reader, spec))
+    let header: Header = serde_json::from_slice(header).map_err(|_| "the header is invalid")?;
+    let key = KeyType::new(&spec.key, reader.snapshot().schema()).map_err(|_| "the key is invalid")?;
+    let matches = header.version == VERSION
+        && header.identity == format!("{:032x}", spec.identity(reader))
         && header.rows == reader.snapshot().rows();
-    if !of_this {
-        return Err("it is of something else");
+    if !matches {
+        return Err("the index is of another snapshot, key or version");
     }
     let shards = match &header.table {
         TableHeader::Narrow { shards, .. } => shards.len(),
@@ -173,20 +175,24 @@ fn read(bytes: &[u8], reader: &Reader, spec: &KeySpec) -> Result<KeyIndex, &'sta
         TableHeader::Wide(WideHeader { shards, .. }) => shards.len(),
     };
     if shards > MAX_SHARDS || !shards.is_power_of_two() {
-        return Err("its parts make no index");
+        return Err("the shards or the kind of table are invalid");
     }
-    let of = &mut rest;
+    let input = &mut rest;
     let table = match (Table::narrow_width(key.width(), header.rows), header.table) {
-        (Some(4), TableHeader::Narrow { shards, bytes }) => read_narrow(of, shards, bytes).map(Table::Four),
-        (Some(8), TableHeader::Narrow { shards, bytes }) => read_narrow(of, shards, bytes).map(Table::Eight),
-        (None, TableHeader::Wide(wide)) if wide.width == key.width() => {
-            read_wide(of, &wide, header.rows).map(Table::Any)
+        (Some(4), TableHeader::Narrow { shards, bytes }) => {
+            read_narrow(input, shards, bytes).map(Table::Four)
         }
-        _ => return Err("its parts make no index"),
+        (Some(8), TableHeader::Narrow { shards, bytes }) => {
+            read_narrow(input, shards, bytes).map(Table::Eight)
+        }
+        (None, TableHeader::Wide(wide)) if wide.width == key.width() => {
+            read_wide(input, &wide, header.rows).map(Table::Any)
+        }
+        _ => return Err("the shards or the kind of table are invalid"),
     };
-    let table = table.ok_or("its parts are not what its header says")?;
+    let table = table.ok_or("the table does not match its header")?;
     if !rest.is_empty() {
-        return Err("it is longer than its header says");
+        return Err("the file is longer than its header states");
     }
     Ok(KeyIndex { key, table, count: header.count })
 }
@@ -195,11 +201,11 @@ fn read_narrow<const KEY: usize, const SLOT: usize>(
     rest: &mut &[u8],
     shards: Vec<Shard>,
     bytes: usize,
-) -> Option<Narrow<KEY, SLOT>> {
-    Narrow::read(shards, take::<1>(rest, bytes)?.as_flattened())
+) -> Option<NarrowTable<KEY, SLOT>> {
+    NarrowTable::read(shards, take::<1>(rest, bytes)?.as_flattened())
 }
 
-fn read_wide(rest: &mut &[u8], header: &WideHeader, rows: u64) -> Option<Wide> {
+fn read_wide(rest: &mut &[u8], header: &WideHeader, rows: u64) -> Option<WideTable> {
     let numbers = |words: &[[u8; 8]]| words.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>();
     let mut shards = Vec::with_capacity(header.shards.len());
     for count in &header.shards {
@@ -208,29 +214,29 @@ fn read_wide(rest: &mut &[u8], header: &WideHeader, rows: u64) -> Option<Wide> {
     let bytes = take::<1>(rest, header.bytes)?.as_flattened().to_vec();
     let ends = take::<4>(rest, header.ends)?.iter().map(|end| u32::from_le_bytes(*end)).collect();
     let chunks = numbers(take(rest, header.chunks)?);
-    Wide::read(shards, Keys { width: header.width, bytes, ends, chunks, rows })
+    WideTable::read(shards, StoredKeys { width: header.width, bytes, ends, chunks, rows })
 }
 
-/// Takes so many values of `WIDTH` bytes; `None` if there are fewer.
+/// Takes `count` values of `WIDTH` bytes from `rest`; `None` if there are fewer.
 fn take<'a, const WIDTH: usize>(rest: &mut &'a [u8], count: usize) -> Option<&'a [[u8; WIDTH]]> {
     let (taken, left) = rest.split_at_checked(count.checked_mul(WIDTH)?)?;
     *rest = left;
     Some(taken.as_chunks::<WIDTH>().0)
 }
 
-/// Hashes what is written.
+/// Writer that hashes its input.
 struct Hashed<W> {
     inner: W,
     hash: Xxh3,
 }
 
 impl<W: Write> Hashed<W> {
-    fn words<'a>(&mut self, words: impl IntoIterator<Item = &'a u32>) -> io::Result<()> {
-        words.into_iter().try_for_each(|word| self.write_all(&word.to_le_bytes()))
+    fn u32s<'a>(&mut self, values: impl IntoIterator<Item = &'a u32>) -> io::Result<()> {
+        values.into_iter().try_for_each(|value| self.write_all(&value.to_le_bytes()))
     }
 
-    fn long_words<'a>(&mut self, words: impl IntoIterator<Item = &'a u64>) -> io::Result<()> {
-        words.into_iter().try_for_each(|word| self.write_all(&word.to_le_bytes()))
+    fn u64s<'a>(&mut self, values: impl IntoIterator<Item = &'a u64>) -> io::Result<()> {
+        values.into_iter().try_for_each(|value| self.write_all(&value.to_le_bytes()))
     }
 }
 

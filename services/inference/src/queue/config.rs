@@ -1,45 +1,45 @@
-//! How a queue trades the size of batches for latency.
+//! Settings of a queue.
 
 use std::time::Duration;
 
+use documented::DocumentedFields;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
-/// What can be turned of a queue, also while it runs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+/// Settings of a batch queue. All of them can be changed at run time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueConfig {
-    /// Most rows of a batch, and of a request. Default: 4,096.
+    /// Maximum rows per batch and per request, 1 to 1,048,576. Default: 4,096.
     pub max_batch_rows: u64,
-    /// Most bytes of the features of a batch, by what rows take in the mean; at most half of `lookups.max_answer_bytes`, which is
-    /// what it may take in truth. Default: 8 MiB.
+    /// Maximum bytes of the features of a batch, estimated from the mean row size. At most half of
+    /// `lookups.max_answer_bytes`, which limits the actual size. Default: 8 MiB.
     pub max_batch_bytes: u64,
-    /// How long a request may wait for others while a worker is free. Default: 5 ms.
+    /// Maximum time for which a request waits for further requests while a worker is free, 0 to 1 hour. Default: 5 ms.
     #[serde(with = "humantime_serde")]
-    #[schema(value_type = String, default = "5ms", example = "5ms")]
-    pub max_queue_delay: Duration,
-    /// Whether a free worker gets a batch earlier, as soon as waiting for more does not pay. Default: true.
-    pub idle: bool,
-    /// The time in which a request is of use that does not say so itself. Default: 100 ms.
+    pub max_batch_delay: Duration,
+    /// True if a free worker receives a batch before `max_batch_delay`, as soon as waiting longer is expected to cost more
+    /// latency than it saves. Default: true.
+    pub eager_dispatch: bool,
+    /// Deadline of a request without a `timeout`, counted from its arrival, above 0 and up to 1 hour. Default: 100 ms.
     #[serde(with = "humantime_serde")]
-    #[schema(value_type = String, default = "100ms", example = "100ms")]
-    pub slo: Duration,
-    /// Requests that would be answered later than this are refused, whatever their deadline. Default: 10 s.
+    pub default_timeout: Duration,
+    /// Maximum predicted time until an answer, 0 to 1 hour. Requests with a longer prediction are refused, even if their own
+    /// deadline is later. Default: 10 s.
     #[serde(with = "humantime_serde")]
-    #[schema(value_type = String, default = "10s", example = "10s")]
-    pub max_queue_time: Duration,
-    /// Most requests that wait. Default: 16,384.
+    pub max_predicted_wait: Duration,
+    /// Maximum number of queued requests, at least 1. Default: 16,384.
     pub max_queue_requests: usize,
-    /// Most rows that wait. Default: 1,048,576.
+    /// Maximum number of queued rows, at least 1. Default: 1,048,576.
     pub max_queue_rows: u64,
-    /// Most bytes of keys that are not answered. Default: 64 MiB.
+    /// Maximum bytes of the keys of all unanswered requests, at least 1. Default: 64 MiB.
     pub max_queue_bytes: u64,
-    /// How often a request is given to a worker before it fails, when workers die with it. Default: 2.
+    /// Maximum number of workers that receive a request before it fails because each of them disconnected, at least 1.
+    /// Default: 2.
     pub max_attempts: u32,
-    /// Most batches that one worker may have at a time. Default: 8.
+    /// Maximum number of batches that one worker may have at a time, at least 1. Default: 8.
     pub max_credits: u64,
-    /// Sizes to which batches are filled up with rows of nulls and zeros; a batch of more rows is left as it is. At most 64 sizes.
-    /// Default: none.
+    /// Batch sizes, in rows, to which batches are padded with rows of nulls and zeros. A batch is padded to the smallest size
+    /// that holds it; a larger batch is not padded. At most 64 sizes of 1 to `max_batch_rows`. Default: empty, no padding.
     pub pad_to: Vec<u64>,
 }
 
@@ -48,10 +48,10 @@ impl Default for QueueConfig {
         Self {
             max_batch_rows: 4096,
             max_batch_bytes: 8 << 20,
-            max_queue_delay: Duration::from_millis(5),
-            idle: true,
-            slo: Duration::from_millis(100),
-            max_queue_time: Duration::from_secs(10),
+            max_batch_delay: Duration::from_millis(5),
+            eager_dispatch: true,
+            default_timeout: Duration::from_millis(100),
+            max_predicted_wait: Duration::from_secs(10),
             max_queue_requests: 16_384,
             max_queue_rows: 1 << 20,
             max_queue_bytes: 64 << 20,
@@ -63,16 +63,16 @@ impl Default for QueueConfig {
 }
 
 impl QueueConfig {
-    /// What `max_batch_rows` may be at most.
-    pub const MOST_BATCH_ROWS: u64 = 1 << 20;
-    /// How many sizes `pad_to` may have at most: each forecast looks at all of them.
-    pub const MOST_SIZES: usize = 64;
+    /// Upper limit of `max_batch_rows`.
+    pub const MAX_BATCH_ROWS: u64 = 1 << 20;
+    /// Upper limit of the number of sizes in `pad_to`. Each forecast looks at all of them.
+    pub const MAX_PAD_SIZES: usize = 64;
 
-    /// Checks that a queue can work so.
+    /// Checks that all settings are within their ranges.
     ///
     /// # Errors
-    /// The field, its value and what was expected.
-    pub fn check(&self) -> Result<(), String> {
+    /// The first invalid setting with its value and what was expected.
+    pub fn validate(&self) -> Result<(), String> {
         let at_least_one = [
             ("max_batch_rows", self.max_batch_rows),
             ("max_batch_bytes", self.max_batch_bytes),
@@ -87,26 +87,26 @@ impl QueueConfig {
                 return Err(format!("{name} is 0, expected at least 1"));
             }
         }
-        let most = Self::MOST_BATCH_ROWS;
+        let most = Self::MAX_BATCH_ROWS;
         if self.max_batch_rows > most {
             return Err(format!("max_batch_rows is {}, expected at most {most}", self.max_batch_rows));
         }
         const LONGEST: Duration = Duration::from_secs(3600);
         let times = [
-            ("max_queue_delay", self.max_queue_delay),
-            ("slo", self.slo),
-            ("max_queue_time", self.max_queue_time),
+            ("max_batch_delay", self.max_batch_delay),
+            ("default_timeout", self.default_timeout),
+            ("max_predicted_wait", self.max_predicted_wait),
         ];
         for (name, time) in times {
             if time > LONGEST {
                 return Err(format!("{name} is {time:?}, expected at most {LONGEST:?}"));
             }
         }
-        if self.slo.is_zero() {
-            return Err("slo is 0, expected a time in which an answer is of use".into());
+        if self.default_timeout.is_zero() {
+            return Err("default_timeout is 0, expected a duration above 0, such as 100ms".into());
         }
-        if self.pad_to.len() > Self::MOST_SIZES {
-            let (sizes, most) = (self.pad_to.len(), Self::MOST_SIZES);
+        if self.pad_to.len() > Self::MAX_PAD_SIZES {
+            let (sizes, most) = (self.pad_to.len(), Self::MAX_PAD_SIZES);
             return Err(format!("pad_to has {sizes} sizes, expected at most {most}"));
         }
         let most = self.max_batch_rows;
@@ -116,8 +116,8 @@ impl QueueConfig {
         Ok(())
     }
 
-    /// Rows of a batch of so many, with those that pad it.
-    pub fn padded(&self, rows: u64) -> u64 {
+    /// Returns the number of rows, including padding, of a batch of `rows` rows.
+    pub fn padded_rows(&self, rows: u64) -> u64 {
         self.pad_to.iter().copied().filter(|size| *size >= rows).min().unwrap_or(rows)
     }
 }

@@ -1,101 +1,91 @@
-//! What other settings would do under the load of now.
+//! Predictions for other settings under the current load.
 
-use serde::Serialize;
-use utoipa::ToSchema;
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
 
-use super::{CostModel, Load, QueueConfig};
+use super::{CostModel, Load, QueueConfig, status::MeanRequest};
 
-/// What is expected of a queue, by the cost model and the rates of now. It is an estimate for steady arrivals: queues that form by
-/// chance come on top.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+/// Steady-state prediction from the cost model and the current arrival rate. Random bursts add to these values.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Forecast {
-    /// Rows a second that the workers can compute in the largest batches.
+    /// Rows per second that all workers compute in batches of the maximum size.
     pub capacity_rows_per_second: f64,
-    /// Of it, what arrives takes this share; from 1 on requests are refused.
+    /// Arrival rate divided by the capacity. From 1 on, requests are refused.
     pub utilization: f64,
-    /// Rows of a batch.
+    /// Mean rows per batch.
     pub batch_rows: f64,
     /// Seconds that a worker takes for such a batch.
     pub batch_seconds: f64,
-    /// Mean seconds from a request's arrival to its answer; absent when the workers can't keep up.
-    #[schema(required)]
+    /// Mean seconds from a request's arrival to its answer. `None` if the workers cannot keep up.
     pub latency_seconds: Option<f64>,
 }
 
-/// How latency and throughput are traded by the size of batches, under the load of now.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct Frontier {
-    /// That arrive, let in or not.
+/// Throughput-latency curve: forecasts for different batch sizes under the current load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ThroughputLatencyCurve {
+    /// Arrival rate, including refused requests.
     pub requests_per_second: f64,
-    /// The time in which a request is of use that does not say so itself.
-    pub slo_seconds: f64,
-    /// How it works now.
-    pub current: Setting,
-    /// Growing powers of two, at the delay of now, as far as the other limits allow; none without workers or experience.
-    pub points: Vec<Point>,
+    /// Deadline of a request without a `timeout`, in seconds.
+    pub default_timeout_seconds: f64,
+    /// Current settings and their forecast.
+    pub current: CurrentSettings,
+    /// Forecasts for powers of two from 16 up to the other limits, with the current `max_batch_delay`. Empty without workers or
+    /// before the first computed batch.
+    pub points: Vec<CurvePoint>,
 }
 
-/// The settings of now.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct Setting {
-    /// Most rows of a batch.
+/// Current settings of a queue and their forecast.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CurrentSettings {
+    /// Maximum rows per batch.
     pub max_batch_rows: u64,
-    /// How long a request may wait for others while a worker is free.
-    pub max_queue_delay_seconds: f64,
-    /// Without workers or experience there is none.
-    #[schema(required)]
+    /// Maximum seconds for which a request waits for further requests while a worker is free.
+    pub max_batch_delay_seconds: f64,
+    /// `None` without workers or before the first computed batch.
     pub forecast: Option<Forecast>,
 }
 
-/// What another size would do.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
-pub struct Point {
-    /// Most rows of a batch.
+/// Forecast for another batch size.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CurvePoint {
+    /// Maximum rows per batch.
     pub max_batch_rows: u64,
-    /// What is expected then.
+    /// Forecast for this size.
     pub forecast: Forecast,
 }
 
-/// What a request is like.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Typical {
-    pub(super) rows: f64,
-    pub(super) row_bytes: f64,
-}
-
 impl Forecast {
-    /// `None` without workers or experience.
-    pub(super) fn of(
+    /// `None` without workers or before the first computed batch.
+    pub(super) fn new(
         config: &QueueConfig,
         model: &CostModel,
         load: &Load,
-        typical: Option<Typical>,
+        mean_request: Option<MeanRequest>,
     ) -> Option<Self> {
-        let Typical { rows, row_bytes } = typical?;
-        if load.workers == 0 || model.seen() == 0 {
+        let MeanRequest { rows, row_bytes } = mean_request?;
+        if load.workers == 0 || model.observations() == 0 {
             return None;
         }
         let workers = load.workers as f64;
         let time = |rows: f64| {
-            let padded = config.padded(rows.ceil() as u64);
+            let padded = config.padded_rows(rows.ceil() as u64);
             model.predict(padded, (rows * row_bytes) as u64).as_secs_f64().max(1e-9)
         };
         let most = (config.max_batch_rows as f64).min(config.max_batch_bytes as f64 / row_bytes.max(1.0));
-        // Requests are not cut.
+        // Requests are never split.
         let most = ((most / rows).floor() * rows).max(rows);
         let capacity_rows_per_second = workers * most / time(most);
         let rate = load.requests_per_second;
         let utilization = rate * rows / capacity_rows_per_second;
-        let delay = config.max_queue_delay.as_secs_f64();
-        // How long a free worker waits for more.
-        let wait = if config.idle {
+        let delay = config.max_batch_delay.as_secs_f64();
+        // Time for which a free worker waits for further requests.
+        let wait = if config.eager_dispatch {
             (model.coefficients().fixed - 1.0 / rate.max(1e-9)).clamp(0.0, delay)
         } else {
             delay.min(most / (rate * rows).max(1e-9))
         };
         let mut batch_rows = rows;
         for _ in 0..64 {
-            // What arrives while a worker is free and waits, or while all are busy.
+            // Rows that arrive while a free worker waits, or while all workers are busy.
             let arrived = (rows + rate * rows * wait).max(rate * rows * time(batch_rows) / workers);
             batch_rows = 0.5 * (batch_rows + arrived.clamp(rows, most));
         }
@@ -107,31 +97,38 @@ impl Forecast {
     }
 }
 
-impl Frontier {
-    /// The least size of a point.
-    const LEAST_ROWS: u64 = 16;
+impl ThroughputLatencyCurve {
+    /// Smallest batch size of a point.
+    const MIN_ROWS: u64 = 16;
 
-    pub(super) fn of(config: &QueueConfig, model: &CostModel, load: &Load, typical: Option<Typical>) -> Self {
-        let forecast = |config: &QueueConfig| Forecast::of(config, model, load, typical);
-        let row_bytes = typical.map_or(0.0, |typical| typical.row_bytes).max(1.0);
-        // Larger batches would hold no more rows.
+    pub(super) fn new(
+        config: &QueueConfig,
+        model: &CostModel,
+        load: &Load,
+        mean_request: Option<MeanRequest>,
+    ) -> Self {
+        let forecast = |config: &QueueConfig| Forecast::new(config, model, load, mean_request);
+        let row_bytes = mean_request.map_or(0.0, |mean| mean.row_bytes).max(1.0);
+        // Larger batches would not hold more rows.
         let most = config.max_queue_rows.min((config.max_batch_bytes as f64 / row_bytes) as u64);
-        let most = most.min(QueueConfig::MOST_BATCH_ROWS);
+        let most = most.min(QueueConfig::MAX_BATCH_ROWS);
         let mut points = Vec::new();
-        let mut rows = Self::LEAST_ROWS;
+        let mut rows = Self::MIN_ROWS;
         while rows <= most {
             let changed = QueueConfig { max_batch_rows: rows, ..config.clone() };
-            if changed.check().is_ok() {
-                points.extend(forecast(&changed).map(|forecast| Point { max_batch_rows: rows, forecast }));
+            if changed.validate().is_ok() {
+                points
+                    .extend(forecast(&changed).map(|forecast| CurvePoint { max_batch_rows: rows, forecast }));
             }
             rows *= 2;
         }
-        let current = Setting {
+        let current = CurrentSettings {
             max_batch_rows: config.max_batch_rows,
-            max_queue_delay_seconds: config.max_queue_delay.as_secs_f64(),
+            max_batch_delay_seconds: config.max_batch_delay.as_secs_f64(),
             forecast: forecast(config),
         };
-        let (requests_per_second, slo_seconds) = (load.requests_per_second, config.slo.as_secs_f64());
-        Self { requests_per_second, slo_seconds, current, points }
+        let (requests_per_second, default_timeout_seconds) =
+            (load.requests_per_second, config.default_timeout.as_secs_f64());
+        Self { requests_per_second, default_timeout_seconds, current, points }
     }
 }

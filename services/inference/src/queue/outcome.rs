@@ -1,154 +1,111 @@
-//! What comes of requests: batches for workers, answers and failures for callers, counts for people.
+//! Batches for workers, and answers and failures for callers.
 
-use std::{collections::HashMap, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
-use serde::Serialize;
 use tokio::time::Instant;
-use utoipa::ToSchema;
 
-use super::{BatchId, Coefficients, Load, Reason, Refusal, forecast::Typical};
+use super::{BatchId, CloseReason, Refusal};
 
-/// How the rows of a batch are shared out.
+/// Row counts of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shape {
+pub struct BatchShape {
     /// Rows of each request, in order.
-    pub sizes: Vec<u64>,
-    /// Rows of all, with those that pad the batch.
-    pub padded: u64,
-}
-
-/// What became of requests since the queue began.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, ToSchema)]
-pub struct Outcomes {
-    /// That were let in.
-    pub admitted: u64,
-    /// Rows of these.
-    pub admitted_rows: u64,
-    /// Bytes of the features of these.
-    pub admitted_bytes: u64,
-    /// That were not.
-    pub refused: u64,
-    /// That got an answer.
-    pub answered: u64,
-    /// Whose time was over before.
-    pub expired: u64,
-    /// That nobody waited for any more.
-    pub cancelled: u64,
-    /// Whose worker failed or died.
-    pub failed: u64,
-}
-
-impl Outcomes {
-    /// The mean request.
-    pub(super) fn typical(&self) -> Option<Typical> {
-        let rows = self.admitted_rows as f64;
-        let typical =
-            Typical { rows: rows / self.admitted as f64, row_bytes: self.admitted_bytes as f64 / rows };
-        (self.admitted_rows > 0).then_some(typical)
-    }
-}
-
-/// A queue, for people.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
-pub struct QueueStatus {
-    /// What there is now.
-    pub load: Load,
-    /// What a batch takes, in seconds.
-    pub model: Coefficients,
-    /// How far the model is off, in the mean, in seconds.
-    pub model_error: f64,
-    /// What became of requests.
-    pub outcomes: Outcomes,
-    /// Batches by why they were closed.
-    #[schema(value_type = HashMap<String, u64>)]
-    pub reasons: HashMap<&'static str, u64>,
+    pub request_rows: Vec<u64>,
+    /// Rows of the batch, including padding.
+    pub padded_rows: u64,
 }
 
 /// A batch for a worker.
 #[derive(Debug)]
 pub struct Batch<P> {
-    /// Names it in the reply.
+    /// Id of the batch, repeated in the reply.
     pub id: BatchId,
-    /// What its requests carry, in order.
+    /// Payloads of the requests, in order.
     pub payloads: Vec<P>,
-    /// Rows of the requests.
+    /// Number of rows of the requests.
     pub rows: u64,
-    /// Rows that it is to have, with those that pad it.
-    pub padded: u64,
-    /// Why it was closed.
-    pub reason: Reason,
-    /// When its most urgent request expires.
+    /// Number of rows to send, including padding.
+    pub padded_rows: u64,
+    /// Rule that closed the batch.
+    pub close_reason: CloseReason,
+    /// Deadline of the most urgent request.
     pub deadline: Instant,
-    /// How often requests of it were given to a worker before.
-    pub attempts: u32,
+    /// Number of workers that received one of the requests before; the maximum over the requests.
+    pub previous_attempts: u32,
 }
 
-/// A request's share of a reply.
+/// A request's share of a worker's reply.
 #[derive(Debug)]
 pub struct Answer<R> {
-    /// What the worker sent for it.
+    /// The worker's result for the request.
     pub value: R,
-    /// From arrival until its batch was closed.
+    /// Time from the request's arrival until its batch was closed.
     pub queued: Duration,
-    /// Then until the batch was gathered and on its way.
+    /// Time from then until the batch was gathered and sent.
     pub gathered: Duration,
-    /// Then until the reply was there.
+    /// Time from then until the worker's reply.
     pub computed: Duration,
-    /// Rows of the batch.
+    /// Number of rows of the batch, without padding.
     pub rows: u64,
-    /// Why the batch was closed.
-    pub reason: Reason,
+    /// Rule that closed the batch.
+    pub close_reason: CloseReason,
 }
 
-/// Why a request has no answer.
+/// Reason why a request has no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// It was not let in.
+    /// The request was not admitted.
     Refused(Refusal),
-    /// Its time was over.
+    /// The deadline passed.
     Expired {
-        /// How long it was here.
+        /// Time since the request's arrival.
         waited: Duration,
-        /// Whether any worker was there at the end.
+        /// True if any worker was connected when the deadline passed.
         had_workers: bool,
     },
-    /// Workers died with it.
+    /// All workers that received the request disconnected before they replied.
     Lost {
-        /// How many.
+        /// Number of these workers.
         attempts: u32,
     },
-    /// Its features could not be had, and why.
+    /// The features could not be looked up, with the reason.
     Features(String),
-    /// Its worker could not compute it, and why.
+    /// The worker could not compute the batch, with the reason.
     Failed(String),
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Refused(Refusal::Empty) => f.write_str("it has no rows, expected at least one"),
-            Self::Refused(Refusal::Rows { limit }) => write!(f, "more rows than a batch may have, {limit}"),
+            Self::Refused(Refusal::Empty) => f.write_str("the request has no rows, expected at least one"),
+            Self::Refused(Refusal::Rows { limit }) => {
+                write!(f, "the request has more rows than a batch may have, {limit}")
+            }
             Self::Refused(Refusal::Bytes { limit }) => {
-                write!(f, "its features have more bytes than a batch may have, {limit}")
+                write!(f, "the features of the request have more bytes than a batch may have, {limit}")
             }
             Self::Refused(Refusal::Late { predicted, limit }) => {
-                write!(f, "an answer would take {predicted:.1?}, it may take {limit:.1?}")
+                write!(f, "the predicted time until the answer is {predicted:.1?}, the limit is {limit:.1?}")
             }
             Self::Refused(Refusal::Full { .. }) => f.write_str("the queue is full"),
-            Self::Refused(Refusal::Draining) => f.write_str("the server is stopping; go on on another one"),
-            Self::Expired { waited, had_workers: true } => write!(f, "no answer came within {waited:.1?}"),
-            Self::Expired { waited, had_workers: false } => {
-                write!(f, "no answer came within {waited:.1?}; no worker serves the queue")
+            Self::Refused(Refusal::Draining) => {
+                f.write_str("the server is stopping; retry on another server")
             }
-            Self::Lost { attempts } => write!(f, "{attempts} workers died with it"),
-            Self::Features(why) => write!(f, "its features can't be had: {why}"),
-            Self::Failed(why) => write!(f, "the worker failed: {why}"),
+            Self::Expired { waited, had_workers: true } => write!(f, "no answer within {waited:.1?}"),
+            Self::Expired { waited, had_workers: false } => {
+                write!(f, "no answer within {waited:.1?}; no worker serves the queue")
+            }
+            Self::Lost { attempts } => {
+                write!(f, "{attempts} workers disconnected before they replied")
+            }
+            Self::Features(reason) => write!(f, "the features cannot be looked up: {reason}"),
+            Self::Failed(reason) => write!(f, "the worker failed: {reason}"),
         }
     }
 }
 
 impl Failure {
-    /// After what time it is worth another try, if that is known.
+    /// Recommended wait before a retry, if known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(Refusal::Late { predicted, limit }) => Some(predicted.saturating_sub(*limit)),

@@ -1,4 +1,4 @@
-//! The promises of lookups: the right row for every key, all of one snapshot, and the rows of training.
+//! Promises of lookups: the right row for every key, all rows from one snapshot, equal to the rows of training.
 
 use std::{
     collections::HashMap,
@@ -16,8 +16,8 @@ use arrow_array::{
     types::{Float32Type, Int64Type, UInt8Type},
 };
 use arrow_ipc::{reader::read_record_batch, root_as_message};
-use forebay_inference::{Answer, Config, KeyIndex, KeySpec, Online, Progress};
-use forebay_loader::{Error, Loader, Pool, Scheduling};
+use forebay_inference::{Answer, Config, KeyIndex, KeySpec, OnlineDataset, Progress};
+use forebay_loader::{BlockReader, Error, Loader, Pool, Scheduling};
 use forebay_proto::v1::{Remainder, Shuffle, Tensor, Train, shuffle};
 use forebay_storage::{Location, Reader, State, take_snapshot};
 use object_store::{
@@ -42,7 +42,7 @@ impl Fixture {
         Self { store: Arc::new(InMemory::new()), state: State::open(state, None, &config) }
     }
 
-    /// Writes one more file, or another one in its place.
+    /// Writes or replaces a file.
     async fn write(&self, file: usize, rows: &RecordBatch) {
         let small = WriterProperties::builder().set_max_row_group_row_count(Some(20_000)).build();
         let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(small)).unwrap();
@@ -55,7 +55,7 @@ impl Fixture {
         self.reader_through(Arc::clone(&self.store) as _).await
     }
 
-    /// A reader whose every access goes through `store`.
+    /// A reader that reads through `store`.
     async fn reader_through(&self, store: Arc<dyn ObjectStore>) -> Reader {
         let config = forebay_storage::Config::default();
         let location = Location::with_store("memory://data", store, "data");
@@ -68,21 +68,25 @@ fn pool() -> Pool {
     Pool::new(2, Scheduling::Normal).unwrap()
 }
 
+fn blocks() -> BlockReader {
+    BlockReader::new(1 << 30, &forebay_loader::Config::default(), pool())
+}
+
 fn spec(key: &[&str], order_by: Option<&str>) -> KeySpec {
     KeySpec { key: key.iter().map(|&name| name.to_owned()).collect(), order_by: order_by.map(str::to_owned) }
 }
 
-fn online(spec: KeySpec, memory_bytes: u64, folder: &Path, config: Config) -> Online {
+fn online(spec: KeySpec, memory_bytes: u64, folder: &Path, config: Config) -> OnlineDataset {
     let loader = Loader::new(2 * memory_bytes, forebay_loader::Config::default(), pool());
     loader.set_aside(memory_bytes).unwrap();
-    Online::new("d", spec, config, loader, (pool(), pool()), folder.to_owned())
+    OnlineDataset::new("d", spec, config, loader, (pool(), pool()), folder.to_owned())
 }
 
-/// The rows of an answer.
+/// Decodes the rows of an answer.
 fn rows(answer: &Answer) -> RecordBatch {
     let message = root_as_message(&answer.batch.header).unwrap();
     let body = answer.batch.body.to_vec().into();
-    let schema = Arc::clone(answer.residents[0].view().schema());
+    let schema = Arc::clone(answer.lookup_rows[0].view().schema());
     let batch = message.header_as_record_batch().unwrap();
     read_record_batch(&body, batch, schema, &HashMap::new(), None, &message.version()).unwrap()
 }
@@ -115,7 +119,7 @@ fn some_rows() -> impl Strategy<Value = Vec<Row>> {
     prop::collection::vec(row, 1..300)
 }
 
-/// The key of a row as text; `None` if one of its columns is null.
+/// Returns the key of a row as text; `None` if one of its columns is null.
 fn key_of(row: &Row, key: &[&str]) -> Option<String> {
     let part = |name: &&str| match *name {
         "i" | "l" => row.0.map(|value| format!("{value}/")),
@@ -129,7 +133,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 120, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_key_is_found_at_the_row_that_is_meant(
+    fn every_key_is_found_at_its_selected_row(
         written in some_rows(),
         asked in some_rows(),
         file_rows in 30..200_usize,
@@ -142,7 +146,7 @@ proptest! {
         for (number, row) in written.iter().enumerate() {
             let Some(key) = key_of(row, &key) else { continue };
             let earlier = expected.get(&key).map(|row| written[*row].3);
-            // A null is less than any number, and the later of equal ones is meant.
+            // Null is the least value, and the last of equal rows is selected.
             if !ordered || earlier.is_none_or(|earlier| row.3 >= earlier) {
                 expected.insert(key, number);
             }
@@ -154,10 +158,10 @@ proptest! {
             }
             let reader = fixture.reader().await;
             let spec = spec(&key, ordered.then_some("t"));
-            let built = KeyIndex::build(&reader, &spec, &pool(), 3, |_| {}).await.unwrap();
+            let built = KeyIndex::build(&reader, &spec, &blocks(), 3, |_| {}).await.unwrap();
             assert_eq!(built.len(), expected.len() as u64);
-            built.keep(folder.path(), &reader, &spec).unwrap();
-            let found = KeyIndex::find(folder.path(), &reader, &spec).unwrap();
+            built.save(folder.path(), &reader, &spec).unwrap();
+            let found = KeyIndex::open(folder.path(), &reader, &spec).unwrap();
             for index in [built, found] {
                 for rows in [&written, &asked] {
                     let keys = index.key().encode(&table(rows)).unwrap();
@@ -173,34 +177,34 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_damaged_index_is_deleted_and_made_again() {
+async fn a_corrupt_index_is_deleted() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     let rows: Vec<Row> = (0..100).map(|row| (Some(row), Some(format!("{row}")), None, None)).collect();
     fixture.write(0, &table(&rows)).await;
     let reader = fixture.reader().await;
     for key in [&["i"][..], &["l"], &["i", "l"], &["s"]] {
-        is_deleted_when_damaged(&reader, &spec(key, None), folder.path()).await;
+        check_corrupt_files_are_deleted(&reader, &spec(key, None), folder.path()).await;
     }
 }
 
-async fn is_deleted_when_damaged(reader: &Reader, spec: &KeySpec, folder: &Path) {
-    let index = KeyIndex::build(reader, spec, &pool(), 1, |_| {}).await.unwrap();
-    index.keep(folder, reader, spec).unwrap();
-    KeyIndex::forget_others(folder, reader, spec);
+async fn check_corrupt_files_are_deleted(reader: &Reader, spec: &KeySpec, folder: &Path) {
+    let index = KeyIndex::build(reader, spec, &blocks(), 1, |_| {}).await.unwrap();
+    index.save(folder, reader, spec).unwrap();
+    KeyIndex::delete_others(folder, reader, spec);
     let path = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
     let sound = std::fs::read(&path).unwrap();
     for at in (0..sound.len()).step_by(7) {
         let mut bytes = sound.clone();
         bytes[at] ^= 1;
         std::fs::write(&path, bytes).unwrap();
-        assert!(KeyIndex::find(folder, reader, spec).is_none(), "byte {at}");
+        assert!(KeyIndex::open(folder, reader, spec).is_none(), "byte {at}");
         assert!(!path.exists());
     }
     for length in (0..sound.len()).step_by(11) {
         std::fs::write(&path, &sound[..length]).unwrap();
-        assert!(KeyIndex::find(folder, reader, spec).is_none(), "{length} bytes");
+        assert!(KeyIndex::open(folder, reader, spec).is_none(), "{length} bytes");
     }
-    // What is damaged before it is hashed is deleted, or answers something of the snapshot, in time.
+    // A corrupt file with a valid hash is deleted, or its lookups return without a panic.
     let keys = index.key().encode(&table(&[(Some(7), Some("7".into()), None, None)])).unwrap();
     for at in 16..sound.len() - 8 {
         let mut bytes = sound.clone();
@@ -209,16 +213,16 @@ async fn is_deleted_when_damaged(reader: &Reader, spec: &KeySpec, folder: &Path)
         let hash = xxhash_rust::xxh3::xxh3_64(&bytes[..hashed]);
         bytes[hashed..].copy_from_slice(&hash.to_le_bytes());
         std::fs::write(&path, bytes).unwrap();
-        if let Some(index) = KeyIndex::find(folder, reader, spec) {
+        if let Some(index) = KeyIndex::open(folder, reader, spec) {
             assert_eq!(index.rows(&keys).len(), 1);
         }
     }
     std::fs::write(&path, &sound).unwrap();
-    assert!(KeyIndex::find(folder, reader, spec).is_some());
+    assert!(KeyIndex::open(folder, reader, spec).is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_of_many_shards_are_all_found_also_after_a_restart() {
+async fn keys_of_many_shards_are_found_before_and_after_a_restart() {
     const ROWS: i32 = 600_000;
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     let long = |row: i32| i64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64);
@@ -232,12 +236,12 @@ async fn keys_of_many_shards_are_all_found_also_after_a_restart() {
     let reader = fixture.reader().await;
     for key in ["short", "long", "text"] {
         let spec = spec(&[key], None);
-        let built = KeyIndex::build(&reader, &spec, &pool(), 8, |_| {}).await.unwrap();
-        built.keep(folder.path(), &reader, &spec).unwrap();
-        let kept = KeyIndex::find(folder.path(), &reader, &spec).unwrap();
+        let built = KeyIndex::build(&reader, &spec, &blocks(), 8, |_| {}).await.unwrap();
+        built.save(folder.path(), &reader, &spec).unwrap();
+        let saved = KeyIndex::open(folder.path(), &reader, &spec).unwrap();
         let keys = built.key().encode(&batch).unwrap();
-        for index in [&built, &kept] {
-            assert_eq!((index.len(), index.bytes()), (ROWS as u64, built.bytes()));
+        for index in [&built, &saved] {
+            assert_eq!((index.len(), index.memory_bytes()), (ROWS as u64, built.memory_bytes()));
             assert!(index.rows(&keys).into_iter().eq((0..ROWS as u64).map(Some)), "{key}");
         }
         let others: [(&str, ArrayRef); 3] = [
@@ -246,12 +250,12 @@ async fn keys_of_many_shards_are_all_found_also_after_a_restart() {
             ("text", Arc::new(StringArray::from_iter_values((0..ROWS).map(|row| format!("{row:x}?"))))),
         ];
         let others = others.into_iter().filter(|(name, _)| *name == key);
-        let absent = kept.key().encode(&RecordBatch::try_from_iter(others).unwrap()).unwrap();
-        assert!(kept.rows(&absent).into_iter().all(|row| row.is_none()), "{key}");
+        let absent = saved.key().encode(&RecordBatch::try_from_iter(others).unwrap()).unwrap();
+        assert!(saved.rows(&absent).into_iter().all(|row| row.is_none()), "{key}");
     }
 }
 
-/// Users of these ids, whose other columns say the snapshot.
+/// Users with these ids. Their other columns hold the number of the snapshot.
 fn users(ids: std::ops::Range<i64>, snapshot: i64) -> RecordBatch {
     let same = |value: i64| ids.clone().map(move |_| value);
     let columns: [(&str, ArrayRef); 4] = [
@@ -269,7 +273,7 @@ fn ids(ids: impl IntoIterator<Item = i64>) -> RecordBatch {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_null_or_zero_and_found_says_so() {
+async fn rows_of_missing_keys_are_null_or_zero_and_marked_in_found() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..30_000, 1)).await;
     let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
@@ -283,19 +287,19 @@ async fn what_is_missing_is_null_or_zero_and_found_says_so() {
         Train { columns: vec!["user_id".into(), "name".into()], tensors: vec![tensor], ..Train::default() };
     let mut lookup = online.lookup(&wanted, vec![]);
     assert!(matches!(lookup.look_up(&ids([1])).await, Err(Error::Unavailable(_))));
-    online.adopt(fixture.reader().await).await.unwrap();
-    // Few keys are answered at once, many on the pool.
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    // Small lookups run inline, large ones on the pool.
     for many in [0, 3000] {
         let asked: Vec<i64> = [29_999, -1, 0, 30_000, 7, 7].into_iter().chain(0..many).collect();
         let rows = rows(&lookup.look_up(&ids(asked.clone())).await.unwrap());
         for (row, id) in asked.into_iter().enumerate() {
-            let there = (0..30_000).contains(&id);
-            assert_eq!(rows["found"].as_primitive::<UInt8Type>().value(row), u8::from(there));
+            let exists = (0..30_000).contains(&id);
+            assert_eq!(rows["found"].as_primitive::<UInt8Type>().value(row), u8::from(exists));
             let x = rows["x"].as_fixed_size_list().value(row);
             let x = x.as_primitive::<Float32Type>().values().to_vec();
-            assert_eq!(rows["user_id"].is_valid(row), there);
-            assert_eq!(rows["name"].is_valid(row), there);
-            if there {
+            assert_eq!(rows["user_id"].is_valid(row), exists);
+            assert_eq!(rows["name"].is_valid(row), exists);
+            if exists {
                 assert_eq!(rows["user_id"].as_primitive::<Int64Type>().value(row), id);
                 assert_eq!(rows["name"].as_string::<i32>().value(row), format!("user {id}"));
                 assert_eq!(x, [id as f32, 1.0]);
@@ -307,11 +311,11 @@ async fn what_is_missing_is_null_or_zero_and_found_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_that_is_swapped_under_load_fails_no_lookup_and_is_never_mixed() {
+async fn a_snapshot_change_under_load_fails_no_lookup_and_mixes_no_snapshots() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..5000, 0)).await;
     let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
-    online.adopt(fixture.reader().await).await.unwrap();
+    online.load_snapshot(fixture.reader().await).await.unwrap();
     let (stop, lookups) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let callers: Vec<_> = (0..3)
         .map(|caller| {
@@ -332,9 +336,9 @@ async fn a_snapshot_that_is_swapped_under_load_fails_no_lookup_and_is_never_mixe
         })
         .collect();
     for snapshot in 1..=100 {
-        // Other rows each time, so that positions differ, too.
+        // A different number of rows each time, so that positions differ, too.
         fixture.write(0, &users(0..5000 - snapshot % 7, snapshot)).await;
-        online.adopt(fixture.reader().await).await.unwrap();
+        online.load_snapshot(fixture.reader().await).await.unwrap();
         let rows = rows(&online.lookup(&Train::default(), vec![]).look_up(&ids([3])).await.unwrap());
         assert_eq!(rows["version"].as_primitive::<Int64Type>().value(0), snapshot);
     }
@@ -347,27 +351,27 @@ async fn a_snapshot_that_is_swapped_under_load_fails_no_lookup_and_is_never_mixe
 }
 
 #[tokio::test]
-async fn a_row_that_a_filter_does_not_keep_is_as_good_as_missing() {
+async fn a_row_that_does_not_match_the_filter_counts_as_missing() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..40_000, 1)).await;
     let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
-    online.adopt(fixture.reader().await).await.unwrap();
+    online.load_snapshot(fixture.reader().await).await.unwrap();
     let asked: Vec<i64> = (-5..40_005).step_by(7).collect();
-    type Keeps = fn(i64) -> bool;
-    // Statistics say of all blocks, of some and of none what is kept.
-    let filters: [(&str, Keeps); 5] = [
+    type Matches = fn(i64) -> bool;
+    // Statistics decide the filter for all blocks, for some blocks and for no block.
+    let filters: [(&str, Matches); 5] = [
         ("user_id >= 0", |_| true),
         ("version IS NULL", |_| false),
         ("user_id < 20000", |id| id < 20_000),
         ("user_id % 3 = 0", |id| id % 3 == 0),
         ("name LIKE '%7' AND user_id > 100", |id| id % 10 == 7 && id > 100),
     ];
-    for (filter, keeps) in filters {
+    for (filter, matches) in filters {
         let wanted = Train { filter: filter.into(), columns: vec!["user_id".into()], ..Train::default() };
         let answer = online.lookup(&wanted, vec![]).look_up(&ids(asked.clone())).await.unwrap();
         let rows = rows(&answer);
         let expected: Vec<Option<i64>> =
-            asked.iter().map(|id| Some(*id).filter(|id| (0..40_000).contains(id) && keeps(*id))).collect();
+            asked.iter().map(|id| Some(*id).filter(|id| (0..40_000).contains(id) && matches(*id))).collect();
         assert_eq!(
             rows["user_id"].as_primitive::<Int64Type>().iter().collect::<Vec<_>>(),
             expected,
@@ -383,7 +387,7 @@ async fn a_row_that_a_filter_does_not_keep_is_as_good_as_missing() {
 }
 
 #[tokio::test]
-async fn how_far_an_index_is_can_be_seen_while_it_is_built() {
+async fn the_progress_of_an_index_is_visible_while_it_is_built() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..80_000, 1)).await;
     let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default());
@@ -393,41 +397,41 @@ async fn how_far_an_index_is_can_be_seen_while_it_is_built() {
     let slow = Arc::new(ThrottledStore::new(Arc::clone(&fixture.store), throttle));
     let reader = fixture.reader_through(slow).await;
     let mut seen = Vec::new();
-    let look = async {
+    let watch = async {
         loop {
-            seen.extend(online.progress().indexed);
+            seen.extend(online.progress().indexing);
             tokio::task::yield_now().await;
         }
     };
     tokio::select! {
-        adopted = online.adopt(reader) => adopted.unwrap(),
-        () = look => {}
+        adopted = online.load_snapshot(reader) => adopted.unwrap(),
+        () = watch => {}
     }
-    assert!(seen.iter().any(|indexed| indexed.rows_done < 80_000), "it was not seen");
+    assert!(seen.iter().any(|indexed| indexed.rows_done < 80_000), "no progress was visible");
     assert!(
         seen.is_sorted_by_key(|indexed| indexed.rows_done)
             && seen.iter().all(|indexed| indexed.rows == 80_000)
     );
     let progress = online.progress();
-    assert_eq!((progress.indexed, progress.error), (None, None));
+    assert_eq!((progress.indexing, progress.error), (None, None));
     let ready = progress.ready.unwrap();
     assert_eq!((ready.keys, ready.snapshot), (80_000, fixture.reader().await.snapshot().id().to_owned()));
     assert!((80_000 * 12..80_000 * 24).contains(&ready.index_bytes), "{}", ready.index_bytes);
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_refused_with_its_bytes_and_what_is_resident_leaves_room_to_others() {
+async fn rows_that_do_not_fit_are_refused_with_their_bytes_and_loaded_rows_remain_available() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..80_000, 1)).await;
     let reader = fixture.reader().await;
     let small = online(spec(&["user_id"], None), 1 << 20, folder.path(), Config::default());
-    let error = small.adopt(reader.clone()).await.unwrap_err().to_string();
+    let error = small.load_snapshot(reader.clone()).await.unwrap_err().to_string();
     assert!(error.starts_with("the index of 'd' needs 1280000 bytes, the limit is 1048576"), "{error}");
     assert!(!small.is_ready());
     assert_eq!(small.progress(), Progress { error: Some(error), ..Progress::default() });
-    // Another view is one too many.
+    // There is no room for another view.
     let online = online(spec(&["user_id"], None), 6 << 20, folder.path(), Config::default());
-    online.adopt(reader).await.unwrap();
+    online.load_snapshot(reader).await.unwrap();
     let select =
         ["a", "b", "c", "d"].map(|letter| format!("name || name || '{letter}' AS {letter}")).to_vec();
     let mut lookup = online.lookup(&Train { select, ..Train::default() }, vec![]);
@@ -438,7 +442,7 @@ async fn what_does_not_fit_is_refused_with_its_bytes_and_what_is_resident_leaves
 }
 
 #[tokio::test]
-async fn a_lookup_and_a_stream_of_the_same_rows_keep_out_of_each_others_way() {
+async fn a_lookup_and_a_stream_of_the_same_rows_do_not_disturb_each_other() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     for file in 0..3 {
         fixture.write(file, &users(file as i64 * 20_000..(file as i64 + 1) * 20_000, 1)).await;
@@ -464,7 +468,7 @@ async fn a_lookup_and_a_stream_of_the_same_rows_keep_out_of_each_others_way() {
     let job = Arc::new(loader.job(train, reader.clone(), Vec::new()).await.unwrap());
     let mut batches = loader.batches(job, 0, 0);
     batches.next().await.unwrap().unwrap();
-    let online = Online::new(
+    let online = OnlineDataset::new(
         "d",
         spec(&["user_id"], None),
         Config::default(),
@@ -472,19 +476,19 @@ async fn a_lookup_and_a_stream_of_the_same_rows_keep_out_of_each_others_way() {
         (pool(), pool()),
         folder.path().to_owned(),
     );
-    online.adopt(reader).await.unwrap();
+    online.load_snapshot(reader).await.unwrap();
     let mut lookup = online.lookup(&Train { tensors: vec![tensor], ..Train::default() }, vec![]);
     let found = rows(&lookup.look_up(&ids((0..60_000).step_by(999))).await.unwrap());
     assert_eq!(found["found"].as_primitive::<UInt8Type>().values().to_vec(), vec![1; found.num_rows()]);
 }
 
 #[tokio::test]
-async fn times_that_the_key_cannot_hold_are_no_keys() {
+async fn times_that_the_key_type_cannot_represent_are_not_found() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     let days: ArrayRef = Arc::new(arrow_array::Date32Array::from(vec![0, 1, 19_000]));
     fixture.write(0, &RecordBatch::try_from_iter([("day", days)]).unwrap()).await;
     let online = online(spec(&["day"], None), 1 << 28, folder.path(), Config::default());
-    online.adopt(fixture.reader().await).await.unwrap();
+    online.load_snapshot(fixture.reader().await).await.unwrap();
     let day = 86_400_000_000;
     let asked = vec![day, day + 1, -1, 0, 19_000 * day, 19_000 * day - 1];
     let asked: ArrayRef = Arc::new(arrow_array::TimestampMicrosecondArray::from(asked));
@@ -494,12 +498,12 @@ async fn times_that_the_key_cannot_hold_are_no_keys() {
 }
 
 #[tokio::test]
-async fn who_asks_for_nothing_keeps_no_old_snapshot_and_no_view_stops_the_next_one() {
+async fn idle_lookups_release_old_snapshots_and_a_failing_view_does_not_block_the_next_one() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..60_000, 7)).await;
-    // Room for two snapshots, not for three.
+    // There is room for two snapshots, not for three.
     let online = online(spec(&["user_id"], None), 16 << 20, folder.path(), Config::default());
-    online.adopt(fixture.reader().await).await.unwrap();
+    online.load_snapshot(fixture.reader().await).await.unwrap();
     let mut idle = Vec::new();
     let select = vec!["100 / (version - 8) AS y".to_owned()];
     online
@@ -512,10 +516,10 @@ async fn who_asks_for_nothing_keeps_no_old_snapshot_and_no_view_stops_the_next_o
         lookup.look_up(&ids([1])).await.unwrap();
         idle.push(lookup);
         fixture.write(0, &users(0..60_000, snapshot)).await;
-        online.adopt(fixture.reader().await).await.unwrap();
+        online.load_snapshot(fixture.reader().await).await.unwrap();
     }
     fixture.write(0, &users(0..60_000, 8)).await;
-    online.adopt(fixture.reader().await).await.unwrap();
+    online.load_snapshot(fixture.reader().await).await.unwrap();
     let error =
         online.lookup(&Train { select, ..Train::default() }, vec![]).look_up(&ids([1])).await.err().unwrap();
     assert!(error.to_string().contains("Divide by zero"), "{error}");
@@ -526,25 +530,25 @@ async fn who_asks_for_nothing_keeps_no_old_snapshot_and_no_view_stops_the_next_o
 }
 
 #[tokio::test]
-async fn keys_of_other_widths_are_converted_and_others_refused_by_name() {
+async fn keys_of_other_widths_are_converted_and_incompatible_keys_refused_by_name() {
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     fixture.write(0, &users(0..300, 1)).await;
     let config = Config { max_keys: 100, max_views: 2, ..Config::default() };
     let online = online(spec(&["user_id"], None), 1 << 28, folder.path(), config);
-    online.adopt(fixture.reader().await).await.unwrap();
+    online.load_snapshot(fixture.reader().await).await.unwrap();
     let mut lookup = online.lookup(&Train::default(), vec![]);
     let of = |name: &str, keys: ArrayRef| RecordBatch::try_from_iter([(name, keys)]).unwrap();
     let bytes = lookup.look_up(&of("user_id", Arc::new(UInt8Array::from(vec![7, 200])))).await.unwrap();
     assert_eq!(bytes.batch.rows, 2);
-    for (keys, words) in [
+    for (keys, expected) in [
         (of("id", Arc::new(Int64Array::from(vec![1]))), "keys: there is no column 'user_id' among [\"id\"]"),
         (of("user_id", Arc::new(StringArray::from(vec!["1"]))), "keys: column 'user_id' is of type Utf8"),
         (ids(0..101), "keys: 101 at once, expected at most 100"),
     ] {
         let error = lookup.look_up(&keys).await.err().unwrap().to_string();
-        assert!(error.starts_with(words), "{error}");
+        assert!(error.starts_with(expected), "{error}");
     }
-    // Views come and go; each is answered.
+    // More views than are held in memory: each lookup is answered.
     for round in 0..3 {
         for column in ["version", "again", "name"] {
             let wanted = Train { columns: vec![column.into()], ..Train::default() };

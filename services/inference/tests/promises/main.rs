@@ -1,6 +1,6 @@
-//! What lookups and queues promise.
+//! Promises of lookups and queues.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 mod lookups;
-mod queue_simulation;
+mod queues;

@@ -1,9 +1,10 @@
-//! Single buffers of a body.
+//! Writers for single buffers of a body.
 
 use super::Ends;
 use crate::frame::Distinct;
 
-/// Writes 0 and the running sums of `lengths`, little-endian, 64-bit if `wide`.
+/// Writes 0 and the running sums of `lengths`, little-endian, as 64-bit values if `wide` and as 32-bit values
+/// otherwise.
 pub(super) fn write_ends(lengths: impl Iterator<Item = usize>, wide: bool, out: &mut [u8]) {
     let width = if wide { 8 } else { 4 };
     let mut end = 0u64;
@@ -14,13 +15,14 @@ pub(super) fn write_ends(lengths: impl Iterator<Item = usize>, wide: bool, out: 
     }
 }
 
-/// Writes where lists end of which the first one has all items.
+/// Writes the offsets of lists of which the first has all items.
 pub(super) fn write_first_list(lists: &Ends, rows: usize, body: &mut [u8]) {
     let lengths = (0..rows).map(|row| if row == 0 { lists.count } else { 0 });
     write_ends(lengths, false, &mut body[lists.ends..][..(rows + 1) * size_of::<i32>()]);
 }
 
-/// Writes the distinct rows, each into the list of the row that has it first, and the number that each row has.
+/// Writes the distinct rows and the index of each row's distinct row. Each distinct row goes into the list of the first
+/// row that has it.
 pub(super) fn write_distinct(distinct: &Distinct<'_>, [ends, values, index]: [usize; 3], body: &mut [u8]) {
     let numbers = distinct.numbers();
     let mut seen = 0;
@@ -61,7 +63,7 @@ fn transpose_by<const W: usize>(rows: &[&[u8]], offset: usize, out: &mut [u8]) {
     }
 }
 
-/// Packs bits, the first one lowest.
+/// Packs bits into `out`, least significant bit first.
 pub(super) fn write_bits(out: &mut [u8], bits: impl Iterator<Item = bool>) {
     out.fill(0);
     for (position, bit) in bits.enumerate() {

@@ -1,10 +1,10 @@
-//! Columns of one block, cut at the same rows.
+//! Splitting of the columns of one block at the same rows.
 //!
-//! How many rows are decoded at a time depends on what is decoded with them: fewer, where values are long.
+//! The number of rows decoded at a time depends on the columns decoded together: it is smaller if values are long.
 
 use arrow_array::{Array, ArrayRef};
 
-/// The arrays of all columns, piece by piece; `None` if the columns differ in rows. Copies nothing.
+/// Splits all columns at the same rows without copying. Returns `None` if the columns differ in their number of rows.
 pub(super) fn align(columns: &[&[ArrayRef]]) -> Option<Vec<Vec<ArrayRef>>> {
     let mut cursors: Vec<Cursor<'_>> = columns.iter().map(|chunks| Cursor { chunks, taken: 0 }).collect();
     let mut pieces = Vec::new();
@@ -17,14 +17,14 @@ pub(super) fn align(columns: &[&[ArrayRef]]) -> Option<Vec<Vec<ArrayRef>>> {
     }
 }
 
-/// Where a column was cut last: it begins in its first chunk.
+/// Position of the last split of a column, within its first remaining chunk.
 struct Cursor<'a> {
     chunks: &'a [ArrayRef],
     taken: usize,
 }
 
 impl Cursor<'_> {
-    /// Rows until the end of the chunk; 0 after the last.
+    /// Number of rows left in the chunk; 0 after the last chunk.
     fn left(&self) -> usize {
         self.chunks.first().map_or(0, |chunk| chunk.len() - self.taken)
     }

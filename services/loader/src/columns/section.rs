@@ -1,9 +1,11 @@
-//! A column of a block as the bytes of a section: its buffers as they lie in memory, and how they belong
-//! together. Writing copies nothing; reading gives arrays that lie in the section.
+//! Encoding of a column of a block as a section on disk: a header and the buffers of its arrays. Writing copies only
+//! sliced arrays, and the arrays that are read share the memory of the section.
 //!
 //! ```text
-//! | words: how many, then of each chunk its shape | buffer | buffer | ...     each from a multiple of 64 on
+//! | u64 words: number of words, number of chunks, shape of each chunk | buffer | buffer | ...
 //! ```
+//!
+//! Each buffer starts at a multiple of 64 bytes.
 
 use arrow_array::{Array, ArrayRef, make_array};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
@@ -13,10 +15,10 @@ use bytes::Bytes;
 
 const ALIGNMENT: usize = 64;
 const WORD: usize = size_of::<u64>();
-/// A length that says: no such buffer.
+/// Length that marks an absent buffer.
 const ABSENT: u64 = u64::MAX;
 
-/// The parts of a section that holds `chunks`, arrays of one type.
+/// Encodes `chunks`, arrays of one type, as the parts of a section.
 pub(super) fn encode(chunks: &[ArrayRef]) -> Vec<Bytes> {
     let mut encoder = Encoder { words: vec![0, chunks.len() as u64], parts: vec![Bytes::new()] };
     for chunk in chunks {
@@ -75,7 +77,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// The arrays of `data_type` in a section; `None` if it holds something else.
+/// Decodes the arrays of `data_type` from a section. Returns `None` if the section is damaged or holds another type.
 pub(super) fn decode(section: &Buffer, data_type: &DataType) -> Option<Vec<ArrayRef>> {
     let (words, _) = section.as_chunks::<WORD>();
     let count = usize::try_from(u64::from_le_bytes(*words.first()?)).ok()?;
@@ -88,7 +90,7 @@ pub(super) fn decode(section: &Buffer, data_type: &DataType) -> Option<Vec<Array
 struct Decoder<'a> {
     words: std::slice::Iter<'a, [u8; WORD]>,
     section: &'a Buffer,
-    /// Where the next buffer begins.
+    /// Position of the next buffer, in bytes.
     end: usize,
 }
 
@@ -122,7 +124,7 @@ impl Decoder<'_> {
         array.buffers(buffers).child_data(children).build().ok()
     }
 
-    /// The next buffer: outer `None` if the section is too short, inner `None` if it is said to be absent.
+    /// Returns the next buffer: outer `None` if the section is too short, inner `None` if the buffer is absent.
     fn buffer(&mut self) -> Option<Option<Buffer>> {
         let length = self.word()?;
         if length == ABSENT {
@@ -138,7 +140,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Bytes of an offset, where the first buffer holds offsets; else 1.
+/// Size of an offset in bytes if the first buffer holds offsets; otherwise 1.
 fn offset_width(data_type: &DataType) -> usize {
     match data_type {
         DataType::Utf8 | DataType::Binary | DataType::List(_) | DataType::Map(_, _) => 4,

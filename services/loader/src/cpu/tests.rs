@@ -1,10 +1,8 @@
-use std::time::Instant;
-
 use futures::{FutureExt, future::join_all};
 
 use super::*;
 
-/// Work that has begun, and goes on once something is sent.
+/// Work that has started and is blocked until a message is sent.
 fn blocked(pool: &Pool) -> (Submitted<()>, mpsc::Sender<()>) {
     let closed = |_| Error::Internal("the gate is gone".into());
     let (open, gate) = mpsc::channel();
@@ -80,12 +78,12 @@ async fn work_that_waits_when_the_pool_is_dropped_is_an_error_and_what_runs_ends
     blocked.await.unwrap();
 }
 
-/// As proc_pid_stat(5) has it of the thread that asks.
+/// True if the current thread has policy `SCHED_IDLE`, according to proc_pid_stat(5).
 #[cfg(target_os = "linux")]
 fn is_idle() -> Result<bool, Error> {
     const SCHED_IDLE: &str = "5";
     let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-    // The 41st field; the third comes behind the name.
+    // Field 41; field 3 is the first one after the name.
     Ok(stat.rsplit(')').next().unwrap().split_whitespace().nth(38).unwrap() == SCHED_IDLE)
 }
 
@@ -96,42 +94,6 @@ async fn idle_threads_are_of_that_policy_and_others_are_not() {
         let pool = Pool::new(1, scheduling).unwrap();
         assert_eq!(pool.run(Priority::First, is_idle).await.unwrap(), expected);
     }
-}
-
-#[cfg(target_os = "linux")]
-#[tokio::test]
-async fn normal_threads_stand_in_for_idle_ones_that_starve_and_no_work_is_lost() {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-
-    // All threads of this test share one processor; those of others keep theirs.
-    let allowed = sched_getaffinity(None).unwrap();
-    let mut one = CpuSet::new();
-    one.set((0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap());
-    sched_setaffinity(None, &one).unwrap();
-
-    let rests = Rests { first: Duration::from_secs(2), longest: Duration::from_secs(2) };
-    let pool = Pool::with_rests(2, Scheduling::Idle, rests).unwrap();
-    let until_one_is_idle = async |expected: bool| {
-        let one_is = async || {
-            let works = || {
-                let begun = Instant::now();
-                while begun.elapsed() < Duration::from_millis(20) {}
-                is_idle()
-            };
-            let pieces = (0..6).map(|_| pool.run(Priority::First, works));
-            join_all(pieces).await.into_iter().map(Result::unwrap).any(|is_idle| is_idle == expected)
-        };
-        let wait = async { while !one_is().await {} };
-        tokio::time::timeout(Duration::from_secs(120), wait).await.expect("they are replaced");
-    };
-    let has_ended = Arc::new(AtomicBool::new(false));
-    for _ in 0..2 {
-        let has_ended = Arc::clone(&has_ended);
-        thread::spawn(move || while !has_ended.load(Ordering::Relaxed) {});
-    }
-    until_one_is_idle(false).await;
-    has_ended.store(true, Ordering::Relaxed);
-    until_one_is_idle(true).await;
 }
 
 struct PanicsWhenDropped;

@@ -1,4 +1,4 @@
-//! Whose work is next.
+//! Fair queueing of CPU work.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -8,17 +8,17 @@ use std::{
 
 use super::Priority;
 
-/// While work of both priorities waits, so many times as much time goes to the first as to the second.
+/// Ratio of the time of the first priority to that of the second, while work of both is queued.
 const FIRST_TO_SECOND: u32 = 7;
-/// For so long work of the first priority goes alone once there is some.
+/// Time for which new work of the first priority runs before any of the second.
 const FIRST_ALONE: Duration = Duration::from_millis(10);
 
-/// Whose work it is: a stream's, a job's. Those that share a pool take turns.
+/// Identifier of a flow of work, such as a stream or a job. Flows that share a pool are scheduled fairly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow(u64);
 
 impl Flow {
-    /// Another one than all before.
+    /// Returns a new, unique flow.
     #[expect(clippy::new_without_default, reason = "each is another one")]
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -26,42 +26,44 @@ impl Flow {
     }
 }
 
-/// Whether somebody has to wait for a piece of work now.
+/// Urgency of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
     Now,
-    /// What it makes is needed after something that is ready.
+    /// The result is needed after another result that is already available.
     Later,
 }
 
-/// What waits, in the order in which it goes: the first priority before the second, but for an eighth of the time, and within a
-/// priority flow by flow.
+/// Queued work in scheduling order. The first priority precedes the second, except for an eighth of the time. Within a
+/// priority, flows are served in turn.
 pub(super) struct Turns<T> {
     first: Class<T>,
     second: Class<T>,
-    /// Whether a piece of the second priority runs while some of the first wait.
+    /// True while an operation of the second priority runs although work of the first is queued.
     is_beside: bool,
-    /// The time that the first priority gets before the next one of the second.
+    /// Time that the first priority gets before the next operation of the second.
     owed: Duration,
 }
 
-/// What a piece of work is, to be told when it has [ended](Turns::ended).
+/// Kind of an operation, to be passed to [`Turns::ended`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Piece {
     First,
     Second,
-    /// Of the second priority, while some of the first waited.
+    /// Second priority, started while work of the first was queued.
     Beside,
 }
 
-/// Work of one priority. The flows take turns of one piece each; those of which nothing waited when somebody came to need a piece
-/// come first, in turn with the others, lest many of them hold those up. These two lists are FQ-CoDel's (RFC 8290, 4.1 and 4.2),
-/// with pieces for bytes.
+/// Work of one priority. Flows are served in turn, one operation each.
+///
+/// A flow that had no queued work when urgent work arrived is new. New flows precede old ones but alternate with them,
+/// because a constant supply of new flows would otherwise starve the old ones. The two lists are those of FQ-CoDel (RFC
+/// 8290, 4.1 and 4.2), with operations in place of bytes.
 struct Class<T> {
     of: HashMap<Flow, VecDeque<T>>,
     new: VecDeque<Flow>,
-    /// Those that had a turn, and those of which nothing is needed now. One of which nothing waits is forgotten when it would
-    /// have the next turn, not before, lest it come as a new one again and again.
+    /// Flows that have been served, and flows whose work is not urgent. An empty flow is removed only when its turn
+    /// comes, because it would otherwise count as new each time.
     old: VecDeque<Flow>,
     was_new: bool,
     waiting: usize,
@@ -81,12 +83,12 @@ impl<T> Turns<T> {
         }
     }
 
-    /// The next piece, if any waits.
+    /// Returns the next operation, if any is queued.
     pub(super) fn pop(&mut self) -> Option<(T, Piece)> {
         if self.first.waiting == 0 {
             self.owed = FIRST_ALONE;
             let second = self.second.pop().map(|work| (work, Piece::Second));
-            // There is none; but flows are forgotten.
+            // No work of the first priority is queued; the call only removes its empty flows.
             return second.or_else(|| self.first.pop().map(|work| (work, Piece::First)));
         }
         if self.second.waiting > 0 && !self.is_beside && self.owed.is_zero() {
@@ -96,7 +98,7 @@ impl<T> Turns<T> {
         self.first.pop().map(|work| (work, Piece::First))
     }
 
-    /// A piece has ended, after so long.
+    /// Records the end of an operation that took `took`.
     pub(super) fn ended(&mut self, piece: Piece, took: Duration) {
         match piece {
             Piece::First => self.owed = self.owed.saturating_sub(took),
@@ -108,7 +110,7 @@ impl<T> Turns<T> {
         }
     }
 
-    /// How much waits: of the first priority, and of the second.
+    /// Number of queued operations of the first and of the second priority.
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.first.waiting, self.second.waiting)
     }

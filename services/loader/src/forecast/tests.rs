@@ -14,7 +14,7 @@ const ROWS: u64 = BLOCKS as u64 * BLOCK_ROWS;
 const BATCH_ROWS: u64 = 50;
 const PACE: Duration = Duration::from_millis(10);
 
-/// Columns `a` and `b`, a file a block.
+/// Columns `a` and `b`, one file per block.
 async fn reader() -> Reader {
     let store = Arc::new(InMemory::new());
     let values: ArrayRef = Arc::new(Int64Array::from_iter_values(0..BLOCK_ROWS as i64));
@@ -49,7 +49,7 @@ fn job(reader: &Reader, seed: u64, columns: &[&str]) -> Arc<Job> {
     Arc::new(Job::resolve(&train, reader.clone(), None).unwrap())
 }
 
-/// The stream has been at one batch every `pace`, and now begins the window; `loaded` more are loaded.
+/// Advances the stream to the window after 100 batches, one every `pace`. The next `loaded` windows are also loaded.
 async fn begin(progress: &Progress, epoch: u64, window: usize, loaded: usize, pace: Duration) {
     let order = progress.course.job.order(epoch);
     progress.loading(epoch, order.window(window + loaded).positions.end);
@@ -60,8 +60,8 @@ async fn begin(progress: &Progress, epoch: u64, window: usize, loaded: usize, pa
     }
 }
 
-/// Nanoseconds until each block is needed by a stream of one batch every [`PACE`] that stands at `position` of
-/// epoch 0, when it looks at the windows from `first_window` on.
+/// Nanoseconds until each block is needed by a stream of one batch every [`PACE`] at `position` of epoch 0, counting
+/// windows from `first_window` on.
 fn expected(job: &Job, position: u64, first_window: usize) -> Vec<u64> {
     let mut starts = vec![None; BLOCKS as usize];
     for (epoch, first) in [(0, first_window), (1, 0)] {
@@ -106,7 +106,7 @@ async fn what_is_ahead_in_this_epoch_comes_before_what_is_in_the_next() {
         begin(&progress, 0, window, 0, PACE).await;
         let position = job.order(0).window(window).positions.start;
         assert_eq!(in_memory(&outlook, &job), expected(&job, position, window));
-        // It was read from disk when it was loaded: there its blocks are needed in the next epoch.
+        // The window was read from disk when it was loaded, so the next use of its blocks on disk is in the next epoch.
         assert_eq!(on_disk(&outlook, &job), expected(&job, position, window + 1));
     }
 }
@@ -124,7 +124,7 @@ async fn a_window_at_hand_is_needed_now_in_memory_and_in_the_next_epoch_on_disk(
         assert_eq!(memory[*block as usize], 0);
         assert!(disk[*block as usize] >= left_of_epoch);
     }
-    // The one that is loaded ahead is wanted in memory soon, and has left the disk.
+    // The prefetched window is needed in memory soon, but no longer on disk.
     for block in order.window(3).blocks {
         assert!((1..left_of_epoch).contains(&memory[*block as usize]));
         assert!(disk[*block as usize] >= left_of_epoch);
@@ -140,7 +140,7 @@ async fn the_last_window_looks_into_the_next_epoch_and_one_loaded_ahead_beyond_i
     let last = job.order(0).windows() - 1;
     begin(&progress, 0, last, 0, PACE).await;
     assert_eq!(on_disk(&outlook, &job), expected(&job, job.order(0).window(last).positions.start, last + 1));
-    // The next epoch's first window is loaded ahead, so its blocks' next use on disk is an epoch later.
+    // The next epoch's first window is prefetched, so its blocks' next use on disk is an epoch later.
     let next = job.order(1);
     progress.loading(1, next.window(0).positions.end);
     let disk = on_disk(&outlook, &job);
@@ -229,7 +229,7 @@ async fn other_views_count_for_columns_and_not_for_frames() {
     let of_b = outlook.enter(&b, 0, 0);
     begin(&of_b, 0, 0, 0, PACE).await;
     of_a.reached(0, 0, 0, &a.order(0));
-    // 1 s passed for the first one meanwhile, which weighs a fifth.
+    // The last batch of the first stream took 1 s, with a weight of one fifth.
     begin(&of_a, 0, 0, 0, PACE).await;
     of_b.reached(0, 0, 0, &b.order(0));
     assert_eq!(in_memory(&outlook, &a), expected(&a, 0, 0));

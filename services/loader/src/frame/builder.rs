@@ -1,4 +1,4 @@
-//! From decoded columns to rows.
+//! Conversion of decoded columns to rows.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::{
 pub struct FrameBuilder {
     view: Arc<View>,
     place: String,
-    /// Rows that the frame will have.
+    /// Number of rows that the frame will have.
     rows: usize,
     frame: Frame,
     nested: Vec<Vec<ArrayRef>>,
@@ -34,10 +34,10 @@ pub struct FrameBuilder {
 }
 
 impl FrameBuilder {
-    /// A builder for `rows` rows, which will lie in one of `slabs`. `place` names the block in errors.
+    /// Creates a builder for `rows` rows, in memory from `slabs`. `place` identifies the block in errors.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when the system has no memory left.
+    /// [`Error::Unavailable`] if the system is out of memory.
     pub fn new(view: Arc<View>, rows: usize, place: String, slabs: &Slabs) -> Result<Self, Error> {
         let fixed = slabs.take(rows * view.stride).map_err(Error::out_of_memory)?;
         let frame = Frame {
@@ -58,7 +58,7 @@ impl FrameBuilder {
         Ok(Self { view, place, rows, frame, nested, tables, runs: RunsBuilder::default() })
     }
 
-    /// What comes now is of another block, which `place` names in errors.
+    /// Sets the place that identifies the block of the following chunks in errors.
     #[must_use]
     pub(crate) fn at(self, place: String) -> Self {
         Self { place, ..self }
@@ -67,8 +67,9 @@ impl FrameBuilder {
     /// Appends a chunk whose columns are the view's projection.
     ///
     /// # Errors
-    /// [`Error::Value`] for a value that a tensor can't hold, for a null where the footers promised none, and for
-    /// more than 4 GiB of strings, binary and lists; [`Error::Internal`] for more rows than announced.
+    /// - [`Error::Value`] for a value that a tensor can't hold, for a null in a column without nulls according to the
+    ///   footers, and for more than 4 GiB of strings, binary values and lists.
+    /// - [`Error::Internal`] for more rows than announced.
     pub fn append(&mut self, chunk: &RecordBatch) -> Result<(), Error> {
         let start = self.frame.rows;
         let end = start + chunk.num_rows();
@@ -103,10 +104,10 @@ impl FrameBuilder {
         Ok(())
     }
 
-    /// The finished frame.
+    /// Returns the finished frame.
     ///
     /// # Errors
-    /// [`Error::Internal`] when rows are missing.
+    /// [`Error::Internal`] if rows are missing.
     pub fn finish(mut self) -> Result<Frame, Error> {
         if self.frame.rows != self.rows {
             return Err(Error::Internal(format!("{}: fewer rows than the block has", self.place)));
@@ -186,18 +187,21 @@ impl FrameBuilder {
         Ok(())
     }
 
-    /// A column of a tensor, at `offset` of a row.
+    /// Converts a column of a tensor, at `offset` of a row.
     fn value(&self, made: &Made, chunk: &RecordBatch, input: usize, offset: usize) -> Result<Input, Error> {
         let failed = |reason: String| value_error(&self.place, chunk, input, reason);
         let array = tensor::convert(chunk.column(input), &made.dtype).map_err(failed)?;
         if made.fill.is_none() && array.null_count() > 0 {
-            return Err(failed("a null; give the tensor a fill".to_owned()));
+            return Err(failed("a null; set null_value for the tensor".to_owned()));
         }
         let fill = made.fill.map(|fill| tensor::fill_bytes(fill, &made.dtype));
         Ok(Input::new(&array, offset, made.width, fill))
     }
 
-    /// The bit of a column and its nulls in this chunk; an error if it has nulls and no bit.
+    /// Returns the validity bit of a column and its nulls in this chunk.
+    ///
+    /// # Errors
+    /// [`Error::Value`] if the column has nulls but no validity bit.
     fn validity(&self, chunk: &RecordBatch, input: usize, bit: Nulls) -> Result<Option<Validity>, Error> {
         let array = chunk.column(input);
         match bit {
@@ -211,11 +215,11 @@ impl FrameBuilder {
     }
 }
 
-/// The columns of one chunk, ready to be laid into rows.
+/// Columns of one chunk, ready to be written into rows.
 #[derive(Default)]
 struct ChunkParts {
     inputs: Vec<Input>,
-    /// Those for the heap, each with its position in the chunk.
+    /// Variable-width columns, each with its position in the chunk.
     variable: Vec<(usize, Values)>,
     validities: Vec<Validity>,
 }
@@ -223,7 +227,8 @@ struct ChunkParts {
 /// Validity bit of a column, and its nulls in a chunk if it has any.
 type Validity = (usize, Option<NullBuffer>);
 
-/// Appends the values of one row to the heap and writes the row's tail. The error names the column.
+/// Appends the values of one row to the heap and writes the tail of the row. An error includes the position of the
+/// column.
 fn append_values(
     columns: &[(usize, Values)],
     row: usize,
@@ -246,8 +251,8 @@ fn mark_valid(rows: &mut [u8], view: &View, bit: usize, nulls: Option<&NullBuffe
     }
 }
 
-/// The chunks as one array that holds on to nothing else: a chunk from disk lies in memory that was read for
-/// several columns.
+/// Concatenates the chunks into an array that owns its memory. Chunks from disk share memory that was read for several
+/// columns.
 fn joined(chunks: &[ArrayRef]) -> Result<ArrayRef, Error> {
     let internal = |error: arrow_schema::ArrowError| Error::Internal(error.to_string());
     let [only] = chunks else {

@@ -1,4 +1,4 @@
-//! Rows of a tensor that many rows of a frame have in common, each kept once.
+//! De-duplicated rows of a tensor.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -16,13 +16,13 @@ use crate::{
     prefetch::{prefetch, prefetch_value},
 };
 
-/// The distinct rows of one tensor in a frame, in the order in which they come.
+/// Distinct rows of one tensor in a frame, in the order of first occurrence.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// Of each row of the frame, the number of its own.
+    /// Index of the distinct row of each row of the frame.
     numbers: Vec<u32>,
     rows: Vec<u8>,
-    /// Of each row, what it is found by: a hash of its key and its bytes.
+    /// Hash of the key and the bytes of each distinct row.
     hashes: Vec<u128>,
 }
 
@@ -41,7 +41,7 @@ impl Table {
     }
 }
 
-/// Hashes are spread evenly already.
+/// A map by hash. It uses the low bits of the key, which is already evenly distributed.
 type ByHash = HashMap<u128, u32, BuildHasherDefault<LowBits>>;
 
 #[derive(Default)]
@@ -61,7 +61,7 @@ impl Hasher for LowBits {
     }
 }
 
-/// Makes a [`Table`] from the rows of a frame.
+/// Builds a [`Table`] from the rows of a frame.
 pub(super) struct TableBuilder {
     width: usize,
     table: Table,
@@ -69,17 +69,17 @@ pub(super) struct TableBuilder {
 }
 
 impl TableBuilder {
-    /// For rows of `width` bytes.
+    /// Creates a builder for rows of `width` bytes.
     pub(super) fn new(width: usize) -> Self {
         Self { width, table: Table::default(), by_hash: ByHash::default() }
     }
 
-    /// Takes more rows, of which `keys` are the values by which they belong together.
+    /// Appends rows with their de-duplication keys.
     pub(super) fn append(&mut self, keys: &[ArrayRef], rows: &[u8]) -> Result<(), Error> {
         let keys = keys_as_bytes(keys)?;
         let mut before = None;
         for (key, row) in keys.iter().zip(rows.chunks_exact(self.width)) {
-            // Rows that belong together often follow one another.
+            // Equal rows are often consecutive.
             let number = match before {
                 Some((last_key, last_row, number)) if last_key == key && last_row == row => number,
                 _ => self.number(key.as_ref(), row),
@@ -114,23 +114,23 @@ impl TableBuilder {
     }
 }
 
-/// Rows whose numbers are on their way into the cache, and rows of which their own is, while others are numbered.
+/// Prefetch distances in rows: for the index of a row, and for its distinct row.
 const NUMBERS_AHEAD: usize = 96;
 const ROWS_AHEAD: usize = 48;
 
-/// The distinct rows of one tensor among rows of several frames, numbered in the order in which they come first.
+/// Distinct rows of one tensor among rows of several frames, numbered in the order of first occurrence.
 pub(crate) struct Distinct<'a> {
     tables: Vec<&'a Table>,
     width: usize,
     by_hash: ByHash,
-    /// Frame, and number there.
+    /// Frame, and index in the table of that frame.
     distinct: Vec<(u32, u32)>,
-    /// Of each row, the number of its own.
+    /// Index of the distinct row of each row.
     numbers: Vec<u32>,
 }
 
 impl<'a> Distinct<'a> {
-    /// The rows of table `index` of `frames` that `rows` have, of `width` bytes each.
+    /// Finds the distinct rows of `rows` in table `index` of `frames`. Each has `width` bytes.
     pub(crate) fn new(frames: &'a [Arc<Frame>], index: usize, width: usize, rows: &[RowRef]) -> Self {
         let tables = frames.iter().map(|frame| &frame.tables[index]).collect();
         let (by_hash, distinct) = (ByHash::default(), Vec::new());
@@ -139,7 +139,7 @@ impl<'a> Distinct<'a> {
         for (position, row) in rows.iter().enumerate() {
             made.prefetch(rows, position);
             let own = made.own(*row);
-            // Rows that belong together often follow one another.
+            // Equal rows are often consecutive.
             let number = match last {
                 Some((before, number)) if before == own => number,
                 _ => made.find(own),
@@ -150,7 +150,7 @@ impl<'a> Distinct<'a> {
         made
     }
 
-    /// What a row has: a frame, and a number there.
+    /// Returns the frame of a row and the index of its distinct row there.
     #[inline]
     fn own(&self, row: RowRef) -> (u32, u32) {
         (row.frame, self.tables[row.frame as usize].numbers[row.row as usize])
@@ -186,17 +186,17 @@ impl<'a> Distinct<'a> {
         next
     }
 
-    /// How many there are.
+    /// Number of distinct rows.
     pub(crate) fn len(&self) -> usize {
         self.distinct.len()
     }
 
-    /// Of each row, the number of its own.
+    /// Index of the distinct row of each row.
     pub(crate) fn numbers(&self) -> &[u32] {
         &self.numbers
     }
 
-    /// The bytes of each.
+    /// Bytes of each distinct row.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &'a [u8]> {
         self.distinct.iter().map(|own| self.bytes(*own))
     }
@@ -205,7 +205,7 @@ impl<'a> Distinct<'a> {
         self.tables[frame as usize].row(number, self.width)
     }
 
-    /// A table of these, for a frame of the rows.
+    /// Converts the distinct rows to a table of a new frame.
     pub(super) fn into_table(self) -> Table {
         let hash = |(frame, number): &(u32, u32)| self.tables[*frame as usize].hashes[*number as usize];
         Table {

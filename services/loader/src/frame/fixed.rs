@@ -1,4 +1,4 @@
-//! Fixed-width columns on their way into rows.
+//! Writing of fixed-width columns into rows.
 
 use arrow_array::{Array, ArrayRef, cast::AsArray};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
@@ -6,17 +6,17 @@ use arrow_schema::DataType;
 
 use crate::prefetch::prefetch;
 
-/// Rows of a tile when columns are laid into rows (measured: 16 and 64 are slower).
+/// Number of rows of a tile (measured: 16 and 64 are slower).
 pub(super) const TILE_ROWS: usize = 32;
-/// Columns that are laid into rows together when they lie side by side there.
+/// Number of adjacent columns of a row that are written together.
 const GROUP: usize = 8;
 
-/// One fixed-width column of a chunk on its way into the rows.
+/// One fixed-width column of a chunk.
 pub(super) struct Input {
     values: Values,
     offset: usize,
     width: usize,
-    /// Nulls of the chunk, and what to write there (zero for plain columns).
+    /// Nulls of the chunk, and the value to write in their place (zero for plain columns).
     nulls: Option<NullBuffer>,
     fill: Vec<u8>,
 }
@@ -39,12 +39,12 @@ impl Input {
         Self { values, offset, width, nulls, fill: fill.unwrap_or_else(|| vec![0; width]) }
     }
 
-    /// Values of `width` bytes each, as they are.
+    /// Wraps values of `width` bytes each, without nulls.
     pub(super) fn of_bytes(bytes: Vec<u8>, offset: usize, width: usize) -> Self {
         Self { values: Values::Bytes(Buffer::from(bytes)), offset, width, nulls: None, fill: Vec::new() }
     }
 
-    /// Writes rows `first..first + rows` of the column into `tile`, the same rows of `stride` bytes.
+    /// Writes rows `first..first + rows` of the column into `tile`, which holds the same rows, `stride` bytes each.
     fn scatter(&self, first: usize, rows: usize, tile: &mut [u8], stride: usize) {
         match &self.values {
             Values::Bits(bits) => {
@@ -70,7 +70,7 @@ impl Input {
         }
     }
 
-    /// Writes the fill over the values under nulls.
+    /// Overwrites the values of null rows with the fill value.
     fn fill_nulls(&self, first: usize, tile: &mut [u8], stride: usize) {
         let Some(nulls) = &self.nulls else { return };
         for (row, out) in tile.chunks_exact_mut(stride).enumerate() {
@@ -88,9 +88,9 @@ impl Input {
     }
 }
 
-/// Lays `rows` rows of all `inputs` into `out`, rows of `stride` bytes, and zeros their ends from `end` on. Tiles keep
-/// the rows being written in the first-level cache, while the next ones are on their way; neighbours of
-/// one width are written together (bench: frame).
+/// Writes `rows` rows of all `inputs` into `out`, rows of `stride` bytes, and zeroes each row from `end` on. A tile of
+/// rows stays in the L1 cache while it is written, and the next tile is prefetched. Adjacent columns of one width are
+/// written together (bench: frame).
 pub(super) fn scatter_all(inputs: &[Input], rows: usize, out: &mut [u8], stride: usize, end: usize) {
     let groups = groups(inputs);
     for first in (0..rows).step_by(TILE_ROWS) {
@@ -113,7 +113,7 @@ pub(super) fn scatter_all(inputs: &[Input], rows: usize, out: &mut [u8], stride:
     }
 }
 
-/// Columns that are written together, and where in the row the first of them lies.
+/// Columns that are written together, and the offset of the first one in the row.
 enum Group<'a> {
     Four([&'a [u8]; GROUP], usize),
     Eight([&'a [u8]; GROUP], usize),
@@ -137,7 +137,7 @@ fn groups(inputs: &[Input]) -> Vec<Group<'_>> {
     groups
 }
 
-/// The first columns, if they are of `width` and lie side by side in the row.
+/// Returns the first columns if they have this width and are adjacent in the row.
 fn neighbours(inputs: &[Input], width: usize) -> Option<[&[u8]; GROUP]> {
     let inputs = inputs.get(..GROUP)?;
     let mut columns = [&[][..]; GROUP];
@@ -150,7 +150,7 @@ fn neighbours(inputs: &[Input], width: usize) -> Option<[&[u8]; GROUP]> {
     Some(columns)
 }
 
-/// Writes `GROUP` columns of `W` bytes side by side at `offset` of the rows of `tile`.
+/// Writes `GROUP` adjacent columns of `W` bytes at `offset` of the rows of `tile`.
 fn scatter_group<const W: usize>(
     columns: &[&[u8]; GROUP],
     first: usize,

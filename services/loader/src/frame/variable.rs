@@ -1,8 +1,8 @@
 //! Values of variable width: strings, binary and lists of fixed-width items.
 //!
-//! In a row's tail stand where its values begin in the heap and how long each is, as little-endian `u32`s. The
-//! values follow one another there. A list with null items has the highest bit of its length set, and behind
-//! its items their validity, a bit each; the bytes of a null item are zero.
+//! The tail of a row holds the start of its values in the heap and the length of each, as little-endian `u32`s. The
+//! values are stored consecutively. A list with null items has the highest bit of its length set, and its items are
+//! followed by a validity bitmap. The bytes of a null item are zero.
 
 use arrow_array::{Array, ArrayRef, OffsetSizeTrait, cast::AsArray};
 use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer};
@@ -13,24 +13,24 @@ use crate::{View, view::Items};
 const WORD: usize = size_of::<u32>();
 const NULL_ITEMS: u32 = 1 << 31;
 
-/// One value's length in the tail of its row.
+/// Length of one value, as stored in the tail of its row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
     word: u32,
 }
 
 impl Item {
-    /// Bytes of the value, without the validity of its items.
+    /// Size of the value in bytes, without the validity of its items.
     pub(crate) fn bytes(self) -> usize {
         (self.word & !NULL_ITEMS) as usize
     }
 
-    /// Whether the validity of its items lies behind them.
+    /// True if the items are followed by their validity.
     pub(crate) fn has_null_items(self) -> bool {
         self.word & NULL_ITEMS != 0
     }
 
-    /// Bytes of that validity.
+    /// Size of the items' validity in bytes.
     pub(crate) fn validity_bytes(self, items: Items) -> usize {
         match items {
             Items::OfWidth(width) if self.has_null_items() => (self.bytes() / width).div_ceil(8),
@@ -39,14 +39,14 @@ impl Item {
     }
 }
 
-/// The tail of a row.
+/// Tail of a row.
 #[derive(Clone, Copy)]
 pub(crate) struct Tail<'a> {
     words: &'a [u8],
 }
 
 impl<'a> Tail<'a> {
-    /// The tail in `bytes`, which begin with it.
+    /// Returns the tail at the beginning of `bytes`.
     #[inline]
     pub(crate) fn new(view: &View, bytes: &'a [u8]) -> Self {
         Self { words: &bytes[..view.validity - view.tail] }
@@ -58,19 +58,19 @@ impl<'a> Tail<'a> {
         u32::from_le_bytes(bytes.try_into().expect("four bytes"))
     }
 
-    /// Where in the heap the row's values begin.
+    /// Offset of the row's values in the heap.
     #[inline]
     pub(crate) fn start(self) -> usize {
         self.word(0) as usize
     }
 
-    /// The value of variable column `index`.
+    /// Length of the value of variable column `index`.
     #[inline]
     pub(crate) fn item(self, index: usize) -> Item {
         Item { word: self.word(1 + index) }
     }
 
-    /// Bytes of all values together.
+    /// Size of all values of the row in bytes.
     #[inline]
     pub(crate) fn len(self, view: &View) -> usize {
         view.variable_items
@@ -83,7 +83,7 @@ impl<'a> Tail<'a> {
             .sum()
     }
 
-    /// Lets the tail in `bytes` say that its values begin at `start`.
+    /// Sets the offset of the row's values in the tail in `bytes` to `start`.
     pub(crate) fn move_to(bytes: &mut [u8], start: usize) -> Result<(), String> {
         bytes[..WORD].copy_from_slice(&word_of(start, u32::MAX)?.to_le_bytes());
         Ok(())
@@ -95,12 +95,12 @@ fn word_of(value: usize, most: u32) -> Result<u32, String> {
     word.ok_or_else(|| format!("{value} bytes of values, the limit is {most}; write smaller row groups"))
 }
 
-/// One variable column of a chunk.
+/// One variable-width column of a chunk.
 pub(super) struct Values {
     offsets: Offsets,
     bytes: Buffer,
     nulls: Option<NullBuffer>,
-    /// Bytes of an item, and which items are null if any is.
+    /// Size of an item in bytes, and nulls among the items, if any.
     width: usize,
     item_nulls: Option<NullBuffer>,
 }
@@ -111,8 +111,10 @@ enum Offsets {
 }
 
 impl Values {
+    /// Wraps a column of strings, binary values or lists.
+    ///
     /// # Errors
-    /// The type, when it is not one of those.
+    /// A message that names the type if it is not supported.
     pub(super) fn new(array: &ArrayRef) -> Result<Self, String> {
         let nulls = array.nulls().filter(|nulls| nulls.null_count() > 0).cloned();
         let (offsets, bytes, width, item_nulls) = match array.data_type() {
@@ -139,7 +141,7 @@ impl Values {
         Ok(Self { offsets, bytes, nulls, width, item_nulls })
     }
 
-    /// Appends the value of `row` to `heap`; returns its word in the row's tail.
+    /// Appends the value of `row` to `heap`. Returns the word for the tail of the row.
     pub(super) fn append(&self, row: usize, heap: &mut Vec<u8>) -> Result<u32, String> {
         if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row)) {
             return Ok(0);

@@ -1,4 +1,4 @@
-//! How many rows each group has, and where that cuts an epoch into packs.
+//! Number of rows of each group, and the packs of an epoch computed from them.
 
 use std::{
     collections::VecDeque,
@@ -11,37 +11,38 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::Groups;
 
-/// Epochs whose packs are remembered for one filter and key at most, each with 8 bytes a pack.
+/// Maximum number of epochs with cached packs per filter and key. A pack takes 8 bytes.
 const MAX_CUT_EPOCHS: usize = 16;
-/// Groups that are looked up at a time when an epoch is cut into packs.
+/// Number of groups located at a time when the packs of an epoch are computed.
 const CUT_GROUPS: u64 = 1 << 16;
 
-/// The rows of each group of a snapshot, in the order in which they begin, and where epochs are cut into packs by them.
+/// Number of rows of each group of a snapshot, in the order of their beginnings, with the cached packs of epochs.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Lengths {
     pub(super) rows: Box<[u32]>,
     #[serde(skip)]
     cut: Mutex<VecDeque<(Cut, Cell)>>,
-    /// What they take of the room for all.
+    /// Reserved part of the memory for the lengths of groups.
     #[serde(skip)]
     _room: Option<OwnedSemaphorePermit>,
 }
 
-/// Packs, once they are cut.
+/// Packs of an epoch, computed at most once.
 type Cell = Arc<OnceLock<Arc<Packs>>>;
 
-/// What the packs of an epoch depend on, beside the groups.
+/// Everything the packs of an epoch depend on, except the groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Names the order of the groups in any epoch.
+    /// Hash of the order of the groups in any epoch.
     pub(crate) order: u64,
     pub(crate) epoch: u64,
-    /// How many packs there are.
+    /// Number of packs.
     pub(crate) packs: u64,
 }
 
 impl Lengths {
-    /// Of groups with so many rows each, which take `room` for as long as this lives; what is more than that is given back.
+    /// Creates the lengths of groups with `rows` rows each. They hold `room`; permits in excess of one per group are
+    /// released.
     pub(super) fn new(rows: Box<[u32]>, room: Option<OwnedSemaphorePermit>) -> Self {
         let more = |room: &OwnedSemaphorePermit| room.num_permits().saturating_sub(rows.len());
         let room = room.map(|mut room| {
@@ -51,12 +52,12 @@ impl Lengths {
         Self { rows, cut: Mutex::default(), _room: room }
     }
 
-    /// How many groups there are.
+    /// Number of groups.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether they can be those of these groups, of blocks with so many rows.
+    /// True if the lengths are consistent with these groups, and with blocks that keep `rows` rows each.
     pub(super) fn fit(&self, groups: &Groups, rows: &[u32]) -> bool {
         let sum = |counts: &[u32]| counts.iter().map(|count| u64::from(*count)).sum::<u64>();
         self.rows.len() as u64 == groups.count()
@@ -65,8 +66,8 @@ impl Lengths {
             && sum(&self.rows) == sum(rows)
     }
 
-    /// The packs of an epoch, which has the groups in this order: O(groups) the first time; who asks meanwhile waits, and some are
-    /// remembered. `begun` are the groups that begin in each block.
+    /// Returns the packs of an epoch with the groups in this order. The first call takes O(groups); concurrent calls
+    /// wait for it, and recent results are cached. `begun` is the number of groups that begin in each block.
     pub(crate) fn packs(&self, cut: Cut, begun: &[u32], order: impl FnOnce() -> EpochOrder) -> Arc<Packs> {
         let cell = {
             let mut known = self.cut.lock().unwrap_or_else(PoisonError::into_inner);
@@ -74,7 +75,7 @@ impl Lengths {
             let entry = found.and_then(|at| known.remove(at)).unwrap_or_else(|| (cut, Arc::default()));
             let cell = Arc::clone(&entry.1);
             known.push_back(entry);
-            // Of these together as many as there are groups: no pack is empty, so the last one is always among them.
+            // The cached packs are bounded by the number of groups. No pack is empty, so the newest epoch always fits.
             let packs = |known: &VecDeque<(Cut, Cell)>| known.iter().map(|(cut, _)| cut.packs).sum::<u64>();
             while known.len() > MAX_CUT_EPOCHS || packs(&known) > self.rows.len() as u64 {
                 known.pop_front();

@@ -7,7 +7,7 @@ use super::*;
 
 fn runs(keys: &[i64]) -> Runs {
     let mut runs = Runs::builder();
-    // In two parts, as chunks come.
+    // Two chunks, as in a decoded block.
     for part in keys.chunks(keys.len().div_ceil(2).max(1)) {
         runs.append(&[Arc::new(Int64Array::from(part.to_vec())) as ArrayRef]).unwrap();
     }
@@ -73,7 +73,7 @@ proptest! {
         prop_assert_eq!(groups.longest, expected.iter().map(|group| group.len()).max().unwrap_or(0) as u64);
         let lengths: Vec<u32> = expected.iter().map(|group| group.len() as u32).collect();
         prop_assert_eq!(groups.lengths.as_ref().map_or_else(Vec::new, |known| known.rows.to_vec()), lengths);
-        // The pieces of the blocks, one after the other, are all rows in order, each once.
+        // The pieces of all blocks, concatenated, contain each row once and in order.
         let mut found: Vec<i64> = Vec::new();
         for block in 0..blocks.len() as u32 {
             let mut of_block: Vec<i64> = Vec::new();

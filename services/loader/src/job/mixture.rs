@@ -1,4 +1,4 @@
-//! Several datasets in one stream: each has a fixed share of every batch, and an order of its own.
+//! Mixtures: several datasets in one stream, each with a fixed fraction of every batch and its own order.
 
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
@@ -11,14 +11,15 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::{Job, MAX_BATCH_SIZE, within};
 use crate::{Counts, Error, view::Use};
 
-/// Most other datasets of a mixture.
+/// Maximum number of other datasets in a mixture.
 const MAX_MIXED: usize = 64;
 
 impl Job {
-    /// Resolves `train` against the snapshot of `own`, and its mixture against those of `others`, one for each.
+    /// Resolves `train` against the snapshot of `own`, and its mixture against the snapshots of `others`, one per
+    /// dataset.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve).
+    /// As for [`resolve`](Self::resolve).
     pub fn resolve_mixture(
         train: &v1::Train,
         own: (Reader, Option<&Counts>),
@@ -41,15 +42,15 @@ impl Job {
         Ok(job)
     }
 
-    /// One of the other datasets of the mixture, which has so many rows of each batch of a rank.
+    /// Resolves one of the other datasets of the mixture, which contributes `rows` rows to each batch of a rank.
     fn part(&self, index: usize, other: (Reader, Option<&Counts>), rows: u64) -> Result<Self, Error> {
-        // Of what is resolved: so a ticket means what the request meant.
+        // The part is derived from the resolved request, so that a ticket resolves to the same job.
         let train = of_mixed(&self.train, index);
         let mut part = Self::of_one(&train, other, rows, Use::Mixture)?;
         if part.epoch_items < part.global_batch() {
             let (found, needed) = (part.epoch_items, part.global_batch());
             return Err(Error::invalid(
-                "share",
+                "fraction",
                 format!("the dataset holds {found} rows, a step takes {needed}"),
             ));
         }
@@ -70,7 +71,7 @@ impl Job {
         }
         (part.run, part.steps_beside) = (self.run, Some(self.steps.count()));
         if let Some(last) = self.run.len().checked_sub(1) {
-            // Those that are reached: their windows are checked against the memory.
+            // Epochs of this dataset that the job reads. Their windows are checked against the memory.
             let epoch = |batch| part.ranges(self.run.cursor(batch), 0).last().map_or(0, |(epoch, _)| *epoch);
             let (first, last) = (epoch(0), epoch(last));
             (part.train.epoch, part.train.epochs) = (first, Some((last - first.min(last)).saturating_add(1)));
@@ -78,9 +79,9 @@ impl Job {
         Ok(part)
     }
 
-    /// Of which epochs of this dataset, and from which positions, the rows of a batch of `rank` are taken, in this order. There
-    /// is one range, possibly an empty one, but for a dataset of a mixture that is at its end. With packs it takes O(groups), the
-    /// first time in an epoch.
+    /// Returns the epochs and positions of this dataset from which the rows of a batch of `rank` are taken, in order.
+    /// There is one range, possibly empty, unless a dataset of a mixture reaches the end of an epoch. With packs, the
+    /// first call of an epoch takes O(groups).
     pub(crate) fn ranges(&self, at: Cursor, rank: u32) -> Vec<(u64, Range<u64>)> {
         let Some(steps) = self.steps_beside else {
             let range = self.steps.rank(at.step, rank);
@@ -100,15 +101,15 @@ impl Job {
         ranges
     }
 
-    /// Rows of a dataset of a mixture that come before those of a batch, over all of its epochs.
+    /// Number of rows of a dataset of a mixture before those of a batch, over all of its epochs.
     fn position_beside(&self, steps: u64, at: Cursor, rank: u32) -> u128 {
         let step = u128::from(at.epoch) * u128::from(steps) + u128::from(at.step);
-        // Beyond 2^64 epochs of both the order begins anew.
+        // The product wraps only beyond 2^64 epochs of both datasets; the order then starts over.
         step.wrapping_mul(u128::from(self.steps.global_batch()))
             .wrapping_add(u128::from(rank) * u128::from(self.steps.batch_size()))
     }
 
-    /// Where a batch stands: in the epoch of its own dataset, and in all epochs of the others.
+    /// Position of a batch: in the epoch of its own dataset, and over all epochs of each other dataset.
     pub(crate) fn positions(&self, at: Cursor, rank: u32) -> (u64, Vec<u64>) {
         let beside = |mixed: &Arc<Self>| {
             let steps = mixed.steps_beside.unwrap_or(self.steps.count());
@@ -117,13 +118,14 @@ impl Job {
         (self.steps.rank(at.step, rank).start, self.mixed.iter().map(beside).collect())
     }
 
-    /// The other datasets of a mixture.
+    /// Other datasets of the mixture.
     pub(crate) fn mixed(&self) -> &[Arc<Self>] {
         &self.mixed
     }
 
-    /// How many rows of each dataset, its own first, follow one another in a batch until it begins anew: as few as keep the
-    /// shares. So ranks, each with whole rounds, make up the same global batch whatever their number.
+    /// Number of consecutive rows of each dataset, its own first, in the repeating pattern of a batch. The numbers are
+    /// the smallest that keep the fractions. Each rank has whole patterns, so the global batch is the same for any
+    /// number of ranks.
     pub(crate) fn round(&self) -> Vec<usize> {
         let all = std::iter::once(&self.steps).chain(self.mixed.iter().map(|mixed| &mixed.steps));
         let rows: Vec<u32> = all.map(Steps::batch_size).collect();
@@ -132,15 +134,15 @@ impl Job {
     }
 }
 
-/// Refuses a request whose mixture is none, whatever its datasets hold.
+/// Checks that the mixture of a request is valid, independent of the contents of its datasets.
 ///
 /// # Errors
-/// [`Error::Invalid`] naming the field.
+/// [`Error::Invalid`] with the name of the field.
 pub fn check_mixture(train: &v1::Train) -> Result<(), Error> {
     shares(train).map(|_| ())
 }
 
-/// Rows of each rank's batch that the other datasets of a mixture have.
+/// Number of rows that each other dataset of the mixture contributes to a batch of a rank.
 fn shares(train: &v1::Train) -> Result<Vec<u64>, Error> {
     within("batch_size", train.batch_size, 1, MAX_BATCH_SIZE)?;
     if train.mix.is_empty() {
@@ -160,16 +162,16 @@ fn shares(train: &v1::Train) -> Result<Vec<u64>, Error> {
     }
     let (mut shares, mut seen) = (Vec::with_capacity(train.mix.len()), HashSet::new());
     for mixed in &train.mix {
-        let exact = mixed.share * train.batch_size as f64;
+        let exact = mixed.fraction * train.batch_size as f64;
         let rows = exact.round();
         if !(rows >= 1.0 && rows < train.batch_size as f64 && (exact - rows).abs() < 1e-6) {
             let size = train.batch_size;
             let reason = format!(
-                "is {}, which is {exact} of {size} rows; expected a share that makes 1 to {} whole rows",
-                mixed.share,
+                "is {}, which is {exact} of {size} rows; expected a fraction that makes 1 to {} whole rows",
+                mixed.fraction,
                 size - 1
             );
-            return Err(Error::invalid(format!("{}.share", mix_field(mixed)), reason));
+            return Err(Error::invalid(format!("{}.fraction", mix_field(mixed)), reason));
         }
         if !seen.insert((&mixed.dataset, &mixed.snapshot, &mixed.filter)) {
             return Err(Error::invalid(
@@ -192,7 +194,8 @@ fn mix_field(mixed: &v1::Mixed) -> String {
     format!("mix.{}", mixed.dataset)
 }
 
-/// The request for the rows of one of the other datasets of `train` alone: all of them, in an order of their own.
+/// Returns the request for one of the other datasets of `train` alone: its filtered rows, with a seed derived from
+/// `train.seed`.
 pub(crate) fn of_mixed(train: &v1::Train, index: usize) -> v1::Train {
     let v1::Mixed { dataset, snapshot, filter, .. } = train.mix[index].clone();
     let seed = xxh3_64(format!("mix {index} of {}", train.seed).as_bytes());
@@ -215,7 +218,7 @@ pub(crate) fn of_mixed(train: &v1::Train, index: usize) -> v1::Train {
     }
 }
 
-/// Says of which dataset of a mixture an error is.
+/// Adds the dataset of the mixture to the field name of an error.
 pub(crate) fn within_mix(mixed: &v1::Mixed, error: Error) -> Error {
     match error {
         Error::Invalid { field, reason } => Error::invalid(format!("{}: {field}", mix_field(mixed)), reason),
@@ -223,7 +226,7 @@ pub(crate) fn within_mix(mixed: &v1::Mixed, error: Error) -> Error {
     }
 }
 
-/// What keeps two schemas from being one.
+/// Describes the first difference of two schemas, or returns `None` if they are equal.
 fn difference(found: &Schema, expected: &Schema, of: &str) -> Option<String> {
     let mut pairs = found.fields().iter().zip(expected.fields());
     if let Some((found, expected)) = pairs.find(|(found, expected)| found != expected) {

@@ -1,4 +1,4 @@
-//! Packs: groups that are dealt out together, with a bound on their rows.
+//! Packs: several groups combined into one unit, with a bounded number of rows.
 
 use std::{
     collections::VecDeque,
@@ -14,44 +14,47 @@ use crate::{
     groups::{Cut, Groups, Lengths},
 };
 
-/// Epochs of which a job holds the packs at most: more than those whose windows are made ahead of their use.
+/// Maximum number of epochs with packs held by a job; larger than the number of epochs with prefetched windows.
 const MAX_EPOCHS_AT_HAND: usize = 16;
-/// Packs that it holds at most, at 8 bytes each, but for those of two epochs.
+/// Maximum number of packs held by a job, at 8 bytes each. The packs of two epochs are always held.
 const MAX_PACKS_AT_HAND: u64 = 1 << 20;
 
-/// How the groups of a job are packed.
+/// Parameters and current packs of a job.
 #[derive(Debug)]
 pub(super) struct Packing {
-    /// Packs of an epoch.
+    /// Number of packs per epoch.
     pub(super) packs: u64,
-    /// Rows that each has at most.
+    /// Maximum number of rows per pack.
     pub(super) most_rows: u64,
-    /// The packs of the epochs at hand, first the one that was asked for longest ago: jobs push each other's out of what is
-    /// remembered for all.
+    /// Packs of recently used epochs, least recently used first. The job holds them because other jobs can evict them
+    /// from the shared cache.
     at_hand: Mutex<VecDeque<(u64, Arc<Packs>)>>,
-    /// Rows of each group; `None` if there may be no group.
+    /// Number of rows of each group; `None` if there are no groups.
     lengths: Option<Arc<Lengths>>,
 }
 
 impl Packing {
-    /// How `train` wants `groups` of `rows` rows to be packed, if it does.
+    /// Returns the packing that `train` requests for `groups` with `rows` rows in total, or `None` if it requests none.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `max_pack_rows` is set without groups or is out of range.
     pub(super) fn of(train: &v1::Train, groups: Option<&Groups>, rows: u64) -> Result<Option<Self>, Error> {
-        let most_rows = train.batch_rows;
+        let most_rows = train.max_pack_rows;
         if most_rows == 0 {
             return Ok(None);
         }
         let Some(groups) = groups else {
             let reason = "bounds the rows of packs of groups; without group_by batch_size counts rows";
-            return Err(Error::invalid("batch_rows", reason));
+            return Err(Error::invalid("max_pack_rows", reason));
         };
-        within("batch_rows", most_rows, 1, MAX_BATCH_SIZE / train.batch_size)?;
+        within("max_pack_rows", most_rows, 1, MAX_BATCH_SIZE / train.batch_size)?;
         let Some(packs) = Packs::count(rows, groups.longest, most_rows) else {
             let (longest, least) = (groups.longest, groups.longest.saturating_mul(3));
             let reason = format!(
                 "is {most_rows}, the longest group has {longest} rows; expected at least {least}, so that every pack has one \
                  group or more; or leave long groups out by a filter"
             );
-            return Err(Error::invalid("batch_rows", reason));
+            return Err(Error::invalid("max_pack_rows", reason));
         };
         let lengths = groups.lengths.clone();
         if packs > 0 && lengths.is_none() {
@@ -62,7 +65,7 @@ impl Packing {
 }
 
 impl Job {
-    /// Makes known where the packs of an epoch are: O(groups) the first time, and nothing without packs.
+    /// Returns the packs of an epoch, or `None` without packs. The first call for an epoch takes O(groups).
     pub(crate) fn pack(&self, epoch: u64) -> Option<Arc<Packs>> {
         let packing = self.packing.as_ref()?;
         let lengths = packing.lengths.as_ref()?;
@@ -88,17 +91,17 @@ impl Job {
         Some(packs)
     }
 
-    /// Whether the order of an epoch is not all that it takes to know where a batch is.
+    /// True if groups are packed, so that locating a batch requires the packs of its epoch.
     pub(crate) fn is_packed(&self) -> bool {
         self.packing.is_some()
     }
 
-    /// How large a whole batch of a rank is: in rows, those that pad it among them, or in groups if they are not packed.
+    /// Size of a full batch of a rank: in rows including padding, or in groups if groups are not packed.
     pub(crate) fn whole_size(&self) -> u64 {
         self.train.batch_size * self.packing.as_ref().map_or(1, |packing| packing.most_rows)
     }
 
-    /// ... and one that may be the last one.
+    /// Size of the batch at `at`, which may be the last of its epoch, in the unit of [`Self::whole_size`].
     pub(crate) fn size(&self, at: Cursor, rank: u32) -> u64 {
         let dealt = match &self.packing {
             Some(packing) => {
@@ -111,7 +114,7 @@ impl Job {
         (dealt + others).max(self.least_rows() as u64)
     }
 
-    /// Bytes that one of the rows, or groups, of a batch's [size](Self::size) takes in the mean, as the footers tell.
+    /// Mean size in bytes of one item counted by [`Self::size`], estimated from the footers.
     pub(crate) fn item_bytes(&self) -> u64 {
         let items = if self.packing.is_some() { self.rows } else { self.epoch_items };
         self.view.least_row_bytes().max(self.snapshot_bytes / items.max(1))

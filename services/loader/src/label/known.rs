@@ -1,8 +1,8 @@
-//! What a label is like over its whole dataset.
+//! Estimated distribution of the label over a whole dataset.
 
 use std::sync::Arc;
 
-use arrow_array::{cast::AsArray, types::Float64Type};
+use arrow_array::{RecordBatch, cast::AsArray, types::Float64Type};
 use arrow_cast::cast;
 use arrow_schema::DataType;
 use dashmap::DashMap;
@@ -10,42 +10,48 @@ use forebay_proto::v1;
 use forebay_stall::{Known, Moments};
 use tokio::sync::OnceCell;
 
-use crate::{Config, Error, Job, Pool, Priority, View, window::place_of};
+use crate::{
+    Error, Flow, Job, View,
+    activity::Purpose,
+    block_reader::{BlockColumns, BlockReader},
+    window::place_of,
+};
 
-/// So many blocks are looked at, spread evenly over the dataset.
+/// Maximum number of blocks sampled, spread evenly over the dataset.
 const SAMPLED_BLOCKS: usize = 16;
-/// So many answers are remembered.
+/// Number of cached estimates at which the cache is cleared.
 const REMEMBERED: usize = 256;
 
-/// Snapshot, label and filter.
+/// Snapshot id, label column and filter.
 type Key = (String, String, String);
 
-/// Finds out, once for each snapshot, label and filter.
+/// Estimates label statistics once for each snapshot, label column and filter, and caches them.
 pub(crate) struct KnownLabels {
-    config: Config,
-    pool: Pool,
+    blocks: BlockReader,
+    flow: Flow,
     known: DashMap<Key, Arc<OnceCell<Option<Known>>>>,
 }
 
 impl KnownLabels {
-    pub(crate) fn new(config: Config, pool: Pool) -> Self {
-        Self { config, pool, known: DashMap::new() }
+    pub(crate) fn new(blocks: BlockReader) -> Self {
+        Self { blocks, flow: Flow::new(), known: DashMap::new() }
     }
 
-    /// Mean and variance of the job's label, by some blocks of its dataset; `None` if it names none. Rows that its filter leaves
-    /// out don't count. The blocks are read one after another, and not kept.
+    /// Estimates mean and variance of the job's label from a sample of blocks. Returns `None` if the job has no label
+    /// column or the sample does not support an estimate. Rows that the filter drops are not counted. Blocks are read
+    /// one after another and are not cached.
     ///
     /// # Errors
-    /// Those of the first block that can't be read.
+    /// Returns the error of the first block that cannot be read.
     pub(crate) async fn of(&self, job: &Job) -> Result<Option<Known>, Error> {
         let train = job.train();
-        if train.label.is_empty() {
+        if train.label_column.is_empty() {
             return Ok(None);
         }
         if self.known.len() >= REMEMBERED {
             self.known.clear();
         }
-        let key = (job.snapshot().id().to_owned(), train.label.clone(), train.filter.clone());
+        let key = (job.snapshot().id().to_owned(), train.label_column.clone(), train.filter.clone());
         let cell = Arc::clone(&self.known.entry(key).or_default());
         cell.get_or_try_init(|| self.look(job)).await.copied()
     }
@@ -54,7 +60,7 @@ impl KnownLabels {
         let train = job.train();
         let wanted = v1::Train {
             dataset: train.dataset.clone(),
-            columns: vec![train.label.clone()],
+            columns: vec![train.label_column.clone()],
             filter: train.filter.clone(),
             batch_size: 1,
             ..v1::Train::default()
@@ -63,17 +69,16 @@ impl KnownLabels {
         let blocks: Vec<u32> = job.kept_blocks().collect();
         let mut looked = Vec::with_capacity(SAMPLED_BLOCKS);
         let step = blocks.len().div_ceil(SAMPLED_BLOCKS).max(1);
-        // From the middle of each stretch, or what is sorted looks smaller than it is.
+        // Takes the middle block of each interval: the first one would bias the mean in sorted data.
         for block in blocks.iter().skip(step / 2).step_by(step) {
             let keeps_all = job.keeps_all(*block);
             let read = view.reads(keeps_all);
-            let encoded = job.reader().fetch(*block as usize, &read).await?;
-            let (view, decode_rows) = (Arc::clone(&view), self.config.decode_rows);
+            let (view, columns) = (Arc::clone(&view), read.clone());
             let place = place_of(job.snapshot(), *block);
-            let add = move || {
+            let add = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
                 let mut seen = Moments::default();
-                for chunk in encoded.decode(decode_rows) {
-                    let rows = view.rows_of(chunk?, &read, keeps_all, &place)?;
+                for chunk in chunks {
+                    let rows = view.rows_of(chunk?, &columns, keeps_all, &place)?;
                     let labels = cast(rows.column(0), &DataType::Float64);
                     let labels = labels.map_err(|error| Error::Internal(error.to_string()))?;
                     let labels = labels.as_primitive::<Float64Type>();
@@ -82,16 +87,19 @@ impl KnownLabels {
                 }
                 Ok(seen)
             };
-            looked.push(self.pool.run(Priority::Second, add).await?);
+            let what = BlockColumns { reader: job.reader(), block: *block, columns: &read };
+            looked.push(self.blocks.read(what, Purpose::Label, self.flow, add).await?);
         }
         Ok(known(&looked, blocks.len()))
     }
 }
 
-/// Mean, error and variance by the labels of some blocks of a dataset, spread evenly over it in this order.
+/// Estimates mean, standard error and variance of a label from sampled blocks, given in dataset order and evenly
+/// spaced. Returns `None` if the blocks have no label, or if a partial sample has a single distinct value.
 ///
-/// The error is that of a systematic sample by successive differences (Wolter, Introduction to Variance Estimation, 2007, ch. 8):
-/// in sorted data neighbours are alike, so that few blocks tell much; where blocks differ at random, they tell less.
+/// The error is that of a systematic sample, by successive differences (Wolter, Introduction to Variance Estimation,
+/// 2007, ch. 8). In sorted data adjacent blocks are similar, so a few blocks give a small error. In data without order
+/// the error is larger.
 fn known(looked: &[Moments], blocks: usize) -> Option<Known> {
     let mut all = Moments::default();
     looked.iter().for_each(|block| all.merge(block));
@@ -102,7 +110,7 @@ fn known(looked: &[Moments], blocks: usize) -> Option<Known> {
     let means: Vec<f64> = looked.iter().filter(|block| block.count > 0).map(|block| block.mean).collect();
     let left_out = 1.0 - looked.len() as f64 / blocks as f64;
     if left_out > 0.0 && all.are_alike() {
-        // One value in all that was looked at: of the others it says nothing.
+        // A sample with a single value gives no estimate of the variance of the other blocks.
         return None;
     }
     let error = if left_out <= 0.0 {
@@ -121,7 +129,7 @@ fn known(looked: &[Moments], blocks: usize) -> Option<Known> {
 mod tests {
     use super::*;
 
-    /// Blocks of 1,000 rows, so many of which are positive.
+    /// Moments of blocks of 1,000 rows with the given numbers of positive labels.
     fn blocks(positive: impl IntoIterator<Item = u64>) -> Vec<Moments> {
         let moments = |count: u64| {
             let mean = count as f64 / 1000.0;

@@ -1,4 +1,4 @@
-//! From a request to a view: what it may name, and where that lies in a row.
+//! Builds a view from a request: resolves names and computes the row layout.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,31 +14,31 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::{Each, Items, Made, Nulls, Part, Source, View, fixed_width, near};
 use crate::{Error, compute, counts::Question, tensor};
 
-/// Most columns and tensors of a view.
+/// Maximum number of columns and tensors in a view.
 const MAX_COLUMNS: usize = 1 << 16;
-/// Most expressions of a view.
+/// Maximum number of expressions in `select`.
 const MAX_SELECTED: usize = 4096;
-/// Most names and prefixes of a tensor's columns.
+/// Maximum number of names and prefixes in the columns of a tensor.
 const MAX_PATTERNS: usize = 4096;
-/// Most columns of a key.
+/// Maximum number of key columns.
 const MAX_KEYS: usize = 64;
-/// Most items of a list that a tensor is padded to.
+/// Maximum `max_list_length` of a tensor.
 const MAX_LEN: u64 = 1 << 20;
-/// What says which rows are real.
+/// Column that marks real rows of padded batches.
 const VALID: &str = "valid";
 
 pub(super) struct Builder<'a> {
     snapshot: &'a Snapshot,
     select: &'a [String],
-    /// Whether some rows may be left out.
+    /// True if a filter may drop rows.
     filtered: bool,
-    /// Whether rows lie as those of other datasets do.
+    /// True if every plain column is nullable, so that rows have the same layout as those of other datasets.
     alike: bool,
-    /// What a request may name: first what it selects, then the columns of the snapshot.
+    /// Columns that a request may name: selected expressions first, then columns of the snapshot.
     pub(super) known: Vec<Known>,
-    /// The first of each name.
+    /// Index in `known` of the first column of each name.
     by_name: HashMap<String, usize>,
-    /// Where what is known lies among `columns`.
+    /// Index in `columns` of each used column of `known`.
     inputs: HashMap<usize, usize>,
     delivered: HashSet<String>,
     fields: Vec<FieldRef>,
@@ -53,15 +53,15 @@ pub(super) struct Builder<'a> {
     grouped_by: Vec<String>,
 }
 
-/// A column that may be named.
+/// Column that a request may name.
 pub(super) struct Known {
     field: FieldRef,
     source: Source,
-    /// Its nulls, where the footers tell.
+    /// Number of nulls; `None` if unknown.
     nulls: Option<u64>,
 }
 
-/// What a request selects.
+/// Resolves the `select` expressions of a request.
 fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error> {
     if select.len() > MAX_SELECTED {
         let reason = format!("holds {} expressions, expected at most {MAX_SELECTED}", select.len());
@@ -92,7 +92,7 @@ fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error>
     Ok(known)
 }
 
-/// The filter of a request, if it has one.
+/// Parses the filter of a request. Returns `None` if it is empty.
 pub(super) fn filter(snapshot: &Snapshot, text: &str) -> Result<Option<Arc<Expression>>, Error> {
     if text.is_empty() {
         return Ok(None);
@@ -103,7 +103,7 @@ pub(super) fn filter(snapshot: &Snapshot, text: &str) -> Result<Option<Arc<Expre
         .map_err(|error| of_expression("filter", error, snapshot.schema()))
 }
 
-/// What a request asks of every row before it can be ordered.
+/// Filter and keys of a request, to evaluate on every row before rows can be ordered.
 pub(crate) fn question(snapshot: &Snapshot, train: &v1::Train) -> Result<Question, Error> {
     let filter = filter(snapshot, &train.filter)?;
     if train.group_by.is_empty() {
@@ -111,7 +111,7 @@ pub(crate) fn question(snapshot: &Snapshot, train: &v1::Train) -> Result<Questio
     }
     let mut builder = Builder::new(snapshot, &train.select, filter.is_some(), false)?;
     builder.group_by(&train.group_by)?;
-    Ok(Question { filter, keys: builder.columns, lengths: train.batch_rows > 0 })
+    Ok(Question { filter, keys: builder.columns, lengths: train.max_pack_rows > 0 })
 }
 
 fn of_expression(field: &str, error: forebay_sql::Error, schema: &Schema) -> Error {
@@ -124,10 +124,10 @@ fn of_expression(field: &str, error: forebay_sql::Error, schema: &Schema) -> Err
     }
 }
 
-/// The position of the column that `asked`, a field of a request, names.
+/// Returns the position of the column `name` in `schema`. `asked` is the request field, used in the error.
 ///
 /// # Errors
-/// [`Error::Invalid`] with the near names if there is none.
+/// Returns [`Error::Invalid`] with similar names if there is no such column.
 pub fn find_column(asked: &str, name: &str, schema: &Schema) -> Result<usize, Error> {
     schema.index_of(name).map_err(|_| {
         let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
@@ -191,7 +191,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Where a known column lies in the chunks that frames are built from.
+    /// Returns the index in `columns` of a known column, adding the column on first use.
     fn input(&mut self, known: usize) -> usize {
         *self.inputs.entry(known).or_insert_with(|| {
             let Known { field, source, .. } = &self.known[known];
@@ -201,7 +201,7 @@ impl<'a> Builder<'a> {
         })
     }
 
-    /// Delivers a column that `asked`, a field of the request, makes.
+    /// Adds a delivered column. `asked` is the request field that creates it, used in errors.
     fn deliver(&mut self, asked: &str, field: FieldRef) -> Result<(), Error> {
         if !self.delivered.insert(field.name().clone()) {
             let name = field.name();
@@ -229,7 +229,7 @@ impl<'a> Builder<'a> {
         let part = match (fixed_width(data_type), data_type) {
             (Some(width), _) => {
                 let (bit, nulls) = (*data_type == DataType::Boolean, self.nulls(column));
-                // The offset is set once it is known how wide the tensors are.
+                // The offset is set in `build`, when the width of all tensors is known.
                 Part::Fixed { input, offset: 0, width, bit, nulls }
             }
             (None, variable) if let Some((items, wide)) = items_of(variable) => {
@@ -261,17 +261,18 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn tensor(&mut self, request: &v1::Tensor) -> Result<(), Error> {
-        let v1::Tensor { name, columns, dtype, fill, max_len, ragged } = request;
+        let v1::Tensor { name, columns, dtype, null_value: fill, max_list_length: max_len, ragged } = request;
         let field = format!("tensors.{name}");
         let each = match (max_len, ragged) {
             (Some(_), true) => {
-                let reason = "max_len and ragged don't go together: one pads what the other leaves as it is";
+                let reason =
+                    "max_list_length and ragged don't go together: one pads what the other leaves as it is";
                 return Err(Error::invalid(field, reason));
             }
             (Some(len), false) if (1..=MAX_LEN).contains(len) => Some(Each::Items(*len as usize)),
             (Some(len), false) => {
                 let reason = format!("is {len}, expected 1 to {MAX_LEN}");
-                return Err(Error::invalid(format!("{field}.max_len"), reason));
+                return Err(Error::invalid(format!("{field}.max_list_length"), reason));
             }
             (None, true) => None,
             (None, false) => Some(Each::Value),
@@ -299,7 +300,7 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn dedupe(&mut self, request: &v1::Dedupe) -> Result<(), Error> {
-        let v1::Dedupe { key, tensor: name, columns, dtype, fill } = request;
+        let v1::Dedupe { key, tensor: name, columns, dtype, null_value: fill } = request;
         let field = format!("dedupe.{name}");
         let keys = self.keys(&format!("{field}.key"), key)?;
         let made = self.made(&field, name, columns, dtype, *fill, true)?;
@@ -312,7 +313,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The columns whose values the rows of a group share.
+    /// Resolves the columns of `group_by`.
     pub(super) fn group_by(&mut self, names: &[String]) -> Result<(), Error> {
         self.group_keys = self.keys("group_by", names)?;
         for name in names {
@@ -322,7 +323,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// The columns by which rows belong together, each once.
+    /// Resolves key columns. Returns an error for duplicate names and nested types.
     fn keys(&mut self, field: &str, names: &[String]) -> Result<Vec<usize>, Error> {
         if names.is_empty() || names.len() > MAX_KEYS {
             let reason = format!("names {} columns, expected 1 to {MAX_KEYS}", names.len());
@@ -336,7 +337,7 @@ impl<'a> Builder<'a> {
                 let reason = format!("column '{name}' is of type {}, which is no key", of.data_type());
                 return Err(Error::invalid(field, reason));
             }
-            if !seen.insert(source.spelled(self.snapshot)) {
+            if !seen.insert(source.identity(self.snapshot)) {
                 return Err(Error::invalid(field, format!("'{name}' is named twice")));
             }
             keys.push(self.input(known));
@@ -347,14 +348,14 @@ impl<'a> Builder<'a> {
     pub(super) fn valid(&mut self, packed: bool) -> Result<(), Error> {
         let bounded = packed || self.group_keys.is_empty();
         if self.nested_count > 0 || self.tables > 0 || !bounded {
-            let reason = "PAD makes all batches alike, which they aren't with group_by (without batch_rows), dedupe or \
+            let reason = "PAD makes all batches alike, which they aren't with group_by (without max_pack_rows), dedupe or \
                           columns of nested type";
             return Err(Error::invalid("remainder", reason));
         }
         self.real(VALID)
     }
 
-    /// Which rows are real.
+    /// Adds a column that marks real rows.
     pub(super) fn real(&mut self, name: &str) -> Result<(), Error> {
         let asked = if name == VALID { "remainder" } else { "lookup" };
         self.deliver(asked, Arc::new(Field::new(name, DataType::UInt8, false)))?;
@@ -362,7 +363,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// What the columns of a tensor become, each a value a row or a list of them.
+    /// Resolves the input columns and the element type of a tensor. If `plain`, each column has one value per row,
+    /// otherwise a list.
     fn made(
         &mut self,
         field: &str,
@@ -388,7 +390,7 @@ impl<'a> Builder<'a> {
                 }
                 (DataType::List(_) | DataType::LargeList(_), true) => {
                     let reason = format!(
-                        "column '{}' is of type {}; say how its lists are to be sent, by max_len or by ragged",
+                        "column '{}' is of type {}; say how its lists are to be sent, by max_list_length or by ragged",
                         found.name(),
                         found.data_type()
                     );
@@ -401,10 +403,11 @@ impl<'a> Builder<'a> {
         for (column, from) in columns.iter().zip(types) {
             let Known { field: of, nulls, source } = &self.known[*column];
             tensor::check_convertible(field, of.name(), from, &dtype)?;
-            // A filter may leave none.
+            // The filter may drop all rows with nulls.
             let all_kept = !self.filtered && plain && matches!(source, Source::Stored(_));
             if let (None, true, Some(nulls @ 1..)) = (fill, all_kept, nulls) {
-                let reason = format!("column '{}' has {nulls} nulls; give the tensor a fill", of.name());
+                let reason =
+                    format!("column '{}' has {nulls} nulls; set null_value for the tensor", of.name());
                 return Err(Error::invalid(field, reason));
             }
         }
@@ -475,8 +478,8 @@ impl<'a> Builder<'a> {
             self.columns.push(Source::Computed(Arc::clone(filter)));
             self.made_of.push(Arc::clone(filter.field()));
         }
-        let inputs: Vec<String> = self.columns.iter().map(|source| source.spelled(self.snapshot)).collect();
-        // NaNs that differ are spelled alike.
+        let inputs: Vec<u128> = self.columns.iter().map(|source| source.identity(self.snapshot)).collect();
+        // NaNs with different bits have the same debug representation, so the bits are hashed, too.
         let fills: Vec<u64> = self.parts.iter().filter_map(|part| part.fill().map(f64::to_bits)).collect();
         let key = (&self.parts, inputs, filter.is_some(), &self.group_keys, fills);
         let key = xxh3_128(format!("{key:?}").as_bytes());
@@ -499,24 +502,24 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// A tensor's rows of `len` values.
+/// Field of a tensor with `len` values per row.
 fn rows_of(field: &str, name: &str, dtype: &DataType, len: usize) -> Result<FieldRef, Error> {
     let size = i32::try_from(len).map_err(|_| Error::invalid(field, "has too many values a row"))?;
     let item = Arc::new(Field::new("item", dtype.clone(), false));
     Ok(Arc::new(Field::new(name, DataType::FixedSizeList(item, size), false)))
 }
 
-/// Values of which there aren't as many as rows; `layout` tells clients what they are.
+/// Field of a list column whose length differs from the number of rows. Clients detect it by the `layout` metadata.
 fn list_of(name: &str, item: DataType, layout: &str) -> FieldRef {
     let item = Arc::new(Field::new("item", item, false));
     let field = Field::new(name, DataType::List(item), false);
     Arc::new(field.with_metadata(HashMap::from([(LAYOUT.to_owned(), layout.to_owned())])))
 }
 
-/// What values of a type are made of that lie in the heap, and whether their offsets have 64 bits.
+/// Returns the item type of values that are stored in the heap, and true if their offsets have 64 bits.
 fn items_of(data_type: &DataType) -> Option<(Items, bool)> {
     let list = |field: &Field| match field.data_type() {
-        // Bits don't begin at bytes.
+        // Boolean lists are bit-packed and may not start at a byte boundary.
         DataType::Boolean => None,
         item => fixed_width(item).map(Items::OfWidth),
     };
@@ -529,7 +532,7 @@ fn items_of(data_type: &DataType) -> Option<(Items, bool)> {
     }
 }
 
-/// Whether the canonical encoder knows the type.
+/// Returns true if the canonical encoder supports the type.
 fn deliverable(data_type: &DataType) -> bool {
     match data_type {
         DataType::Null | DataType::Utf8 | DataType::Binary | DataType::LargeUtf8 | DataType::LargeBinary => {

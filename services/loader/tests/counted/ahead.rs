@@ -1,4 +1,4 @@
-//! How much is made ahead of a consumer.
+//! Prefetch limits: number of batches produced before the consumer takes them.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::fixture::{counters::Counters, job, loader, numbered, reader, store};
 
 const GATHERED: &str = "forebay_gather_duration_seconds";
 
-/// Batches that are made while nobody takes one, once there have been no more for a while.
+/// Returns the number of batches produced beyond `taken`, once the number stops growing.
 async fn made_by_itself(counters: &Counters, taken: u64) -> u64 {
     let (mut before, mut looks) = (0, 0);
     while looks < 10 {
@@ -33,10 +33,10 @@ async fn a_short_batch_does_not_let_more_bytes_be_ready_than_allowed() {
     let counters = Counters::from_zero().await;
     let reader = reader(store(&[numbered(0..10_007)], 1 << 20).await).await;
     let train = Train { batch_size: 1000, columns: vec!["id".into()], epochs: Some(100), ..Train::default() };
-    // Four batches of 1,000 rows of 8 bytes and what belongs to a message.
+    // Four batches of 1,000 rows of 8 bytes, plus message overhead.
     let config = Config { prefetch_bytes: 40_000, ..Config::default() };
     let mut batches = loader(1 << 30, 2, config).batches(job(&train, &reader), 0, 0);
-    // The last of the epoch has 7 rows.
+    // The last batch of the epoch has 7 rows.
     take(&mut batches, 11).await;
     let made = made_by_itself(&counters, 11).await;
     assert!((1..=4).contains(&made), "{made}");
@@ -48,7 +48,7 @@ async fn a_short_batch_does_not_let_more_bytes_be_ready_than_allowed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_unknown_length_do_not_let_many_more_bytes_be_ready_than_allowed() {
     let counters = Counters::from_zero().await;
-    // The footer tells their mean length; in file order the long ones come last.
+    // The footer gives only the mean length. In file order the long rows come last.
     let rows = (0..10_000).map(|row| if row < 5_000 { String::new() } else { "x".repeat(1000) });
     let rows = Arc::new(StringArray::from_iter_values(rows)) as ArrayRef;
     let rows = RecordBatch::try_from_iter([("text", rows)]).unwrap();
@@ -58,7 +58,7 @@ async fn rows_of_unknown_length_do_not_let_many_more_bytes_be_ready_than_allowed
     let config = Config { prefetch_bytes: 300_000, ..Config::default() };
     let mut batches = loader(1 << 30, 1, config).batches(job(&train, &reader), 0, 0);
     take(&mut batches, 60).await;
-    // Two or three of 100 kB; some of those that were begun before the first long one was finished.
+    // Two or three batches of 100 kB, plus some that were started before the first long one was finished.
     let made = made_by_itself(&counters, 60).await;
     assert!((1..=4).contains(&made), "{made}");
 }

@@ -1,6 +1,6 @@
-//! What is done how often. The counters are the process's, so each of these tests waits until it is the only one.
+//! Tests that count operations. The counters are process-wide, so each test waits for exclusive use of them.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+#![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
 mod ahead;
 #[path = "../fixture/mod.rs"]

@@ -1,4 +1,5 @@
-//! The promises of a mixture: fixed shares of every batch, each dataset round by round, and the order of any other stream.
+//! Mixtures: fixed fractions of every batch, independent rounds of each dataset, and the guarantees of any other
+//! stream.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -9,11 +10,12 @@ use forebay_storage::Reader;
 
 use crate::fixture::{counters::Counters, drain, ids, job, loader, ranked, reader, store};
 
-/// Rows below this are the job's own, the others are mixed in.
+/// Ids below this value belong to the job's own dataset, the others to the mixed-in dataset.
 const OWN: i64 = 7000;
 const MIXED: i64 = 3007;
 
-/// Both datasets in one, told apart by filters: many files, one of a single row.
+/// Dataset with the rows of both parts of the mixture, separated by filters. Has many files, one of them with a single
+/// row.
 async fn dataset() -> Reader {
     let mut ends: Vec<i64> = (0..OWN + MIXED).step_by(523).chain([OWN + MIXED, 3001]).collect();
     ends.sort_unstable();
@@ -21,7 +23,8 @@ async fn dataset() -> Reader {
     reader(store(&files, 700).await).await
 }
 
-/// A quarter of each batch of 96 rows is of the other one: an epoch has 97 steps, in which the other goes round.
+/// Request that takes a quarter of each 96-row batch from the mixed-in dataset. An epoch has 97 steps; the mixed-in
+/// dataset repeats independently of epochs.
 fn mixture(world_size: u64) -> Train {
     let dedupe = Dedupe {
         key: vec!["query".into()],
@@ -34,7 +37,7 @@ fn mixture(world_size: u64) -> Train {
         filter: format!("id < {OWN}"),
         columns: ["id", "x", "name"].map(str::to_owned).to_vec(),
         dedupe: vec![dedupe],
-        mix: vec![Mixed { dataset: "d".into(), share: 0.25, filter, ..Mixed::default() }],
+        mix: vec![Mixed { dataset: "d".into(), fraction: 0.25, filter, ..Mixed::default() }],
         batch_size: 96 / world_size,
         world_size: Some(world_size),
         shuffle: Some(Shuffle { window_rows: Some(1500), ..Shuffle::default() }),
@@ -52,19 +55,19 @@ async fn every_batch_has_its_shares_and_each_dataset_goes_round_by_itself() {
     assert_eq!(steps.len(), 2 * 97);
     let (mut own, mut mixed) = (Vec::new(), Vec::new());
     for step in &steps {
-        // Three of one, one of the other.
+        // Three rows of the job's own dataset, then one of the other.
         for round in step.chunks(4) {
             assert!(round[..3].iter().all(|id| *id < OWN) && round[3] >= OWN, "{round:?}");
             own.extend_from_slice(&round[..3]);
             mixed.push(round[3]);
         }
     }
-    // 7,000 rows make 97 steps of 72; what is left over is left out, epoch by epoch.
+    // 7,000 rows give 97 steps of 72 rows. Each epoch leaves out the remaining rows.
     for epoch in own.chunks(97 * 72) {
         assert_eq!(epoch.iter().collect::<HashSet<_>>().len(), 97 * 72);
     }
     assert_ne!(own[..72], own[97 * 72..][..72]);
-    // The others take no notice of that: every row once before any comes again.
+    // Rounds of the mixed-in dataset are independent of epochs: no row repeats before all rows were delivered.
     let rounds: Vec<HashSet<i64>> =
         mixed.chunks(MIXED as usize).map(|round| round.iter().copied().collect()).collect();
     assert_eq!(rounds[0], (OWN..OWN + MIXED).collect());
@@ -80,7 +83,7 @@ async fn same_global_batches_for_any_world_size_lanes_threads_and_memory_cold_an
     let needed = job(&mixture(1), &reader).summary().window_bytes;
     let narrow = loader(needed + needed / 8, 1, Config::default());
     let nothing_ahead =
-        Config { prefetch_bytes: 1, read_ahead_bytes: 0, decode_rows: 64, ..Config::default() };
+        Config { prefetch_bytes: 1, window_prefetch_bytes: 0, decode_rows: 64, ..Config::default() };
     let slow = loader(needed * 2, 3, nothing_ahead);
     for world_size in [1, 2, 3, 4, 6, 8] {
         for lanes in [1, 3] {
@@ -103,12 +106,12 @@ async fn a_start_step_gives_exactly_the_tail_across_the_epochs_of_all() {
         let tail = Train { epochs: Some(3), epoch: 5, start_step, ..mixture(1) };
         assert_eq!(ids(&loader, &of(tail)).await, whole[start_step as usize..]);
     }
-    // The other one has fewer steps of its own than where this goes on.
+    // The mixed-in dataset alone has fewer steps than `start_step`.
     let small = Mixed { filter: format!("id >= {}", OWN + MIXED - 500), ..mixture(1).mix[0].clone() };
     let small = Train { mix: vec![small], ..mixture(1) };
     let all = ids(&loader, &of(small.clone())).await;
     assert_eq!(ids(&loader, &of(Train { start_step: 60, ..small })).await, all[60..]);
-    // An epoch by itself is that one of many.
+    // A request for one epoch returns the same batches as that epoch of a longer request.
     let sixth = ids(&loader, &of(Train { epoch: 6, ..mixture(1) })).await;
     assert_eq!(sixth, whole[97..194]);
 }
@@ -119,7 +122,8 @@ async fn mixtures_that_share_memory_for_little_more_than_one_all_finish() {
     let reader = dataset().await;
     let jobs: Vec<Arc<Job>> = (0..4).map(|seed| job(&Train { seed, ..mixture(2) }, &reader)).collect();
     let needed = jobs.iter().map(|job| job.summary().window_bytes).max().unwrap();
-    let config = Config { prefetch_bytes: 1, stall_timeout: Duration::from_millis(20), ..Config::default() };
+    let config =
+        Config { prefetch_bytes: 1, slow_consumer_timeout: Duration::from_millis(20), ..Config::default() };
     let loader = loader(needed + needed / 10, 2, config);
     let streams = jobs.iter().flat_map(|job| [0, 1].map(|rank| (job.clone(), rank)));
     let runs = streams.map(|(job, rank)| tokio::spawn(drain(loader.batches(job, rank, 0))));
@@ -143,13 +147,13 @@ async fn what_makes_no_mixture_is_refused_by_name() {
         };
         format!("{field}: {reason}")
     };
-    let mixed = |share| Mixed { dataset: "other".into(), share, ..Mixed::default() };
+    let mixed = |share| Mixed { dataset: "other".into(), fraction: share, ..Mixed::default() };
     let of = |mix: Vec<Mixed>| Train { mix, ..mixture(1) };
     for (train, words) in [
-        (of(vec![mixed(0.3)]), "mix.other.share: is 0.3, which is 28.799"),
-        (of(vec![mixed(0.0)]), "mix.other.share: is 0, which is 0 of 96 rows"),
-        (of(vec![mixed(1.0)]), "expected a share that makes 1 to 95 whole rows"),
-        (of(vec![mixed(f64::NAN)]), "mix.other.share: is NaN"),
+        (of(vec![mixed(0.3)]), "mix.other.fraction: is 0.3, which is 28.799"),
+        (of(vec![mixed(0.0)]), "mix.other.fraction: is 0, which is 0 of 96 rows"),
+        (of(vec![mixed(1.0)]), "expected a fraction that makes 1 to 95 whole rows"),
+        (of(vec![mixed(f64::NAN)]), "mix.other.fraction: is NaN"),
         (of(vec![mixed(0.25), mixed(0.25)]), "mix.other: is there twice with the same filter"),
         (
             of(vec![mixed(0.5), Mixed { filter: "x > 0".into(), ..mixed(0.5) }]),
@@ -167,7 +171,7 @@ async fn what_makes_no_mixture_is_refused_by_name() {
         ),
         (
             Train { batch_size: 1 << 20, ..of(vec![mixed(0.25)]) },
-            "mix.other: share: the dataset holds 10007 rows, a step takes 262144",
+            "mix.other: fraction: the dataset holds 10007 rows, a step takes 262144",
         ),
     ] {
         let others = train.mix.len();
@@ -180,7 +184,7 @@ async fn what_makes_no_mixture_is_refused_by_name() {
 async fn a_ticket_of_a_mixture_means_what_its_request_meant() {
     let _counters = Counters::from_zero().await;
     let reader = dataset().await;
-    // Without a window of its own, each dataset would have one by its own size.
+    // Without an explicit window, the default of each dataset would depend on its own size.
     let asked = Train { shuffle: None, batch_size: 4096, ..mixture(1) };
     let job = job(&asked, &reader);
     let again = crate::fixture::job(job.train(), &reader);
@@ -194,11 +198,12 @@ async fn windows_of_all_datasets_are_held_from_batch_to_batch() {
     let counters = Counters::from_zero().await;
     let reader = dataset().await;
     let job = job(&mixture(1), &reader);
-    // Nothing stays but what is held.
+    // No memory is left for caching: frames stay only while a window is held.
     let room = job.summary().window_bytes;
-    let loader = loader(room + room / 8, 2, Config { read_ahead_bytes: 0, ..Config::default() });
+    let loader = loader(room + room / 8, 2, Config { window_prefetch_bytes: 0, ..Config::default() });
     drain(loader.batches(job, 0, 0)).await.unwrap();
     let made = counters.get("forebay_decode_duration_seconds");
-    // Each of some 27 blocks once a round of its dataset; with windows let go for each other it is a window a batch.
+    // Each of about 27 blocks is loaded once per round of its dataset. If windows were released for each other, each
+    // batch would load a window.
     assert!(made < 100, "{made} frames were made");
 }

@@ -1,4 +1,4 @@
-//! The promises of the cache tiers: they change how often a column is decoded, and nothing else.
+//! Guarantees of the cache tiers: they change how often a column is decoded, and nothing else.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ const DECODED: &str = "forebay_decode_columns_total";
 const COMPUTED: &str = "forebay_compute_rows_total";
 const AMPLE: u64 = 1 << 30;
 
-/// A loader with these budgets. One of before may still write for a moment, and holds the directory as long.
+/// Opens a loader with the given budgets. Retries, because an earlier loader may still write and lock the directory.
 fn open(directory: &Path, memory_bytes: u64, disk_bytes: u64, config: &Config) -> Loader {
     let give_up = Instant::now() + Duration::from_secs(20);
     let disk = DiskConfig { capacity_bytes: disk_bytes, ..DiskConfig::default() };
@@ -42,7 +42,7 @@ fn always() -> Config {
     Config { disk_writes: DiskWrites::Always, ..Config::default() }
 }
 
-/// One hash a batch: of its place and of all of its bytes.
+/// Returns one hash per batch, of its position and all of its bytes.
 async fn digests(batches: Batches) -> Vec<u64> {
     let batches = tokio::time::timeout(Duration::from_secs(60), drain(batches)).await.unwrap().unwrap();
     let digest = |(metadata, batch): &(_, forebay_loader::WireBatch)| {
@@ -62,17 +62,17 @@ async fn what_is_computed_is_kept_on_disk_and_not_computed_again() {
     let first = of_epoch(&train, 0, &reader);
     let counted = counters.get(COMPUTED);
     let cold = digests(open(folder.path(), AMPLE, AMPLE, &always()).batches(first, 0, 0)).await;
-    // Two columns, and which rows are kept.
+    // Two computed columns and the filter.
     assert_eq!((counted, counters.get(COMPUTED)), (40_000, 40_000 + 3 * 40_000));
-    // A file for each block.
+    // Waits until each block has a column file.
     while column_files(folder.path()).await.len() < 2 {}
 
     let again = open(folder.path(), AMPLE, AMPLE, &always());
     assert_eq!(digests(again.batches(of_epoch(&train, 0, &reader), 0, 0)).await, cold);
-    // Nor were rows counted again.
+    // Rows are not counted again.
     assert_eq!(counters.get(COMPUTED), 40_000 + 3 * 40_000);
     let decoded = counters.get(DECODED);
-    // Another view shares what it has in common.
+    // Another view reuses the columns that both views have in common.
     let other = Train { select: vec!["log1p(x) AS z".into()], filter: String::new(), ..train };
     drain(again.batches(of_epoch(&other, 0, &reader), 0, 0)).await.unwrap();
     assert_eq!((counters.get(COMPUTED), counters.get(DECODED)), (40_000 + 3 * 40_000, decoded));
@@ -101,7 +101,7 @@ async fn who_gives_up_leaves_what_was_counted_to_the_next() {
     }
     let kept = loader.count(&request, &reader, |_| {}).await.unwrap();
     assert_eq!(kept.unwrap().rows()[..], [10_000; 4]);
-    // One block may have been under way; had it begun anew there were six.
+    // One block may have been in progress. Starting over would evaluate six blocks.
     assert!(counters.get(COMPUTED) <= 5 * 20_000);
 }
 
@@ -117,12 +117,12 @@ async fn a_view_that_wants_a_column_by_two_names_is_pinned_and_read() {
     assert_eq!(digests(loader.batches(job, 0, 0)).await.len(), 21);
 }
 
-/// The job of one epoch, as a trainer asks for it that asks epoch by epoch.
+/// Job of a single epoch, as requested by a trainer that sends one request per epoch.
 fn of_epoch(train: &Train, epoch: u64, reader: &Reader) -> Arc<Job> {
     job(&Train { epoch, ..train.clone() }, reader)
 }
 
-/// Column files, once no more come or go.
+/// Returns the column files, once they stop changing.
 async fn column_files(directory: &Path) -> Vec<PathBuf> {
     let (mut before, mut looks) = (None, 0);
     loop {
@@ -150,7 +150,7 @@ fn list(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What may happen to the column files between two epochs.
+/// Damage to a column file between two epochs.
 type Damage = fn(&Path);
 
 const DAMAGES: [(&str, Damage); 6] = [
@@ -174,7 +174,7 @@ const DAMAGES: [(&str, Damage); 6] = [
     ("deleted", |path| fs::remove_file(path).unwrap()),
 ];
 
-/// Many files, so many blocks.
+/// Dataset with `rows_a_file` rows per file, so that it has many blocks.
 async fn dataset(rows: i64, rows_a_file: i64) -> Reader {
     let starts = (0..rows).step_by(rows_a_file as usize);
     let files: Vec<RecordBatch> =
@@ -187,7 +187,7 @@ fn windowed(window_rows: u64) -> Train {
     Train { batch_size: 100, shuffle: Some(shuffle), ..Train::default() }
 }
 
-/// The most that a window of the first epochs takes.
+/// Maximum number of bytes of a window in the first eight epochs.
 fn window_bytes(train: &Train, reader: &Reader) -> u64 {
     (0..8).map(|epoch| of_epoch(train, epoch, reader).summary().window_bytes).max().unwrap()
 }
@@ -219,14 +219,15 @@ async fn batches_of_every_view_are_the_same_from_a_half_evicted_and_a_corrupted_
     }
 }
 
-/// Bytes of the largest window and of all frames.
+/// Returns the number of bytes of the largest window and of all frames.
 async fn needs(train: &Train, reader: &Reader) -> (u64, u64) {
     let plain = crate::fixture::loader(AMPLE, 2, Config::default());
     drain(plain.batches(of_epoch(train, 0, reader), 0, 0)).await.unwrap();
     (window_bytes(train, reader), plain.resident_bytes())
 }
 
-/// Three epochs are those of ample memory, with each of these budgets of memory and disk, whatever happens to the files.
+/// Checks that three epochs equal those with ample memory, for each pair of memory and disk budgets, each write policy
+/// and each damage.
 async fn same_batches(reader: &Reader, train: &Train, budgets: &[(u64, u64)], writes: &[DiskWrites]) {
     let plain = crate::fixture::loader(AMPLE, 2, Config::default());
     let mut expected = Vec::new();
@@ -246,7 +247,7 @@ async fn same_batches(reader: &Reader, train: &Train, budgets: &[(u64, u64)], wr
                     let batches = loader.batches(of_epoch(train, epoch as u64, reader), 0, 0);
                     assert_eq!(&digests(batches).await, expected, "{run}: epoch {epoch}, {case}");
                     let files = column_files(directory.path()).await;
-                    // A later epoch of few rows may find all it needs in memory.
+                    // A later epoch of few rows may be served from memory alone.
                     if disk_writes == DiskWrites::Always && memory_bytes < AMPLE && epoch == 0 {
                         assert!(run == "restarted" || !files.is_empty(), "nothing was written: {case}");
                     }
@@ -291,7 +292,7 @@ async fn every_type_comes_back_from_disk_as_the_same_bytes() {
     assert_eq!(counters.get(DECODED), before, "a restarted server finds everything");
 }
 
-/// `blocks` of two columns of floats, 256 KiB decoded.
+/// Reader of `blocks` blocks with two float columns, 256 KiB per decoded block.
 async fn heavy_blocks(blocks: u32) -> Reader {
     const ROWS: u32 = 16_384;
     let block = |number: u32| {
@@ -317,7 +318,7 @@ async fn half_the_columns_on_disk_serve_nearly_half_of_the_bytes_in_every_later_
     let decoded_bytes = u64::from(BLOCKS) * 16_384 * 16;
     for epochs_a_stream in [1, 8] {
         let directory = tempfile::tempdir().unwrap();
-        let config = Config { read_ahead_bytes: 0, ..Config::default() };
+        let config = Config { window_prefetch_bytes: 0, ..Config::default() };
         let loader = open(directory.path(), 2 * window, decoded_bytes / 2, &config);
         let mut decoded = vec![counters.get(DECODED)];
         for first in (0..8).step_by(epochs_a_stream) {
@@ -343,7 +344,7 @@ async fn half_the_columns_on_disk_serve_nearly_half_of_the_bytes_in_every_later_
     }
 }
 
-/// `blocks` of `columns` columns `c00`, `c01` and so on.
+/// Reader of `blocks` blocks with `columns` columns named `c00`, `c01` and so on.
 async fn wide_blocks(blocks: i64, columns: usize) -> forebay_storage::Reader {
     reader(store(&wide(blocks, columns), 1 << 20).await).await
 }
@@ -368,7 +369,7 @@ async fn columns_are_decoded_once_for_ten_views_that_differ_in_three_of_forty() 
     const BLOCKS: i64 = 30;
     let counters = Counters::from_zero().await;
     let reader = wide_blocks(BLOCKS, 64).await;
-    // The first of a view's own three is the last of the one before.
+    // Consecutive views share one of their three own columns.
     let own = |view: usize| 37 + 2 * view..40 + 2 * view;
     let distinct = 37 + 21;
     for (case, seeds) in [("in step", 1), ("in orders of their own", 10)] {
@@ -417,7 +418,7 @@ async fn a_leader_that_dies_leaves_its_columns_to_the_next() {
         assert_eq!(follower.await.unwrap().len(), expected.len(), "the leader died after {life} ms");
         let decoded = counters.get(DECODED) - before;
         assert!((60..=80).contains(&decoded), "{decoded} columns were decoded");
-        // The rows are the same, under names that the slow store's snapshot gives them.
+        // Both loaders read from the slow store here, because its snapshot has its own identity.
         let again = digests(loader.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await;
         assert_eq!(again, digests(plain.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await);
     }
@@ -437,7 +438,7 @@ async fn pin_keeps_columns_on_disk_and_drop_cache_removes_them() {
     assert_eq!((last.blocks, last.blocks_done), (20, 20));
     assert_eq!(counters.get(DECODED), 20 * 8);
     assert_eq!(column_files(directory.path()).await.len(), 20, "they are there when pin returns");
-    // Another job fills the disk, and is sure to need its columns sooner.
+    // Another job fills the disk. The forecast needs its columns sooner than the pinned ones.
     digests(loader.batches(of_other.clone(), 0, 0)).await;
     let before = counters.get(DECODED);
     let expected =
@@ -446,7 +447,7 @@ async fn pin_keeps_columns_on_disk_and_drop_cache_removes_them() {
     assert_eq!(digests(loader.batches(of_pinned.clone(), 0, 0)).await, expected);
     assert_eq!(counters.get(DECODED) - before, by_plain, "what was pinned is not decoded again");
 
-    // What is being written comes in behind what drops.
+    // Waits for pending writes, which would add files after the removal.
     column_files(directory.path()).await;
     let (_, disk_bytes) = loader.drop_cache(|block| of_pinned_blocks(&pinned, block)).await;
     assert!(disk_bytes >= 20 * 8 * 400 * 8);
@@ -463,7 +464,7 @@ fn of_pinned_blocks(reader: &Reader, block: u128) -> bool {
     reader.block_ids().block(block).is_some()
 }
 
-/// Each claims the columns of a block one by one, so that two at a time each hold some that the other wants.
+/// Each pin claims the columns of a block one by one, so two concurrent pins can hold columns that the other needs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn pins_of_the_same_columns_at_the_same_time_all_end() {
     let _counters = Counters::from_zero().await;
@@ -520,13 +521,13 @@ async fn pin_that_can_not_fit_names_the_bytes_needed_and_leaves_no_pins() {
         assert!(needed >= least && limit == capacity, "{needed} of {limit}");
         assert!(advice.contains("--cache-disk"), "{advice}");
     };
-    // One block more than there is room for, and then one pin more.
+    // The columns exceed the disk tier alone, and then together with the columns already pinned.
     let tiny = open(tempfile::tempdir().unwrap().path(), AMPLE, 1 << 20, &Config::default());
     assert!(matches!(tiny.pin(&of_large, |_| {}).await, Err(Error::TooLarge { needed: 7_864_320.., .. })));
     loader.pin(&of_small, |_| {}).await.unwrap();
     refused(loader.pin(&of_large, |_| {}).await.unwrap_err(), 8 << 20);
     column_files(directory.path()).await;
-    // What the one that failed has brought is not in the way of others.
+    // Columns written by the failed pin do not block later pins.
     loader.unpin(&of_small).unwrap();
     loader.pin(&of_large, |_| {}).await.unwrap();
     let without = crate::fixture::loader(AMPLE, 1, Config::default());
@@ -545,7 +546,7 @@ async fn columns_that_were_cut_into_chunks_of_other_lengths_fit_together() {
         ("text", Arc::new(StringArray::from_iter_values(texts))),
     ])
     .unwrap();
-    // Few rows at a time may be decoded where values are long.
+    // Under this limit, chunks with long values hold fewer rows.
     let config = forebay_storage::Config { max_block_bytes: 1 << 20, ..forebay_storage::Config::default() };
     let reader = crate::fixture::reader_with(store(&[block], 1 << 20).await, config).await;
     let train =

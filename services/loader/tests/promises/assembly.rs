@@ -1,4 +1,4 @@
-//! An assembled batch holds what Arrow's own kernels make of the same rows, in canonical bytes.
+//! Assembled batches equal the result of Arrow's own kernels for the same rows, in canonical bytes.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ proptest! {
         prop_assert_eq!(decoded.columns(), expected.columns());
         prop_assert_eq!(batch.hash, Some(xxhash_rust::xxh3::xxh3_64(&batch.body.to_vec())));
         check_canonical(&decoded);
-        // The same rows again are the same bytes.
+        // Assembling the same rows again gives the same bytes.
         prop_assert_eq!(assemble(job.view(), &frames, &rows, ANY, &Slabs::new(0)).unwrap(), batch);
     }
 }
@@ -88,7 +88,7 @@ async fn a_reused_buffer_leaks_nothing() {
 
 #[tokio::test]
 async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
-    // Rows of 64 bytes need no padding, those of 40 do unless there are eight of them.
+    // Rows of 64 bytes need no padding. Rows of 40 bytes do, unless their number is a multiple of eight.
     for columns in [16, 10] {
         let input = matrix(4000, columns);
         let reader = reader(store(&[input.clone(), input.slice(0, 3000)], 1 << 20).await).await;
@@ -107,7 +107,7 @@ async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
         let places = |batch: &WireBatch| -> Vec<*const u8> {
             batch.body.clone().into_pieces().iter().map(|piece| piece.as_ptr()).collect()
         };
-        // As many pieces as are given, each where it was before, or else a copy.
+        // Returns true if the body consists of `pieces` ranges of the frames, and false if it is a copy.
         let lies_in = |pieces: usize, rows: &[RowRef]| {
             let [first, second] = [with(rows, u64::MAX), with(rows, u64::MAX)];
             assert_eq!((&first, &first), (&second, &with(rows, 0)), "the same bytes, wherever they lie");
@@ -132,7 +132,7 @@ async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
     }
 }
 
-/// Columns `c0`, `c1` and so on of float32.
+/// Batch of float32 columns named `c0`, `c1` and so on.
 fn matrix(rows: usize, columns: usize) -> RecordBatch {
     let column = |column: usize| {
         let values = (0..rows).map(|row| (row * columns + column) as f32);
@@ -141,7 +141,7 @@ fn matrix(rows: usize, columns: usize) -> RecordBatch {
     RecordBatch::try_from_iter((0..columns).map(column)).unwrap()
 }
 
-/// No validity buffer without a null, zeros under nulls.
+/// Checks that columns without nulls have no validity buffer, and that values under nulls are zero.
 fn check_canonical(batch: &RecordBatch) {
     for column in batch.columns() {
         if column.data_type() != &DataType::Null {
@@ -170,7 +170,7 @@ async fn a_tensor_lies_as_a_matrix_and_converts_with_its_fill() {
         name: "x".into(),
         columns: vec!["i*".into()],
         dtype: "float32".into(),
-        fill: Some(-1.0),
+        null_value: Some(-1.0),
         ..v1::Tensor::default()
     };
     let train = Train {

@@ -1,4 +1,4 @@
-//! Where the rows of a batch are stored, held against the files as a stock Parquet reader reads them.
+//! Storage locations of the rows of a batch, compared with the files as read by the standard Parquet reader.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use proptest::{collection, prelude::*, sample};
 
 use crate::fixture::{decode, drain, job, loader, of, ranked, reader, store, views};
 
-/// The ids of a dataset: by file, row group and row.
+/// Ids of a dataset by file, row group and row.
 async fn stored_ids(store: &InMemory, reader: &Reader) -> Vec<Vec<Vec<i64>>> {
     let mut files = Vec::new();
     for file in reader.snapshot().files() {
@@ -30,7 +30,7 @@ fn row_group(file: &Bytes, group: usize) -> Vec<i64> {
     rows.flat_map(|batch| batch["id"].as_primitive::<Int64Type>().values().to_vec()).collect()
 }
 
-/// Holds every batch of two epochs of all ranks against the files.
+/// Compares every batch of two epochs and all ranks with the files.
 async fn check(loader: &Loader, job: &Arc<Job>, ids: &[Vec<Vec<i64>>]) {
     let lanes = job.train().lanes() as u32;
     for rank in 0..job.train().world_size() as u32 {
@@ -42,7 +42,7 @@ async fn check(loader: &Loader, job: &Arc<Job>, ids: &[Vec<Vec<i64>>]) {
                 let id = |row: &StoredRow| ids[row.file as usize][row.row_group as usize][row.row as usize];
                 let found: Vec<i64> = located.iter().map(id).collect();
                 assert_eq!(found, sent, "{metadata:?} of {:?}", job.train());
-                // Of a mixture of one part of four, the last of each round.
+                // In the mixture, every fourth row is from the other dataset.
                 let mixed = |at: usize| u32::from(!job.train().mix.is_empty() && at % 4 == 3);
                 assert!(located.iter().enumerate().all(|(at, row)| row.dataset == mixed(at)));
             }
@@ -53,9 +53,9 @@ async fn check(loader: &Loader, job: &Arc<Job>, ids: &[Vec<Vec<i64>>]) {
 
 fn shuffles() -> impl Strategy<Value = Shuffle> {
     prop_oneof![
-        (1..3000u64, any::<bool>()).prop_map(|(rows, in_order)| Shuffle {
+        (1..3000u64, any::<bool>()).prop_map(|(rows, keep_block_order)| Shuffle {
             window_rows: Some(rows),
-            in_order,
+            keep_block_order,
             ..Shuffle::default()
         }),
         Just(Shuffle { global: Some(shuffle::Global {}), ..Shuffle::default() }),
@@ -109,7 +109,7 @@ async fn rows_of_a_mixture_name_their_dataset_and_go_round_with_it() {
         filter: "id < 4000".into(),
         mix: vec![Mixed {
             dataset: "d".into(),
-            share: 0.25,
+            fraction: 0.25,
             filter: "id >= 4700".into(),
             ..Mixed::default()
         }],

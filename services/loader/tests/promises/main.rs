@@ -1,6 +1,6 @@
-//! What a loader promises, without a transport. One binary, for each is linked with everything.
+//! Guarantees of the loader, without a transport. One binary, because each test binary links all dependencies.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+#![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
 mod assembly;
 #[path = "../fixture/mod.rs"]

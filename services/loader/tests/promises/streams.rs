@@ -1,4 +1,4 @@
-//! The promises of a stream: same request, same bytes, whatever lies beneath.
+//! Guarantees of a stream: the same request returns the same bytes, independent of memory, threads and storage.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::fixture::{drain, ids, ids_of, job, loader, numbered, of, ranked, read
 
 const ROWS: i64 = 10_007;
 
-/// Many files, for small row groups of one file are joined; one of a single row.
+/// Many files, because small row groups of one file are joined. One file has a single row.
 async fn dataset() -> Reader {
     let mut ends: Vec<i64> = (0..ROWS).step_by(523).chain([ROWS, 3001]).collect();
     ends.sort_unstable();
@@ -54,7 +54,7 @@ async fn same_order(reader: &Reader, view: &Train, is_kept: fn(i64) -> bool) {
     let narrow = loader(needed + needed / 2, 1, Config::default());
     let nothing_ahead = Config {
         prefetch_bytes: 1,
-        read_ahead_bytes: 0,
+        window_prefetch_bytes: 0,
         concurrent_blocks: 1,
         decode_rows: 64,
         ..Config::default()
@@ -88,7 +88,7 @@ async fn tail(reader: &Reader, view: &Train) {
         let tail = Train { epochs: Some(3), epoch: 5, start_step: start_step as u64, ..train(1) };
         assert_eq!(ids(&loader, &job(&tail, reader)).await, whole[start_step..]);
     }
-    // From before the end of the first epoch to behind it.
+    // Starts before the end of the first epoch and ends after it.
     let start = steps - steps.min(10);
     let some = Train { epochs: Some(3), epoch: 5, start_step: start as u64, steps: 20, ..train(1) };
     assert_eq!(ids(&loader, &job(&some, reader)).await, whole[start..whole.len().min(start + 20)]);
@@ -101,16 +101,17 @@ async fn packs_keep_their_bound_and_every_epoch_has_as_many_in_the_order_of_its_
     let group_by = vec!["query".to_owned()];
     let grouped = Train { group_by, shuffle: train(1).shuffle, epochs: Some(3), ..Train::default() };
     let groups = ids(&loader, &job(&Train { batch_size: 1, ..grouped.clone() }, &reader)).await;
-    for (batch_rows, batch_size) in [(39, 1), (100, 1), (100, 7), (5000, 1), (1 << 20, 1)] {
-        let packed = Train { batch_rows, batch_size, ..grouped.clone() };
+    for (max_pack_rows, batch_size) in [(39, 1), (100, 1), (100, 7), (5000, 1), (1 << 20, 1)] {
+        let packed = Train { max_pack_rows, batch_size, ..grouped.clone() };
         let packed = job(&packed, &reader);
         let batches = drain(loader.batches(packed.clone(), 0, 0)).await.unwrap();
-        // Every row begins in the share of a pack that is that much narrower than the longest group.
-        let packs = (ROWS as u64).div_ceil(batch_rows - 12);
+        // A group belongs to the pack whose share of the rows contains its first row. A group of 13 rows can exceed the
+        // share by 12 rows.
+        let packs = (ROWS as u64).div_ceil(max_pack_rows - 12);
         assert_eq!(packed.summary().packs, Some(packs));
         assert_eq!(batches.len() as u64, 3 * packs.div_ceil(batch_size));
         for (metadata, batch) in &batches {
-            assert!((1..=batch_rows * batch_size).contains(&batch.rows), "{} rows", batch.rows);
+            assert!((1..=max_pack_rows * batch_size).contains(&batch.rows), "{} rows", batch.rows);
             assert_eq!(metadata.position, metadata.step * batch_size);
         }
         let rows = batches.iter().flat_map(|(metadata, batch)| ids_of(metadata, batch, &packed));
@@ -122,7 +123,7 @@ async fn packs_keep_their_bound_and_every_epoch_has_as_many_in_the_order_of_its_
 async fn endless_epochs_of_packs_begin_at_once() {
     let reader = dataset().await;
     let group_by = vec!["query".to_owned()];
-    let endless = Train { group_by, batch_rows: 100, epochs: Some(u64::MAX), ..train(1) };
+    let endless = Train { group_by, max_pack_rows: 100, epochs: Some(u64::MAX), ..train(1) };
     let mut batches = loader(1 << 30, 2, Config::default()).batches(job(&endless, &reader), 0, 0);
     let some = async {
         for _ in 0..20 {
@@ -152,8 +153,9 @@ async fn batches_larger_than_several_windows_and_windows_of_one_block_hold() {
 async fn a_stalled_consumer_keeps_no_other_from_finishing() {
     let reader = dataset().await;
     let job = job(&train(1), &reader);
-    // Room for one window only, and a consumer that took one batch of it and no more.
-    let config = Config { prefetch_bytes: 1, stall_timeout: Duration::from_millis(50), ..Config::default() };
+    // Memory for one window only, and a consumer that stops after its first batch.
+    let config =
+        Config { prefetch_bytes: 1, slow_consumer_timeout: Duration::from_millis(50), ..Config::default() };
     let other = crate::fixture::job(&Train { seed: 1, ..train(1) }, &reader);
     let room = job.summary().window_bytes.max(other.summary().window_bytes);
     let loader = loader(room, 2, config);
@@ -161,7 +163,7 @@ async fn a_stalled_consumer_keeps_no_other_from_finishing() {
     let first = stalled.next().await.unwrap().unwrap();
     let finished = tokio::time::timeout(Duration::from_secs(20), ids(&loader, &other)).await.unwrap();
     assert_eq!(finished.iter().flatten().count(), ROWS as usize);
-    // The stalled one goes on where it was.
+    // The stalled stream resumes at its position.
     let mut rest = vec![first];
     rest.extend(drain(stalled).await.unwrap());
     let whole = drain(loader.batches(job, 0, 0)).await.unwrap();
@@ -179,7 +181,7 @@ async fn a_stream_whose_blocks_are_cold_is_served_beside_streams_that_never_rest
         AbortOnDropHandle::new(tokio::spawn(async move { while batches.next().await.unwrap().is_ok() {} }))
     });
     let busy: Vec<_> = busy.collect();
-    // Another view of the rows is decoded anew.
+    // Another view of the rows is decoded again.
     let cold = job(&Train { columns: vec!["id".into()], ..train(1) }, &reader);
     let all = timeout(Duration::from_secs(120), drain(loader.batches(cold, 0, 0))).await;
     assert_eq!(all.expect("it gets its turns").unwrap().len() as i64, (ROWS + 95) / 96);
@@ -211,8 +213,11 @@ async fn ranks_whose_windows_are_unequal_never_wait_for_each_other() {
     for seed in 0..40 {
         let shuffle = Shuffle { window_rows: Some(500), ..Shuffle::default() };
         let job = job(&Train { seed, epochs: Some(4), shuffle: Some(shuffle), ..train(3) }, &reader);
-        let config =
-            Config { prefetch_bytes: 1, stall_timeout: Duration::from_millis(20), ..Config::default() };
+        let config = Config {
+            prefetch_bytes: 1,
+            slow_consumer_timeout: Duration::from_millis(20),
+            ..Config::default()
+        };
         let largest = (0..4).map(|epoch| {
             crate::fixture::job(&Train { epoch, epochs: Some(1), ..job.train().clone() }, &reader)
         });
@@ -251,7 +256,7 @@ async fn a_window_that_can_never_fit_is_refused_with_what_it_needs_and_what_fits
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_that_takes_all_of_the_memory_is_served_epoch_after_epoch() {
-    // The frame's 15.6 MB lie in huge pages of 16.8 MB.
+    // The frame of 15.6 MB takes 16.8 MB of huge pages.
     let rows = 1_950_000;
     let ids = Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef;
     let reader = reader(store(&[RecordBatch::try_from_iter([("id", ids)]).unwrap()], 1 << 21).await).await;
@@ -270,7 +275,7 @@ async fn a_slow_store_changes_nothing_but_the_time() {
     let slow = reader(Arc::new(ThrottledStore::new(inner, throttle))).await;
     let loader = loader(1 << 30, 2, Config::default());
     let expected = ids(&loader, &job(&train(1), &fast)).await;
-    // Another store, so another snapshot; but the same rows in the same order.
+    // The stores have different snapshots of the same rows in the same order.
     let of_slow = ids(&crate::fixture::loader(1 << 30, 2, Config::default()), &job(&train(1), &slow)).await;
     assert_eq!(of_slow, expected);
 }
@@ -280,7 +285,7 @@ async fn a_tensor_in_file_order_lies_in_frames_unless_they_hold_rows_of_other_ba
     let files: Vec<RecordBatch> = (0..4).map(|file| numbered(file * 50_000..(file + 1) * 50_000)).collect();
     let files = reader(store(&files, 1 << 20).await).await;
     let small = reader(store(&[numbered(0..2)], 1 << 20).await).await;
-    // Places of the pieces of each epoch's second batch.
+    // Addresses of the pieces of the second batch of each epoch.
     let places = async |reader: &Reader, train: Train| -> [Vec<*const u8>; 2] {
         let train = Train {
             tensors: vec![v1::Tensor {
@@ -317,7 +322,7 @@ async fn a_tensor_in_file_order_lies_in_frames_unless_they_hold_rows_of_other_ba
         assert_eq!((first.len(), second.len()), (1, 1));
         assert_ne!(first, second, "a copy each");
     }
-    // One row is a run of rows, shuffled or not: its second piece is the padding.
+    // One row is always consecutive, shuffled or not. The second piece is the padding.
     let [first, _] = places(&small, Train { batch_size: 1, ..in_order }).await;
     assert_eq!(first.len(), 2);
     let [first, _] = places(&small, Train { batch_size: 1, ..Train::default() }).await;

@@ -1,4 +1,4 @@
-//! What a view computes and leaves out.
+//! Expressions and filters of a view.
 
 use std::sync::{
     Arc, Mutex,
@@ -43,7 +43,7 @@ async fn what_is_selected_is_sent_and_may_be_named_by_columns_and_tensors() {
     assert_eq!(first["y"].as_primitive::<Float64Type>().value(7), 7f64.ln_1p());
     assert!(first["label"].is_null(7) && first["label"].as_string::<i32>().value(8) == "row 8");
 
-    // An expression stands before the column of its name, in tensors and in columns.
+    // An expression takes precedence over the column of its name, in tensors and in columns.
     let tensor = |columns: &[&str]| Tensor {
         name: "t".into(),
         columns: columns.iter().map(ToString::to_string).collect(),
@@ -68,7 +68,7 @@ async fn a_filter_leaves_rows_out_as_if_the_dataset_did_not_hold_them() {
     let ids = |batches: &[RecordBatch]| -> Vec<i64> {
         batches.iter().flat_map(|batch| batch["id"].as_primitive::<Int64Type>().values().to_vec()).collect()
     };
-    // Null is not true.
+    // A filter that evaluates to null drops the row.
     let batches = rows(&filter("name <> 'row 8'"), &reader).await.unwrap();
     let expected: Vec<i64> = (0..2500).filter(|id| id % 7 != 0 && *id != 8).collect();
     assert_eq!(ids(&batches), expected);
@@ -111,7 +111,7 @@ async fn a_request_that_makes_no_sense_is_refused_by_the_name_of_its_field() {
     let reader = reader(store(&[numbered(0..10)], 20_000).await).await;
     for (expressions, reason) in [
         (["id", "nmae AS n"], "select[1]: there is no column 'nmae'; did you mean 'name'?"),
-        (["id", "x + 1"], "select[1]: 'x + 1' has no name: add AS and one"),
+        (["id", "x + 1"], "select[1]: 'x + 1' has no name, add one with AS"),
         (["id", "x AS id"], "select[1]: there are two expressions named 'id'"),
         (["id", "random() AS r"], "select[1]: Invalid function 'random'"),
         (["id", "NULL AS n"], "select[1]: is always null: CAST it to a type"),
@@ -131,11 +131,11 @@ async fn there_are_lengths_of_so_many_groups_at_a_time_and_room_for_others_once_
         dataset: "d".into(),
         group_by: vec!["query".into()],
         filter: filter.into(),
-        batch_rows: 100,
+        max_pack_rows: 100,
         batch_size: 1,
         ..Train::default()
     };
-    // Of 2,000 groups, of which some lie in two blocks.
+    // There are 2,000 groups, some of which span two blocks.
     let loader = loader(1 << 30, 2, Config { max_packed_groups: 1500, ..Config::default() });
     for _ in 0..3 {
         let error = loader.count(&packed(""), &reader, |_| {}).await.unwrap_err().to_string();
@@ -145,17 +145,17 @@ async fn there_are_lengths_of_so_many_groups_at_a_time_and_room_for_others_once_
     let job = async |filter: &str| loader.job(packed(filter), reader.clone(), Vec::new()).await;
     let first = job("query < 1000").await.unwrap();
     assert!(job("query >= 1000").await.is_err());
-    // Other ranks of a job that runs have what is there.
+    // Other ranks of a running job share its counts.
     assert_eq!(job("query < 1000").await.unwrap().summary().groups, Some(1000));
     drop(first);
-    // Counts that nobody uses make room.
+    // Unused counts are evicted.
     let second = job("query >= 1000").await.unwrap();
     assert_eq!(second.summary().groups, Some(1000));
-    let plain = Train { batch_rows: 0, ..packed("") };
+    let plain = Train { max_pack_rows: 0, ..packed("") };
     assert!(loader.job(plain, reader.clone(), Vec::new()).await.is_ok(), "groups alone take none");
 }
 
-/// Three files in order, and one that is not.
+/// Three sorted files and one unsorted file.
 async fn ordered() -> Reader {
     let shuffled = RecordBatch::try_new(
         numbered(0..1).schema(),
@@ -187,7 +187,7 @@ async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
     let expected = Counted { blocks: 4, blocks_done: 4, blocks_read: 2, rows: 80_000, rows_kept: 58_000 };
     assert_eq!((seen.lock().unwrap().len(), last), (4, expected));
 
-    // Another server, and a filter of the same meaning.
+    // Another server reuses the stored counts for an equivalent filter.
     let calls = AtomicU64::new(0);
     let same = Train { filter: "id >= 1000 AND id <= 39999".into(), ..request };
     let other = loader(1 << 20, 1, Config::default());
@@ -203,7 +203,7 @@ async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn page_indexes_and_bloom_filters_answer_where_row_groups_cannot() {
-    // Rows 100 to 199 of one row group are those of 'b' and of days from 1 on, page by page.
+    // Each page holds 100 rows of one day. The bloom filter covers the user column.
     let rows = 20_000;
     let batch = RecordBatch::try_from_iter([
         ("day", Arc::new(Int32Array::from_iter_values((0..rows).map(|row| row / 100))) as ArrayRef),
@@ -257,7 +257,7 @@ async fn a_window_is_estimated_with_the_width_that_items_of_lists_get() {
     let job = crate::fixture::job(&train, &reader);
     let loader = loader(1 << 30, 1, Config::default());
     crate::fixture::drain(loader.batches(job.clone(), 0, 0)).await.unwrap();
-    // 80,000 items of eight bytes, twelve bytes a row.
+    // 80,000 items of 8 bytes, and 12 bytes per row.
     assert!(loader.resident_bytes() > 80_000 * 8);
     assert!(job.summary().window_bytes > 80_000 * 8, "{}", job.summary().window_bytes);
 }

@@ -1,3 +1,5 @@
+#![allow(clippy::disallowed_types)] // Only the size and the members of these sets are compared.
+
 use std::collections::HashSet;
 
 use super::*;
@@ -23,7 +25,7 @@ fn every_field_of_a_place_changes_its_key() {
 
 #[test]
 fn words_are_splitmix64() {
-    // The published first outputs for seed 1234567.
+    // Published first outputs for seed 1234567.
     let words: Vec<u64> = Key(1_234_567).words().take(3).collect();
     assert_eq!(words, [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423]);
 }

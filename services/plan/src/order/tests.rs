@@ -1,3 +1,5 @@
+#![allow(clippy::disallowed_types)] // Only the size and the members of these sets are compared.
+
 use std::collections::HashSet;
 
 use proptest::prelude::*;
@@ -23,7 +25,7 @@ fn in_file_order(items_per_block: &[u32]) -> Vec<Location> {
 
 fn shuffle() -> impl Strategy<Value = Shuffle> {
     let window = (prop_oneof![0u64..4, 4u64..3000, Just(u64::MAX)], any::<bool>())
-        .prop_map(|(rows, in_order)| Shuffle::Window { rows, in_order });
+        .prop_map(|(rows, keep_block_order)| Shuffle::Window { rows, keep_block_order });
     prop_oneof![4 => window, 1 => Just(Shuffle::Global), 1 => Just(Shuffle::None)]
 }
 
@@ -66,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn windows_are_whole_blocks_and_as_large_as_asked(
+    fn windows_are_whole_blocks_of_at_least_the_requested_size(
         blocks in prop::collection::vec(block(), 0..40), shuffle in shuffle(), seed in 0u64..3,
     ) {
         let order = EpochOrder::new(&blocks, shuffle, seed, 0);
@@ -91,8 +93,8 @@ proptest! {
     }
 
     #[test]
-    fn in_order_keeps_the_blocks_in_order(blocks in prop::collection::vec(block(), 0..40), rows in 0u64..3000) {
-        let order = EpochOrder::new(&blocks, Shuffle::Window { rows, in_order: true }, 5, 5);
+    fn keep_block_order_does_not_permute_blocks(blocks in prop::collection::vec(block(), 0..40), rows in 0u64..3000) {
+        let order = EpochOrder::new(&blocks, Shuffle::Window { rows, keep_block_order: true }, 5, 5);
         let mut next = 0;
         for i in 0..order.windows() {
             for &block in order.window(i).blocks {
@@ -103,18 +105,18 @@ proptest! {
     }
 
     #[test]
-    fn global_is_the_window_that_holds_everything(
+    fn global_equals_one_window_of_all_items(
         blocks in prop::collection::vec(block(), 0..40), seed in any::<u64>(), epoch in any::<u64>(),
     ) {
         let global = EpochOrder::new(&blocks, Shuffle::Global, seed, epoch);
         let rows = global.items();
-        let window = EpochOrder::new(&blocks, Shuffle::Window { rows, in_order: false }, seed, epoch);
+        let window = EpochOrder::new(&blocks, Shuffle::Window { rows, keep_block_order: false }, seed, epoch);
         prop_assert!(global.windows() <= 1);
         prop_assert_eq!(all(&global), all(&window));
     }
 
     #[test]
-    fn none_is_the_order_of_the_files(blocks in prop::collection::vec(block(), 0..40), seed in any::<u64>()) {
+    fn none_is_the_original_order(blocks in prop::collection::vec(block(), 0..40), seed in any::<u64>()) {
         let order = EpochOrder::new(&blocks, Shuffle::None, seed, 1);
         prop_assert_eq!(all(&order), in_file_order(&blocks));
         prop_assert_eq!(order.windows(), blocks.iter().filter(|&&items| items > 0).count());
@@ -127,7 +129,7 @@ fn every_item_of_millions_has_exactly_one_position() {
         let mut blocks = vec![16_384; items / 16_384];
         blocks.extend([0, (items % 16_384) as u32]);
         for rows in [1, 65_536, 1_048_576, u64::MAX] {
-            let order = EpochOrder::new(&blocks, Shuffle::Window { rows, in_order: false }, 0, 0);
+            let order = EpochOrder::new(&blocks, Shuffle::Window { rows, keep_block_order: false }, 0, 0);
             let mut seen = vec![false; blocks.len() * 16_384];
             let locations = all(&order);
             assert_eq!(locations.len(), items);
@@ -143,7 +145,8 @@ fn every_item_of_millions_has_exactly_one_position() {
 #[test]
 fn no_items_have_no_windows() {
     for blocks in [&[][..], &[0], &[0, 0, 0]] {
-        for shuffle in [Shuffle::Window { rows: 10, in_order: false }, Shuffle::Global, Shuffle::None] {
+        for shuffle in [Shuffle::Window { rows: 10, keep_block_order: false }, Shuffle::Global, Shuffle::None]
+        {
             let order = EpochOrder::new(blocks, shuffle, 0, 0);
             assert_eq!((order.items(), order.windows()), (0, 0));
             assert_eq!(all(&order), []);
@@ -152,8 +155,9 @@ fn no_items_have_no_windows() {
 }
 
 #[test]
-fn a_remainder_joins_the_window_before_it() {
-    let order = EpochOrder::new(&[4, 4, 4, 4, 3, 0], Shuffle::Window { rows: 8, in_order: true }, 0, 0);
+fn remaining_blocks_join_the_last_window() {
+    let order =
+        EpochOrder::new(&[4, 4, 4, 4, 3, 0], Shuffle::Window { rows: 8, keep_block_order: true }, 0, 0);
     assert_eq!(order.windows(), 2);
     assert_eq!(order.window(0), Window { positions: 0..8, blocks: &[0, 1] });
     assert_eq!(order.window(1), Window { positions: 8..19, blocks: &[2, 3, 4, 5] });
@@ -162,8 +166,8 @@ fn a_remainder_joins_the_window_before_it() {
 #[test]
 fn seeds_and_epochs_never_share_an_order() {
     for shuffle in [
-        Shuffle::Window { rows: 64, in_order: false },
-        Shuffle::Window { rows: 64, in_order: true },
+        Shuffle::Window { rows: 64, keep_block_order: false },
+        Shuffle::Window { rows: 64, keep_block_order: true },
         Shuffle::Global,
     ] {
         let mut orders = HashSet::new();
@@ -177,8 +181,8 @@ fn seeds_and_epochs_never_share_an_order() {
 }
 
 #[test]
-fn windows_of_one_epoch_are_shuffled_each_in_its_own_way() {
-    let order = EpochOrder::new(&[100; 20], Shuffle::Window { rows: 100, in_order: true }, 0, 0);
+fn windows_of_one_epoch_are_shuffled_differently() {
+    let order = EpochOrder::new(&[100; 20], Shuffle::Window { rows: 100, keep_block_order: true }, 0, 0);
     let items = |i: usize| -> Vec<u32> {
         located(&order, order.window(i).positions).iter().map(|location| location.item).collect()
     };
@@ -187,10 +191,10 @@ fn windows_of_one_epoch_are_shuffled_each_in_its_own_way() {
 }
 
 #[test]
-fn ten_billion_items_are_located_anywhere() {
+fn any_of_ten_billion_items_can_be_located() {
     let mut blocks = vec![16_384; 610_351];
     blocks.push(9_216);
-    let order = EpochOrder::new(&blocks, Shuffle::Window { rows: 1_048_576, in_order: false }, 0, 0);
+    let order = EpochOrder::new(&blocks, Shuffle::Window { rows: 1_048_576, keep_block_order: false }, 0, 0);
     assert_eq!(order.items(), 10_000_000_000);
     for position in [0, 1_000_000_000, 9_999_999_000] {
         let locations = located(&order, position..position + 1000);

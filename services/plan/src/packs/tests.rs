@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn cut(lengths: &[u32], most_rows: u64) -> Option<Packs> {
+fn cut(lengths: &[u32], max_rows: u64) -> Option<Packs> {
     let rows = lengths.iter().map(|rows| u64::from(*rows)).sum();
     let longest = lengths.iter().copied().max().unwrap_or(0);
-    let count = Packs::count(rows, longest.into(), most_rows)?;
+    let count = Packs::count(rows, longest.into(), max_rows)?;
     Some(Packs::cut(lengths.iter().copied(), rows, count))
 }
 
@@ -18,7 +18,7 @@ fn groups_of_one_length_fill_their_packs_evenly() {
 }
 
 #[test]
-fn no_rows_are_no_packs_and_few_rows_are_one() {
+fn no_rows_give_no_packs_and_few_rows_give_one() {
     assert!(cut(&[], 100).unwrap().is_empty());
     assert_eq!(Packs::count(0, 0, 1), Some(0));
     let packs = cut(&[3, 1, 2], 100).unwrap();
@@ -26,7 +26,7 @@ fn no_rows_are_no_packs_and_few_rows_are_one() {
 }
 
 #[test]
-fn a_bound_of_less_than_three_of_the_longest_group_is_none() {
+fn a_bound_below_three_times_the_longest_group_is_rejected() {
     assert_eq!(Packs::count(1000, 10, 29), None);
     assert_eq!(Packs::count(1000, 10, 30), Some(48));
     assert_eq!(Packs::count(u64::MAX, u64::MAX, u64::MAX), None);
@@ -40,15 +40,15 @@ proptest! {
         lengths in prop::collection::vec(1u32..40, 0..400), spare in 0u64..200,
     ) {
         let longest = lengths.iter().copied().max().unwrap_or(1);
-        let most_rows = u64::from(longest) * 3 + spare;
-        let packs = cut(&lengths, most_rows).unwrap();
+        let max_rows = u64::from(longest) * 3 + spare;
+        let packs = cut(&lengths, max_rows).unwrap();
         let mut next = 0;
         for pack in 0..packs.len() {
             let groups = packs.groups(pack..pack + 1);
             prop_assert_eq!(groups.start, next);
             prop_assert!(!groups.is_empty(), "pack {} of {}", pack, packs.len());
             let rows: u64 = lengths[groups.start as usize..groups.end as usize].iter().map(|rows| u64::from(*rows)).sum();
-            prop_assert!(rows <= most_rows, "{} rows", rows);
+            prop_assert!(rows <= max_rows, "{} rows", rows);
             next = groups.end;
         }
         prop_assert_eq!(next, lengths.len() as u64);

@@ -44,7 +44,7 @@ fn every_value_comes_exactly_once() {
 }
 
 #[test]
-fn a_domain_of_none_or_one_has_one_order() {
+fn a_domain_of_zero_or_one_value_has_one_order() {
     let none = permutation(0, 0);
     assert!(none.is_empty());
     assert_eq!(filled(&none, 0..0), []);
@@ -100,7 +100,7 @@ proptest! {
     }
 }
 
-/// The rank of an order among all orders of as many values.
+/// Rank of an order among all permutations of its values.
 fn rank_of(order: &[u64]) -> usize {
     let mut rank = 0;
     for (i, value) in order.iter().enumerate() {
@@ -119,7 +119,7 @@ fn is_odd(order: &[u64]) -> bool {
 }
 
 #[test]
-fn every_order_of_a_few_items_is_as_likely_as_any_other() {
+fn every_order_of_a_few_items_is_equally_likely() {
     for n in 2..=6u64 {
         let orders: u64 = (1..=n).product();
         let mut counts = vec![0; orders as usize];
@@ -134,7 +134,7 @@ fn every_order_of_a_few_items_is_as_likely_as_any_other() {
 }
 
 #[test]
-fn odd_and_even_orders_are_as_likely_also_when_both_sides_of_the_grid_are_odd() {
+fn odd_and_even_orders_are_equally_likely_on_a_grid_with_odd_sides() {
     for n in [7, 8, 9, 15, 25, 49] {
         let mut counts = [0; 2];
         for seed in 0..40_000 {
@@ -146,7 +146,7 @@ fn odd_and_even_orders_are_as_likely_also_when_both_sides_of_the_grid_are_odd() 
 }
 
 #[test]
-fn every_value_is_as_likely_at_every_position() {
+fn every_value_is_equally_likely_at_every_position() {
     for n in [7u64, 9, 16, 17, 50, 64, 100, 257] {
         let mut counts = vec![0; (n * n) as usize];
         for seed in 0..n * 100 {
@@ -159,9 +159,9 @@ fn every_value_is_as_likely_at_every_position() {
     }
 }
 
-/// What a poor round function would show first: neighbours that stay at a fixed distance.
+/// A poor round function would first show as neighbours that stay at a fixed distance.
 #[test]
-fn neighbours_land_at_every_distance_alike() {
+fn distances_of_neighbours_are_uniform() {
     for n in [5u64, 9, 100, 5000, 65_537] {
         let keys = 400_000 / n + 1;
         let buckets = (n - 1).min(97);
@@ -169,7 +169,7 @@ fn neighbours_land_at_every_distance_alike() {
         for seed in 0..keys {
             for pair in filled(&permutation(n, seed), 0..n).chunks_exact(2) {
                 let distance = (pair[0] + n - pair[1]) % n - 1;
-                // Only whole rounds of buckets, so that each is as likely.
+                // Only whole rounds of buckets, so that each bucket is equally likely.
                 if distance < (n - 1) / buckets * buckets {
                     counts[(distance % buckets) as usize] += 1;
                 }

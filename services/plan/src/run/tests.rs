@@ -13,7 +13,7 @@ fn ten_steps() -> Steps {
 }
 
 #[test]
-fn a_run_goes_on_across_epochs() {
+fn a_run_continues_across_epochs() {
     let steps = Steps::new(30, 10, 1, Remainder::Short).unwrap();
     let run = Run::new(&steps, 4, 2, 1, None).unwrap();
     let expected = [(4, 1), (4, 2), (5, 0), (5, 1), (5, 2)].map(|(epoch, step)| Cursor { epoch, step });
@@ -38,7 +38,7 @@ fn a_start_past_the_end_is_an_error_that_names_both() {
 }
 
 #[test]
-fn a_limit_ends_the_run_but_never_stretches_it() {
+fn a_limit_shortens_the_run_but_never_extends_it() {
     let steps = ten_steps();
     assert_eq!(Run::new(&steps, 0, 1, 4, Some(0)).unwrap().len(), 0);
     assert_eq!(Run::new(&steps, 0, 1, 4, Some(6)).unwrap().len(), 6);

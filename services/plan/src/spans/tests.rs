@@ -17,7 +17,7 @@ fn assert_finds_every_position(lengths: &[u32]) {
 }
 
 #[test]
-fn empty_spans_hold_nothing_wherever_they_are() {
+fn empty_spans_contain_no_position() {
     for lengths in
         [&[][..], &[0], &[0, 0, 0], &[0, 1], &[1, 0], &[0, 0, 3, 0, 0, 2, 0], &[5, 0, 0, 0, 0, 0, 0, 1]]
     {
@@ -26,7 +26,7 @@ fn empty_spans_hold_nothing_wherever_they_are() {
 }
 
 #[test]
-fn many_small_spans_in_one_bucket_are_told_apart() {
+fn many_small_spans_in_one_bucket_are_distinguished() {
     let mut lengths = vec![1; 3000];
     lengths.extend([100_000, 0, 7, 0]);
     lengths.extend(vec![1; 3000]);

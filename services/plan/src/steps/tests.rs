@@ -31,7 +31,7 @@ fn the_last_short_step_is_shared_evenly() {
 }
 
 #[test]
-fn sizes_of_zero_are_refused_by_name() {
+fn sizes_of_zero_are_rejected_by_name() {
     let message = |batch_size, world_size| {
         Steps::new(10, batch_size, world_size, Remainder::Short).unwrap_err().to_string()
     };
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn every_position_is_in_one_batch_and_none_is_lost(
+    fn every_position_is_in_exactly_one_batch(
         items in 0u64..5000, batch_size in 1u32..60, world_size in 1u32..20, remainder in remainder(),
     ) {
         let steps = steps(items, batch_size, world_size, remainder);

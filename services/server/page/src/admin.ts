@@ -1,4 +1,4 @@
-// Who may turn a queue: everybody who may read, or whoever types an administrator's token in.
+// Permission to change queue settings: open to all readers, or with an administrator's token.
 
 import { byId, h, show, text } from './dom.ts';
 
@@ -16,9 +16,9 @@ export class Admin {
     try {
       this.input.value = sessionStorage.getItem(KEY) ?? '';
     } catch {
-      // Then it is typed in once a page.
+      // Without storage, the token is entered once per page load.
     }
-    // Nothing is submitted: the token goes into the header of requests.
+    // The form is not submitted: the token is sent in a request header.
     this.form.addEventListener('submit', (event) => event.preventDefault());
     this.input.addEventListener('input', () => {
       try {
@@ -38,14 +38,14 @@ export class Admin {
     return this.open || this.token !== '';
   }
 
-  /** Whether the server lets this reader change things as it is. */
+  /** Sets whether the server allows changes without another token. */
   set(admin: boolean): void {
     if (this.open === admin) return;
     this.open = admin;
     this.changed();
   }
 
-  /** Only where there is something to change. */
+  /** Shows the token field if there are queues and a token is required. */
   show(wanted: boolean): void {
     this.wanted = wanted;
     show(this.form, wanted && !this.open);
@@ -55,7 +55,7 @@ export class Admin {
     this.listeners.push(listener);
   }
 
-  /** Why a button can't be pressed, beside it. */
+  /** Returns a note that explains why a button is disabled. */
   note(): HTMLElement {
     const note = h('p', { class: 'muted admin-note' });
     this.notes.push(note);
@@ -64,7 +64,7 @@ export class Admin {
   }
 
   private explain(note: HTMLElement): void {
-    text(note, 'Apply needs an administrator’s token: type it in above. Looking needs none.');
+    text(note, 'Applying changes requires an administrator token: enter it above.');
     show(note, !this.allowed);
   }
 

@@ -1,6 +1,5 @@
-// A bar of the buckets' shares, each as wide as its share and with its pattern.
+// A stacked bar with one segment per bucket.
 
-import type { Seconds } from './api.ts';
 import { ABOUT, BUCKETS } from './buckets.ts';
 import { attribute, h, property } from './dom.ts';
 import { percent } from './format.ts';
@@ -14,16 +13,16 @@ export class Bar {
     return part;
   });
 
-  /** Seconds or shares: only how they compare counts. */
-  set(seconds: Seconds | null): void {
+  /** Sets the widths; values may be seconds or fractions. */
+  set(seconds: Readonly<Record<string, number>> | null): void {
     const whole = seconds ? BUCKETS.reduce((sum, bucket) => sum + (seconds[bucket] ?? 0), 0) : 0;
-    const words: string[] = [];
+    const parts: string[] = [];
     BUCKETS.forEach((bucket, index) => {
       const share = seconds && whole > 0 ? (seconds[bucket] ?? 0) / whole : 0;
       property(this.parts[index]!, 'flex-grow', share.toFixed(3));
-      if (share >= 0.005) words.push(`${ABOUT[bucket].label} ${percent(share)}`);
+      if (share >= 0.005) parts.push(`${ABOUT[bucket].label} ${percent(share)}`);
     });
-    const label = words.join(', ') || 'nothing yet';
+    const label = parts.join(', ') || 'no data yet';
     attribute(this.root, 'aria-label', label);
     attribute(this.root, 'title', label);
   }

@@ -1,14 +1,14 @@
-// The cache's tiers: how full, what they spared, and how well they did lately.
+// Cache tiers: fill level, hit ratios and time saved.
 
-import type { Tier } from './api.ts';
+import type { CacheTier as Tier } from './schema.ts';
 import { attribute, byId, Figure, h, keyed, property, show, text } from './dom.ts';
 import { bytes, duration, number, percent } from './format.ts';
 
-/** How many states, one a second, "lately" is. */
-const LATELY = 10;
+/** Number of states, one per second, over which the recent hit ratio is computed. */
+const RECENT_STATES = 10;
 
 const NAMES: Record<string, string> = { memory: 'Memory', disk: 'Disk' };
-const HOLDS: Record<string, string> = { memory: 'frames, ready to gather', disk: 'decoded columns' };
+const HOLDS: Record<string, string> = { memory: 'decoded rows, ready to gather', disk: 'decoded columns' };
 
 export function ratio(hits: number, misses: number): number | null {
   return hits + misses > 0 ? hits / (hits + misses) : null;
@@ -19,17 +19,17 @@ class TierView {
   private readonly fill = h('span', { class: 'meter-fill' });
   private readonly meter = h('span', { class: 'meter', role: 'img' }, this.fill);
   private readonly full = h('p', { class: 'muted' });
-  private readonly lately = new Figure('hits lately', 'Of what was asked for in the last 10 s');
-  private readonly hits = new Figure('hits', 'Of what was asked for since the start');
-  private readonly byBytes = new Figure('by bytes');
-  private readonly saved = new Figure('time saved', 'Work that need not be done again because of hits');
-  private readonly evictions = new Figure('evictions');
-  private readonly joins = new Figure('shared loads', 'Asked for while it was being made for somebody else');
-  private readonly errors = new Figure('errors');
+  private readonly recent = new Figure('recent hit ratio', 'Hits per read in the last 10 s');
+  private readonly hits = new Figure('hit ratio', 'Hits per read since the start of the server');
+  private readonly byBytes = new Figure('byte hit ratio', 'Bytes found in the tier per bytes read, since the start of the server');
+  private readonly saved = new Figure('time saved', 'Time to load the values again, had they not been found');
+  private readonly evictions = new Figure('evictions', 'Values removed to free space');
+  private readonly coalesced = new Figure('coalesced loads', 'Reads that waited for a load that another read had started');
+  private readonly errors = new Figure('errors', 'Damaged values, failed reads and failed writes');
   private readonly past: Tier[] = [];
 
   constructor(tier: string) {
-    const figures = [this.lately, this.hits, this.byBytes, this.saved, this.evictions, this.joins, this.errors];
+    const figures = [this.recent, this.hits, this.byBytes, this.saved, this.evictions, this.coalesced, this.errors];
     this.root = h(
       'section',
       { class: 'tier', id: `cache-${tier}`, 'data-testid': `cache-${tier}` },
@@ -46,16 +46,16 @@ class TierView {
     attribute(this.meter, 'aria-label', `${percent(full)} full`);
     text(this.full, `${bytes(tier.resident_bytes)} of ${bytes(tier.capacity_bytes)} (${percent(full)})`);
     this.past.push(tier);
-    if (this.past.length > LATELY) this.past.shift();
+    if (this.past.length > RECENT_STATES) this.past.shift();
     const before = this.past[0]!;
-    this.lately.set(percent(ratio(tier.hits - before.hits, tier.misses - before.misses)));
+    this.recent.set(percent(ratio(tier.hits - before.hits, tier.misses - before.misses)));
     this.hits.set(percent(ratio(tier.hits, tier.misses)));
     this.byBytes.set(percent(ratio(tier.hit_bytes, tier.miss_bytes)));
     this.saved.set(duration(tier.saved_seconds));
     this.evictions.set(number(tier.evictions));
-    this.joins.set(number(tier.joins));
+    this.coalesced.set(number(tier.coalesced_loads));
     this.errors.set(number(tier.errors));
-    this.errors.root.classList.toggle('bad', (tier.errors ?? 0) > 0);
+    this.errors.root.classList.toggle('bad', tier.errors > 0);
   }
 }
 

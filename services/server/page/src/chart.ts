@@ -1,4 +1,4 @@
-// What the charts share: colours of the theme, the width of their box, and drawing again when either changes.
+// Shared by the charts: colours of the theme, the width of the container, and redrawing when either changes.
 
 import uPlot from 'uplot';
 

@@ -1,6 +1,6 @@
-// The datasets: what is open, of which snapshot, and what could not be opened.
+// Datasets: their state, current snapshot and errors.
 
-import type { Dataset, Online } from './api.ts';
+import type { Dataset, OnlineDataset } from './schema.ts';
 import { attribute, byId, h, keyed, show, text } from './dom.ts';
 import { bytes, duration, number, percent, short, UNKNOWN } from './format.ts';
 import { icon } from './icons.ts';
@@ -31,10 +31,10 @@ class Row {
     text(this.url, dataset.url);
     const error = dataset.error ?? dataset.online?.error ?? null;
     const severity = error !== null ? 'error' : dataset.phase === 'opening' ? 'busy' : 'ok';
-    const words = phaseWords(dataset);
-    if (this.shown !== `${severity} ${words}`) {
-      this.shown = `${severity} ${words}`;
-      this.phase.replaceChildren(icon(severity), ` ${words}`);
+    const state = phaseText(dataset);
+    if (this.shown !== `${severity} ${state}`) {
+      this.shown = `${severity} ${state}`;
+      this.phase.replaceChildren(icon(severity), ` ${state}`);
     }
     text(this.error, error ?? '');
     show(this.error, error !== null);
@@ -51,17 +51,17 @@ class Row {
   }
 }
 
-export function phaseWords(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online'>): string {
+export function phaseText(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done' | 'online'>): string {
   if (dataset.phase === 'failed') return 'failed';
-  if (dataset.phase === 'open') return `open${onlineWords(dataset.online)}`;
+  if (dataset.phase === 'open') return `open${lookupText(dataset.online)}`;
   return `opening ${number(dataset.files_done)} of ${number(dataset.files)} files`;
 }
 
-function onlineWords(online: Online | null): string {
+function lookupText(online: OnlineDataset | null): string {
   if (online === null) return '';
-  const words = online.snapshot === null ? ', not yet online' : ', online';
-  if (online.rows_indexed === null) return words;
-  return `${words}, reading keys of the next snapshot: ${percent(online.rows_indexed / Math.max(1, online.rows_to_index ?? 0))}`;
+  const state = online.snapshot === null ? ', lookups not ready' : ', lookups ready';
+  if (online.rows_indexed === null) return state;
+  return `${state}, indexing the next snapshot: ${percent(online.rows_indexed / Math.max(1, online.rows_to_index ?? 0))}`;
 }
 
 export class DatasetsView {
@@ -69,7 +69,7 @@ export class DatasetsView {
   private readonly empty = byId('datasets-empty');
   private readonly table = byId('datasets-table');
   private readonly rows = new Map<string, Row>();
-  private readonly labels = ['snapshot', 'seen', 'files', 'blocks', 'rows', 'decoded'];
+  private readonly labels = ['snapshot', 'last checked', 'files', 'blocks', 'rows', 'decoded'];
 
   update(datasets: Dataset[]): void {
     show(this.empty, datasets.length === 0);

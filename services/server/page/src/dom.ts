@@ -1,4 +1,4 @@
-// Elements without innerHTML: data only ever becomes text. What has not changed is not touched.
+// DOM helpers without innerHTML: data is only inserted as text, and unchanged nodes are not modified.
 
 type Attributes = Record<string, string | number | boolean | null>;
 type Child = Node | string | null;
@@ -23,7 +23,7 @@ export function svg(name: string, attributes: Attributes = {}, ...children: Chil
   return made;
 }
 
-/** Null and false take the attribute away, true is an empty one. */
+/** Sets an attribute: null and false remove it, true sets it to empty. */
 export function attribute(on: Element, name: string, value: string | number | boolean | null): void {
   if (value === null || value === false) {
     if (on.hasAttribute(name)) on.removeAttribute(name);
@@ -33,20 +33,20 @@ export function attribute(on: Element, name: string, value: string | number | bo
   if (on.getAttribute(name) !== text) on.setAttribute(name, text);
 }
 
-export function text(on: Element, words: string): void {
-  if (on.textContent !== words) on.textContent = words;
+export function text(on: Element, value: string): void {
+  if (on.textContent !== value) on.textContent = value;
 }
 
 export function show(element: HTMLElement, visible: boolean): void {
   if (element.hidden === visible) element.hidden = !visible;
 }
 
-/** From script, which the content security policy allows; in HTML it would not. */
+/** Sets a style property; the content security policy forbids style attributes in HTML. */
 export function property(on: HTMLElement, name: string, value: string): void {
   if (on.style.getPropertyValue(name) !== value) on.style.setProperty(name, value);
 }
 
-/** Makes the children those of `wanted`, moving only what is in another place. */
+/** Replaces the children by `wanted`, moving only those in another place. */
 export function place(parent: Element, wanted: readonly Element[]): void {
   wanted.forEach((child, index) => {
     if (parent.children[index] !== child) parent.insertBefore(child, parent.children[index] ?? null);
@@ -54,7 +54,7 @@ export function place(parent: Element, wanted: readonly Element[]): void {
   while (parent.children.length > wanted.length) parent.lastElementChild!.remove();
 }
 
-/** One element a key: made once, kept while its key stays, and in the order of the items. */
+/** Keeps one element per key, in the order of the items. */
 export function keyed<T, E extends { root: Element }>(
   parent: Element,
   made: Map<string, E>,
@@ -82,7 +82,7 @@ export function byId<E extends HTMLElement = HTMLElement>(id: string): E {
   return found as E;
 }
 
-/** A pair of a list of figures: what, and how much. */
+/** A label and a value in a description list. */
 export class Figure {
   readonly root: HTMLElement;
   readonly value: HTMLElement;
@@ -92,7 +92,7 @@ export class Figure {
     this.root = h('div', { class: 'figure', title: title || null }, h('dt', {}, label), this.value);
   }
 
-  set(words: string): void {
-    text(this.value, words);
+  set(value: string): void {
+    text(this.value, value);
   }
 }

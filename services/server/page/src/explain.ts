@@ -1,18 +1,19 @@
-// Any batch again: which rows it had, what they hold, and the batch as a file. Asks only when it is asked.
+// Reconstruction of a past batch: its rows, their statistics, and the batch as a file. Sends requests only on demand.
 
 import { explain, get, reason } from './api.ts';
-import type { Asked, BatchColumn, BatchPiece, Explanation, Job, Jobs, Session } from './api.ts';
+import type { BatchId } from './api.ts';
+import type { BatchColumn, BatchRowRange, Explanation, Job, JobList, Session } from './schema.ts';
 import { attribute, byId, Figure, h, show, text } from './dom.ts';
-import { jobOf, labelWords, queryOf, rowsOf, spelled, titles } from './explanation.ts';
+import { formatValue, jobOf, labelText, queryOf, rowsOf, titles } from './explanation.ts';
 import { number, plural } from './format.ts';
 
-/** Row numbers of a row group. */
-const LISTED_ROWS = 12;
-const MOST_ROWS = 200;
-const MOST_OTHERS = 8;
+/** Row numbers listed per row group. */
+const MAX_LISTED_ROWS = 12;
+const MAX_ROWS = 200;
+const MAX_OTHERS = 8;
 const FORMATS = [['parquet', 'Parquet'], ['json', 'JSON'], ['arrow', 'Arrow']] as const;
 const COLUMNS = ['column', 'type', 'nulls', 'NaNs', 'min', 'max', 'mean'];
-const PIECES = ['file', 'dataset', 'row group', 'rows', 'of the row group'];
+const ROW_RANGES = ['file', 'dataset', 'row group', 'rows', 'row numbers in the row group'];
 
 export class ExplainView {
   private readonly form = byId<HTMLFormElement>('explain-form');
@@ -35,7 +36,7 @@ export class ExplainView {
     });
     this.job.addEventListener('change', () => this.bound());
     byId('explain-reload').addEventListener('click', () => void this.load());
-    // Thousands of jobs may be remembered: they are asked for when somebody looks here.
+    // There may be thousands of jobs: load them when this section becomes visible.
     const seen = new IntersectionObserver((entries) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
       seen.disconnect();
@@ -46,15 +47,15 @@ export class ExplainView {
 
   /** Explains the newest batch of a session. */
   async session(session: Session): Promise<void> {
-    // Its job may be remembered only since the last look.
+    // The job may have been recorded after the last load.
     await this.load();
     const job = jobOf(session, this.jobs);
-    if (job) this.pick({ job: job.id, epoch: session.epoch ?? 0, step: session.step ?? 0, rank: session.rank });
-    else if (this.trouble.hidden) this.complain(`${session.job} is not among the jobs that are remembered`);
+    if (job) this.pick({ job_name: job.id, epoch: session.epoch ?? 0, step: session.step ?? 0, rank: session.rank });
+    else if (this.trouble.hidden) this.complain(`job '${session.job_name}' is not recorded`);
   }
 
-  private pick({ job, epoch, step, rank }: Asked): void {
-    this.job.value = job;
+  private pick({ job_name, epoch, step, rank }: BatchId): void {
+    this.job.value = job_name;
     this.bound();
     this.epoch.value = `${epoch}`;
     this.step.value = `${step}`;
@@ -75,9 +76,9 @@ export class ExplainView {
 
   private async list(): Promise<void> {
     try {
-      this.jobs = (await get<Jobs>('jobs')).jobs;
+      this.jobs = (await get<JobList>('jobs')).jobs;
     } catch (error) {
-      return this.complain(`The jobs are not known: ${reason(error)}`);
+      return this.complain(`Jobs cannot be loaded: ${reason(error)}`);
     }
     show(this.trouble, false);
     show(this.empty, this.jobs.length === 0);
@@ -92,17 +93,17 @@ export class ExplainView {
   private async ask(): Promise<void> {
     this.asking?.abort();
     const asking = (this.asking = new AbortController());
-    const asked = {
-      job: this.job.value,
+    const batch = {
+      job_name: this.job.value,
       epoch: this.epoch.valueAsNumber,
       step: this.step.valueAsNumber,
       rank: this.rank.valueAsNumber,
     };
     show(this.trouble, false);
-    text(this.status, 'Working: the batch is made again.');
+    text(this.status, 'Reconstructing the batch …');
     attribute(this.answer, 'aria-busy', 'true');
     try {
-      const answer = await explain(queryOf(asked, { listed_rows: `${LISTED_ROWS}` }), asking.signal);
+      const answer = await explain(queryOf(batch, { max_listed_rows: `${MAX_LISTED_ROWS}` }), asking.signal);
       if (!asking.signal.aborted) this.draw(answer);
     } catch (error) {
       if (asking.signal.aborted) return;
@@ -112,45 +113,45 @@ export class ExplainView {
     }
   }
 
-  private complain(words: string): void {
-    text(this.trouble, `${words}.`);
+  private complain(message: string): void {
+    text(this.trouble, `${message}.`);
     show(this.trouble, true);
   }
 
   private draw(answer: Explanation): void {
-    const asked = { ...answer, job: answer.id };
-    const pathOf = (more?: Record<string, string>) => `/api/v1/${queryOf(asked, more)}`;
+    const batch = { ...answer, job_name: answer.id };
+    const pathOf = (more?: Record<string, string>) => `/api/v1/${queryOf(batch, more)}`;
     const files = FORMATS.map(([format, name]) => h('a', { href: pathOf({ format }), download: true }, name));
-    text(this.status, `${plural(answer.rows, 'row')} out of ${plural(answer.piece_count, 'row group')}.`);
+    text(this.status, `${plural(answer.rows, 'row')} from ${plural(answer.row_range_count, 'row group')}.`);
     this.answer.replaceChildren(
       h('dl', { class: 'figures' }, ...figures(answer)),
-      h('p', { class: 'choices' }, 'The batch again: ', ...files),
-      ...this.others(asked, answer.job),
+      h('p', { class: 'choices' }, 'Download the batch: ', ...files),
+      ...this.others(batch, answer.job_name),
       ...table('Columns', COLUMNS, answer.columns.map(columnCells), answer.columns.length, pathOf()),
-      ...table('Row groups', PIECES, answer.pieces.map(pieceCells), answer.piece_count, pathOf()),
+      ...table('Row groups', ROW_RANGES, answer.row_ranges.map(rowRangeCells), answer.row_range_count, pathOf()),
     );
     attribute(this.answer, 'aria-busy', false);
     show(this.answer, true);
   }
 
-  /** Jobs that have its name too, to be asked for the same batch. */
-  private others(asked: Asked, name: string): HTMLElement[] {
-    const others = this.jobs.filter(({ id, job }) => job === name && name !== '' && id !== asked.job);
+  /** Other jobs of the same name, with links to the same batch. */
+  private others(batch: BatchId, name: string): HTMLElement[] {
+    const others = this.jobs.filter(({ id, job_name }) => job_name === name && name !== '' && id !== batch.job_name);
     if (others.length === 0) return [];
-    const buttons = others.slice(0, MOST_OTHERS).map(({ id }) => {
+    const buttons = others.slice(0, MAX_OTHERS).map(({ id }) => {
       const button = h('button', { type: 'button', class: 'link mono' }, id);
-      button.addEventListener('click', () => this.pick({ ...asked, job: id }));
+      button.addEventListener('click', () => this.pick({ ...batch, job_name: id }));
       return button;
     });
     const left = others.length - buttons.length;
-    return [h('p', { class: 'choices' }, 'Other jobs of this name: ', ...buttons, left > 0 ? `and ${number(left)} more` : null)];
+    return [h('p', { class: 'choices' }, 'Other jobs with this name: ', ...buttons, left > 0 ? `and ${number(left)} more` : null)];
   }
 }
 
 function figures(answer: Explanation): HTMLElement[] {
-  const { label, groups, hash } = answer;
+  const { label, groups, content_hash } = answer;
   const all: [string, string | null][] = [
-    ['job', answer.job || 'without a name'],
+    ['job', answer.job_name || 'unnamed'],
     ['dataset', answer.dataset],
     ['epoch', number(answer.epoch)],
     ['step', `${number(answer.step)} of ${number(answer.steps)}`],
@@ -158,32 +159,32 @@ function figures(answer: Explanation): HTMLElement[] {
     ['rows', number(answer.rows)],
     ['padding', answer.padding > 0 ? plural(answer.padding, 'row') : null],
     ['groups', groups === null ? null : number(groups)],
-    [answer.batch_rows > 0 ? 'pack' : groups === null ? 'position' : 'group', number(answer.position)],
+    [(answer.max_pack_rows ?? 0) > 0 ? 'first pack' : groups === null ? 'position' : 'first group', number(answer.position)],
     ['body', plural(answer.body_bytes, 'byte')],
-    [`label ${label?.column}`, label && labelWords(label)],
+    [`label ${label?.column}`, label && labelText(label)],
     ['job id', answer.id],
     ['snapshot', answer.snapshot],
-    ['XXH3-64', hash],
+    ['XXH3-64', content_hash],
   ];
-  return all.flatMap(([name, words]) => {
-    if (words === null) return [];
+  return all.flatMap(([name, value]) => {
+    if (value === null) return [];
     const figure = new Figure(name);
-    figure.set(words);
+    figure.set(value);
     return [figure.root];
   });
 }
 
 const columnCells = ({ name, type, nulls, nans, min, max, mean }: BatchColumn): string[] => [
-  name, type, number(nulls), number(nans), spelled(min), spelled(max), spelled(mean),
+  name, type, number(nulls), number(nans), formatValue(min), formatValue(max), formatValue(mean),
 ];
 
-const pieceCells = (piece: BatchPiece): string[] => [
-  piece.file, piece.dataset, number(piece.row_group), number(piece.row_count), rowsOf(piece),
+const rowRangeCells = (range: BatchRowRange): string[] => [
+  range.file, range.dataset, number(range.row_group), number(range.row_count), rowsOf(range),
 ];
 
-/** The first of `count` rows below their heads; the others are at `whole`. */
+/** A table of the first of `count` rows, with a link to the complete response at `whole`. */
 function table(title: string, heads: readonly string[], rows: readonly string[][], count: number, whole: string): HTMLElement[] {
-  const shown = rows.slice(0, MOST_ROWS);
+  const shown = rows.slice(0, MAX_ROWS);
   const head = heads.map((name) => h('th', { scope: 'col', role: 'columnheader' }, name));
   const body = shown.map(([name = '', ...rest]) => {
     const cells = rest.map((cell, index) => h('td', { role: 'cell', 'data-label': heads[index + 1]! }, cell));
@@ -197,6 +198,6 @@ function table(title: string, heads: readonly string[], rows: readonly string[][
       { class: 'scroll tall', role: 'region', tabindex: 0, 'aria-label': `${title} of the batch` },
       h('table', { class: 'cards', role: 'table' }, h('thead', { role: 'rowgroup' }, h('tr', { role: 'row' }, ...head)), h('tbody', { role: 'rowgroup' }, ...body)),
     ),
-    ...(left > 0 ? [h('p', { class: 'muted' }, `and ${number(left)} more: `, h('a', { href: whole }, 'the whole answer'))] : []),
+    ...(left > 0 ? [h('p', { class: 'muted' }, `and ${number(left)} more: `, h('a', { href: whole }, 'complete response'))] : []),
   ];
 }

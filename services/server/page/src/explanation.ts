@@ -1,44 +1,45 @@
-// Which batch is asked for, and how what is said of it is put. Pure.
+// Queries for a batch, and formatting of its explanation. Pure functions.
 
-import type { Asked, BatchLabel, BatchPiece, Job, Session, Value } from './api.ts';
+import type { BatchId } from './api.ts';
+import type { BatchLabel, BatchRowRange, Job, Session } from './schema.ts';
 import { number, plural, UNKNOWN } from './format.ts';
 
-export function queryOf({ job, epoch, step, rank }: Asked, more: Record<string, string> = {}): string {
-  return `explain?${new URLSearchParams({ job, epoch: `${epoch}`, step: `${step}`, rank: `${rank}`, ...more })}`;
+export function queryOf({ job_name, epoch, step, rank }: BatchId, more: Record<string, string> = {}): string {
+  return `explain?${new URLSearchParams({ job_name, epoch: `${epoch}`, step: `${step}`, rank: `${rank}`, ...more })}`;
 }
 
-/** What to call each job: the newest of a name by that, the others, which have it too, also by their id. */
+/** Titles of jobs. The newest job of a name has the name alone; older ones of the same name also have their id. */
 export function titles(jobs: readonly Job[]): string[] {
   const taken = new Set(['']);
-  return jobs.map(({ id, job, dataset }) => {
-    const title = `${job || 'without a name'} · ${dataset}${taken.has(job) ? ` · ${id}` : ''}`;
-    taken.add(job);
+  return jobs.map(({ id, job_name, dataset }) => {
+    const title = `${job_name || 'unnamed'} · ${dataset}${taken.has(job_name) ? ` · ${id}` : ''}`;
+    taken.add(job_name);
     return title;
   });
 }
 
-/** The job that a session streams. Two may differ in nothing that a session tells; then it is the newer one. */
+/** Returns the job that a session streams; the newest one if several match. */
 export function jobOf(session: Session, jobs: readonly Job[]): Job | undefined {
   return jobs.find(
-    ({ job, dataset, snapshot, world_size }) =>
-      job === session.job && dataset === session.dataset && snapshot === session.snapshot && world_size === session.world_size,
+    ({ job_name, dataset, snapshot, world_size }) =>
+      job_name === session.job_name && dataset === session.dataset && snapshot === session.snapshot && world_size === session.world_size,
   );
 }
 
-/** Whole numbers as they are, others with six decimals, or an exponent where these would say nothing. */
-export function spelled(value: Value): string {
-  if (value === null) return UNKNOWN;
+/** Formats integers exactly, other numbers with six decimals, and very small or large ones with an exponent. */
+export function formatValue(value: unknown): string {
+  if (value === null || value === undefined) return UNKNOWN;
   if (typeof value !== 'number' || Number.isInteger(value)) return String(value);
   const size = Math.abs(value);
   return size < 1e-4 || size >= 1e9 ? value.toExponential(4) : String(Number(value.toFixed(6)));
 }
 
-/** Row numbers to be looked up, so without commas; `row_count` of them are not all listed. */
-export function rowsOf({ rows, row_count }: BatchPiece): string {
+/** Lists row numbers without separators, so that they can be searched, and counts those not listed. */
+export function rowsOf({ rows, row_count }: BatchRowRange): string {
   const left = row_count - rows.length;
   return `${rows.join(' ')}${left > 0 ? ` and ${number(left)} more` : ''}`;
 }
 
-export function labelWords({ mean, min, max, nulls }: BatchLabel): string {
-  return `mean ${spelled(mean)}, ${spelled(min)} to ${spelled(max)}, ${plural(nulls, 'null')}`;
+export function labelText({ mean, min, max, nulls }: BatchLabel): string {
+  return `mean ${formatValue(mean)}, ${formatValue(min)} to ${formatValue(max)}, ${plural(nulls, 'null')}`;
 }

@@ -1,4 +1,4 @@
-// Numbers for people. Null is a dash: not known is not 0.
+// Formatting of numbers. Null is shown as a dash, never as 0.
 
 export const UNKNOWN = '–';
 
@@ -6,7 +6,7 @@ type Maybe = number | null | undefined;
 
 const known = (value: Maybe): value is number => value !== null && value !== undefined && Number.isFinite(value);
 
-/** Three digits, no exponent: 0.123, 1.23, 12.3, 123, 1,234. */
+/** Three significant digits, no exponent: 0.123, 1.23, 12.3, 123, 1,234. */
 export function number(value: Maybe): string {
   if (!known(value)) return UNKNOWN;
   const size = Math.abs(value);
@@ -14,7 +14,7 @@ export function number(value: Maybe): string {
   return value.toFixed(size >= 9.995 ? 1 : size >= 0.9995 ? 2 : 3);
 }
 
-/** For rates and counts that are read at a glance: 950, 12.3 k, 4.56 M. */
+/** Rates and counts with a metric prefix: 950, 12.3 k, 4.56 M. */
 export function short(value: Maybe): string {
   if (!known(value)) return UNKNOWN;
   for (const [unit, letter] of [[1e9, 'G'], [1e6, 'M'], [1e3, 'k']] as const) {
@@ -39,7 +39,7 @@ export function bytesPerSecond(value: Maybe): string {
   return known(value) ? `${bytes(value)}/s` : UNKNOWN;
 }
 
-/** Where it stands that it is rows. */
+/** A rate, where the label names the unit. */
 export function perSecond(value: Maybe): string {
   return known(value) ? `${short(value)}/s` : UNKNOWN;
 }
@@ -57,7 +57,7 @@ export function percent(value: Maybe): string {
   if (!known(value)) return UNKNOWN;
   const hundredths = value * 100;
   const rare = hundredths !== 0 && Math.abs(hundredths) < 0.95;
-  return `${rare ? hundredths.toFixed(1) : Math.round(hundredths)} %`;
+  return `${rare ? hundredths.toFixed(1) : Math.round(hundredths)}%`;
 }
 
 export function milliseconds(seconds: Maybe): string {
@@ -77,7 +77,7 @@ export function duration(seconds: Maybe): string {
   return `${Math.floor(whole / size)} ${name}${below && rest ? ` ${rest} ${below[0]}` : ''}`;
 }
 
-/** HH:MM:SS of this browser's clock. */
+/** HH:MM:SS in the time zone of the browser. */
 export function clock(unixSeconds: Maybe): string {
   if (!known(unixSeconds)) return UNKNOWN;
   const at = new Date(unixSeconds * 1000);
@@ -92,13 +92,13 @@ export function plural(count: number, one: string, many = `${one}s`): string {
   return `${count.toLocaleString('en-US')} ${count === 1 ? one : many}`;
 }
 
-/** Nanoseconds: whole numbers, whose sums are exact. */
+/** Units in nanoseconds: integers, whose sums are exact. */
 const UNITS: Record<string, number> = {
   ns: 1, nsec: 1, us: 1e3, 'µs': 1e3, usec: 1e3, ms: 1e6, msec: 1e6, s: 1e9, sec: 1e9, second: 1e9, seconds: 1e9,
   m: 60e9, min: 60e9, minute: 60e9, minutes: 60e9, h: 3600e9, hour: 3600e9, hours: 3600e9,
 };
 
-/** Seconds of a setting such as `5ms` or `1s 500ms`; null for what is none. */
+/** Seconds of a setting such as `5ms` or `1s 500ms`; null for an invalid one. */
 export function parseDuration(text: string): number | null {
   const parts = text.trim().match(/^(\d+(\.\d+)?\s*[a-zµ]+\s*)+$/i) ? text.matchAll(/(\d+(?:\.\d+)?)\s*([a-zµ]+)/gi) : [];
   let total: number | null = text.trim() === '0' ? 0 : null;
@@ -110,7 +110,7 @@ export function parseDuration(text: string): number | null {
   return total === null ? null : total / 1e9;
 }
 
-/** A setting such as `2500us`: whole numbers of the largest unit that has them. */
+/** A setting such as `2500us`: an integer in the largest unit that represents it exactly. */
 export function durationSetting(seconds: number): string {
   const micros = Math.round(seconds * 1e6);
   if (micros % 1_000_000 === 0) return `${micros / 1_000_000}s`;

@@ -1,4 +1,4 @@
-// Severity by shape, not only by colour: a dot, a triangle, an octagon with a cross.
+// Severity by shape in addition to colour: a dot, a triangle, an octagon with a cross.
 
 import { svg } from './dom.ts';
 

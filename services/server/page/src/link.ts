@@ -1,26 +1,26 @@
-// The connection to the server as a state machine without a clock: `step` decides, live.ts does.
+// The connection to the server as a state machine without a clock: `step` decides, live.ts acts.
 
-/** Without a state for this long, what the page shows is old. */
+/** Time without a state after which the data is stale. */
 export const STALE_MS = 3000;
-/** A stream that is silent for this long is given up: the other side may be gone without a word. */
+/** Time without a state after which the stream is closed: the server may have disappeared. */
 const SILENT_MS = 10_000;
 const FIRST_PAUSE_MS = 500;
 const LONGEST_PAUSE_MS = 8000;
 
 export interface Link {
-  /** Whether a stream is open, or on its way. */
+  /** True if a stream is open or being opened. */
   open: boolean;
-  /** When it was asked for. */
+  /** Time at which the stream was requested. */
   openedAt: number;
-  /** When the last state came; null before the first. */
+  /** Time of the last state; null before the first. */
   heardAt: number | null;
-  /** Tries since then that came to nothing. */
+  /** Number of failed attempts since the last state. */
   failures: number;
-  /** When to try again, while none is open. */
+  /** Time of the next attempt while no stream is open. */
   retryAt: number;
-  /** Whether the stream ended, or was silent for too long. */
+  /** True if the stream ended or was silent for too long. */
   stale: boolean;
-  /** Nobody looks: the stream is closed until somebody does. */
+  /** True if the page is hidden and the stream is closed until it becomes visible. */
   asleep: boolean;
 }
 
@@ -31,7 +31,7 @@ export function begin(now: number): Link {
   return { open: false, openedAt: now, heardAt: null, failures: 0, retryAt: now, stale: false, asleep: false };
 }
 
-/** The longer it was in vain, the longer the pause. */
+/** Exponential backoff. */
 export function pause(failures: number): number {
   return Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** Math.max(0, failures - 1));
 }

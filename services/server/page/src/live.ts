@@ -1,19 +1,19 @@
-// Server-sent events: opens the stream, opens it again when it ends, and says what came.
+// Server-sent events: opens the stream, reopens it when it ends, and passes on states and events.
 
-import { get, reason, Refused } from './api.ts';
-import type { Event, Events, State } from './api.ts';
+import { get, reason, RequestError } from './api.ts';
 import { begin, step } from './link.ts';
 import type { Link, News } from './link.ts';
+import type { Event, EventList, State } from './schema.ts';
 
 const TICK_MS = 250;
-/** A page that nobody sees lets go of its connection: browsers have few to one server. */
+/** Time after which a hidden page closes its stream: browsers limit the connections per server. */
 const HIDDEN_MS = 60_000;
 const EVENTS_AT_ONCE = 200;
 
 export interface Listener {
   state(state: State): void;
   events(events: Event[]): void;
-  /** `why` is in the server's words where it has some. */
+  /** `why` is the error message of the server, or empty. */
   link(link: Link, why: string): void;
 }
 
@@ -35,7 +35,7 @@ export class Live {
     this.news('tick');
   }
 
-  /** The server is another one: its events begin again. */
+  /** Reloads the events after a restart of the server. */
   forgetEvents(): void {
     this.lastEvent = null;
     void this.catchUp();
@@ -82,29 +82,29 @@ export class Live {
     this.source = null;
   }
 
-  /** A failed stream has no words; another request may get some. */
+  /** A failed stream has no error message; another request may return one. */
   private async ask(): Promise<void> {
     try {
       await get('overview');
       this.why = '';
     } catch (error) {
-      this.why = error instanceof Refused ? `The server says: ${reason(error)}.` : '';
+      this.why = error instanceof RequestError ? `Error: ${reason(error)}.` : '';
     }
   }
 
-  /** The events before the stream, and those of the time without one. */
+  /** Loads events from before the stream was opened. */
   private async catchUp(): Promise<void> {
     try {
-      // Its own place: what comes by the stream meanwhile is newer.
+      // A position of its own: the stream may deliver newer events concurrently.
       for (let last = this.lastEvent; ; ) {
         const after = last === null ? '' : `&after=${last}`;
-        const { events } = await get<Events>(`events?limit=${EVENTS_AT_ONCE}${after}`);
+        const { events } = await get<EventList>(`events?limit=${EVENTS_AT_ONCE}${after}`);
         this.heard(events);
         if (events.length < EVENTS_AT_ONCE) return;
         last = events[events.length - 1]!.id;
       }
     } catch {
-      // The stream tells, and is opened again.
+      // The stream fails as well and is reopened.
     }
   }
 

@@ -1,7 +1,6 @@
-// The operations page: one stream of states, and a view for each part of them.
+// The dashboard: one stream of states, and one view for each part of a state.
 
 import { Admin } from './admin.ts';
-import type { State } from './api.ts';
 import { CacheView } from './cache.ts';
 import { DatasetsView } from './datasets.ts';
 import { byId, text } from './dom.ts';
@@ -12,6 +11,7 @@ import { Live } from './live.ts';
 import { PipelineView } from './pipeline.ts';
 import { QueuesView } from './queues.ts';
 import { Roster } from './roster.ts';
+import type { State } from './schema.ts';
 import { SessionsView } from './sessions.ts';
 import { StallsView } from './stalls.ts';
 import { startTheme } from './theme.ts';
@@ -61,7 +61,7 @@ function draw(state: State): void {
   }
   startedAt = overview.server.started_at;
   document.documentElement.dataset['ready'] = 'true';
-  admin.set(overview.server.admin);
+  admin.set(overview.server.can_administer);
   header.update(overview);
   verdict.update(overview);
   pipeline.update(overview);
@@ -74,7 +74,7 @@ function draw(state: State): void {
   example(state);
 }
 
-/** What a trainer would write, with this server's address and one of its datasets. */
+/** Example of a client, with the address and a dataset of this server. */
 function example(state: State): void {
   const dataset = state.datasets.datasets[0]?.name ?? 'NAME';
   const address = state.overview.server.grpc;
@@ -86,7 +86,7 @@ function example(state: State): void {
 
 const live = new Live({
   state(state) {
-    // What nobody sees is not drawn; the newest is, when somebody looks.
+    // While the page is hidden only the newest state is kept, and drawn when it becomes visible.
     if (document.hidden) waiting = state;
     else draw(state);
   },

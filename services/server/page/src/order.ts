@@ -1,8 +1,8 @@
-// How the table of sessions is ordered and what of it is shown. Pure.
+// Sorting, filtering and paging of the table of sessions. Pure functions.
 
-import type { Session } from './api.ts';
+import type { Session } from './schema.ts';
 
-export type Key = 'started' | 'job' | 'dataset' | 'rank' | 'progress' | 'eta' | 'rate' | 'wait' | 'limit' | 'label';
+export type Key = 'started' | 'job' | 'dataset' | 'rank' | 'progress' | 'eta' | 'rate' | 'wait' | 'bottleneck' | 'label';
 
 export interface View {
   key: Key;
@@ -11,24 +11,24 @@ export interface View {
   page: number;
 }
 
-/** Unknown ones come last, either way. */
+/** Sort keys. Unknown values come last in both directions. */
 const VALUES: Record<Key, (session: Session) => number | string | null> = {
   started: (session) => session.started_at,
-  job: (session) => session.job || session.id,
+  job: (session) => session.job_name || session.id,
   dataset: (session) => session.dataset,
   rank: (session) => session.rank,
   progress: (session) => session.progress,
   eta: (session) => session.eta_seconds,
   rate: (session) => session.rows_per_second,
-  wait: (session) => session.verdict.stall,
-  limit: (session) => session.verdict.limit,
+  wait: (session) => session.verdict.wait_fraction,
+  bottleneck: (session) => session.verdict.bottleneck,
   label: (session) => (session.label ? Number(session.label.skewed) : null),
 };
 
 function matches(session: Session, words: readonly string[]): boolean {
   if (words.length === 0) return true;
   const skewed = session.label?.skewed ? 'skewed' : '';
-  const all = `${session.id} ${session.job} ${session.dataset} ${session.snapshot} rank ${session.rank} ${session.verdict.limit} ${skewed}`.toLowerCase();
+  const all = `${session.id} ${session.job_name} ${session.dataset} ${session.snapshot} rank ${session.rank} ${session.verdict.bottleneck} ${skewed}`.toLowerCase();
   return words.every((word) => all.includes(word));
 }
 
@@ -43,7 +43,7 @@ export function arrange(sessions: readonly Session[], view: View): Session[] {
     } else if (one.value !== other.value) {
       return (one.value < other.value ? -1 : 1) * sign;
     }
-    // Equal ones keep the server's order, so that rows do not dance.
+    // Equal rows keep the order of the server, so that they do not swap places.
     return one.index - other.index;
   });
   return kept.map(({ session }) => session);

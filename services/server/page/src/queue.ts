@@ -1,12 +1,13 @@
-// One batch queue: its load, its frontier, and the sliders that ask before they change anything.
+// One batch queue: its load, its throughput-latency curve, and controls that preview a change before it is applied.
 
-import { get, reason, tune } from './api.ts';
-import type { Frontier, Queue, Tuned } from './api.ts';
+import { changeQueue, get, reason } from './api.ts';
+import type { Settings } from './api.ts';
 import type { Admin } from './admin.ts';
 import { attribute, Figure, h, show, text } from './dom.ts';
 import { duration, milliseconds, number, parseDuration, percent, plural, short } from './format.ts';
-import { FrontierChart } from './frontier.ts';
+import { CurveChart } from './throughput-latency.ts';
 import * as scale from './scale.ts';
+import type { Queue, QueueCurve, SettingsChange } from './schema.ts';
 import { compare, describe, difference, isEmpty } from './tuning.ts';
 
 const DEBOUNCE_MS = 150;
@@ -16,19 +17,19 @@ class Slider {
   readonly input: HTMLInputElement;
   private readonly output: HTMLOutputElement;
   private readonly scale: scale.Scale;
-  private readonly words: (value: number) => string;
-  /** The value itself; a position is only near it. */
+  private readonly format: (value: number) => string;
+  /** Exact value; the position of the slider is rounded. */
   value = 0;
 
-  constructor(id: string, label: string, of: scale.Scale, words: (value: number) => string, moved: () => void) {
+  constructor(id: string, label: string, of: scale.Scale, format: (value: number) => string, moved: () => void) {
     this.scale = of;
-    this.words = words;
+    this.format = format;
     this.input = h('input', { type: 'range', id, 'data-testid': id, min: 0, max: of.positions, step: 1 });
     this.output = h('output', { for: id });
     this.root = h('div', { class: 'slider' }, h('label', { for: id }, label), this.output, this.input);
     this.input.addEventListener('input', () => {
       this.value = of.value(Number(this.input.value));
-      this.tell();
+      this.showValue();
       moved();
     });
   }
@@ -37,13 +38,13 @@ class Slider {
     this.value = value;
     const position = String(this.scale.position(value));
     if (this.input.value !== position) this.input.value = position;
-    this.tell();
+    this.showValue();
   }
 
-  private tell(): void {
-    const words = this.words(this.value);
-    text(this.output, words);
-    attribute(this.input, 'aria-valuetext', words);
+  private showValue(): void {
+    const shown = this.format(this.value);
+    text(this.output, shown);
+    attribute(this.input, 'aria-valuetext', shown);
   }
 }
 
@@ -54,7 +55,7 @@ export class QueueView {
   private readonly figures: Record<string, Figure>;
   private readonly rows: Slider;
   private readonly delay: Slider;
-  private readonly idle: HTMLInputElement;
+  private readonly eager: HTMLInputElement;
   private readonly forecast: HTMLElement;
   private readonly trouble: HTMLElement;
   private readonly apply: HTMLButtonElement;
@@ -62,12 +63,12 @@ export class QueueView {
   private readonly noPoints: HTMLElement;
   private readonly chartBox = h('div', { class: 'chart' });
   private readonly pointsBody = h('tbody');
-  private chart: FrontierChart | null = null;
+  private chart: CurveChart | null = null;
   private queue: Queue | null = null;
-  private frontier: Frontier | null = null;
-  /** Whether somebody turned something that is not applied. */
+  private curve: QueueCurve | null = null;
+  /** True if the controls were changed and not applied. */
   private touched = false;
-  private dry: Tuned | null = null;
+  private preview: SettingsChange | null = null;
   private applying = false;
   private timer = 0;
   private asking: AbortController | null = null;
@@ -77,28 +78,28 @@ export class QueueView {
     this.admin = admin;
     const id = `queue-${name}`;
     const moved = () => this.moved();
-    this.rows = new Slider(`${id}-rows`, 'Rows a batch, at most', scale.rows, number, moved);
-    this.delay = new Slider(`${id}-delay`, 'Wait for more, at most', scale.delay, (value) => (value === 0 ? 'none' : milliseconds(value)), moved);
-    this.idle = h('input', { type: 'checkbox', id: `${id}-idle`, 'data-testid': `${id}-idle` });
-    this.idle.addEventListener('change', moved);
+    this.rows = new Slider(`${id}-rows`, 'Maximum rows per batch (max_batch_rows)', scale.rows, number, moved);
+    this.delay = new Slider(`${id}-delay`, 'Maximum delay of a batch (max_batch_delay)', scale.delay, (value) => (value === 0 ? 'none' : milliseconds(value)), moved);
+    this.eager = h('input', { type: 'checkbox', id: `${id}-eager`, 'data-testid': `${id}-eager` });
+    this.eager.addEventListener('change', moved);
     this.forecast = h('p', { class: 'forecast', id: `${id}-forecast`, 'data-testid': `${id}-forecast`, 'aria-live': 'polite' });
     this.trouble = h('p', { class: 'trouble', id: `${id}-error`, 'data-testid': `${id}-error`, role: 'alert', hidden: true });
     this.apply = h('button', { type: 'button', class: 'primary', id: `${id}-apply`, 'data-testid': `${id}-apply` }, 'Apply');
     this.reset = h('button', { type: 'button', id: `${id}-reset`, 'data-testid': `${id}-reset` }, 'Reset');
     this.apply.addEventListener('click', () => void this.change());
     this.reset.addEventListener('click', () => this.back());
-    this.noPoints = h('p', { class: 'muted empty' }, 'No frontier yet: it takes a worker, and some batches to learn from.');
+    this.noPoints = h('p', { class: 'muted empty' }, 'No throughput-latency curve yet: it requires a worker and some completed batches.');
     this.figures = {
       workers: new Figure('workers'),
       requests: new Figure('requests/s'),
       queued: new Figure('queued'),
-      predicted: new Figure('wait predicted', 'What is queued, in the time that workers take for it'),
-      forecast: new Figure('busy'),
-      latency: new Figure('latency'),
-      refused: new Figure('refused'),
-      late: new Figure('expired'),
+      predicted: new Figure('predicted wait', 'Predicted time to the answer of a request that arrives now'),
+      forecast: new Figure('utilization', 'Arrival rate divided by the capacity of the workers'),
+      latency: new Figure('latency', 'Forecast of the mean time from a request to its answer'),
+      refused: new Figure('rejected', 'Requests rejected on arrival'),
+      late: new Figure('expired', 'Requests whose deadline passed before an answer'),
     };
-    const points = h('details', {}, h('summary', {}, 'The frontier as a table'), h('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': `Frontier of ${name}` }, this.pointsTable()));
+    const points = h('details', {}, h('summary', {}, 'Show as table'), h('div', { class: 'scroll', role: 'region', tabindex: 0, 'aria-label': `Throughput-latency curve of ${name}` }, this.pointsTable()));
     this.root = h(
       'section',
       { class: 'queue', id, 'data-testid': id, 'aria-label': `Queue ${name}` },
@@ -113,7 +114,7 @@ export class QueueView {
           { class: 'tuning' },
           this.rows.root,
           this.delay.root,
-          h('label', { class: 'check' }, this.idle, h('span', {}, 'A free worker takes what waits, where more would not pay (idle)')),
+          h('label', { class: 'check' }, this.eager, h('span', {}, 'Dispatch early to a free worker when waiting would not pay off (eager_dispatch)')),
           this.forecast,
           this.trouble,
           h('div', { class: 'buttons' }, this.apply, this.reset),
@@ -127,39 +128,39 @@ export class QueueView {
   update(queue: Queue): void {
     this.queue = queue;
     const { load, outcomes, forecast } = queue;
-    const set = (name: string, words: string) => this.figures[name]!.set(words);
+    const set = (name: string, value: string) => this.figures[name]!.set(value);
     set('workers', number(load.workers));
     set('requests', short(load.requests_per_second));
     set('queued', `${plural(load.queued_requests, 'request')}, ${plural(load.queued_rows, 'row')}`);
-    set('predicted', duration(load.predicted_seconds));
+    set('predicted', duration(load.predicted_wait_seconds));
     set('forecast', percent(forecast?.utilization));
     set('latency', milliseconds(forecast?.latency_seconds));
-    set('refused', short(outcomes['refused']));
-    set('late', short(outcomes['expired']));
+    set('refused', short(outcomes.refused));
+    set('late', short(outcomes.expired));
     if (!this.touched) this.follow();
     this.buttons();
   }
 
-  /** Asks for the frontier, and draws it. */
+  /** Loads and draws the throughput-latency curve. */
   async refresh(): Promise<void> {
     try {
-      this.frontier = await get<Frontier>(`queues/${encodeURIComponent(this.name)}/frontier`);
+      this.curve = await get<QueueCurve>(`queues/${encodeURIComponent(this.name)}/throughput-latency`);
     } catch {
-      return; // The page as a whole says when the server is gone.
+      return; // The header shows that the server is unreachable.
     }
     this.draw();
   }
 
   private draw(): void {
-    const frontier = this.frontier;
-    if (!frontier) return;
-    const some = frontier.points.length > 0;
+    const curve = this.curve;
+    if (!curve) return;
+    const some = curve.points.length > 0;
     show(this.chartBox, some);
     show(this.noPoints, !some);
     if (!some) return;
-    this.chart ??= new FrontierChart(this.chartBox);
-    this.chart.update(frontier, this.dry ? { rows: this.dry.batching.max_batch_rows, forecast: this.dry.forecast } : null);
-    const rows = frontier.points.map(({ max_batch_rows, forecast }) =>
+    this.chart ??= new CurveChart(this.chartBox);
+    this.chart.update(curve, this.preview ? { rows: (this.preview.batching as Settings).max_batch_rows, forecast: this.preview.forecast } : null);
+    const rows = curve.points.map(({ max_batch_rows, forecast }) =>
       [number(max_batch_rows), short(forecast.capacity_rows_per_second), milliseconds(forecast.latency_seconds), percent(forecast.utilization)],
     );
     while (this.pointsBody.children.length > rows.length) this.pointsBody.lastElementChild!.remove();
@@ -174,21 +175,22 @@ export class QueueView {
   }
 
   private pointsTable(): HTMLElement {
-    const heads = ['rows a batch', 'capacity, rows/s', 'latency', 'busy'].map((head) => h('th', { scope: 'col' }, head));
+    const heads = ['rows per batch', 'capacity, rows/s', 'latency', 'utilization'].map((head) => h('th', { scope: 'col' }, head));
     return h('table', {}, h('thead', {}, h('tr', {}, ...heads)), this.pointsBody);
   }
 
-  /** The controls show what the queue has. */
+  /** Sets the controls to the current settings. */
   private follow(): void {
-    const { batching, forecast } = this.queue!;
+    const { forecast } = this.queue!;
+    const batching = this.queue!.batching as Settings;
     this.rows.set(batching.max_batch_rows);
-    this.delay.set(parseDuration(batching.max_queue_delay) ?? 0);
-    this.idle.checked = batching.idle;
-    text(this.forecast, forecast ? `Now: ${describe(forecast)}.` : 'Move a slider: the forecast comes before anything changes.');
+    this.delay.set(parseDuration(batching.max_batch_delay) ?? 0);
+    this.eager.checked = batching.eager_dispatch;
+    text(this.forecast, forecast ? `Current forecast: ${describe(forecast)}.` : 'Move a slider to see a forecast; nothing changes until it is applied.');
   }
 
-  private wanted() {
-    return difference(this.queue!.batching, { rows: this.rows.value, delay: this.delay.value, idle: this.idle.checked });
+  private edited() {
+    return difference(this.queue!.batching as Settings, { rows: this.rows.value, delay: this.delay.value, eager: this.eager.checked });
   }
 
   private moved(): void {
@@ -200,40 +202,40 @@ export class QueueView {
   }
 
   private async ask(): Promise<void> {
-    const change = this.wanted();
+    const change = this.edited();
     if (isEmpty(change)) return this.back();
-    const tuned = await this.send(change, true);
-    if (!tuned) return;
-    this.dry = tuned;
-    text(this.forecast, compare(tuned, parseDuration(tuned.batching.slo ?? '')));
+    const changed = await this.send(change, true);
+    if (!changed) return;
+    this.preview = changed;
+    text(this.forecast, compare(changed, parseDuration(changed.batching.default_timeout ?? '')));
     this.draw();
   }
 
   private async change(): Promise<void> {
-    const change = this.wanted();
+    const change = this.edited();
     if (isEmpty(change) || this.apply.disabled) return;
     clearTimeout(this.timer);
     this.applying = true;
     this.buttons();
-    const tuned = await this.send(change, false);
+    const changed = await this.send(change, false);
     this.applying = false;
-    if (tuned) {
-      this.queue!.batching = tuned.batching;
+    if (changed) {
+      this.queue!.batching = changed.batching;
       this.back();
-      text(this.forecast, `Applied. ${compare(tuned, parseDuration(tuned.batching.slo ?? ''))}`);
+      text(this.forecast, `Applied. ${compare(changed, parseDuration(changed.batching.default_timeout ?? ''))}`);
       void this.refresh();
     }
     this.buttons();
   }
 
-  /** The answer, or null where it was refused (which is shown) or is not wanted any more. */
-  private async send(change: ReturnType<typeof difference>, dryRun: boolean): Promise<Tuned | null> {
+  /** Returns the response, or null if the request failed, which is shown, or was superseded. */
+  private async send(change: ReturnType<typeof difference>, dryRun: boolean): Promise<SettingsChange | null> {
     this.asking?.abort();
     const asking = (this.asking = new AbortController());
     try {
-      const tuned = await tune(this.name, change, { dryRun, token: this.admin.token, signal: asking.signal });
+      const changed = await changeQueue(this.name, change, { dryRun, token: this.admin.token, signal: asking.signal });
       show(this.trouble, false);
-      return asking.signal.aborted ? null : tuned;
+      return asking.signal.aborted ? null : changed;
     } catch (error) {
       if (asking.signal.aborted) return null;
       text(this.trouble, `${dryRun ? 'No forecast' : 'Not applied'}: ${reason(error)}.`);
@@ -246,7 +248,7 @@ export class QueueView {
     clearTimeout(this.timer);
     this.asking?.abort();
     this.touched = false;
-    this.dry = null;
+    this.preview = null;
     show(this.trouble, false);
     if (this.queue) this.follow();
     this.buttons();
@@ -254,7 +256,7 @@ export class QueueView {
   }
 
   private buttons(): void {
-    const changed = this.touched && this.queue !== null && !isEmpty(this.wanted());
+    const changed = this.touched && this.queue !== null && !isEmpty(this.edited());
     this.apply.disabled = !changed || !this.admin.allowed || this.applying;
     this.reset.disabled = !this.touched || this.applying;
   }

@@ -1,11 +1,11 @@
-// All batch queues, and how often their frontiers are asked for.
+// All batch queues, and the refresh of their throughput-latency curves.
 
-import type { Queue } from './api.ts';
+import type { Queue } from './schema.ts';
 import type { Admin } from './admin.ts';
 import { byId, keyed, show } from './dom.ts';
 import { QueueView } from './queue.ts';
 
-const FRONTIER_MS = 2000;
+const CURVE_MS = 2000;
 
 export class QueuesView {
   private readonly list = byId('queues-list');
@@ -22,7 +22,7 @@ export class QueuesView {
     show(this.empty, queues.length === 0);
     this.admin.show(queues.length > 0);
     keyed(this.list, this.views, queues, (queue) => queue.name, (queue) => new QueueView(queue.name, this.admin), (view, queue) => view.update(queue));
-    if (performance.now() - this.asked < FRONTIER_MS) return;
+    if (performance.now() - this.asked < CURVE_MS) return;
     this.asked = performance.now();
     for (const view of this.views.values()) void view.refresh();
   }

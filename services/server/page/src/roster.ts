@@ -1,12 +1,12 @@
-// All sessions that run: the first ones come with each state, the others by pages.
+// All running sessions: the first ones are part of each state, the others are loaded page by page.
 
 import { get } from './api.ts';
-import type { Session, Sessions } from './api.ts';
+import type { Session, SessionList } from './schema.ts';
 
 const PAGE = 500;
 const REST_MS = 5000;
-/** A limit on how many a page holds, and so on how long it asks. */
-const MOST = 20_000;
+/** Largest number of sessions to load. */
+const MAX_SESSIONS = 20_000;
 
 export class Roster {
   private first: Session[] = [];
@@ -20,14 +20,14 @@ export class Roster {
     this.changed = changed;
   }
 
-  update(sessions: Sessions): void {
+  update(sessions: SessionList): void {
     this.total = sessions.total;
     this.first = sessions.sessions;
     if (this.total <= this.first.length) this.rest = [];
     else if (!this.asking && performance.now() - this.asked >= REST_MS) void this.load();
   }
 
-  /** Oldest first, each once. */
+  /** All sessions, oldest first, without duplicates. */
   get all(): Session[] {
     const ids = new Set(this.first.map((session) => session.id));
     return [...this.first, ...this.rest.filter((session) => !ids.has(session.id))];
@@ -39,15 +39,15 @@ export class Roster {
     const loaded: Session[] = [];
     try {
       let after = this.first[this.first.length - 1]?.id;
-      while (after && loaded.length < MOST) {
-        const { sessions } = await get<Sessions>(`sessions?limit=${PAGE}&after=${encodeURIComponent(after)}`);
+      while (after && loaded.length < MAX_SESSIONS) {
+        const { sessions } = await get<SessionList>(`sessions?limit=${PAGE}&after=${encodeURIComponent(after)}`);
         loaded.push(...sessions);
         after = sessions[sessions.length - 1]?.id;
       }
       this.rest = loaded;
       this.changed();
     } catch {
-      // The page says when the server is gone; those of before stay.
+      // The header shows that the server is unreachable; the previous sessions remain.
     } finally {
       this.asking = false;
     }

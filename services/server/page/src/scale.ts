@@ -1,9 +1,9 @@
-// Logarithmic sliders: a position is a whole number, a value one that a person would type.
+// Logarithmic sliders: positions are integers, values are rounded to two digits.
 
 const STEPS = 8;
-const MOST_ROWS = 65_536;
-const LEAST_DELAY = 0.0001;
-const MOST_DELAY = 1;
+const MAX_ROWS = 65_536;
+const MIN_DELAY = 0.0001;
+const MAX_DELAY = 1;
 
 export interface Scale {
   positions: number;
@@ -16,28 +16,28 @@ function digits(value: number, count: number): number {
   return Number((Math.round(value / unit) * unit).toPrecision(count));
 }
 
-/** 1 to 65,536 rows, eight steps from one power of two to the next. */
+/** 1 to 65,536 rows, eight steps per power of two. */
 export const rows: Scale = {
-  positions: Math.log2(MOST_ROWS) * STEPS,
+  positions: Math.log2(MAX_ROWS) * STEPS,
   value(position) {
     const exact = 2 ** (position / STEPS);
     return position % STEPS === 0 || exact < 64 ? Math.round(exact) : digits(exact, 2);
   },
   position(value) {
-    return Math.round(Math.log2(Math.min(MOST_ROWS, Math.max(1, value))) * STEPS);
+    return Math.round(Math.log2(Math.min(MAX_ROWS, Math.max(1, value))) * STEPS);
   },
 };
 
-const DECADES = Math.log10(MOST_DELAY / LEAST_DELAY);
+const DECADES = Math.log10(MAX_DELAY / MIN_DELAY);
 
-/** Seconds: 0, then 0.1 ms to 1 s, twenty steps from one power of ten to the next. */
+/** Seconds: 0, then 0.1 ms to 1 s, twenty steps per power of ten. */
 export const delay: Scale = {
   positions: DECADES * 20 + 1,
   value(position) {
-    return position <= 0 ? 0 : digits(LEAST_DELAY * 10 ** ((position - 1) / 20), 2);
+    return position <= 0 ? 0 : digits(MIN_DELAY * 10 ** ((position - 1) / 20), 2);
   },
   position(value) {
-    if (value < LEAST_DELAY / 2) return 0;
-    return Math.round(Math.log10(Math.min(MOST_DELAY, Math.max(LEAST_DELAY, value)) / LEAST_DELAY) * 20) + 1;
+    if (value < MIN_DELAY / 2) return 0;
+    return Math.round(Math.log10(Math.min(MAX_DELAY, Math.max(MIN_DELAY, value)) / MIN_DELAY) * 20) + 1;
   },
 };

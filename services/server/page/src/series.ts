@@ -1,17 +1,17 @@
-// Stall intervals over time, and the stack that a chart draws of them. Pure.
+// Time accounts per interval, and the stacked areas of the chart. Pure functions.
 
-import type { Stalls } from './api.ts';
+import type { Stalls } from './schema.ts';
 import { BUCKETS } from './buckets.ts';
 import type { Bucket } from './buckets.ts';
 
 export const SPAN_SECONDS = 300;
 
 export interface Interval {
-  /** Unix seconds, the end of the interval. */
+  /** End of the interval, in Unix seconds. */
   time: number;
   wall: number;
   seconds: Record<Bucket, number>;
-  utilization: number | null;
+  computeFraction: number | null;
 }
 
 export function intervals(stalls: Stalls): Interval[] {
@@ -19,13 +19,13 @@ export function intervals(stalls: Stalls): Interval[] {
     time,
     wall: stalls.wall[index] ?? 0,
     seconds: Object.fromEntries(BUCKETS.map((bucket) => [bucket, stalls.seconds[bucket]?.[index] ?? 0])) as Interval['seconds'],
-    utilization: stalls.utilization[index] ?? null,
+    computeFraction: stalls.compute_fraction[index] ?? null,
   }));
 }
 
 const key = (interval: Interval): number => Math.round(interval.time * 1000);
 
-/** Old and new ones in order, the new in place of the old ones of the same time, and none older than the span. */
+/** Merges intervals in order of time. New ones replace old ones of the same time; those older than the span are dropped. */
 export function merge(old: readonly Interval[], fresh: readonly Interval[], span = SPAN_SECONDS): Interval[] {
   const last = fresh[fresh.length - 1];
   if (!last) return [...old];
@@ -36,20 +36,20 @@ export function merge(old: readonly Interval[], fresh: readonly Interval[], span
   return all.filter((interval) => interval.time > newest - span);
 }
 
-/** Whether something is missing between what is known and what came. */
+/** True if intervals are missing between the old and the new ones. */
 export function hasGap(old: readonly Interval[], fresh: readonly Interval[], intervalSeconds: number): boolean {
   const last = old[old.length - 1];
   const first = fresh[0];
   return !!last && !!first && first.time - last.time > intervalSeconds * 1.5;
 }
 
-/** The share of each bucket in an interval's time; null where no session ran. */
-export function shares(interval: Interval): Record<Bucket, number | null> {
+/** Fraction of each bucket in the time of an interval; null if no session was running. */
+export function fractions(interval: Interval): Record<Bucket, number | null> {
   const share = (bucket: Bucket) => (interval.wall > 0 ? interval.seconds[bucket] / interval.wall : null);
   return Object.fromEntries(BUCKETS.map((bucket) => [bucket, share(bucket)])) as Record<Bucket, number | null>;
 }
 
-/** Times, and for each bucket from the bottom the upper edge of its area: the sum of the shares up to it. */
+/** Times, and for each bucket from the bottom the upper edge of its area: the sum of the fractions up to it. */
 export function stack(of: readonly Interval[]): { times: number[]; edges: (number | null)[][] } {
   const edges: (number | null)[][] = BUCKETS.map(() => []);
   for (const interval of of) {
@@ -62,7 +62,7 @@ export function stack(of: readonly Interval[]): { times: number[]; edges: (numbe
   return { times: of.map((interval) => interval.time), edges };
 }
 
-/** Means over the last intervals, by time. */
+/** Sum over the last intervals. */
 export function recent(of: readonly Interval[], seconds: number): Interval | null {
   const last = of[of.length - 1];
   if (!last) return null;

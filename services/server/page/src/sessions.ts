@@ -1,6 +1,6 @@
-// The table of sessions: a page of rows, whatever their number.
+// The table of sessions, one page of rows at a time.
 
-import type { Session } from './api.ts';
+import type { Session } from './schema.ts';
 import { Bar } from './bar.ts';
 import { attribute, byId, h, keyed, property, show, text } from './dom.ts';
 import { bytesPerSecond, duration, number, percent, rowsPerSecond, UNKNOWN } from './format.ts';
@@ -19,15 +19,15 @@ const HEADS: [Key, string][] = [
   ['dataset', 'dataset'],
   ['rank', 'rank'],
   ['progress', 'progress'],
-  ['eta', 'left'],
+  ['eta', 'time left'],
   ['rate', 'rate'],
-  ['wait', 'waits'],
-  ['limit', 'limit'],
+  ['wait', 'waiting'],
+  ['bottleneck', 'bottleneck'],
   ['label', 'label'],
 ];
 
-/** What a row may be asked for. */
-export interface Ways {
+/** Actions of a row. */
+export interface Actions {
   stalls(session: Session): void;
   explain(session: Session): void;
 }
@@ -45,12 +45,12 @@ export class SessionsView {
   private readonly tools = byId('sessions-tools');
   private readonly rows = new Map<string, Row>();
   private readonly view: View = { key: 'started', ascending: true, filter: '', page: 0 };
-  private readonly ways: Ways;
+  private readonly actions: Actions;
   private all: Session[] = [];
   private total = 0;
 
-  constructor(ways: Ways) {
-    this.ways = ways;
+  constructor(actions: Actions) {
+    this.actions = actions;
     for (const [key, label] of HEADS) {
       const button = h('button', { type: 'button', 'data-sort': key }, label);
       button.addEventListener('click', () => this.sort(key));
@@ -72,7 +72,7 @@ export class SessionsView {
     this.draw();
   }
 
-  /** The same head again turns the order round, and a third time leaves it to the server: oldest first. */
+  /** Sorts by a column; the second click reverses the order, the third restores the default, oldest first. */
   private sort(key: Key): void {
     if (this.view.key !== key) Object.assign(this.view, { key, ascending: key !== 'wait' && key !== 'label' });
     else if (this.view.ascending === (key !== 'wait' && key !== 'label')) this.view.ascending = !this.view.ascending;
@@ -95,23 +95,23 @@ export class SessionsView {
     show(this.table, some);
     show(this.tools, some);
     const known = this.view.filter ? `${number(arranged.length)} of ${number(this.total)}` : number(this.total);
-    text(this.count, `${known} ${this.total === 1 ? 'runs' : 'run'}`);
+    text(this.count, `${known} running`);
     const last = shown.from + shown.items.length;
-    text(this.where, arranged.length ? `${number(shown.from + 1)} to ${number(last)} of ${number(arranged.length)}` : 'none matches');
+    text(this.where, arranged.length ? `${number(shown.from + 1)} to ${number(last)} of ${number(arranged.length)}` : 'no matches');
     this.previous.disabled = shown.page === 0;
     this.next.disabled = shown.page >= shown.pages - 1;
     for (const head of this.head.children) {
       const mine = (head as HTMLElement).dataset['key'] === this.view.key;
       attribute(head, 'aria-sort', !mine ? 'none' : this.view.ascending ? 'ascending' : 'descending');
     }
-    keyed(this.body, this.rows, shown.items, (session) => session.id, () => new Row(this.ways), (row, session) => row.set(session));
+    keyed(this.body, this.rows, shown.items, (session) => session.id, () => new Row(this.actions), (row, session) => row.set(session));
   }
 }
 
 class Row {
   readonly root: HTMLElement;
   private session: Session | null = null;
-  private readonly job = h('button', { type: 'button', class: 'link', title: 'Show its stalls over time' });
+  private readonly job = h('button', { type: 'button', class: 'link', title: 'Show the time of this session' });
   private readonly id = h('span', { class: 'muted mono' });
   private readonly dataset = h('td');
   private readonly rank = h('span');
@@ -126,23 +126,23 @@ class Row {
   private readonly wait = h('span', { class: 'number' });
   private readonly bar = new Bar();
   private readonly gpu = h('span', { class: 'muted second' });
-  private readonly limit = h('span');
+  private readonly bottleneck = h('span');
   private readonly level = h('span', { class: 'muted second' });
-  private readonly limitCell = h('td', {}, this.limit, ' ', this.level);
+  private readonly bottleneckCell = h('td', {}, this.bottleneck, ' ', this.level);
   private readonly label = h('td');
   private labelShown = '';
 
-  constructor(ways: Ways) {
-    this.job.addEventListener('click', () => this.session && ways.stalls(this.session));
-    this.explain.addEventListener('click', () => this.session && ways.explain(this.session));
+  constructor(actions: Actions) {
+    this.job.addEventListener('click', () => this.session && actions.stalls(this.session));
+    this.explain.addEventListener('click', () => this.session && actions.explain(this.session));
     const cells: [string, HTMLElement][] = [
       ['dataset', this.dataset],
       ['rank', h('td', {}, this.rank, ' ', this.lanes)],
       ['progress', h('td', { class: 'wide' }, this.done, h('span', { class: 'second asks' }, this.progress, this.explain))],
-      ['left', this.eta],
+      ['time left', this.eta],
       ['rate', h('td', {}, this.rate, ' ', this.bytes)],
-      ['waits', h('td', { class: 'wide' }, h('span', { class: 'waits' }, this.wait, this.bar.root), this.gpu)],
-      ['limit', this.limitCell],
+      ['waiting', h('td', { class: 'wide' }, h('span', { class: 'waits' }, this.wait, this.bar.root), this.gpu)],
+      ['bottleneck', this.bottleneckCell],
       ['label', this.label],
     ];
     for (const [name, cell] of cells) {
@@ -156,46 +156,45 @@ class Row {
     this.session = session;
     attribute(this.root, 'data-testid', `session-${session.id}`);
     attribute(this.root, 'id', `session-${session.id}`);
-    text(this.job, session.job || session.id);
-    text(this.id, session.job ? session.id : '');
+    text(this.job, session.job_name || session.id);
+    text(this.id, session.job_name ? session.id : '');
     text(this.dataset, session.dataset);
     attribute(this.dataset, 'title', `snapshot ${session.snapshot}`);
     text(this.rank, `${session.rank} of ${session.world_size}`);
     text(this.lanes, session.lanes > 1 ? `${session.lanes} lanes` : '');
-    property(this.fill, 'width', `${(Math.min(1, session.progress ?? 0) * 100).toFixed(1)}%`);
+    property(this.fill, 'width', `${(Math.min(1, session.progress) * 100).toFixed(1)}%`);
     attribute(this.done, 'aria-label', percent(session.progress));
-    text(this.progress, progressWords(session));
-    show(this.explain, session.job !== '');
-    attribute(this.explain, 'aria-label', `Explain the newest batch of ${session.job}, rank ${session.rank}`);
+    text(this.progress, progressText(session));
+    show(this.explain, session.job_name !== '');
+    attribute(this.explain, 'aria-label', `Explain the newest batch of ${session.job_name}, rank ${session.rank}`);
     text(this.eta, duration(session.eta_seconds));
     text(this.rate, rowsPerSecond(session.rows_per_second));
     text(this.bytes, bytesPerSecond(session.bytes_per_second));
-    text(this.wait, percent(session.verdict.stall));
+    text(this.wait, percent(session.verdict.wait_fraction));
     this.bar.set(session.seconds);
     const busy = session.client?.gpu_utilization;
     text(this.gpu, typeof busy === 'number' ? `GPU ${percent(busy)} busy` : '');
     const level = levelOf(session.verdict);
-    text(this.limit, labelOf(session.verdict.limit));
+    text(this.bottleneck, labelOf(session.verdict.bottleneck));
     text(this.level, level.word);
-    attribute(this.limitCell, 'data-level', level.key);
-    attribute(this.limitCell, 'title', session.verdict.sentence);
+    attribute(this.bottleneckCell, 'data-level', level.key);
+    attribute(this.bottleneckCell, 'title', session.verdict.summary);
     this.showLabel(session);
   }
 
   private showLabel({ label }: Session): void {
     const known = label && label.mean !== null ? number(label.mean) : UNKNOWN;
-    const words = !label ? UNKNOWN : label.skewed ? `skewed, mean ${known}` : `mean ${known}`;
-    if (words === this.labelShown) return;
-    this.labelShown = words;
+    const shown = !label ? UNKNOWN : label.skewed ? `skewed, mean ${known}` : `mean ${known}`;
+    if (shown === this.labelShown) return;
+    this.labelShown = shown;
     const mark = label?.skewed ? icon('warning') : null;
-    this.label.replaceChildren(...(mark ? [mark, ` ${words}`] : [words]));
-    const spread = `batches spread ${number(label?.spread)} times as much as a fair draw`;
-    attribute(this.label, 'title', label ? `${label.column}: dataset's mean ${number(label.dataset_mean)}; ${spread}` : null);
+    this.label.replaceChildren(...(mark ? [mark, ` ${shown}`] : [shown]));
+    const ratio = `batch means have ${number(label?.std_ratio)} times the standard deviation of shuffled rows`;
+    attribute(this.label, 'title', label ? `${label.column}: mean of the dataset ${number(label.dataset_mean)}; ${ratio}` : null);
     attribute(this.label, 'data-skewed', label?.skewed ?? false);
   }
 }
 
-function progressWords({ progress, epoch, step }: Session): string {
-  const place = step === null ? '' : `, epoch ${number(epoch)}, step ${number(step)}`;
-  return `${percent(progress)}${place}`;
+function progressText({ progress, epoch, step }: Session): string {
+  return `${percent(progress)}, epoch ${number(epoch)}, step ${number(step)}`;
 }

@@ -1,5 +1,5 @@
-// Stacked areas of where the time goes. Each edge is filled down to the floor, the highest first, so that
-// what remains to be seen of each is its own share.
+// Stacked areas of the time per bucket. Each area is filled down to the axis, highest first, so that only the fraction of its
+// bucket remains visible.
 
 import uPlot from 'uplot';
 
@@ -13,7 +13,7 @@ import { pattern } from './tiles.ts';
 export class StallChart {
   private readonly plot: uPlot;
 
-  /** `pointed` gets the place in the data under the pointer, or null. */
+  /** `pointed` receives the index under the pointer, or null. */
   constructor(box: HTMLElement, pointed: (index: number | null) => void) {
     const series = [...BUCKETS].reverse().map((bucket): uPlot.Series => ({
       label: bucket,
@@ -30,7 +30,7 @@ export class StallChart {
       },
       axes: [
         axis({ size: 30, space: (u) => (u.width < 420 ? 44 : 70), values: (_, splits) => splits.map((time) => clock(time).replace(/:00$/, '')) }),
-        axis({ size: 48, values: (_, splits) => splits.map((share) => `${Math.round(share * 100)} %`) }),
+        axis({ size: 48, values: (_, splits) => splits.map((share) => `${Math.round(share * 100)}%`) }),
       ],
       cursor: { y: false, points: { show: false }, drag: { x: false, y: false } },
       padding: [8, 16, 0, 0],

@@ -1,33 +1,33 @@
-// Stalls over time, of all sessions, of a job, or of one rank.
+// Time per bucket: of all sessions, of a job, or of one session.
 
 import { get, reason } from './api.ts';
-import type { Seconds, Session, Stalls } from './api.ts';
+import type { Session, Stalls } from './schema.ts';
 import { Bar } from './bar.ts';
 import { ABOUT, BUCKETS } from './buckets.ts';
 import { attribute, byId, h, keyed, show, text } from './dom.ts';
 import { clock, duration, percent, plural } from './format.ts';
-import { hasGap, intervals, merge, recent, shares, SPAN_SECONDS } from './series.ts';
+import { fractions, hasGap, intervals, merge, recent, SPAN_SECONDS } from './series.ts';
 import type { Interval } from './series.ts';
 import { StallChart } from './stall-chart.ts';
 
-/** How far back the table goes; the chart goes further. */
+/** Number of intervals in the table; the chart has more. */
 const TABLE_ROWS = 60;
 const RECENT_SECONDS = 10;
-/** Bars of jobs or ranks; beyond that the table of sessions is the place to look. */
-const MOST_BARS = 16;
-/** Names in the choice. */
-const MOST_CHOICES = 300;
+/** Largest number of bars of jobs or ranks. */
+const MAX_BARS = 16;
+/** Largest number of sessions in the selection. */
+const MAX_CHOICES = 300;
 
 type Scope = { kind: 'all' } | { kind: 'job' | 'session'; name: string };
 
 const valueOf = (scope: Scope): string => (scope.kind === 'all' ? 'all' : `${scope.kind}:${scope.name}`);
 
 function queryOf(scope: Scope): string {
-  return scope.kind === 'all' ? '' : `&${scope.kind}=${encodeURIComponent(scope.name)}`;
+  return scope.kind === 'all' ? '' : `&${scope.kind === 'job' ? 'job_name' : 'session'}=${encodeURIComponent(scope.name)}`;
 }
 
 export function rankName(session: Session): string {
-  return `${session.job || session.id} · rank ${session.rank} of ${session.world_size}`;
+  return `${session.job_name || session.id} · rank ${session.rank} of ${session.world_size}`;
 }
 
 export class StallsView {
@@ -59,12 +59,12 @@ export class StallsView {
       const open = this.tableBox.hidden !== false;
       show(this.tableBox, open);
       attribute(this.toggle, 'aria-expanded', String(open));
-      text(this.toggle, open ? 'Hide the table' : 'Show as a table');
+      text(this.toggle, open ? 'Hide table' : 'Show as table');
       if (open) this.table();
     });
   }
 
-  /** The state of a second: the last intervals of all sessions. */
+  /** Takes the latest intervals of all sessions, once per second. */
   update(stalls: Stalls): void {
     const fresh = intervals(stalls);
     if (this.scope.kind === 'all') {
@@ -75,7 +75,7 @@ export class StallsView {
     void this.load(this.known.length < 2 * RECENT_SECONDS ? SPAN_SECONDS : RECENT_SECONDS);
   }
 
-  /** All sessions that the page knows. */
+  /** Takes all sessions. */
   updateSessions(sessions: Session[]): void {
     this.sessions = sessions;
     this.choose(sessions);
@@ -108,12 +108,12 @@ export class StallsView {
       if (asking.signal.aborted) return;
       show(this.trouble, false);
       const fresh = intervals(stalls);
-      // After a pause the next question is for all of it again.
+      // After a gap, the next request is for the whole span.
       if (hasGap(this.known, fresh, stalls.interval_seconds)) this.known = [];
       this.take(fresh);
     } catch (error) {
       if (asking.signal.aborted) return;
-      text(this.trouble, `No times of ${this.scope.kind === 'all' ? 'the sessions' : this.scope.name}: ${reason(error)}.`);
+      text(this.trouble, `Cannot load the time of ${this.scope.kind === 'all' ? 'all sessions' : this.scope.name}: ${reason(error)}.`);
       show(this.trouble, true);
     } finally {
       if (this.asking === asking) this.asking = null;
@@ -137,18 +137,18 @@ export class StallsView {
       this.values.set(bucket, value);
       const swatch = h('span', { class: 'swatch', 'aria-hidden': 'true' });
       swatch.style.backgroundImage = `var(--tile-${bucket})`;
-      return h('li', { title: ABOUT[bucket].words }, swatch, h('span', {}, ABOUT[bucket].label), value);
+      return h('li', { title: ABOUT[bucket].description }, swatch, h('span', {}, ABOUT[bucket].label), value);
     });
-    // The list reads from the top of the stack to its bottom.
+    // Listed from the top of the stack to the bottom.
     byId('stall-legend').append(...items.reverse());
   }
 
   private showValues(): void {
     const interval = (this.pointed === null ? null : this.known[this.pointed]) ?? recent(this.known, RECENT_SECONDS);
-    const share = interval ? shares(interval) : null;
-    for (const bucket of BUCKETS) text(this.values.get(bucket)!, percent(share ? share[bucket] : null));
-    const when = this.pointed !== null && interval ? `at ${clock(interval.time)}` : `the last ${RECENT_SECONDS} s`;
-    text(this.summary, interval && interval.wall > 0 ? when : `${when}: no session ran`);
+    const shown = interval ? fractions(interval) : null;
+    for (const bucket of BUCKETS) text(this.values.get(bucket)!, percent(shown ? shown[bucket] : null));
+    const when = this.pointed !== null && interval ? `at ${clock(interval.time)}` : `last ${RECENT_SECONDS} s`;
+    text(this.summary, interval && interval.wall > 0 ? when : `${when}: no session was running`);
   }
 
   private table(): void {
@@ -156,16 +156,16 @@ export class StallsView {
     const key = (interval: Interval) => String(Math.round(interval.time * 1000));
     keyed(this.body, this.rows, newest, key, () => ({ root: h('tr') }), ({ root }, interval) => {
       const cells = [interval.wall, ...BUCKETS.map((bucket) => interval.seconds[bucket])];
-      const words = [clock(interval.time), ...cells.map((value) => value.toFixed(3)), percent(interval.utilization)];
+      const shown = [clock(interval.time), ...cells.map((value) => value.toFixed(3)), percent(interval.computeFraction)];
       attribute(root, 'data-time', interval.time);
-      if (root.children.length === 0) root.append(h('th', { scope: 'row' }), ...words.slice(1).map(() => h('td')));
-      words.forEach((word, index) => text(root.children[index]!, word));
+      if (root.children.length === 0) root.append(h('th', { scope: 'row' }), ...shown.slice(1).map(() => h('td')));
+      shown.forEach((cell, index) => text(root.children[index]!, cell));
     });
   }
 
   private choose(sessions: Session[]): void {
-    const jobs = [...new Set(sessions.map((session) => session.job))].filter((job) => job !== '').sort();
-    const ranks = sessions.slice(0, MOST_CHOICES);
+    const jobs = [...new Set(sessions.map((session) => session.job_name))].filter((job) => job !== '').sort();
+    const ranks = sessions.slice(0, MAX_CHOICES);
     if (this.scope.kind === 'session' && !ranks.some((session) => session.id === valueOf(this.scope).slice(8))) {
       const name = this.scope.name;
       const chosen = sessions.find((session) => session.id === name);
@@ -174,7 +174,7 @@ export class StallsView {
     const now = JSON.stringify([jobs, ranks.map((session) => session.id), valueOf(this.scope)]);
     if (now === this.choices) return;
     this.choices = now;
-    const option = (value: string, words: string) => h('option', { value }, words);
+    const option = (value: string, label: string) => h('option', { value }, label);
     const children: HTMLElement[] = [option('all', 'All sessions')];
     if (jobs.length) children.push(h('optgroup', { label: 'Jobs' }, ...jobs.map((job) => option(`job:${job}`, job))));
     if (ranks.length) {
@@ -188,27 +188,29 @@ export class StallsView {
     this.select.value = value;
   }
 
-  /** A bar a job; of one job, a bar a rank. */
+  /** One bar per job; for a single job, one bar per rank. */
   private groups(): void {
     const scope = this.scope;
     const byRank = scope.kind === 'job';
-    const of = byRank ? this.sessions.filter((session) => session.job === scope.name) : this.sessions;
+    const of = byRank ? this.sessions.filter((session) => session.job_name === scope.name) : this.sessions;
     const groups = new Map<string, Group>();
     for (const session of of) {
-      const name = byRank ? `rank ${session.rank}` : session.job || 'without a name';
+      const name = byRank ? `rank ${session.rank}` : session.job_name || 'unnamed';
       const group = groups.get(name) ?? { name, order: byRank ? session.rank : 0, count: 0, seconds: null };
       group.count += 1;
       group.seconds = add(group.seconds, session.seconds);
       groups.set(name, group);
     }
     const sorted = [...groups.values()].sort((one, other) => one.order - other.order || one.name.localeCompare(other.name));
-    const shown = scope.kind === 'session' ? [] : sorted.slice(0, MOST_BARS);
+    const shown = scope.kind === 'session' ? [] : sorted.slice(0, MAX_BARS);
     show(byId('stall-groups-box'), shown.length > 0);
-    text(byId('stall-groups-title'), byRank ? `Ranks of ${scope.name}, since they began` : 'Jobs, since they began');
+    text(byId('stall-groups-title'), byRank ? `Ranks of ${scope.name}, since their start` : 'Jobs, since their start');
     text(byId('stall-groups-more'), sorted.length > shown.length ? `and ${sorted.length - shown.length} more` : '');
     keyed(byId('stall-groups'), this.bars, shown, (group) => group.name, (group) => new GroupBar(group.name), (bar, group) => bar.set(group));
   }
 }
+
+type Seconds = Session['seconds'];
 
 interface Group {
   name: string;
@@ -218,8 +220,8 @@ interface Group {
 }
 
 function add(one: Seconds | null, other: Seconds): Seconds {
-  const sum = (bucket: keyof Seconds) => (one?.[bucket] ?? 0) + (other[bucket] ?? 0);
-  return Object.fromEntries(BUCKETS.map((bucket) => [bucket, sum(bucket)])) as Seconds;
+  const sum = (bucket: string) => (one?.[bucket] ?? 0) + (other[bucket] ?? 0);
+  return Object.fromEntries(BUCKETS.map((bucket) => [bucket, sum(bucket)]));
 }
 
 class GroupBar {

@@ -1,4 +1,4 @@
-// Light or dark: the system's, until somebody says otherwise.
+// Light or dark theme: the system's, unless the user selects one.
 
 import { text } from './dom.ts';
 
@@ -23,7 +23,7 @@ function theme(): Theme {
   return system.matches ? 'dark' : 'light';
 }
 
-/** Charts draw their own colours, and draw again when they change. */
+/** Registers a callback for theme changes; charts redraw with it. */
 export function onTheme(changed: () => void): void {
   listeners.push(changed);
 }
@@ -45,7 +45,7 @@ export function startTheme(button: HTMLElement): void {
     try {
       localStorage.setItem(KEY, next);
     } catch {
-      // It holds until the page is closed.
+      // Without storage, the choice lasts until the page is closed.
     }
     changed();
   });

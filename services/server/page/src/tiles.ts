@@ -1,4 +1,4 @@
-// The buckets' colours with their patterns, for canvases and, as CSS properties, for everything else.
+// Colours and patterns of the buckets, for canvases and as CSS properties.
 
 import { ABOUT, BUCKETS } from './buckets.ts';
 import type { Bucket } from './buckets.ts';
@@ -16,7 +16,7 @@ function tile(bucket: Bucket, scale: number): HTMLCanvasElement {
   context.lineWidth = bucket === 'gather' ? 1.6 : 1;
   const path = new Path2D();
   const lines = new Path2D(ABOUT[bucket].pattern);
-  // Once more at each side, so that slanted lines meet at the tiles' corners.
+  // Repeated at each side, so that slanted lines meet at the corners of the tiles.
   for (const dx of [-SIZE, 0, SIZE]) path.addPath(lines, new DOMMatrix().translate(dx, 0));
   context.stroke(path);
   return canvas;
@@ -24,7 +24,7 @@ function tile(bucket: Bucket, scale: number): HTMLCanvasElement {
 
 const patterns = new Map<string, CanvasPattern>();
 
-/** What a canvas of `scale` device pixels a pixel is filled with. */
+/** Fill pattern of a canvas with `scale` device pixels per pixel. */
 export function pattern(bucket: Bucket, scale: number): CanvasPattern | string {
   const key = `${bucket} ${scale}`;
   const made = patterns.get(key) ?? document.createElement('canvas').getContext('2d')!.createPattern(tile(bucket, scale), 'repeat');
@@ -33,7 +33,7 @@ export function pattern(bucket: Bucket, scale: number): CanvasPattern | string {
   return made;
 }
 
-/** `--tile-BUCKET` for backgrounds. */
+/** Sets the CSS properties `--tile-BUCKET`. */
 export function publishTiles(): void {
   for (const bucket of BUCKETS) {
     const url = tile(bucket, 2).toDataURL();

@@ -1,52 +1,52 @@
-// The first thing to see: who waits for what, and what would help.
+// The current bottleneck of all sessions, and advice.
 
-import type { Overview, Verdict } from './api.ts';
+import type { Overview, Verdict } from './schema.ts';
 import { Bar } from './bar.ts';
 import { labelOf } from './buckets.ts';
 import { attribute, byId, Figure, h, show, text } from './dom.ts';
 import { duration, money, percent, plural, times } from './format.ts';
 
 const LEVELS: Record<string, string> = {
-  none: 'Fed',
-  moderate: 'Waits some',
+  none: 'Not input-bound',
+  moderate: 'Some waiting',
   input_bound: 'Input-bound',
   idle: 'Idle',
-  unknown: 'Too early',
+  unknown: 'No verdict yet',
 };
 
 const CONFIDENCE: Record<string, string> = {
-  none: 'none yet',
-  low: 'low: it was not seen twice yet',
+  none: 'none: too little data',
+  low: 'low: no stage has half of the wait',
   high: 'high',
 };
 
-/** The word of a verdict, and the class that colours it. */
+/** Label of a verdict, and the key that selects its colour. */
 export function levelOf(verdict: Verdict): { key: string; word: string } {
-  const key = verdict.limit === 'idle' || verdict.limit === 'unknown' ? verdict.limit : verdict.level;
+  const key = verdict.bottleneck === 'idle' || verdict.bottleneck === 'unknown' ? verdict.bottleneck : verdict.level;
   return { key, word: LEVELS[key] ?? key };
 }
 
 export class VerdictView {
   private readonly root = byId('verdict');
-  private readonly sentence = byId('verdict-sentence');
+  private readonly summary = byId('verdict-summary');
   private readonly level = byId('verdict-level');
   private readonly advice = byId('verdict-advice');
   private readonly bar = new Bar();
-  private readonly utilization = new Figure('accelerators busy', 'The share of their time in which trainers compute');
-  private readonly stall = new Figure('waiting');
-  private readonly whatIf = new Figure('at most, without the limit');
+  private readonly compute = new Figure('trainer compute share', 'Fraction of the time that trainers compute instead of waiting for batches');
+  private readonly wait = new Figure('waiting', 'Fraction of the time that trainers wait for batches');
+  private readonly whatIf = new Figure('without the bottleneck', 'Upper bound of the speedup from removing the bottleneck, and the next bottleneck');
   private readonly confidence = new Figure('confidence');
-  private readonly window = new Figure('over');
-  private readonly cost = new Figure('idle accelerators cost');
+  private readonly window = new Figure('measured over', 'Time and sessions that the verdict is based on');
+  private readonly cost = new Figure('cost of waiting', 'Cost of GPUs while their trainers wait');
   private adviceShown = '';
 
   constructor() {
-    const figures = [this.utilization, this.stall, this.whatIf, this.confidence, this.window, this.cost];
+    const figures = [this.compute, this.wait, this.whatIf, this.confidence, this.window, this.cost];
     byId('verdict-figures').append(...figures.map((figure) => figure.root));
     byId('verdict-bar').append(this.bar.root);
-    this.utilization.root.classList.add('figure-large');
-    attribute(this.utilization.value, 'data-testid', 'verdict-utilization');
-    attribute(this.utilization.value, 'id', 'verdict-utilization');
+    this.compute.root.classList.add('figure-large');
+    attribute(this.compute.value, 'data-testid', 'verdict-compute');
+    attribute(this.compute.value, 'id', 'verdict-compute');
     this.confidence.value.id = 'verdict-confidence';
     this.whatIf.value.id = 'verdict-what-if';
   }
@@ -55,24 +55,24 @@ export class VerdictView {
     const level = levelOf(verdict);
     attribute(this.root, 'data-level', level.key);
     text(this.level, level.word);
-    // It is a live region: only what changed is spoken.
-    text(this.sentence, verdict.sentence);
+    // A live region: screen readers announce only changes.
+    text(this.summary, verdict.summary);
     const busy = level.key !== 'idle';
-    show(this.bar.root, busy && verdict.shares !== null);
-    this.bar.set(verdict.shares);
-    this.utilization.set(percent(verdict.utilization));
-    this.stall.set(percent(verdict.stall));
+    show(this.bar.root, busy && verdict.sessions > 0);
+    this.bar.set(verdict.bucket_fractions);
+    this.compute.set(percent(verdict.compute_fraction));
+    this.wait.set(percent(verdict.wait_fraction));
     show(this.whatIf.root, verdict.what_if !== null);
     if (verdict.what_if) {
-      const { without, speedup, then } = verdict.what_if;
-      this.whatIf.set(`${times(speedup)} without ${labelOf(without)}, then ${labelOf(then)}`);
+      const { removed, speedup, next_bottleneck } = verdict.what_if;
+      this.whatIf.set(`at most ${times(speedup)} without ${labelOf(removed)}; next: ${labelOf(next_bottleneck)}`);
     }
     show(this.confidence.root, busy);
     this.confidence.set(CONFIDENCE[verdict.confidence] ?? verdict.confidence);
     show(this.window.root, busy);
     this.window.set(`${duration(verdict.window_seconds)}, ${plural(verdict.sessions, 'session')}`);
     show(this.cost.root, cost !== null);
-    if (cost) this.cost.set(`${money(cost.idle_per_hour)} an hour, ${money(cost.idle_total)} so far`);
+    if (cost) this.cost.set(`${money(cost.idle_per_hour)} per hour, ${money(cost.idle_total)} since the start`);
     this.advise(verdict);
   }
 
@@ -80,7 +80,7 @@ export class VerdictView {
     const now = JSON.stringify(verdict.advice);
     if (now === this.adviceShown) return;
     this.adviceShown = now;
-    const items = verdict.advice.map(({ setting, words }) => h('li', {}, h('code', {}, setting), ` ${words}`));
+    const items = verdict.advice.map(({ setting, message }) => h('li', {}, h('code', {}, setting), ` ${message}`));
     this.advice.replaceChildren(...items);
     show(byId('verdict-advice-box'), items.length > 0);
   }

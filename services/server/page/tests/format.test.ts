@@ -3,7 +3,7 @@ import { test } from 'node:test';
 
 import { bytes, duration, durationSetting, milliseconds, number, parseDuration, percent, short, times } from '../src/format.ts';
 
-test('what is not known is a dash, and never 0', () => {
+test('unknown values are a dash, never 0', () => {
   for (const format of [number, short, bytes, percent, milliseconds, duration, times]) {
     assert.equal(format(null), '–');
     assert.equal(format(undefined), '–');
@@ -12,18 +12,18 @@ test('what is not known is a dash, and never 0', () => {
   assert.equal(number(0), '0');
 });
 
-test('numbers have three digits', () => {
+test('numbers have three significant digits', () => {
   const all = [0.1234, 1.234, 9.996, 12.34, 99.96, 123.4, 1234.5, 4, 1e6].map(number);
   assert.deepEqual(all, ['0.123', '1.23', '10.0', '12.3', '100', '123', '1,235', '4', '1,000,000']);
 });
 
-test('counts and bytes take the unit that keeps them short', () => {
+test('counts and bytes use the unit with the fewest digits', () => {
   assert.deepEqual([950, 1000, 999.9, 12_345, 1.2e6, 3e9].map(short), ['950', '1 k', '1.00 k', '12.3 k', '1.20 M', '3 G']);
   assert.deepEqual([0, 999, 1024, 1_048_576, 4.1e11].map(bytes), ['0 B', '999 B', '1 KiB', '1 MiB', '382 GiB']);
 });
 
-test('shares below one percent keep a digit', () => {
-  assert.deepEqual([0, 0.004, 0.0096, 0.5, 1].map(percent), ['0 %', '0.4 %', '1 %', '50 %', '100 %']);
+test('fractions below one percent keep a digit', () => {
+  assert.deepEqual([0, 0.004, 0.0096, 0.5, 1].map(percent), ['0%', '0.4%', '1%', '50%', '100%']);
 });
 
 test('durations have at most two units', () => {
@@ -31,7 +31,7 @@ test('durations have at most two units', () => {
   assert.deepEqual(all, ['0 s', '250 ms', '4 s', '1 min', '2 min 5 s', '1 h', '3 h 12 min', '1 d 1 h']);
 });
 
-test('settings of time are read and written as the server does', () => {
+test('durations have the format of the server', () => {
   assert.equal(parseDuration('5ms'), 0.005);
   assert.equal(parseDuration('1s 500ms'), 1.5);
   assert.equal(parseDuration('100us'), 0.0001);

@@ -1,19 +1,19 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import type { Stalls } from '../src/api.ts';
+import type { Stalls } from '../src/schema.ts';
 import { BUCKETS } from '../src/buckets.ts';
-import { hasGap, intervals, merge, recent, shares, stack } from '../src/series.ts';
+import { fractions, hasGap, intervals, merge, recent, stack } from '../src/series.ts';
 
 function stalls(from: number, count: number, wall = 4): Stalls {
   const each = (value: number) => Array.from({ length: count }, () => value);
   const seconds = Object.fromEntries(BUCKETS.map((bucket) => [bucket, each(0)])) as Stalls['seconds'];
-  seconds.consumer = each(wall / 4);
-  seconds.storage = each((wall / 4) * 3);
-  return { interval_seconds: 1, times: each(0).map((_, index) => from + index), wall: each(wall), seconds, utilization: each(0.25) };
+  seconds['compute'] = each(wall / 4);
+  seconds['storage'] = each((wall / 4) * 3);
+  return { interval_seconds: 1, times: each(0).map((_, index) => from + index), wall: each(wall), seconds, compute_fraction: each(0.25) };
 }
 
-test('the stack of an interval ends at its whole time', () => {
+test('the stack of an interval ends at 1', () => {
   const { times, edges } = stack(intervals(stalls(100, 3)));
   assert.deepEqual(times, [100, 101, 102]);
   assert.equal(edges.length, BUCKETS.length);
@@ -22,17 +22,17 @@ test('the stack of an interval ends at its whole time', () => {
   for (let level = 1; level < edges.length; level += 1) assert.ok(edges[level]![0]! >= edges[level - 1]![0]!);
 });
 
-test('where no session ran is a gap, not a 0', () => {
+test('an interval without a session is a gap, not 0', () => {
   const [idle] = intervals(stalls(100, 1, 0));
-  assert.equal(shares(idle!).storage, null);
+  assert.equal(fractions(idle!).storage, null);
   assert.deepEqual(stack([idle!]).edges.map((edge) => edge[0]), BUCKETS.map(() => null));
 });
 
 test('the order of the stack never changes', () => {
-  assert.deepEqual([...BUCKETS], ['consumer', 'downstream', 'network', 'gather', 'decode', 'storage', 'admission']);
+  assert.deepEqual([...BUCKETS], ['compute', 'compute_or_network', 'network', 'gather', 'decode', 'storage', 'queued']);
 });
 
-test('new intervals take the place of old ones of their time, and the oldest go', () => {
+test('new intervals replace old ones of the same time and the oldest are dropped', () => {
   const old = intervals(stalls(100, 5));
   const fresh = intervals(stalls(103, 4, 8));
   const merged = merge(old, fresh, 5);
@@ -41,7 +41,7 @@ test('new intervals take the place of old ones of their time, and the oldest go'
   assert.deepEqual(merge(old, []), old);
 });
 
-test('a pause is noticed', () => {
+test('a gap is detected', () => {
   const old = intervals(stalls(100, 5));
   assert.equal(hasGap(old, intervals(stalls(104, 2)), 1), false);
   assert.equal(hasGap(old, intervals(stalls(105, 2)), 1), false);
@@ -53,6 +53,6 @@ test('recent shares are those of the last seconds, by time', () => {
   const mixed = [...intervals(stalls(100, 10, 100)), ...intervals(stalls(110, 10, 4))];
   const last = recent(mixed, 10)!;
   assert.equal(last.wall, 40);
-  assert.equal(shares(last).storage, 0.75);
+  assert.equal(fractions(last).storage, 0.75);
   assert.equal(recent([], 10), null);
 });

@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import type { Batching, Forecast } from '../src/api.ts';
+import type { Settings } from '../src/api.ts';
+import type { Forecast } from '../src/schema.ts';
 import { compare, difference, isEmpty } from '../src/tuning.ts';
 
-const batching: Batching = { max_batch_rows: 1024, max_queue_delay: '5ms', idle: true, slo: '40ms' };
+const batching = { max_batch_rows: 1024, max_batch_delay: '5ms', eager_dispatch: true, default_timeout: '40ms' } as Settings;
 const forecast = (capacity: number, latency: number | null): Forecast => ({
   capacity_rows_per_second: capacity,
   utilization: 0.5,
@@ -13,19 +14,19 @@ const forecast = (capacity: number, latency: number | null): Forecast => ({
   latency_seconds: latency,
 });
 
-test('only what was turned is sent', () => {
-  assert.ok(isEmpty(difference(batching, { rows: 1024, delay: 0.005, idle: true })));
-  assert.deepEqual(difference(batching, { rows: 512, delay: 0.005, idle: true }), { max_batch_rows: 512 });
-  assert.deepEqual(difference(batching, { rows: 1024, delay: 0.0025, idle: false }), { max_queue_delay: '2500us', idle: false });
+test('only changed settings are sent', () => {
+  assert.ok(isEmpty(difference(batching, { rows: 1024, delay: 0.005, eager: true })));
+  assert.deepEqual(difference(batching, { rows: 512, delay: 0.005, eager: true }), { max_batch_rows: 512 });
+  assert.deepEqual(difference(batching, { rows: 1024, delay: 0.0025, eager: false }), { max_batch_delay: '2500us', eager_dispatch: false });
 });
 
-test('a forecast says before, after, and whether the SLO holds', () => {
-  const tuned = { name: 'q', dry_run: true, batching, forecast: forecast(55_000, 0.018), forecast_before: forecast(41_000, 0.012) };
-  const words = compare(tuned, 0.04);
-  assert.match(words, /41\.0 k|41 k/);
-  assert.match(words, /latency 12 ms → 18 ms/);
-  assert.match(words, /Within the SLO of 40 ms/);
-  assert.match(compare({ ...tuned, forecast: forecast(1, 0.05) }, 0.04), /misses the SLO/);
-  assert.match(compare({ ...tuned, forecast: forecast(1, null) }, 0.04), /more comes than it takes.*misses the SLO/);
-  assert.match(compare({ ...tuned, forecast: null }, 0.04), /Nothing to go by yet/);
+test('a comparison shows both forecasts and checks the default timeout', () => {
+  const changed = { name: 'q', dry_run: true, batching, forecast: forecast(55_000, 0.018), forecast_before: forecast(41_000, 0.012) };
+  const summary = compare(changed, 0.04);
+  assert.match(summary, /41\.0 k|41 k/);
+  assert.match(summary, /latency 12 ms → 18 ms/);
+  assert.match(summary, /Within the default timeout of 40 ms/);
+  assert.match(compare({ ...changed, forecast: forecast(1, 0.05) }, 0.04), /Exceeds the default timeout/);
+  assert.match(compare({ ...changed, forecast: forecast(1, null) }, 0.04), /overloaded.*Exceeds the default timeout/);
+  assert.match(compare({ ...changed, forecast: null }, 0.04), /No forecast yet/);
 });

@@ -1,4 +1,4 @@
-//! DoAction: what a caller can set going.
+//! DoAction.
 
 use arrow_flight::{Action, ActionType, Result as ActionResult};
 use forebay_loader::{Counted, Warmed};
@@ -17,55 +17,55 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use super::{Context, commands::Asked};
-use crate::{door::Access, status};
+use crate::{Error, auth::Access};
 
-/// Longest time that a report may cover.
+/// Maximum time that a report covers, in seconds.
 const MAX_REPORT_SECONDS: f64 = 3600.0;
 
 const REFRESH: (&str, &str) = (
     "refresh",
-    "Look at a dataset for new files, and make what is there now its current snapshot. \
+    "Take a snapshot of a dataset and make it current. \
      Body: {\"dataset\": NAME}. Result: {\"dataset\", \"snapshot\", \"changed\", \"rows\", \"files\"}. \
      Running streams and tickets keep their snapshot.",
 );
 
 const WARM: (&str, &str) = (
     "warm",
-    "Load what a job will need into memory, as far as it fits. Body: a command, {\"train\": {...}}. \
-     Results, as it goes on: {\"blocks\", \"blocks_done\", \"bytes\"}.",
+    "Load the blocks of a job into memory, as far as they fit. Body: a command, {\"train\": {...}}. \
+     Results, as progress: {\"blocks\", \"blocks_done\", \"bytes\"}.",
 );
 
 const COUNT: (&str, &str) = (
-    "count",
-    "Count the rows that the filter of a job keeps, which the first request for it would do. Body: a command, \
-     {\"train\": {...}}. Results, as it goes on: {\"blocks\", \"blocks_done\", \"blocks_read\", \"rows\", \"rows_kept\"}.",
+    "count-rows",
+    "Count the rows that match the filter of a job, as the first request with the filter does. Body: a command, \
+     {\"train\": {...}}. Results, as progress: {\"blocks\", \"blocks_done\", \"blocks_read\", \"rows\", \"rows_kept\"}.",
 );
 
 const PIN: (&str, &str) = (
     "pin",
-    "Bring the columns that a job reads to the disk tier, and keep them there until `unpin` or a restart. \
-     Body: a command, {\"train\": {...}}. Results, as it goes on: {\"blocks\", \"blocks_done\", \"bytes\"}.",
+    "Load the columns of a job into the disk cache and keep them there until `unpin` or a restart. \
+     Body: a command, {\"train\": {...}}. Results, as progress: {\"blocks\", \"blocks_done\", \"bytes\"}.",
 );
 
 const UNPIN: (&str, &str) = (
     "unpin",
-    "Take back one `pin` of the same dataset and snapshot. Body: a command, {\"train\": {...}}. No result.",
+    "Undo one `pin` of the same dataset and snapshot. Body: a command, {\"train\": {...}}. No result.",
 );
 
 const DROP_CACHE: (&str, &str) = (
     "drop-cache",
-    "Drop what is cached of a dataset, or everything, from memory and disk, pinned or not. Running streams go on. \
+    "Drop a dataset, or everything, from the memory and disk caches, pinned or not. Running streams continue. \
      Body: {\"dataset\": NAME}, or {} for everything. Result: {\"memory_bytes\", \"disk_bytes\"}.",
 );
 
 const REPORT: (&str, &str) = (
     "report",
-    "Say what a trainer did since its last report, about once a second. Body: {\"dataset\", \"trainer\", \"rank\", \
+    "Report how a trainer spent its time since the last report, about once per second. Body: {\"dataset\", \"trainer\", \"rank\", \
      \"seconds\", \"wait_seconds\", \"compute_seconds\", \"copy_seconds\", \"steps\", \"rows\"}; its DoGet calls carry \
      the trainer in the header forebay-trainer, as 16 hexadecimal digits. No result.",
 );
 
-/// Every action with its description.
+/// All actions with their descriptions.
 pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
     [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, REPORT].into_iter().map(|(name, description)| ActionType {
         r#type: name.to_owned(),
@@ -73,7 +73,7 @@ pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
     })
 }
 
-/// Runs one action; its results come as they are made.
+/// Runs an action and streams its results.
 pub(super) async fn run(
     context: Context,
     access: Access,
@@ -83,14 +83,12 @@ pub(super) async fn run(
     match action.r#type.as_str() {
         "refresh" => refresh(&context, &access, &action.body).await,
         "warm" => load(context, &access, &action.body, Tier::Memory).await,
-        "count" => count(context, &access, &action.body).await,
+        "count-rows" => count(context, &access, &action.body).await,
         "pin" => load(context, &access, &action.body, Tier::Disk).await,
         "unpin" => unpin(&context, &access, &action.body).await,
         "drop-cache" => drop_cache(&context, &access, &action.body).await,
         "report" => report(&context, &access, &action.body),
-        other => {
-            Err(Status::invalid_argument(format!("there is no action '{other}'; there are {}", known())))
-        }
+        other => Err(Error::invalid(format!("unknown action '{other}', expected one of {}", known())).into()),
     }
 }
 
@@ -100,9 +98,8 @@ async fn refresh(
     body: &[u8],
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let encoding = Encoding::of(body);
-    let request: RefreshRequest =
-        encoding.decode("RefreshRequest", body).map_err(|error| status::of_decode(&error))?;
-    let (reader, changed) = context.datasets.refresh(access, &request.dataset).await?;
+    let request: RefreshRequest = encoding.decode("RefreshRequest", body).map_err(Error::from)?;
+    let (reader, changed) = context.services.datasets.refresh(access, &request.dataset).await?;
     let snapshot = reader.snapshot();
     let result = RefreshResult {
         dataset: request.dataset,
@@ -121,7 +118,7 @@ async fn unpin(
     body: &[u8],
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let asked = one_dataset(context, access, body).await?;
-    context.loader.unpin(&asked.job).map_err(|error| status::of_load(&error))?;
+    context.services.loader.unpin(&asked.job).map_err(Error::from)?;
     Ok(stream::empty().boxed())
 }
 
@@ -131,20 +128,19 @@ async fn drop_cache(
     body: &[u8],
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let encoding = Encoding::of(body);
-    let request: DropCacheRequest =
-        encoding.decode("DropCacheRequest", body).map_err(|error| status::of_decode(&error))?;
+    let request: DropCacheRequest = encoding.decode("DropCacheRequest", body).map_err(Error::from)?;
     let readers = match request.dataset.as_str() {
         "" => {
             access.check_everything()?;
             None
         }
-        name => Some(context.datasets.open_readers(access, name)?),
+        name => Some(context.services.datasets.open_readers(access, name)?),
     };
     let picks = |block: u128| {
         let of = |reader: &Reader| reader.block_ids().block(block).is_some();
         readers.as_ref().is_none_or(|readers| readers.iter().any(of))
     };
-    let (memory_bytes, disk_bytes) = context.loader.drop_cache(picks).await;
+    let (memory_bytes, disk_bytes) = context.services.loader.drop_cache(picks).await;
     let result = DropCacheResult { memory_bytes, disk_bytes };
     let result = ActionResult { body: encoding.encode(&result).into() };
     Ok(stream::iter([Ok(result)]).boxed())
@@ -155,20 +151,18 @@ fn report(
     access: &Access,
     body: &[u8],
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
-    let report: ReportRequest =
-        Encoding::of(body).decode("ReportRequest", body).map_err(|error| status::of_decode(&error))?;
+    let report: ReportRequest = Encoding::of(body).decode("ReportRequest", body).map_err(Error::from)?;
     access.check(&report.dataset)?;
     let parts = [report.wait_seconds, report.compute_seconds, report.copy_seconds];
     if [report.seconds].iter().chain(&parts).any(|seconds| !(0.0..=MAX_REPORT_SECONDS).contains(seconds)) {
-        return Err(Status::invalid_argument(format!(
-            "seconds: every time of a report is from 0 to {MAX_REPORT_SECONDS}"
-        )));
+        let message = format!("seconds: expected every time of a report to be 0 to {MAX_REPORT_SECONDS}");
+        return Err(Error::invalid(message).into());
     }
     if let Some(share) = report.gpu_utilization.filter(|share| !(0.0..=1.0).contains(share)) {
-        return Err(Status::invalid_argument(format!("gpu_utilization: {share} is not from 0 to 1")));
+        return Err(Error::invalid(format!("gpu_utilization: is {share}, expected 0 to 1")).into());
     }
-    // A trainer whose streams have just ended, or are elsewhere now, is nobody's concern here.
-    context.sessions.reported(&report);
+    // Reports of trainers without a stream on this server are ignored.
+    context.services.sessions.reported(&report);
     Ok(stream::empty().boxed())
 }
 
@@ -178,13 +172,13 @@ async fn count(
     body: &[u8],
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let (train, reader, encoding) = context.request(access, body).await?;
-    Ok(as_it_goes_on(move |sender| async move {
+    Ok(progress_stream(move |sender| async move {
         let progress = |counted: Counted| {
             let Counted { blocks, blocks_done, blocks_read, rows, rows_kept } = counted;
             let result = CountResult { blocks, blocks_done, blocks_read, rows, rows_kept };
             drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
         };
-        match context.loader.count(&train, &reader, &progress).await {
+        match context.services.loader.count(&train, &reader, &progress).await {
             Ok(counts) => {
                 let (snapshot, rows) = (reader.snapshot(), reader.snapshot().rows());
                 let kept =
@@ -198,38 +192,38 @@ async fn count(
                     ..Counted::default()
                 });
             }
-            Err(error) => drop(sender.send(Err(status::of_load(&error)))),
+            Err(error) => drop(sender.send(Err(Error::from(error).into()))),
         }
     }))
 }
 
 type Results = mpsc::UnboundedSender<Result<ActionResult, Status>>;
 
-/// The results of some work, which ends when nobody takes them any more.
-fn as_it_goes_on<F: Future<Output = ()> + Send + 'static>(
+/// Streams the results of `work`, which is aborted when the stream is dropped.
+fn progress_stream<F: Future<Output = ()> + Send + 'static>(
     work: impl FnOnce(Results) -> F,
 ) -> BoxStream<'static, Result<ActionResult, Status>> {
-    // One small message a block: bounded by the snapshot.
+    // One small message per block, so the snapshot bounds the queue.
     let (sender, receiver) = mpsc::unbounded_channel();
     let task = AbortOnDropHandle::new(tokio::spawn(work(sender)));
     let results = UnboundedReceiverStream::new(receiver).map(move |result| {
-        // The task lives as long as somebody takes its results.
+        // The task is aborted when the stream is dropped.
         let _ = &task;
         result
     });
     results.boxed()
 }
 
-/// The job that `body` asks for, which is of one dataset.
-async fn one_dataset(context: &Context, access: &Access, body: &[u8]) -> Result<Asked, Status> {
+/// Decodes a job that reads one dataset.
+async fn one_dataset(context: &Context, access: &Access, body: &[u8]) -> Result<Asked, Error> {
     let asked = context.job(access, body).await?;
     if asked.job.train().mix.is_empty() {
         return Ok(asked);
     }
-    Err(Status::invalid_argument("mix: the blocks of one dataset are loaded at a time; ask for each"))
+    Err(Error::invalid("mix: the blocks of one dataset are loaded at a time; send one request per dataset"))
 }
 
-/// Where the blocks of a job are brought.
+/// Cache tier that blocks are loaded into.
 #[derive(Clone, Copy)]
 enum Tier {
     Memory,
@@ -244,19 +238,19 @@ async fn load(
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let asked = one_dataset(&context, access, body).await?;
     let encoding = asked.encoding;
-    Ok(as_it_goes_on(move |sender| async move {
+    Ok(progress_stream(move |sender| async move {
         let progress = |warmed: Warmed| {
             let result =
                 WarmResult { blocks: warmed.blocks, blocks_done: warmed.blocks_done, bytes: warmed.bytes };
             drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
         };
         let loaded = match tier {
-            Tier::Memory => context.loader.warm(&asked.job, &progress).await,
-            Tier::Disk => context.loader.pin(&asked.job, &progress).await,
+            Tier::Memory => context.services.loader.warm(&asked.job, &progress).await,
+            Tier::Disk => context.services.loader.pin(&asked.job, &progress).await,
         };
         match loaded {
             Ok(warmed) => progress(warmed),
-            Err(error) => drop(sender.send(Err(status::of_load(&error)))),
+            Err(error) => drop(sender.send(Err(Error::from(error).into()))),
         }
     }))
 }

@@ -1,4 +1,4 @@
-//! Batches that anybody may send, of keys or of replies: nothing is decoded before it is known to be what it says. And our own.
+//! Decoding of batches from clients (keys and replies), which are validated before they are decoded.
 
 use std::{
     collections::HashMap,
@@ -11,36 +11,12 @@ use arrow_buffer::Buffer;
 use arrow_flight::FlightData;
 use arrow_ipc::{MessageHeader, convert::fb_to_schema, reader::read_record_batch, root_as_message};
 use arrow_schema::SchemaRef;
-use bytes::Bytes;
-use forebay_loader::Body;
-use tonic::Status;
 
-use crate::status;
+use crate::Error;
 
-/// The batch whose message has this header and body. Its arrays share the body.
-///
-/// # Errors
-/// `INTERNAL` when it is none of ours.
-pub(crate) fn read_own(schema: &SchemaRef, header: &[u8], body: &Bytes) -> Result<RecordBatch, Status> {
-    let internal = |error: String| Status::internal(format!("the batch of an answer: {error}"));
-    let message = root_as_message(header).map_err(|error| internal(error.to_string()))?;
-    let batch = message.header_as_record_batch().ok_or_else(|| internal("it is none".to_owned()))?;
-    let (body, none) = (Buffer::from(body.clone()), HashMap::new());
-    read_record_batch(&body, batch, Arc::clone(schema), &none, None, &message.version())
-        .map_err(|error| internal(error.to_string()))
-}
-
-/// The bytes of a body, without a copy if they are in one piece.
-pub(crate) fn in_one_piece(body: Body) -> Bytes {
-    match <[Bytes; 1]>::try_from(body.into_pieces()) {
-        Ok([body]) => body,
-        Err(pieces) => pieces.concat().into(),
-    }
-}
-
-/// Reads the messages of one stream.
+/// Decodes the messages of one stream.
 pub(super) struct BatchReader {
-    /// What they are, in errors.
+    /// Name of the content in error messages.
     what: &'static str,
     schema: Option<SchemaRef>,
 }
@@ -50,7 +26,7 @@ impl BatchReader {
         Self { what, schema: None }
     }
 
-    /// Whether a message claims to hold a batch.
+    /// True if the header of a message is that of a batch.
     pub(super) fn is_batch(message: &FlightData) -> bool {
         let is_batch = |data: &[u8]| {
             root_as_message(data).is_ok_and(|head| head.header_type() == MessageHeader::RecordBatch)
@@ -58,18 +34,18 @@ impl BatchReader {
         catch_unwind(AssertUnwindSafe(|| is_batch(&message.data_header))).unwrap_or(false)
     }
 
-    /// The batch in a message, if there is one in it. `max_rows` bounds it.
+    /// Decodes the batch in a message, if it has one.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for what is no such batch: damaged, compressed, of dictionaries, too long.
-    pub(super) fn read(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, Status> {
+    /// Invalid if the batch is malformed, compressed, dictionary-encoded, or has more than `max_rows` rows.
+    pub(super) fn read(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, Error> {
         if data.data_header.is_empty() {
             return Ok(None);
         }
-        // What the decoder gives up on is one more thing that is no batch.
+        // A panic of the decoder counts as a malformed batch.
         catch_unwind(AssertUnwindSafe(|| self.message(data, max_rows)))
-            .unwrap_or_else(|_| Err("the decoder gave up".to_owned()))
-            .map_err(|detail| Status::invalid_argument(status::clip(&format!("{}: {detail}", self.what))))
+            .unwrap_or_else(|_| Err("malformed batch".to_owned()))
+            .map_err(|detail| Error::invalid(format!("{}: {detail}", self.what)))
     }
 
     fn message(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, String> {
@@ -84,7 +60,7 @@ impl BatchReader {
                 let batch = message.header_as_record_batch().ok_or("a batch is missing")?;
                 let schema = self.schema.as_ref().ok_or("a batch came before the schema")?;
                 if batch.compression().is_some() {
-                    return Err("they are compressed; send them as they are".to_owned());
+                    return Err("compressed batches are not supported; send them uncompressed".to_owned());
                 }
                 if usize::try_from(batch.length()).map_or(true, |rows| rows > max_rows) {
                     return Err(format!("{} at once, expected at most {max_rows}", batch.length()));
@@ -93,7 +69,7 @@ impl BatchReader {
                     let end = u64::try_from(buffer.offset()).ok().zip(u64::try_from(buffer.length()).ok());
                     let end = end.and_then(|(offset, length)| offset.checked_add(length));
                     if end.is_none_or(|end| end > data.data_body.len() as u64) {
-                        return Err("a buffer lies outside of the message".to_owned());
+                        return Err("a buffer is outside of the message".to_owned());
                     }
                 }
                 let body = Buffer::from(data.data_body.clone());
@@ -102,7 +78,9 @@ impl BatchReader {
                     .map(Some)
                     .map_err(|error| error.to_string())
             }
-            MessageHeader::DictionaryBatch => Err("they are of dictionaries; send the values".to_owned()),
+            MessageHeader::DictionaryBatch => {
+                Err("dictionary-encoded batches are not supported; send the values".to_owned())
+            }
             other => Err(format!("a message of type {other:?}, expected a schema or a batch")),
         }
     }

@@ -1,4 +1,4 @@
-//! From the bytes of a descriptor or ticket to a job.
+//! Decoding of descriptors and tickets into jobs.
 
 use std::sync::Arc;
 
@@ -6,114 +6,136 @@ use arrow_flight::FlightDescriptor;
 use forebay_loader::{Job, check_mixture};
 use forebay_proto::{Encoding, v1};
 use forebay_storage::Reader;
-use tonic::Status;
 
-use crate::{door::Access, flight::Context, status};
+use super::Context;
+use crate::{Error, auth::Access};
 
-/// A job, and the form in which its caller speaks.
+/// A requested job and the encoding of its request.
 pub(super) struct Asked {
     pub(super) job: Job,
     pub(super) encoding: Encoding,
 }
 
-/// The command in `bytes`, and the form in which its caller speaks.
-fn decoded(bytes: &[u8]) -> Result<(v1::Command, Encoding), Status> {
-    let encoding = Encoding::of(bytes);
-    let command = encoding.decode("Command", bytes).map_err(|error| status::of_decode(&error))?;
-    Ok((command, encoding))
+/// A decoded ticket.
+#[expect(clippy::large_enum_variant, reason = "it is moved once, and exists once per call")]
+pub(super) enum Wanted {
+    /// A lookup whose keys are in the ticket.
+    Lookup(v1::Lookup),
+    /// A stream of batches.
+    Train(v1::Train),
 }
 
-/// The lookup that a ticket asks for, if it asks for one.
-pub(super) fn lookup_of(ticket: &[u8]) -> Result<Option<(v1::Lookup, Encoding)>, Status> {
-    let (command, encoding) = decoded(ticket)?;
-    let v1::Command { lookup: Some(lookup), train: None, infer: None, serve: None } = command else {
-        return Ok(None);
+/// Decodes a ticket of DoGet.
+pub(super) fn decode_ticket(ticket: &[u8]) -> Result<(Wanted, Encoding), Error> {
+    let (command, encoding) = decode(ticket)?;
+    let wanted = match command {
+        v1::Command { lookup: Some(lookup), train: None, infer: None, worker: None } => {
+            Wanted::Lookup(lookup)
+        }
+        command => Wanted::Train(train(command)?),
     };
-    Ok(Some((lookup, encoding)))
+    Ok((wanted, encoding))
+}
+
+fn decode(bytes: &[u8]) -> Result<(v1::Command, Encoding), Error> {
+    let encoding = Encoding::of(bytes);
+    Ok((encoding.decode("Command", bytes)?, encoding))
+}
+
+/// Extracts the request of a command for batches.
+fn train(command: v1::Command) -> Result<v1::Train, Error> {
+    let v1::Command { train: Some(train), lookup: None, infer: None, worker: None } = command else {
+        return Err(Error::invalid(
+            "expected a `train` command, {\"train\": {...}}; lookups use DoExchange, or DoGet if the request holds their keys, and \
+             queues use DoExchange",
+        ));
+    };
+    if train.dataset.is_empty() {
+        return Err(Error::invalid("dataset: is missing, expected the name of a dataset"));
+    }
+    Ok(train)
 }
 
 impl Context {
-    /// The request in `bytes`, a `forebay.v1.Command`, and a reader of its snapshot.
+    /// Decodes a `forebay.v1.Command` for batches and opens its snapshot.
     pub(super) async fn request(
         &self,
         access: &Access,
         bytes: &[u8],
-    ) -> Result<(v1::Train, Reader, Encoding), Status> {
-        let (command, encoding) = decoded(bytes)?;
-        let v1::Command { train: Some(train), lookup: None, infer: None, serve: None } = command else {
-            return Err(Status::invalid_argument(
-                "the command is none for batches; expected {\"train\": {...}}; lookups go over DoExchange, or with their keys \
-                 over DoGet, queues over DoExchange",
-            ));
-        };
-        if train.dataset.is_empty() {
-            return Err(Status::invalid_argument("dataset: is missing, expected the name of a dataset"));
-        }
-        let reader = self.datasets.pinned(access, &train.dataset, &train.snapshot).await?;
+    ) -> Result<(v1::Train, Reader, Encoding), Error> {
+        let (command, encoding) = decode(bytes)?;
+        let train = train(command)?;
+        let reader = self.services.datasets.pinned(access, &train.dataset, &train.snapshot).await?;
         Ok((train, reader, encoding))
     }
 
-    /// The job that `bytes` ask for.
-    pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<Asked, Status> {
-        let (train, reader, encoding) = self.request(access, bytes).await?;
-        // Before any of them is opened.
-        check_mixture(&train).map_err(|error| status::of_load(&error))?;
+    /// Decodes a `forebay.v1.Command` for batches and resolves its job.
+    pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<Asked, Error> {
+        let (command, encoding) = decode(bytes)?;
+        Ok(Asked { job: self.resolve(access, train(command)?).await?, encoding })
+    }
+
+    async fn resolve(&self, access: &Access, train: v1::Train) -> Result<Job, Error> {
+        let reader = self.services.datasets.pinned(access, &train.dataset, &train.snapshot).await?;
+        // The mixture is checked before any of its datasets is opened.
+        check_mixture(&train)?;
         let mut others = Vec::new();
         for mixed in &train.mix {
             if mixed.dataset.is_empty() {
-                return Err(Status::invalid_argument("mix: a dataset has no name"));
+                return Err(Error::invalid("mix: a dataset has no name"));
             }
-            others.push(self.datasets.pinned(access, &mixed.dataset, &mixed.snapshot).await?);
+            others.push(self.services.datasets.pinned(access, &mixed.dataset, &mixed.snapshot).await?);
         }
-        let job = self.loader.job(train, reader, others).await.map_err(|error| status::of_load(&error))?;
-        Ok(Asked { job, encoding })
+        Ok(self.services.loader.job(train, reader, others).await?)
     }
 
-    /// The stream that `ticket` asks for: a job, and which of its ranks and lanes.
-    pub(super) async fn stream(&self, access: &Access, ticket: &[u8]) -> Result<(Asked, u32, u32), Status> {
-        let asked = self.job(access, ticket).await?;
-        let mut endpoints = asked.job.endpoints();
+    /// Resolves the job of a ticket, and the rank and lane that the ticket names.
+    pub(super) async fn stream(
+        &self,
+        access: &Access,
+        train: v1::Train,
+    ) -> Result<(Arc<Job>, u32, u32), Error> {
+        let job = self.resolve(access, train).await?;
+        let mut endpoints = job.endpoints();
         let (Some((rank, lane)), None) = (endpoints.next(), endpoints.next()) else {
-            let train = asked.job.train();
+            let train = job.train();
             let missing = if train.rank.is_none() && train.world_size() > 1 { "rank" } else { "lane" };
-            return Err(Status::invalid_argument(format!(
+            return Err(Error::invalid(format!(
                 "{missing}: is missing; with world_size {} and lanes {} a ticket names one of each",
                 train.world_size(),
                 train.lanes(),
             )));
         };
-        Ok((asked, rank, lane))
+        drop(endpoints);
+        Ok((Arc::new(job), rank, lane))
     }
 }
 
-/// The command of a descriptor, or the dataset that its path names.
+/// A descriptor of Flight.
 pub(super) enum Described<'a> {
+    /// An encoded command.
     Command(&'a [u8]),
+    /// The name of a dataset.
     Dataset(&'a str),
 }
 
-pub(super) fn described(descriptor: &FlightDescriptor) -> Result<Described<'_>, Status> {
+/// Decodes a descriptor.
+pub(super) fn described(descriptor: &FlightDescriptor) -> Result<Described<'_>, Error> {
     match descriptor.path.as_slice() {
-        [] if descriptor.cmd.is_empty() => Err(Status::invalid_argument(
+        [] if descriptor.cmd.is_empty() => Err(Error::invalid(
             "the descriptor is empty; expected a command such as {\"train\": {...}}, or the path of a dataset",
         )),
         [] => Ok(Described::Command(&descriptor.cmd)),
         [name] => Ok(Described::Dataset(name)),
-        several => Err(Status::invalid_argument(format!(
+        several => Err(Error::invalid(format!(
             "the descriptor's path has {} parts, expected one, the name of a dataset",
             several.len()
         ))),
     }
 }
 
-/// The ticket of one rank and lane, in the caller's form.
+/// Encodes the ticket of a rank and lane in the encoding of the request.
 pub(super) fn ticket(asked: &Asked, rank: u32, lane: u32) -> Vec<u8> {
     let command = v1::Command::from(asked.job.ticket(rank, lane));
     asked.encoding.encode(&command)
-}
-
-impl Asked {
-    pub(super) fn into_job(self) -> Arc<Job> {
-        Arc::new(self.job)
-    }
 }

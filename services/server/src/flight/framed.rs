@@ -1,7 +1,7 @@
-//! DoGet, framed by hand: a batch's body goes to the socket as the loader made it, without another copy.
+//! DoGet with its own gRPC framing, which sends the body of a batch without copying it.
 //!
-//! A gRPC message is a zero byte, its length as a big-endian `u32`, and the message. Of `FlightData` we
-//! send `data_header` (field 2), `app_metadata` (3) and `data_body` (1000, last by the standard's advice).
+//! A gRPC message is a zero byte, its length as a big-endian `u32`, and the message. Of `FlightData`, this module
+//! sends `data_header` (field 2), `app_metadata` (3) and `data_body` (1000, last by the standard's advice).
 
 use std::{
     collections::VecDeque,
@@ -28,18 +28,22 @@ use prost::{Message, encoding::encode_varint};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::{Code, Status, body::Body};
 
-use super::{Context, commands::lookup_of, guard, lookups::LookedUp};
+use super::{
+    Context, call_layer,
+    commands::{Wanted, decode_ticket},
+    lookups::LookedUp,
+};
 use crate::{
-    datasets::Datasets,
-    door::Access,
+    auth::Access,
+    registry::datasets::Datasets,
     sessions::Running,
     traces::{self, Trace},
 };
 
-/// Bodies smaller than this are copied behind their header: many small frames cost more than the copy.
+/// Bodies below this size are copied into the frame of the header, because many small frames cost more than a copy.
 const COALESCE_BYTES: usize = 4096;
 
-/// The route of DoGet.
+/// Route of DoGet.
 #[derive(Clone)]
 pub(crate) struct FramedDoGet {
     context: Arc<Context>,
@@ -70,28 +74,29 @@ async fn answer(
     context: &Context,
     request: http::Request<axum::body::Body>,
 ) -> Result<http::Response<Body>, Status> {
-    let access = guard::access(request.extensions())?;
-    let (trainer, trace) = (trainer(request.headers()), guard::trace(request.extensions()));
-    let ticket = read_ticket(request, context.limits.max_request_bytes).await?;
-    if let Some((lookup, encoding)) = lookup_of(&ticket)? {
-        return look_up(context, &access, lookup, encoding, trace).await;
-    }
-    let (asked, rank, lane) = context.stream(&access, &ticket).await?;
-    let encoding = asked.encoding;
-    let job = asked.into_job();
-    let running = context.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer)?;
-    context.jobs.note(job.train());
+    let access = call_layer::access(request.extensions())?;
+    let (trainer, trace) = (trainer(request.headers()), call_layer::trace(request.extensions()));
+    let ticket = read_ticket(request, context.services.limits.max_request_bytes).await?;
+    let (wanted, encoding) = decode_ticket(&ticket)?;
+    let train = match wanted {
+        Wanted::Lookup(lookup) => return look_up(context, &access, lookup, encoding, trace).await,
+        Wanted::Train(train) => train,
+    };
+    let (job, rank, lane) = context.stream(&access, train).await?;
+    let running = context.services.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer)?;
+    context.services.jobs.note(job.train());
     let schema = schema_message(job.view().schema())?;
-    let batches = context.loader.watched_batches(Arc::clone(&job), rank, lane, running.lane().clone());
+    let batches =
+        context.services.loader.watched_batches(Arc::clone(&job), rank, lane, running.lane().clone());
     let learning = learn_label(context, &job, &running);
     let sender = Sender {
         frames: VecDeque::from([schema]),
         batches,
         encoding,
         running,
-        guard: context.guard.clone(),
+        drain: context.services.drain.clone(),
         access,
-        datasets: context.datasets.clone(),
+        datasets: context.services.datasets.clone(),
         read: read(&job),
         lanes: job.train().lanes.unwrap_or(1),
         _learning: learning,
@@ -104,7 +109,7 @@ async fn answer(
     }))
 }
 
-/// One batch, the rows of the keys in the ticket.
+/// Answers a lookup with one batch.
 async fn look_up(
     context: &Context,
     access: &Access,
@@ -117,7 +122,7 @@ async fn look_up(
     let data = [schema_message(&schema)?, first].into_iter().chain(body).map(Frame::data);
     let last = Frame::trailers(trailers(&Status::new(Code::Ok, "")));
     response(stream::iter(data.chain([last])).map(move |frame| {
-        // Its place is taken as long as somebody takes its frames.
+        // The permit is held until all frames are sent.
         let _ = &permit;
         frame
     }))
@@ -131,7 +136,7 @@ fn response(
     response.body(Body::new(body)).map_err(|error| Status::internal(error.to_string()))
 }
 
-/// How a response says how it ended.
+/// Trailers with a status.
 fn trailers(status: &Status) -> http::HeaderMap {
     let mut trailers = http::HeaderMap::new();
     if status.add_header(&mut trailers).is_err() {
@@ -140,13 +145,13 @@ fn trailers(status: &Status) -> http::HeaderMap {
     trailers
 }
 
-/// The datasets whose rows a job sends, its own first.
+/// Names of the datasets of a job; `dataset` of the request comes first.
 fn read(job: &Job) -> Vec<String> {
     let train = job.train();
     std::iter::once(&train.dataset).chain(train.mix.iter().map(|mixed| &mixed.dataset)).cloned().collect()
 }
 
-/// What a batch went through before it was waited for to be sent.
+/// Stages of a batch, for its trace.
 fn stages(made: &Made) -> Vec<traces::Stage> {
     let stage =
         |name, start: Instant, end: Instant| traces::Stage { name, start: start.into(), end: end.into() };
@@ -158,28 +163,29 @@ fn stages(made: &Made) -> Vec<traces::Stage> {
         .collect()
 }
 
-/// Finds out what the job's label is like, if it names one, while its first batches are made.
+/// Computes statistics of the job's label, if it names one, concurrently with its first batches.
 fn learn_label(context: &Context, job: &Arc<Job>, running: &Running) -> Option<AbortOnDropHandle<()>> {
-    if job.train().label.is_empty() {
+    if job.train().label_column.is_empty() {
         return None;
     }
-    let (loader, job, session) = (context.loader.clone(), Arc::clone(job), Arc::clone(running.session()));
+    let (loader, job, session) =
+        (context.services.loader.clone(), Arc::clone(job), Arc::clone(running.session()));
     Some(AbortOnDropHandle::new(tokio::spawn(async move {
         match loader.label(&job).await {
-            Ok(known) => known.into_iter().for_each(|known| session.know(known)),
-            Err(error) => tracing::warn!(%error, "can't look at the label of the dataset"),
+            Ok(known) => known.into_iter().for_each(|known| session.set_label_statistics(known)),
+            Err(error) => tracing::warn!(%error, "computing label statistics failed"),
         }
     })))
 }
 
-/// The id under which the caller reports; 0 if it does not.
+/// Trainer id from the request's headers; 0 if absent.
 fn trainer(headers: &http::HeaderMap) -> u64 {
     let id = headers.get("forebay-trainer").and_then(|id| id.to_str().ok());
     id.and_then(|id| u64::from_str_radix(id, 16).ok()).unwrap_or(0)
 }
 
 async fn read_ticket(request: http::Request<axum::body::Body>, max_bytes: usize) -> Result<Bytes, Status> {
-    // The message's prefix, and the tag and length of its one field.
+    // 16 bytes for the message prefix, and the tag and length of its only field.
     let body = Limited::new(request.into_body(), max_bytes + 16).collect().await.map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {
             Status::resource_exhausted(format!("the ticket is longer than {max_bytes} bytes"))
@@ -189,16 +195,18 @@ async fn read_ticket(request: http::Request<axum::body::Body>, max_bytes: usize)
     })?;
     let body = body.to_bytes();
     let Some((&[compressed, a, b, c, d], message)) = body.split_first_chunk::<5>() else {
-        return Err(Status::invalid_argument("the request holds no message, expected a ticket"));
+        return Err(Status::invalid_argument("the request is empty, expected a ticket"));
     };
     if compressed != 0 {
-        return Err(Status::unimplemented("compressed requests are not read; send the ticket as it is"));
+        return Err(Status::unimplemented(
+            "compressed requests are not supported; send the ticket uncompressed",
+        ));
     }
     if u32::from_be_bytes([a, b, c, d]) as usize != message.len() {
         return Err(Status::invalid_argument("the request does not hold exactly one message"));
     }
     let ticket = Ticket::decode(message)
-        .map_err(|error| Status::invalid_argument(format!("not a ticket: {error}")))?;
+        .map_err(|error| Status::invalid_argument(format!("malformed ticket: {error}")))?;
     Ok(ticket.ticket)
 }
 
@@ -211,19 +219,19 @@ fn schema_message(schema: &Schema) -> Result<Bytes, Status> {
     Ok(message.freeze())
 }
 
-/// Turns batches into the frames of the response, one DATA frame at a time.
+/// Converts batches to the DATA frames of the response.
 struct Sender {
-    /// What is to be sent before the next batch is taken.
+    /// Frames to be sent before the next batch.
     frames: VecDeque<Bytes>,
     batches: Batches,
     encoding: Encoding,
     running: Running,
-    guard: super::Guard,
+    drain: crate::drain::Drain,
     access: Access,
     datasets: Datasets,
-    /// Its dataset first.
+    /// Names of the datasets; `dataset` of the request comes first.
     read: Vec<String>,
-    /// Of its rank: the step after this one's is so many later.
+    /// Number of lanes: the next step of this stream is this many later.
     lanes: u64,
     _learning: Option<AbortOnDropHandle<()>>,
     traced: Option<traces::Batches>,
@@ -231,7 +239,7 @@ struct Sender {
 }
 
 impl Sender {
-    /// The next frame; the last one carries the status.
+    /// Returns the next frame; the last frame has the status.
     async fn next(&mut self) -> Option<Frame<Bytes>> {
         if self.ended {
             return None;
@@ -251,29 +259,29 @@ impl Sender {
         Some(Frame::trailers(trailers(&status)))
     }
 
-    /// Takes a batch and returns its first frame; `None` after the last batch.
+    /// Takes the next batch and returns its first frame; `None` after the last batch.
     async fn next_batch(&mut self) -> Result<Option<Bytes>, Status> {
         if let Some(traced) = &mut self.traced {
             traced.asked();
         }
         let has_more = self.batches.remaining() > 0;
         if has_more {
-            self.running.asks();
+            self.running.batch_requested();
         }
         let next = tokio::select! {
             biased;
-            () = self.guard.handed_over(), if has_more => {
-                let message = "the server is stopping; go on at the next step on another one";
+            () = self.drain.interrupted(), if has_more => {
+                let message = "the server is stopping; continue with the next step on another server";
                 return Err(Status::unavailable(message));
             }
             next = self.batches.next_made() => next,
         };
         let Some(next) = next else { return Ok(None) };
-        // A token may be taken back while its stream runs.
+        // A token may be revoked while the stream runs.
         self.read.iter().try_for_each(|dataset| self.access.check(dataset))?;
-        let made = next.map_err(|error| self.datasets.stream_status(&self.read[0], &error))?;
+        let made = next.map_err(|error| self.datasets.stream_error(&self.read[0], &error))?;
         let Made { metadata, batch, .. } = &made;
-        self.running.sent(&made, (metadata.epoch, metadata.step + self.lanes));
+        self.running.batch_sent(&made, (metadata.epoch, metadata.step + self.lanes));
         if let Some(traced) = &mut self.traced {
             traced.came(metadata, batch.body.len() as u64, stages(&made));
         }
@@ -283,7 +291,7 @@ impl Sender {
     }
 }
 
-/// The frames of one batch: the header, and the body unless it is small enough to lie behind it.
+/// Frames of one batch: the first frame has the header, and also the body if that is small.
 fn frames(metadata: &[u8], batch: WireBatch) -> Result<(Bytes, Vec<Bytes>), Status> {
     let body_len = batch.body.len();
     let mut fields = BytesMut::with_capacity(batch.header.len() + metadata.len() + 32);

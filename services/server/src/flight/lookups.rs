@@ -1,4 +1,4 @@
-//! What lookups have in common, however they come; and those whose request carries its keys.
+//! Lookups, over DoGet, DoExchange and `Online.Lookup`.
 
 use std::{collections::HashSet, mem, sync::Arc};
 
@@ -8,49 +8,40 @@ use forebay_inference::{Answer, Lookup};
 use forebay_loader::WireBatch;
 use forebay_proto::v1::{self, KeyColumn, LookupMetadata};
 use tokio::sync::OwnedSemaphorePermit;
-use tonic::Status;
 
-use super::{Context, exchange::unless_drained};
+use super::Context;
 use crate::{
-    door::Access,
-    online::max_age,
-    status,
+    Error,
+    auth::Access,
+    registry::online::max_age,
     traces::{Trace, number},
 };
 
-/// The answer to a lookup whose request carries its keys.
+/// Answer of a lookup whose request holds its keys.
 pub(super) struct LookedUp {
     pub(super) schema: SchemaRef,
     pub(super) batch: WireBatch,
     pub(super) about: LookupMetadata,
-    /// Its place among what runs; for whoever sends it to give back.
+    /// Permit of the lookup, held until the answer is sent.
     pub(super) permit: OwnedSemaphorePermit,
 }
 
 impl Context {
-    /// A place among the exchanges and lookups that may run at a time.
-    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, Status> {
-        let limit = self.limits.max_streams;
-        let full = "exchanges and lookups are running, which is limits.max_streams";
-        let permit = Arc::clone(&self.exchanges).try_acquire_owned();
-        permit.map_err(|_| Status::resource_exhausted(format!("{limit} {full}")))
-    }
-
-    /// The rows of the keys in the request.
+    /// Looks up the keys in the request.
     ///
     /// # Errors
-    /// As an exchange, and `INVALID_ARGUMENT` for keys that are none.
+    /// The errors of a DoExchange lookup, and invalid if the keys are malformed.
     pub(super) async fn look_up(
         &self,
         access: &Access,
         mut wanted: v1::Lookup,
         trace: Option<&Trace>,
-    ) -> Result<LookedUp, Status> {
-        let permit = self.enter()?;
+    ) -> Result<LookedUp, Error> {
+        let permit = self.exchanges.enter()?;
         self.check_access(access, &wanted)?;
         let keys = mem::take(&mut wanted.keys);
-        let mut lookup = self.online.lookup(&self.datasets, access, &wanted).await?;
-        let keys = key_batch(keys, self.online.max_keys())?;
+        let mut lookup = self.services.online.lookup(&self.services.datasets, access, &wanted).await?;
+        let keys = key_batch(keys, self.services.online.max_keys())?;
         let (schema, answer, about) = self.answer(&mut lookup, &wanted, &keys).await?;
         if let Some(trace) = trace {
             trace.note("forebay.rows", number(keys.num_rows() as u64));
@@ -59,66 +50,67 @@ impl Context {
         Ok(LookedUp { schema, batch: answer.batch, about, permit })
     }
 
-    /// The rows of `keys`, their schema, and of which snapshots they are.
+    /// Looks up `keys`. Returns their rows, the schema, and the snapshots of the rows.
     pub(super) async fn answer(
         &self,
         lookup: &mut Lookup,
         wanted: &v1::Lookup,
         keys: &RecordBatch,
-    ) -> Result<(SchemaRef, Answer, LookupMetadata), Status> {
-        let answer = unless_drained(&self.guard, lookup.look_up(keys)).await?;
-        let answer = answer.and_then(|answer| Ok((lookup.schema(&answer.residents)?, answer)));
+    ) -> Result<(SchemaRef, Answer, LookupMetadata), Error> {
+        let answer = self.services.drain.unless_drained(lookup.look_up(keys)).await?;
+        let answer = answer.and_then(|answer| Ok((lookup.schema(&answer.lookup_rows)?, answer)));
         let (schema, answer) =
-            answer.map_err(|error| self.datasets.stream_status(&wanted.dataset, &error))?;
-        let about = self.about(wanted, &answer)?;
+            answer.map_err(|error| self.services.datasets.stream_error(&wanted.dataset, &error))?;
+        let about = self.metadata(wanted, &answer)?;
         Ok((schema, answer, about))
     }
 
-    /// Refuses a caller who may not read all of the datasets of a lookup.
-    pub(super) fn check_access(&self, access: &Access, wanted: &v1::Lookup) -> Result<(), Status> {
+    /// Checks that the caller may read all datasets of a lookup.
+    pub(super) fn check_access(&self, access: &Access, wanted: &v1::Lookup) -> Result<(), Error> {
         access.check(&wanted.dataset)?;
-        wanted.with.iter().try_for_each(|other| access.check(&other.dataset))
+        wanted.joins.iter().try_for_each(|other| access.check(&other.dataset))
     }
 
-    /// Of which snapshots the rows of an answer are.
+    /// Snapshots of the rows of an answer.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` when one was last seen to be current longer ago than was wanted.
-    pub(super) fn about(&self, wanted: &v1::Lookup, answer: &Answer) -> Result<LookupMetadata, Status> {
-        let mut parts = Vec::with_capacity(1 + wanted.with.len());
+    /// A precondition error if a snapshot was last verified to be current longer ago than `max_age_seconds`.
+    pub(super) fn metadata(&self, wanted: &v1::Lookup, answer: &Answer) -> Result<LookupMetadata, Error> {
+        let mut parts = Vec::with_capacity(1 + wanted.joins.len());
         for ((resident, found), wanted) in
-            answer.residents.iter().zip(&answer.found).zip(std::iter::once(wanted).chain(&wanted.with))
+            answer.lookup_rows.iter().zip(&answer.found).zip(std::iter::once(wanted).chain(&wanted.joins))
         {
             let snapshot = resident.snapshot().id();
-            let age = self.datasets.age(&wanted.dataset, snapshot);
+            let age = self.services.datasets.age(&wanted.dataset, snapshot);
             if let Some(most) = max_age(wanted)?
                 && age.is_none_or(|age| age > most)
             {
-                let seen = age.map_or("was seen to be current nobody knows when".to_owned(), |age| {
-                    format!("was last seen to be current {age:?} ago")
+                let verified = age.map_or("was not verified to be current".to_owned(), |age| {
+                    format!("was last verified to be current {age:?} ago")
                 });
                 let dataset = &wanted.dataset;
-                return Err(Status::failed_precondition(format!(
-                    "dataset '{dataset}': snapshot {snapshot} {seen}, max_age is {most:?}"
+                return Err(Error::precondition(format!(
+                    "dataset '{dataset}': snapshot {snapshot} {verified}, the limit (max_age_seconds) is {most:?}"
                 )));
             }
             let age = age.map(|age| age.as_secs_f64());
             parts.push(LookupMetadata {
                 snapshot: snapshot.to_owned(),
-                age,
+                snapshot_age_seconds: age,
                 found: *found,
-                with: Vec::new(),
+                joins: Vec::new(),
             });
         }
         let mut parts = parts.into_iter();
-        let first = parts.next().ok_or_else(|| Status::internal("an answer of no dataset"))?;
-        Ok(LookupMetadata { with: parts.collect(), ..first })
+        let first = parts.next().ok_or_else(|| Error::internal("an answer without a dataset"))?;
+        Ok(LookupMetadata { joins: parts.collect(), ..first })
     }
 }
 
-/// The keys of a request as a batch of them would be sent in an exchange. Nothing is made of more than `max_keys`.
-fn key_batch(columns: Vec<KeyColumn>, max_keys: usize) -> Result<RecordBatch, Status> {
-    let invalid = |detail: &str| Status::invalid_argument(status::clip(&format!("keys: {detail}")));
+/// Converts the keys of a request to a batch, as DoExchange receives them. More than `max_keys` keys are rejected before any
+/// allocation.
+fn key_batch(columns: Vec<KeyColumn>, max_keys: usize) -> Result<RecordBatch, Error> {
+    let invalid = |detail: &str| Error::invalid(format!("keys: {detail}"));
     let Some(first) = columns.first().map(|first| first.name.clone()) else {
         return Err(invalid("are missing, expected a column of integers or strings for each of the key's"));
     };
@@ -137,7 +129,7 @@ fn key_batch(columns: Vec<KeyColumn>, max_keys: usize) -> Result<RecordBatch, St
             return Err(invalid("a column has no name"));
         }
         if !names.insert(name.clone()) {
-            return Err(invalid(&format!("column '{name}' stands twice")));
+            return Err(invalid(&format!("column '{name}' is given twice")));
         }
         if !column.integers.is_empty() && !column.strings.is_empty() {
             return Err(invalid(&format!(

@@ -1,32 +1,30 @@
-//! Batches for callers without Arrow: columns as plain bytes, which are those of the batch wherever they can be.
+//! Batches for clients without Arrow: columns as plain bytes, without a copy where the layout allows.
 
 use arrow_array::{Array, ArrayRef, GenericByteArray, RecordBatch, cast::AsArray, types::ByteArrayType};
 use arrow_schema::{DataType, SchemaRef, TimeUnit};
 use bytes::Bytes;
 use forebay_loader::WireBatch;
 use forebay_proto::v1::PackedColumn;
-use tonic::Status;
 
-use super::batches::{in_one_piece, read_own};
-use crate::status;
+use crate::Error;
 
-/// The columns of a batch.
+/// Packs the columns of a batch.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for a column of a type that has no such form.
-pub(super) fn pack(schema: &SchemaRef, batch: WireBatch) -> Result<Vec<PackedColumn>, Status> {
-    let body = in_one_piece(batch.body);
-    pack_columns(&read_own(schema, &batch.header, &body)?, &body)
+/// Invalid if the type of a column has no packed form.
+pub(super) fn pack(schema: &SchemaRef, batch: WireBatch) -> Result<Vec<PackedColumn>, Error> {
+    let body = batch.body.into_bytes();
+    pack_columns(&WireBatch::decode(schema, &batch.header, &body)?, &body)
 }
 
-/// The columns of `rows`, whose buffers lie in `body`, or are copied.
-fn pack_columns(rows: &RecordBatch, body: &Bytes) -> Result<Vec<PackedColumn>, Status> {
+/// Packs the columns of `rows`; buffers outside of `body` are copied.
+fn pack_columns(rows: &RecordBatch, body: &Bytes) -> Result<Vec<PackedColumn>, Error> {
     let schema = rows.schema();
     let columns = schema.fields().iter().zip(rows.columns());
     columns.map(|(field, column)| packed(field.name(), column, body)).collect()
 }
 
-fn packed(name: &str, column: &ArrayRef, body: &Bytes) -> Result<PackedColumn, Status> {
+fn packed(name: &str, column: &ArrayRef, body: &Bytes) -> Result<PackedColumn, Error> {
     let rows = column.len() as u64;
     let mut packed = PackedColumn { name: name.to_owned(), shape: vec![rows], ..PackedColumn::default() };
     if let Some(nulls) = column.logical_nulls().filter(|nulls| nulls.null_count() > 0) {
@@ -47,9 +45,9 @@ fn packed(name: &str, column: &ArrayRef, body: &Bytes) -> Result<PackedColumn, S
     Ok(PackedColumn { dtype: dtype.to_owned(), values, ..packed })
 }
 
-/// The name and bytes of values of fixed width, and how many a row has of them if it has a list.
-fn matrix(name: &str, column: &ArrayRef, body: &Bytes) -> Result<(String, Bytes, Option<u64>), Status> {
-    let refused = |why: &str| Status::invalid_argument(status::clip(&format!("columns: '{name}' {why}")));
+/// Type name and bytes of fixed-width values, and for lists the number of values per row.
+fn matrix(name: &str, column: &ArrayRef, body: &Bytes) -> Result<(String, Bytes, Option<u64>), Error> {
+    let refused = |why: &str| Error::invalid(format!("columns: '{name}' {why}"));
     let unfit = || {
         let of = column.data_type();
         refused(&format!(
@@ -69,13 +67,13 @@ fn matrix(name: &str, column: &ArrayRef, body: &Bytes) -> Result<(String, Bytes,
     if (0..list.len()).any(has_hole) {
         return Err(refused(
             "has a null inside of a list, which has no packed form; ask for it over DoGet or DoExchange, or for a tensor of \
-             it with `fill`",
+             it with `null_value`",
         ));
     }
     Ok((dtype, fixed(list.values(), body), Some(width as u64)))
 }
 
-/// The values of an array that has a [`dtype`], little-endian.
+/// Values of an array with a [`dtype`], little-endian.
 fn fixed(array: &ArrayRef, body: &Bytes) -> Bytes {
     if let Some(bools) = array.as_boolean_opt() {
         return bools.values().iter().map(u8::from).collect::<Vec<_>>().into();
@@ -98,7 +96,7 @@ fn byte_values<T: ByteArrayType>(array: &GenericByteArray<T>, body: &Bytes) -> V
     (0..array.len()).map(value).collect()
 }
 
-/// `part`, without a copy if it lies in `whole`.
+/// Returns `part`, without a copy if it is inside of `whole`.
 fn shared(whole: &Bytes, part: &[u8]) -> Bytes {
     let start = part.as_ptr().addr().checked_sub(whole.as_ptr().addr());
     match start.map(|start| start..start + part.len()) {
@@ -107,7 +105,7 @@ fn shared(whole: &Bytes, part: &[u8]) -> Bytes {
     }
 }
 
-/// What a type of fixed width is called: numbers as NumPy calls them, others as Arrow does.
+/// Name of a fixed-width type: NumPy names for numbers, Arrow names for others.
 fn dtype(data_type: &DataType) -> Option<String> {
     Some(match data_type {
         DataType::Boolean => "uint8".to_owned(),

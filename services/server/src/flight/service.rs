@@ -1,4 +1,4 @@
-//! The Flight methods that are not DoGet.
+//! The Flight methods except DoGet.
 
 use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo,
@@ -12,25 +12,25 @@ use futures::{StreamExt, stream, stream::BoxStream};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{
-    Context, actions,
+    Context, actions, call_layer,
     commands::{Described, described, ticket},
-    exchange, guard,
+    exchange,
 };
 use crate::{
-    datasets::{Listed, Phase},
-    door::Access,
+    auth::Access,
+    registry::datasets::{Listed, Phase},
 };
 
-/// Most endpoints that one FlightInfo lists.
+/// Maximum number of endpoints per FlightInfo.
 const MAX_ENDPOINTS: u64 = 4096;
 
-/// What Flight says of a number that is not known.
+/// Value of an unknown number in Flight.
 const UNKNOWN: i64 = -1;
 
-/// Most bytes that the tickets of one FlightInfo take.
+/// Maximum total size of the tickets of a FlightInfo, in bytes.
 const MAX_TICKET_BYTES: u64 = 16 << 20;
 
-/// The Flight service but for DoGet.
+/// The Flight service, except DoGet.
 pub(crate) struct Flight {
     context: Context,
 }
@@ -83,7 +83,7 @@ impl Flight {
     }
 }
 
-/// The entry of a dataset in a listing; also what a path descriptor is answered with.
+/// FlightInfo of a dataset, for listings and path descriptors.
 fn dataset_info(name: &str, snapshot: &Snapshot) -> Result<FlightInfo, Status> {
     let about = DatasetInfo {
         dataset: name.to_owned(),
@@ -116,7 +116,7 @@ fn listed_info(listed: &Listed) -> Result<FlightInfo, Status> {
 }
 
 fn unimplemented<T>(method: &str, instead: &str) -> Result<T, Status> {
-    Err(Status::unimplemented(format!("{method} is not served; {instead}")))
+    Err(Status::unimplemented(format!("{method} is not supported; {instead}")))
 }
 
 #[async_trait]
@@ -140,8 +140,8 @@ impl FlightService for Flight {
         &self,
         request: Request<Criteria>,
     ) -> Result<Response<Self::ListFlightsStream>, Status> {
-        let access = guard::access(request.extensions())?;
-        let infos: Vec<_> = self.context.datasets.list(&access).iter().map(listed_info).collect();
+        let access = call_layer::access(request.extensions())?;
+        let infos: Vec<_> = self.context.services.datasets.list(&access).iter().map(listed_info).collect();
         Ok(Response::new(stream::iter(infos).boxed()))
     }
 
@@ -149,7 +149,7 @@ impl FlightService for Flight {
         &self,
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
-        let access = guard::access(request.extensions())?;
+        let access = call_layer::access(request.extensions())?;
         let descriptor = request.into_inner();
         let info = match described(&descriptor)? {
             Described::Command(command) => {
@@ -157,7 +157,7 @@ impl FlightService for Flight {
                 self.train_info(&access, descriptor, &command).await?
             }
             Described::Dataset(name) => {
-                dataset_info(name, self.context.datasets.current(&access, name).await?.snapshot())?
+                dataset_info(name, self.context.services.datasets.current(&access, name).await?.snapshot())?
             }
         };
         Ok(Response::new(info))
@@ -168,14 +168,14 @@ impl FlightService for Flight {
     }
 
     async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
-        let access = guard::access(request.extensions())?;
+        let access = call_layer::access(request.extensions())?;
         let descriptor = request.into_inner();
         let schema = match described(&descriptor)? {
             Described::Command(command) => {
                 self.context.job(&access, command).await?.job.view().schema().clone()
             }
             Described::Dataset(name) => {
-                self.context.datasets.current(&access, name).await?.snapshot().schema().clone()
+                self.context.services.datasets.current(&access, name).await?.snapshot().schema().clone()
             }
         };
         let options = IpcWriteOptions::default();
@@ -190,11 +190,11 @@ impl FlightService for Flight {
     }
 
     async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        unimplemented("DoPut", "datasets are read from where they lie")
+        unimplemented("DoPut", "datasets are read from their own location")
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        let access = guard::access(request.extensions())?;
+        let access = call_layer::access(request.extensions())?;
         let action = request.into_inner();
         actions::run(self.context.clone(), access, action).await.map(Response::new)
     }
@@ -207,8 +207,8 @@ impl FlightService for Flight {
         &self,
         request: Request<Streaming<FlightData>>,
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
-        let access = guard::access(request.extensions())?;
-        let trace = guard::trace(request.extensions());
+        let access = call_layer::access(request.extensions())?;
+        let trace = call_layer::trace(request.extensions());
         exchange::exchange(&self.context, access, trace, request.into_inner()).await.map(Response::new)
     }
 }

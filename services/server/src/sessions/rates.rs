@@ -1,4 +1,4 @@
-//! What was sent, and how fast of late.
+//! Totals sent, and recent rates.
 
 use std::{
     collections::VecDeque,
@@ -6,10 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Rates are taken over about this time.
+/// Time over which rates are averaged.
 const OVER: Duration = Duration::from_secs(10);
 
-/// What was sent since the start.
+/// Totals sent since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sent {
     pub(crate) batches: u64,
@@ -25,31 +25,31 @@ impl AddAssign for Sent {
     }
 }
 
-/// Remembers, once a second, what had been sent.
+/// Samples of the totals, one per second.
 #[derive(Debug)]
 pub(crate) struct Rates {
-    notes: VecDeque<(Instant, Sent)>,
+    samples: VecDeque<(Instant, Sent)>,
 }
 
 impl Rates {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { notes: VecDeque::from([(now, Sent::default())]) }
+        Self { samples: VecDeque::from([(now, Sent::default())]) }
     }
 
-    /// So much had been sent at `now`.
-    pub(super) fn note(&mut self, now: Instant, sent: Sent) {
-        self.notes.push_back((now, sent));
-        while self.notes.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= OVER) {
-            self.notes.pop_front();
+    /// Takes a sample of the totals at `now`.
+    pub(super) fn sample(&mut self, now: Instant, sent: Sent) {
+        self.samples.push_back((now, sent));
+        while self.samples.get(1).is_some_and(|(at, _)| now.saturating_duration_since(*at) >= OVER) {
+            self.samples.pop_front();
         }
     }
 
-    /// ... by all of a group from which some may have gone, with what they had sent.
-    pub(super) fn note_all(&mut self, now: Instant, sent: Sent) {
-        if self.notes.back().is_some_and(|(_, last)| last.bytes > sent.bytes) {
-            self.notes.clear();
+    /// Takes a sample of the totals of a group. Totals decrease when members are removed; then the samples restart.
+    pub(super) fn sample_group(&mut self, now: Instant, sent: Sent) {
+        if self.samples.back().is_some_and(|(_, last)| last.bytes > sent.bytes) {
+            self.samples.clear();
         }
-        self.note(now, sent);
+        self.sample(now, sent);
     }
 
     pub(crate) fn batches_per_second(&self) -> f64 {
@@ -65,7 +65,7 @@ impl Rates {
     }
 
     fn rate(&self, of: impl Fn(&Sent) -> u64) -> f64 {
-        let (Some((first, before)), Some((last, after))) = (self.notes.front(), self.notes.back()) else {
+        let (Some((first, before)), Some((last, after))) = (self.samples.front(), self.samples.back()) else {
             return 0.0;
         };
         let seconds = last.saturating_duration_since(*first).as_secs_f64();

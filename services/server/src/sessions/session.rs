@@ -1,4 +1,4 @@
-//! One trainer with its streams.
+//! One session: a trainer with its streams of one dataset.
 
 use std::{
     ops::Range,
@@ -18,31 +18,31 @@ use super::{
     rates::{Rates, Sent},
 };
 
-/// Verdicts compare two windows of this length.
+/// Length of each of the two windows that a verdict compares.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
-/// Reports come once a second; what is newer than this is not settled yet.
+/// Time that is excluded from windows because it is not settled yet: clients report once per second.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
-/// The two windows, the newer one first.
+/// Returns the two windows, the newer one first.
 fn windows(now: Instant) -> (Range<Instant>, Range<Instant>) {
     let ago = |time| now.checked_sub(time).unwrap_or(now);
     let middle = ago(UNSETTLED + WINDOW);
     (middle..ago(UNSETTLED), ago(UNSETTLED + WINDOW * 2)..middle)
 }
 
-/// What a session begins with.
+/// Initial values of a session.
 pub(crate) struct Begin {
     pub(crate) id: u64,
-    /// 0 if it does not report.
+    /// Id under which the client reports, 0 if it does not report.
     pub(crate) trainer: u64,
     pub(crate) train: Train,
     pub(crate) now: Instant,
 }
 
-/// A trainer that has, or had, streams.
+/// A trainer with open streams, or with streams that ended recently.
 pub(crate) struct Session {
     pub(crate) id: u64,
-    /// What its first stream asked for.
+    /// Request of the first stream.
     pub(crate) train: Train,
     pub(crate) started: Instant,
     pub(crate) started_at: SystemTime,
@@ -57,7 +57,7 @@ struct State {
     streams: usize,
     ended: Option<Instant>,
     failure: Option<String>,
-    /// Batches that its streams will send in all.
+    /// Number of batches that the streams will send in total.
     batches_total: u64,
     epoch: u64,
     step: u64,
@@ -100,13 +100,13 @@ impl Session {
     pub(super) fn enter(&self, now: Instant, due: (u64, u64), batches: u64) -> Lane {
         let mut state = self.state();
         if state.streams == 0 {
-            // Nothing was charged meanwhile.
+            // No time was charged while no stream was open.
             state.settled = now;
         }
         state.streams += 1;
         state.ended = None;
         state.failure = None;
-        // A lane that is asked for again goes on where it was.
+        // A reopened lane continues where it stopped.
         let sent = self.batches.load(Ordering::Relaxed);
         state.batches_total = if state.streams == 1 { sent + batches } else { state.batches_total + batches };
         drop(state);
@@ -135,15 +135,15 @@ impl Session {
         }
     }
 
-    /// Takes what its label is like over the dataset.
-    pub(crate) fn know(&self, label: Known) {
-        self.state().skew.know(label);
+    /// Sets the statistics of the label over the dataset.
+    pub(crate) fn set_label_statistics(&self, label: Known) {
+        self.state().skew.set_known(label);
     }
 
-    /// Takes its trainer's word, and returns what was settled by it, and from when on.
+    /// Settles time by a report of the client. Returns the settled time and its start.
     pub(super) fn report(&self, now: Instant, report: &ReportRequest) -> (Instant, Buckets) {
-        let word = Report { seconds: report.seconds, wait_seconds: report.wait_seconds };
-        let settled = self.clock.clock().report(now, word);
+        let measured = Report { seconds: report.seconds, wait_seconds: report.wait_seconds };
+        let settled = self.clock.clock().report(now, measured);
         let mut state = self.state();
         state.report = Some(report.clone());
         (state.settle(now, &settled), settled)
@@ -153,7 +153,7 @@ impl Session {
         let settled = self.clock.clock().tick(now);
         let sent = self.sent();
         let mut state = self.state();
-        state.rates.note(now, sent);
+        state.rates.sample(now, sent);
         let from = if settled.sum().is_zero() { state.settled } else { state.settle(now, &settled) };
         (from, settled)
     }
@@ -166,59 +166,59 @@ impl Session {
         self.state().ended.is_some_and(|ended| now.saturating_duration_since(ended) > time)
     }
 
-    /// What it was sent.
+    /// Returns the totals sent.
     pub(crate) fn sent(&self) -> Sent {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Sent { batches: count(&self.batches), rows: count(&self.rows), bytes: count(&self.bytes) }
     }
 
-    /// What it will have been sent when its streams end.
+    /// Returns the number of batches that the streams will send in total.
     pub(crate) fn batches_total(&self) -> u64 {
         self.state().batches_total
     }
 
-    /// Epoch and step of its latest batch.
+    /// Returns epoch and step of the latest batch.
     pub(crate) fn at(&self) -> (u64, u64) {
         let state = self.state();
         (state.epoch, state.step)
     }
 
-    /// Where its time went so far.
+    /// Returns the time charged so far.
     pub(crate) fn seconds(&self, now: Instant) -> Buckets {
         self.clock.clock().total(now)
     }
 
-    /// ... and in the last seconds.
+    /// Returns the time charged in the last seconds.
     pub(crate) fn history(&self, now: Instant, seconds: usize) -> Vec<Interval> {
         self.state().history.before(now, seconds)
     }
 
-    /// What its trainer reported last, unless it fell silent.
+    /// Returns the last report of the client, unless it stopped reporting.
     pub(crate) fn last_report(&self) -> Option<ReportRequest> {
         let reports = self.clock.clock().reports();
         self.state().report.clone().filter(|_| reports)
     }
 
-    /// Batches, rows and bytes a second.
+    /// Returns batches, rows and bytes per second.
     pub(crate) fn rates(&self) -> (f64, f64, f64) {
         let state = self.state();
         let rates = &state.rates;
         (rates.batches_per_second(), rates.rows_per_second(), rates.bytes_per_second())
     }
 
-    /// Batches that it was sent in the time of the two windows, about.
+    /// Returns the approximate number of batches sent in the two windows.
     pub(crate) fn recent_batches(&self) -> u64 {
         let (batches, ..) = self.rates();
         let time = self.started.elapsed().min(WINDOW * 2).as_secs_f64();
         (batches * time) as u64
     }
 
-    /// How its label wanders.
+    /// Returns the skew of the label.
     pub(crate) fn skew(&self) -> Skew {
         self.state().skew
     }
 
-    /// Where its time went in the two windows by which it is judged, the newer one first.
+    /// Returns the time in the two windows of the verdict, the newer one first.
     pub(crate) fn windows(&self, now: Instant) -> (Buckets, Buckets) {
         let (recent, before) = windows(now);
         let state = self.state();
@@ -226,17 +226,17 @@ impl Session {
         (sum(recent), sum(before))
     }
 
-    /// Notes why a stream of it ended.
-    pub(crate) fn failed(&self, words: String) {
-        self.state().failure = Some(words);
+    /// Records why a stream failed.
+    pub(crate) fn failed(&self, reason: String) {
+        self.state().failure = Some(reason);
     }
 
-    /// Why its last stream that failed did.
+    /// Returns why the last failed stream failed.
     pub(crate) fn failure(&self) -> Option<String> {
         self.state().failure.clone()
     }
 
-    /// What holds it back, and the time by which that was judged.
+    /// Returns the verdict and the time it was judged by.
     pub(crate) fn verdict(&self, now: Instant) -> (Verdict, Buckets) {
         let (batches, (recent, before)) = (self.recent_batches(), self.windows(now));
         let verdict = judge(&Evidence { recent, before, window: WINDOW, sessions: 1, batches });
@@ -251,7 +251,7 @@ impl Session {
 }
 
 impl State {
-    /// Keeps what was settled up to `now`, and returns from when on.
+    /// Adds time settled up to `now` to the history, and returns its start.
     fn settle(&mut self, now: Instant, settled: &Buckets) -> Instant {
         let from = std::mem::replace(&mut self.settled, now);
         self.history.add(from, now, settled);

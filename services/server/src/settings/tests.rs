@@ -16,32 +16,29 @@ fn what_is_printed_reads_back_the_same() {
 }
 
 #[test]
-fn threads_that_decode_and_gather_are_idle_where_there_are_such_threads() {
-    let settings = Settings::default();
-    let expected = if cfg!(target_os = "linux") { Scheduling::Idle } else { Scheduling::Normal };
-    assert_eq!(settings.scheduling(), expected);
-    for asked in [Scheduling::Normal, Scheduling::Idle] {
-        assert_eq!(Settings { cpu_scheduling: Some(asked), ..settings.clone() }.scheduling(), asked);
-    }
+fn cpu_threads_have_normal_scheduling_unless_idle_is_set() {
+    assert_eq!(Settings::default().cpu_scheduling, Scheduling::Normal);
+    let settings: Settings = toml::from_str("cpu_scheduling = \"idle\"").unwrap();
+    assert_eq!(settings.cpu_scheduling, Scheduling::Idle);
 }
 
 #[test]
-fn sizes_and_times_read_as_people_write_them() {
-    let text = "cache_memory = \"64MiB\"\ngrace_period = \"5s\"\n[loader]\nstall_timeout = \"250ms\"";
+fn sizes_and_times_are_read_with_their_units() {
+    let text = "cache_memory = \"64MiB\"\ngrace_period = \"5s\"\n[loader]\nslow_consumer_timeout = \"250ms\"";
     let settings: Settings = toml::from_str(text).unwrap();
     assert_eq!(settings.cache_memory.0, 64 << 20);
     assert_eq!(settings.grace_period, Duration::from_secs(5));
-    assert_eq!(settings.loader.stall_timeout, Duration::from_millis(250));
+    assert_eq!(settings.loader.slow_consumer_timeout, Duration::from_millis(250));
 }
 
 #[test]
-fn what_cannot_work_is_refused_before_anything_is_opened() {
+fn invalid_settings_are_rejected_before_anything_is_opened() {
     for text in [
         "[datasets]\n\"a b\" = \"x\"",
         "[datasets]\na = \"\"",
         "cpu_threads = 0",
         "cache_memory = 1",
-        "reload_interval = \"0s\"",
+        "credentials_reload_interval = \"0s\"",
         "[loader]\nmax_batch_bytes = 3000000000",
     ] {
         assert!(toml::from_str::<Settings>(text).unwrap().check().is_err(), "{text}");
@@ -59,7 +56,7 @@ fn what_cannot_work_is_refused_before_anything_is_opened() {
 }
 
 #[test]
-fn beyond_this_machine_it_listens_only_with_tls_and_tokens_or_when_told_to() {
+fn non_loopback_addresses_require_tls_and_tokens_or_insecure() {
     let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"";
     for (flag, address) in [("--grpc", "grpc = \"0.0.0.0:8815\""), ("--http", "http = \"[::]:8816\"")] {
         let check = |more: &str| toml::from_str::<Settings>(&format!("{address}\n{more}")).unwrap().check();

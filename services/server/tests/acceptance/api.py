@@ -33,7 +33,7 @@ def bearer(token: str | None) -> dict[str, str]:
 
 
 def ask(server: Server, method: str, path: str, body: bytes | None = None, **headers: str) -> Answer:
-    """Headers are spelled with underscores. Of a stream of events, the head alone."""
+    """Sends a request. Header names use underscores. For an event stream, the answer has no body."""
     connection = http.client.HTTPConnection(server.http, timeout=TIMEOUT_S)
     try:
         connection.putrequest(method, path, skip_host="host" in headers)
@@ -80,7 +80,7 @@ class Listener:
         self.status = self.response.status
 
     def messages(self) -> Iterator[Message]:
-        """Until the server ends the stream."""
+        """Yields messages until the server ends the stream."""
         fields: dict[str, str] = {}
         while line := self.response.readline():
             text = line.decode().rstrip("\n")
@@ -95,7 +95,7 @@ class Listener:
         return (message for message in self.messages() if message.kind == kind)
 
     def close(self) -> None:
-        # Who is closed by its connection alone goes on reading.
+        # Closing only the connection would leave the response open for reading.
         self.response.close()
         self.connection.close()
 

@@ -1,4 +1,4 @@
-"""Finds a Chromium, starts it, and watches what a page does that it may not."""
+"""Finds and starts Chromium, and records errors, requests and policy violations of a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-# Before any script of the page: what its content security policy forbids, and how long its thread was busy at a time.
+# Runs before any script of the page. Records violations of the content security policy and the longest task of the thread.
 WATCH = """
 window.violations = [];
 document.addEventListener('securitypolicyviolation', (event) =>
@@ -32,16 +32,16 @@ def of_this_machine() -> str | None:
 
 @contextlib.contextmanager
 def launched(fallback: Path) -> Iterator[Browser]:
-    """The machine's browser, or the one that lies in the folder `fallback` with its libraries and fonts."""
+    """Starts the machine's browser, or the one in the folder `fallback` with its libraries and fonts."""
     from playwright.sync_api import sync_playwright
 
-    # Without a language in the environment Chromium takes one that its own scripts refuse.
+    # Without a language in the environment, Chromium selects one that its own scripts reject.
     path, env = of_this_machine(), {**os.environ, "LANG": "en_US.UTF-8", "LANGUAGE": "en_US", "LC_ALL": "en_US.UTF-8"}
     if path is None:
         path = str(fallback / "chromium")
         env |= {"LD_LIBRARY_PATH": str(fallback / "lib"), "FONTCONFIG_FILE": str(fallback / "fonts.conf")}
     with sync_playwright() as playwright:
-        # Containers let a browser neither build its sandbox nor have much shared memory.
+        # Containers allow neither the browser's sandbox nor much shared memory.
         arguments = ["--no-sandbox", "--disable-dev-shm-usage"]
         browser = playwright.chromium.launch(executable_path=path, args=arguments, env=env)
         yield browser
@@ -50,7 +50,7 @@ def launched(fallback: Path) -> Iterator[Browser]:
 
 @dataclass
 class Opened:
-    """A page, and what it said and asked for since."""
+    """A page with the errors, hosts and changing requests recorded since it was opened."""
 
     page: Page
     errors: list[str] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Opened:
 
 @contextlib.contextmanager
 def opened(browser: Browser, url: str, width: int = 1280, theme: str = "light", **context: Any) -> Iterator[Opened]:
-    """A page in a profile of its own, that has drawn its first state."""
+    """Opens a page in its own profile and waits until it has drawn its first state."""
     window = {"width": width, "height": 900}
     profile = browser.new_context(viewport=window, color_scheme=theme, locale="en-US", **context)
     profile.add_init_script(WATCH)
@@ -76,7 +76,7 @@ def opened(browser: Browser, url: str, width: int = 1280, theme: str = "light", 
     seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
 
     def asked(request: Any) -> None:
-        # What has no host (`data:`) leaves the page as little as what has this one.
+        # A URL without a host (`data:`) causes no request to another server.
         seen.hosts.add(urlsplit(request.url).netloc)
         if request.method != "GET":
             seen.changes.append(f"{request.method} {request.url}")

@@ -1,4 +1,4 @@
-"""A trainer in a few lines over stock `pyarrow.flight`: JSON commands in, batches with metadata out."""
+"""A minimal trainer over stock `pyarrow.flight`: sends JSON commands and reads batches with metadata."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from digest import digest_of
 
-# How pyarrow words each gRPC status; the word is all it keeps of some of them.
+# Name of each gRPC status in pyarrow's messages. For some statuses, pyarrow keeps nothing but this name.
 STATUS_WORDS = {
     "cancelled call": "CANCELLED",
     "invalid argument": "INVALID_ARGUMENT",
@@ -34,7 +34,7 @@ STATUS_WORDS = {
 }
 STATUS_PATTERN = re.compile(rf"(?:Flight|gRPC)(?: returned)? ({'|'.join(STATUS_WORDS)})")
 
-# What pyarrow raises for a failed call: Flight errors, plain Arrow errors, and plain ones for some statuses.
+# Exceptions of pyarrow for failed calls: Flight errors, Arrow errors, and OSError for some statuses.
 FAILURES = (pa.ArrowException, flight.FlightError, OSError)
 
 
@@ -45,7 +45,7 @@ def status_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def refused(status: str | Iterable[str], *words: str) -> Iterator[pytest.ExceptionInfo]:
-    """Expects a failed call with one of the statuses, whose message holds every word."""
+    """Expects a failed call with one of the statuses and a message that contains every word."""
     statuses = {status} if isinstance(status, str) else set(status)
     with pytest.raises(FAILURES) as caught:
         yield caught
@@ -61,14 +61,14 @@ def command(**train: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Meta:
-    """BatchMetadata."""
+    """The message BatchMetadata."""
 
     epoch: int
     step: int
     rank: int
     rows: int
     position: int
-    hash: int
+    content_hash: int
     group_offsets: list[int]
     mixed_positions: list[int]
 
@@ -76,7 +76,7 @@ class Meta:
     def parse(cls, buffer: pa.Buffer) -> Meta:
         fields = json.loads(buffer.to_pybytes())
         lists = {name: fields.pop(name, []) for name in ("group_offsets", "mixed_positions")}
-        numbers = {name: int(fields.pop(name, 0)) for name in ("epoch", "step", "rank", "rows", "position", "hash")}
+        numbers = {name: int(fields.pop(name, 0)) for name in ("epoch", "step", "rank", "rows", "position", "content_hash")}
         return cls(**numbers, **lists, **fields)
 
 
@@ -132,7 +132,7 @@ class Client:
         return Plan(info, int(train.get("world_size", 1)), int(train.get("lanes", 1)))
 
     def read(self, ticket: flight.Ticket | bytes) -> Iterator[Batch]:
-        """The batches of one endpoint. Closing the iterator cancels the call."""
+        """Yields the batches of one endpoint. Closing the iterator cancels the call."""
         if isinstance(ticket, bytes):
             ticket = flight.Ticket(ticket)
         reader = self.flight.do_get(ticket)
@@ -150,11 +150,11 @@ class Client:
         return self.flight.get_schema(descriptor).schema
 
     def batches(self, **train: Any) -> Iterator[Batch]:
-        """The stream of one rank and lane, asked for by a JSON ticket."""
+        """Yields the batches of one rank and lane, requested with a JSON ticket."""
         return self.read(command(**train))
 
     def global_batches(self, **train: Any) -> Iterator[list[Batch]]:
-        """All ranks and lanes merged: for each step, one batch a rank."""
+        """Merges all ranks and lanes. Yields one list per step, with one batch per rank."""
         plan = self.plan(**train)
         lanes = plan.lanes
         endpoints = [self.read(ticket) for ticket in plan.tickets]
@@ -168,10 +168,10 @@ class Client:
             yield step
             number += 1
         assert all(batch is ended for batch in step), "some ranks take more steps than others"
-        assert all(next(endpoint, ended) is ended for endpoint in endpoints), "some lane goes on after the end"
+        assert all(next(endpoint, ended) is ended for endpoint in endpoints), "a lane continues after the end"
 
     def rows(self, **train: Any) -> Iterator[pa.RecordBatch]:
-        """Record batches in the order of the global batches."""
+        """Yields the record batches in the order of the global batches."""
         for step in self.global_batches(**train):
             for batch in step:
                 yield batch.data
@@ -180,11 +180,11 @@ class Client:
         return pa.Table.from_batches(self.rows(**train), self.schema(**train))
 
     def digest(self, **train: Any) -> str:
-        """Over the values of the concatenated global batches."""
+        """Returns the digest of the concatenated global batches."""
         return digest_of(self.rows(**train))
 
     def step_digests(self, **train: Any) -> list[str]:
-        """One digest a global batch."""
+        """Returns one digest per global batch."""
         return [digest_of(batch.data for batch in step) for step in self.global_batches(**train)]
 
     def action(self, kind: str, body: dict[str, Any]) -> list[dict[str, Any]]:

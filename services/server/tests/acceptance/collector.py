@@ -1,4 +1,4 @@
-"""A collector of traces: OTLP over gRPC, as its own stubs speak it."""
+"""A trace collector: OTLP over gRPC, with the official stubs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Span:
     start: int
     end: int
     attributes: dict[str, Any]
-    # (trace, span) each.
+    # Pairs of trace and span.
     links: list[tuple[str, str]]
     failed: bool
     resource: dict[str, Any]
@@ -69,7 +69,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
             return [span for span in self.spans if (span.trace, span.parent) == (parent.trace, parent.id)]
 
     def wait(self, found: Callable[[], Any], seconds: float = 20) -> Any:
-        """What `found` finds once it finds something."""
+        """Waits until `found` returns a true value and returns it."""
         deadline = time.monotonic() + seconds
         while not (it := found()):
             assert time.monotonic() < deadline, sorted({span.name for span in self.spans})
@@ -79,7 +79,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
 
 @contextlib.contextmanager
 def collecting() -> Iterator[tuple[Collector, str]]:
-    """A collector that listens, and where."""
+    """Starts a collector. Yields the collector and its endpoint."""
     server = grpc.server(ThreadPoolExecutor(4))
     collector = Collector()
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)

@@ -1,4 +1,4 @@
-"""Fixtures: the real data, the servers that serve them, and logs beside failures."""
+"""Fixtures: the real data, the servers that serve them, and server logs for failed tests."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 
 def prepared(name: str) -> Path:
-    """A path under the prepared data; a test that needs what could not be had is skipped with the reason."""
+    """Returns a path below the prepared data. If the data is unavailable, the test is skipped with the reason."""
     path, note = DATA / name, DATA / f"{name}.missing"
     if note.exists():
         pytest.skip(note.read_text().strip())
     if not path.exists():
-        pytest.fail(f"{path} is not there: run prepare.py first")
+        pytest.fail(f"{path} does not exist: run prepare.py first")
     return path
 
 
@@ -57,24 +57,24 @@ def flights_table(flights: Path) -> pa.Table:
 
 @pytest.fixture(scope="session")
 def flights_rows(flights_table: pa.Table) -> np.ndarray:
-    """The multiset of rows as sorted hashes."""
+    """The rows of the flights as sorted hashes."""
     return np.sort(row_hashes(flights_table))
 
 
 @pytest.fixture(scope="session")
 def small_groups(flights_table: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same flights in six files of row groups of 16,384 rows: 186 blocks, so that windows can be small."""
+    """The same flights in six files with row groups of 16,384 rows: 186 blocks, which allow small windows."""
     folder = tmp_path_factory.mktemp("small-groups")
-    rows_a_file = -(-flights_table.num_rows // 6)
+    rows_per_file = -(-flights_table.num_rows // 6)
     for number in range(6):
-        part = flights_table.slice(number * rows_a_file, rows_a_file)
+        part = flights_table.slice(number * rows_per_file, rows_per_file)
         pq.write_table(part, folder / f"part-{number}.parquet", row_group_size=GROUP_ROWS)
     return folder
 
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[Pool]:
-    """Servers of one test."""
+    """The servers of one test."""
     made = Pool(tmp_path)
     yield made
     made.close()
@@ -82,7 +82,7 @@ def pool(tmp_path: Path) -> Iterator[Pool]:
 
 @pytest.fixture(scope="module")
 def module_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """Servers that the tests of one file share."""
+    """The servers that the tests of one file share."""
     made = Pool(tmp_path_factory.mktemp("servers"))
     yield made
     made.close()
@@ -90,7 +90,7 @@ def module_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 @pytest.fixture(scope="session")
 def flights_server(flights: Path, small_groups: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The flights with default settings."""
+    """A server of the flights with default settings."""
     made = Pool(tmp_path_factory.mktemp("flights-server"))
     yield made.start({"flights": flights, "small-groups": small_groups})
     made.close()
@@ -104,7 +104,7 @@ def flights_client(flights_server: Server) -> Iterator[Client]:
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[Server], Client]]:
-    """Connections that are closed after the test."""
+    """Opens connections that are closed after the test."""
     opened: list[Client] = []
 
     def open_client(to: Server) -> Client:

@@ -1,8 +1,8 @@
 """Compares streams of rows, whole or as a multiset, without keeping them.
 
-`Digest` is a function of the values alone: not of how the stream is cut into batches, of offsets,
-of what lies under a null, or of the name and layout (view, dictionary) of a type. `row_hashes`
-gives every row one number, so that sorted arrays of them compare multisets of rows.
+`Digest` depends only on the values. It does not depend on how the stream is divided into batches, on offsets,
+on bytes under a null, or on the name and layout (view, dictionary) of a type. `row_hashes`
+returns one number per row, so that sorted arrays of these numbers compare multisets of rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NULL_HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type as which a column of type `kind` is delivered: dictionaries as values, views as utf8."""
+    """Returns the type that is delivered for `kind`: the value type for dictionaries, utf8 for views."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_string_view(kind):
@@ -43,7 +43,7 @@ def plain_table(table: pa.Table) -> pa.Table:
 
 
 class Node:
-    """A column, or what is nested in one: a stream of validity bytes, one of lengths, one of values."""
+    """A column or nested field: a stream of validity bytes, one of lengths, and one of values."""
 
     def __init__(self) -> None:
         self.validity, self.lengths, self.values = xxhash.xxh3_64(), xxhash.xxh3_64(), xxhash.xxh3_64()
@@ -81,7 +81,7 @@ class Node:
 
 
 class Digest:
-    """The digest of a stream, as docs/protocol.md defines it."""
+    """The digest of a stream, as docs/reference/protocol.md defines it."""
 
     def __init__(self) -> None:
         self.columns: list[Node] = []
@@ -126,7 +126,7 @@ def is_variable_width(kind: pa.DataType) -> bool:
 
 
 def as_list(array: pa.Array) -> pa.Array:
-    """A map as the list of key and value pairs that it is."""
+    """Returns a map as a list of key-value pairs, and other arrays unchanged."""
     if not pa.types.is_map(array.type):
         return array
     entries = pa.struct([array.type.key_field, array.type.item_field])
@@ -140,7 +140,7 @@ def valid_mask(array: pa.Array) -> np.ndarray:
 
 
 def joined_bytes(array: pa.Array) -> np.ndarray:
-    """The bytes of a variable-width array without nulls, one value after the other."""
+    """Returns the concatenated values of a variable-width array without nulls."""
     if len(array) == 0:
         return np.empty(0, np.uint8)
     is_large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
@@ -151,7 +151,7 @@ def joined_bytes(array: pa.Array) -> np.ndarray:
 
 
 def fixed_width_values(array: pa.Array) -> np.ndarray:
-    """Little-endian values as `[rows, width]` bytes, zero under nulls; a bool is one byte."""
+    """Returns little-endian values as `[rows, width]` bytes, zero under nulls. A bool is one byte."""
     if pa.types.is_boolean(array.type):
         return pc.fill_null(array, False).to_numpy(zero_copy_only=False).astype(np.uint8).reshape(-1, 1)
     width = array.type.bit_width // 8
@@ -165,7 +165,7 @@ def fixed_width_values(array: pa.Array) -> np.ndarray:
 
 
 def row_hashes(table: pa.Table | pa.RecordBatch) -> np.ndarray:
-    """One 64-bit number a row, over all its columns in order."""
+    """Returns one 64-bit hash per row, over all columns in order."""
     rows = np.zeros(table.num_rows, np.uint64)
     for name in table.column_names:
         column = table.column(name)
@@ -201,13 +201,13 @@ def _value_hashes(array: pa.Array) -> np.ndarray:
 
 
 def _hashes_by_text(array: pa.Array) -> Iterator[int]:
-    """For decimals and nested types: slow, general."""
+    """Hashes the text of each value. Slow, for decimals and nested types."""
     for value in array:
         yield xxhash.xxh3_64_intdigest(repr(value.as_py()).encode())
 
 
 def _mix(words: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64."""
+    """The finalizer of SplitMix64."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""Makes files and folders that a data service must refuse, each in one known way."""
+"""Writes files and folders that a data service must reject, each with one known defect."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_good(path: Path, rows: int = GOOD_ROWS, start: int = 0, **options: obj
 
 
 def among_good(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    """A folder of good files with one bad one, `bad.parquet`, between them."""
+    """Returns a function that writes a folder with two good files and one bad one, `bad.parquet`, between them."""
 
     def make_folder(folder: Path) -> None:
         write_good(folder / "a.parquet")
@@ -40,7 +40,7 @@ def among_good(make: Callable[[Path], object]) -> Callable[[Path], None]:
 
 
 def footer_of(thrift: bytes) -> bytes:
-    """A whole file around a thrift footer."""
+    """Returns a complete file with the given Thrift footer."""
     return MAGIC + thrift + struct.pack("<I", len(thrift)) + MAGIC
 
 
@@ -50,7 +50,7 @@ def truncated(path: Path) -> None:
 
 
 def without_data(path: Path) -> None:
-    """Magic and footer are whole, but the pages they speak of are gone."""
+    """Writes a file with an intact magic number and footer and without the pages."""
     content = write_good(path).read_bytes()
     footer_bytes = struct.unpack("<I", content[-8:-4])[0] + 8
     path.write_bytes(MAGIC + content[-footer_bytes:])
@@ -73,22 +73,22 @@ def garbage_footer(path: Path) -> None:
 
 
 def two_billion_row_groups(path: Path) -> None:
-    """32 bytes whose row-group list claims 2,147,483,647 entries."""
+    """Writes 32 bytes whose row-group list claims 2,147,483,647 entries."""
     path.write_bytes(footer_of(bytes.fromhex("1502 191c 4801 6d15 0000 1600 19fc ffff ffff 0700")))
 
 
 def two_billion_schema_elements(path: Path) -> None:
-    """22 bytes whose schema list claims 2,147,483,647 elements."""
+    """Writes 22 bytes whose schema list claims 2,147,483,647 elements."""
     path.write_bytes(footer_of(bytes.fromhex("1502 19fc ffff ffff 0700")))
 
 
 def long_name_in_footer(path: Path) -> None:
-    """A schema element whose name claims 2 GiB."""
+    """Writes a schema element whose name claims 2 GiB."""
     path.write_bytes(footer_of(bytes.fromhex("1502 191c 48ff ffff ff07 6d15 0000 1600 00")))
 
 
 def deep_schema(path: Path) -> None:
-    """10,000 groups inside each other: too deep for a recursive reader's stack."""
+    """Writes 10,000 nested groups, too deep for the stack of a recursive reader."""
     depth = 10_000
     group = bytes.fromhex("3500 1801 67 1502 00")  # required group "g" with one child
     leaf = bytes.fromhex("1502 2500 1801 78 00")  # required int32 "x"
@@ -139,7 +139,7 @@ def iceberg_table(folder: Path) -> None:
 
 
 def no_files(folder: Path) -> None:
-    """Only names that don't count."""
+    """Writes only files whose names are ignored."""
     write_good(folder / "_temporary" / "part-0.parquet")
     write_good(folder / ".hidden.parquet")
     (folder / "README.txt").write_text("nothing here")
@@ -160,7 +160,7 @@ def partition_clash(folder: Path) -> None:
 
 
 def overwrite_pages(path: Path, row_group: int, column: str = "value") -> None:
-    """Destroys the bodies of a column chunk's pages; the footer stays whole."""
+    """Overwrites the page bodies of a column chunk. The footer stays intact."""
     metadata = pq.ParquetFile(path).metadata.row_group(row_group)
     chunk = next(each for each in map(metadata.column, range(metadata.num_columns)) if each.path_in_schema == column)
     start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
@@ -171,7 +171,7 @@ def overwrite_pages(path: Path, row_group: int, column: str = "value") -> None:
 
 
 def overwrite_page_header(path: Path, row_group: int) -> None:
-    """Destroys the first page header of a column chunk."""
+    """Overwrites the first page header of a column chunk."""
     chunk = pq.ParquetFile(path).metadata.row_group(row_group).column(1)
     start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
     content = bytearray(path.read_bytes())
@@ -188,7 +188,7 @@ def _varint(value: int) -> bytes:
 
 
 def _zigzag(content: bytes, start: int) -> tuple[int, int]:
-    """A zigzag varint and the place behind it."""
+    """Returns a zigzag varint and the offset after it."""
     value = shift = 0
     while True:
         byte = content[start]
@@ -199,7 +199,7 @@ def _zigzag(content: bytes, start: int) -> tuple[int, int]:
 
 
 def inflate_page_header(path: Path, claimed_bytes: int = 2**31 - 1) -> None:
-    """One column, one page, whose header claims to decompress to 2 GiB. Page and file keep their sizes."""
+    """Writes one page whose header claims a decompressed size of 2 GiB. Page and file keep their sizes."""
     values = np.arange(200_000, dtype=np.int64) % 1000
     pq.write_table(
         pa.table({"id": values}),
@@ -228,7 +228,7 @@ def inflate_page_header(path: Path, claimed_bytes: int = 2**31 - 1) -> None:
 
 
 def repeat_one_value(path: Path, value_bytes: int = 1 << 20, rows: int = 100_000) -> None:
-    """A small file of one row group whose one dictionary value, repeated, decodes to 100 GB."""
+    """Writes a small file with one row group, whose repeated dictionary value decodes to 100 GB."""
     path.parent.mkdir(parents=True, exist_ok=True)
     value = pa.array(["x" * value_bytes])
     column = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), value)

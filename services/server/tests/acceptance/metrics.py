@@ -1,4 +1,4 @@
-"""What docs/metrics.md says, and what a server shows, by Prometheus' own parser."""
+"""Metrics as documented in docs/reference/metrics.md and as exposed by a server, read with the Prometheus parser."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PARTS = ("_bucket", "_sum", "_count")
 
 @dataclass
 class Documented:
-    """A metric, as the page describes it."""
+    """A metric as documented."""
 
     kind: str
     labels: frozenset[str]
     absent: str
-    # By label; `None` where the page says what they are instead of naming them.
+    # By label; `None` if the page describes the values instead of listing them.
     values: dict[str, frozenset[str] | None] = field(default_factory=dict)
     buckets: tuple[float, ...] = ()
 
@@ -34,7 +34,7 @@ def quoted(cell: str) -> list[str]:
 def documented() -> dict[str, Documented]:
     found: dict[str, Documented] = {}
     section = ""
-    for line in (ROOT / "docs" / "metrics.md").read_text().splitlines():
+    for line in (ROOT / "docs" / "reference" / "metrics.md").read_text().splitlines():
         if line.startswith("## "):
             section = line[3:]
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -45,20 +45,20 @@ def documented() -> dict[str, Documented]:
             listed = re.fullmatch(r"`[^`]+`(, `[^`]+`)*", values)
             for name in names:
                 found[name].values[key] = frozenset(quoted(values)) if listed else None
-        elif section == "Buckets":
+        elif section == "Histogram buckets":
             for name in quoted(cells[0]):
                 found[name].buckets = tuple(map(float, cells[1].split(", ")))
         else:
             name, kind, labels, _what, absent = cells
             kind = kind.partition(",")[0]
             found[quoted(name)[0]] = Documented(kind, frozenset(quoted(labels)), absent)
-    assert len(found) > 60, "the page was not understood"
+    assert len(found) > 60, "cannot parse docs/reference/metrics.md"
     return found
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One line of a scrape; `name` is that of the metric and `part` what stands behind it in a histogram."""
+    """One line of a scrape. `name` is the name of the metric, `part` the suffix of a histogram series."""
 
     name: str
     part: str
@@ -78,7 +78,7 @@ class Scrape:
         return {(sample.name, sample.part, sample.labels) for sample in self.samples}
 
     def value(self, name: str, part: str = "", **labels: str) -> float:
-        """The sum over the samples with these labels; 0 if there is none."""
+        """Returns the sum over the samples with these labels, or 0 without samples."""
         found = [
             sample.value
             for sample in self.samples

@@ -1,4 +1,4 @@
-"""`forebay.v1.Online` through stock gRPC, with stubs made of this repository's proto files."""
+"""A client of `forebay.v1.Online` over stock gRPC, with stubs generated from the proto files of this repository."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server import ROOT
 
 @functools.lru_cache(maxsize=None)
 def stubs() -> dict[str, Any]:
-    """The generated modules by their names: command, metadata, online, online_grpc."""
+    """Returns the generated modules by name: command, metadata, online, online_grpc."""
     files = sorted(str(path) for path in (ROOT / "proto" / "forebay" / "v1").glob("*.proto"))
     with tempfile.TemporaryDirectory() as folder:
         options = [f"--proto_path={ROOT / 'proto'}", f"--python_out={folder}", f"--grpc_python_out={folder}"]
@@ -30,7 +30,7 @@ def stubs() -> dict[str, Any]:
 
 
 def message(**lookup: Any) -> Any:
-    """A Lookup, of the same words as in JSON."""
+    """Returns a Lookup with the same fields as in JSON."""
     return stubs()["command"].Lookup(**lookup)
 
 
@@ -59,7 +59,7 @@ class Online:
 
 @contextlib.contextmanager
 def refused(status: str, *words: str) -> Iterator[None]:
-    """Expects a failed call with this status, whose message holds every word."""
+    """Expects a failed call with this status and a message that contains every word."""
     with pytest.raises(grpc.RpcError) as caught:
         yield
     text = caught.value.details()

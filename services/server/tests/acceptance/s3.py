@@ -1,4 +1,4 @@
-"""An S3-speaking server for the tests: moto's, as a process of its own."""
+"""An S3 server for the tests: moto in its own process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ KEY = SECRET = "test"
 
 @dataclass(frozen=True)
 class Bucket:
-    """One bucket, and how to reach it."""
+    """A bucket and its endpoint."""
 
     endpoint: str
     name: str
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the server under test is told."""
+        """Returns the environment variables for the server under test."""
         return {
             "AWS_ENDPOINT": self.endpoint,
             "AWS_ALLOW_HTTP": "true",
@@ -68,7 +68,7 @@ class Bucket:
 
 @contextlib.contextmanager
 def s3_server(log_path: Path) -> Iterator[str]:
-    """Runs the server on a free port; gives its endpoint."""
+    """Runs the server on a free port and yields its endpoint."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

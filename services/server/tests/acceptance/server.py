@@ -1,4 +1,4 @@
-"""Starts, watches and ends `forebay serve` processes."""
+"""Starts, observes and stops `forebay serve` processes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG_TAIL_LINES = 60
 
 
 class StartError(Exception):
-    """The server ended, or said nothing, before it was ready; carries its exit status and log."""
+    """The server exited or timed out before it was ready. Carries the exit status and the log."""
 
     def __init__(self, reason: str, exit_status: int | None, log: str) -> None:
         super().__init__(f"{reason} (exit status {exit_status})\n{log}")
@@ -32,14 +32,14 @@ class StartError(Exception):
 def binary() -> Path:
     path = Path(os.environ.get("FOREBAY_BIN", ROOT / "target" / "release" / "forebay"))
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not there: run `cargo build --release`, or set FOREBAY_BIN")
+        raise FileNotFoundError(f"{path} does not exist: run `cargo build --release`, or set FOREBAY_BIN")
     return path
 
 
 def forebay(
     *arguments: str | Path, env: Mapping[str, str] | None = None, timeout: float = 120
 ) -> subprocess.CompletedProcess:
-    """Runs a `forebay` command to its end, without a standard input."""
+    """Runs a `forebay` command to completion, without standard input."""
     return subprocess.run(
         [str(binary()), *map(str, arguments)],
         stdin=subprocess.DEVNULL,
@@ -50,8 +50,8 @@ def forebay(
     )
 
 
-def until(done: Callable[[], bool], seconds: float = 20, failure: str = "it does not happen") -> None:
-    """Waits until that is so; it is to be so within these seconds."""
+def until(done: Callable[[], bool], seconds: float = 20, failure: str = "condition not met in time") -> None:
+    """Waits until `done` returns true. Fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, failure
@@ -59,21 +59,21 @@ def until(done: Callable[[], bool], seconds: float = 20, failure: str = "it does
 
 
 def replace(path: Path, text: str) -> Path:
-    """Puts a file in place at once: a server that watches it never reads half of it."""
+    """Replaces a file atomically, so that a server that watches it never reads half of it."""
     path.with_suffix(".new").write_text(text)
     return path.with_suffix(".new").replace(path)
 
 
 @dataclass
 class Server:
-    """One running server. Ports are its own choice, read from the line it prints when it accepts."""
+    """A running server. It selects its ports and prints them when it accepts connections."""
 
     process: subprocess.Popen
     cache_dir: Path
     log_path: Path
     grpc: str = ""
     http: str = ""
-    # With this the server speaks TLS, and so does whoever asks it.
+    # TLS settings of the clients. None: the server does not use TLS.
     tls: ssl.SSLContext | None = None
 
     @property
@@ -94,7 +94,7 @@ class Server:
         return self.process.poll() is None
 
     def http_get(self, path: str, timeout: float = 10, **headers: str) -> tuple[int, str]:
-        """Status and body; a refused connection is status 0."""
+        """Returns status and body. Status 0 denotes a refused connection."""
         scheme = "https" if self.tls else "http"
         request = urllib.request.Request(f"{scheme}://{self.http}{path}", headers=headers)
         try:
@@ -106,14 +106,14 @@ class Server:
             return 0, ""
 
     def memory_bytes(self, entry: str = "VmRSS") -> int:
-        """Resident memory now; `VmHWM` is the most it ever was."""
+        """Returns the resident memory, or its peak for the entry `VmHWM`."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
             if line.startswith(f"{entry}:"):
                 return int(line.split()[1]) * 1024
         raise LookupError(f"no {entry} for process {self.pid}")
 
     def forget_peak_memory(self) -> None:
-        """`VmHWM` counts from now on."""
+        """Resets `VmHWM` to the current value."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def terminate(self) -> None:
@@ -128,7 +128,7 @@ class Server:
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL: no chance to finish anything."""
+        """Sends SIGKILL and waits for the exit."""
         self.process.kill()
         self.process.wait()
 
@@ -136,7 +136,7 @@ class Server:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if not self.is_running():
-                raise StartError("the server ended before it was ready", self.process.returncode, self.log())
+                raise StartError("the server exited before it was ready", self.process.returncode, self.log())
             if not self.grpc:
                 first, newline, _ = ready_file.read_text().partition("\n")
                 if newline:
@@ -151,7 +151,7 @@ class Server:
 
 @dataclass
 class Pool:
-    """Servers that live as long as a fixture. What is still running when it closes is killed."""
+    """Servers with the lifetime of a fixture. `close` kills those that still run."""
 
     folder: Path
     servers: list[Server] = field(default_factory=list)
@@ -167,7 +167,7 @@ class Pool:
         tls: ssl.SSLContext | None = None,
         **flags: object,
     ) -> Server:
-        """`flags` are spelled with underscores: `cpu_threads=1` is `--cpu-threads 1`. `preexec` runs in the
+        """Starts a server and waits until it is ready. `cpu_threads=1` is `--cpu-threads 1`. `preexec` runs in the
         new process before the server does."""
         number = len(self.servers)
         cache_dir = cache_dir or self.folder / f"cache-{number}"
@@ -208,5 +208,5 @@ class Pool:
             RUNNING.remove(server)
 
 
-# Every server of every open pool, for the log shown beside a failed test.
+# Every server of every open pool. A failed test shows their logs.
 RUNNING: list[Server] = []

@@ -1,4 +1,4 @@
-"""TCP in between: a way that is slow to answer, or narrow."""
+"""A TCP proxy that adds latency or limits the bandwidth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 16 << 10
 
 @contextlib.contextmanager
 def slow_way(to: str, delay: float = 0.0, bytes_per_second: float | None = None) -> Iterator[str]:
-    """HOST:PORT that leads to another; requests take `delay` seconds longer, answers have so many bytes a second together."""
+    """Yields HOST:PORT of a proxy for `to`. Requests take `delay` seconds longer; all answers share `bytes_per_second`."""
     host, port = to.rsplit(":", 1)
     listener = socket.create_server(("127.0.0.1", 0))
     narrow = _Narrow(bytes_per_second) if bytes_per_second else None
@@ -28,7 +28,7 @@ def slow_way(to: str, delay: float = 0.0, bytes_per_second: float | None = None)
             for one in (near, far):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if narrow:
-                # Little may lie in between.
+                # A small buffer, so that the limit takes effect at once.
                 far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)
             for source, sink, pause, limit in ((near, far, delay, None), (far, near, 0.0, narrow)):
                 threading.Thread(target=_copy, args=(source, sink, pause, limit), daemon=True).start()

@@ -21,14 +21,14 @@ from client import Client
 from server import Pool, Server, replace, until
 
 QUEUES = """
-reload_interval = "100ms"
+credentials_reload_interval = "100ms"
 [online.users]
 key = ["user_id"]
 [online.items]
 key = ["item_id"]
 [queues.ranker.features]
 dataset = "users"
-[[queues.ranker.features.with]]
+[[queues.ranker.features.joins]]
 dataset = "items"
 [queues.ranker.batching]
 max_batch_rows = 1000
@@ -55,7 +55,7 @@ ROUTES: dict[tuple[str, str], tuple[int, int, int, int]] = {
     ("GET", "/api/v1/datasets"): READERS,
     ("GET", "/api/v1/queues"): READERS,
     ("GET", "/api/v1/queues/{name}"): OF_THE_QUEUE,
-    ("GET", "/api/v1/queues/{name}/frontier"): OF_THE_QUEUE,
+    ("GET", "/api/v1/queues/{name}/throughput-latency"): OF_THE_QUEUE,
     ("PATCH", "/api/v1/queues/{name}"): (401, 403, 403, 200),
     ("GET", "/api/v1/events"): READERS,
     ("GET", "/api/v1/live"): READERS,
@@ -124,7 +124,7 @@ class Known:
 
     def path(self, template: str) -> str:
         path = template.replace("{name}", "ranker").replace("{id}", self.session)
-        return {"/api/v1/explain": "/api/v1/explain?job=a%20job&step=0"}.get(path, path)
+        return {"/api/v1/explain": "/api/v1/explain?job_name=a%20job&step=0"}.get(path, path)
 
     def body(self, method: str) -> bytes | None:
         return {"PATCH": b'{"max_attempts": 2}', "POST": self.ticket}.get(method)
@@ -164,7 +164,7 @@ def test_every_route_asks_for_a_token_and_every_change_for_an_admin(
         answer = ask(locked, method, path, body, content_type="application/json", **bearer(name))
         found[name] = answer.status
         if answer.status >= 400:
-            assert answer.error, "a refusal has words"
+            assert answer.error, "an error has a message"
         if answer.status == 401:
             assert "Basic" in answer.headers["www-authenticate"], "a browser asks its user"
     assert found == expected
@@ -192,7 +192,7 @@ def test_answers_are_as_the_document_says(
         check_schema(document, answer, method, path)
         if path == "/api/v1/sessions":
             (session,) = answer.json["sessions"]
-            assert session["job"] == "a job" and session["batches_total"] == 500_000 and session["client"] is None
+            assert session["job_name"] == "a job" and session["batches_total"] == 500_000 and session["client"] is None
 
 
 def test_what_is_sent_live_and_what_a_change_answers_are_as_the_document_says(
@@ -229,7 +229,7 @@ def test_no_get_changes_anything(locked: Server, known: Known) -> None:
     def seen() -> tuple[Any, Any]:
         queues, events = get(locked, "/api/v1/queues", "admin"), get(locked, "/api/v1/events", "admin")
         # What trainers do goes on meanwhile.
-        tunings = [event for event in events["events"] if event["kind"] == "queue_tuned"]
+        tunings = [event for event in events["events"] if event["kind"] == "queue_settings_changed"]
         return [queue["batching"] for queue in queues["queues"]], tunings
 
     before = seen()
@@ -246,13 +246,13 @@ def test_no_get_changes_anything(locked: Server, known: Known) -> None:
 def test_without_tokens_everybody_reads_and_nobody_changes_anything_unless_told(
     open_server: Server, pool: Pool, tmp_path: Path
 ) -> None:
-    assert get(open_server, "/api/v1/overview")["server"]["admin"] is False
+    assert get(open_server, "/api/v1/overview")["server"]["can_administer"] is False
     refused = tune(open_server, {"max_batch_rows": 10})
     assert refused.status == 403
     for words in ("--tokens", "admin = true", "--insecure"):
         assert words in refused.error
     insecure = start(pool, tmp_path, env={"FOREBAY_INSECURE": "true"})
-    assert get(insecure, "/api/v1/overview")["server"]["admin"] is True
+    assert get(insecure, "/api/v1/overview")["server"]["can_administer"] is True
     assert tune(insecure, {"max_batch_rows": 10}).json["batching"]["max_batch_rows"] == 10
 
 
@@ -323,10 +323,10 @@ def test_a_restricted_token_sees_its_own_datasets_queues_and_events_only(locked:
         )
 
     datasets, queues, about, kinds = names("users")
-    assert datasets == ["users"] and queues == [] and about == {"users"} and "queue_tuned" not in kinds
+    assert datasets == ["users"] and queues == [] and about == {"users"} and "queue_settings_changed" not in kinds
     datasets, queues, about, kinds = names("all")
     assert datasets == ["items", "payments", "users"] and queues == ["ranker"]
-    assert about == {"items", "payments", "users", None} and {"dataset_open", "queue_tuned"} <= kinds
+    assert about == {"items", "payments", "users", None} and {"dataset_open", "queue_settings_changed"} <= kinds
     with Listener(locked, "users", last_event_id="0") as restricted, Listener(locked, "all") as unrestricted:
         messages = restricted.messages()
         state = next(messages).data
@@ -340,7 +340,7 @@ def test_a_restricted_token_sees_its_own_datasets_queues_and_events_only(locked:
 
 def tuning(listener: Listener) -> Message:
     """The next event of that kind."""
-    return next(message for message in listener.of("event") if message.data["kind"] == "queue_tuned")
+    return next(message for message in listener.of("event") if message.data["kind"] == "queue_settings_changed")
 
 
 def test_a_state_comes_at_once_and_every_second_and_an_event_when_it_happens(locked: Server) -> None:
@@ -352,16 +352,16 @@ def test_a_state_comes_at_once_and_every_second_and_an_event_when_it_happens(loc
         assert times[3] - times[1] == pytest.approx(2, abs=0.5)
         # Right after a state, so that it is not the next one that brings it.
         noted = time.monotonic()
-        assert tune(locked, {"max_queue_delay": "7ms"}, "admin").status == 200
+        assert tune(locked, {"max_batch_delay": "7ms"}, "admin").status == 200
         message = tuning(listener)
         assert message.at - noted < 0.5 and message.data["queue"] == "ranker"
-        assert "max_queue_delay: 7ms, before 5ms" in message.data["words"] and "'admin'" in message.data["words"]
+        assert "max_batch_delay: 7ms, before 5ms" in message.data["message"] and "'admin'" in message.data["message"]
         assert message.id == message.data["id"] <= next(states).id
-    assert tune(locked, {"max_queue_delay": "5ms"}, "admin").status == 200
+    assert tune(locked, {"max_batch_delay": "5ms"}, "admin").status == 200
     # Who was away gets what happened meanwhile, once.
     with Listener(locked, "all", last_event_id=str(message.id)) as listener:
         missed = tuning(listener)
-        assert missed.id > message.id and "before 7ms" in missed.data["words"]
+        assert missed.id > message.id and "before 7ms" in missed.data["message"]
 
 
 def test_events_are_read_page_by_page(locked: Server) -> None:
@@ -375,11 +375,11 @@ def test_events_are_read_page_by_page(locked: Server) -> None:
     assert all(event["id"] > every[-1] for event in later)
 
 
-def test_the_65th_listener_is_refused_in_words_and_a_place_is_free_again_when_one_leaves(open_server: Server) -> None:
+def test_the_65th_subscriber_is_rejected_until_another_one_disconnects(open_server: Server) -> None:
     listeners = [Listener(open_server) for _ in range(64)]
     assert {listener.status for listener in listeners} == {200}
     refused = ask(open_server, "GET", "/api/v1/live")
-    assert refused.status == 503 and "64 listeners" in refused.error and "limits.max_live" in refused.error
+    assert refused.status == 503 and "limits.max_live_subscribers (64) is reached" in refused.error
     assert [next(listener.of("state")).kind for listener in listeners] == ["state"] * 64
     listeners.pop().close()
     until(lambda: ask(open_server, "GET", "/api/v1/live").status == 200)
@@ -404,7 +404,7 @@ def test_a_listener_whose_token_is_taken_back_hears_no_more(pool: Pool, tmp_path
         next(listener.messages())
         replace(tmp_path / "tokens.toml", "[a]\nsha256 = 'short'\ndatasets = ['*']\n")
         failed = next(other.of("event")).data
-        assert failed["kind"] == "reload_failed" and failed["severity"] == "error" and "token 'a'" in failed["words"]
+        assert failed["kind"] == "reload_failed" and failed["severity"] == "error" and "token 'a'" in failed["message"]
         write_tokens(tmp_path / "tokens.toml", {"admin": TOKENS["admin"]})
         for _ in listener.messages():
             pass  # It ends.
@@ -425,19 +425,19 @@ def test_what_happens_to_datasets_and_workers_is_an_event(pool: Pool, tmp_path: 
 
     until(lambda: bool(events(dataset="broken") and events(dataset="growing")))
     (failed,) = events(dataset="broken")
-    assert failed["kind"] == "dataset_failed" and failed["severity"] == "error" and "broken.parquet" in failed["words"]
+    assert failed["kind"] == "dataset_failed" and failed["severity"] == "error" and "broken.parquet" in failed["message"]
     (opened,) = events(dataset="growing")
-    assert opened["kind"] == "dataset_open" and "files: 1, rows: 100" in opened["words"]
+    assert opened["kind"] == "dataset_open" and "files: 1, rows: 100" in opened["message"]
     pq.write_table(table, tmp_path / "growing" / "1.parquet")
     with Client(server.location) as client:
         client.refresh("growing")
         client.refresh("growing")
     (_, changed) = events(dataset="growing")
-    assert changed["kind"] == "dataset_changed" and changed["at"] >= opened["at"]
-    assert "files: 2, rows: 200" in changed["words"] and "before files: 1, rows: 100" in changed["words"]
+    assert changed["kind"] == "dataset_changed" and changed["timestamp"] >= opened["timestamp"]
+    assert "files: 2, rows: 200" in changed["message"] and "before files: 1, rows: 100" in changed["message"]
 
     worker = flight.connect(server.location)
-    writer, reader = worker.do_exchange(flight.FlightDescriptor.for_command(b'{"serve": {"queue": "ranker"}}'))
+    writer, reader = worker.do_exchange(flight.FlightDescriptor.for_command(b'{"worker": {"queue": "ranker"}}'))
     # With its first message pyarrow says what it wants.
     writer.begin(pa.schema([("score", pa.float32())]))
     until(lambda: len(events(kind="worker_joined", queue="ranker")) == 1)
@@ -464,8 +464,8 @@ def test_requests_are_counted_by_the_template_of_their_route(open_server: Server
     assert 'forebay_http_request_duration_seconds_bucket{route="/metrics"' in ask(open_server, "GET", "/metrics").body.decode()
 
 
-def test_a_frontier_has_growing_sizes_and_what_they_would_do(locked: Server, open_server: Server) -> None:
-    idle = get(locked, "/api/v1/queues/ranker/frontier", "all")
+def test_a_throughput_latency_curve_has_a_forecast_per_batch_size(locked: Server, open_server: Server) -> None:
+    idle = get(locked, "/api/v1/queues/ranker/throughput-latency", "all")
     assert idle["name"] == "ranker" and idle["points"] == [] and idle["current"]["forecast"] is None
-    assert idle["current"]["max_batch_rows"] == 1000 and idle["slo_seconds"] == 0.1
-    assert ask(open_server, "GET", "/api/v1/queues/nothing/frontier").status == 404
+    assert idle["current"]["max_batch_rows"] == 1000 and idle["default_timeout_seconds"] == 0.1
+    assert ask(open_server, "GET", "/api/v1/queues/nothing/throughput-latency").status == 404

@@ -1,4 +1,4 @@
-"""Nothing from the network or a file panics, hangs or allocates without bound; every refusal says what to do."""
+"""No input from the network or a file causes a panic, a hang or unbounded memory; every error names its cause."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from server import Pool, Server
 
 INVALID = "INVALID_ARGUMENT"
 MEMORY_BOUND = 1 << 30
-# A dataset that can't be opened: the design leaves the code to the cause.
+# Statuses of a dataset that cannot be opened. The status depends on the cause.
 CANNOT_OPEN = (
     "DATA_LOSS",
     "FAILED_PRECONDITION",
@@ -69,7 +69,7 @@ UNOPENABLE: dict[str, BadDataset] = {
     "partition-clash": BadDataset(hostile.partition_clash, ("bad.parquet", "value")),
 }
 
-# Footers are whole; the damage shows when a page is read.
+# The footers are intact. The damage is detected when a page is read.
 UNREADABLE: dict[str, BadDataset] = {
     "corrupt-page": BadDataset(
         hostile.among_good(lambda path: damaged(path, hostile.overwrite_pages)),
@@ -93,14 +93,14 @@ UNREADABLE: dict[str, BadDataset] = {
 
 
 def damaged(path: Path, damage: Callable[[Path, int], None]) -> None:
-    """Three row groups of 20,000 rows, the middle one damaged."""
+    """Writes three row groups of 20,000 rows, the second one damaged."""
     hostile.write_good(path, rows=60_000, start=hostile.GOOD_ROWS, row_group_size=20_000)
     damage(path, 1)
 
 
 @pytest.fixture(scope="module")
 def server(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """Two good datasets and every bad one, on one server."""
+    """A server of two good datasets and all bad ones."""
     folder = tmp_path_factory.mktemp("bad-input")
     datasets: dict[str, Path] = {"flights": folder / "flights.parquet", "good": folder / "good"}
     with_delay = hostile.table(50_000).rename_columns(["distance", "delay"])
@@ -119,8 +119,8 @@ def client(server: Server) -> Iterator[Client]:
 
 
 @pytest.fixture(autouse=True)
-def the_good_dataset_goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After every test of the shared server: it lives, within its memory, and serves its neighbours."""
+def the_good_dataset_stays_available(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Checks after every test that the shared server runs, within its memory, and serves the good dataset."""
     if "client" not in request.fixturenames:
         yield
         return
@@ -142,13 +142,13 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str | tuple[str, ...], tuple[str, 
     "unknown dataset": ({"dataset": "flihgts"}, "NOT_FOUND", ("flihgts", "flights")),
     "no dataset": ({"dataset": ""}, INVALID, ("dataset",)),
     "unknown column": ({"columns": ["distance", "dealy"]}, INVALID, ("dealy", "delay")),
-    "unknown label": ({"label": "dealy"}, INVALID, ("dealy", "delay")),
+    "unknown label_column": ({"label_column": "dealy"}, INVALID, ("dealy", "delay")),
     "unknown field": ({"batchsize": 4096}, INVALID, ("batchsize", "batch_size")),
     "unknown shuffle field": ({"shuffle": {"windowrows": 9}}, INVALID, ("windowrows", "window_rows")),
     "unknown remainder": ({"remainder": "Short"}, INVALID, ("remainder", "Short", "SHORT")),
     "unknown snapshot": ({"snapshot": "0123456789abcdef"}, "FAILED_PRECONDITION", ("0123456789abcdef",)),
     "two shuffles": ({"shuffle": {"global": {}, "none": {}}}, INVALID, ("shuffle",)),
-    "in_order without a window": ({"shuffle": {"global": {}, "in_order": True}}, INVALID, ("in_order",)),
+    "keep_block_order without a window": ({"shuffle": {"global": {}, "keep_block_order": True}}, INVALID, ("keep_block_order",)),
     "shuffle of the wrong type": ({"shuffle": "global"}, INVALID, ()),
     "batch_size 0": ({"batch_size": 0}, INVALID, ("batch_size", "0")),
     "batch_size past the limit": (
@@ -180,7 +180,7 @@ BAD_REQUESTS: dict[str, tuple[dict[str, Any], str | tuple[str, ...], tuple[str, 
 
 
 @pytest.mark.parametrize("name", BAD_REQUESTS)
-def test_a_bad_request_is_refused_by_name(client: Client, name: str) -> None:
+def test_an_invalid_request_is_rejected_with_the_field_and_value(client: Client, name: str) -> None:
     changes, status, words = BAD_REQUESTS[name]
     with refused(status, *words):
         client.plan(**{**GOOD_REQUEST, **changes})
@@ -189,23 +189,23 @@ def test_a_bad_request_is_refused_by_name(client: Client, name: str) -> None:
             pass
 
 
-def test_an_unknown_snapshot_is_answered_with_the_current_one(client: Client) -> None:
+def test_the_error_for_an_unknown_snapshot_names_the_current_one(client: Client) -> None:
     current = client.plan(**GOOD_REQUEST).snapshot
     with refused("FAILED_PRECONDITION", current):
         client.plan(**GOOD_REQUEST, snapshot="0123456789abcdef")
 
 
-def test_sizes_at_their_limits_are_served(client: Client) -> None:
+def test_sizes_at_their_limits_are_accepted(client: Client) -> None:
     (only,) = client.batches(**{**GOOD_REQUEST, "batch_size": 1_048_576})
     assert only.data.num_rows == 50_000
     assert client.plan(**GOOD_REQUEST, shuffle={"window_rows": 2**64 - 1}).info.total_records == 50_000
     assert client.plan(**GOOD_REQUEST, epoch=2**64 - 1).info.total_records == 50_000
 
 
-def test_a_batch_past_max_batch_bytes_is_refused_with_the_limit(
+def test_a_batch_above_max_batch_bytes_is_rejected_with_the_limit(
     pool: Pool, connect: Callable[[Server], Client], tmp_path: Path
 ) -> None:
-    width, rows = 4096, 70_000  # 273 MiB, next to nothing on disk
+    width, rows = 4096, 70_000  # 273 MiB in memory, almost nothing on disk
     column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, pa.py_buffer(bytes(width * rows))])
     pq.write_table(pa.table({"row": column}), tmp_path / "wide.parquet", row_group_size=5000)
     client = connect(pool.start({"wide": tmp_path / "wide.parquet"}))
@@ -246,7 +246,7 @@ def garbage() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", garbage())
-def test_garbage_is_refused_as_ticket_descriptor_and_action(client: Client, name: str) -> None:
+def test_garbage_is_rejected_as_ticket_descriptor_and_action(client: Client, name: str) -> None:
     content = garbage()[name]
     refusals = {INVALID, "NOT_FOUND", "RESOURCE_EXHAUSTED"}
     with refused(refusals):
@@ -261,7 +261,7 @@ def test_garbage_is_refused_as_ticket_descriptor_and_action(client: Client, name
         list(client.flight.do_action(flight.Action("refresh", content)))
 
 
-def test_a_ticket_with_any_byte_changed_is_refused_or_served_but_breaks_nothing(client: Client) -> None:
+def test_a_ticket_with_a_changed_byte_is_rejected_or_served(client: Client) -> None:
     chance = random.Random(6)
     ticket = client.plan(**GOOD_REQUEST, steps=2).tickets[0].ticket
     for _ in range(150):
@@ -285,7 +285,7 @@ def test_a_ticket_with_any_byte_changed_is_refused_or_served_but_breaks_nothing(
     "content", [b"GET / HTTP/1.1\r\n\r\n", b"\0" * 4096, bytes(range(256)) * 64], ids=["http", "zeros", "bytes"]
 )
 @pytest.mark.parametrize("port", ["grpc", "http"])
-def test_a_connection_that_speaks_something_else_harms_nobody(
+def test_another_protocol_on_a_port_does_not_affect_the_server(
     client: Client, server: Server, port: str, content: bytes
 ) -> None:
     host, number = getattr(server, port).rsplit(":", 1)
@@ -295,7 +295,7 @@ def test_a_connection_that_speaks_something_else_harms_nobody(
     assert server.http_get("/livez")[0] == 200
 
 
-def test_methods_that_are_not_offered_say_so(client: Client) -> None:
+def test_unsupported_methods_are_unimplemented(client: Client) -> None:
     schema = pa.schema([("x", pa.int64())])
     with refused({"UNIMPLEMENTED"}):
         writer, _ = client.flight.do_put(flight.FlightDescriptor.for_path("x"), schema)
@@ -306,7 +306,7 @@ def test_methods_that_are_not_offered_say_so(client: Client) -> None:
 
 
 @pytest.mark.parametrize("name", UNOPENABLE)
-def test_a_dataset_that_cannot_be_opened_says_which_file_and_why(client: Client, name: str) -> None:
+def test_the_error_of_an_unopenable_dataset_names_file_and_cause(client: Client, name: str) -> None:
     bad = UNOPENABLE[name]
     with refused(bad.statuses, *bad.words):
         client.plan(dataset=name, batch_size=10)
@@ -315,7 +315,7 @@ def test_a_dataset_that_cannot_be_opened_says_which_file_and_why(client: Client,
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_a_dataset_that_cannot_be_read_says_which_file_and_why(client: Client, name: str) -> None:
+def test_the_error_of_an_unreadable_dataset_names_file_and_cause(client: Client, name: str) -> None:
     bad = UNREADABLE[name]
     with refused(bad.statuses, *bad.words):
         for _ in client.batches(dataset=name, batch_size=1000, shuffle={"none": {}}):
@@ -325,7 +325,7 @@ def test_a_dataset_that_cannot_be_read_says_which_file_and_why(client: Client, n
             pass
 
 
-def test_rows_before_a_corrupt_row_group_and_other_columns_can_still_be_read(client: Client) -> None:
+def test_rows_before_a_corrupt_row_group_and_other_columns_stay_readable(client: Client) -> None:
     request = {"dataset": "corrupt-page", "batch_size": 1000, "shuffle": {"none": {}}}
     before = list(client.batches(**request, steps=10))
     assert [row for batch in before for row in batch.data.column("id").to_pylist()] == list(range(10_000))
@@ -333,7 +333,7 @@ def test_rows_before_a_corrupt_row_group_and_other_columns_can_still_be_read(cli
     assert np.array_equal(ids[: hostile.GOOD_ROWS + 60_000], np.arange(hostile.GOOD_ROWS + 60_000))
 
 
-def test_datasets_that_cannot_be_opened_are_listed_with_their_error(client: Client, server: Server) -> None:
+def test_unopenable_datasets_are_listed_with_their_error(client: Client, server: Server) -> None:
     listed = {
         about["dataset"]: about for about in (json.loads(info.app_metadata) for info in client.flight.list_flights())
     }
@@ -347,7 +347,7 @@ def test_datasets_that_cannot_be_opened_are_listed_with_their_error(client: Clie
     assert not listed["good"].get("error")
 
 
-def test_a_dataset_that_is_mended_is_served_after_a_refresh(
+def test_a_repaired_dataset_is_served_after_a_refresh(
     pool: Pool, connect: Callable[[Server], Client], tmp_path: Path
 ) -> None:
     hostile.among_good(hostile.truncated)(tmp_path / "mended")
@@ -386,7 +386,7 @@ CHANGING_ROWS = 256 * 1024  # 4 MiB decoded
 
 @pytest.mark.parametrize("shuffle", [{"none": {}}, {"window_rows": 4 * CHANGING_ROWS}], ids=["none", "window"])
 @pytest.mark.parametrize("change", ["replaced", "deleted", "cut"])
-def test_a_file_changed_in_mid_epoch_is_a_failed_precondition_that_names_it(
+def test_a_file_changed_during_an_epoch_is_a_failed_precondition_that_names_it(
     pool: Pool, connect: Callable[[Server], Client], tmp_path: Path, change: str, shuffle: dict
 ) -> None:
     folder = tmp_path / "changing"
@@ -438,7 +438,7 @@ def test_a_ticket_of_an_older_snapshot_works_on_another_server_with_an_empty_dis
         next(without_state.read(plan.tickets[0]))
 
 
-def test_a_window_that_can_never_fit_is_refused_with_what_would_fit(
+def test_a_window_above_the_cache_memory_is_rejected_with_the_size_that_fits(
     pool: Pool, connect: Callable[[Server], Client], small_groups: Path, flights_client: Client
 ) -> None:
     client = connect(pool.start({"small-groups": small_groups}, cache_memory="24MiB"))

@@ -1,4 +1,4 @@
-"""How often the server copies a byte that it delivers, counted at `memcpy` and `memmove`."""
+"""Number of copies per delivered byte, counted at `memcpy` and `memmove`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from server import Pool, Server
 ROWS, COLUMNS, BATCH = 200_000, 128, 4096
 DELIVERED = ROWS * COLUMNS * 4
 SOURCE = Path(__file__).with_name("copies.c")
-# Not memcpy again for the loops of memcpy.
+# Keeps the compiler from replacing the loops of memcpy with calls of memcpy.
 FLAGS = ["-O2", "-shared", "-fPIC", "-fno-builtin", "-fno-tree-loop-distribute-patterns"]
 
 
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that counts."""
+    """The library that counts copied bytes."""
     compiler = shutil.which("cc")
     if compiler is None:
-        pytest.skip("skipped: no C compiler, which makes the library that counts")
+        pytest.skip("skipped: the counting library requires a C compiler")
     library = tmp_path_factory.mktemp("copies") / "copies.so"
     subprocess.run([compiler, *FLAGS, "-o", str(library), str(SOURCE)], check=True)
     return library
@@ -47,14 +47,14 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("shuffle", "least", "most"),
     [
-        # The gather is the only one.
+        # Only the gather copies.
         ({}, 1.0, 1.03),
-        # Rows are sent from the frames they lie in, and here two batches of five lie in two.
+        # Rows are sent from their frames. Here two of five batches span two frames, which copies them.
         ({"shuffle": {"none": {}}}, 0.0, 0.03),
     ],
     ids=["shuffled", "file order"],
 )
-def test_a_byte_of_a_warm_tensor_is_copied_once_and_in_file_order_not_at_all(
+def test_a_cached_tensor_is_copied_once_or_in_file_order_not_at_all(
     pool: Pool,
     connect: Callable[[Server], Client],
     counting: Path,
@@ -69,7 +69,7 @@ def test_a_byte_of_a_warm_tensor_is_copied_once_and_in_file_order_not_at_all(
     server = pool.start({"matrix": matrix}, env={"LD_PRELOAD": str(counting), "COPIES": str(copies)})
     client = connect(server)
     tensor = {"name": "x", "columns": ["f*"], "dtype": "float32"}
-    request = {"dataset": "matrix", "tensors": [tensor], "batch_size": BATCH, "hash": False, **shuffle}
+    request = {"dataset": "matrix", "tensors": [tensor], "batch_size": BATCH, "content_hash": False, **shuffle}
 
     def copied_in(epochs: int, epoch: int) -> int:
         (before,) = struct.unpack("Q", copies.read_bytes())
@@ -78,6 +78,6 @@ def test_a_byte_of_a_warm_tensor_is_copied_once_and_in_file_order_not_at_all(
         (after,) = struct.unpack("Q", copies.read_bytes())
         return after - before
 
-    assert copied_in(1, 0) > 0, "nothing is counted"
+    assert copied_in(1, 0) > 0, "the library counts nothing"
     ratio = copied_in(4, 1) / (4 * DELIVERED)
     assert least <= ratio <= most, f"{ratio:.3f} copies of each byte"

@@ -1,4 +1,4 @@
-"""The server dies without warning; the trainer goes on at its own step count."""
+"""The server is killed, and the trainer resumes at its own step count."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TENSOR = {"tensors": [{"name": "x", "columns": ["delay"]}]}
 VIEWS = {
     "rows": {},
     "groups": {**LATE, **DISTINCT, **TENSOR, "columns": ["delay"], "group_by": ["distance"], "batch_size": 2000},
-    "packs": {**TENSOR, "columns": ["delay"], "group_by": ["distance"], "batch_rows": 500, "batch_size": 10},
+    "packs": {**TENSOR, "columns": ["delay"], "group_by": ["distance"], "max_pack_rows": 500, "batch_size": 10},
     "padded": {**LATE, **TENSOR, "remainder": "PAD", "batch_size": 5000},
-    "mixture": {"mix": [{"dataset": "flights", "share": 0.25, **LATE}]},
+    "mixture": {"mix": [{"dataset": "flights", "fraction": 0.25, **LATE}]},
 }
 
 
 @pytest.mark.parametrize(("view", "kills"), [("rows", 20), ("groups", 5), ("packs", 5), ("padded", 5), ("mixture", 5)])
-def test_killed_at_many_points_the_sequence_is_the_undisturbed_one(
+def test_a_server_killed_at_random_points_does_not_change_the_sequence(
     pool: Pool, small_groups: Path, flights: Path, tmp_path: Path, flights_client: Client, view: str, kills: int
 ) -> None:
     request = {**REQUEST, **VIEWS[view]}
@@ -51,7 +51,7 @@ def test_killed_at_many_points_the_sequence_is_the_undisturbed_one(
                 for batch in client.batches(**resume(request, plan, len(received))):
                     received.append(digest_of([batch.data]))
                     if len(received) == kill_after:
-                        server.kill()  # what is on its way still arrives, and counts
+                        server.kill()  # batches in flight still arrive and count
             except FAILURES as error:
                 assert status_of(error) in {"UNAVAILABLE", "INTERNAL", "CANCELLED"}, error
             else:
@@ -64,6 +64,6 @@ def test_killed_at_many_points_the_sequence_is_the_undisturbed_one(
 
 
 def resume(request: dict, plan: Plan, done: int) -> dict:
-    """The request of a trainer that remembers its snapshot and how many steps it has done."""
+    """Returns the request that resumes after `done` steps with the snapshot of `plan`."""
     epoch, step = divmod(done, plan.steps)
     return {**request, "snapshot": plan.snapshot, "epoch": epoch, "epochs": EPOCHS - epoch, "start_step": step}

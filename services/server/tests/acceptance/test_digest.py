@@ -1,4 +1,4 @@
-"""The digest of docs/protocol.md, computed here and by the server's own code, is one."""
+"""The test client computes the digest as documented in docs/reference/protocol.md."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ import xxhash
 
 from client import Batch, Client
 from server import ROOT, Pool, Server, binary, forebay, until
-from test_door import token_file
+from test_auth import token_file
 
 ROWS, ROW_GROUP_ROWS = 60_000, 5000
 DAY_S = 86_400
-ALL_ROWS = ["--listed-rows", "1000000"]
+ALL_ROWS = ["--max-listed-rows", "1000000"]
 
 TENSOR = {"tensors": [{"name": "x", "columns": ["a", "b"], "dtype": "float32", "fill": 0}]}
 ITEMS = {"tensors": [{"name": "items", "columns": ["items"], "ragged": True}]}
@@ -174,22 +174,22 @@ def message_of(stream: bytes) -> tuple[pa.RecordBatch, pa.Buffer]:
 
 def check_bytes(stream: bytes, sent: Batch) -> None:
     batch, body = message_of(stream)
-    assert xxhash.xxh3_64(body).intdigest() == sent.meta.hash
+    assert xxhash.xxh3_64(body).intdigest() == sent.meta.content_hash
     assert batch.schema == sent.data.schema
     assert batch.equals(sent.data)
     assert batch.serialize() == sent.data.serialize()
 
 
-def stored(pieces: list[dict[str, Any]], columns: list[str]) -> list[dict[str, Any]]:
-    """The rows that the pieces name, read with nothing but a Parquet reader, in the order of the batch."""
+def stored(row_ranges: list[dict[str, Any]], columns: list[str]) -> list[dict[str, Any]]:
+    """The rows of the row ranges, read with nothing but a Parquet reader, in the order of the batch."""
     rows: dict[int, dict[str, Any]] = {}
-    for piece in pieces:
-        assert piece["row_count"] == len(piece["rows"]) == len(piece["batch_rows"])
-        file = pq.ParquetFile(piece["url"])
-        before = sum(file.metadata.row_group(group).num_rows for group in range(piece["row_group"]))
-        assert piece["first_row"] == before
-        taken = file.read_row_group(piece["row_group"], columns=columns).take(piece["rows"]).to_pylist()
-        rows.update(zip(piece["batch_rows"], taken))
+    for row_range in row_ranges:
+        assert row_range["row_count"] == len(row_range["rows"]) == len(row_range["batch_row_indices"])
+        file = pq.ParquetFile(row_range["url"])
+        before = sum(file.metadata.row_group(group).num_rows for group in range(row_range["row_group"]))
+        assert row_range["row_group_offset"] == before
+        taken = file.read_row_group(row_range["row_group"], columns=columns).take(row_range["rows"]).to_pylist()
+        rows.update(zip(row_range["batch_row_indices"], taken))
     assert sorted(rows) == list(range(len(rows)))
     return [rows[row] for row in range(len(rows))]
 
@@ -201,8 +201,8 @@ def test_a_batch_is_reproduced_byte_for_byte_a_day_and_two_snapshots_later(
     for key in past.picked(job):
         sent = past.sent[job][key]
         here, there = tmp_path / "here.arrow", tmp_path / "there.arrow"
-        explain("--job", job, *at(key), *past.local(), "--output", here)
-        explain("--job", job, *at(key), "--server", later.http, "--output", there)
+        explain("--job-name", job, *at(key), *past.local(), "--output", here)
+        explain("--job-name", job, *at(key), "--server", later.http, "--output", there)
         assert here.read_bytes() == there.read_bytes()
         check_bytes(here.read_bytes(), sent)
 
@@ -211,17 +211,17 @@ def test_a_batch_is_reproduced_byte_for_byte_a_day_and_two_snapshots_later(
 def test_the_rows_that_are_named_are_those_of_the_batch(past: Past, later: Server, job: str) -> None:
     for key in past.picked(job):
         sent = past.sent[job][key]
-        text = explain("--job", job, *at(key), *past.local(), "--json", *ALL_ROWS)
+        text = explain("--job-name", job, *at(key), *past.local(), "--json", *ALL_ROWS)
         summary = json.loads(text)
-        assert json.loads(explain("--job", job, *at(key), "--server", later.http, "--json", *ALL_ROWS)) == summary
-        rows = stored(summary["pieces"], ["id", "click"])
+        assert json.loads(explain("--job-name", job, *at(key), "--server", later.http, "--json", *ALL_ROWS)) == summary
+        rows = stored(summary["row_ranges"], ["id", "click"])
         assert [row["id"] for row in rows] == sent.data.column("id").to_pylist()[: sent.meta.rows]
         assert (summary["epoch"], summary["step"], summary["rank"]) == key
         assert (summary["rows"], summary["position"]) == (sent.meta.rows, sent.meta.position)
         assert summary["mixed_positions"] == sent.meta.mixed_positions
         assert summary["padding"] == sent.data.num_rows - sent.meta.rows
         assert summary["groups"] == (len(sent.meta.group_offsets) - 1 if sent.meta.group_offsets else None)
-        assert int(summary["hash"], 16) == sent.meta.hash
+        assert int(summary["content_hash"], 16) == sent.meta.content_hash
         assert (summary["steps"], summary["snapshot"]) == (
             int(past.plans[job]["steps"]),
             past.plans[job]["snapshot"],
@@ -243,7 +243,7 @@ def test_parquet_and_json_hold_the_same_values(past: Past, later: Server, tmp_pa
         data = past.sent[job][key].data
         for source in (past.local(), ["--server", later.http]):
             for name in ("batch.parquet", "batch.json"):
-                explain("--job", job, *at(key), *source, "--output", tmp_path / name)
+                explain("--job-name", job, *at(key), *source, "--output", tmp_path / name)
             assert pq.read_table(tmp_path / "batch.parquet").to_batches()[0].equals(data)
             rows = json.loads((tmp_path / "batch.json").read_text())
             assert len(rows) == data.num_rows
@@ -255,7 +255,7 @@ def test_parquet_and_json_hold_the_same_values(past: Past, later: Server, tmp_pa
 def test_columns_say_what_they_hold(past: Past) -> None:
     key = past.picked("windows")[1]
     data = past.sent["windows"][key].data
-    summary = json.loads(explain("--job", "windows", *at(key), *past.local(), "--json"))
+    summary = json.loads(explain("--job-name", "windows", *at(key), *past.local(), "--json"))
     columns = {column["name"]: column for column in summary["columns"]}
     assert list(columns) == data.schema.names
     assert all(columns[name]["nulls"] == data.column(name).null_count for name in columns)
@@ -263,8 +263,8 @@ def test_columns_say_what_they_hold(past: Past) -> None:
     assert (columns["a"]["min"], columns["a"]["max"], columns["a"]["nans"]) == (min(floats), max(floats), 0)
     names = sorted(filter(None, data.column("name").to_pylist()))
     assert (columns["name"]["min"], columns["name"]["max"]) == (names[0], names[-1])
-    text = explain("--job", "windows", *at(key), *past.local())
-    assert all(word in text for word in ["windows", summary["id"], "part-", "row group", "mean", summary["hash"]])
+    text = explain("--job-name", "windows", *at(key), *past.local())
+    assert all(word in text for word in ["windows", summary["id"], "part-", "row group", "mean", summary["content_hash"]])
 
 
 def test_a_ticket_will_do_as_well_as_a_job(past: Past, later: Server, tmp_path: Path) -> None:
@@ -300,7 +300,7 @@ def test_jobs_are_listed_with_their_requests(past: Past, later: Server) -> None:
     here = json.loads(explain("--list", "--json", "--state", past.state))["jobs"]
     status, body = later.http_get("/api/v1/jobs")
     assert (status, json.loads(body)["jobs"]) == (200, here)
-    jobs = {job["job"]: job for job in here}
+    jobs = {job["job_name"]: job for job in here}
     assert set(jobs) == set(REQUESTS)
     mixture = jobs["mixture"]
     assert (mixture["dataset"], mixture["world_size"], mixture["batch_size"]) == ("rows", 1, 800)
@@ -311,8 +311,8 @@ def test_jobs_are_listed_with_their_requests(past: Past, later: Server) -> None:
     text = explain("--list", "--state", past.state)
     assert all(job["id"] in text for job in here)
     # A job may be named by its id.
-    by_id = json.loads(explain("--job", mixture["id"], "--step", 1, *past.local(), "--json"))
-    assert (by_id["job"], by_id["id"]) == ("mixture", mixture["id"])
+    by_id = json.loads(explain("--job-name", mixture["id"], "--step", 1, *past.local(), "--json"))
+    assert (by_id["job_name"], by_id["id"]) == ("mixture", mixture["id"])
 
 
 def test_of_two_jobs_of_one_name_the_one_that_was_seen_last_is_meant(pool: Pool, past: Past, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_of_two_jobs_of_one_name_the_one_that_was_seen_last_is_meant(pool: Pool,
         for seed, jobs in ((1, 1), (2, 2), (1, 2)):
             (batch,) = client.batches(dataset="rows", batch_size=100, seed=seed, job="twice", steps=1)
             until(lambda: len(json.loads(server.http_get("/api/v1/jobs")[1])["jobs"]) == jobs)
-            summary = json.loads(explain("--job", "twice", "--step", 0, "--server", server.http, "--json"))
+            summary = json.loads(explain("--job-name", "twice", "--step", 0, "--server", server.http, "--json"))
             ids.append((summary["id"], summary["others"]))
     (first, none), (second, before), (still, _) = ids
     assert none == [] and before == [first] and second != first
@@ -334,27 +334,27 @@ def test_what_can_not_be_explained_is_refused_in_words(past: Past, later: Server
     steps = int(past.plans["windows"]["steps"])
     for source in (past.local(), ["--server", later.http]):
         for arguments, words in [
-            (["--job", "window", "--step", 0], ["no job 'window'", "did you mean 'windows'"]),
-            (["--job", "qqqqq", "--step", 0], ["no job 'qqqqq'", f"{len(REQUESTS)} names"]),
-            (["--job", "windows", "--step", steps], [f"step: is {steps}", f"expected 0 to {steps - 1}"]),
-            (["--job", "windows", "--step", 0, "--rank", 3], ["rank: is 3", "expected 0 to 2"]),
-            (["--job", "windows", "--step", 0, "--output", "batch.csv"], ["batch.csv", ".parquet"]),
-            (["--step", 0], ["--job NAME", "--list"]),
-            (["--job", "windows"], ["--step"]),
+            (["--job-name", "window", "--step", 0], ["no job 'window'", "did you mean 'windows'"]),
+            (["--job-name", "qqqqq", "--step", 0], ["no job 'qqqqq'", f"{len(REQUESTS)} names"]),
+            (["--job-name", "windows", "--step", steps], [f"step: is {steps}", f"expected 0 to {steps - 1}"]),
+            (["--job-name", "windows", "--step", 0, "--rank", 3], ["rank: is 3", "expected 0 to 2"]),
+            (["--job-name", "windows", "--step", 0, "--output", "batch.csv"], ["batch.csv", ".parquet"]),
+            (["--step", 0], ["--job-name NAME", "--list"]),
+            (["--job-name", "windows"], ["--step"]),
         ]:
             error = explain(*arguments, *source, fails=True)
             assert all(word in error for word in words), (arguments, error)
     # Without a server somebody has to say where the data is.
-    error = explain("--job", "mixture", "--step", 0, *past.local()[:4], fails=True)
+    error = explain("--job-name", "mixture", "--step", 0, *past.local()[:4], fails=True)
     assert "--dataset more=URL" in error
-    assert "none is remembered" in explain("--job", "x", "--step", 0, "--state", tmp_path, fails=True)
+    assert "no jobs are recorded" in explain("--job-name", "x", "--step", 0, "--state", tmp_path, fails=True)
     # Over HTTP each has its status.
     for query, status, word in [
-        ("job=window&step=0", 404, "did you mean"),
-        ("job=windows", 400, "step"),
-        ("job=windows&step=-1", 400, "step"),
-        ("job=windows&step=0&format=csv", 400, "format"),
-        (f"job=windows&step={steps}", 400, f"0 to {steps - 1}"),
+        ("job_name=window&step=0", 404, "did you mean"),
+        ("job_name=windows", 400, "step"),
+        ("job_name=windows&step=-1", 400, "step"),
+        ("job_name=windows&step=0&format=csv", 400, "format"),
+        (f"job_name=windows&step={steps}", 400, f"0 to {steps - 1}"),
     ]:
         found, body = later.http_get(f"/api/v1/explain?{query}")
         assert found == status and word in json.loads(body)["error"], body
@@ -371,17 +371,17 @@ def test_a_file_that_changed_and_a_snapshot_that_is_gone_are_named(pool: Pool, t
     server = pool.start({"rows": tmp_path / "rows"}, cache_dir=tmp_path / "cache", cache_disk=0)
     local = ["--state", tmp_path / "cache" / "state", "--dataset", f"rows={tmp_path / 'rows'}"]
     # What doesn't lie in that file is explained all the same.
-    explain("--job", "old", "--step", 0, *local, "--output", tmp_path / "batch.arrow")
+    explain("--job-name", "old", "--step", 0, *local, "--output", tmp_path / "batch.arrow")
     check_bytes((tmp_path / "batch.arrow").read_bytes(), sent[0])
     for source in (local, ["--server", server.http]):
-        error = explain("--job", "old", "--step", 399, *source, fails=True)
+        error = explain("--job-name", "old", "--step", 399, *source, fails=True)
         assert "part-1.parquet has changed" in error, error
     for manifest in (tmp_path / "cache" / "state" / "snapshots" / "rows").iterdir():
         manifest.unlink()
     server.stop()
     server = pool.start({"rows": tmp_path / "rows"}, cache_dir=tmp_path / "cache")
     for source in (local, ["--server", server.http]):
-        error = explain("--job", "old", "--step", 0, *source, fails=True)
+        error = explain("--job-name", "old", "--step", 0, *source, fails=True)
         assert "has no snapshot" in error and "rows" in error, error
 
 
@@ -394,11 +394,11 @@ def test_a_caller_sees_and_explains_jobs_of_datasets_it_may_read(pool: Pool, pas
         return server.http_get(path, **headers)
 
     seen = {who: json.loads(get("/api/v1/jobs", who)[1])["jobs"] for who in ("rows", "all", "none")}
-    assert {job["job"] for job in seen["all"]} == set(REQUESTS)
+    assert {job["job_name"] for job in seen["all"]} == set(REQUESTS)
     # A mixture is of both.
-    assert {job["job"] for job in seen["rows"]} == set(REQUESTS) - {"mixture"}
+    assert {job["job_name"] for job in seen["rows"]} == set(REQUESTS) - {"mixture"}
     assert seen["none"] == []
-    mixture = next(job["id"] for job in seen["all"] if job["job"] == "mixture")
+    mixture = next(job["id"] for job in seen["all"] if job["job_name"] == "mixture")
     for who, job, status in [
         ("rows", "windows", 200),
         ("rows", "mixture", 404),
@@ -407,10 +407,10 @@ def test_a_caller_sees_and_explains_jobs_of_datasets_it_may_read(pool: Pool, pas
         ("none", "windows", 404),
         (None, "windows", 401),
     ]:
-        assert get(f"/api/v1/explain?job={job}&step=0", who)[0] == status, (who, job)
+        assert get(f"/api/v1/explain?job_name={job}&step=0", who)[0] == status, (who, job)
     secret = tmp_path / "token"
     secret.write_text("token-of-rows\n")
-    asked = ["--job", "windows", "--step", 0, "--server", f"http://{server.http}"]
+    asked = ["--job-name", "windows", "--step", 0, "--server", f"http://{server.http}"]
     assert "part-" in explain(*asked, "--token-file", secret)
     assert "token" in explain(*asked, fails=True)
 
@@ -424,7 +424,7 @@ def test_a_stream_neither_waits_nor_fails_where_jobs_can_not_be_written(pool: Po
         for seed in range(5):
             assert len(list(client.batches(dataset="rows", batch_size=100, seed=seed, job="j", steps=3))) == 3
     server.stop()
-    assert server.log().count("can't be remembered") == 1
+    assert server.log().count("cannot save job records") == 1
 
 
 def test_no_more_jobs_are_remembered_than_are_allowed(pool: Pool, past: Past, tmp_path: Path) -> None:
@@ -437,25 +437,25 @@ def test_no_more_jobs_are_remembered_than_are_allowed(pool: Pool, past: Past, tm
             time.sleep(0.02)
     server.stop()
     kept = json.loads(explain("--list", "--json", "--cache-dir", server.cache_dir, "--config", config))["jobs"]
-    assert {job["job"] for job in kept} == {f"job-{seed}" for seed in range(5, 9)}
+    assert {job["job_name"] for job in kept} == {f"job-{seed}" for seed in range(5, 9)}
 
 
 def test_what_is_too_large_over_http_is_written_without_a_server(pool: Pool, past: Past, tmp_path: Path) -> None:
     config = tmp_path / "forebay.toml"
     config.write_text("[limits]\nmax_explain_bytes = 10000\n")
     server = pool.start(past.datasets, state=past.state, config=config)
-    status, body = server.http_get("/api/v1/explain?job=windows&step=0&format=json")
+    status, body = server.http_get("/api/v1/explain?job_name=windows&step=0&format=json")
     assert status == 413 and "max_explain_bytes" in json.loads(body)["error"], body
-    assert server.http_get("/api/v1/explain?job=windows&step=0")[0] == 200
-    explain("--job", "windows", "--step", 0, *past.local(), "--output", tmp_path / "batch.json")
+    assert server.http_get("/api/v1/explain?job_name=windows&step=0")[0] == 200
+    explain("--job-name", "windows", "--step", 0, *past.local(), "--output", tmp_path / "batch.json")
     assert (tmp_path / "batch.json").stat().st_size > 10_000
 
 
-DOCUMENT = (ROOT / "docs" / "explain.md").read_text()
+DOCUMENT = (ROOT / "docs" / "how-to" / "explain-a-batch.md").read_text()
 
 
 def test_the_page_on_explain_runs_as_it_is_pasted(pool: Pool, tmp_path: Path) -> None:
-    """Every command of docs/explain.md, in one folder, one after the other."""
+    """Every command of docs/how-to/explain-a-batch.md, in one folder, one after the other."""
     rows = 5_400_000
     users = pa.array(range(rows), pa.int64())
     clicks = pa.table({"user": users, "price": pa.array([0.5] * rows, pa.float32()), "click": [False, True] * (rows // 2)})

@@ -1,4 +1,4 @@
-"""Groups, de-duplicated tensors, lists and padded batches, as a stock client of Arrow Flight sees them."""
+"""Groups, de-duplicated tensors, lists and padded batches, received by a stock Arrow Flight client."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEDUPE = [{"key": ["query"], "tensor": "q", "columns": ["q_*"]}]
 
 
 def ranked(seed: int) -> pa.Table:
-    """Rows of queries of 1 to 30 items; some queries are null."""
+    """Returns rows of queries with 1 to 30 items each. Some queries are null."""
     rng, numbers = random.Random(seed), np.random.default_rng(seed)
     queries = [None if rng.random() < 0.02 else query for query in range(QUERIES) for _ in range(rng.randint(1, 30))]
     of_query = numbers.random((QUERIES + 1, 5), dtype=np.float32)
@@ -58,12 +58,12 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def runs(keys: list) -> list[list[int]]:
-    """Rows of each run of equal keys."""
+    """Returns the row numbers of each run of equal keys."""
     starts = [row for row in range(len(keys)) if row == 0 or keys[row] != keys[row - 1]] + [len(keys)]
     return [list(range(start, end)) for start, end in zip(starts, starts[1:])]
 
 
-def test_each_group_comes_whole_once_an_epoch_also_across_files(client: Client, rows: pa.Table) -> None:
+def test_each_group_is_delivered_whole_and_once_per_epoch_also_across_files(client: Client, rows: pa.Table) -> None:
     expected = runs(rows["query"].to_pylist())
     plan = client.plan(dataset="ranked", columns=["row"], group_by=["query"], batch_size=64, shuffle={"window_rows": 20_000})
     assert int(plan.summary["groups"]) == len(expected)
@@ -79,14 +79,14 @@ def test_each_group_comes_whole_once_an_epoch_also_across_files(client: Client, 
     assert seen != expected
 
 
-def test_packs_are_whole_groups_of_at_most_so_many_rows_and_as_many_in_every_epoch(client: Client, rows: pa.Table) -> None:
+def test_packs_hold_whole_groups_up_to_max_pack_rows_and_every_epoch_has_as_many(client: Client, rows: pa.Table) -> None:
     expected = runs(rows["query"].to_pylist())
     longest = max(map(len, expected))
     request: dict[str, Any] = dict(dataset="ranked", columns=["row"], group_by=["query"], shuffle={"window_rows": 20_000})
-    for batch_rows, batch_size, world_size in [(3 * longest, 1, 1), (1000, 1, 1), (1000, 2, 2)]:
-        packed = {**request, "batch_rows": batch_rows, "batch_size": batch_size, "world_size": world_size, "epochs": 2}
+    for max_pack_rows, batch_size, world_size in [(3 * longest, 1, 1), (1000, 1, 1), (1000, 2, 2)]:
+        packed = {**request, "max_pack_rows": max_pack_rows, "batch_size": batch_size, "world_size": world_size, "epochs": 2}
         plan = client.plan(**packed, remainder="SHORT")
-        packs = -(-rows.num_rows // (batch_rows - longest + 1))
+        packs = -(-rows.num_rows // (max_pack_rows - longest + 1))
         assert (int(plan.summary["packs"]), int(plan.summary["groups"])) == (packs, len(expected))
         assert (plan.steps, plan.info.total_records) == (-(-packs // (batch_size * world_size)), -1)
         seen: list[list[list[int]]] = [[], []]
@@ -95,15 +95,15 @@ def test_packs_are_whole_groups_of_at_most_so_many_rows_and_as_many_in_every_epo
             assert len(batches) == 2 * plan.steps
             for batch in batches:
                 numbers, offsets = batch.data["row"].to_pylist(), batch.meta.group_offsets
-                assert offsets[-1] == len(numbers) <= batch_rows * batch_size
+                assert offsets[-1] == len(numbers) <= max_pack_rows * batch_size
                 assert len(numbers) > 0 or batch.meta.step == plan.steps - 1
                 seen[batch.meta.epoch] += [numbers[start:end] for start, end in zip(offsets, offsets[1:])]
         assert sorted(seen[0]) == sorted(seen[1]) == expected
         assert seen[0] != seen[1]
 
 
-def test_packs_may_be_padded_to_one_size_and_two_ranks_hold_what_four_held(client: Client, rows: pa.Table) -> None:
-    request: dict[str, Any] = dict(dataset="ranked", columns=["row"], group_by=["query"], batch_rows=128, remainder="PAD")
+def test_padded_packs_have_one_size_and_two_ranks_receive_the_rows_of_four(client: Client, rows: pa.Table) -> None:
+    request: dict[str, Any] = dict(dataset="ranked", columns=["row"], group_by=["query"], max_pack_rows=128, remainder="PAD")
     held = []
     for batch_size, world_size in [(1, 4), (2, 2)]:
         plan = client.plan(**request, batch_size=batch_size, world_size=world_size)
@@ -136,7 +136,7 @@ def test_a_filter_is_applied_before_rows_are_grouped(client: Client, rows: pa.Ta
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_the_expansion_of_distinct_rows_is_the_plain_stream_to_the_byte(client: Client, rows: pa.Table, grouped: bool) -> None:
+def test_expanding_distinct_rows_gives_the_plain_stream_byte_for_byte(client: Client, rows: pa.Table, grouped: bool) -> None:
     order: dict[str, Any] = dict(dataset="ranked", batch_size=100 if grouped else 1500, shuffle={"window_rows": 15_000})
     if grouped:
         order["group_by"] = ["query"]
@@ -148,7 +148,7 @@ def test_the_expansion_of_distinct_rows_is_the_plain_stream_to_the_byte(client: 
         assert batch.data.schema.field("q").metadata == {b"forebay.layout": b"distinct"}
         assert distinct.take(index).values.buffers()[1] is not None
         assert distinct.take(index).equals(whole.data["q"])
-        # Numbers in the order in which rows come first, each query once.
+        # Distinct rows are numbered by first occurrence, and each query occurs once.
         queries = rows["query"].take(batch.data["row"]).to_pylist()
         first = list(dict.fromkeys(queries))
         assert len(distinct) == len(first)
@@ -157,16 +157,16 @@ def test_the_expansion_of_distinct_rows_is_the_plain_stream_to_the_byte(client: 
     assert saved > (0.8 if grouped else 0.05) * rows.num_rows
 
 
-def test_rows_of_one_key_that_differ_are_not_made_one(pool: Pool, tmp_path: Path) -> None:
+def test_rows_with_one_key_and_different_values_are_not_merged(pool: Pool, tmp_path: Path) -> None:
     table = pa.table({"k": [1, 1, 1, 2], "x": [1.0, 1.0, 2.0, 1.0], "y": [None, 7, 7, 7]})
     pq.write_table(table, tmp_path / "rows.parquet")
     with Client(pool.start({"rows": tmp_path / "rows.parquet"}).location) as client:
-        dedupe = [{"key": ["k"], "tensor": "t", "columns": ["x"]}, {"key": ["k"], "tensor": "u", "columns": ["y"], "fill": -1}]
+        dedupe = [{"key": ["k"], "tensor": "t", "columns": ["x"]}, {"key": ["k"], "tensor": "u", "columns": ["y"], "null_value": -1}]
         (batch,) = (each.data for each in client.batches(dataset="rows", batch_size=9, dedupe=dedupe, **IN_ORDER))
     assert batch["t_index"].to_pylist() == [0, 0, 1, 2]
     assert batch["t"].values.to_pylist() == [[1.0], [2.0], [1.0]]
     assert (batch["u_index"].to_pylist(), batch["u"].values.to_pylist()) == ([0, 1, 1, 2], [[-1], [7], [7]])
-    # Each list holds what its row is the first to have.
+    # The list of a row holds the distinct row that occurs there first.
     assert batch["t"].to_pylist() == [[[1.0]], [], [[2.0]], [[1.0]]]
 
 
@@ -183,8 +183,8 @@ def test_ragged_tensors_hold_all_items_column_by_column_and_their_lengths(client
         batch.data.validate(full=True)
 
 
-def test_lists_longer_than_max_len_are_cut_and_others_padded(client: Client, rows: pa.Table) -> None:
-    tensors = [{"name": "ab", "columns": ["a", "b"], "dtype": "float32", "max_len": 4, "fill": -1}]
+def test_lists_longer_than_max_list_length_are_truncated_and_others_padded(client: Client, rows: pa.Table) -> None:
+    tensors = [{"name": "ab", "columns": ["a", "b"], "dtype": "float32", "max_list_length": 4, "null_value": -1}]
     for batch in client.batches(dataset="ranked", columns=["row"], tensors=tensors, batch_size=700):
         taken = rows.take(batch.data["row"])
         lists = [taken[column].to_pylist() for column in "ab"]
@@ -195,7 +195,7 @@ def test_lists_longer_than_max_len_are_cut_and_others_padded(client: Client, row
             assert mask[:, column].tolist() == [[1] * len(items) + [0] * (4 - len(items)) for items in cut]
 
 
-def test_padded_batches_are_of_one_size_and_say_which_rows_are_real(client: Client, rows: pa.Table) -> None:
+def test_padded_batches_have_one_size_and_mark_the_real_rows(client: Client, rows: pa.Table) -> None:
     request: dict[str, Any] = dict(dataset="ranked", columns=["row", "query"], batch_size=500, world_size=3, remainder="PAD")
     plan = client.plan(**request)
     steps = -(-rows.num_rows // 1500)
@@ -212,7 +212,7 @@ def test_padded_batches_are_of_one_size_and_say_which_rows_are_real(client: Clie
     assert sorted(real) == list(range(rows.num_rows))
 
 
-def test_a_group_larger_than_a_batch_may_be_is_refused_before_it_is_sent(pool: Pool, tmp_path: Path) -> None:
+def test_a_group_above_max_batch_bytes_is_rejected_before_it_is_sent(pool: Pool, tmp_path: Path) -> None:
     table = pa.table({"k": pa.array([None] * 60_000 + [1] * 10, pa.int32()), "x": np.zeros(60_010)})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=20_000)
     config = tmp_path / "forebay.toml"
@@ -228,16 +228,16 @@ def test_a_group_larger_than_a_batch_may_be_is_refused_before_it_is_sent(pool: P
         assert only.meta.group_offsets == [0, 10]
 
 
-def test_a_filter_that_keeps_nothing_makes_no_group_and_no_step(client: Client) -> None:
+def test_a_filter_without_matches_gives_no_group_and_no_step(client: Client) -> None:
     request: dict[str, Any] = dict(dataset="ranked", group_by=["query"], batch_size=10, filter="row < 0")
     plan = client.plan(**request)
     assert (plan.steps, int(plan.summary["groups"])) == (0, 0)
     assert list(client.batches(**request)) == []
-    assert client.plan(**request, batch_rows=100).steps == 0
-    assert list(client.batches(**request, batch_rows=100)) == []
+    assert client.plan(**request, max_pack_rows=100).steps == 0
+    assert list(client.batches(**request, max_pack_rows=100)) == []
 
 
-def test_what_does_not_go_together_is_refused_by_name(client: Client) -> None:
+def test_incompatible_fields_are_rejected_by_name(client: Client) -> None:
     lists: dict[str, Any] = {"name": "t", "columns": ["a"]}
     for request, words in [
         (dict(group_by=["qury"]), ("group_by", "qury", "query")),
@@ -247,19 +247,19 @@ def test_what_does_not_go_together_is_refused_by_name(client: Client) -> None:
         (dict(group_by=["query"] * 65), ("group_by", "65", "1 to 64")),
         (dict(dedupe=[{**DEDUPE[0], "key": ["query", "query"]}]), ("dedupe.q.key", "twice")),
         (dict(select=["row AS valid"], remainder="PAD"), ("remainder", "'valid'", "another one")),
-        (dict(group_by=["query"], remainder="PAD"), ("remainder", "PAD", "batch_rows")),
-        (dict(group_by=["query"], dedupe=DEDUPE, batch_rows=200, remainder="PAD"), ("remainder", "PAD")),
-        (dict(batch_rows=200), ("batch_rows", "group_by")),
-        (dict(group_by=["query"], batch_rows=89), ("batch_rows", "is 89", "longest group has 30 rows", "at least 90")),
-        (dict(group_by=["query"], batch_rows=1 << 20), ("batch_rows", "1048576", "1 to 104857")),
+        (dict(group_by=["query"], remainder="PAD"), ("remainder", "PAD", "max_pack_rows")),
+        (dict(group_by=["query"], dedupe=DEDUPE, max_pack_rows=200, remainder="PAD"), ("remainder", "PAD")),
+        (dict(max_pack_rows=200), ("max_pack_rows", "group_by")),
+        (dict(group_by=["query"], max_pack_rows=89), ("max_pack_rows", "is 89", "longest group has 30 rows", "at least 90")),
+        (dict(group_by=["query"], max_pack_rows=1 << 20), ("max_pack_rows", "1048576", "1 to 104857")),
         (dict(dedupe=DEDUPE, remainder="PAD"), ("remainder", "PAD")),
         (dict(dedupe=[{**DEDUPE[0], "key": []}]), ("dedupe.q.key",)),
         (dict(dedupe=[{**DEDUPE[0], "columns": ["z*"]}]), ("dedupe.q", "begins with 'z'")),
         (dict(dedupe=[{**DEDUPE[0], "tensor": ""}]), ("dedupe", "no name")),
         (dict(dedupe=DEDUPE, columns=["query"], tensors=[{"name": "q_index", "columns": ["q_0"]}]), ("q_index",)),
-        (dict(tensors=[lists]), ("tensors.t", "max_len", "ragged")),
-        (dict(tensors=[{**lists, "max_len": 0}]), ("tensors.t.max_len",)),
-        (dict(tensors=[{**lists, "max_len": 3, "ragged": True}]), ("tensors.t", "ragged")),
+        (dict(tensors=[lists]), ("tensors.t", "max_list_length", "ragged")),
+        (dict(tensors=[{**lists, "max_list_length": 0}]), ("tensors.t.max_list_length",)),
+        (dict(tensors=[{**lists, "max_list_length": 3, "ragged": True}]), ("tensors.t", "ragged")),
         (dict(tensors=[{**lists, "columns": ["row"], "ragged": True}]), ("tensors.t", "'row'", "expected lists")),
         (dict(tensors=[{**lists, "columns": ["a"], "dtype": "int4", "ragged": True}]), ("tensors.t.dtype", "int4")),
     ]:
@@ -267,18 +267,18 @@ def test_what_does_not_go_together_is_refused_by_name(client: Client) -> None:
             client.plan(dataset="ranked", batch_size=10, **request)
 
 
-def test_items_that_are_cut_off_need_not_fit(pool: Pool, tmp_path: Path) -> None:
+def test_truncated_list_items_need_not_fit_the_dtype(pool: Pool, tmp_path: Path) -> None:
     pq.write_table(pa.table({"l": [[1, 2, 300], [4, 5, None], None, [6]]}), tmp_path / "rows.parquet")
     with Client(pool.start({"rows": tmp_path / "rows.parquet"}).location) as client:
-        tensor = {"name": "t", "columns": ["l"], "dtype": "uint8", "max_len": 2}
+        tensor = {"name": "t", "columns": ["l"], "dtype": "uint8", "max_list_length": 2}
         (batch,) = client.batches(dataset="rows", batch_size=4, tensors=[tensor], **IN_ORDER)
         assert batch.data["t"].to_pylist() == [[1, 2], [4, 5], [0, 0], [6, 0]]
         assert batch.data["t_mask"].to_pylist() == [[1, 1], [1, 1], [0, 0], [1, 0]]
         with refused("INVALID_ARGUMENT", "'l'", "300"):
-            list(client.batches(dataset="rows", batch_size=4, tensors=[{**tensor, "max_len": 3, "fill": 0}]))
+            list(client.batches(dataset="rows", batch_size=4, tensors=[{**tensor, "max_list_length": 3, "null_value": 0}]))
 
 
-def test_an_error_names_the_file_in_which_the_rest_of_a_group_lies(pool: Pool, tmp_path: Path) -> None:
+def test_an_error_names_the_file_of_the_second_part_of_a_group(pool: Pool, tmp_path: Path) -> None:
     folder = tmp_path / "rows"
     folder.mkdir()
     pq.write_table(pa.table({"k": [1, 2, 2], "x": [1, 2, 3]}), folder / "a.parquet")
@@ -289,36 +289,36 @@ def test_an_error_names_the_file_in_which_the_rest_of_a_group_lies(pool: Pool, t
             list(client.batches(dataset="rows", batch_size=1, group_by=["k"], tensors=[tensor], **IN_ORDER))
 
 
-def test_a_null_item_without_a_fill_is_an_error_that_names_the_column(pool: Pool, tmp_path: Path) -> None:
+def test_a_null_item_without_null_value_is_an_error_that_names_the_column(pool: Pool, tmp_path: Path) -> None:
     pq.write_table(pa.table({"l": [[1, None], [2]]}), tmp_path / "rows.parquet")
     with Client(pool.start({"rows": tmp_path / "rows.parquet"}).location) as client:
-        for how in ({"ragged": True}, {"max_len": 2}):
+        for how in ({"ragged": True}, {"max_list_length": 2}):
             tensor = {"name": "t", "columns": ["l"], **how}
-            with refused("INVALID_ARGUMENT", "'l'", "fill"):
+            with refused("INVALID_ARGUMENT", "'l'", "null_value"):
                 list(client.batches(dataset="rows", batch_size=2, tensors=[tensor]))
-            (batch,) = client.batches(dataset="rows", batch_size=2, tensors=[{**tensor, "fill": 9}], **IN_ORDER)
+            (batch,) = client.batches(dataset="rows", batch_size=2, tensors=[{**tensor, "null_value": 9}], **IN_ORDER)
             assert batch.data["t"].flatten().to_pylist() == ([1, 9, 2] if "ragged" in how else [1, 9, 2, 9])
 
 
-def test_a_mixture_takes_its_shares_of_several_datasets(pool: Pool, tmp_path: Path) -> None:
+def test_a_mixture_takes_its_fractions_from_several_datasets(pool: Pool, tmp_path: Path) -> None:
     own, other = (pa.table({"id": pa.array(range(start, start + rows), pa.int64())}) for start, rows in [(0, 9000), (10**6, 1001)])
     pq.write_table(own, tmp_path / "own.parquet", row_group_size=500)
-    # Here the column lies behind another one.
+    # In this file, the column is preceded by another one.
     more = other.append_column("more", pa.array(range(1001)))
     pq.write_table(more.select(["more", "id"]), tmp_path / "other.parquet", row_group_size=100)
     server = pool.start({"own": tmp_path / "own.parquet", "other": tmp_path / "other.parquet"})
     request: dict[str, Any] = dict(dataset="own", columns=["id"], batch_size=100, world_size=2, epochs=2)
-    request["mix"] = [{"dataset": "other", "share": 0.2}]
+    request["mix"] = [{"dataset": "other", "fraction": 0.2}]
     with Client(server.location) as client:
         plan = client.plan(**request)
         assert (plan.steps, int(plan.summary["mixed_rows"]), plan.info.total_records) == (56, 20, 2 * 56 * 200)
         steps = [[batch.data["id"].to_pylist() for batch in batches] for batches in client.global_batches(**request)]
         (alone,) = [[batch.data["id"].to_pylist() for batch in client.batches(**{**request, "world_size": 1, "batch_size": 200})]]
         for words, changed in [
-            (("othr", "'other'"), {"dataset": "othr", "share": 0.2}),
-            (("mix", "name"), {"share": 0.2}),
-            (("mix.other.share", "0.001"), {"dataset": "other", "share": 0.001}),
-            (("mix.other: filter", "'idd'", "'id'"), {"dataset": "other", "share": 0.2, "filter": "idd > 0"}),
+            (("othr", "'other'"), {"dataset": "othr", "fraction": 0.2}),
+            (("mix", "name"), {"fraction": 0.2}),
+            (("mix.other.fraction", "0.001"), {"dataset": "other", "fraction": 0.001}),
+            (("mix.other: filter", "'idd'", "'id'"), {"dataset": "other", "fraction": 0.2, "filter": "idd > 0"}),
         ]:
             with refused(("INVALID_ARGUMENT", "NOT_FOUND"), *words):
                 client.plan(**{**request, "mix": [changed]})

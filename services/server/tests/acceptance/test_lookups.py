@@ -1,4 +1,4 @@
-"""Rows by their keys, through a stock client: those of training, byte for byte, of one snapshot at a time."""
+"""Lookups through a stock client return the rows of training, byte for byte, of one snapshot at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ USERS = 50_000
 
 
 class Lookup:
-    """An exchange: batches of keys in, batches of rows and their metadata out."""
+    """A DoExchange stream that sends batches of keys and receives batches of rows with metadata."""
 
     def __init__(self, client: Client, **wanted: Any) -> None:
         descriptor = flight.FlightDescriptor.for_command(json.dumps({"lookup": wanted}).encode())
@@ -68,7 +68,7 @@ def users(pool: Pool, tmp_path: Path) -> Server:
 FEATURES = {"name": "x", "columns": ["f*"], "dtype": "float32"}
 
 
-def test_keys_give_rows_in_their_order_with_nulls_for_the_missing(users: Server) -> None:
+def test_rows_have_the_order_of_their_keys_and_are_null_where_a_key_is_missing(users: Server) -> None:
     with Client(users.location) as client:
         stored = client.table(dataset="users", batch_size=4096, tensors=[FEATURES], columns=["user_id", "name"])
         row_of = {id: row for row, id in enumerate(stored["user_id"].to_pylist())}
@@ -90,7 +90,7 @@ def test_keys_give_rows_in_their_order_with_nulls_for_the_missing(users: Server)
         look_up.end()
 
 
-def test_a_key_whose_row_the_filter_does_not_keep_is_missing(users: Server) -> None:
+def test_a_key_whose_row_does_not_match_the_filter_is_missing(users: Server) -> None:
     with Client(users.location) as client:
         wanted = {"dataset": "users", "columns": ["user_id"], "filter": "user_id % 2 = 0"}
         rows, metadata = Lookup(client, **wanted)(user_id=[1, 2, 3, 4, -2])
@@ -99,7 +99,7 @@ def test_a_key_whose_row_the_filter_does_not_keep_is_missing(users: Server) -> N
             Lookup(client, dataset="users", filter="user > 1")(user_id=[1])
 
 
-def test_lookups_may_be_sent_ahead_and_are_answered_in_order(users: Server) -> None:
+def test_pipelined_lookups_are_answered_in_order(users: Server) -> None:
     with Client(users.location) as client:
         look_up = Lookup(client, dataset="users", columns=["user_id"])
         for start in range(0, 2000, 10):
@@ -135,7 +135,7 @@ def test_looked_up_rows_equal_the_rows_of_training_byte_for_byte_for_every_type(
             assert pa.chunked_array([batch[name] for batch in found]).equals(trained[name]) or "float" in name
 
 
-def test_a_new_snapshot_takes_the_place_of_the_old_one_and_survives_a_kill(pool: Pool, tmp_path: Path) -> None:
+def test_a_new_snapshot_replaces_the_old_one_and_survives_a_kill(pool: Pool, tmp_path: Path) -> None:
     def write(version: int) -> None:
         pq.write_table(pa.table({"id": range(3000), "v": [version] * 3000, "w": [version] * 3000}), tmp_path / "new.parquet")
         (tmp_path / "new.parquet").rename(tmp_path / "rows.parquet")
@@ -181,7 +181,7 @@ def test_a_new_snapshot_takes_the_place_of_the_old_one_and_survives_a_kill(pool:
         assert Lookup(client, dataset="rows")(id=[5])[0]["v"].to_pylist() == [10]
 
 
-def test_what_is_no_lookup_is_refused_by_name(users: Server, pool: Pool, tmp_path: Path) -> None:
+def test_an_invalid_lookup_is_rejected_by_name(users: Server, pool: Pool, tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1.5]}), tmp_path / "plain.parquet")
     plain = pool.start({"plain": tmp_path / "plain.parquet"})
     for server, wanted, keys, status, words in [
@@ -192,24 +192,24 @@ def test_what_is_no_lookup_is_refused_by_name(users: Server, pool: Pool, tmp_pat
         (users, {"dataset": "users", "group_by": ["name"]}, {"user_id": [1]}, "INVALID_ARGUMENT", ["group_by"]),
         (users, {"dataset": "users"}, {"id": [1]}, "INVALID_ARGUMENT", ["users", "no column 'user_id'"]),
         (users, {"dataset": "users"}, {"user_id": ["1"]}, "INVALID_ARGUMENT", ["user_id", "Utf8", "Int64"]),
-        (users, {"dataset": "users", "max_age": -1}, {"user_id": [1]}, "INVALID_ARGUMENT", ["max_age", "-1"]),
+        (users, {"dataset": "users", "max_age_seconds": -1}, {"user_id": [1]}, "INVALID_ARGUMENT", ["max_age_seconds", "-1"]),
         (users, {"dataset": "users"}, {"user_id": range(70_000)}, "INVALID_ARGUMENT", ["70000", "65536"]),
     ]:
         with Client(server.location) as client, refused(status, *words):
             Lookup(client, **wanted)(**keys)
     with Client(users.location) as client:
-        # Since it was taken, a server has become ready.
-        with refused("FAILED_PRECONDITION", "last seen to be current", "max_age is 1\u00b5s"):
-            Lookup(client, dataset="users", max_age=0.000001)(user_id=[1])
-        assert Lookup(client, dataset="users", max_age=3600)(user_id=[1])[0].num_rows == 1
+        # The snapshot is older than 1 µs, because the server became ready after it.
+        with refused("FAILED_PRECONDITION", "last verified to be current", "max_age_seconds", "1\u00b5s"):
+            Lookup(client, dataset="users", max_age_seconds=0.000001)(user_id=[1])
+        assert Lookup(client, dataset="users", max_age_seconds=3600)(user_id=[1])[0].num_rows == 1
 
 
-def test_what_is_no_batch_of_keys_is_refused_and_nobody_else_notices(users: Server) -> None:
+def test_an_invalid_batch_of_keys_is_rejected_without_affecting_other_lookups(users: Server) -> None:
     with Client(users.location) as client:
         steady = Lookup(client, dataset="users", columns=["user_id"])
         for options, keys, words in [
             (pa.ipc.IpcWriteOptions(compression="zstd"), pa.array(range(1000)), ["compressed"]),
-            (None, pa.array(["a", "b"]).dictionary_encode(), ["dictionaries"]),
+            (None, pa.array(["a", "b"]).dictionary_encode(), ["dictionary-encoded"]),
             (None, pa.nulls(3), ["user_id", "Null"]),
             (None, pa.array([[1]]), ["user_id", "List"]),
         ]:
@@ -222,7 +222,7 @@ def test_what_is_no_batch_of_keys_is_refused_and_nobody_else_notices(users: Serv
             assert steady(user_id=[3])[0]["user_id"].to_pylist() == [3]
 
 
-def test_a_draining_server_ends_exchanges_and_says_so(users: Server) -> None:
+def test_a_draining_server_ends_exchanges_as_unavailable(users: Server) -> None:
     with Client(users.location) as client:
         look_up = Lookup(client, dataset="users", columns=["user_id"])
         assert look_up(user_id=[3])[0].num_rows == 1
@@ -233,7 +233,7 @@ def test_a_draining_server_ends_exchanges_and_says_so(users: Server) -> None:
 
 
 def blocks(language: str) -> list[str]:
-    page = (ROOT / "docs" / "inference.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "lookups.md").read_text()
     return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
@@ -243,7 +243,7 @@ def test_the_example_of_the_docs_runs_as_written(users: Server, capsys: pytest.C
     assert capsys.readouterr().out.startswith("['user 7', 'user 42', 'user 7'] [1, 1, 1] ")
 
 
-def test_order_by_of_the_configuration_says_which_row_is_meant(pool: Pool, tmp_path: Path) -> None:
+def test_order_by_selects_the_row_of_a_duplicate_key(pool: Pool, tmp_path: Path) -> None:
     rows = {"user_id": [1, 2, 1, 2, 1], "updated_at": [5, 9, 7, 3, None], "v": [0, 1, 2, 3, 4]}
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
     config = tmp_path / "forebay.toml"
@@ -260,7 +260,7 @@ def test_order_by_of_the_configuration_says_which_row_is_meant(pool: Pool, tmp_p
         assert online["rows_indexed"] is None and online["error"] is None
 
 
-def test_a_key_that_is_none_keeps_the_server_from_being_ready_and_says_why(
+def test_an_invalid_key_column_keeps_the_server_unready_with_the_reason(
     pool: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pq.write_table(pa.table({"x": [1.5], "id": [1]}), tmp_path / "rows.parquet")
@@ -274,5 +274,5 @@ def test_a_key_that_is_none_keeps_the_server_from_being_ready_and_says_why(
     (dataset,) = json.loads(server.http_get("/api/v1/datasets")[1])["datasets"]
     assert dataset["phase"] == "open" and dataset["online"]["snapshot"] is None
     assert "column 'x' is of type Float64" in dataset["online"]["error"]
-    with Client(server.location) as client, refused("UNAVAILABLE", "still being made ready"):
+    with Client(server.location) as client, refused("UNAVAILABLE", "still being loaded"):
         Lookup(client, dataset="rows")(x=[1])

@@ -1,4 +1,4 @@
-"""The metrics are what docs/metrics.md says, all of them, in bounded number, and cheap."""
+"""The metrics are what docs/reference/metrics.md says, all of them, in bounded number, and cheap."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def allowed(name: str, key: str, value: str) -> bool:
 
 def test_every_sample_is_documented_with_its_type_labels_values_and_buckets(worked: Scrape) -> None:
     for name, kind in worked.kinds.items():
-        assert name in documented(), f"{name} is not in docs/metrics.md"
+        assert name in documented(), f"{name} is not in docs/reference/metrics.md"
         assert kind == documented()[name].kind, name
     bounds: dict[Any, list[float]] = {}
     for sample in worked.samples:
@@ -153,9 +153,9 @@ def test_what_was_done_is_counted(worked: Scrape) -> None:
         "forebay_batch_rows_total",
         "forebay_decode_rows_total",
         "forebay_compute_rows_total",
-        "forebay_online_keys_found_total",
+        "forebay_lookup_keys_found_total",
         "forebay_storage_read_bytes_total",
-        "forebay_storage_wanted_bytes_total",
+        "forebay_storage_requested_bytes_total",
         "process_cpu_seconds_total",
         "process_open_fds",
         "process_max_fds",
@@ -166,9 +166,9 @@ def test_what_was_done_is_counted(worked: Scrape) -> None:
     assert worked.value("forebay_dataset_open") == 3
     assert 0 < worked.value("forebay_dataset_snapshot_age_seconds", dataset="rows") < 300
     assert worked.value("forebay_draining") == 0
-    assert worked.value("forebay_grpc_calls_total", method="GetFlightInfo", code="NotFound") == 1
+    assert worked.value("forebay_grpc_calls_total", method="GetFlightInfo", code="NOT_FOUND") == 1
     assert worked.value("forebay_queue_requests_total", queue="ranker", outcome="answered") == 2
-    assert worked.value("forebay_runtime_lag_seconds", "_count") >= 3
+    assert worked.value("forebay_event_loop_delay_seconds", "_count") >= 3
     assert time.time() - 600 < worked.value("process_start_time_seconds") < time.time() + 2
 
 
@@ -282,7 +282,7 @@ def test_retries_and_read_amplification_are_what_the_store_saw(pool: Pool, tmp_p
     file = pq.ParquetFile(path).metadata
     group = file.row_group(0)
     chunks = [group.column(n).total_compressed_size for n in (0, 2)]
-    assert found.value("forebay_storage_wanted_bytes_total") == sum(chunks) + file.serialized_size + 8
+    assert found.value("forebay_storage_requested_bytes_total") == sum(chunks) + file.serialized_size + 8
     # The column between them is read along, and the footer with what lies before it.
     between = group.column(1).total_compressed_size
     read = found.value("forebay_storage_read_bytes_total")

@@ -1,4 +1,4 @@
-"""What the platform engineer relies on: readiness, metrics, drain, one server a cache, the other commands."""
+"""Operation of a server: readiness, metrics, drain, one server per cache, and the other commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_livez_and_readyz_answer(flights_server: Server) -> None:
     assert flights_server.http_get("/readyz")[0] == 200
 
 
-def test_metrics_are_prometheus_text_with_our_prefix(flights_server: Server, flights_client: Client) -> None:
+def test_metrics_are_prometheus_text_with_the_forebay_prefix(flights_server: Server, flights_client: Client) -> None:
     flights_client.digest(**STREAM, steps=3)
     status, text = flights_server.http_get("/metrics")
     assert status == 200
@@ -43,7 +43,7 @@ def test_metrics_are_prometheus_text_with_our_prefix(flights_server: Server, fli
         assert line.startswith("#") or not line or re.fullmatch(r"[a-z_0-9]+(\{.*\})? [-+0-9.eEInfNa]+", line), line
 
 
-def test_a_page_tells_a_person_what_this_is_and_finds_its_files(flights_server: Server) -> None:
+def test_the_dashboard_and_its_files_are_served(flights_server: Server) -> None:
     status, text = flights_server.http_get("/")
     assert status == 200
     assert "<title>Forebay</title>" in text
@@ -51,7 +51,7 @@ def test_a_page_tells_a_person_what_this_is_and_finds_its_files(flights_server: 
         assert flights_server.http_get(path)[0] == 200, path
 
 
-def test_sigterm_without_a_stream_ends_within_a_second_idle_connections_or_not(
+def test_sigterm_without_a_stream_stops_within_a_second_despite_idle_connections(
     pool: Pool, connect: Callable[[Server], Client], small_groups: Path
 ) -> None:
     server = pool.start({"small-groups": small_groups})
@@ -112,10 +112,10 @@ def test_sigterm_ends_a_stream_that_outlasts_the_grace_period_as_unavailable(
     assert time.monotonic() - started < 5
     reader.join(10)
     [(status, message)] = outcome
-    assert status == "UNAVAILABLE" and "go on at the next step" in message, message
+    assert status == "UNAVAILABLE" and "continue with the next step" in message, message
 
 
-def test_sigterm_is_not_held_up_by_a_consumer_that_stopped_reading(
+def test_sigterm_is_not_delayed_by_a_consumer_that_stopped_reading(
     pool: Pool, connect: Callable[[Server], Client], small_groups: Path
 ) -> None:
     server = pool.start({"small-groups": small_groups}, grace_period="2s")
@@ -129,13 +129,13 @@ def test_sigterm_is_not_held_up_by_a_consumer_that_stopped_reading(
             pass
 
 
-def test_sigint_ends_it_like_sigterm(pool: Pool, small_groups: Path) -> None:
+def test_sigint_stops_the_server_like_sigterm(pool: Pool, small_groups: Path) -> None:
     server = pool.start({"small-groups": small_groups})
     server.process.send_signal(signal.SIGINT)
     assert server.wait() == 0
 
 
-def test_a_second_server_on_the_same_cache_refuses_and_names_it(
+def test_a_second_server_on_the_same_cache_fails_with_the_path(
     pool: Pool, connect: Callable[[Server], Client], small_groups: Path
 ) -> None:
     first = pool.start({"small-groups": small_groups})
@@ -158,7 +158,7 @@ def test_a_second_server_on_the_same_cache_refuses_and_names_it(
     ],
     ids=["dataset without URL", "dataset name", "size", "threads", "scheduling", "unknown flag"],
 )
-def test_bad_settings_end_the_start_with_a_reason(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+def test_invalid_settings_fail_the_start_with_the_reason(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
     done = forebay(
         "serve", "--cache-dir", tmp_path / "c", "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0", *arguments, timeout=20
     )
@@ -168,7 +168,7 @@ def test_bad_settings_end_the_start_with_a_reason(tmp_path: Path, arguments: lis
     assert "panicked" not in done.stderr
 
 
-def test_inspect_tells_files_blocks_rows_and_schema(small_groups: Path) -> None:
+def test_inspect_prints_files_blocks_rows_and_schema(small_groups: Path) -> None:
     done = forebay("inspect", small_groups)
     assert done.returncode == 0, done.stderr
     digits = done.stdout.replace(",", "").replace("_", "")
@@ -180,7 +180,7 @@ def test_inspect_tells_files_blocks_rows_and_schema(small_groups: Path) -> None:
     assert '"train"' in done.stdout and '"dataset"' in done.stdout
 
 
-def test_inspect_of_a_bad_path_ends_with_a_reason(tmp_path: Path) -> None:
+def test_inspect_of_a_missing_path_fails_with_the_path(tmp_path: Path) -> None:
     done = forebay("inspect", tmp_path / "nowhere")
     assert done.returncode not in (0, 101)
     assert "nowhere" in done.stderr
@@ -191,7 +191,7 @@ def demo(path: Path, tmp_path: Path) -> subprocess.CompletedProcess:
     return forebay("demo", path, env=home, timeout=120)
 
 
-def test_the_demo_ends_by_itself_and_prints_the_same_digest_twice(tmp_path: Path) -> None:
+def test_two_runs_of_the_demo_print_the_same_digest(tmp_path: Path) -> None:
     path = write_good(tmp_path / "small.parquet", rows=60_000, row_group_size=5000)
     digests = []
     for _ in range(2):
@@ -202,14 +202,14 @@ def test_the_demo_ends_by_itself_and_prints_the_same_digest_twice(tmp_path: Path
     assert digests[0] == digests[1]
 
 
-def test_the_demos_digest_is_what_a_stock_client_computes(pool: Pool, tmp_path: Path) -> None:
+def test_the_digest_of_the_demo_equals_that_of_a_stock_client(pool: Pool, tmp_path: Path) -> None:
     path = write_good(tmp_path / "small.parquet", rows=60_000, row_group_size=5000)
     done = demo(path, tmp_path)
     cold, warm = re.search(r"^digest +([0-9a-f]{16}) +([0-9a-f]{16})$", done.stdout, re.MULTILINE).groups()
     kinds = pq.read_schema(path)
     numeric = [f.name for f in kinds if pa.types.is_integer(f.type) or pa.types.is_floating(f.type)]
     tensors = [
-        {"name": name, "columns": columns, "dtype": "float32", "fill": 0}
+        {"name": name, "columns": columns, "dtype": "float32", "null_value": 0}
         for name, columns in (("x", numeric[:-1]), ("y", numeric[-1:]))
     ]
     with Client(pool.start({"small": path}).location) as client:

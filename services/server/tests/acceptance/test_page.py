@@ -27,7 +27,7 @@ from server import ROOT, Pool, Server, until
 from test_queues import ITEMS, QUEUES, USERS, Caller, score, serve, status
 
 SCREENSHOTS = ROOT / "target" / "acceptance" / "screenshots"
-BUCKETS = ["consumer", "downstream", "network", "gather", "decode", "storage", "admission"]
+BUCKETS = ["compute", "compute_or_network", "network", "gather", "decode", "storage", "queued"]
 MAX_ROWS = 1000
 # Sessions by the hundred, over connections of 200 calls each.
 MANY, CALLS = 1000, 200
@@ -99,7 +99,7 @@ def loaded(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Itera
     threads = [threading.Thread(target=target, args=arguments, daemon=True) for target, arguments in work]
     for thread in threads:
         thread.start()
-    until(lambda: len(get(server, "queues/ranker/frontier")["points"]) > 0, 60)
+    until(lambda: len(get(server, "queues/ranker/throughput-latency")["points"]) > 0, 60)
     yield server
     enough.set()
 
@@ -124,7 +124,7 @@ def page(chromium: Any, loaded: Server) -> Iterator[Opened]:
         assert seen.hosts <= {loaded.http, ""}
 
 
-def test_the_page_comes_with_a_policy_that_lets_nothing_else_in(loaded: Server) -> None:
+def test_the_page_has_a_strict_content_security_policy(loaded: Server) -> None:
     with urllib.request.urlopen(url(loaded)) as response:
         policy = response.headers["content-security-policy"]
         html = response.read().decode()
@@ -137,15 +137,15 @@ def test_the_page_comes_with_a_policy_that_lets_nothing_else_in(loaded: Server) 
             assert kind in response.headers["content-type"]
 
 
-def test_the_banner_says_the_servers_verdict(page: Opened, loaded: Server) -> None:
-    until(lambda: page.text("verdict-sentence") == get(loaded, "overview")["verdict"]["sentence"], 30)
+def test_the_banner_shows_the_verdict_of_the_server(page: Opened, loaded: Server) -> None:
+    until(lambda: page.text("verdict-summary") == get(loaded, "overview")["verdict"]["summary"], 30)
 
-    def utilization_is_shown() -> bool:
-        share = get(loaded, "overview")["verdict"]["utilization"]
-        shown = page.text("verdict-utilization")
-        return shown == "–" if share is None else shown != "–" and abs(float(shown.rstrip(" %")) - share * 100) < 1.5
+    def compute_share_is_shown() -> bool:
+        share = get(loaded, "overview")["verdict"]["compute_fraction"]
+        shown = page.text("verdict-compute")
+        return shown == "–" if share is None else shown != "–" and abs(float(shown.rstrip("%")) - share * 100) < 1.5
 
-    until(utilization_is_shown, 30)
+    until(compute_share_is_shown, 30)
 
 
 def table_of(page: Opened) -> dict[float, list[float]]:
@@ -155,7 +155,7 @@ def table_of(page: Opened) -> dict[float, list[float]]:
     return {round(float(at), 3): [float(cell) for cell in cells] for at, cells in rows}
 
 
-def test_the_table_of_stalls_has_the_numbers_of_the_api(page: Opened, loaded: Server) -> None:
+def test_the_table_of_session_time_matches_the_api(page: Opened, loaded: Server) -> None:
     page.page.get_by_test_id("stall-table-toggle").click()
 
     def equal() -> bool:
@@ -180,12 +180,12 @@ def test_the_pipeline_the_cache_and_the_sessions_are_those_of_the_api(page: Open
     for tier in overview["cache"]:
         assert page.page.get_by_test_id(f"cache-{tier['tier']}").is_visible()
 
-    def limits_agree() -> bool:
+    def bottlenecks_agree() -> bool:
         limiting = [stage["stage"] for stage in get(loaded, "overview")["pipeline"] if stage["limiting"]]
         marked = page.page.eval_on_selector_all(".stage[data-limiting] h3", "heads => heads.map(h => h.innerText)")
         return [name for name in marked if name != "trainers"] == limiting
 
-    until(limits_agree, 30)
+    until(bottlenecks_agree, 30)
     until(lambda: page.page.locator("#sessions-body tr").count() == get(loaded, "sessions")["total"])
     for session in get(loaded, "sessions")["sessions"]:
         assert "clicks" in page.text(f"session-{session['id']}")
@@ -198,7 +198,7 @@ def slider_rows(page: Opened) -> int:
     return int((page.page.get_by_test_id("queue-ranker-rows").get_attribute("aria-valuetext") or "").replace(",", ""))
 
 
-def test_a_slider_asks_first_and_apply_changes_the_queue(page: Opened, loaded: Server) -> None:
+def test_a_slider_previews_a_change_and_apply_makes_it(page: Opened, loaded: Server) -> None:
     until(lambda: status(loaded)["forecast"] is not None)
     assert slider_rows(page) == status(loaded)["batching"]["max_batch_rows"] == MAX_ROWS
     slider = page.page.get_by_test_id("queue-ranker-rows")
@@ -208,7 +208,7 @@ def test_a_slider_asks_first_and_apply_changes_the_queue(page: Opened, loaded: S
     wanted = slider_rows(page)
     assert wanted < MAX_ROWS
     until(lambda: page.text("queue-ranker-forecast").startswith("Forecast: capacity"))
-    assert "→" in page.text("queue-ranker-forecast") and "SLO of 5,000 ms" in page.text("queue-ranker-forecast")
+    assert "→" in page.text("queue-ranker-forecast") and "default timeout of 5,000 ms" in page.text("queue-ranker-forecast")
     assert all("dry_run" in change for change in page.changes) and page.changes
     assert status(loaded)["batching"]["max_batch_rows"] == MAX_ROWS
 
@@ -228,7 +228,7 @@ def test_a_slider_asks_first_and_apply_changes_the_queue(page: Opened, loaded: S
     until(lambda: slider_rows(page) == MAX_ROWS)
 
 
-def test_every_control_is_reached_by_tab_and_shows_it(page: Opened) -> None:
+def test_every_control_is_reachable_by_tab_and_shows_focus(page: Opened) -> None:
     slider = page.page.get_by_test_id("queue-ranker-rows")
     slider.focus()
     slider.press("ArrowLeft")
@@ -247,7 +247,7 @@ def test_every_control_is_reached_by_tab_and_shows_it(page: Opened) -> None:
         if name == "queue-ranker-rows":
             break
     wanted = {"theme-toggle", "stall-scope", "stall-table-toggle", "sessions-filter", "progress", "queue-ranker-rows"}
-    wanted |= {"queue-ranker-delay", "queue-ranker-idle", "queue-ranker-apply", "queue-ranker-reset", "events-list"}
+    wanted |= {"queue-ranker-delay", "queue-ranker-eager", "queue-ranker-apply", "queue-ranker-reset", "events-list"}
     assert wanted <= reached, wanted - reached
     page.page.get_by_test_id("queue-ranker-reset").press("Enter")
 
@@ -266,7 +266,7 @@ def test_the_theme_is_kept(page: Opened) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_fits_and_text_can_be_told_from_its_ground(chromium: Any, loaded: Server, width: int, theme: str) -> None:
+def test_the_page_fits_and_text_has_enough_contrast(chromium: Any, loaded: Server, width: int, theme: str) -> None:
     with opened(chromium, url(loaded), width, theme) as seen:
         seen.page.wait_for_selector("#sessions-body tr")
         seen.page.wait_for_selector(".queue .uplot")
@@ -307,20 +307,20 @@ POOR_CONTRAST = """() => {
 }"""
 
 
-def test_a_silent_server_is_said_to_be_and_its_return_is_seen(page: Opened, loaded: Server) -> None:
+def test_a_silent_server_is_shown_as_stale_until_it_returns(page: Opened, loaded: Server) -> None:
     stale = page.page.get_by_test_id("stale-banner")
     assert not stale.is_visible()
     loaded.process.send_signal(signal.SIGSTOP)
     try:
         stale.wait_for(state="visible", timeout=10_000)
-        assert "No word from the server for" in stale.inner_text() and "What is below is from" in stale.inner_text()
+        assert "No update from the server for" in stale.inner_text() and "The data below is from" in stale.inner_text()
     finally:
         loaded.process.send_signal(signal.SIGCONT)
     stale.wait_for(state="hidden", timeout=20_000)
-    until(lambda: page.text("verdict-sentence") == get(loaded, "overview")["verdict"]["sentence"], 30)
+    until(lambda: page.text("verdict-summary") == get(loaded, "overview")["verdict"]["summary"], 30)
 
 
-def test_a_server_that_is_gone_is_said_to_be(chromium: Any, pool: Pool, tmp_path: Path) -> None:
+def test_a_stopped_server_is_shown_as_stale(chromium: Any, pool: Pool, tmp_path: Path) -> None:
     server = pool.start({"clicks": write_tables(tmp_path)["clicks"]})
     with opened(chromium, url(server)) as seen:
         # Nothing runs yet, and the page says how to begin.
@@ -332,7 +332,7 @@ def test_a_server_that_is_gone_is_said_to_be(chromium: Any, pool: Pool, tmp_path
         until(lambda: seen.text("stale-banner") != said)
 
 
-def test_who_may_only_read_types_an_admins_token_in(chromium: Any, pool: Pool, tmp_path: Path) -> None:
+def test_a_reader_enters_an_administrator_token_to_change_settings(chromium: Any, pool: Pool, tmp_path: Path) -> None:
     tokens = {"reader": 'datasets = ["*"]', "admin": 'datasets = ["*"]\nserves = ["ranker"]\nadmin = true'}
     digest = {name: hashlib.sha256(f"token-of-{name}".encode()).hexdigest() for name in tokens}
     (tmp_path / "tokens.toml").write_text("".join(f'[{name}]\nsha256 = "{digest[name]}"\n{rights}\n' for name, rights in tokens.items()))

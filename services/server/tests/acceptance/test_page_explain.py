@@ -50,7 +50,7 @@ class Past:
     before: str
 
     def explanation(self, **asked: object) -> dict[str, Any]:
-        return get(self.server, f"explain?{urlencode({'job': 'ctr-v3', 'step': STEP, 'rank': RANK, **asked})}")
+        return get(self.server, f"explain?{urlencode({'job_name': 'ctr-v3', 'step': STEP, 'rank': RANK, **asked})}")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def ask(seen: Opened, step: int = STEP, rank: int = RANK, job: str = "ctr-v3 · 
 
 
 def answered(seen: Opened, step: int = STEP) -> None:
-    until(lambda: figures(seen).get("step") == f"{step} of {STEPS}" and not seen.text("explain-status").startswith("Working"))
+    until(lambda: figures(seen).get("step") == f"{step} of {STEPS}" and not seen.text("explain-status").startswith("Reconstructing"))
 
 
 def figures(seen: Opened) -> dict[str, str]:
@@ -114,15 +114,15 @@ def is_shown(words: str, value: Any) -> bool:
     return words == ("–" if value is None else value if isinstance(value, str) else json.dumps(value))
 
 
-def test_what_is_shown_is_what_the_api_says(page: Opened, past: Past) -> None:
+def test_the_shown_explanation_matches_the_api(page: Opened, past: Past) -> None:
     ask(page)
     answered(page)
     expected, shown = past.explanation(), figures(page)
     assert shown["job"] == "ctr-v3" and shown["rank"] == f"{RANK} of {RANKS}"
     assert (shown["dataset"], shown["snapshot"], shown["job id"]) == (expected["dataset"], expected["snapshot"], expected["id"])
     assert all(shown[name] == f"{expected[name]:,}" for name in ("epoch", "rows", "position"))
-    assert (shown["body"], shown["XXH3-64"]) == (f"{expected['body_bytes']:,} bytes", expected["hash"])
-    assert int(shown["XXH3-64"], 16) == past.sent.meta.hash
+    assert (shown["body"], shown["XXH3-64"]) == (f"{expected['body_bytes']:,} bytes", expected["content_hash"])
+    assert int(shown["XXH3-64"], 16) == past.sent.meta.content_hash
     label = expected["label"]
     words = shown["label click"]
     assert words.endswith(f", false to true, {label['nulls']} nulls")
@@ -135,8 +135,8 @@ def test_what_is_shown_is_what_the_api_says(page: Opened, past: Past) -> None:
             assert is_shown(words, column[name]), (row, column)
 
     pieces = table(page, "Row groups")
-    assert len(pieces) == len(expected["pieces"]) == expected["piece_count"] > FILES
-    for row, piece in zip(pieces, expected["pieces"]):
+    assert len(pieces) == len(expected["row_ranges"]) == expected["row_range_count"] > FILES
+    for row, piece in zip(pieces, expected["row_ranges"]):
         assert row[:4] == [piece["file"], piece["dataset"], str(piece["row_group"]), str(piece["row_count"])]
         listed, _, more = row[4].partition(" and ")
         numbers = [int(number) for number in listed.split()]
@@ -144,7 +144,7 @@ def test_what_is_shown_is_what_the_api_says(page: Opened, past: Past) -> None:
         assert more == (f"{left} more" if (left := piece["row_count"] - len(numbers)) else "")
 
 
-def test_the_batch_is_handed_out_as_it_was_sent(page: Opened, past: Past, tmp_path: Path) -> None:
+def test_the_downloaded_batch_equals_the_sent_one(page: Opened, past: Past, tmp_path: Path) -> None:
     ask(page)
     answered(page)
     for name in ("Parquet", "Arrow", "JSON"):
@@ -160,13 +160,13 @@ def test_the_batch_is_handed_out_as_it_was_sent(page: Opened, past: Past, tmp_pa
     assert [row["id"] for row in rows] == past.sent.data.column("id").to_pylist()
 
 
-def test_what_can_not_be_explained_is_said_in_the_servers_words(page: Opened, past: Past) -> None:
+def test_errors_of_the_server_are_shown(page: Opened, past: Past) -> None:
     ask(page)
     answered(page)
     ask(page, step=STEPS)
     trouble = page.page.get_by_test_id("explain-error")
     trouble.wait_for(state="visible")
-    _, body = past.server.http_get(f"/api/v1/explain?job=ctr-v3&step={STEPS}&rank={RANK}")
+    _, body = past.server.http_get(f"/api/v1/explain?job_name=ctr-v3&step={STEPS}&rank={RANK}")
     assert trouble.get_attribute("role") == "alert" and json.loads(body)["error"] in trouble.inner_text()
     assert not page.page.get_by_test_id("explain-answer").is_visible()
     # The browser tells its console of every refusal.
@@ -180,26 +180,26 @@ def test_what_can_not_be_explained_is_said_in_the_servers_words(page: Opened, pa
     assert not trouble.is_visible()
 
 
-def test_a_second_question_takes_the_place_of_the_first(page: Opened) -> None:
+def test_a_second_request_replaces_the_first(page: Opened) -> None:
     held: list[Any] = []
     page.page.route("**/explain?*&step=3&*", lambda route: held.append(route))
     ask(page, step=3)
-    until(lambda: page.text("explain-status").startswith("Working") and bool(held))
+    until(lambda: page.text("explain-status").startswith("Reconstructing") and bool(held))
     ask(page, step=4)
     answered(page, step=4)
     page.page.wait_for_timeout(300)
     assert figures(page)["step"] == f"4 of {STEPS}" and not page.page.get_by_test_id("explain-error").is_visible()
 
 
-def test_a_session_is_explained_where_it_is(page: Opened, past: Past) -> None:
+def test_the_latest_batch_of_a_session_is_explained(page: Opened, past: Past) -> None:
     def running() -> dict[str, Any]:
-        return next(session for session in get(past.server, "sessions")["sessions"] if session["job"])
+        return next(session for session in get(past.server, "sessions")["sessions"] if session["job_name"])
 
     (button,) = page.page.locator("#sessions-body").get_by_role("button", name="Explain the newest batch").all()
     before = running()
     button.press("Enter")
     until(lambda: figures(page).get("job") == "runs")
-    jobs = {job["job"]: job["id"] for job in get(past.server, "jobs")["jobs"]}
+    jobs = {job["job_name"]: job["id"] for job in get(past.server, "jobs")["jobs"]}
     shown = {name: page.page.get_by_test_id(f"explain-{name}").input_value() for name in ("job", "epoch", "step", "rank")}
     assert (shown["job"], shown["rank"]) == (jobs["runs"], str(RANK))
     at, after = (int(shown["epoch"]), int(shown["step"])), running()
@@ -209,16 +209,16 @@ def test_a_session_is_explained_where_it_is(page: Opened, past: Past) -> None:
     assert page.page.get_by_test_id("explain-step").evaluate("input => input.getBoundingClientRect().bottom <= innerHeight")
 
 
-def test_other_jobs_of_the_name_are_one_press_away(page: Opened, past: Past) -> None:
+def test_other_jobs_of_the_same_name_are_linked(page: Opened, past: Past) -> None:
     ask(page)
     answered(page)
     page.page.get_by_test_id("explain-answer").get_by_role("button", name=past.before).press("Enter")
     until(lambda: figures(page)["job id"] == past.before)
-    assert figures(page)["XXH3-64"] == past.explanation(job=past.before)["hash"]
+    assert figures(page)["XXH3-64"] == past.explanation(job_name=past.before)["content_hash"]
     assert page.page.get_by_test_id("explain-job").input_value() == past.before
 
 
-def test_keys_are_enough_and_nothing_is_asked_twice(page: Opened) -> None:
+def test_keyboard_navigation_works_and_requests_are_not_repeated(page: Opened) -> None:
     asked: list[str] = []
     page.page.on("request", lambda request: asked.append(request.url))
     page.page.get_by_test_id("explain-job").focus()
@@ -237,12 +237,12 @@ def test_keys_are_enough_and_nothing_is_asked_twice(page: Opened) -> None:
     until(lambda: len([path for path in asked if path.endswith("/jobs")]) == 1)
 
 
-def test_without_jobs_it_says_how_one_is_remembered(chromium: Any, pool: Pool, tmp_path: Path) -> None:  # noqa: F811
+def test_without_jobs_the_page_explains_how_to_record_one(chromium: Any, pool: Pool, tmp_path: Path) -> None:  # noqa: F811
     server = pool.start({"clicks": write(tmp_path / "clicks")})
     with opened(chromium, url(server)) as seen:
         seen.page.get_by_test_id("explain").scroll_into_view_if_needed()
         seen.page.get_by_test_id("explain-empty").wait_for(state="visible")
-        assert "job=" in seen.text("explain-empty") and not seen.page.get_by_test_id("explain-ask").is_visible()
+        assert "job_name=" in seen.text("explain-empty") and not seen.page.get_by_test_id("explain-ask").is_visible()
         with Client(server.location) as client:
             list(client.batches(**REQUEST, job="first", rank=0, steps=1))
         until(lambda: len(get(server, "jobs")["jobs"]) == 1)

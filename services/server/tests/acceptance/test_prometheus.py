@@ -23,7 +23,7 @@ from client import Client
 from hostile import write_good
 from s3 import make_bucket, s3_server
 from server import ROOT, Pool, Server, forebay
-from test_door import start as locked_server
+from test_auth import start as locked_server
 
 DEPLOY = ROOT / "deploy"
 START_TIMEOUT_S = 30
@@ -198,14 +198,10 @@ def test_a_dataset_that_cannot_be_opened_sets_off_the_alert_until_it_can(
     prometheus.until(lambda: not prometheus.firing("ForebayDatasetUnavailable"), "the alert stays")
 
 
-def ask(server: Server, queue: str, keys: list[int], timeout: float) -> flight.FlightStreamWriter:
-    """Asks, and waits for nothing."""
-    descriptor = flight.FlightDescriptor.for_command(json.dumps({"infer": {"queue": queue}}).encode())
-    writer, _ = flight.connect(server.location).do_exchange(descriptor)
-    batch = pa.record_batch({"id": pa.array(keys, pa.int64())})
-    writer.begin(batch.schema)
-    writer.write_with_metadata(batch, json.dumps({"timeout": timeout}).encode())
-    return writer
+def waiting_requests(server: Server, queue: str) -> float:
+    """How many requests wait in a queue, by the server's own metrics."""
+    found = re.search(rf'^forebay_queue_requests{{queue="{queue}"}} (\S+)$', server.http_get("/metrics")[1], re.M)
+    return float(found[1]) if found else 0
 
 
 def test_a_queue_that_is_asked_and_has_no_worker_sets_off_the_alert(
@@ -215,10 +211,18 @@ def test_a_queue_that_is_asked_and_has_no_worker_sets_off_the_alert(
     config.write_text(QUEUES)
     server = pool.start({"good": write_good(tmp_path / "good.parquet")}, config=config)
     prometheus = watch(server)
-    asked = ask(server, "scores", [1, 2, 3], timeout=FIRE_TIMEOUT_S)
-    prometheus.until_fires("ForebayQueueWithoutWorkers", queue="scores")
-    assert {each["queue"] for each in prometheus.firing("ForebayQueueWithoutWorkers")} == {"scores"}
-    asked.close()
+    descriptor = flight.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "scores"}}).encode())
+    # The client and the reader stay alive: a call whose handles are collected may be cancelled.
+    with flight.connect(server.location) as client:
+        writer, reader = client.do_exchange(descriptor)
+        batch = pa.record_batch({"id": pa.array([1, 2, 3], pa.int64())})
+        writer.begin(batch.schema)
+        # The request outlives every wait below.
+        writer.write_with_metadata(batch, json.dumps({"timeout": 10 * FIRE_TIMEOUT_S}).encode())
+        prometheus.until(lambda: waiting_requests(server, "scores") == 1, "the request does not wait")
+        prometheus.until_fires("ForebayQueueWithoutWorkers", queue="scores")
+        assert {each["queue"] for each in prometheus.firing("ForebayQueueWithoutWorkers")} == {"scores"}
+        writer.close()
 
 
 def test_tokens_that_make_no_sense_set_off_the_alert_by_their_first_error(

@@ -1,4 +1,4 @@
-"""What any stock Flight client sees: descriptors, endpoints, tickets, metadata, actions."""
+"""The protocol for stock Flight clients: descriptors, endpoints, tickets, metadata, actions."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_total_records_is_what_the_endpoints_deliver(flights_client: Client, mor
     assert plan.info.total_records == delivered
 
 
-def test_plan_summary_says_what_was_resolved(flights_client: Client) -> None:
+def test_the_plan_summary_holds_the_resolved_request(flights_client: Client) -> None:
     summary = flights_client.plan(**REQUEST, world_size=2).summary
     assert int(summary["rows"]) == 3_000_000
     assert int(summary["steps"]) == 30
@@ -102,7 +102,7 @@ def test_plan_summary_says_what_was_resolved(flights_client: Client) -> None:
     assert len(summary["plan_hash"]) == 16
 
 
-def test_the_plan_hash_names_the_order(flights_client: Client) -> None:
+def test_the_plan_hash_identifies_the_order(flights_client: Client) -> None:
     def plan_hash(**changes: Any) -> str:
         return flights_client.plan(**{**REQUEST, "remainder": "SHORT", **changes}).summary["plan_hash"]
 
@@ -111,7 +111,7 @@ def test_the_plan_hash_names_the_order(flights_client: Client) -> None:
         plan_hash(batch_size=25_000, world_size=2),
         plan_hash(columns=["origin"]),
         plan_hash(lanes=3),
-        plan_hash(job="x"),
+        plan_hash(job_name="x"),
     ]
     other = [
         plan_hash(seed=4),
@@ -120,7 +120,7 @@ def test_the_plan_hash_names_the_order(flights_client: Client) -> None:
         plan_hash(shuffle={"global": {}}),
         plan_hash(shuffle={"none": {}}),
         plan_hash(shuffle={"window_rows": 300_000}),
-        plan_hash(shuffle={"window_rows": 300_000, "in_order": True}),
+        plan_hash(shuffle={"window_rows": 300_000, "keep_block_order": True}),
         plan_hash(dataset="small-groups"),
     ]
     assert set(same) == {one}
@@ -136,7 +136,7 @@ def test_list_flights_lists_every_dataset(flights_client: Client, flights_table:
         assert info.total_records == 3_000_000
 
 
-def test_4096_endpoints_are_the_limit_and_past_it_a_rank_is_asked_for(flights_client: Client) -> None:
+def test_more_than_4096_endpoints_require_a_rank(flights_client: Client) -> None:
     request = {**REQUEST, "batch_size": 8}
     assert len(flights_client.plan(**request, world_size=64, lanes=64).tickets) == 4096
     with refused({"INVALID_ARGUMENT", "RESOURCE_EXHAUSTED"}, "rank", "4096"):
@@ -148,7 +148,7 @@ def test_4096_endpoints_are_the_limit_and_past_it_a_rank_is_asked_for(flights_cl
 # -- DoGet ---------------------------------------------------------------------------------------------
 
 
-def test_a_json_command_is_a_ticket_and_needs_rank_and_lane_only_where_there_are_several(
+def test_a_json_command_is_a_ticket_and_needs_rank_and_lane_only_if_there_are_several(
     flights_client: Client,
 ) -> None:
     by_info = next(flights_client.read(flights_client.plan(**REQUEST).tickets[0]))
@@ -178,16 +178,16 @@ def test_metadata_numbers_every_batch(flights_client: Client) -> None:
     assert {batch.meta.rows for batch in batches} == {50_000}
 
 
-def test_the_hash_of_the_body_is_a_function_of_the_ticket_and_can_be_switched_off(flights_client: Client) -> None:
-    hashes = [batch.meta.hash for batch in flights_client.batches(**REQUEST)]
+def test_the_content_hash_depends_only_on_the_ticket_and_can_be_disabled(flights_client: Client) -> None:
+    hashes = [batch.meta.content_hash for batch in flights_client.batches(**REQUEST)]
     assert len(set(hashes)) == len(hashes) and 0 not in hashes
-    assert [batch.meta.hash for batch in flights_client.batches(**REQUEST, hash=True)] == hashes
-    without = list(flights_client.batches(**REQUEST, hash=False))
-    assert {batch.meta.hash for batch in without} == {0}
+    assert [batch.meta.content_hash for batch in flights_client.batches(**REQUEST, content_hash=True)] == hashes
+    without = list(flights_client.batches(**REQUEST, content_hash=False))
+    assert {batch.meta.content_hash for batch in without} == {0}
     assert digest_of(batch.data for batch in without) == flights_client.digest(**REQUEST)
 
 
-def test_an_empty_batch_is_sent_where_a_rank_gets_no_row_of_the_last_step(
+def test_a_rank_without_a_row_of_the_last_step_receives_an_empty_batch(
     pool: Pool, connect: Callable[[Server], Client], tmp_path: Path
 ) -> None:
     client = connect(pool.start({"ten": write_good(tmp_path / "ten.parquet", rows=10)}))
@@ -214,8 +214,8 @@ def test_a_protobuf_command_gets_protobuf_metadata_and_the_same_rows(flights_cli
     assert digest_of([first.data]) == flights_client.digest(**request)
 
 
-def test_job_and_label_are_accepted_and_change_nothing(flights_client: Client) -> None:
-    assert flights_client.digest(**REQUEST, job="ctr-v3", label="delay") == flights_client.digest(**REQUEST)
+def test_job_name_and_label_column_do_not_change_the_batches(flights_client: Client) -> None:
+    assert flights_client.digest(**REQUEST, job_name="ctr-v3", label_column="delay") == flights_client.digest(**REQUEST)
 
 
 # -- actions -------------------------------------------------------------------------------------------
@@ -223,13 +223,13 @@ def test_job_and_label_are_accepted_and_change_nothing(flights_client: Client) -
 
 @pytest.fixture
 def growing(pool: Pool, connect: Callable[[Server], Client], tmp_path: Path) -> Iterator[tuple[Client, Path]]:
-    """A dataset of one file with room for more."""
+    """A dataset of one file, and its folder, to which tests add files."""
     folder = tmp_path / "growing"
     write_good(folder / "a.parquet", rows=5000)
     yield connect(pool.start({"growing": folder})), folder
 
 
-def test_list_actions_documents_what_there_is(flights_client: Client) -> None:
+def test_list_actions_describes_every_action(flights_client: Client) -> None:
     actions = {action.type: action.description for action in flights_client.flight.list_actions()}
     assert {"refresh", "warm"} <= set(actions)
     assert all(actions.values())
@@ -255,13 +255,13 @@ def test_refresh_finds_new_files_and_old_tickets_keep_theirs(growing: tuple[Clie
     assert (again["changed"], again["snapshot"]) == (False, after.snapshot)
 
 
-def test_refresh_of_an_unknown_dataset_names_the_near_one(growing: tuple[Client, Path]) -> None:
+def test_refresh_of_an_unknown_dataset_suggests_a_similar_name(growing: tuple[Client, Path]) -> None:
     client, _ = growing
     with refused("NOT_FOUND", "growin", "growing"):
         client.refresh("growin")
 
 
-def test_warm_makes_the_view_resident_and_reports_progress(growing: tuple[Client, Path]) -> None:
+def test_warm_loads_the_view_and_reports_progress(growing: tuple[Client, Path]) -> None:
     client, _ = growing
     train = {"dataset": "growing", "batch_size": 100}
     progress = client.action("warm", {"train": train})
@@ -269,7 +269,7 @@ def test_warm_makes_the_view_resident_and_reports_progress(growing: tuple[Client
     assert digest_of(client.rows(**train, shuffle={"none": {}})) == digest_of(table(5000).to_batches())
 
 
-def test_an_unknown_action_is_refused_by_name(growing: tuple[Client, Path]) -> None:
+def test_an_unknown_action_is_rejected_with_a_similar_name(growing: tuple[Client, Path]) -> None:
     client, _ = growing
     with refused({"INVALID_ARGUMENT", "UNIMPLEMENTED", "NOT_FOUND"}, "refesh", "refresh"):
         client.action("refesh", {})

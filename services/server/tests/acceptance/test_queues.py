@@ -1,4 +1,4 @@
-"""Batch queues through stock clients on both sides: every caller gets its own rows, in time or told why not."""
+"""Batch queues with stock clients as callers and workers: every caller receives its own rows or an error, in time."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ key = ["item_id"]
 [queues.ranker.features]
 dataset = "users"
 tensors = [{ name = "u", columns = ["f*"] }]
-[[queues.ranker.features.with]]
+[[queues.ranker.features.joins]]
 dataset = "items"
 tensors = [{ name = "i", columns = ["g*"] }]
 
 [queues.ranker.batching]
 max_batch_rows = 1000
-slo = "5s"
+default_timeout = "5s"
 """
 
 
 class Caller:
-    """Keys in, scores out, as they come."""
+    """A caller of a queue: sends keys and receives scores in order of completion."""
 
     def __init__(self, server: Server, queue: str = "ranker") -> None:
         self.client = flight.connect(server.location)
@@ -82,9 +82,9 @@ def numbers(batch: pa.RecordBatch, name: str) -> np.ndarray:
 
 
 def serve(location: str, model: Callable[[pa.RecordBatch, dict], Any], credits: int = 2) -> None:
-    """A worker: until the server or its model says that it is enough."""
+    """Runs a worker until the server ends the exchange or the model raises StopIteration."""
     client = flight.connect(location)
-    command = {"serve": {"queue": "ranker", "credits": credits}}
+    command = {"worker": {"queue": "ranker", "credits": credits}}
     writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(json.dumps(command).encode()))
     began = False
     with contextlib.suppress(StopIteration, flight.FlightUnavailableError):
@@ -103,7 +103,7 @@ def serve(location: str, model: Callable[[pa.RecordBatch, dict], Any], credits: 
 
 
 def score(batch: pa.RecordBatch, _about: dict) -> np.ndarray:
-    """The two keys of a row: `f0` is the user's, `g0` the item's."""
+    """Returns a score that encodes both keys of a row: `f0` is the user's key, `g0` the item's."""
     return numbers(batch, "u")[:, 0] * 10_000.0 + numbers(batch, "i")[:, 0]
 
 
@@ -151,9 +151,9 @@ def features(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.fixture
 def start(pool: Pool, features: dict[str, Path], tmp_path: Path) -> Callable[..., Server]:
-    # Without tokens a queue can be tuned over HTTP only if the server is told that everybody may.
-    everybody = {"FOREBAY_INSECURE": "true"}
-    return lambda **flags: pool.start(features, config=tmp_path / "forebay.toml", env=everybody, **flags)
+    # Without tokens, changes of queue settings over HTTP must be allowed explicitly.
+    insecure = {"FOREBAY_INSECURE": "true"}
+    return lambda **flags: pool.start(features, config=tmp_path / "forebay.toml", env=insecure, **flags)
 
 
 def test_every_caller_gets_the_scores_of_its_own_rows(start: Callable[..., Server]) -> None:
@@ -171,7 +171,7 @@ def test_every_caller_gets_the_scores_of_its_own_rows(start: Callable[..., Serve
                 scores, about = caller.receive()
                 users = mine[int(about["id"]) - 1000]
                 assert scores["score"].to_pylist() == expected(users, users % ITEMS), about
-                assert about["batch_rows"] >= len(users) and about["features"]["with"][0]["snapshot"]
+                assert about["batch_rows"] >= len(users) and about["features"]["joins"][0]["snapshot"]
             caller.close()
         except BaseException as error:  # noqa: BLE001
             failures.append(error)
@@ -182,26 +182,26 @@ def test_every_caller_gets_the_scores_of_its_own_rows(start: Callable[..., Serve
         [thread.join() for thread in threads]
         assert not failures, failures[0]
         seen = status(server)
-        assert seen["outcomes"]["answered"] == 400 and sum(seen["reasons"].values()) < 400
+        assert seen["outcomes"]["answered"] == 400 and sum(seen["close_reasons"].values()) < 400
         assert seen["model"]["fixed"] + seen["model"]["row"] > 0
 
 
-def test_a_request_is_numbered_by_its_place_and_says_how_long_it_took(start: Callable[..., Server]) -> None:
+def test_a_result_has_the_index_of_its_request_and_its_durations(start: Callable[..., Server]) -> None:
     server = start()
     with worker(server):
         caller = Caller(server)
         for number in range(3):
             scores, about = caller([7], [number])
             assert scores["score"].to_pylist() == [70_000.0 + number]
-            assert int(about.get("id", 0)) == number and about["reason"] == "idle"
+            assert int(about.get("id", 0)) == number and about["close_reason"] == "idle"
             assert about["worker_seconds"] > 0
         caller.close()
 
 
-def test_a_deadline_belongs_to_a_message_and_the_others_go_on(start: Callable[..., Server]) -> None:
+def test_a_deadline_ends_only_its_own_request(start: Callable[..., Server]) -> None:
     server = start()
     caller = Caller(server)
-    caller.send([1], [1], id=1, timeout=0.05)
+    caller.send([1], [1], id=1, timeout_seconds=0.05)
     caller.send([2], [2], id=2)
     began = time.monotonic()
     _, about = caller.receive()
@@ -214,12 +214,12 @@ def test_a_deadline_belongs_to_a_message_and_the_others_go_on(start: Callable[..
         caller.close()
 
 
-def test_a_request_that_is_taken_back_leaves_the_queue_and_is_never_computed(start: Callable[..., Server]) -> None:
+def test_a_canceled_request_leaves_the_queue_and_is_never_computed(start: Callable[..., Server]) -> None:
     server = start()
     caller = Caller(server)
     caller.send([1], [1], id=7)
     until(lambda: status(server)["load"]["queued_requests"] == 1)
-    for id in (8, 7):  # There is no 8.
+    for id in (8, 7):  # 8 does not exist.
         caller.writer.write_metadata(json.dumps({"cancel": id}).encode())
     _, about = caller.receive()
     assert about["error"]["code"] == "CANCELLED" and int(about["id"]) == 7
@@ -227,22 +227,22 @@ def test_a_request_that_is_taken_back_leaves_the_queue_and_is_never_computed(sta
     computed: list[int] = []
 
     def counts(batch: pa.RecordBatch, about: dict) -> np.ndarray:
-        computed.append(int(about["rows"]))
+        computed.append(int(about["valid_rows"]))
         return score(batch, about)
 
     with worker(server, counts):
         scores, about = caller([2, 3], [2, 3], id=9)
         assert scores["score"].to_pylist() == [20_002.0, 30_003.0] and int(about["id"]) == 9
-        # What has been answered can't be taken back, and nobody minds.
+        # Canceling an answered request has no effect.
         caller.writer.write_metadata(json.dumps({"cancel": 9}).encode())
         assert caller([4], [4])[0]["score"].to_pylist() == [40_004.0]
         assert computed == [2, 1]
         _, about = caller([5], [5], cancel=9, id=10)
-        assert about["error"]["code"] == "INVALID_ARGUMENT" and "cancel: stands in a message without" in about["error"]["message"]
+        assert about["error"]["code"] == "INVALID_ARGUMENT" and "cancel: is allowed only in a message without" in about["error"]["message"]
         assert caller([6], [6])[0]["score"].to_pylist() == [60_006.0]
 
 
-def test_an_exchange_with_as_many_requests_as_it_may_have_can_take_them_back(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_an_exchange_at_its_request_limit_can_cancel_requests(start: Callable[..., Server], tmp_path: Path) -> None:
     (tmp_path / "forebay.toml").write_text(QUEUES + "\n[limits]\nmax_pending_requests = 3\n")
     server = start()
     caller = Caller(server)
@@ -253,28 +253,28 @@ def test_an_exchange_with_as_many_requests_as_it_may_have_can_take_them_back(sta
         caller.writer.write_metadata(json.dumps({"cancel": id}).encode())
     ended = {int(about.get("id", 0)): about["error"]["code"] for about in (caller.receive()[1] for _ in range(2))}
     assert ended == {0: "CANCELLED", 1: "CANCELLED"}
-    for id in range(3, 8):  # More than there is room for.
+    for id in range(3, 8):  # More than the limit.
         caller.send([id], [id], id=id)
     with worker(server):
         answers = dict((int(about["id"]), scores["score"].to_pylist()) for scores, about in (caller.receive() for _ in range(6)))
         assert answers == {id: [id * 10_001.0] for id in range(2, 8)}
 
 
-def test_a_filter_of_the_features_leaves_the_others_out(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_filter_of_the_features_excludes_other_rows(start: Callable[..., Server], tmp_path: Path) -> None:
     (tmp_path / "forebay.toml").write_text(QUEUES.replace('dataset = "users"', 'dataset = "users"\nfilter = "user_id < 100"'))
     server = start()
     with worker(server):
         assert Caller(server)([99, 100], [1, 2])[0]["score"].to_pylist() == [990_001.0, 2.0]
 
 
-def test_what_makes_no_sense_is_refused_by_name_and_costs_nobody_else_anything(start: Callable[..., Server]) -> None:
+def test_an_invalid_request_is_rejected_without_affecting_others(start: Callable[..., Server]) -> None:
     server = start()
     with worker(server):
         caller = Caller(server)
         _, about = caller(np.zeros(1001), np.zeros(1001))
         assert about["error"]["code"] == "INVALID_ARGUMENT" and "1000" in about["error"]["message"]
-        for keys, timeout, why in [([1], -1, "timeout: is -1"), ([], 1, "no rows"), (np.zeros(70_000), 1, "expected at most 65536")]:
-            _, about = caller(keys, keys, timeout=timeout)
+        for keys, timeout, why in [([1], -1, "timeout_seconds: is -1"), ([], 1, "no rows"), (np.zeros(70_000), 1, "expected at most 65536")]:
+            _, about = caller(keys, keys, timeout_seconds=timeout)
             assert about["error"]["code"] == "INVALID_ARGUMENT" and why in about["error"]["message"], about
         caller.send([3], [4])
         assert caller.receive()[0]["score"].to_pylist() == [30_004.0]
@@ -287,7 +287,7 @@ def test_what_makes_no_sense_is_refused_by_name_and_costs_nobody_else_anything(s
         assert "type Utf8" in other.receive()[1]["error"]["message"]
 
 
-def test_a_worker_that_fails_tells_its_callers_and_goes_on(start: Callable[..., Server]) -> None:
+def test_the_error_of_a_worker_reaches_its_callers_and_the_worker_continues(start: Callable[..., Server]) -> None:
     server = start()
 
     def fails_at_13(batch: pa.RecordBatch, about: dict) -> np.ndarray:
@@ -301,7 +301,7 @@ def test_a_worker_that_fails_tells_its_callers_and_goes_on(start: Callable[..., 
         assert caller([14], [1])[0]["score"].to_pylist() == [140_001.0]
 
 
-def test_a_worker_that_sends_too_few_rows_is_told_so(start: Callable[..., Server]) -> None:
+def test_a_worker_that_returns_too_few_rows_receives_an_error(start: Callable[..., Server]) -> None:
     server = start()
     ended: list = []
 
@@ -322,15 +322,15 @@ def test_a_worker_that_sends_too_few_rows_is_told_so(start: Callable[..., Server
     assert "the batch has 2 rows, the reply 1" in str(ended[0])
 
 
-def test_padded_batches_are_of_the_sizes_that_were_asked_for(start: Callable[..., Server]) -> None:
+def test_padded_batches_have_the_configured_sizes(start: Callable[..., Server]) -> None:
     server = start()
     assert tune(server, {"pad_to": [8, 64]})[0] == 200
     sizes: list[tuple[int, int]] = []
 
     def padded(batch: pa.RecordBatch, about: dict) -> np.ndarray:
-        sizes.append((int(about["rows"]), batch.num_rows))
-        assert not numbers(batch, "u")[int(about["rows"]) :].any()
-        assert batch["found"].to_pylist()[int(about["rows"]) :] == [0] * (batch.num_rows - int(about["rows"]))
+        sizes.append((int(about["valid_rows"]), batch.num_rows))
+        assert not numbers(batch, "u")[int(about["valid_rows"]) :].any()
+        assert batch["found"].to_pylist()[int(about["valid_rows"]) :] == [0] * (batch.num_rows - int(about["valid_rows"]))
         return score(batch, about)
 
     with worker(server, padded):
@@ -341,30 +341,30 @@ def test_padded_batches_are_of_the_sizes_that_were_asked_for(start: Callable[...
     assert sizes == [(3, 8), (8, 8), (9, 64), (100, 100)]
 
 
-def test_a_queue_is_tuned_while_it_runs_and_a_dry_run_changes_nothing(start: Callable[..., Server]) -> None:
+def test_queue_settings_change_at_run_time_and_a_dry_run_changes_nothing(start: Callable[..., Server]) -> None:
     server = start()
     with worker(server):
         caller = Caller(server)
         for number in range(50):
             caller([number], [1])
-        code, dry = tune(server, {"max_batch_rows": 10, "max_queue_delay": "20ms"}, "?dry_run")
+        code, dry = tune(server, {"max_batch_rows": 10, "max_batch_delay": "20ms"}, "?dry_run")
         assert code == 200 and dry["dry_run"] and dry["batching"]["max_batch_rows"] == 10
         assert dry["forecast"]["capacity_rows_per_second"] < dry["forecast_before"]["capacity_rows_per_second"]
         assert status(server)["batching"]["max_batch_rows"] == 1000
-        frontier = json.loads(server.http_get("/api/v1/queues/ranker/frontier")[1])
-        sizes = [point["max_batch_rows"] for point in frontier["points"]]
+        curve = json.loads(server.http_get("/api/v1/queues/ranker/throughput-latency")[1])
+        sizes = [point["max_batch_rows"] for point in curve["points"]]
         assert sizes == [16 << number for number in range(len(sizes))] and len(sizes) > 8
-        # What a batch costs by itself is shared by more rows.
-        capacities = [point["forecast"]["capacity_rows_per_second"] for point in frontier["points"]]
-        assert capacities == sorted(capacities) and frontier["current"]["max_batch_rows"] == 1000
+        # The fixed cost of a batch is divided by more rows.
+        capacities = [point["forecast"]["capacity_rows_per_second"] for point in curve["points"]]
+        assert capacities == sorted(capacities) and curve["current"]["max_batch_rows"] == 1000
         code, tuned = tune(server, {"max_batch_rows": 10})
-        assert code == 200 and tuned["batching"]["max_queue_delay"] == "5ms"
+        assert code == 200 and tuned["batching"]["max_batch_delay"] == "5ms"
         assert status(server)["batching"]["max_batch_rows"] == 10
         assert "10" in caller(np.zeros(11), np.zeros(11))[1]["error"]["message"]
         for nonsense, why in [
             ({"max_batch_rows": 0}, "max_batch_rows is 0"),
             ({"max_rows": 5}, "unknown field `max_rows`"),
-            ({"slo": "soon"}, "slo: "),
+            ({"default_timeout": "soon"}, "default_timeout: "),
             (b"[]", "expected a JSON object"),
         ]:
             code, body = tune(server, nonsense)
@@ -387,7 +387,7 @@ serve({location!r}, slow)
 """
 
 
-def test_a_worker_killed_with_batches_in_flight_loses_and_mixes_up_nothing(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_killed_workers_neither_lose_nor_mix_up_requests(start: Callable[..., Server], tmp_path: Path) -> None:
     server = start()
     assert tune(server, {"max_batch_rows": 20, "max_attempts": 3})[0] == 200
     logs = [tmp_path / f"worker-{number}" for number in range(6)]
@@ -401,8 +401,8 @@ def test_a_worker_killed_with_batches_in_flight_loses_and_mixes_up_nothing(start
     caller, lost = Caller(server), 0
     sent = 300
     for number in range(sent):
-        caller.send([number], [number], id=number, timeout=60)
-    # Each is killed while it computes, and another one comes.
+        caller.send([number], [number], id=number, timeout_seconds=60)
+    # Each worker is killed during a computation, and another one connects.
     for log in logs[2:]:
         time.sleep(0.15)
         running[0].send_signal(signal.SIGKILL)
@@ -426,7 +426,7 @@ def test_a_worker_killed_with_batches_in_flight_loses_and_mixes_up_nothing(start
     assert max(computed.count(number) for number in range(sent)) <= 3
 
 
-def test_a_stopping_server_answers_what_it_has_and_sends_everybody_on(start: Callable[..., Server]) -> None:
+def test_a_stopping_server_answers_running_batches_and_ends_exchanges_as_unavailable(start: Callable[..., Server]) -> None:
     server = start()
     gate = threading.Event()
 
@@ -451,7 +451,7 @@ def test_several_datasets_are_looked_up_in_one_round_trip(start: Callable[..., S
     server = start()
     with Client(server.location) as client:
         items = {"dataset": "items", "columns": ["item_id"], "tensors": [{"name": "i", "columns": ["g*"]}], "key": ["shown"]}
-        wanted = {"dataset": "users", "columns": ["user_id"], "tensors": [{"name": "u", "columns": ["f*"]}], "with": [items]}
+        wanted = {"dataset": "users", "columns": ["user_id"], "tensors": [{"name": "u", "columns": ["f*"]}], "joins": [items]}
 
         def look_up(keys: dict, **lookup: Any) -> tuple[pa.RecordBatch, dict]:
             descriptor = flight.FlightDescriptor.for_command(json.dumps({"lookup": {**wanted, **lookup}}).encode())
@@ -467,15 +467,15 @@ def test_several_datasets_are_looked_up_in_one_round_trip(start: Callable[..., S
         assert rows["user_id"].to_pylist() == [3, None, 4] and rows["item_id"].to_pylist() == [9, 8, None]
         assert rows["found"].to_pylist() == [1, 0, 1] and rows["items_found"].to_pylist() == [1, 1, 0]
         assert numbers(rows, "u")[:, 7].tolist() == [10, 0, 11] and numbers(rows, "i")[:, 3].tolist() == [12, 11, 0]
-        assert about["found"] == 2 and about["with"][0]["found"] == 2
-        assert about["with"][0]["snapshot"] != about["snapshot"]
+        assert about["found"] == 2 and about["joins"][0]["found"] == 2
+        assert about["joins"][0]["snapshot"] != about["snapshot"]
         rows.validate(full=True)
         for odd, why in [
-            ({"with": [{**items, "columns": ["item_id"], "tensors": [{"name": "u", "columns": ["g*"]}]}]}, "'u' of dataset 'items' stands twice"),
-            ({"with": [{**items, "key": ["seen"]}]}, "there is no column 'seen'"),
-            ({"with": [{**items, "key": ["shown", "user_id"]}]}, "names 2 columns"),
-            ({"with": [{**items, "with": [items]}]}, "name them beside it"),
-            ({"with": [{**items, "dataset": "item"}]}, "item"),
+            ({"joins": [{**items, "columns": ["item_id"], "tensors": [{"name": "u", "columns": ["g*"]}]}]}, "'u' of dataset 'items' appears twice"),
+            ({"joins": [{**items, "key": ["seen"]}]}, "there is no column 'seen'"),
+            ({"joins": [{**items, "key": ["shown", "user_id"]}]}, "names 2 columns"),
+            ({"joins": [{**items, "joins": [items]}]}, "joins"),
+            ({"joins": [{**items, "dataset": "item"}]}, "item"),
         ]:
             with pytest.raises((pa.ArrowException, flight.FlightError, KeyError), match=why):
                 look_up({"user_id": [3], "shown": [1]}, **odd)

@@ -1,4 +1,4 @@
-"""What the README shows works as it is pasted."""
+"""The commands and examples of the README run as pasted."""
 
 from __future__ import annotations
 

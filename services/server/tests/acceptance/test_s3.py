@@ -15,7 +15,7 @@ from s3 import Bucket, make_bucket, s3_server
 from server import Pool, Server
 
 FILES = 40
-FILE_ROWS = 256 * 1024  # 4 MiB of numbers that don't compress
+FILE_ROWS = 256 * 1024  # 4 MiB of incompressible numbers
 BUCKET_NUMBERS = count()
 REQUEST = {"dataset": "parts", "batch_size": 16_384, "seed": 6}
 
@@ -61,7 +61,7 @@ def test_a_single_object_is_a_dataset(
 
 @pytest.mark.parametrize("shuffle", [{"none": {}}, {"window_rows": 4 * FILE_ROWS}], ids=["none", "window"])
 @pytest.mark.parametrize("change", ["replaced", "deleted"])
-def test_an_object_changed_in_mid_epoch_is_a_failed_precondition_that_names_it(
+def test_an_object_changed_during_an_epoch_is_a_failed_precondition_that_names_it(
     pool: Pool,
     connect: Callable[[Server], Client],
     tmp_path: Path,
@@ -91,7 +91,7 @@ def test_an_object_changed_in_mid_epoch_is_a_failed_precondition_that_names_it(
         assert client.plan(**REQUEST).info.total_records == FILES * FILE_ROWS
 
 
-def test_two_servers_share_the_state_of_a_bucket_that_has_grown(
+def test_two_servers_share_the_snapshots_of_a_growing_bucket(
     pool: Pool, connect: Callable[[Server], Client], tmp_path: Path, bucket: Bucket
 ) -> None:
     bucket.upload(write_good(tmp_path / "a.parquet", rows=5000), "grown/a.parquet")
@@ -101,7 +101,7 @@ def test_two_servers_share_the_state_of_a_bucket_that_has_grown(
     first = connect(pool.start(datasets, **settings))
     plan = first.plan(**request)
     expected = digest_of(batch.data for batch in first.read(plan.tickets[0]))
-    assert bucket.keys("state"), "nothing was kept under --state"
+    assert bucket.keys("state"), "--state is empty"
 
     bucket.upload(write_good(tmp_path / "b.parquet", rows=5000, start=5000), "grown/b.parquet")
     second = connect(pool.start(datasets, **settings))
@@ -112,7 +112,7 @@ def test_two_servers_share_the_state_of_a_bucket_that_has_grown(
     assert first.digest(**request) == expected
 
 
-def test_a_bucket_that_is_not_there_takes_nobody_down(
+def test_a_missing_bucket_does_not_affect_other_datasets(
     pool: Pool, connect: Callable[[Server], Client], tmp_path: Path, bucket: Bucket
 ) -> None:
     good = write_good(tmp_path / "good.parquet")

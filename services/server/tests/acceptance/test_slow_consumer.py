@@ -1,4 +1,4 @@
-"""A consumer that stops reading costs bounded memory and holds up nobody."""
+"""A consumer that stops reading costs bounded memory and does not delay other streams."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SETTLED_GROWTH = 48 * MIB
 
 CACHE_MEMORY = 64 * MIB
 DECODE_MEMORY = 64 * MIB
-PREFETCH_A_STREAM = 4 * MIB
-# Beyond what the settings bound: the process itself, and for each stream what its connection holds.
+PREFETCH_PER_STREAM = 4 * MIB
+# Memory beyond the settings: the process itself, and the buffers of each connection.
 PROCESS_MEMORY = 128 * MIB
 CONNECTION_MEMORY = 12 * MIB
 
-# Without an end for the test: 139 MB an epoch.
+# Longer than any test: 139 MB per epoch.
 ENDLESS: dict[str, Any] = {
     "dataset": "small-groups",
     "batch_size": 16_384,
@@ -33,7 +33,7 @@ ENDLESS: dict[str, Any] = {
     "epochs": 10_000,
     "shuffle": {"window_rows": 8 * GROUP_ROWS},
 }
-# 20 blocks of about 750 kB each: one window fits into 24 MiB, a second beside it does not.
+# 20 blocks of about 750 kB each: one window fits in 24 MiB, two do not.
 LARGE_WINDOW = {"window_rows": 20 * GROUP_ROWS}
 
 
@@ -41,18 +41,18 @@ LARGE_WINDOW = {"window_rows": 20 * GROUP_ROWS}
 def bounded(pool: Pool, small_groups: Path, tmp_path: Path) -> Server:
     """A server whose settings bound its memory."""
     config = tmp_path / "forebay.toml"
-    config.write_text(f"[loader]\nprefetch_bytes = {PREFETCH_A_STREAM}\ndecode_bytes = {DECODE_MEMORY}\n")
+    config.write_text(f"[loader]\nprefetch_bytes = {PREFETCH_PER_STREAM}\ndecode_bytes = {DECODE_MEMORY}\n")
     return pool.start(
         {"small-groups": small_groups}, config=config, cache_memory=CACHE_MEMORY, cpu_threads=2, io_threads=2
     )
 
 
 def memory_bound(streams: int) -> int:
-    return PROCESS_MEMORY + CACHE_MEMORY + DECODE_MEMORY + streams * (PREFETCH_A_STREAM + CONNECTION_MEMORY)
+    return PROCESS_MEMORY + CACHE_MEMORY + DECODE_MEMORY + streams * (PREFETCH_PER_STREAM + CONNECTION_MEMORY)
 
 
-# A tensor in file order is sent from its frames, which its batches hold on to.
-IN_FRAMES = {"tensors": [{"name": "x", "columns": ["delay", "distance"], "dtype": "float32", "fill": 0}]}
+# A tensor in file order is sent from its frames, which its batches keep alive.
+IN_FRAMES = {"tensors": [{"name": "x", "columns": ["delay", "distance"], "dtype": "float32", "null_value": 0}]}
 
 
 @pytest.mark.parametrize("view", [{}, {**IN_FRAMES, "shuffle": {"none": {}}}], ids=["shuffled", "in frames"])
@@ -62,7 +62,7 @@ def test_stalled_consumers_cost_bounded_memory(
 ) -> None:
     request = {**ENDLESS, **view}
     streams = [
-        # Each somewhere else in the file.
+        # Each stream starts at another place in the file.
         connect(bounded).batches(**{**request, "seed": seed, "start_step": 7 * seed if view else 0})
         for seed in range(stalled_streams)
     ]
@@ -74,7 +74,7 @@ def test_stalled_consumers_cost_bounded_memory(
     time.sleep(STALL_S / 2)
     stalled = bounded.memory_bytes()
 
-    assert stalled - settled < SETTLED_GROWTH, f"grew by {(stalled - settled) / MIB:.0f} MiB while nobody read"
+    assert stalled - settled < SETTLED_GROWTH, f"grew by {(stalled - settled) / MIB:.0f} MiB during the stall"
     peak = bounded.memory_bytes("VmHWM")
     assert peak < memory_bound(stalled_streams), f"{peak / MIB:.0f} MiB of {memory_bound(stalled_streams) / MIB:.0f}"
     assert bounded.is_running()
@@ -85,11 +85,11 @@ def test_stalled_consumers_cost_bounded_memory(
     [
         ({}, ENDLESS["shuffle"]),
         ({"cache_memory": "24MiB"}, LARGE_WINDOW),
-        ({"cpu_threads": 1, "io_threads": 1, "file_threads": 1}, ENDLESS["shuffle"]),
+        ({"cpu_threads": 1, "io_threads": 1, "blocking_threads": 1}, ENDLESS["shuffle"]),
     ],
     ids=["ample memory", "memory for one window", "one thread"],
 )
-def test_another_stream_finishes_while_a_consumer_stays_stalled_and_goes_on_after(
+def test_another_stream_finishes_during_a_stall_and_the_stalled_one_resumes(
     pool: Pool,
     connect: Callable[[Server], Client],
     small_groups: Path,
@@ -110,7 +110,7 @@ def test_another_stream_finishes_while_a_consumer_stays_stalled_and_goes_on_afte
     assert digest_of(received) == digest_of(undisturbed)
 
 
-def test_a_stalled_rank_does_not_hold_up_the_others(
+def test_a_stalled_rank_does_not_delay_the_others(
     pool: Pool, connect: Callable[[Server], Client], small_groups: Path
 ) -> None:
     server = pool.start({"small-groups": small_groups}, cache_memory="24MiB")
@@ -123,7 +123,7 @@ def test_a_stalled_rank_does_not_hold_up_the_others(
     assert sum(1 for _ in stalled) == steps - 1
 
 
-def test_consumers_that_vanish_leave_nothing_behind(bounded: Server, connect: Callable[[Server], Client]) -> None:
+def test_disconnected_consumers_leave_no_memory_and_no_stream(bounded: Server, connect: Callable[[Server], Client]) -> None:
     def open_and_vanish(seeds: range) -> int:
         for seed in seeds:
             with Client(bounded.location) as client:
@@ -132,9 +132,9 @@ def test_consumers_that_vanish_leave_nothing_behind(bounded: Server, connect: Ca
                 stream.close()
         return bounded.memory_bytes()
 
-    # Memory that is kept for the next batches and reads fills up first.
+    # The pools for batches and reads fill up first.
     settled = open_and_vanish(range(80))
-    assert open_and_vanish(range(80, 140)) - settled < 60 * PREFETCH_A_STREAM / 2
+    assert open_and_vanish(range(80, 140)) - settled < 60 * PREFETCH_PER_STREAM / 2
     client = connect(bounded)
     assert sum(batch.data.num_rows for batch in client.batches(**{**ENDLESS, "epochs": 1})) == 3_000_000
     started = time.monotonic()

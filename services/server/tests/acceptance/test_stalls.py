@@ -50,16 +50,16 @@ def get(server: Server, path: str) -> Any:
 
 
 def watch(server: Server, trainer: Trainer, steps: int | None) -> Seen:
-    """Runs a trainer to its end, and asks meanwhile what is the limit."""
+    """Runs a trainer to its end and polls the bottleneck."""
     seen, done = Seen(), threading.Event()
     began = time.monotonic()
 
     def ask() -> None:
         while not done.wait(0.5):
             running = get(server, "/api/v1/sessions")["sessions"]
-            verdict = next((each["verdict"] for each in running if each["dataset"] == "flights"), {"limit": "idle"})
-            seen.named_after.setdefault(verdict["limit"], time.monotonic() - began)
-            if verdict["limit"] not in ("unknown", "idle"):
+            verdict = next((each["verdict"] for each in running if each["dataset"] == "flights"), {"bottleneck": "idle"})
+            seen.named_after.setdefault(verdict["bottleneck"], time.monotonic() - began)
+            if verdict["bottleneck"] not in ("unknown", "idle"):
                 seen.verdict = verdict
 
     asker = threading.Thread(target=ask)
@@ -111,13 +111,13 @@ def storage(place: Place, pool: Pool, slow: bool) -> Seen:
 
 
 def decode(place: Place, pool: Pool, slow: bool) -> Seen:
-    delays = '[loader.delays]\ndecode = "250ms"\n' if slow else ""
-    server = place.server(pool, COLD + "cpu_threads = 4\n[loader]\nread_ahead_bytes = 0\n" + delays)
+    delays = '[loader.fault_injection]\ndecode = "250ms"\n' if slow else ""
+    server = place.server(pool, COLD + "cpu_threads = 4\n[loader]\nwindow_prefetch_bytes = 0\n" + delays)
     return watch(server, Trainer(server.location, place.train(**ONE_BLOCK), COMPUTE_S), 400)
 
 
 def gather(place: Place, pool: Pool, slow: bool) -> Seen:
-    delays = '[loader.delays]\ngather = "60ms"\n' if slow else ""
+    delays = '[loader.fault_injection]\ngather = "60ms"\n' if slow else ""
     server = place.server(pool, "cpu_threads = 1\n" + delays)
     return watch(server, Trainer(server.location, place.train(), COMPUTE_S), 420)
 
@@ -128,16 +128,16 @@ def network(place: Place, pool: Pool, slow: bool) -> Seen:
         return watch(server, Trainer(f"grpc://{way}", place.train(), COMPUTE_S), 400)
 
 
-def consumer(place: Place, pool: Pool, slow: bool) -> Seen:
+def compute(place: Place, pool: Pool, slow: bool) -> Seen:
     server = place.server(pool, "")
     return watch(server, Trainer(server.location, place.train(), 0.06 if slow else COMPUTE_S), 420)
 
 
-def admission(place: Place, pool: Pool, slow: bool) -> Seen:
+def queued(place: Place, pool: Pool, slow: bool) -> Seen:
     # Its batches lie in memory, one is made at a time, and the only thread decodes for somebody else, 250 ms at a time.
     few = pool.folder / "few.parquet"
     pq.write_table(pq.ParquetFile(sorted(place.data.iterdir())[0]).read_row_group(0), few)
-    text = 'cpu_threads = 1\n[loader]\nprefetch_bytes = 1\n[loader.delays]\ndecode = "250ms"\n'
+    text = 'cpu_threads = 1\n[loader]\nprefetch_bytes = 1\n[loader.fault_injection]\ndecode = "250ms"\n'
     server = pool.start({"flights": few, "others": place.data}, config=config(pool.folder, text))
     others = Trainer(server.location, {**place.train(), "dataset": "others"}, 0.0, reports=False)
     crowd = threading.Thread(target=others.run)
@@ -155,8 +155,8 @@ SCENARIOS: dict[str, Callable[[Place, Pool, bool], Seen]] = {
     "decode": decode,
     "gather": gather,
     "network": network,
-    "consumer": consumer,
-    "admission": admission,
+    "compute": compute,
+    "queued": queued,
 }
 
 
@@ -185,10 +185,10 @@ def runs(small_groups: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 @pytest.mark.parametrize("stage", SCENARIOS)
-def test_a_delay_in_a_stage_is_charged_to_it_and_named(stage: str, runs: dict[str, tuple[Seen, Seen]]) -> None:
+def test_a_delay_in_a_stage_is_charged_to_it_and_named_as_bottleneck(stage: str, runs: dict[str, tuple[Seen, Seen]]) -> None:
     before, after = runs[stage]
     print(f"{stage}: before {before}, after {after}")
-    of_trainer = (lambda seen: seen.computed) if stage == "consumer" else (lambda seen: seen.waited)
+    of_trainer = (lambda seen: seen.computed) if stage == "compute" else (lambda seen: seen.waited)
     injected = of_trainer(after) - of_trainer(before)
     assert injected > 15, "the delay is too short to tell"
     charged = after.seconds[stage] - before.seconds[stage]
@@ -233,10 +233,10 @@ def test_a_slow_bucket_without_a_cache_starves_the_accelerator_and_the_cache_fee
                 without = executor.submit(run, "without", COLD, 2)
                 cached = executor.submit(run, "cached", "", 1, 7)
                 without, cached = without.result(), cached.result()
-    print(without["sentence"], cached["sentence"], sep="\n")
-    assert without["limit"] == "storage"
-    assert without["utilization"] < 0.2
+    print(without["summary"], cached["summary"], sep="\n")
+    assert without["bottleneck"] == "storage"
+    assert without["compute_fraction"] < 0.2
     assert any(advice["setting"] in ("cache_memory", "cache_disk") for advice in without["advice"]), without
-    assert cached["limit"] == "consumer"
-    assert cached["utilization"] > 0.9
-    assert cached["sentence"].startswith("The trainer is the limit")
+    assert cached["bottleneck"] == "compute"
+    assert cached["compute_fraction"] > 0.9
+    assert cached["summary"].startswith("The trainer computes for ")

@@ -1,4 +1,4 @@
-"""Named groups of columns of one dtype, which a trainer views as a matrix without a copy."""
+"""Tensors: named groups of columns of one dtype, which a trainer views as a matrix without a copy."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def request(*tensors: dict[str, Any], columns: tuple[str, ...] = ("row",), **mor
 
 
 def matrix(column: pa.Array) -> np.ndarray:
-    """The view a trainer takes: no copy."""
+    """Returns a matrix view of a tensor column, without a copy."""
     return column.values.to_numpy(zero_copy_only=True).reshape(len(column), column.type.list_size)
 
 
 def received(client: Client, *tensors: dict[str, Any], **more: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Row ids and the first tensor's matrix, over one epoch."""
+    """Returns the row ids and the matrix of the first tensor for one epoch."""
     batches = [batch.data for batch in client.batches(**request(*tensors, **more))]
     ids = np.concatenate([batch.column("row").to_numpy() for batch in batches])
     assert len(ids) == ROWS
@@ -126,7 +126,7 @@ def test_columns_keep_the_order_of_the_request(client: Client, table: pa.Table) 
     assert np.array_equal(values, expected_matrix(table, names, "float64", ids))
 
 
-def test_tensors_and_plain_columns_have_one_order(client: Client, table: pa.Table) -> None:
+def test_tensors_and_plain_columns_have_the_same_order(client: Client, table: pa.Table) -> None:
     plain = client.table(**request(columns=("row", "f0", "f1")))
     ids, values = received(client, {"name": "real", "columns": ["f0", "f1"]})
     assert np.array_equal(ids, plain.column("row").to_numpy())
@@ -139,22 +139,22 @@ def test_a_bool_is_0_or_1(client: Client, table: pa.Table) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "dtype", "fill"), [("holed", "int32", -1), ("holed", "float32", 0.5), ("holed_real", "float64", 0)]
+    ("column", "dtype", "null_value"), [("holed", "int32", -1), ("holed", "float32", 0.5), ("holed_real", "float64", 0)]
 )
-def test_fill_stands_for_nulls_and_only_for_them(
-    client: Client, table: pa.Table, column: str, dtype: str, fill: float
+def test_null_value_replaces_nulls_and_nothing_else(
+    client: Client, table: pa.Table, column: str, dtype: str, null_value: float
 ) -> None:
-    ids, values = received(client, {"name": "dense", "columns": ["i0", column], "dtype": dtype, "fill": fill})
+    ids, values = received(client, {"name": "dense", "columns": ["i0", column], "dtype": dtype, "null_value": null_value})
     source = table.column(column)
     is_null = source.is_null().to_numpy()[ids]
     assert 0 < is_null.sum() < ROWS
-    assert (values[is_null, 1] == fill).all()
+    assert (values[is_null, 1] == null_value).all()
     assert np.array_equal(values[~is_null, 1], source.fill_null(0).to_numpy()[ids].astype(dtype)[~is_null])
     assert np.array_equal(values[:, 0], table.column("i0").to_numpy()[ids].astype(dtype))
 
 
-def test_a_null_without_fill_is_refused_at_get_flight_info_naming_the_column(client: Client) -> None:
-    with refused("INVALID_ARGUMENT", "holed", "fill"):
+def test_a_null_without_null_value_is_rejected_by_get_flight_info_with_the_column(client: Client) -> None:
+    with refused("INVALID_ARGUMENT", "holed", "null_value"):
         client.plan(**request({"name": "dense", "columns": ["i0", "holed"], "dtype": "float32"}))
 
 
@@ -185,8 +185,8 @@ def test_values_that_do_not_fit_are_errors_that_name_the_column(client: Client, 
         ({"name": "t", "columns": ["text"], "dtype": "float32"}, ["text"]),
         ({"name": "t", "columns": [], "dtype": "float32"}, ["columns"]),
         ({"columns": ["f0"], "dtype": "float32"}, ["name"]),
-        ({"name": "t", "columns": ["i0"], "dtype": "int8", "fill": 1000}, ["fill"]),
-        ({"name": "t", "columns": ["i0"], "dtype": "int8", "fill": 0.5}, ["fill"]),
+        ({"name": "t", "columns": ["i0"], "dtype": "int8", "null_value": 1000}, ["null_value"]),
+        ({"name": "t", "columns": ["i0"], "dtype": "int8", "null_value": 0.5}, ["null_value"]),
         ({"name": "row", "columns": ["f0"], "dtype": "float32"}, ["row"]),
     ],
     ids=[
@@ -202,6 +202,6 @@ def test_values_that_do_not_fit_are_errors_that_name_the_column(client: Client, 
         "name of a plain column",
     ],
 )
-def test_a_tensor_that_makes_no_sense_is_refused_by_name(client: Client, tensor: dict, words: list[str]) -> None:
+def test_an_invalid_tensor_is_rejected_by_name(client: Client, tensor: dict, words: list[str]) -> None:
     with refused("INVALID_ARGUMENT", *words):
         client.plan(**request(tensor))

@@ -1,4 +1,4 @@
-"""The cache tiers and the Unix socket: faster, and otherwise as if they weren't there."""
+"""The cache tiers and the Unix socket do not change the bytes."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ BLOCKS = 186
 
 @pytest.fixture(scope="module")
 def undisturbed(flights_client: Client) -> list[str]:
-    """One digest an epoch."""
+    """The digest of each epoch."""
     return [flights_client.digest(**REQUEST, epoch=epoch) for epoch in range(EPOCHS)]
 
 
 @pytest.fixture(scope="module")
 def decoded_bytes(flights_client: Client) -> int:
-    """What all blocks take, from what one window takes."""
+    """Memory of all blocks in bytes, as the window of a global shuffle."""
     summary = flights_client.plan(**{**REQUEST, "shuffle": {"global": {}}}).summary
     return int(summary["window_bytes"])
 
 
 @dataclass
 class Tiers:
-    """Servers of the small groups, their clients, and what they must serve."""
+    """Servers of the small groups, their clients, and the digests that they must deliver."""
 
     pool: Pool
     connect: Callable[[Server], Client]
     small_groups: Path
     undisturbed: list[str]
     decoded_bytes: int
-    # Of servers that find what the one before left; others have one each.
+    # Shared by consecutive servers of one test. Other servers have their own directory.
     cache_dir: Path
 
     def start(self, **flags: Any) -> Server:
@@ -82,7 +82,7 @@ def digests(client: Client) -> list[str]:
 
 
 def counter(server: Server, name: str, **labels: str) -> int:
-    """The sum of a counter over the labels that are not given."""
+    """Returns the sum of a counter over all labels that are not given."""
     status, text = server.http_get("/metrics")
     assert status == 200
     total = 0
@@ -98,7 +98,7 @@ def column_files(server: Server) -> list[Path]:
 
 
 def settled_column_files(server: Server) -> list[Path]:
-    """Once nothing is being written."""
+    """Returns the column files after all pending writes."""
     before: list[Path] | None = None
     while (found := column_files(server)) != before or any(server.cache_dir.rglob("*.tmp")):
         before = found
@@ -107,7 +107,7 @@ def settled_column_files(server: Server) -> list[Path]:
 
 
 def troubles(server: Server) -> list[str]:
-    return [line for line in server.log().splitlines() if "trouble with the disk cache" in line]
+    return [line for line in server.log().splitlines() if "disk cache I/O error" in line]
 
 
 # -- the same bytes ----------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_corrupted_disk_changes_no_byte_while_it_is_served_or_at_a_restart(tiers: Tiers, damage: str) -> None:
+def test_a_corrupted_disk_cache_changes_no_byte_before_and_after_a_restart(tiers: Tiers, damage: str) -> None:
     flags: dict[str, Any] = {"cache_disk": 4 * tiers.decoded_bytes, "cache_dir": tiers.cache_dir}
 
     def spoil(server: Server) -> int:
@@ -159,7 +159,7 @@ def test_a_corrupted_disk_changes_no_byte_while_it_is_served_or_at_a_restart(tie
     def check_troubles(server: Server, files: int) -> None:
         counted = counter(server, "forebay_cache_errors_total", tier="disk")
         assert counted == 0 if damage == "deleted" else counted >= files
-        # The first of a kind, the second, the fourth and so on.
+        # Errors of one kind are logged at the first, second, fourth and further powers of two.
         assert len(troubles(server)) <= 10, "\n".join(troubles(server))
 
     server = tiers.start_with_little_memory(**flags)
@@ -176,7 +176,7 @@ def test_a_corrupted_disk_changes_no_byte_while_it_is_served_or_at_a_restart(tie
     check_troubles(server, files)
 
 
-def test_a_disk_that_can_not_be_written_changes_no_byte_and_is_told_once(tiers: Tiers) -> None:
+def test_an_unwritable_disk_changes_no_byte_and_is_logged_once(tiers: Tiers) -> None:
     def no_large_files() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -184,13 +184,13 @@ def test_a_disk_that_can_not_be_written_changes_no_byte_and_is_told_once(tiers: 
     server = tiers.start_with_little_memory(cache_disk=4 * tiers.decoded_bytes, preexec=no_large_files)
     assert digests(tiers.connect(server)) == tiers.undisturbed
     assert counter(server, "forebay_cache_errors_total", tier="disk", kind="write") >= 1
-    assert counter(server, "forebay_cache_bypasses_total", tier="disk", reason="failing") >= 1
+    assert counter(server, "forebay_cache_insert_rejections_total", tier="disk", reason="failing") >= 1
     assert column_files(server) == [] and not list(server.cache_dir.rglob("*.tmp"))
     kinds = [re.search(r"kind=\W*(\w+)", line) for line in troubles(server)]
     assert kinds and len(kinds) <= 4, "\n".join(troubles(server))
 
 
-def test_killed_while_it_writes_and_started_again_on_the_same_directory_it_serves_the_same_bytes(tiers: Tiers) -> None:
+def test_a_server_killed_during_cache_writes_serves_the_same_bytes_after_a_restart(tiers: Tiers) -> None:
     flags: dict[str, Any] = {"cache_disk": tiers.decoded_bytes, "cache_dir": tiers.cache_dir}
     for batches in (2, 15, 40, 90):
         server = tiers.start_with_little_memory(**flags)
@@ -198,13 +198,13 @@ def test_killed_while_it_writes_and_started_again_on_the_same_directory_it_serve
             pass
         server.kill()
     server = tiers.start_with_little_memory(**flags)
-    assert column_files(server), "what was written is still there"
+    assert column_files(server), "the written files still exist"
     assert not list((tiers.cache_dir / "columns").rglob("*.tmp"))
     assert digests(tiers.connect(server)) == tiers.undisturbed
     assert counter(server, "forebay_cache_hits_total", tier="disk") > 0
 
 
-def test_a_restarted_server_finds_the_columns_of_the_one_before(tiers: Tiers, tmp_path: Path) -> None:
+def test_a_restarted_server_uses_the_columns_of_its_predecessor(tiers: Tiers, tmp_path: Path) -> None:
     config = tmp_path / "forebay.toml"
     config.write_text('[loader]\ndisk_writes = "always"\n')
     flags: dict[str, Any] = {"cache_disk": 2 * tiers.decoded_bytes, "cache_dir": tiers.cache_dir, "config": config}
@@ -217,7 +217,7 @@ def test_a_restarted_server_finds_the_columns_of_the_one_before(tiers: Tiers, tm
     assert counter(server, "forebay_decode_columns_total") == 0
 
 
-def test_no_disk_at_all_works_and_leaves_no_folder(tiers: Tiers) -> None:
+def test_a_server_without_a_disk_cache_creates_no_folder(tiers: Tiers) -> None:
     server = tiers.start(cache_disk=0, cache_memory="16MiB")
     client = tiers.connect(server)
     assert digests(client) == tiers.undisturbed
@@ -227,7 +227,7 @@ def test_no_disk_at_all_works_and_leaves_no_folder(tiers: Tiers) -> None:
     assert int(client.action("drop-cache", {})[-1].get("disk_bytes", 0)) == 0
 
 
-def test_a_second_server_on_the_same_cache_directory_is_refused(tiers: Tiers) -> None:
+def test_a_second_server_on_the_same_cache_directory_fails(tiers: Tiers) -> None:
     first = tiers.start(cache_disk="64MiB")
     with pytest.raises(StartError) as refusal:
         tiers.start(cache_dir=first.cache_dir, cache_disk="64MiB")
@@ -235,7 +235,7 @@ def test_a_second_server_on_the_same_cache_directory_is_refused(tiers: Tiers) ->
     assert sum(1 for _ in tiers.connect(first).batches(**REQUEST, steps=3)) == 3
 
 
-def test_a_folder_that_is_no_cache_is_left_alone_and_named(tiers: Tiers) -> None:
+def test_a_folder_that_is_not_a_cache_is_named_and_not_changed(tiers: Tiers) -> None:
     mine = tiers.cache_dir / "columns" / "thesis.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("precious")
@@ -248,7 +248,7 @@ def test_a_folder_that_is_no_cache_is_left_alone_and_named(tiers: Tiers) -> None
 # -- decoded once ------------------------------------------------------------------------------------
 
 
-def test_ten_views_at_a_time_decode_each_column_once(
+def test_ten_concurrent_views_decode_each_column_once(
     pool: Pool, connect: Callable[[Server], Client], tmp_path: Path
 ) -> None:
     blocks, shared, own = 12, 37, 3
@@ -288,7 +288,7 @@ def test_pin_unpin_and_drop_cache_are_documented_actions(flights_client: Client)
         assert "Body:" in described[name] and "{" in described[name], described[name]
 
 
-def test_pin_brings_columns_to_disk_and_keeps_them_until_unpin_or_drop_cache(tiers: Tiers, lineitem: Path) -> None:
+def test_pinned_columns_stay_on_disk_until_unpin_or_drop_cache(tiers: Tiers, lineitem: Path) -> None:
     datasets = {"small-groups": tiers.small_groups, "lineitem": lineitem}
     server = tiers.pool.start(datasets, cache_memory="48MiB", cache_disk=2 * tiers.decoded_bytes)
     client = tiers.connect(server)
@@ -296,7 +296,7 @@ def test_pin_brings_columns_to_disk_and_keeps_them_until_unpin_or_drop_cache(tie
     blocks = int(progress[-1]["blocks"])
     assert int(progress[-1]["blocks_done"]) == blocks == BLOCKS
     assert len(progress) >= blocks
-    assert len(column_files(server)) == BLOCKS, "they are there when the action ends"
+    assert len(column_files(server)) == BLOCKS, "the files exist when the action ends"
 
     other = {"dataset": "lineitem", "batch_size": 8192, "epochs": 2, "shuffle": {"window_rows": 30_000}}
     assert sum(batch.meta.rows for batch in client.batches(**other)) == 2 * 600_572
@@ -309,7 +309,7 @@ def test_pin_brings_columns_to_disk_and_keeps_them_until_unpin_or_drop_cache(tie
     next(stream)
     freed = client.action("drop-cache", {"dataset": "small-groups"})[-1]
     assert int(freed["disk_bytes"]) > tiers.decoded_bytes // 2
-    assert sum(1 for _ in stream) == client.plan(**REQUEST).steps - 1, "a running stream goes on"
+    assert sum(1 for _ in stream) == client.plan(**REQUEST).steps - 1, "a running stream continues"
     client.action("drop-cache", {})
     settled_column_files(server)
     client.action("drop-cache", {})
@@ -317,7 +317,7 @@ def test_pin_brings_columns_to_disk_and_keeps_them_until_unpin_or_drop_cache(tie
     assert digests(client) == tiers.undisturbed
 
 
-def test_a_pin_that_can_not_fit_says_how_much_it_needs(tiers: Tiers) -> None:
+def test_a_pin_above_the_capacity_is_rejected_with_the_required_size(tiers: Tiers) -> None:
     server = tiers.start(cache_disk="32MiB")
     client = tiers.connect(server)
     with refused("RESOURCE_EXHAUSTED", str(tiers.decoded_bytes), str(32 * MIB), "--cache-disk"):
@@ -337,7 +337,7 @@ def test_a_pin_that_can_not_fit_says_how_much_it_needs(tiers: Tiers) -> None:
     ],
     ids=["no command", "no JSON", "unknown dataset", "batch size", "unknown column"],
 )
-def test_bad_bodies_of_pin_and_unpin_are_refused_with_the_reason(
+def test_invalid_bodies_of_pin_and_unpin_are_rejected_with_the_reason(
     flights_client: Client, action: str, body: bytes, status: str, words: list[str]
 ) -> None:
     with refused(status, *words):
@@ -354,7 +354,7 @@ def test_bad_bodies_of_pin_and_unpin_are_refused_with_the_reason(
     ],
     ids=["no JSON", "number", "unknown field", "unknown dataset"],
 )
-def test_bad_bodies_of_drop_cache_are_refused_with_the_reason(
+def test_invalid_bodies_of_drop_cache_are_rejected_with_the_reason(
     flights_client: Client, body: bytes, status: str, words: list[str]
 ) -> None:
     with refused(status, *words):
@@ -376,7 +376,7 @@ def connect_unix(server: Server) -> Client:
 def test_a_unix_socket_serves_the_same_bytes_and_a_stale_one_is_replaced(tiers: Tiers, tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     server = tiers.start(grpc=f"unix:{path}")
-    assert server.grpc == f"unix:{path}", "the ready line names it"
+    assert server.grpc == f"unix:{path}", "the ready line contains the path"
     with connect_unix(server) as client:
         assert client.digest(**REQUEST) == tiers.undisturbed[0]
     server.kill()
@@ -390,10 +390,10 @@ def test_a_unix_socket_serves_the_same_bytes_and_a_stale_one_is_replaced(tiers: 
     assert str(path) in refusal.value.log and "another server" in refusal.value.log
     assert path.is_socket()
     assert server.stop() == 0
-    assert not path.exists(), "who stops takes the socket away"
+    assert not path.exists(), "a stopping server removes its socket"
 
 
-def test_a_file_that_is_no_socket_is_left_alone(tiers: Tiers, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_socket_is_not_changed(tiers: Tiers, tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("precious")
     with pytest.raises(StartError) as refusal:

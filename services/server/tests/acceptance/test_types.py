@@ -1,4 +1,4 @@
-"""Every type and codec that pyarrow writes arrives with the values that pyarrow reads."""
+"""Every type and codec that pyarrow writes is delivered with the values that pyarrow reads."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def a_decimal(digits: int, scale: int) -> Callable[[], decimal.Decimal]:
 
 
 def whole_units(unit: str) -> Callable[[], int]:
-    """Up to about 30 years on either side of 1970, in any unit."""
+    """Returns a random time up to about 30 years before or after 1970, in the given unit."""
     bound = 10**9 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
     return lambda: CHANCE.randint(-bound, bound)
 
@@ -163,9 +163,9 @@ def write(table: pa.Table, path: Path, **options: Any) -> Path:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A file a type, with nulls and without, and one a codec and an encoding: one dataset each.
+    """One dataset per type, with and without nulls, and one per codec and encoding.
 
-    What an older pyarrow can't write is left out.
+    Types that an older pyarrow cannot write are omitted.
     """
     folder = tmp_path_factory.mktemp("types")
     made: dict[str, Path] = {}
@@ -207,7 +207,7 @@ DATASETS = [
 
 
 def with_dates_as(schema: pa.Schema, table: pa.Table) -> pa.Table:
-    """pyarrow reads date64 back as date32, the type that the file itself names is right too."""
+    """Casts date32 to date64 where `schema` has date64: pyarrow reads date64 columns as date32."""
     kinds = [
         pa.field(name, pa.date64()) if pa.types.is_date64(schema.field(name).type) else table.schema.field(name)
         for name in table.column_names
@@ -216,7 +216,7 @@ def with_dates_as(schema: pa.Schema, table: pa.Table) -> pa.Table:
 
 
 def same_type(got: pa.DataType, expected: pa.DataType) -> bool:
-    """Equal but for the names that Parquet gives to the fields of lists and maps."""
+    """Compares types except for the field names that Parquet gives to lists and maps."""
     expected = plain_type(expected)
     if got.id != expected.id or got.num_fields != expected.num_fields:
         return False
@@ -229,7 +229,7 @@ def same_type(got: pa.DataType, expected: pa.DataType) -> bool:
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_values_are_those_that_pyarrow_reads(client: Client, file: Path, dataset: str) -> None:
+def test_values_equal_those_that_pyarrow_reads(client: Client, file: Path, dataset: str) -> None:
     got = client.table(dataset=dataset, batch_size=BATCH_ROWS, shuffle={"none": {}})
     expected = with_dates_as(got.schema, pq.read_table(file))
     assert got.column_names == expected.column_names
@@ -250,14 +250,14 @@ def test_shuffled_rows_are_the_rows_of_the_table(client: Client, file: Path, dat
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
-def test_bytes_are_pure(client: Client, file: Path, dataset: str) -> None:
+def test_buffers_depend_only_on_the_values(client: Client, file: Path, dataset: str) -> None:
     for batch in client.batches(dataset=dataset, batch_size=BATCH_ROWS, seed=9):
         for field, column in zip(batch.data.schema, batch.data.columns):
             assert list(impurities(column, field.name)) == []
 
 
 def impurities(array: pa.Array, path: str, dead: np.ndarray | None = None) -> Iterator[str]:
-    """What is not a function of the values alone. `dead` marks rows under a null of an enclosing struct or list."""
+    """Yields every part of the buffers that does not depend only on the values. `dead` marks rows under an outer null."""
     rows, kind = len(array), array.type
     if array.offset != 0:
         yield f"{path}: the array starts at {array.offset}"

@@ -1,4 +1,4 @@
-"""Rows by their keys in one call, over DoGet and the unary method: those of an exchange, byte for byte."""
+"""Lookups over DoGet and the unary method return the rows of an exchange, byte for byte."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from test_types import ROWS, TYPES, array_of
 
 
 def get(client: Client, **lookup: Any) -> tuple[pa.RecordBatch, dict]:
-    """The one batch of a DoGet and its metadata."""
+    """Returns the single batch of a DoGet and its metadata."""
     reader = client.flight.do_get(flight.Ticket(json.dumps({"lookup": lookup}).encode()))
     chunk = reader.read_chunk()
     with pytest.raises(StopIteration):
@@ -36,7 +36,7 @@ def get(client: Client, **lookup: Any) -> tuple[pa.RecordBatch, dict]:
 
 
 def key_columns(keys: dict[str, Any]) -> list[dict[str, Any]]:
-    """Keys as they stand in a request."""
+    """Returns keys in the form of a request."""
     kinds = {int: "integers", str: "strings"}
     return [{"name": name, kinds[type(values[0])]: list(values)} for name, values in keys.items()]
 
@@ -59,7 +59,7 @@ def dtype_of(kind: pa.DataType) -> str:
 
 
 def items_of(array: pa.Array) -> bytes:
-    """Values of fixed width as they lie in the array."""
+    """Returns the bytes of an array of a fixed-width type."""
     kind = array.type
     if pa.types.is_boolean(kind):
         return bytes(int(value or 0) for value in array.to_pylist())
@@ -68,7 +68,7 @@ def items_of(array: pa.Array) -> bytes:
 
 
 def assert_packed(packed: Any, array: pa.Array, name: str) -> None:
-    """That a packed column says what an Arrow array does, and holds its bytes."""
+    """Asserts that a packed column has the type, validity and bytes of an Arrow array."""
     kind, rows = array.type, len(array)
     assert packed.name == name
     assert packed.valid == (bytes(array.is_valid().to_numpy(zero_copy_only=False)) if array.null_count else b"")
@@ -87,7 +87,7 @@ def assert_packed(packed: Any, array: pa.Array, name: str) -> None:
 
 
 def assert_same(server: Server, wanted: dict[str, Any], keys: dict[str, Any]) -> pa.RecordBatch:
-    """That all three ways give the same rows and say the same of them."""
+    """Asserts that all three methods return the same rows and metadata."""
     with Client(server.location) as client, Online(server.grpc) as unary:
         exchanged, about = Lookup(client, **wanted)(**keys)
         got, about_got = get(client, **with_keys(wanted, keys))
@@ -96,17 +96,17 @@ def assert_same(server: Server, wanted: dict[str, Any], keys: dict[str, Any]) ->
     assert [column.name for column in answer.columns] == exchanged.schema.names
     for packed, array, name in zip(answer.columns, exchanged.columns, exchanged.schema.names):
         assert_packed(packed, array, name)
-    for about_other, with_other in [
-        (about_got, about_got.get("with", [])),
-        ({"snapshot": answer.about.snapshot, "found": answer.about.found}, list(getattr(answer.about, "with"))),
+    for metadata, joins in [
+        (about_got, about_got.get("joins", [])),
+        ({"snapshot": answer.metadata.snapshot, "found": answer.metadata.found}, list(answer.metadata.joins)),
     ]:
-        assert about_other["snapshot"] == about["snapshot"]
-        assert int(about_other.get("found", 0)) == int(about.get("found", 0))
-        assert len(with_other) == len(about.get("with", []))
+        assert metadata["snapshot"] == about["snapshot"]
+        assert int(metadata.get("found", 0)) == int(about.get("found", 0))
+        assert len(joins) == len(about.get("joins", []))
     return exchanged
 
 
-def test_every_way_gives_the_same_rows_with_nulls_for_the_missing(users: Server) -> None:
+def test_every_method_returns_the_same_rows_with_nulls_for_missing_keys(users: Server) -> None:
     wanted = {"dataset": "users", "columns": ["user_id", "name"], "tensors": [FEATURES]}
     rng = np.random.default_rng(2)
     for count in (1, 3, 500, 5000, 65_536):
@@ -115,7 +115,7 @@ def test_every_way_gives_the_same_rows_with_nulls_for_the_missing(users: Server)
         assert rows["found"].to_pylist() == [0 <= id < USERS for id in asked]
 
 
-def test_every_way_gives_the_same_rows_for_every_type(pool: Pool, tmp_path: Path) -> None:
+def test_every_method_returns_the_same_rows_for_every_type(pool: Pool, tmp_path: Path) -> None:
     rows = {"key": pa.array([f"k{row}" for row in range(ROWS)])}
     for name in TYPES:
         with contextlib.suppress(pa.ArrowNotImplementedError):
@@ -141,7 +141,7 @@ def test_every_way_gives_the_same_rows_for_every_type(pool: Pool, tmp_path: Path
                 unary(**with_keys(wanted, keys))
 
 
-def test_several_datasets_are_answered_at_once(pool: Pool, tmp_path: Path) -> None:
+def test_one_lookup_joins_several_datasets(pool: Pool, tmp_path: Path) -> None:
     pq.write_table(pa.table({"user_id": range(100), "u": np.arange(100.0)}), tmp_path / "users.parquet")
     items = {"item_id": [f"item {row}" for row in range(50)], "i": pa.array(range(50), pa.int16())}
     pq.write_table(pa.table(items), tmp_path / "items.parquet")
@@ -152,7 +152,7 @@ def test_several_datasets_are_answered_at_once(pool: Pool, tmp_path: Path) -> No
     wanted = {
         "dataset": "users",
         "columns": ["u"],
-        "with": [{"dataset": "items", "columns": ["i"], "key": ["shown"]}],
+        "joins": [{"dataset": "items", "columns": ["i"], "key": ["shown"]}],
     }
     keys = {"user_id": [1, 2, 3, 1000], "shown": ["item 7", "no item", "item 9", "item 7"]}
     rows = assert_same(server, wanted, keys)
@@ -164,7 +164,7 @@ def test_several_datasets_are_answered_at_once(pool: Pool, tmp_path: Path) -> No
     }
 
 
-def test_a_protobuf_ticket_is_answered_in_protobuf_and_an_unknown_field_refused(users: Server) -> None:
+def test_a_protobuf_ticket_is_answered_in_protobuf_and_an_unknown_field_is_rejected(users: Server) -> None:
     lookup = online.message(dataset="users", columns=["name"], keys=key_columns({"user_id": [7, -1]}))
     ticket = stubs()["command"].Command(lookup=lookup).SerializeToString()
     with Client(users.location) as client:
@@ -195,7 +195,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "INVALID_ARGUMENT",
         ["'user_id' has 1", "others have 2"],
     ),
-    "a column twice": ({"dataset": "users", "keys": KEYS * 2}, "INVALID_ARGUMENT", ["'user_id' stands twice"]),
+    "a column twice": ({"dataset": "users", "keys": KEYS * 2}, "INVALID_ARGUMENT", ["'user_id' is given twice"]),
     "too many keys": (
         {"dataset": "users", "keys": [{"name": "user_id", "integers": list(range(70_000))}]},
         "INVALID_ARGUMENT",
@@ -226,32 +226,32 @@ REFUSED: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "NOT_FOUND",
         ["no dataset 'user'", "did you mean 'users'"],
     ),
-    "an age below zero": ({"dataset": "users", "max_age": -1, "keys": KEYS}, "INVALID_ARGUMENT", ["max_age", "-1"]),
-    "too old": ({"dataset": "users", "max_age": 1e-6, "keys": KEYS}, "FAILED_PRECONDITION", ["last seen to be current"]),
-    "keys inside of with": (
-        {"dataset": "users", "keys": KEYS, "with": [{"dataset": "users", "keys": KEYS}]},
+    "an age below zero": ({"dataset": "users", "max_age_seconds": -1, "keys": KEYS}, "INVALID_ARGUMENT", ["max_age_seconds", "-1"]),
+    "too old": ({"dataset": "users", "max_age_seconds": 1e-6, "keys": KEYS}, "FAILED_PRECONDITION", ["last verified to be current"]),
+    "keys in a join": (
+        {"dataset": "users", "keys": KEYS, "joins": [{"dataset": "users", "keys": KEYS}]},
         "INVALID_ARGUMENT",
-        ["keys", "not in `with`"],
+        ["keys", "not in `joins`"],
     ),
 }
 
 
-def test_what_is_no_lookup_is_refused_by_name(users: Server) -> None:
+def test_an_invalid_lookup_is_rejected_by_name(users: Server) -> None:
     with Client(users.location) as client, Online(users.grpc) as unary:
         for wanted, status, words in REFUSED.values():
             with online.refused(status, *words):
                 unary(**wanted)
             with stock.refused(status, *words):
                 get(client, **wanted)
-        with stock.refused("INVALID_ARGUMENT", "keys", "an exchange sends them as batches"):
+        with stock.refused("INVALID_ARGUMENT", "keys", "DoExchange sends them as batches"):
             Lookup(client, dataset="users", keys=KEYS)(user_id=[1])
-        with stock.refused("INVALID_ARGUMENT", "over DoGet"):
+        with stock.refused("INVALID_ARGUMENT", "DoGet if the request holds their keys"):
             ticket = json.dumps({"lookup": {"dataset": "users", "keys": KEYS}}).encode()
             client.flight.get_flight_info(flight.FlightDescriptor.for_command(ticket))
-        assert unary(dataset="users", columns=["name"], keys=KEYS, max_age=3600).columns[0].values == [b"user 1"]
+        assert unary(dataset="users", columns=["name"], keys=KEYS, max_age_seconds=3600).columns[0].values == [b"user 1"]
 
 
-def test_keys_of_a_queue_come_from_its_callers(pool: Pool, tmp_path: Path) -> None:
+def test_keys_in_the_features_of_a_queue_are_rejected(pool: Pool, tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1]}), tmp_path / "rows.parquet")
     config = tmp_path / "forebay.toml"
     config.write_text(
@@ -261,10 +261,10 @@ def test_keys_of_a_queue_come_from_its_callers(pool: Pool, tmp_path: Path) -> No
         pool.start({"rows": tmp_path / "rows.parquet"}, config=config)
 
 
-def test_a_draining_server_refuses_lookups_and_says_so(users: Server) -> None:
+def test_a_draining_server_rejects_lookups_as_unavailable(users: Server) -> None:
     with Client(users.location) as client, Online(users.grpc) as unary:
-        assert unary(dataset="users", columns=["name"], keys=KEYS).about.found == 1
-        # A stream that is not read keeps the server from ending.
+        assert unary(dataset="users", columns=["name"], keys=KEYS).metadata.found == 1
+        # An unread stream keeps the server from stopping.
         stream = client.flight.do_get(flight.Ticket(command(dataset="users", batch_size=4096, epochs=10_000)))
         stream.read_chunk()
         users.terminate()
@@ -275,7 +275,7 @@ def test_a_draining_server_refuses_lookups_and_says_so(users: Server) -> None:
         stream.cancel()
 
 
-def test_reflection_shows_the_service(users: Server) -> None:
+def test_reflection_lists_the_service(users: Server) -> None:
     with Online(users.grpc) as unary:
         reflect = unary.channel.stream_stream("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
         # ServerReflectionRequest{list_services: "*"}, then {file_containing_symbol: ...}.
@@ -285,13 +285,13 @@ def test_reflection_shows_the_service(users: Server) -> None:
     assert b"forebay/v1/online.proto" in file and b"PackedColumn" in file
 
 
-def test_lookups_are_counted_by_name(users: Server) -> None:
+def test_lookups_are_counted_by_method(users: Server) -> None:
     with Online(users.grpc) as unary:
         unary(dataset="users", columns=["name"], keys=KEYS)
-    # A call is counted when the last of its answer has gone.
+    # A call is counted after its answer was sent.
     deadline = time.monotonic() + 10
     while not re.search(r'forebay_grpc_calls_total\{[^}]*method="Lookup"[^}]*\} 1', users.http_get("/metrics")[1]):
-        assert time.monotonic() < deadline, "it was not counted"
+        assert time.monotonic() < deadline, "the call was not counted"
         time.sleep(0.05)
 
 

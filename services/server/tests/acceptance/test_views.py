@@ -1,4 +1,4 @@
-"""What views compute is what another SQL computes of the same rows, and what they leave out is not read."""
+"""Views compute the results of DuckDB, and excluded rows and columns are not read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from server import Pool
 ROWS = 3000
 IN_ORDER = {"shuffle": {"none": {}}, "batch_size": 100_000}
 
-# The same in both, unless there are two. `i` is small, `j` any int64, `f` any double, `s` text, `d` a date, `t` a time, `z` one
-# with a zone, `l` a list, `p` a struct, `m` a map.
+# A pair has the expression for Forebay and the one for DuckDB. `i` is small, `j` any int64, `f` any double, `s` text, `d` a
+# date, `t` a time, `z` a time with a zone, `l` a list, `p` a struct, `m` a map.
 EXPRESSIONS: list[str | tuple[str, str]] = [
     "i + j % 1000",
     "i * i - 3",
@@ -157,11 +157,11 @@ EXPRESSIONS: list[str | tuple[str, str]] = [
     *(f"date_trunc('{part}', t)" for part in ("year", "quarter", "week", "day", "minute", "second")),
     ("to_date(CAST(d AS VARCHAR))", "d"),
     ("to_date('2024-02-29')", "DATE '2024-02-29'"),
-    # Lists, of which DuckDB has slices and resizes.
+    # Lists. DuckDB has slices and resizes for these.
     ("list_truncate(l, 3)", "l[1:3]"),
     ("list_pad(l, 4, -1)", "CASE WHEN len(l) < 4 THEN list_resize(l, 4, -1) ELSE l END"),
     ("list_pad(list_truncate(l, 2), 2, 0)", "list_resize(l, 2, 0)"),
-    # Those that trainers need, by their formulas.
+    # Forebay's own functions, written as formulas for DuckDB.
     ("log1p(small)", "ln(1 + small::DOUBLE)"),
     ("clip(i, -3, 10)", "CASE WHEN i IS NOT NULL THEN least(greatest(i, -3), 10) END"),
     ("standardize(i, 5, 2)", "(i - 5.0) / 2.0::DOUBLE"),
@@ -195,7 +195,7 @@ def table(seed: int) -> pa.Table:
             ),
             "p": column(
                 lambda: {"city": words(rng), "at": {"zip": rng.randrange(99)}},
-                # Beneath a null there are values: none of these fields may be null by itself.
+                # The fields hold values under a null struct, because they are not nullable themselves.
                 pa.struct([pa.field("city", pa.string(), False), pa.field("at", pa.struct([pa.field("zip", pa.int64(), False)]), False)]),
             ),
             "m": column(lambda: [(key, rng.randrange(9)) for key in "abc" if rng.random() < 0.5], pa.map_(pa.string(), pa.int64())),
@@ -213,16 +213,16 @@ def same(ours: list, theirs: list) -> bool:
     return len(ours) == len(theirs) and all(map(equal, ours, theirs))
 
 
-def test_every_function_there_is_is_compared() -> None:
+def test_every_supported_function_is_compared() -> None:
     source = (Path(__file__).parents[3] / "sql/src/functions.rs").read_text()
-    known = re.findall(r'"(\w+)"', source.split("const KNOWN")[1].split("];")[0])
+    known = re.findall(r'"(\w+)"', source.split("const DATAFUSION")[1].split("];")[0])
     ours = ["log1p", "clip", "standardize", "bucketize", "list_truncate", "list_pad", "get_field"]
     spelled = " ".join(each if isinstance(each, str) else each[0] for each in EXPRESSIONS).lower()
     assert [name for name in known + ours if not re.search(rf"\b{name}\(", spelled)] == []
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_expressions_compute_what_duckdb_computes(pool: Pool, tmp_path: Path, seed: int) -> None:
+def test_expressions_equal_those_of_duckdb(pool: Pool, tmp_path: Path, seed: int) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
     rows = table(seed)
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=1000)
@@ -244,7 +244,7 @@ def test_expressions_compute_what_duckdb_computes(pool: Pool, tmp_path: Path, se
 
 
 class Trees:
-    """Random expressions that mean the same in both: integers stay small, nothing is divided by zero."""
+    """Random expressions with the same meaning in both: integers stay small, and no divisor is zero."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -306,7 +306,7 @@ class Trees:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_trees_compute_what_duckdb_computes_of_columns_and_of_filters(pool: Pool, tmp_path: Path, seed: int) -> None:
+def test_random_expressions_and_filters_equal_those_of_duckdb(pool: Pool, tmp_path: Path, seed: int) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
     rows, trees = table(100 + seed), Trees(seed)
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=700)
@@ -337,7 +337,7 @@ def test_random_trees_compute_what_duckdb_computes_of_columns_and_of_filters(poo
     assert not wrong, wrong
 
 
-def test_filters_keep_the_rows_that_duckdb_keeps(pool: Pool, tmp_path: Path) -> None:
+def test_filters_select_the_rows_that_duckdb_selects(pool: Pool, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
     rows = table(7)
     pq.write_table(rows, tmp_path / "rows.parquet", row_group_size=500)
@@ -357,7 +357,7 @@ def read_bytes(server: Any) -> float:
     return sum(float(line[1]) for line in lines)
 
 
-def test_a_filter_on_30_of_400_daily_partitions_reads_no_more_than_those(pool: Pool, tmp_path: Path) -> None:
+def test_a_filter_on_30_of_400_daily_partitions_reads_only_those(pool: Pool, tmp_path: Path) -> None:
     days = [f"day=2024-{1 + day // 28:02}-{1 + day % 28:02}" for day in range(336)]
     days += [f"day=2025-{1 + day // 28:02}-{1 + day % 28:02}" for day in range(64)]
     rng = np.random.default_rng(0)
@@ -381,7 +381,7 @@ def test_a_filter_on_30_of_400_daily_partitions_reads_no_more_than_those(pool: P
     assert both["all"][1] == pytest.approx(both["month"][1], rel=0.02)
 
 
-def test_rows_are_counted_ahead_of_time_with_progress_and_once(pool: Pool, tmp_path: Path) -> None:
+def test_count_rows_reports_progress_and_counts_once(pool: Pool, tmp_path: Path) -> None:
     for part in range(8):
         rows = pa.table({"id": pa.array(range(part * 20_000, part * 20_000 + 20_000)), "x": [1.0] * 20_000})
         (tmp_path / "rows").mkdir(exist_ok=True)
@@ -389,20 +389,20 @@ def test_rows_are_counted_ahead_of_time_with_progress_and_once(pool: Pool, tmp_p
     server = pool.start({"rows": tmp_path / "rows"}, cache_dir=tmp_path / "cache")
     request = {"train": {"dataset": "rows", "batch_size": 10, "filter": "id >= 50000 AND id % 2 = 0"}}
     with Client(server.location) as client:
-        progress = client.action("count", request)
+        progress = client.action("count-rows", request)
         done = {name: int(value) for name, value in progress[7].items()}
         assert done == {"blocks": 8, "blocks_done": 8, "blocks_read": 6, "rows": 160_000, "rows_kept": 55_000}
         assert int(client.plan(**request["train"]).summary["rows"]) == 55_000
     server.kill()
-    # What was counted outlives the server.
+    # Counts are kept after the server stops.
     server = pool.start({"rows": tmp_path / "rows"}, cache_dir=tmp_path / "cache")
     with Client(server.location) as client:
         before = read_bytes(server)
-        (last,) = client.action("count", request)
+        (last,) = client.action("count-rows", request)
         assert (int(last["rows_kept"]), read_bytes(server)) == (55_000, before)
 
 
-def test_indexes_of_other_writers_answer_without_a_read(pool: Pool, tmp_path: Path) -> None:
+def test_bloom_filters_and_page_indexes_of_other_writers_avoid_reads(pool: Pool, tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb", reason="duckdb has no wheel for this Python")
     users = [f"u{user}" for user in range(0, 4000, 2)]
     for part in range(4):
@@ -422,7 +422,7 @@ def test_indexes_of_other_writers_answer_without_a_read(pool: Pool, tmp_path: Pa
             )
     server = pool.start({"rows": tmp_path / "rows"})
     with Client(server.location) as client:
-        # DuckDB writes filters, and no page indexes.
+        # DuckDB writes Bloom filters but no page indexes.
         for condition, kept, read in [
             ("user = 'u1001'", 0, 0),
             ("user IN ('u7', 'u1002')", 40, 4),
@@ -430,25 +430,25 @@ def test_indexes_of_other_writers_answer_without_a_read(pool: Pool, tmp_path: Pa
             ("page % 2 = 0", 40_000, 4),
         ]:
             request = {"train": {"dataset": "rows", "batch_size": 10, "filter": condition}}
-            done = client.action("count", request)[3]
+            done = client.action("count-rows", request)[3]
             assert (int(done["rows_kept"]), int(done["blocks_read"])) == (kept, read), condition
 
 
-def test_what_is_no_expression_is_refused_by_name(pool: Pool, tmp_path: Path) -> None:
+def test_an_invalid_expression_is_rejected_by_name(pool: Pool, tmp_path: Path) -> None:
     pq.write_table(table(0), tmp_path / "rows.parquet")
     server = pool.start({"rows": tmp_path / "rows.parquet"})
     with Client(server.location) as client:
         for request, words in [
             ({"select": ["smal + 1 AS x"]}, ["select[0]", "no column 'smal'", "did you mean 'small'"]),
             ({"select": ["i", "random() AS r"]}, ["select[1]", "random"]),
-            ({"select": ["(SELECT 1) AS r"]}, ["select[0]", "no expression of one row"]),
+            ({"select": ["(SELECT 1) AS r"]}, ["select[0]", "not an expression of one row"]),
             ({"filter": "i"}, ["filter", "expected a boolean"]),
             ({"filter": "i >"}, ["filter", "expected"]),
             ({"filter": "(" * 5000}, ["filter", "2048"]),
         ]:
             with refused("INVALID_ARGUMENT", *words):
                 client.plan(dataset="rows", batch_size=10, **request)
-        # A row without a result is an error that names it, and not another value.
+        # A row without a result is an error that names its file and row group.
         with refused("INVALID_ARGUMENT", "'y'", "rows.parquet, row group 0", "overflow"):
             list(client.batches(dataset="rows", select=["j * 2 AS y"], batch_size=10))
         with refused("INVALID_ARGUMENT", "'filter'", "divide by zero"):

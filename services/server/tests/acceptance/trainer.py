@@ -1,4 +1,4 @@
-"""A trainer over stock pyarrow that computes, waits, and reports how long it did either."""
+"""A trainer over stock pyarrow that reports how long it computes and waits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ REPORT_INTERVAL_S = 1.0
 
 
 class Trainer:
-    """Reads the batches of one request, rank and lane; `compute` seconds lie between a batch and the demand for the next."""
+    """Reads the batches of one request, rank and lane, and computes for `compute` seconds after each batch."""
 
     def __init__(self, location: str, train: dict[str, Any], compute: float, reports: bool = True) -> None:
         self._location, self._train, self._compute, self._reports = location, train, compute, reports
         self._id = secrets.randbits(63) | 1
         self._lock = threading.Lock()
         self._waits, self._since = True, time.monotonic()
-        # Seconds, what goes on not counted.
+        # Seconds, without the activity in progress.
         self._waited = self._computed = 0.0
         self._ended: tuple[float, float] | None = None
         self._stop = threading.Event()
@@ -39,11 +39,11 @@ class Trainer:
         self._stop.set()
 
     def run(self, steps: int | None = None) -> Trainer:
-        """Trains for so many steps, or to the end, or until it is stopped."""
+        """Trains for `steps` steps, to the end of the stream, or until `stop`."""
         client = flight.connect(self._location)
         info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps({"train": self._train}).encode()))
         options = flight.FlightCallOptions(headers=[(b"forebay-trainer", f"{self._id:016x}".encode())])
-        # Asking for the plan is not part of the stream's time.
+        # The request for the plan is not part of the stream's time.
         with self._lock:
             self._since = time.monotonic()
         reporter = threading.Thread(target=self._report, daemon=True)
@@ -80,8 +80,8 @@ class Trainer:
         if self._ended is not None:
             return self._ended
         with self._lock:
-            going_on = time.monotonic() - self._since
-            return self._waited + going_on * self._waits, self._computed + going_on * (not self._waits)
+            in_progress = time.monotonic() - self._since
+            return self._waited + in_progress * self._waits, self._computed + in_progress * (not self._waits)
 
     def _report(self) -> None:
         client = flight.connect(self._location)

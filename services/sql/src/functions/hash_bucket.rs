@@ -1,9 +1,11 @@
-//! hash_bucket: a stable number for a value, to split data by.
+//! `hash_bucket`: assigns values to buckets, stable across versions, to split data.
 //!
-//! `hash_bucket(x, n)` is the XXH3 64-bit hash, with the seed (0), of the value's bytes, modulo n. The bytes of an integer
-//! are its eight as a signed, little-endian one (of an unsigned one of 64 bits the same bits), a bool is 0 or 1, a date or time its
-//! integer, a float its eight as a double, with one zero and one NaN; a string's are its UTF-8, a binary's its own. So equal
-//! values of different widths are in one bucket. Null is null.
+//! `hash_bucket(x, n [, seed])` is the XXH3 64-bit hash of the value's bytes, with the seed (default 0), modulo n. Equal values
+//! of different widths are in the same bucket. Null is null. The bytes of a value are:
+//!
+//! - integers, dates, times and booleans: the value as a 64-bit little-endian integer
+//! - floats: the value as a double, little-endian, with one zero and one NaN
+//! - strings: UTF-8; binary values: their bytes
 
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::constant;
+use super::arguments::constant;
 
 pub(super) fn function() -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::from(HashBucket { signature: Signature::user_defined(Volatility::Immutable) }))
@@ -25,8 +27,8 @@ struct HashBucket {
     signature: Signature,
 }
 
-/// As what a type's values are hashed.
-fn hashed_as(data_type: &DataType) -> Option<DataType> {
+/// Returns the type to which values are converted before hashing; `None` for unsupported types.
+fn hash_type(data_type: &DataType) -> Option<DataType> {
     use DataType::{
         Binary, Boolean, Date32, Date64, Duration, Float16, Float32, Float64, Int64, LargeBinary, LargeUtf8,
         Time32, Time64, Timestamp, UInt64, Utf8,
@@ -53,10 +55,10 @@ impl ScalarUDFImpl for HashBucket {
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
         let (Some(x), 2 | 3) = (arguments.first(), arguments.len()) else {
-            return plan_err!("hash_bucket: takes a value, the number of buckets, and maybe a seed");
+            return plan_err!("hash_bucket: expected a value, the number of buckets and an optional seed");
         };
-        if hashed_as(x).is_none() {
-            return plan_err!("hash_bucket: takes no values of type {x}");
+        if hash_type(x).is_none() {
+            return plan_err!("hash_bucket: does not support values of type {x}");
         }
         let numbers = std::iter::repeat_n(DataType::Int64, arguments.len() - 1);
         Ok(std::iter::once(x.clone()).chain(numbers).collect())
@@ -67,9 +69,9 @@ impl ScalarUDFImpl for HashBucket {
     }
 
     fn invoke_with_args(&self, call: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let integer = |what: &str, argument| match constant("hash_bucket", what, argument)? {
+        let integer = |name: &str, argument| match constant("hash_bucket", name, argument)? {
             ScalarValue::Int64(Some(value)) => Ok(value),
-            other => exec_err!("hash_bucket: {what} is {other}, expected an integer"),
+            other => exec_err!("hash_bucket: {name} is {other}, expected an integer"),
         };
         let buckets = integer("the number of buckets", &call.args[1])?;
         let Some(buckets) = u64::try_from(buckets).ok().filter(|buckets| *buckets > 0) else {
@@ -83,10 +85,10 @@ impl ScalarUDFImpl for HashBucket {
 }
 
 fn hash(x: &ArrayRef, bucket: impl Fn(&[u8]) -> i64) -> Result<Int64Array> {
-    let Some(data_type) = hashed_as(x.data_type()) else {
-        return exec_err!("hash_bucket: takes no values of type {}", x.data_type());
+    let Some(data_type) = hash_type(x.data_type()) else {
+        return exec_err!("hash_bucket: does not support values of type {}", x.data_type());
     };
-    // Times of 32 bits go to 64 by their integers.
+    // Arrow casts 32-bit dates and times to 64 bits only through integers.
     let x = match x.data_type() {
         DataType::Date32 | DataType::Time32(_) => cast(&cast(x, &DataType::Int32)?, &DataType::Int64)?,
         _ => cast(x, &data_type)?,
@@ -95,15 +97,15 @@ fn hash(x: &ArrayRef, bucket: impl Fn(&[u8]) -> i64) -> Result<Int64Array> {
         DataType::UInt64 => x.as_primitive::<UInt64Type>().unary(|value| bucket(&value.to_le_bytes())),
         DataType::Int64 => x.as_primitive::<Int64Type>().unary(|value| bucket(&value.to_le_bytes())),
         DataType::Float64 => {
-            x.as_primitive::<Float64Type>().unary(|value| bucket(&one_of_each(value).to_le_bytes()))
+            x.as_primitive::<Float64Type>().unary(|value| bucket(&canonical(value).to_le_bytes()))
         }
         DataType::Utf8 => x.as_string::<i32>().iter().map(|value| Some(bucket(value?.as_bytes()))).collect(),
         _ => x.as_binary::<i32>().iter().map(|value| Some(bucket(value?))).collect(),
     })
 }
 
-/// One zero, one NaN.
-fn one_of_each(value: f64) -> f64 {
+/// Maps -0.0 to 0.0 and every NaN to one NaN.
+fn canonical(value: f64) -> f64 {
     if value.is_nan() {
         f64::NAN
     } else if value == 0.0 {

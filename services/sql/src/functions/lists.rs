@@ -1,4 +1,4 @@
-//! list_truncate, list_pad.
+//! `list_truncate` and `list_pad`.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use arrow_select::{concat::concat, take::take};
 use datafusion_common::{Result, ScalarValue, exec_err, plan_err};
 use datafusion_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 
-use super::constant;
+use super::arguments::constant;
 
-/// Longest list that padding makes.
+/// Maximum length to which lists are padded.
 const MAX_LEN: i64 = 65_536;
-/// Most items that padding makes of the rows that are computed together.
+/// Maximum number of items in the result for one batch.
 const MAX_ITEMS: usize = 1 << 26;
 
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
@@ -43,7 +43,7 @@ impl ScalarUDFImpl for Resize {
         let name = self.name();
         let list = match arguments.first() {
             Some(list @ (DataType::List(item) | DataType::LargeList(item))) => Some((list.clone(), item)),
-            // Of no fixed size any more.
+            // The result has no fixed size.
             Some(DataType::FixedSizeList(item, _)) => Some((DataType::List(Arc::clone(item)), item)),
             _ => None,
         };
@@ -52,13 +52,13 @@ impl ScalarUDFImpl for Resize {
             (true, [_, _, _], Some((list, item))) => {
                 Ok(vec![list, DataType::Int64, item.data_type().clone()])
             }
-            (false, ..) => plan_err!("{name}: takes a list and a length"),
-            (true, ..) => plan_err!("{name}: takes a list, a length and a value"),
+            (false, ..) => plan_err!("{name}: expected a list and a length"),
+            (true, ..) => plan_err!("{name}: expected a list, a length and a value"),
         }
     }
 
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        // What pads may be null, or what is padded.
+        // The padding value or the items can be null.
         let nullable = |item: &Arc<Field>| Arc::new(item.as_ref().clone().with_nullable(true));
         Ok(match &arguments[0] {
             DataType::List(item) if self.pads => DataType::List(nullable(item)),
@@ -75,7 +75,7 @@ impl ScalarUDFImpl for Resize {
         };
         let pad = match call.args.get(2) {
             Some(ColumnarValue::Scalar(value)) => Some(value.to_array()?),
-            Some(ColumnarValue::Array(_)) => return exec_err!("{name}: the value has to be a constant"),
+            Some(ColumnarValue::Array(_)) => return exec_err!("{name}: the value must be a constant"),
             None => None,
         };
         let lists = call.args[0].clone().into_array(call.number_rows)?;
@@ -87,7 +87,7 @@ impl ScalarUDFImpl for Resize {
     }
 }
 
-/// Without `pad` the first `len` items of each list; with it all of them, and `pad` until there are `len`.
+/// Without `pad`: truncates each list to `len` items. With `pad`: extends each list with `pad` to `len` items.
 fn resize<O: OffsetSizeTrait>(
     name: &str,
     lists: &ArrayRef,
@@ -104,7 +104,7 @@ fn resize<O: OffsetSizeTrait>(
         let kept = if pad.is_some() { given } else { given.min(len) };
         let padded = if pad.is_some() && lists.is_valid(row) { len.saturating_sub(given) } else { 0 };
         if items.len() + kept + padded > MAX_ITEMS {
-            return exec_err!("{name}: {} rows make more than {MAX_ITEMS} items", lists.len());
+            return exec_err!("{name}: the result for {} rows has more than {MAX_ITEMS} items", lists.len());
         }
         items.extend(from as u64..(from + kept) as u64);
         items.extend(std::iter::repeat_n(padding, padded));
@@ -116,7 +116,7 @@ fn resize<O: OffsetSizeTrait>(
     };
     let values = take(&values, &UInt64Array::from(items), None)?;
     let (DataType::List(item) | DataType::LargeList(item)) = data_type else {
-        return exec_err!("{name}: {data_type} is no list");
+        return exec_err!("{name}: {data_type} is not a list");
     };
     let offsets = OffsetBuffer::from_lengths(lengths);
     let resized = GenericListArray::<O>::try_new(Arc::clone(item), offsets, values, lists.nulls().cloned())?;

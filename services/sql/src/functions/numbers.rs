@@ -1,4 +1,4 @@
-//! log1p, clip, standardize, bucketize.
+//! `log1p`, `clip`, `standardize` and `bucketize`.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use datafusion_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility, create_udf,
 };
 
-use super::constant;
+use super::arguments::constant;
 
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
     let pure = Volatility::Immutable;
@@ -39,10 +39,10 @@ fn log1p(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
     Ok(ColumnarValue::Array(Arc::new(x.unary::<_, Float64Type>(f64::ln_1p))))
 }
 
-fn double(function: &str, what: &str, argument: &ColumnarValue) -> Result<f64> {
-    match constant(function, what, argument)? {
+fn double(function: &str, name: &str, argument: &ColumnarValue) -> Result<f64> {
+    match constant(function, name, argument)? {
         ScalarValue::Float64(Some(value)) => Ok(value),
-        other => exec_err!("{function}: {what} is {other}, expected a number"),
+        other => exec_err!("{function}: {name} is {other}, expected a number"),
     }
 }
 
@@ -51,7 +51,7 @@ fn standardize(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
     let deviation = double("standardize", "the deviation", &arguments[2])?;
     if !mean.is_finite() || !deviation.is_finite() || deviation == 0.0 {
         return exec_err!(
-            "standardize: mean {mean} and deviation {deviation}, expected finite ones, the latter not 0"
+            "standardize: mean {mean} and deviation {deviation}, expected finite numbers and a deviation other than 0"
         );
     }
     let array = |argument: &ColumnarValue| doubles(argument, rows_of(std::slice::from_ref(argument)));
@@ -75,7 +75,7 @@ impl ScalarUDFImpl for Bucketize {
 
     fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
         if arguments.len() < 2 {
-            return plan_err!("bucketize: takes a number and at least one bound");
+            return plan_err!("bucketize: expected a number and at least one bound");
         }
         Ok(DataType::Int64)
     }
@@ -86,10 +86,10 @@ impl ScalarUDFImpl for Bucketize {
             .map(|bound| double("bucketize", "a bound", bound))
             .collect::<Result<_>>()?;
         if bounds.iter().any(|bound| bound.is_nan()) || !bounds.is_sorted_by(|a, b| a < b) {
-            return exec_err!("bucketize: the bounds {bounds:?} don't ascend");
+            return exec_err!("bucketize: the bounds {bounds:?} are not ascending");
         }
         let x = doubles(&call.args[0], call.number_rows)?;
-        // As numpy.digitize: what is no number lies behind all bounds.
+        // Like numpy.digitize: NaN is above all bounds.
         let bucket = |x: f64| bounds.partition_point(|bound| x.is_nan() || *bound <= x) as i64;
         let buckets: Int64Array = x.unary(bucket);
         Ok(ColumnarValue::Array(Arc::new(buckets)))
@@ -111,10 +111,10 @@ impl ScalarUDFImpl for Clip {
     }
 
     fn coerce_types(&self, arguments: &[DataType]) -> Result<Vec<DataType>> {
-        let [x, low, high] = arguments else { return plan_err!("clip: takes a number and two bounds") };
+        let [x, low, high] = arguments else { return plan_err!("clip: expected a number and two bounds") };
         let known = |t: &DataType| t.is_integer() || matches!(t, DataType::Float32 | DataType::Float64);
         if ![x, low, high].into_iter().all(known) {
-            return plan_err!("clip: takes integers and floats, not {x}, {low} and {high}");
+            return plan_err!("clip: expected integers and floats, not {x}, {low} and {high}");
         }
         let fits = x.is_floating() || (low.is_integer() && high.is_integer());
         let common = if fits { x.clone() } else { DataType::Float64 };
@@ -129,7 +129,7 @@ impl ScalarUDFImpl for Clip {
         let (low, high) =
             (constant("clip", "a bound", &call.args[1])?, constant("clip", "a bound", &call.args[2])?);
         if !matches!(low.partial_cmp(&high), Some(order) if order.is_le()) {
-            return exec_err!("clip: low is {low}, above high, {high}");
+            return exec_err!("clip: low is {low}, expected at most high, {high}");
         }
         let x = call.args[0].clone().into_array(call.number_rows)?;
         let (low, high) = (low.to_array()?, high.to_array()?);
@@ -144,13 +144,13 @@ impl ScalarUDFImpl for Clip {
             DataType::UInt64 => clip::<UInt64Type>(&x, &low, &high),
             DataType::Float32 => clip::<Float32Type>(&x, &low, &high),
             DataType::Float64 => clip::<Float64Type>(&x, &low, &high),
-            other => return exec_err!("clip: takes integers and floats, not {other}"),
+            other => return exec_err!("clip: expected integers and floats, not {other}"),
         };
         Ok(ColumnarValue::Array(clipped))
     }
 }
 
-/// What is no number stays so.
+/// Limits each value to low and high. NaN stays NaN.
 fn clip<T: ArrowPrimitiveType>(x: &ArrayRef, low: &ArrayRef, high: &ArrayRef) -> ArrayRef
 where
     T::Native: PartialOrd,

@@ -1,4 +1,4 @@
-//! Text to values.
+//! Compilation and evaluation of expressions.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ fn place_fields() -> Fields {
     vec![Field::new("city", DataType::Utf8, true), Field::new("Post", inner, true)].into()
 }
 
-/// The second city is null, and so is the third place.
+/// The second city and the third place are null.
 fn places() -> StructArray {
     let codes = Int32Array::from(vec![Some(10), None, Some(30), Some(40)]);
     let inner = vec![Field::new("code", DataType::Int32, true)].into();
@@ -77,7 +77,7 @@ fn error(text: &str) -> String {
 }
 
 #[test]
-fn the_functions_that_trainers_need_do_what_their_formulas_say() {
+fn feature_functions_match_their_formulas() {
     for (text, expected) in [
         ("log1p(x)", ["0.4054651081081644", "-0", "NULL", "NaN"]),
         ("clip(delay, 0, 10)", ["5", "NULL", "0", "10"]),
@@ -96,7 +96,7 @@ fn the_functions_that_trainers_need_do_what_their_formulas_say() {
 
 #[test]
 fn hash_bucket_is_frozen() {
-    // Made by Python: xxhash.xxh3_64_intdigest(bytes) % n.
+    // Computed with Python: xxhash.xxh3_64_intdigest(bytes) % n.
     assert_eq!(values("hash_bucket(distance, 1000)"), ["475", "897", "204", "142"]);
     assert_eq!(values("hash_bucket(CAST(distance AS BIGINT), 1000, 7)"), ["746", "977", "829", "697"]);
     assert_eq!(values("hash_bucket(\"Name\", 1000)"), ["719", "28", "NULL", "138"]);
@@ -105,7 +105,7 @@ fn hash_bucket_is_frozen() {
 }
 
 #[test]
-fn sql_means_what_sql_means() {
+fn operators_and_functions_have_sql_semantics() {
     for (text, expected) in [
         ("delay > 0 AND distance < 1000", ["true", "NULL", "false", "false"]),
         ("CASE WHEN delay IS NULL THEN -1 WHEN delay > 0 THEN 1 ELSE 0 END", ["1", "-1", "0", "1"]),
@@ -123,13 +123,13 @@ fn sql_means_what_sql_means() {
 }
 
 #[test]
-fn fields_of_structs_are_named_in_brackets_and_of_a_null_struct_are_null() {
+fn struct_fields_are_accessible_and_null_for_a_null_struct() {
     assert_eq!(values("place['city']"), ["Ulm", "NULL", "NULL", ""]);
     assert_eq!(values("place.city"), ["Ulm", "NULL", "NULL", ""]);
     assert_eq!(values("get_field(place, 'city')"), ["Ulm", "NULL", "NULL", ""]);
     assert_eq!(values("upper(place['city']) || '!'"), ["ULM!", "NULL", "NULL", "!"]);
     assert_eq!(values("place['Post']['code'] + 1"), ["11", "NULL", "NULL", "41"]);
-    for (text, words) in [
+    for (text, expected) in [
         ("place['town']", &["town", "city"][..]),
         ("place.town", &["town"]),
         ("place[x]", &["place[...]"]),
@@ -139,12 +139,12 @@ fn fields_of_structs_are_named_in_brackets_and_of_a_null_struct_are_null() {
         ("items[1:2]", &["items[...]", "list_truncate"]),
     ] {
         let error = error(&format!("{text} AS y"));
-        assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+        assert!(expected.iter().all(|part| error.contains(part)), "{text}: {error}");
     }
 }
 
 #[test]
-fn what_has_no_result_is_an_error_with_its_reason() {
+fn a_row_without_a_result_is_an_error_with_its_reason() {
     for (text, reason) in [
         ("delay + CAST(1 AS INT) AS y", "Overflow"),
         ("distance * 2 AS y", "Overflow"),
@@ -158,48 +158,48 @@ fn what_has_no_result_is_an_error_with_its_reason() {
 }
 
 #[test]
-fn what_is_no_expression_of_one_row_is_refused_with_its_reason() {
+fn invalid_expressions_are_refused_with_their_reason() {
     for (text, reason) in [
         ("delya + 1 AS y", "there is no column 'delya'"),
         ("name AS y", "there is no column 'name'"),
-        ("delay + 1", "'delay + 1' has no name: add AS and one"),
+        ("delay + 1", "'delay + 1' has no name, add one with AS"),
         ("lgo(delay) AS y", "Invalid function 'lgo'.\nDid you mean 'lcm'?"),
         ("random() AS y", "Invalid function 'random'"),
         ("now() AS y", "Invalid function 'now'"),
         ("uuid() AS y", "Invalid function 'uuid'"),
         ("repeat(\"Name\", 1000000000) AS y", "Invalid function 'repeat'"),
-        ("(SELECT 1) AS y", "is no expression of one row"),
-        ("EXISTS (SELECT 1) AS y", "is no expression of one row"),
-        ("delay IN (SELECT 1) AS y", "is no expression of one row"),
-        ("(SELECT a FROM b) AS y", "there are no tables here"),
+        ("(SELECT 1) AS y", "is not an expression of one row"),
+        ("EXISTS (SELECT 1) AS y", "is not an expression of one row"),
+        ("delay IN (SELECT 1) AS y", "is not an expression of one row"),
+        ("(SELECT a FROM b) AS y", "tables are not supported"),
         ("sum(delay) AS y", "Invalid function 'sum'"),
-        ("$1 AS y", "is no expression of one row"),
+        ("$1 AS y", "is not an expression of one row"),
         ("@v AS y", "has no type information"),
         ("delay +", "Expected: an expression"),
-        ("delay AS y, x AS z", "goes on with ','"),
-        ("delay AS y; DROP TABLE t", "goes on with ';'"),
+        ("delay AS y, x AS z", "has ',' after its end"),
+        ("delay AS y; DROP TABLE t", "has ';' after its end"),
         ("'unfinished", "Unterminated string literal"),
         ("", "Expected: an expression"),
         ("NULL AS y", "is always null"),
-        ("bucketize(x, 2, 1) AS y", "don't ascend"),
-        ("bucketize(x, distance) AS y", "has to be a constant"),
+        ("bucketize(x, 2, 1) AS y", "are not ascending"),
+        ("bucketize(x, distance) AS y", "must be a constant"),
         ("hash_bucket(x, 0) AS y", "expected at least 1"),
-        ("hash_bucket(items, 3) AS y", "takes no values of type List"),
-        ("clip(x, 1, 0) AS y", "above high"),
-        ("standardize(x, 1, 0) AS y", "the latter not 0"),
-        ("\"Name\" ~ 'a+' AS y", "is no expression of one row"),
-        ("distance << 3 AS y", "is no expression of one row"),
+        ("hash_bucket(items, 3) AS y", "does not support values of type List"),
+        ("clip(x, 1, 0) AS y", "expected at most high"),
+        ("standardize(x, 1, 0) AS y", "a deviation other than 0"),
+        ("\"Name\" ~ 'a+' AS y", "is not an expression of one row"),
+        ("distance << 3 AS y", "is not an expression of one row"),
         ("list_pad(items, 1000000, 0) AS y", "expected 0 to 65536"),
     ] {
         assert!(error(text).contains(reason), "{text}: {}", error(text));
     }
     let filter = |text| Expression::filter(text, &schema()).unwrap_err().to_string();
     assert_eq!(filter("delay"), "is of type Int32, expected a boolean");
-    assert_eq!(filter("delay > 1 AS y"), "has a name, and needs none");
+    assert_eq!(filter("delay > 1 AS y"), "has an alias, expected none");
 }
 
 #[test]
-fn nothing_is_too_deep_or_too_long_to_be_answered() {
+fn deep_and_long_expressions_are_compiled_or_refused() {
     let deep = format!("{}delay{} AS y", "(".repeat(10_000), ")".repeat(10_000));
     assert!(error(&deep).contains("expected at most 2048"));
     let nested = format!("{}delay{} AS y", "abs(".repeat(600), ")".repeat(600));
@@ -209,30 +209,31 @@ fn nothing_is_too_deep_or_too_long_to_be_answered() {
     let cases = format!("{} AS y", vec!["CASE WHEN delay > 1 THEN x END"; 200].join(" + "));
     evaluate(&cases).unwrap();
     let doubled = format!("delay BETWEEN 1 AND 2{} AS y", " BETWEEN true AND true".repeat(60));
-    assert!(error(&doubled).contains("grows to more than 20000 parts"), "{}", error(&doubled));
+    assert!(error(&doubled).contains("expands to more than 20000 nodes"), "{}", error(&doubled));
     let nested = format!("{}delay{} AS y", "coalesce(".repeat(40), ", 1)".repeat(40));
-    assert!(error(&nested).contains("grows to more than 20000 parts"), "{}", error(&nested));
+    assert!(error(&nested).contains("expands to more than 20000 nodes"), "{}", error(&nested));
     assert!(error(&"x ".repeat(100_000)).contains("expected at most 65536"));
 }
 
 #[test]
-fn an_identity_is_what_is_computed_and_not_what_it_is_called() {
+fn an_identity_depends_on_the_computation_and_not_on_its_name() {
     let identity = |text: &str| Expression::column(text, &schema()).unwrap().identity();
     assert_eq!(identity("delay + 1 AS a"), identity("delay  +  1 AS b"));
     assert_eq!(identity("delay BETWEEN 1 AND 5 AS a"), identity("delay >= 1 AND delay <= 5 AS a"));
     for other in ["delay + 2 AS a", "distance + 1 AS a", "CAST(delay AS DOUBLE) + 1 AS a", "delay - 1 AS a"] {
         assert_ne!(identity("delay + 1 AS a"), identity(other), "{other}");
     }
-    // Constants that are spelled like others.
+    // Constants whose text looks like several constants.
     let filter = |text: &str| Expression::filter(text, &schema()).unwrap().identity();
     let list = |texts: &[&str]| format!("\"Name\" IN ('{}')", texts.join("','"));
     let spelled = "a\"), None), Literal(Utf8(\"b";
     assert_ne!(filter(&list(&["a", "b", "c", "d", "e"])), filter(&list(&[spelled, "c", "d", "e"])));
     let metadata = |name: &str| (name.to_owned(), "x".to_owned());
-    let mut told = schema().fields().to_vec();
-    told[0] = Arc::new(told[0].as_ref().clone().with_metadata(["a", "b", "c"].map(metadata).into()));
-    let told = Expression::column("delay + 1 AS a", &Schema::new(told)).unwrap();
-    assert_eq!(identity("delay + 1 AS a"), told.identity());
+    let mut with_metadata = schema().fields().to_vec();
+    with_metadata[0] =
+        Arc::new(with_metadata[0].as_ref().clone().with_metadata(["a", "b", "c"].map(metadata).into()));
+    let with_metadata = Expression::column("delay + 1 AS a", &Schema::new(with_metadata)).unwrap();
+    assert_eq!(identity("delay + 1 AS a"), with_metadata.identity());
     let mut wider = schema().fields().to_vec();
     wider[0] = Arc::new(Field::new("delay", DataType::Int64, true));
     let wider = Expression::column("delay + 1 AS a", &Schema::new(wider)).unwrap();
@@ -240,8 +241,8 @@ fn an_identity_is_what_is_computed_and_not_what_it_is_called() {
 }
 
 #[test]
-fn what_is_said_to_be_never_null_is_not() {
-    // Every column but `distance` has nulls in these rows.
+fn expressions_that_are_never_null_have_no_nulls() {
+    // All columns except `distance` have nulls in these rows.
     for (text, never) in [
         ("log1p(distance) + 1", true),
         ("CASE WHEN delay > 1 THEN distance ELSE 0 END", true),
@@ -264,7 +265,7 @@ fn what_is_said_to_be_never_null_is_not() {
 }
 
 #[test]
-fn choices_among_constants_have_a_value() {
+fn coalesce_and_the_like_accept_constants() {
     let of = |text: &str| evaluate(text).unwrap_or_else(|error| panic!("{text}: {error}"));
     assert_eq!(of("COALESCE(3, 2) AS y").as_primitive::<arrow_array::types::Int64Type>().value(1), 3);
     assert_eq!(

@@ -1,6 +1,7 @@
-//! What is promised of expressions. Not within the crate: it would be compiled once more, with all of the SQL planner.
+//! Promises of expressions. An integration test, because unit tests would compile the SQL planner a second time.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 mod compile;
+mod identity;
 mod prune;

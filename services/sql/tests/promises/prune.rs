@@ -1,4 +1,4 @@
-//! What bounds say of rows.
+//! Verdicts from the statistics of a block.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -9,7 +9,7 @@ use arrow_schema::{DataType, Field, Schema};
 use forebay_sql::{Bounds, Expression, ScalarValue, Verdict};
 use proptest::prelude::*;
 
-/// The bounds of a batch, as a writer would have noted them.
+/// Exact statistics of a batch, as a writer would record them.
 struct Exact {
     values: HashMap<String, Vec<ScalarValue>>,
     ranges: HashMap<String, (ScalarValue, ScalarValue)>,
@@ -50,7 +50,7 @@ impl Bounds for Exact {
         self.nulls.get(column).copied()
     }
 
-    /// As a bloom filter of integers and strings.
+    /// Like a Bloom filter of integers and strings.
     fn may_hold(&self, column: &str, value: &ScalarValue) -> bool {
         matches!(value, ScalarValue::Float64(_)) || self.values[column].contains(value)
     }
@@ -105,7 +105,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_bounds_say_is_what_the_rows_say(
+    fn verdicts_agree_with_the_rows(
         rows in prop::collection::vec(
             (
                 prop::option::of(-2..3),
@@ -130,9 +130,9 @@ proptest! {
 }
 
 #[test]
-fn bounds_say_as_much_as_they_can() {
+fn verdicts_are_as_precise_as_the_statistics_allow() {
     let rows = [(Some(1), Some(0.5), Some(true), Some(1)), (Some(2), None, Some(true), Some(2))];
-    let (with, without) = (batch(&rows), batch(&[(None, None, None, None)]));
+    let (with_values, only_nulls) = (batch(&rows), batch(&[(None, None, None, None)]));
     for (text, expected) in [
         ("i > 2", Verdict::None),
         ("i >= 1 AND i < 3", Verdict::All),
@@ -150,11 +150,11 @@ fn bounds_say_as_much_as_they_can() {
         ("1 = 1", Verdict::All),
         ("i + 0 > 5", Verdict::Unknown),
     ] {
-        let filter = Expression::filter(text, &with.schema()).unwrap();
-        assert_eq!(filter.verdict(&Exact::of(&with)), expected, "{text}");
+        let filter = Expression::filter(text, &with_values.schema()).unwrap();
+        assert_eq!(filter.verdict(&Exact::of(&with_values)), expected, "{text}");
     }
     for text in ["i > 0", "i <> 0", "NOT b", "s IN ('a')"] {
-        let filter = Expression::filter(text, &without.schema()).unwrap();
-        assert_eq!(filter.verdict(&Exact::of(&without)), Verdict::None, "{text}");
+        let filter = Expression::filter(text, &only_nulls.schema()).unwrap();
+        assert_eq!(filter.verdict(&Exact::of(&only_nulls)), Verdict::None, "{text}");
     }
 }

@@ -1,13 +1,15 @@
+#![allow(clippy::disallowed_methods)] // The origin of the simulated time.
+
 use proptest::prelude::*;
 
 use super::*;
 
-struct Told {
+struct Fixture {
     clock: Clock,
     origin: Instant,
 }
 
-impl Told {
+impl Fixture {
     fn new(reports: bool) -> Self {
         let origin = Instant::now();
         let mut clock = Clock::new(origin, reports);
@@ -31,83 +33,87 @@ impl Told {
 }
 
 #[test]
-fn the_most_downstream_stage_at_work_is_charged_and_admission_if_none_is() {
-    let mut told = Told::new(false);
+fn the_last_stage_at_work_is_charged_and_queued_if_no_stage_works() {
+    let mut fixture = Fixture::new(false);
     let (one, two, three, four, five) =
-        (told.at(1.0), told.at(2.0), told.at(3.0), told.at(4.0), told.at(5.0));
-    told.clock.asks(one, 0);
-    told.clock.begin(two, 0, Stage::Storage);
-    told.clock.begin(three, 0, Stage::Decode);
-    told.clock.end(four, 0, Stage::Decode);
-    told.clock.end(five, 0, Stage::Storage);
-    let expected =
-        [(Bucket::Decode, 1.0), (Bucket::Storage, 2.0), (Bucket::Admission, 2.0), (Bucket::Downstream, 1.0)];
-    assert_eq!(told.total(6.0), expected);
-    told.clock.served(told.at(6.0), 0, (0, 1));
-    // What is made ahead is not waited for.
-    told.clock.begin(told.at(6.0), 0, Stage::Gather);
-    assert_eq!(told.total(8.0)[3], (Bucket::Downstream, 3.0));
-    told.clock.asks(told.at(8.0), 0);
-    assert_eq!(told.total(9.0)[0], (Bucket::Gather, 1.0));
+        (fixture.at(1.0), fixture.at(2.0), fixture.at(3.0), fixture.at(4.0), fixture.at(5.0));
+    fixture.clock.batch_requested(one, 0);
+    fixture.clock.begin(two, 0, Stage::Storage);
+    fixture.clock.begin(three, 0, Stage::Decode);
+    fixture.clock.end(four, 0, Stage::Decode);
+    fixture.clock.end(five, 0, Stage::Storage);
+    let expected = [
+        (Bucket::Decode, 1.0),
+        (Bucket::Storage, 2.0),
+        (Bucket::Queued, 2.0),
+        (Bucket::ComputeOrNetwork, 1.0),
+    ];
+    assert_eq!(fixture.total(6.0), expected);
+    fixture.clock.batch_sent(fixture.at(6.0), 0, (0, 1));
+    // Prefetched work is not waited for.
+    fixture.clock.begin(fixture.at(6.0), 0, Stage::Gather);
+    assert_eq!(fixture.total(8.0)[3], (Bucket::ComputeOrNetwork, 3.0));
+    fixture.clock.batch_requested(fixture.at(8.0), 0);
+    assert_eq!(fixture.total(9.0)[0], (Bucket::Gather, 1.0));
 }
 
 #[test]
-fn of_several_lanes_the_one_whose_batch_is_due_counts() {
-    let mut told = Told::new(false);
-    told.clock.enter(told.origin, 1, (0, 1));
-    told.clock.asks(told.at(0.0), 1);
-    assert_eq!(told.total(1.0), [(Bucket::Downstream, 1.0)]);
-    told.clock.served(told.at(1.0), 0, (0, 2));
-    assert_eq!(told.total(2.0), [(Bucket::Admission, 1.0), (Bucket::Downstream, 1.0)]);
-    // An epoch goes before a step.
-    told.clock.served(told.at(2.0), 1, (1, 0));
-    told.clock.leave(told.at(3.0), 0);
-    assert_eq!(told.total(3.0), [(Bucket::Admission, 1.0), (Bucket::Downstream, 2.0)]);
-    told.clock.leave(told.at(3.0), 1);
-    assert_eq!(told.total(9.0), [(Bucket::Admission, 1.0), (Bucket::Downstream, 2.0)]);
+fn the_lane_with_the_smallest_next_step_is_charged() {
+    let mut fixture = Fixture::new(false);
+    fixture.clock.enter(fixture.origin, 1, (0, 1));
+    fixture.clock.batch_requested(fixture.at(0.0), 1);
+    assert_eq!(fixture.total(1.0), [(Bucket::ComputeOrNetwork, 1.0)]);
+    fixture.clock.batch_sent(fixture.at(1.0), 0, (0, 2));
+    assert_eq!(fixture.total(2.0), [(Bucket::Queued, 1.0), (Bucket::ComputeOrNetwork, 1.0)]);
+    // The epoch is compared before the step.
+    fixture.clock.batch_sent(fixture.at(2.0), 1, (1, 0));
+    fixture.clock.leave(fixture.at(3.0), 0);
+    assert_eq!(fixture.total(3.0), [(Bucket::Queued, 1.0), (Bucket::ComputeOrNetwork, 2.0)]);
+    fixture.clock.leave(fixture.at(3.0), 1);
+    assert_eq!(fixture.total(9.0), [(Bucket::Queued, 1.0), (Bucket::ComputeOrNetwork, 2.0)]);
 }
 
 #[test]
-fn a_trainer_that_reports_is_taken_at_its_word() {
-    // It is being served all the time, and never waits.
-    let mut told = Told::new(true);
-    told.clock.asks(told.at(0.0), 0);
-    told.clock.begin(told.at(0.0), 0, Stage::Decode);
-    told.clock.report(told.at(1.0), Report { seconds: 1.0, wait_seconds: 0.0 });
-    assert_eq!(told.total(1.0), [(Bucket::Consumer, 1.0)]);
-    // It waits for half of the time, in which decoding goes on.
-    told.clock.report(told.at(2.0), Report { seconds: 1.0, wait_seconds: 0.5 });
-    assert_eq!(told.total(2.0), [(Bucket::Consumer, 1.5), (Bucket::Decode, 0.5)]);
-    // It waits, and nobody asks here: the batch is on its way.
-    told.clock.served(told.at(2.0), 0, (0, 1));
-    told.clock.report(told.at(3.0), Report { seconds: 2.0, wait_seconds: 1.5 });
-    assert_eq!(told.total(3.0), [(Bucket::Consumer, 1.75), (Bucket::Network, 0.75), (Bucket::Decode, 0.5)]);
-    // Until the next report, as the last one said.
-    assert_eq!(told.clock.tick(told.at(4.0)), Buckets::default());
-    assert_eq!(told.total(4.0)[1], (Bucket::Network, 1.5));
-    // Nothing is heard of it any more: nobody knows.
-    told.clock.tick(told.at(9.0));
-    assert_eq!(told.total(9.0)[3], (Bucket::Downstream, 6.0));
-    assert!(!told.clock.reports());
+fn reports_take_precedence_over_observations() {
+    // The server works all the time, and the trainer never waits.
+    let mut fixture = Fixture::new(true);
+    fixture.clock.batch_requested(fixture.at(0.0), 0);
+    fixture.clock.begin(fixture.at(0.0), 0, Stage::Decode);
+    fixture.clock.report(fixture.at(1.0), Report { seconds: 1.0, wait_seconds: 0.0 });
+    assert_eq!(fixture.total(1.0), [(Bucket::Compute, 1.0)]);
+    // The trainer waits for half of the time while the server decodes.
+    fixture.clock.report(fixture.at(2.0), Report { seconds: 1.0, wait_seconds: 0.5 });
+    assert_eq!(fixture.total(2.0), [(Bucket::Compute, 1.5), (Bucket::Decode, 0.5)]);
+    // The trainer waits without a pending request: the batch is in transit.
+    fixture.clock.batch_sent(fixture.at(2.0), 0, (0, 1));
+    fixture.clock.report(fixture.at(3.0), Report { seconds: 2.0, wait_seconds: 1.5 });
+    assert_eq!(fixture.total(3.0), [(Bucket::Compute, 1.75), (Bucket::Network, 0.75), (Bucket::Decode, 0.5)]);
+    // Until the next report, time is split by the last report.
+    assert_eq!(fixture.clock.tick(fixture.at(4.0)), Buckets::default());
+    assert_eq!(fixture.total(4.0)[1], (Bucket::Network, 1.5));
+    // Without reports, compute and network cannot be fixture apart.
+    fixture.clock.tick(fixture.at(9.0));
+    assert_eq!(fixture.total(9.0)[3], (Bucket::ComputeOrNetwork, 6.0));
+    assert!(!fixture.clock.reports());
 }
 
 #[test]
-fn a_report_that_makes_no_sense_is_not_believed() {
-    let mut told = Told::new(true);
+fn an_invalid_report_is_ignored() {
+    let mut fixture = Fixture::new(true);
     for (seconds, wait_seconds) in [(f64::NAN, 1.0), (0.0, 0.0), (-1.0, 1.0), (1.0, f64::INFINITY)] {
-        told.clock.report(told.at(1.0), Report { seconds, wait_seconds });
+        fixture.clock.report(fixture.at(1.0), Report { seconds, wait_seconds });
     }
-    assert_eq!(told.total(1.0), [(Bucket::Downstream, 1.0)]);
-    told.clock.report(told.at(2.0), Report { seconds: 1.0, wait_seconds: 7.0 });
-    assert_eq!(told.total(2.0), [(Bucket::Network, 1.0), (Bucket::Downstream, 1.0)]);
+    assert_eq!(fixture.total(1.0), [(Bucket::ComputeOrNetwork, 1.0)]);
+    fixture.clock.report(fixture.at(2.0), Report { seconds: 1.0, wait_seconds: 7.0 });
+    assert_eq!(fixture.total(2.0), [(Bucket::Network, 1.0), (Bucket::ComputeOrNetwork, 1.0)]);
 }
 
 #[derive(Debug, Clone)]
 enum Event {
     Enter(u64),
     Leave(u64),
-    Asks(u64),
-    Served(u64, u64),
+    Requested(u64),
+    Sent(u64, u64),
     Begin(u64, usize),
     End(u64, usize),
     Report(f64, f64),
@@ -119,8 +125,8 @@ fn events() -> impl Strategy<Value = Vec<(u64, Event)>> {
     let event = prop_oneof![
         lane.clone().prop_map(Event::Enter),
         lane.clone().prop_map(Event::Leave),
-        lane.clone().prop_map(Event::Asks),
-        (lane.clone(), 0..9u64).prop_map(|(lane, step)| Event::Served(lane, step)),
+        lane.clone().prop_map(Event::Requested),
+        (lane.clone(), 0..9u64).prop_map(|(lane, step)| Event::Sent(lane, step)),
         (lane.clone(), 0..3usize).prop_map(|(lane, stage)| Event::Begin(lane, stage)),
         (lane, 0..3usize).prop_map(|(lane, stage)| Event::End(lane, stage)),
         (-1.0..10.0, -1.0..10.0).prop_map(|(seconds, wait)| Event::Report(seconds, wait)),
@@ -143,8 +149,8 @@ proptest! {
             match event {
                 Event::Enter(lane) => clock.enter(now, lane, (0, 0)),
                 Event::Leave(lane) => clock.leave(now, lane),
-                Event::Asks(lane) => clock.asks(now, lane),
-                Event::Served(lane, step) => clock.served(now, lane, (0, step)),
+                Event::Requested(lane) => clock.batch_requested(now, lane),
+                Event::Sent(lane, step) => clock.batch_sent(now, lane, (0, step)),
                 Event::Begin(lane, stage) => clock.begin(now, lane, Stage::ALL[stage]),
                 Event::End(lane, stage) => clock.end(now, lane, Stage::ALL[stage]),
                 Event::Report(seconds, wait_seconds) => settled += clock.report(now, Report { seconds, wait_seconds }),

@@ -1,3 +1,5 @@
+#![allow(clippy::disallowed_methods)] // The origin of the simulated time.
+
 use super::*;
 
 fn charged(seconds: f64) -> Buckets {
@@ -7,7 +9,7 @@ fn charged(seconds: f64) -> Buckets {
 }
 
 #[test]
-fn what_is_added_lies_in_its_seconds_and_is_forgotten_when_it_is_old() {
+fn added_time_is_distributed_over_its_seconds_and_dropped_when_old() {
     let origin = Instant::now();
     let at = |seconds: f64| origin + Duration::from_secs_f64(seconds);
     let mut history = History::new(origin, 10);
@@ -18,7 +20,7 @@ fn what_is_added_lies_in_its_seconds_and_is_forgotten_when_it_is_old() {
     };
     assert_eq!(decode(&history, 4.0, 4), [0.5, 1.0, 0.5, 0.0]);
     assert_eq!(history.before(at(4.2), 1)[0].end, at(4.0));
-    // Another trainer's time comes on top.
+    // The time of a second trainer is added.
     history.add(at(1.0), at(2.0), &charged(1.0));
     assert_eq!(decode(&history, 3.0, 3), [0.5, 2.0, 0.5]);
     assert_eq!(history.sum(at(1.0), at(3.0)), charged(2.5));
@@ -26,10 +28,10 @@ fn what_is_added_lies_in_its_seconds_and_is_forgotten_when_it_is_old() {
     history.add(at(100.25), at(100.25), &charged(0.25));
     assert_eq!(decode(&history, 101.0, 2), [0.0, 0.25]);
     assert_eq!(history.sum(at(0.0), at(50.0)), Buckets::default());
-    // A report of more than all that is kept.
+    // An interval longer than the kept seconds.
     history.add(at(100.0), at(200.0), &charged(100.0));
     assert_eq!(decode(&history, 200.0, 12).iter().sum::<f64>(), 10.0);
-    // ... and of long ago.
+    // An interval older than the kept seconds.
     history.add(at(1.0), at(2.0), &charged(1.0));
     assert_eq!(decode(&history, 200.0, 12).iter().sum::<f64>(), 10.0);
 }

@@ -1,4 +1,4 @@
-//! A web server of one file, which knows HEAD, ranges and If-Match.
+//! Web server of one file, with support for HEAD, range requests and If-Match.
 
 use std::sync::{Arc, Mutex};
 
@@ -35,7 +35,7 @@ pub(crate) async fn serve(bytes: Vec<u8>) -> Server {
     Server { address, file }
 }
 
-/// One request a connection.
+/// Answers one request per connection.
 async fn answer(mut connection: TcpStream, file: Arc<Mutex<Vec<u8>>>) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {

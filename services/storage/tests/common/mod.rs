@@ -1,7 +1,7 @@
-//! Datasets to read: written to a temporary folder or to memory, pinned, and read back whole.
+//! Test datasets: written to a temporary folder or to memory, pinned, and read back.
 
-#![allow(dead_code, reason = "every test binary uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(dead_code, reason = "every test binary uses a part of this module")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::{path::Path, sync::Arc};
 
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 pub(crate) mod http;
 pub(crate) mod store;
 
-/// A folder for a dataset, one for the state, one for footers.
+/// Temporary folders for a dataset, the state and the footer cache.
 pub(crate) struct Fixture {
     pub(crate) directory: TempDir,
     pub(crate) config: Config,
@@ -30,7 +30,7 @@ impl Fixture {
         Self { directory, config, state }
     }
 
-    /// Opens the state anew, as another process would.
+    /// Reopens the state, like a restarted process.
     pub(crate) fn restart(&mut self) {
         self.state = open_state(self.directory.path(), &self.config);
     }
@@ -69,7 +69,7 @@ impl Fixture {
         Reader::new(Arc::clone(snapshot), self.location(), &self.state, self.config.clone())
     }
 
-    /// Pins and reads the whole dataset.
+    /// Takes a snapshot and reads the whole dataset.
     pub(crate) async fn read(&self) -> Result<RecordBatch, Error> {
         let snapshot = self.take().await?;
         read_all(&self.reader(&snapshot)).await
@@ -119,7 +119,7 @@ pub(crate) fn strings<'a>(values: impl IntoIterator<Item = &'a str>) -> ArrayRef
     Arc::new(arrow_array::StringArray::from_iter_values(values))
 }
 
-/// A column `x` of these rows.
+/// A batch with one column `x` of these values.
 pub(crate) fn rows(values: impl IntoIterator<Item = i32>) -> RecordBatch {
     batch([("x", integers(values))])
 }

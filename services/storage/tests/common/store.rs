@@ -1,4 +1,4 @@
-//! A store in memory that counts reads and fails them on request.
+//! In-memory store that counts reads and can inject failures.
 
 use std::{
     fmt,
@@ -21,12 +21,13 @@ type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 pub(crate) struct TestStore {
     pub(crate) inner: InMemory,
     pub(crate) reads: AtomicU64,
-    /// Every read fails.
+    /// If true, every read fails.
     pub(crate) down: AtomicBool,
-    /// ETags are weak, or absent.
+    /// If true, ETags are weak.
     pub(crate) weak: AtomicBool,
+    /// If true, there are no ETags.
     pub(crate) without_etags: AtomicBool,
-    /// A listing tells no ETags; an object does.
+    /// If true, a listing has no ETags, but objects do.
     pub(crate) listed_without_etags: AtomicBool,
 }
 

@@ -1,6 +1,6 @@
-//! Every type and codec: what was written is what is read.
+//! Every type, codec and encoding is read back as it was written.
 
-#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ async fn bytes_and_booleans_and_nulls_come_back() {
         ("nan", Arc::new(Float32Array::from(vec![f32::NAN, -0.0, f32::INFINITY, 1e-40]))),
     ]);
     let read = roundtrip(&written, None).await;
-    // NaN is not equal to itself, but its bytes are.
+    // NaN is not equal to itself, so the bytes are compared.
     for (read, written) in read.columns().iter().zip(written.columns()) {
         assert_eq!(read.to_data().buffers(), written.to_data().buffers(), "{}", written.data_type());
         assert_eq!(read.logical_nulls(), written.logical_nulls());
@@ -254,7 +254,7 @@ async fn every_encoding_is_read() {
 }
 
 #[tokio::test]
-async fn batches_are_no_longer_than_asked_for_and_cover_the_block() {
+async fn batches_have_at_most_the_requested_rows_and_cover_the_block() {
     let fixture = Fixture::new();
     fixture.write("a.parquet", &batch([("x", integers(0..10_000))]));
     let snapshot = fixture.take().await.unwrap();

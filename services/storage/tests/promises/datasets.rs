@@ -1,6 +1,6 @@
-//! Which files a dataset is made of, and whether they belong together.
+//! Files of a dataset, partition columns and consistency of schemas.
 
-#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn x(batch: &RecordBatch) -> Vec<i32> {
 }
 
 #[tokio::test]
-async fn a_folder_is_its_parquet_files_in_bytewise_order_of_their_paths() {
+async fn a_folder_consists_of_its_parquet_files_in_bytewise_order_of_their_paths() {
     let fixture = Fixture::new();
     for (path, value) in
         [("b.parquet", 3), ("a/z.parquet", 1), ("a.parquet", 0), ("a/é.parquet", 2), ("B.parquet", -1)]
@@ -43,7 +43,7 @@ async fn hidden_names_and_other_extensions_are_skipped() {
 }
 
 #[tokio::test]
-async fn a_hidden_name_above_the_root_does_not_matter() {
+async fn hidden_names_above_the_root_are_not_skipped() {
     let mut fixture = Fixture::new();
     fixture.write("_hidden/.too/a.parquet", &rows([1]));
     let root = fixture.data().join("_hidden/.too");
@@ -65,14 +65,14 @@ async fn a_file_is_read_whatever_its_extension() {
 }
 
 #[tokio::test]
-async fn a_relative_path_is_understood() {
+async fn a_relative_path_is_accepted() {
     let config = forebay_storage::Config::default();
     let location = Location::parse("./no/../such/folder", &config).unwrap();
     assert_eq!(location.url(), "./no/../such/folder");
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found() {
+async fn a_missing_dataset_is_not_found() {
     let fixture = Fixture::new();
     let error = fixture.take().await.unwrap_err();
     assert!(matches!(error, Error::NotFound { .. }), "{error}");
@@ -83,7 +83,7 @@ async fn what_is_not_there_is_not_found() {
 }
 
 #[test]
-fn urls_that_name_no_store_are_invalid() {
+fn urls_without_a_supported_store_are_invalid() {
     let config = forebay_storage::Config::default();
     for url in ["ftp://host/path", "https://host/a.parquet?signature=1", "file://host/path", "s3://"] {
         let error = Location::parse(url, &config).unwrap_err();
@@ -98,7 +98,7 @@ fn urls_that_name_no_store_are_invalid() {
 }
 
 #[tokio::test]
-async fn table_formats_are_refused_by_name() {
+async fn table_formats_are_rejected_by_name() {
     for (path, format) in [("_delta_log/0.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")] {
         let fixture = Fixture::new();
         fixture.write("a.parquet", &rows([1]));
@@ -110,7 +110,7 @@ async fn table_formats_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_folder_named_metadata_is_no_table_format() {
+async fn a_folder_named_metadata_is_not_a_table_format() {
     let fixture = Fixture::new();
     fixture.write("metadata/a.parquet", &rows([1]));
     assert_eq!(fixture.take().await.unwrap().rows(), 1);
@@ -126,7 +126,7 @@ async fn an_empty_file_is_corrupt() {
 }
 
 #[tokio::test]
-async fn too_many_files_pass_the_limit() {
+async fn more_files_than_the_limit_are_rejected() {
     let mut fixture = Fixture::new();
     fixture.config.max_files = 2;
     for path in ["a.parquet", "b.parquet", "c.parquet"] {
@@ -174,7 +174,7 @@ async fn folder_names_become_the_last_columns() {
 }
 
 #[tokio::test]
-async fn one_value_that_is_no_integer_makes_the_column_strings() {
+async fn a_partition_column_with_a_value_that_is_not_an_integer_holds_strings() {
     let fixture = Fixture::new();
     for folder in ["k=1", "k=x"] {
         fixture.write(&format!("{folder}/a.parquet"), &rows([1]));
@@ -185,7 +185,7 @@ async fn one_value_that_is_no_integer_makes_the_column_strings() {
 }
 
 #[tokio::test]
-async fn partition_columns_alone_need_no_bytes() {
+async fn partition_columns_need_no_bytes_of_the_file() {
     let fixture = Fixture::new();
     fixture.write("k=5/a.parquet", &rows(0..2500));
     let snapshot = fixture.take().await.unwrap();
@@ -198,7 +198,7 @@ async fn partition_columns_alone_need_no_bytes() {
 }
 
 #[tokio::test]
-async fn partition_keys_must_agree() {
+async fn all_files_must_have_the_same_partition_keys() {
     for (first, second) in [("a=1/b=2", "b=2/a=1"), ("a=1", "b=1"), ("a=1", "plain")] {
         let fixture = Fixture::new();
         fixture.write(&format!("{first}/a.parquet"), &rows([1]));
@@ -209,7 +209,7 @@ async fn partition_keys_must_agree() {
 }
 
 #[tokio::test]
-async fn a_partition_key_must_not_clash() {
+async fn partition_keys_must_be_unique_and_not_in_the_file() {
     let fixture = Fixture::new();
     fixture.write("x=1/a.parquet", &rows([1]));
     assert!(matches!(fixture.take().await, Err(Error::Unsupported { .. })));
@@ -281,7 +281,7 @@ async fn files_must_agree_on_names_and_types() {
 }
 
 #[tokio::test]
-async fn small_row_groups_are_joined_within_a_file_and_large_ones_stand_alone() {
+async fn small_row_groups_of_a_file_share_a_block_and_large_ones_do_not() {
     let fixture = Fixture::new();
     let groups = |rows| Some(WriterProperties::builder().set_max_row_group_row_count(Some(rows)).build());
     fixture.write_bytes("a.parquet", &parquet_bytes(&rows(0..20_000), groups(3000)));
@@ -299,7 +299,7 @@ async fn small_row_groups_are_joined_within_a_file_and_large_ones_stand_alone() 
 }
 
 #[tokio::test]
-async fn columns_come_in_the_order_asked_for() {
+async fn columns_are_returned_in_request_order() {
     let fixture = Fixture::new();
     let columns = [("x", integers([1])), ("y", integers([2])), ("z", strings(["3"]))];
     fixture.write("k=4/a.parquet", &batch(columns));
@@ -312,16 +312,16 @@ async fn columns_come_in_the_order_asked_for() {
 }
 
 #[tokio::test]
-async fn footers_tell_sizes_and_nulls() {
+async fn sizes_and_null_counts_come_from_the_footers() {
     let fixture = Fixture::new();
     let sparse = Int32Array::from(vec![Some(1), None, None, Some(4)]);
     let words = strings(["a", "bb", "ccc", "dddd"]);
     fixture.write("a.parquet", &batch([("i", Arc::new(sparse) as _), ("s", words)]));
     let snapshot = fixture.take().await.unwrap();
     assert_eq!((snapshot.nulls(0), snapshot.nulls(1)), (Some(2), Some(0)));
-    // Values, and a byte of validity.
+    // Values and one byte of validity.
     assert_eq!(snapshot.column_bytes(0, 0), 4 * 4 + 1);
-    // Offsets, characters and a byte of validity.
+    // Offsets, characters and one byte of validity.
     assert_eq!(snapshot.column_bytes(0, 1), 5 * 4 + 10 + 1);
     assert!(snapshot.uncompressed_bytes() > 0);
     assert_eq!(snapshot.uncompressed_bytes(), snapshot.block_bytes(0));

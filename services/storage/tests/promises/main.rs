@@ -1,6 +1,6 @@
-//! What storage promises of files and stores.
+//! Promises of the storage crate about datasets, snapshots, columns and pruning.
 
-#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+#![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
 mod columns;
 #[path = "../common/mod.rs"]

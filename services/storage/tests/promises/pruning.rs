@@ -1,6 +1,6 @@
-//! What is known of a block without reading it holds for every row of it.
+//! Statistics and bloom filters hold for every row of a block.
 
-#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::sync::Arc;
 
@@ -53,13 +53,13 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
     prop::collection::vec(row, 1..200)
 }
 
-/// Every value that is a number lies within what is said of its piece, and there are as many nulls.
-fn holds(known: &Statistics, values: &dyn Array) {
+/// Asserts that all non-null values except NaN are within the bounds of their piece, and that null counts are exact.
+fn assert_holds(known: &Statistics, values: &dyn Array) {
     assert_eq!(known.ends.last().copied(), Some(values.len() as u32));
     let mut start = 0;
     for (piece, end) in known.ends.iter().map(|end| *end as usize).enumerate() {
         let rows = values.slice(start, end - start);
-        if let Some(nulls) = known.nulls[piece] {
+        if let Some(nulls) = known.null_counts[piece] {
             assert_eq!(nulls, rows.null_count() as u64);
         }
         let rows = if let Some(floats) = rows.as_any().downcast_ref::<Float64Array>() {
@@ -68,10 +68,10 @@ fn holds(known: &Statistics, values: &dyn Array) {
         } else {
             rows
         };
-        let (least, greatest) = (known.least.slice(piece, 1), known.greatest.slice(piece, 1));
+        let (min, max) = (known.min.slice(piece, 1), known.max.slice(piece, 1));
         let scalar = arrow_array::Scalar::new;
-        assert_eq!(lt(&rows, &scalar(least)).unwrap().true_count(), 0);
-        assert_eq!(gt(&rows, &scalar(greatest)).unwrap().true_count(), 0);
+        assert_eq!(lt(&rows, &scalar(min)).unwrap().true_count(), 0);
+        assert_eq!(gt(&rows, &scalar(max)).unwrap().true_count(), 0);
         start = end;
     }
 }
@@ -110,17 +110,17 @@ proptest! {
             );
             for (known, fewest) in [(groups, rows.len().div_ceil(group)), (pages, rows.len().div_ceil(group.min(page)))] {
                 for (name, known, column) in each(&written, &known) {
-                    // Writers say nothing of floats where a page holds no other than NaN.
+                    // Writers omit the bounds of floats if a page holds only NaN.
                     let fewest = if name == "f" { 1 } else { fewest };
                     assert!(known.ends.len() >= fewest, "{name}: {} of {fewest}", known.ends.len());
-                    holds(known, column);
+                    assert_holds(known, column);
                 }
             }
         });
     }
 
     #[test]
-    fn a_bloom_filter_never_denies_what_is_there(rows in rows(), group in 10..200_usize) {
+    fn a_bloom_filter_never_rules_out_a_value_of_the_block(rows in rows(), group in 10..200_usize) {
         let written = table(&rows);
         let fixture = Fixture::new();
         fixture.write_bytes("a.parquet", &parquet_bytes(&written, Some(properties(group, 20))));
@@ -128,17 +128,17 @@ proptest! {
             let snapshot = fixture.take().await.unwrap();
             let reader = fixture.reader(&snapshot);
             for (column, values) in written.columns().iter().enumerate() {
-                let there: BooleanArray = (0..values.len()).map(|row| Some(values.is_valid(row))).collect();
-                let there = filter(values, &there).unwrap();
-                let held = reader.may_hold(0, column, there).await.unwrap();
-                assert!(held.into_iter().all(|held| held), "{column}");
+                let valid: BooleanArray = (0..values.len()).map(|row| Some(values.is_valid(row))).collect();
+                let present = filter(values, &valid).unwrap();
+                let contained = reader.may_contain(0, column, present).await.unwrap();
+                assert!(contained.into_iter().all(|contained| contained), "{column}");
             }
         });
     }
 }
 
 #[tokio::test]
-async fn a_bloom_filter_denies_nearly_all_that_is_not_there() {
+async fn a_bloom_filter_rules_out_most_absent_values() {
     let rows: Vec<Row> = (0..10_000)
         .map(|row| {
             (Some(row * 2), Some(row as f64), Some(format!("u{}", row * 2)), Some((row % 50) as i8 * 2))
@@ -159,18 +159,19 @@ async fn a_bloom_filter_denies_nearly_all_that_is_not_there() {
     ];
     for (column, values) in asked {
         let (all, data_type) = (values.len(), values.data_type().clone());
-        let held = reader.may_hold(0, column, values).await.unwrap();
-        assert!(held.iter().filter(|held| **held).count() * 5 < all, "{data_type}: {held:?}");
+        let contained = reader.may_contain(0, column, values).await.unwrap();
+        let kept = contained.iter().filter(|contained| **contained).count();
+        assert!(kept * 5 < all, "{data_type}: {contained:?}");
     }
-    // No filter is asked for a float, or for values of another type than the column's.
+    // No filter is used for floats, or for values of another type than the column's.
     let floats: ArrayRef = Arc::new(Float64Array::from(vec![0.5]));
-    assert_eq!(reader.may_hold(0, 1, floats).await.unwrap(), [true]);
+    assert_eq!(reader.may_contain(0, 1, floats).await.unwrap(), [true]);
     let wide: ArrayRef = Arc::new(Int64Array::from(vec![1]));
-    assert_eq!(reader.may_hold(0, 3, wide).await.unwrap(), [true]);
+    assert_eq!(reader.may_contain(0, 3, wide).await.unwrap(), [true]);
 }
 
 #[tokio::test]
-async fn a_file_without_indexes_is_told_of_by_its_row_groups() {
+async fn a_file_without_page_indexes_has_row_group_statistics() {
     let rows: Vec<Row> = (0..1000).map(|row| (Some(row), None, None, None)).collect();
     let fixture = Fixture::new();
     let plain = WriterProperties::builder()
@@ -183,16 +184,16 @@ async fn a_file_without_indexes_is_told_of_by_its_row_groups() {
     let reader = fixture.reader(&snapshot);
     let pages = reader.page_statistics(0, &[0]).await.unwrap();
     assert_eq!(pages[0].ends, [400, 800, 1000]);
-    assert_eq!(pages[0].least.data_type(), &DataType::Int64);
-    assert_eq!(reader.may_hold(0, 0, Arc::new(Int64Array::from(vec![-1]))).await.unwrap(), [true]);
+    assert_eq!(pages[0].min.data_type(), &DataType::Int64);
+    assert_eq!(reader.may_contain(0, 0, Arc::new(Int64Array::from(vec![-1]))).await.unwrap(), [true]);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Indexes and filters lie between the data and the footer; damage there may cost what they save, and nothing else.
+    /// Indexes and filters are stored between the data and the footer. Damage there may cost time, but no rows.
     #[test]
-    fn damaged_indexes_are_as_good_as_none(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
+    fn damaged_indexes_are_ignored(flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8)) {
         let rows: Vec<Row> = (0..300).map(|row| (Some(row), Some(row as f64), Some(format!("s{row}")), Some(1))).collect();
         let mut bytes = parquet_bytes(&table(&rows), Some(properties(100, 20)));
         let footer = bytes.len() - 8 - u32::from_le_bytes(bytes[bytes.len() - 8..bytes.len() - 4].try_into().unwrap()) as usize;
@@ -209,16 +210,16 @@ proptest! {
                 assert_eq!(known.ends.last(), Some(&300));
             }
             for (column, value) in [(0, Arc::new(Int64Array::from(vec![7])) as ArrayRef), (2, Arc::new(StringArray::from(vec!["s7"])))] {
-                assert_eq!(reader.may_hold(0, column, value).await.unwrap().len(), 1);
+                assert_eq!(reader.may_contain(0, column, value).await.unwrap().len(), 1);
             }
-            // Some flips lie in the data; what is wrong with it is said when it is read.
+            // Some flips are in the data; they are detected when it is read.
             read_columns(&reader, &[0]).await.ok();
         });
     }
 }
 
 #[tokio::test]
-async fn nulls_of_what_is_in_a_list_are_none_of_the_list() {
+async fn nulls_of_list_items_do_not_count_as_nulls_of_the_list() {
     let empty =
         ListArray::from_iter_primitive::<Int64Type, _, _>((0..50).map(|_| Some(Vec::<Option<i64>>::new())));
     let holes = ListArray::from_iter_primitive::<Int64Type, _, _>((0..50).map(|_| Some(vec![None])));
@@ -227,6 +228,6 @@ async fn nulls_of_what_is_in_a_list_are_none_of_the_list() {
     fixture.write_bytes("a.parquet", &parquet_bytes(&lists, Some(properties(100, 100))));
     let snapshot = fixture.take().await.unwrap();
     for known in fixture.reader(&snapshot).page_statistics(0, &[0, 1]).await.unwrap() {
-        assert_eq!((&known.nulls[..], &known.ends[..]), (&[None][..], &[50][..]));
+        assert_eq!((&known.null_counts[..], &known.ends[..]), (&[None][..], &[50][..]));
     }
 }

@@ -1,6 +1,6 @@
-//! Snapshots are pinned: they outlive restarts, and a file that changed is never read as if it had not.
+//! Snapshots survive restarts, and a file that changed since the snapshot is never read.
 
-#![allow(clippy::unwrap_used, reason = "what fails here fails the test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -36,7 +36,7 @@ impl Remote {
 }
 
 #[tokio::test]
-async fn the_same_files_give_the_same_id_and_others_another() {
+async fn the_id_depends_on_the_files_and_their_versions() {
     let fixture = Fixture::new();
     fixture.write("a.parquet", &rows([1]));
     let first = fixture.take().await.unwrap();
@@ -59,7 +59,7 @@ fn touch(fixture: &Fixture, path: &str) {
 }
 
 #[tokio::test]
-async fn a_ticket_outlives_a_restart_and_a_dataset_that_has_grown() {
+async fn a_snapshot_survives_a_restart_and_new_files() {
     let mut fixture = Fixture::new();
     fixture.write("k=1/a.parquet", &rows([1, 2]));
     let taken = fixture.take().await.unwrap();
@@ -77,7 +77,7 @@ async fn a_ticket_outlives_a_restart_and_a_dataset_that_has_grown() {
 }
 
 #[tokio::test]
-async fn unknown_ids_are_told_apart_from_damage() {
+async fn unknown_ids_and_damaged_manifests_are_different_errors() {
     let fixture = Fixture::new();
     for id in ["0123456789abcdef0123456789abcdef", "../../etc/passwd", "", "0123456789ABCDEF0123456789ABCDEF"]
     {
@@ -87,7 +87,7 @@ async fn unknown_ids_are_told_apart_from_damage() {
 }
 
 #[tokio::test]
-async fn a_damaged_manifest_is_an_error_for_its_ticket_and_made_again_from_the_files() {
+async fn a_damaged_manifest_cannot_be_loaded_and_is_rebuilt_from_the_files() {
     let fixture = Fixture::new();
     fixture.write("a.parquet", &rows([1]));
     let snapshot = fixture.take().await.unwrap();
@@ -108,7 +108,7 @@ async fn a_damaged_manifest_is_an_error_for_its_ticket_and_made_again_from_the_f
 }
 
 #[tokio::test]
-async fn a_manifest_under_another_id_is_damage() {
+async fn a_manifest_with_another_id_is_corrupt() {
     let fixture = Fixture::new();
     fixture.write("a.parquet", &rows([1]));
     let snapshot = fixture.take().await.unwrap();
@@ -119,18 +119,18 @@ async fn a_manifest_under_another_id_is_damage() {
 }
 
 #[tokio::test]
-async fn a_known_list_of_files_is_pinned_without_reading_them() {
+async fn unchanged_files_are_pinned_without_reading_them() {
     let mut remote = Remote::new().await;
     remote.take().await;
     remote.fixture.restart();
     let before = remote.store.reads();
     remote.take().await;
-    // The look whether the location itself is an object.
+    // The one read checks whether the location itself is an object.
     assert_eq!(remote.store.reads() - before, 1);
 }
 
 #[tokio::test]
-async fn footers_that_were_read_before_are_taken_from_disk() {
+async fn cached_footers_are_read_from_disk() {
     let mut remote = Remote::new().await;
     let snapshot = remote.take().await;
     for file in std::fs::read_dir(remote.fixture.manifests()).unwrap() {
@@ -143,11 +143,11 @@ async fn footers_that_were_read_before_are_taken_from_disk() {
 
     let before = remote.store.reads();
     read_all(&remote.reader(&snapshot)).await.unwrap();
-    assert_eq!(remote.store.reads() - before, 1, "one joined read of both columns");
+    assert_eq!(remote.store.reads() - before, 1, "one coalesced read of both columns");
 }
 
 #[tokio::test]
-async fn damaged_footers_on_disk_are_deleted_and_made_again() {
+async fn damaged_footers_on_disk_are_replaced() {
     let mut fixture = Fixture::new();
     fixture.write("a.parquet", &rows([1]));
     let snapshot = fixture.take().await.unwrap();
@@ -164,17 +164,17 @@ async fn damaged_footers_on_disk_are_deleted_and_made_again() {
 }
 
 #[tokio::test]
-async fn without_a_disk_for_footers_everything_still_works() {
+async fn datasets_are_read_without_a_footer_cache_on_disk() {
     let mut fixture = Fixture::new();
     fixture.write("a.parquet", &rows([1]));
-    // A file where the folder should be: nothing can be written below it.
+    // A file in place of the folder, so that no footer can be written.
     std::fs::write(fixture.directory.path().join("footers"), b"").unwrap();
     fixture.restart();
     assert_eq!(fixture.read().await.unwrap().num_rows(), 1);
 }
 
 #[tokio::test]
-async fn without_memory_for_footers_everything_still_works() {
+async fn datasets_are_read_without_a_footer_cache_in_memory() {
     let mut fixture = Fixture::new();
     fixture.config.footer_memory_bytes = 0;
     fixture.restart();
@@ -185,7 +185,7 @@ async fn without_memory_for_footers_everything_still_works() {
 }
 
 #[tokio::test]
-async fn readers_of_one_file_share_one_read_of_its_footer() {
+async fn concurrent_readers_share_one_read_of_a_footer() {
     let mut remote = Remote::new().await;
     let snapshot = remote.take().await;
     std::fs::remove_dir_all(remote.fixture.directory.path().join("footers")).unwrap();
@@ -222,7 +222,7 @@ async fn a_file_that_shrank_has_changed() {
     fixture.write("a.parquet", &rows((0..100_000).map(|row: i32| row.wrapping_mul(0x9e37_79b1_u32 as i32))));
     let snapshot = fixture.take().await.unwrap();
     let last = snapshot.files()[0].size() - 1;
-    // Shorter than the footer's offset, and, once the footer is known, than the first page's.
+    // Shorter than the offset of the footer and, once the footer is cached, than that of the first page.
     for length in [last, 10_000, 1, 0] {
         let file = std::fs::File::options().write(true).open(fixture.data().join("a.parquet")).unwrap();
         file.set_len(length).unwrap();
@@ -235,7 +235,7 @@ async fn a_remote_file_that_was_replaced_or_deleted_has_changed() {
     let remote = Remote::new().await;
     let snapshot = remote.take().await;
     let reader = remote.reader(&snapshot);
-    // The same bytes, written again: another ETag.
+    // The same bytes get a new ETag when they are written again.
     remote.store.write("d/a.parquet", &parquet_bytes(&rows([1, 2]), None)).await;
     assert!(is_changed(read_all(&reader).await));
 
@@ -263,13 +263,13 @@ async fn a_file_with_a_weak_etag_or_none_is_still_pinned() {
 }
 
 #[tokio::test]
-async fn a_store_that_tells_an_etag_with_an_object_and_none_in_a_listing_can_be_read() {
+async fn a_store_whose_listings_have_no_etags_can_be_read() {
     let remote = Remote::new().await;
     remote.store.listed_without_etags.store(true, Ordering::SeqCst);
     let snapshot = remote.take().await;
     let reader = remote.reader(&snapshot);
     assert_eq!(read_all(&reader).await.unwrap().num_rows(), 2);
-    // It is pinned by size and time all the same.
+    // The file is pinned by size and modification time.
     remote.store.write("d/a.parquet", &parquet_bytes(&rows(0..1000), None)).await;
     assert!(is_changed(read_all(&reader).await));
 }
@@ -289,7 +289,7 @@ async fn a_store_that_is_down_is_unavailable_and_recovers() {
 }
 
 #[tokio::test]
-async fn long_chunks_are_read_in_parts() {
+async fn long_column_chunks_are_read_in_parts() {
     let mut remote = Remote::new().await;
     remote.store.write("d/a.parquet", &parquet_bytes(&rows(0..10_000), None)).await;
     remote.fixture.config.max_request_bytes = 1000;
@@ -301,7 +301,7 @@ async fn long_chunks_are_read_in_parts() {
 }
 
 #[tokio::test]
-async fn a_fetch_can_be_dropped_at_any_time() {
+async fn a_fetch_can_be_cancelled_at_any_time() {
     let remote = Remote::new().await;
     let snapshot = remote.take().await;
     let reader = remote.reader(&snapshot);

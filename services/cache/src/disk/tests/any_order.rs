@@ -1,4 +1,4 @@
-//! Whatever is done, in any order.
+//! Random sequences of operations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,14 +34,14 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn index_directory_and_budget_agree_whatever_is_done(actions in actions(), forecast in any::<bool>()) {
+    fn index_directory_and_budget_are_consistent_after_any_operations(actions in actions(), forecast in any::<bool>()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
-            let rig = Rig::new();
+            let fixture = Fixture::new();
             let forecast: Arc<dyn Forecast<u128>> =
                 if forecast { Arc::new(ByEntryNumber) } else { Arc::new(NoForecast) };
-            let mut disk = rig.open_with(60_000, Arc::clone(&forecast));
-            // Lengths by section, of all that were ever written.
+            let mut disk = fixture.open_with(60_000, Arc::clone(&forecast));
+            // All lengths with which each section was written.
             let mut lengths = BTreeMap::<(u128, u128), BTreeSet<usize>>::new();
             for action in actions {
                 match action {
@@ -52,10 +52,10 @@ proptest! {
                         put(&disk, entry, &names, length).await;
                     }
                     Action::Get { entry, names } => {
-                        let there = disk.sections(entry, &names);
+                        let present = disk.sections(entry, &names);
                         let read = disk.get(entry, &names).await;
-                        for ((name, there), read) in names.into_iter().zip(there).zip(read) {
-                            assert_eq!(there, read.is_some());
+                        for ((name, present), read) in names.into_iter().zip(present).zip(read) {
+                            assert_eq!(present, read.is_some());
                             let Some(read) = read else { continue };
                             assert!(lengths[&(entry, name)].contains(&read.len()));
                             assert_eq!(read.as_slice(), section(entry, name, read.len()).1.concat());
@@ -69,10 +69,10 @@ proptest! {
                     Action::Unpin { entry } => disk.unpin(entry),
                     Action::Restart => {
                         drop(disk);
-                        disk = rig.open_with(60_000, Arc::clone(&forecast));
+                        disk = fixture.open_with(60_000, Arc::clone(&forecast));
                     }
                 }
-                agree(&rig, &disk);
+                assert_consistent(&fixture, &disk);
             }
         });
     }

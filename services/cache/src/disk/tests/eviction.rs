@@ -1,50 +1,50 @@
-//! What goes, what stays, and what is not kept.
+//! Eviction, rejection and pinning.
 
 use super::*;
 
 #[tokio::test]
-async fn what_is_needed_last_goes_first_and_what_is_needed_later_still_is_not_kept() {
-    let rig = Rig::new();
-    let disk = rig.open_with(3 * 4096, Arc::new(ByEntryNumber));
+async fn the_entry_needed_last_is_evicted_and_one_needed_even_later_is_rejected() {
+    let fixture = Fixture::new();
+    let disk = fixture.open_with(3 * 4096, Arc::new(ByEntryNumber));
     for entry in [30, 10, 40] {
         assert_eq!(put(&disk, entry, &[1], 1000).await, Outcome::Written);
     }
     assert_eq!(put(&disk, 20, &[1], 1000).await, Outcome::Written);
     assert_eq!(disk.sections(40, &[1]), [false]);
-    assert_eq!(put(&disk, 35, &[1], 1000).await, Outcome::Bypassed);
-    assert_eq!(put(&disk, 25, &[1], 5000).await, Outcome::Bypassed, "only one of two is needed later");
-    assert_eq!(put(&disk, 5, &[1], 5000).await, Outcome::Written, "in the place of 30 and 20");
+    assert_eq!(put(&disk, 35, &[1], 1000).await, Outcome::NeededLater);
+    assert_eq!(put(&disk, 25, &[1], 5000).await, Outcome::NeededLater, "only one of two is needed later");
+    assert_eq!(put(&disk, 5, &[1], 5000).await, Outcome::Written, "replaces 30 and 20");
     assert_eq!(disk.sections(10, &[1]), [true]);
     assert_eq!(put(&disk, 1, &[1], 20_000).await, Outcome::TooLarge);
-    agree(&rig, &disk);
+    assert_consistent(&fixture, &disk);
 }
 
 #[tokio::test]
-async fn without_a_forecast_the_least_recently_read_goes_first() {
-    let rig = Rig::new();
-    let disk = rig.open(3 * 4096);
+async fn without_a_forecast_the_least_recently_used_entry_is_evicted() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(3 * 4096);
     for entry in [1, 2, 3] {
         put(&disk, entry, &[1], 1000).await;
     }
     assert!(has(&disk, 1, 1, 1000).await);
     assert_eq!(put(&disk, 4, &[1], 1000).await, Outcome::Written);
     assert_eq!(disk.sections(2, &[1]), [false]);
-    agree(&rig, &disk);
+    assert_consistent(&fixture, &disk);
 }
 
 #[tokio::test]
-async fn sections_of_one_entry_do_not_push_each_other_out() {
-    let rig = Rig::new();
-    let disk = rig.open(2 * 4096);
+async fn sections_of_one_entry_do_not_evict_each_other() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(2 * 4096);
     assert_eq!(put(&disk, 1, &[1], 1000).await, Outcome::Written);
-    assert_eq!(put(&disk, 1, &[2], 5000).await, Outcome::Bypassed);
+    assert_eq!(put(&disk, 1, &[2], 5000).await, Outcome::NeededLater);
     assert!(has(&disk, 1, 1, 1000).await);
 }
 
 #[tokio::test]
 async fn pinned_entries_are_never_evicted() {
-    let rig = Rig::new();
-    let disk = rig.open(2 * 4096);
+    let fixture = Fixture::new();
+    let disk = fixture.open(2 * 4096);
     disk.pin(1);
     disk.pin(1);
     for entry in [1, 2, 3, 4] {
@@ -52,22 +52,22 @@ async fn pinned_entries_are_never_evicted() {
     }
     disk.pin(4);
     disk.unpin(1);
-    assert_eq!(put(&disk, 5, &[1], 1000).await, Outcome::Bypassed, "1 is pinned once more");
+    assert_eq!(put(&disk, 5, &[1], 1000).await, Outcome::NeededLater, "1 is still pinned once");
     disk.unpin(1);
     disk.unpin(1);
     assert_eq!(put(&disk, 5, &[1], 1000).await, Outcome::Written);
     assert_eq!(disk.sections(1, &[1]), [false]);
-    agree(&rig, &disk);
+    assert_consistent(&fixture, &disk);
 }
 
 #[tokio::test]
-async fn pinned_entries_take_the_place_of_what_is_needed_sooner() {
-    let rig = Rig::new();
-    let disk = rig.open_with(2 * 4096, Arc::new(ByEntryNumber));
+async fn a_pinned_entry_evicts_entries_that_are_needed_sooner() {
+    let fixture = Fixture::new();
+    let disk = fixture.open_with(2 * 4096, Arc::new(ByEntryNumber));
     for entry in [1, 2] {
         assert_eq!(put(&disk, entry, &[1], 1000).await, Outcome::Written);
     }
-    assert_eq!(put(&disk, 9, &[1], 1000).await, Outcome::Bypassed);
+    assert_eq!(put(&disk, 9, &[1], 1000).await, Outcome::NeededLater);
     disk.pin(9);
     assert_eq!(disk.pinned_bytes(), 0);
     assert_eq!(put(&disk, 9, &[1], 1000).await, Outcome::Written);
@@ -75,14 +75,14 @@ async fn pinned_entries_take_the_place_of_what_is_needed_sooner() {
     assert_eq!((disk.sections(1, &[1]), disk.sections(2, &[1])), (vec![true], vec![false]));
     disk.pin(1);
     disk.pin(8);
-    assert_eq!(put(&disk, 8, &[1], 1000).await, Outcome::Bypassed, "all that is there is pinned");
-    agree(&rig, &disk);
+    assert_eq!(put(&disk, 8, &[1], 1000).await, Outcome::NeededLater, "all entries are pinned");
+    assert_consistent(&fixture, &disk);
 }
 
 #[tokio::test]
-async fn what_is_removed_is_gone_and_its_bytes_are_free() {
-    let rig = Rig::new();
-    let disk = rig.open(MIB);
+async fn removed_entries_free_their_bytes() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(MIB);
     for entry in 1..=6 {
         put(&disk, entry, &[1], 1000).await;
     }
@@ -90,5 +90,5 @@ async fn what_is_removed_is_gone_and_its_bytes_are_free() {
     assert_eq!(disk.remove_where(|entry| entry % 2 == 0).await, 4 * 4096);
     assert_eq!(disk.resident_bytes(), 3 * 4096);
     assert_eq!((disk.sections(2, &[1, 2]), disk.sections(3, &[1])), (vec![false, false], vec![true]));
-    agree(&rig, &disk);
+    assert_consistent(&fixture, &disk);
 }

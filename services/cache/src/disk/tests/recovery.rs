@@ -1,20 +1,20 @@
-//! What a tier finds when it is opened.
+//! Recovery when a tier is opened.
 
 use std::fs;
 
 use super::*;
 
 #[tokio::test]
-async fn restart_finds_what_was_written() {
-    let rig = Rig::new();
-    let disk = rig.open(MIB);
+async fn sections_survive_a_restart() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(MIB);
     assert_eq!(put(&disk, 7, &[1, 2, 3], 1000).await, Outcome::Written);
     assert_eq!(put(&disk, u128::MAX, &[1], 100_000).await, Outcome::Written);
-    assert_eq!(put(&disk, 7, &[4, 3], 1000).await, Outcome::Written, "3 is there already");
+    assert_eq!(put(&disk, 7, &[4, 3], 1000).await, Outcome::Written, "3 is present already");
     let resident_bytes = disk.resident_bytes();
     drop(disk);
 
-    let disk = rig.open(MIB);
+    let disk = fixture.open(MIB);
     assert_eq!(disk.resident_bytes(), resident_bytes);
     assert_eq!(disk.sections(7, &[4, 1, 5, 3]), [true, true, false, true]);
     for name in 1..=4 {
@@ -22,29 +22,29 @@ async fn restart_finds_what_was_written() {
     }
     assert!(has(&disk, u128::MAX, 1, 100_000).await);
     assert_eq!(put(&disk, 7, &[9], 10).await, Outcome::Written);
-    agree(&rig, &disk);
+    assert_consistent(&fixture, &disk);
 }
 
 #[tokio::test]
 async fn a_header_longer_than_the_first_read_is_recovered() {
-    let rig = Rig::new();
+    let fixture = Fixture::new();
     let names: Vec<u128> = (0..500).collect();
-    let disk = rig.open(MIB);
+    let disk = fixture.open(MIB);
     assert_eq!(put(&disk, 1, &names, 10).await, Outcome::Written);
     drop(disk);
-    let disk = rig.open(MIB);
+    let disk = fixture.open(MIB);
     assert!(disk.get(1, &names).await.iter().all(Option::is_some));
 }
 
 #[tokio::test]
-async fn what_is_not_whole_or_not_ours_is_deleted_when_it_is_opened() {
-    let rig = Rig::new();
-    let disk = rig.open(MIB);
+async fn damaged_and_foreign_files_are_deleted_when_the_tier_is_opened() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(MIB);
     for entry in 1..=6 {
         put(&disk, entry, &[1, 2], 1000).await;
     }
     drop(disk);
-    let paths = rig.on_disk();
+    let paths = fixture.on_disk();
     let damage = |path: &PathBuf, change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = fs::read(path).unwrap();
         change(&mut bytes);
@@ -55,54 +55,57 @@ async fn what_is_not_whole_or_not_ours_is_deleted_when_it_is_opened() {
     damage(&paths[2], &|bytes| bytes[8] += 1);
     damage(&paths[3], &|bytes| bytes[70] ^= 1);
     fs::rename(&paths[4], paths[4].with_extension("col.tmp")).unwrap();
-    fs::write(rig.folder().join("notes.txt"), "mine").unwrap();
-    fs::write(rig.folder().join("00/notes.txt"), "mine").unwrap();
-    fs::create_dir(rig.folder().join("more")).unwrap();
+    fs::write(fixture.folder().join("notes.txt"), "foreign").unwrap();
+    fs::write(fixture.folder().join("00/notes.txt"), "foreign").unwrap();
+    fs::create_dir(fixture.folder().join("more")).unwrap();
     fs::copy(&paths[5], paths[5].with_file_name(format!("{:032x}-{:016x}.col", 99, 1))).unwrap();
 
-    let disk = rig.open(MIB);
-    let count = |trouble| disk.shared.troubles.count(trouble);
-    assert_eq!((count(Trouble::Length), count(Trouble::Version), count(Trouble::Header)), (2, 1, 2));
-    assert_eq!((count(Trouble::Temporary), count(Trouble::Foreign)), (1, 3));
+    let disk = fixture.open(MIB);
+    let count = |kind| disk.shared.io_errors.count(kind);
+    assert_eq!(
+        (count(IoErrorKind::Length), count(IoErrorKind::Version), count(IoErrorKind::Header)),
+        (2, 1, 2)
+    );
+    assert_eq!((count(IoErrorKind::Temporary), count(IoErrorKind::Foreign)), (1, 3));
     assert!(has(&disk, 6, 1, 1000).await);
-    assert_eq!(rig.on_disk(), paths[5..]);
-    assert!(!rig.folder().join("notes.txt").exists());
-    agree(&rig, &disk);
+    assert_eq!(fixture.on_disk(), paths[5..]);
+    assert!(!fixture.folder().join("notes.txt").exists());
+    assert_consistent(&fixture, &disk);
 }
 
 #[tokio::test]
-async fn a_smaller_budget_after_a_restart_evicts_what_is_needed_last() {
-    let rig = Rig::new();
-    let disk = rig.open(MIB);
+async fn a_smaller_capacity_after_a_restart_evicts_the_entries_needed_last() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(MIB);
     for entry in 1..=100 {
         put(&disk, entry, &[1], 1000).await;
     }
     drop(disk);
-    let disk = rig.open_with(10 * 4096 + 100, Arc::new(ByEntryNumber));
-    agree(&rig, &disk);
+    let disk = fixture.open_with(10 * 4096 + 100, Arc::new(ByEntryNumber));
+    assert_consistent(&fixture, &disk);
     for entry in 1..=100 {
         assert_eq!(disk.sections(entry, &[1]), [entry <= 10]);
     }
 }
 
 #[test]
-fn a_folder_that_is_not_a_cache_is_refused_and_left_as_it_is() {
-    let rig = Rig::new();
-    let file = rig.folder().join("00/data.parquet");
+fn a_folder_that_is_not_a_cache_is_rejected_and_unchanged() {
+    let fixture = Fixture::new();
+    let file = fixture.folder().join("00/data.parquet");
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(&file, "precious").unwrap();
-    let error = rig.try_open(DiskConfig::default(), Arc::new(NoForecast)).err();
+    let error = fixture.try_open(DiskConfig::default(), Arc::new(NoForecast)).err();
     assert!(matches!(error, Some(Error::NotACache { .. })));
     assert!(file.exists());
-    assert_eq!(fs::read_dir(rig.folder()).unwrap().count(), 1);
+    assert_eq!(fs::read_dir(fixture.folder()).unwrap().count(), 1);
 }
 
 #[test]
-fn a_folder_that_is_open_already_is_refused_until_it_is_closed() {
-    let rig = Rig::new();
-    let disk = rig.open(MIB);
-    let error = rig.try_open(DiskConfig::default(), Arc::new(NoForecast)).err();
+fn a_folder_can_be_opened_only_once_at_a_time() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(MIB);
+    let error = fixture.try_open(DiskConfig::default(), Arc::new(NoForecast)).err();
     assert!(matches!(error, Some(Error::InUse { .. })));
     drop(disk);
-    rig.open(MIB);
+    fixture.open(MIB);
 }

@@ -1,4 +1,4 @@
-//! What is put is there, once.
+//! Writing and reading of sections.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -7,12 +7,12 @@ use futures::FutureExt;
 use super::*;
 
 #[tokio::test]
-async fn sections_are_aligned_and_come_in_the_order_they_were_asked_for() {
-    let rig = Rig::new();
-    let disk = rig.open(64 * MIB);
+async fn sections_are_aligned_and_returned_in_request_order() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(64 * MIB);
     let lengths = [100, 0, 200_000, 9_000_000, 1, 64, 65];
     let sections = lengths.iter().enumerate().map(|(name, &length)| section(1, name as u128, length));
-    assert_eq!(disk.put(1, sections.collect(), MADE_IN).await, Outcome::Written);
+    assert_eq!(disk.put(1, sections.collect(), LOAD_TIME).await, Outcome::Written);
     let wanted = [5, 3, 0, 99, 6, 1, 2, 4, 3];
     let read = disk.get(1, &wanted).await;
     for (&name, read) in wanted.iter().zip(&read) {
@@ -27,10 +27,10 @@ async fn sections_are_aligned_and_come_in_the_order_they_were_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_two_who_put_the_same_section_one_writes() {
-    let rig = Rig::new();
-    let disk = rig.open(MIB);
-    let gate = rig.files.gate.lock().unwrap();
+async fn concurrent_writers_of_one_section_write_it_once() {
+    let fixture = Fixture::new();
+    let disk = fixture.open(MIB);
+    let gate = fixture.files.gate.lock().unwrap();
     let first = tokio::spawn({
         let disk = disk.clone();
         async move { put(&disk, 1, &[1, 2], 1000).await }
@@ -38,19 +38,19 @@ async fn of_two_who_put_the_same_section_one_writes() {
     while disk.resident_bytes() == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(disk.put(1, vec![section(1, 2, 1000)], MADE_IN).now_or_never(), Some(Outcome::Present));
-    assert_eq!(disk.sections(1, &[2]), [false], "not there yet");
+    assert_eq!(disk.put(1, vec![section(1, 2, 1000)], LOAD_TIME).now_or_never(), Some(Outcome::Present));
+    assert_eq!(disk.sections(1, &[2]), [false], "not written yet");
     drop(gate);
     assert_eq!(first.await.unwrap(), Outcome::Written);
-    assert_eq!(rig.files.writes.load(Relaxed), 1);
+    assert_eq!(fixture.files.writes.load(Relaxed), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_exceeds_the_write_queue_is_not_kept_but_one_write_always_is() {
-    let rig = Rig::new();
+async fn writes_over_the_queue_limit_are_rejected_but_one_is_always_accepted() {
+    let fixture = Fixture::new();
     let config = DiskConfig { capacity_bytes: MIB, max_write_queue_bytes: 4096, ..DiskConfig::default() };
-    let disk = rig.try_open(config, Arc::new(NoForecast)).unwrap();
-    let gate = rig.files.gate.lock().unwrap();
+    let disk = fixture.try_open(config, Arc::new(NoForecast)).unwrap();
+    let gate = fixture.files.gate.lock().unwrap();
     let first = tokio::spawn({
         let disk = disk.clone();
         async move { put(&disk, 1, &[1], 100_000).await }
@@ -58,11 +58,11 @@ async fn what_exceeds_the_write_queue_is_not_kept_but_one_write_always_is() {
     while disk.resident_bytes() == 0 {
         std::thread::yield_now();
     }
-    assert_eq!(disk.put(2, vec![section(2, 1, 10)], MADE_IN).now_or_never(), Some(Outcome::Busy));
-    let mut in_turn = Box::pin(disk.put_in_turn(3, vec![section(3, 1, 10)], MADE_IN));
-    assert!(in_turn.as_mut().now_or_never().is_none(), "it waits for room");
+    assert_eq!(disk.put(2, vec![section(2, 1, 10)], LOAD_TIME).now_or_never(), Some(Outcome::Busy));
+    let mut waiting = Box::pin(disk.put_or_wait(3, vec![section(3, 1, 10)], LOAD_TIME));
+    assert!(waiting.as_mut().now_or_never().is_none(), "it waits for space in the queue");
     drop(gate);
     assert_eq!(first.await.unwrap(), Outcome::Written);
-    assert_eq!(in_turn.await, Outcome::Written);
+    assert_eq!(waiting.await, Outcome::Written);
     assert_eq!(put(&disk, 2, &[1], 10).await, Outcome::Written);
 }

@@ -10,7 +10,7 @@ fn next<T>(turns: &mut Turns<T>) -> Option<T> {
     turns.pop().map(|(work, _)| work)
 }
 
-/// What is popped until nothing waits.
+/// Pops all queued work.
 fn rest<T>(turns: &mut Turns<T>) -> Vec<T> {
     std::iter::from_fn(|| next(turns)).collect()
 }
@@ -62,7 +62,7 @@ fn newcomers_without_end_do_not_stop_the_others() {
         popped.extend(next(&mut turns));
     }
     assert_eq!(popped.iter().flatten().count(), 100);
-    // ... nor are those kept in mind that came once.
+    // Flows that were served once are removed, too.
     let known = turns.first.of.len() - turns.first.waiting;
     assert!(known <= 2, "{known} of which nothing waits");
 }
@@ -102,7 +102,8 @@ fn the_second_priority_gets_an_eighth_of_the_time_and_all_that_the_first_leaves(
     }
     let share = spent[1].as_secs_f64() / (spent[0] + spent[1]).as_secs_f64();
     assert!((0.115..0.135).contains(&share), "{share}");
-    // While one runs, and until that time has passed, no other thread begins another one.
+    // While one operation of the second priority runs, and until the time owed has passed, no thread starts another
+    // one.
     let mut turns = Turns::default();
     for priority in [First, First, First, Second, Second] {
         turns.push(priority, flow, Now, priority);
@@ -114,7 +115,7 @@ fn the_second_priority_gets_an_eighth_of_the_time_and_all_that_the_first_leaves(
     assert_eq!(turns.pop(), Some((First, Piece::First)));
     turns.ended(beside, long);
     assert_eq!(turns.pop(), Some((First, Piece::First)));
-    // Nothing of the first waits any more.
+    // No more work of the first priority is queued.
     assert_eq!(turns.pop(), Some((Second, Piece::Second)));
 }
 

@@ -1,4 +1,4 @@
-//! The callers of a batch queue: keys in, the worker's rows for them out, as they come.
+//! Caller side of a batch queue: receives keys, and sends the worker's rows for them as they are computed.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,47 +26,53 @@ use futures::{
 };
 use tonic::{Code, Status};
 
-use super::{Exchange, Messages, stopping};
+use super::stream::{Exchange, Messages};
 use crate::{
+    Error,
+    drain::stopping,
+    error::clip,
     flight::batches::BatchReader,
-    queues::{Asked, Scored, Served},
-    status,
+    registry::queues::{Asked, Scored, Served},
     traces::{Span, number},
 };
 
-/// `None` if the request was taken back.
+/// Outcome of a request; `None` if it was cancelled.
 type Outcome = Option<Result<Answer<Scored>, Failure>>;
 
-const TAKEN_BACK: &str = "the request was taken back";
+const CANCELLED: &str = "the request was cancelled";
 
-/// A running exchange.
+/// A caller's stream.
 struct Caller {
     exchange: Exchange,
     served: Arc<Served>,
     queue: String,
     lookup: Lookup,
     keys: BatchReader,
-    /// Number of the next request.
+    /// Default id of the next request.
     next: u64,
     asked: FuturesUnordered<BoxFuture<'static, (u64, Option<Span>, Outcome)>>,
-    /// How these are taken back, by their ids; of two with one id, the later one.
+    /// Handles that cancel requests, by id; the latest request with an id wins.
     handles: HashMap<u64, AbortHandle>,
-    /// A message that was read while there were as many as there may be.
+    /// A message that was read while the limit of unanswered requests was reached.
     parked: Option<FlightData>,
-    /// That of the answers, once there was one.
+    /// Schema of the answers, once known.
     schema: Option<SchemaRef>,
     sent_schema: bool,
     ready: VecDeque<FlightData>,
-    /// The caller sends no more.
+    /// True if the caller has sent its last message.
     is_done: bool,
     stopping: bool,
 }
 
-/// An answer or an error for each batch of keys; ends when all that were sent are there.
+/// Streams an answer or an error for each batch of keys, and ends after the last answer.
 pub(super) async fn answers(exchange: Exchange, infer: &v1::Infer) -> Result<Messages, Status> {
     let context = &exchange.context;
-    let served = context.queues.get(&infer.queue, &exchange.access)?;
-    let lookup = context.online.lookup(&context.datasets, &exchange.access, &served.features).await?;
+    let served = context.services.queues.get(&infer.queue, &exchange.access)?;
+    let lookup = context
+        .services
+        .online
+        .lookup(&context.services.datasets, &exchange.access, &served.features)
+        .await?;
     let caller = Caller {
         exchange,
         served,
@@ -111,20 +117,20 @@ impl Caller {
             }
             let reads = !self.is_done && !self.stopping && self.parked.is_none();
             if self.asked.is_empty() && !reads {
-                return if self.stopping { Err(stopping()) } else { Ok(None) };
+                return if self.stopping { Err(stopping().into()) } else { Ok(None) };
             }
-            let guard = self.exchange.context.guard.clone();
+            let drain = self.exchange.context.services.drain.clone();
             tokio::select! {
                 biased;
-                () = guard.handed_over() => return Err(stopping()),
-                () = guard.drained(), if !self.stopping => self.stopping = true,
+                () = drain.interrupted() => return Err(stopping().into()),
+                () = drain.drained(), if !self.stopping => self.stopping = true,
                 Some((id, span, answer)) = self.asked.next(), if !self.asked.is_empty() => {
                     self.handles.remove(&id);
                     trace(span, &answer);
                     self.answer(id, answer);
                 }
                 message = self.exchange.messages.next(), if reads => match message.transpose()? {
-                    Some(message) if self.take_back(&message)? => {}
+                    Some(message) if self.cancel(&message)? => {}
                     Some(message) if has_room => self.ask(&message).await?,
                     Some(message) => self.parked = Some(message),
                     None => self.is_done = true,
@@ -133,25 +139,25 @@ impl Caller {
         }
     }
 
-    /// Takes a request back, if that is what a message asks.
-    fn take_back(&mut self, message: &FlightData) -> Result<bool, Status> {
+    /// Cancels a request if the message says so. Returns true if it does.
+    fn cancel(&mut self, message: &FlightData) -> Result<bool, Error> {
         if !message.data_header.is_empty() {
             return Ok(false);
         }
         let Some(id) = request(&message.app_metadata)?.cancel else { return Ok(false) };
-        // One that has been answered meanwhile is not there any more.
+        // An answered request no longer has a handle.
         if let Some(handle) = self.handles.remove(&id) {
             handle.abort();
         }
         Ok(true)
     }
 
-    /// Asks what a message asks. What is wrong with one request costs that one alone.
-    async fn ask(&mut self, message: &FlightData) -> Result<(), Status> {
-        // A token may be taken back while its exchange runs.
+    /// Queues the request of a message. An invalid request fails alone.
+    async fn ask(&mut self, message: &FlightData) -> Result<(), Error> {
+        // A token may be revoked while the stream runs.
         self.exchange.context.check_access(&self.exchange.access, &self.served.features)?;
         let is_batch = BatchReader::is_batch(message);
-        let keys = self.keys.read(message, self.exchange.context.online.max_keys());
+        let keys = self.keys.read(message, self.exchange.context.services.online.max_keys());
         if !is_batch {
             return keys.map(drop);
         }
@@ -159,13 +165,13 @@ impl Caller {
         let id = asked.id.unwrap_or(self.next);
         self.next += 1;
         if asked.cancel.is_some() {
-            let message = "cancel: stands in a message without a batch, and takes another request back";
-            self.fail(id, &of_status(&Status::invalid_argument(message)));
+            let message = "cancel: is allowed only in a message without a batch; it cancels another request";
+            self.fail(id, &from_error(&Error::invalid(message)));
             return Ok(());
         }
         let span = self.span(&asked);
-        if let Err(status) = self.admit(id, keys, asked.timeout, span).await {
-            self.fail(id, &of_status(&status));
+        if let Err(error) = self.admit(id, keys, asked.timeout_seconds, span).await {
+            self.fail(id, &from_error(&error));
         }
         Ok(())
     }
@@ -173,25 +179,26 @@ impl Caller {
     async fn admit(
         &mut self,
         id: u64,
-        keys: Result<Option<RecordBatch>, Status>,
+        keys: Result<Option<RecordBatch>, Error>,
         timeout: f64,
         mut span: Option<Span>,
-    ) -> Result<(), Status> {
-        let keys = keys?.ok_or_else(|| Status::invalid_argument("keys: there are none"))?;
+    ) -> Result<(), Error> {
+        let keys = keys?.ok_or_else(|| Error::invalid("keys: are missing"))?;
         let timeout = Duration::try_from_secs_f64(timeout).map_err(|_| {
-            Status::invalid_argument(format!("timeout: is {timeout}, expected seconds of 0 or more"))
+            Error::invalid(format!("timeout_seconds: is {timeout}, expected seconds of 0 or more"))
         })?;
         let timeout = (!timeout.is_zero()).then_some(timeout);
-        let failed =
-            |error| self.exchange.context.datasets.stream_status(&self.served.features.dataset, &error);
+        let failed = |error| {
+            self.exchange.context.services.datasets.stream_error(&self.served.features.dataset, &error)
+        };
         let rows = keys.num_rows() as u64;
         let keys = self.lookup.encode(&keys).await.map_err(failed)?;
-        let sizes = (rows, keys.row_bytes().saturating_mul(rows), keys.bytes());
+        let sizes = (rows, keys.row_bytes().saturating_mul(rows), keys.memory_bytes());
         if let Some(span) = &mut span {
             span.set("forebay.rows", number(rows));
         }
         let asked = Asked { keys: Arc::new(keys), trace: span.as_ref().map(|span| span.trace().clone()) };
-        match self.served.queue.ask(asked, sizes, timeout) {
+        match self.served.queue.submit(asked, sizes, timeout) {
             Ok(pending) => {
                 let (answer, handle) = abortable(pending.answer());
                 self.handles.insert(id, handle);
@@ -201,16 +208,16 @@ impl Caller {
                 if let Some(span) = &mut span {
                     span.fail(failure.to_string());
                 }
-                self.fail(id, &of_failure(&failure));
+                self.fail(id, &from_failure(&failure));
             }
         }
         Ok(())
     }
 
-    /// The span of a request that came now, if it or its exchange is traced.
+    /// Starts the span of a request, if the request or its stream is traced.
     fn span(&self, asked: &InferRequest) -> Option<Span> {
         let Exchange { context, trace, .. } = &self.exchange;
-        let mut span = context.traces.within("request", &asked.traceparent, trace.as_ref())?;
+        let mut span = context.services.traces.within("request", &asked.traceparent, trace.as_ref())?;
         span.set("forebay.queue", self.queue.clone());
         Some(span)
     }
@@ -218,14 +225,13 @@ impl Caller {
     fn answer(&mut self, id: u64, answer: Outcome) {
         let answer = match answer {
             Some(Ok(answer)) => answer,
-            Some(Err(failure)) => return self.fail(id, &of_failure(&failure)),
-            None => return self.fail(id, &of_status(&Status::cancelled(TAKEN_BACK))),
+            Some(Err(failure)) => return self.fail(id, &from_failure(&failure)),
+            None => return self.fail(id, &from_error(&Error::cancelled(CANCELLED))),
         };
         let Scored { schema, rows, features } = answer.value;
         if self.schema.get_or_insert_with(|| Arc::clone(&schema)).fields() != schema.fields() {
-            let message =
-                "this worker replies with other columns than the ones before; begin another exchange";
-            return self.fail(id, &of_status(&Status::failed_precondition(message)));
+            let message = "this worker replies with other columns than previous workers; open another stream";
+            return self.fail(id, &from_error(&Error::precondition(message)));
         }
         let about = InferResult {
             id,
@@ -235,7 +241,7 @@ impl Caller {
             gather_seconds: answer.gathered.as_secs_f64(),
             worker_seconds: answer.computed.as_secs_f64(),
             batch_rows: answer.rows,
-            reason: answer.reason.name().to_owned(),
+            close_reason: answer.close_reason.name().to_owned(),
         };
         if !std::mem::replace(&mut self.sent_schema, true) {
             self.ready.push_back(FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default())));
@@ -250,32 +256,32 @@ impl Caller {
     }
 }
 
-/// Ends the span of a request that has been answered.
+/// Ends the span of an answered request.
 fn trace(span: Option<Span>, answer: &Outcome) {
     let Some(mut span) = span else { return };
     match answer {
         Some(Ok(answer)) => {
             span.set("forebay.batch_rows", number(answer.rows));
-            span.set("forebay.reason", answer.reason.name());
+            span.set("forebay.reason", answer.close_reason.name());
             span.set("forebay.queue_seconds", answer.queued.as_secs_f64());
             span.set("forebay.gather_seconds", answer.gathered.as_secs_f64());
             span.set("forebay.worker_seconds", answer.computed.as_secs_f64());
         }
         Some(Err(failure)) => span.fail(failure.to_string()),
-        None => span.fail(TAKEN_BACK.to_owned()),
+        None => span.fail(CANCELLED.to_owned()),
     }
 }
 
-fn request(metadata: &[u8]) -> Result<InferRequest, Status> {
+fn request(metadata: &[u8]) -> Result<InferRequest, Error> {
     if metadata.is_empty() {
         return Ok(InferRequest::default());
     }
     let encoding = forebay_proto::Encoding::of(metadata);
-    encoding.decode("InferRequest", metadata).map_err(|error| status::of_decode(&error))
+    encoding.decode("InferRequest", metadata).map_err(Error::from)
 }
 
-/// A failure of the queue as its caller is told.
-fn of_failure(failure: &Failure) -> v1::Failure {
+/// Converts a failure of the queue to its wire form.
+fn from_failure(failure: &Failure) -> v1::Failure {
     let code = match failure {
         Failure::Refused(Refusal::Empty | Refusal::Rows { .. } | Refusal::Bytes { .. }) => {
             Code::InvalidArgument
@@ -287,13 +293,17 @@ fn of_failure(failure: &Failure) -> v1::Failure {
         Failure::Failed(_) => Code::Internal,
     };
     let retry_after = failure.retry_after().map(|time| time.as_secs_f64());
-    v1::Failure { code: code_name(code).to_owned(), message: status::clip(&failure.to_string()), retry_after }
+    v1::Failure {
+        code: code_name(code).to_owned(),
+        message: clip(&failure.to_string()),
+        retry_after_seconds: retry_after,
+    }
 }
 
-fn of_status(status: &Status) -> v1::Failure {
+fn from_error(error: &Error) -> v1::Failure {
     v1::Failure {
-        code: code_name(status.code()).to_owned(),
-        message: status.message().to_owned(),
-        retry_after: None,
+        code: code_name(error.grpc_code()).to_owned(),
+        message: error.message().to_owned(),
+        retry_after_seconds: None,
     }
 }

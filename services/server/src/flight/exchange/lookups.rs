@@ -1,4 +1,4 @@
-//! Keys in, rows out, in order.
+//! Lookups over DoExchange: receives keys and sends rows, in order.
 
 use arrow_array::RecordBatch;
 use arrow_flight::{FlightData, SchemaAsIpc};
@@ -10,30 +10,31 @@ use futures::{Stream, StreamExt, stream};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::{Exchange, Messages, message, unless_drained};
-use crate::{flight::batches::BatchReader, traces::number};
+use super::stream::{Exchange, Messages, message};
+use crate::{Error, flight::batches::BatchReader, traces::number};
 
-/// A running exchange.
+/// A stream of lookups.
 struct Lookups {
     exchange: Exchange,
     wanted: v1::Lookup,
     lookup: Lookup,
-    /// That of every answer.
+    /// Schema of every answer.
     schema: SchemaRef,
     keys: BatchReader,
     max_keys: usize,
 }
 
-/// An answer for each batch of keys; ends with the keys, or with the first status.
+/// Streams an answer for each batch of keys; ends after the last key, or with the first error.
 pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Messages, Status> {
     let context = &exchange.context;
     context.check_access(&exchange.access, &wanted)?;
-    let mut lookup = context.online.lookup(&context.datasets, &exchange.access, &wanted).await?;
-    let residents = unless_drained(&context.guard, lookup.residents()).await?;
-    let failed = |error| context.datasets.stream_status(&wanted.dataset, &error);
-    let schema = residents.and_then(|residents| lookup.schema(&residents)).map_err(failed)?;
+    let mut lookup =
+        context.services.online.lookup(&context.services.datasets, &exchange.access, &wanted).await?;
+    let lookup_rows = context.services.drain.unless_drained(lookup.lookup_rows()).await?;
+    let failed = |error| context.services.datasets.stream_error(&wanted.dataset, &error);
+    let schema = lookup_rows.and_then(|lookup_rows| lookup.schema(&lookup_rows)).map_err(failed)?;
     let head = FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default()));
-    let max_keys = context.online.max_keys();
+    let max_keys = context.services.online.max_keys();
     let keys = BatchReader::new("keys");
     let lookups = Lookups { exchange, wanted, lookup, schema, keys, max_keys };
     Ok(stream::iter([Ok(head)]).chain(lookups.answers()).boxed())
@@ -55,7 +56,7 @@ impl Lookups {
         let Some(keys) = self.next_keys().await? else { return Ok(None) };
         let Exchange { context, access, encoding, trace, .. } = &self.exchange;
         let span = trace.as_ref().map(|trace| trace.child("lookup", Instant::now()));
-        // A token may be taken back while its exchange runs.
+        // A token may be revoked while the stream runs.
         context.check_access(access, &self.wanted)?;
         let (schema, answer, about) = context.answer(&mut self.lookup, &self.wanted, &keys).await?;
         if let Some(mut span) = span {
@@ -63,10 +64,11 @@ impl Lookups {
             span.set("forebay.found", number(about.found));
         }
         if schema != self.schema {
-            return Err(Status::failed_precondition(format!(
+            return Err(Error::precondition(format!(
                 "dataset '{}': the columns have changed with snapshot {}; begin another exchange",
                 self.wanted.dataset, about.snapshot
-            )));
+            ))
+            .into());
         }
         Ok(Some(message(answer, encoding.encode(&about))))
     }
@@ -74,7 +76,7 @@ impl Lookups {
     async fn next_keys(&mut self) -> Result<Option<RecordBatch>, Status> {
         let Exchange { context, messages, .. } = &mut self.exchange;
         loop {
-            let message = unless_drained(&context.guard, messages.next()).await?;
+            let message = context.services.drain.unless_drained(messages.next()).await?;
             let Some(message) = message.transpose()? else { return Ok(None) };
             if let Some(keys) = self.keys.read(&message, self.max_keys)? {
                 return Ok(Some(keys));

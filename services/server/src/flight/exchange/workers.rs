@@ -1,4 +1,4 @@
-//! The workers of a batch queue: batches of features out, replies in.
+//! Worker side of a batch queue: sends batches of features and receives replies.
 
 use std::sync::Arc;
 
@@ -9,45 +9,47 @@ use arrow_schema::SchemaRef;
 use dashmap::DashMap;
 use forebay_inference::{
     Lookup,
-    queue::{Batch, BatchId, Failure, Replies, Shape, Worker},
+    queue::{Batch, BatchId, BatchShape, Failure, Replies, Worker},
 };
 use forebay_proto::{
     Encoding,
-    v1::{BatchReply, BatchRequest, LookupMetadata, Serve},
+    v1::{self, BatchReply, BatchRequest, LookupMetadata},
 };
 use futures::{StreamExt, stream};
 use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
-use super::{Context, Exchange, Messages, message, stopping, unless_drained};
+use super::stream::{Exchange, Messages, message};
 use crate::{
-    door::Access,
+    Error,
+    auth::Access,
+    drain::stopping,
+    error::clip,
     events::{Events, Kind, Note},
-    flight::batches::BatchReader,
-    queues::{Asked, Scored, Served},
-    status,
+    flight::{Context, batches::BatchReader},
+    registry::queues::{Asked, Scored, Served},
     traces::{Span, number},
 };
 
-/// Batches that a worker may have if it does not say.
+/// Credits of a worker that sets none.
 const DEFAULT_CREDITS: u64 = 2;
 
-/// Rows of a reply: as many as a batch may have at all.
+/// Maximum number of rows per reply: that of any batch.
 const MAX_REPLY_ROWS: usize = 1 << 20;
 
-/// Batches that are with the worker, by their numbers.
+/// Batches that the worker is computing, by id.
 type AtWork = Arc<DashMap<BatchId, Gathered>>;
 
-/// A batch that is with the worker.
+/// A batch that the worker is computing.
 struct Gathered {
-    /// What its features are of.
+    /// Snapshots of the features.
     features: Arc<LookupMetadata>,
-    /// The worker's part of its span, and the span, if one of its requests is traced. They end with it, however that is.
+    /// Span of the worker's computation and of the batch, if one of its requests is traced. Dropping them ends them.
     spans: Option<(Span, Span)>,
 }
 
-/// The way out to the worker.
+/// Sends batches to the worker.
 struct Batches {
     context: Context,
     encoding: Encoding,
@@ -57,15 +59,15 @@ struct Batches {
     lookup: Lookup,
     schema: SchemaRef,
     worker: Worker<Asked, Scored>,
-    /// After the worker: who hears that it has left finds it gone.
+    /// Dropped after `worker`, so that the worker is removed before the event is emitted.
     _presence: Presence,
     at_work: AtWork,
-    /// The way in; it ends before its worker does only with a status.
+    /// Task that receives replies; it ends before the worker leaves only with an error.
     inward: AbortOnDropHandle<Result<(), Status>>,
     _permit: OwnedSemaphorePermit,
 }
 
-/// The way in from the worker. It has a task of its own, so that replies are taken while a batch can't be sent.
+/// Receives replies from the worker, in a task of its own, so that replies are read while a send is blocked.
 struct Inward {
     context: Context,
     access: Access,
@@ -77,20 +79,21 @@ struct Inward {
     at_work: AtWork,
 }
 
-/// Batches as they are formed; ends with a status when the server stops or the worker sends what makes no sense.
-pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Messages, Status> {
+/// Streams batches as they are formed. Ends with a status if the server stops or the worker sends an invalid reply.
+pub(super) async fn batches(exchange: Exchange, request: &v1::Worker) -> Result<Messages, Status> {
     let Exchange { context, access, encoding, messages, permit, .. } = exchange;
-    let served = context.queues.get(&serve.queue, &access)?;
-    access.check_worker(&serve.queue)?;
-    let queue = serve.queue.clone();
-    let mut lookup = context.online.lookup(&context.datasets, &access, &served.features).await?;
-    let residents = unless_drained(&context.guard, lookup.residents()).await?;
-    let failed = |error| context.datasets.stream_status(&served.features.dataset, &error);
-    let schema = residents.and_then(|residents| lookup.schema(&residents)).map_err(failed)?;
+    let served = context.services.queues.get(&request.queue, &access)?;
+    access.check_worker(&request.queue)?;
+    let queue = request.queue.clone();
+    let mut lookup =
+        context.services.online.lookup(&context.services.datasets, &access, &served.features).await?;
+    let lookup_rows = context.services.drain.unless_drained(lookup.lookup_rows()).await?;
+    let failed = |error| context.services.datasets.stream_error(&served.features.dataset, &error);
+    let schema = lookup_rows.and_then(|lookup_rows| lookup.schema(&lookup_rows)).map_err(failed)?;
     let head = FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default()));
-    let credits = if serve.credits == 0 { DEFAULT_CREDITS } else { serve.credits };
-    let worker = served.queue.work(credits);
-    let presence = Presence::new(context.events.clone(), &queue, &served, credits);
+    let credits = if request.credits == 0 { DEFAULT_CREDITS } else { request.credits };
+    let worker = served.queue.add_worker(credits);
+    let presence = Presence::new(context.services.events.clone(), &queue, &served, credits);
     let at_work = AtWork::default();
     let inward = Inward {
         context: context.clone(),
@@ -128,7 +131,7 @@ pub(super) async fn batches(exchange: Exchange, serve: &Serve) -> Result<Message
     Ok(stream::iter([Ok(head)]).chain(batches).boxed())
 }
 
-/// Notes that a worker has come, and that it has left.
+/// Emits an event when a worker connects and when it disconnects.
 struct Presence {
     events: Events,
     queue: String,
@@ -138,7 +141,7 @@ struct Presence {
 impl Presence {
     fn new(events: Events, queue: &str, served: &Arc<Served>, credits: u64) -> Self {
         let presence = Self { events, queue: queue.to_owned(), served: Arc::clone(served) };
-        presence.note(Kind::WorkerJoined, &format!("a worker has come, for {credits} batches at a time"));
+        presence.note(Kind::WorkerJoined, &format!("worker connected, credits {credits}"));
         presence
     }
 
@@ -149,26 +152,26 @@ impl Presence {
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.note(Kind::WorkerLeft, "a worker has left");
+        self.note(Kind::WorkerLeft, "worker disconnected");
     }
 }
 
 impl Batches {
     async fn next(&mut self) -> Result<Option<FlightData>, Status> {
         loop {
-            let guard = self.context.guard.clone();
+            let drain = self.context.services.drain.clone();
             let batch = tokio::select! {
                 biased;
-                () = guard.handed_over() => return Err(stopping()),
+                () = drain.interrupted() => return Err(stopping().into()),
                 batch = self.worker.next() => batch,
             };
             let Some(batch) = batch else { return self.end().await };
             let id = batch.id;
             self.context.check_access(&self.access, &self.served.features)?;
             self.access.check_worker(&self.queue)?;
-            if !self.worker.replies().is_wanted(id) {
-                let nobody = Failure::Features("nobody waits for them".to_owned());
-                self.worker.replies().reply(id, Err(nobody));
+            if !self.worker.replies().has_waiting_requests(id) {
+                let cancelled = Failure::Features("all requests of the batch were cancelled".to_owned());
+                self.worker.replies().reply(id, Err(cancelled));
                 continue;
             }
             match self.gather(batch).await {
@@ -176,57 +179,64 @@ impl Batches {
                     self.worker.replies().gathered(id);
                     return Ok(Some(message));
                 }
-                Err(Trouble::Batch(status)) => {
+                Err(BatchFailure::Batch(error)) => {
                     self.at_work.remove(&id);
-                    self.worker.replies().reply(id, Err(Failure::Features(status.message().to_owned())));
+                    self.worker.replies().reply(id, Err(Failure::Features(error.message().to_owned())));
                 }
-                Err(Trouble::Worker(status)) => return Err(status),
+                Err(BatchFailure::Worker(error)) => return Err(error.into()),
             }
         }
     }
 
-    /// There are no more batches: the worker has gone or has erred, or the queue is empty and the server stops.
+    /// Ends the stream: the worker disconnected or failed, or the queue is empty and the server stops.
     async fn end(&mut self) -> Result<Option<FlightData>, Status> {
         tokio::select! {
             biased;
             ended = &mut self.inward => {
-                ended.unwrap_or_else(|error| Err(Status::internal(error.to_string()))).map(|()| None)
+                ended.unwrap_or_else(|error| Err(Error::internal(error.to_string()).into())).map(|()| None)
             }
-            () = self.context.guard.drained() => Err(stopping()),
+            () = self.context.services.drain.drained() => Err(stopping().into()),
         }
     }
 
-    async fn gather(&mut self, batch: Batch<Asked>) -> Result<FlightData, Trouble> {
+    async fn gather(&mut self, batch: Batch<Asked>) -> Result<FlightData, BatchFailure> {
         let began = Instant::now();
-        let Batch { id, payloads, rows, padded, reason, deadline, attempts } = batch;
+        let Batch { id, payloads, rows, padded_rows, close_reason, deadline, previous_attempts } = batch;
         let traced = payloads.iter().filter_map(|asked| Some(asked.trace.as_ref()?.context().clone()));
-        let mut span = self.context.traces.linked("micro-batch", traced.collect(), began);
+        let mut span = self.context.services.traces.linked("micro-batch", traced.collect(), began);
         if let Some(span) = &mut span {
             span.set("forebay.queue", self.queue.clone());
             span.set("forebay.rows", number(rows));
             span.set("forebay.requests", number(payloads.len() as u64));
-            span.set("forebay.reason", reason.name());
+            span.set("forebay.reason", close_reason.name());
         }
         let mut payloads = payloads.into_iter().map(|asked| asked.keys);
         let mut keys = payloads
             .next()
             .map(Arc::unwrap_or_clone)
-            .ok_or_else(|| Trouble::Batch(Status::internal("a batch of no request")))?;
+            .ok_or_else(|| BatchFailure::Batch(Error::internal("a batch without requests")))?;
         if !payloads.all(|others| keys.append(&others)) {
-            return Err(Trouble::Batch(Status::unavailable("the key has another type in the new snapshot")));
+            return Err(BatchFailure::Batch(Error::unavailable(
+                "the key has another type in the new snapshot",
+            )));
         }
         let failed = |error| {
-            Trouble::Batch(self.context.datasets.stream_status(&self.served.features.dataset, &error))
+            BatchFailure::Batch(
+                self.context.services.datasets.stream_error(&self.served.features.dataset, &error),
+            )
         };
-        let answer =
-            self.lookup.gather(keys, usize::try_from(padded).unwrap_or(usize::MAX)).await.map_err(failed)?;
-        if self.lookup.schema(&answer.residents).map_err(failed)? != self.schema {
-            // Clients begin another one by themselves.
-            return Err(Trouble::Worker(Status::unavailable(
+        let answer = self
+            .lookup
+            .gather(keys, usize::try_from(padded_rows).unwrap_or(usize::MAX))
+            .await
+            .map_err(failed)?;
+        if self.lookup.schema(&answer.lookup_rows).map_err(failed)? != self.schema {
+            // Clients open a new stream automatically.
+            return Err(BatchFailure::Worker(Error::unavailable(
                 "the columns of the features have changed with a new snapshot; begin another exchange",
             )));
         }
-        let about = self.context.about(&self.served.features, &answer).map_err(Trouble::Batch)?;
+        let about = self.context.metadata(&self.served.features, &answer).map_err(BatchFailure::Batch)?;
         let spans = span.map(|span| {
             span.trace().child("gather", began).end(Instant::now());
             let worker = span.trace().child("worker", Instant::now());
@@ -235,34 +245,34 @@ impl Batches {
         self.at_work.insert(id, Gathered { features: Arc::new(about.clone()), spans });
         let request = BatchRequest {
             batch: id.0,
-            rows,
+            valid_rows: rows,
             features: Some(about),
             seconds_left: deadline.saturating_duration_since(Instant::now()).as_secs_f64(),
-            attempts: attempts.into(),
+            previous_attempts: previous_attempts.into(),
         };
         Ok(message(answer, self.encoding.encode(&request)))
     }
 }
 
-/// What went wrong with a batch.
-enum Trouble {
-    /// Its requests fail.
-    Batch(Status),
-    /// The exchange ends; the batch is for another worker.
-    Worker(Status),
+/// Failure of a batch.
+enum BatchFailure {
+    /// The requests of the batch fail.
+    Batch(Error),
+    /// The stream ends, and another worker receives the batch.
+    Worker(Error),
 }
 
 impl Inward {
     async fn run(mut self) -> Result<(), Status> {
         let ended = self.replies().await;
-        // The way out ends with it.
-        self.replies.leave();
+        // This also ends the stream of batches.
+        self.replies.disconnect();
         ended
     }
 
     async fn replies(&mut self) -> Result<(), Status> {
         while let Some(message) = self.messages.next().await.transpose()? {
-            // A token may be taken back while its exchange runs.
+            // A token may be revoked while the stream runs.
             self.context.check_access(&self.access, &self.served.features)?;
             self.access.check_worker(&self.queue)?;
             self.reply(&message)?;
@@ -270,59 +280,63 @@ impl Inward {
         Ok(())
     }
 
-    fn reply(&mut self, message: &FlightData) -> Result<(), Status> {
+    fn reply(&mut self, message: &FlightData) -> Result<(), Error> {
         let encoding = Encoding::of(&message.app_metadata);
         let reply: BatchReply = if message.app_metadata.is_empty() {
             BatchReply::default()
         } else {
-            encoding.decode("BatchReply", &message.app_metadata).map_err(|error| status::of_decode(&error))?
+            encoding.decode("BatchReply", &message.app_metadata).map_err(Error::from)?
         };
         let rows = self.reader.read(message, MAX_REPLY_ROWS)?;
         if rows.is_none() && reply.error.is_empty() {
             return Ok(()); // The schema.
         }
-        let id = if reply.batch == 0 { self.replies.oldest() } else { Some(BatchId(reply.batch)) };
-        let unknown = || Status::invalid_argument(format!("reply: this worker has no batch {}", reply.batch));
+        let id = if reply.batch == 0 { self.replies.oldest_batch() } else { Some(BatchId(reply.batch)) };
+        let unknown = || Error::invalid(format!("reply: this worker has no batch {}", reply.batch));
         let id = id.ok_or_else(unknown)?;
         let (_, Gathered { features, spans }) = self.at_work.remove(&id).ok_or_else(unknown)?;
         let shape = self.replies.shape(id).ok_or_else(unknown)?;
         if let Some((worker, mut span)) = spans {
             drop(worker);
             if !reply.error.is_empty() {
-                span.fail(status::clip(&reply.error));
+                span.fail(clip(&reply.error));
             }
         }
         let Some(rows) = rows.filter(|_| reply.error.is_empty()) else {
-            self.replies.reply(id, Err(Failure::Failed(status::clip(&reply.error))));
+            self.replies.reply(id, Err(Failure::Failed(clip(&reply.error))));
             return Ok(());
         };
-        let shares = shares(&rows, &shape, &features);
-        let nonsense = shares.as_ref().err().map(|why| Status::invalid_argument(format!("reply: {why}")));
-        self.replies.reply(id, shares.map_err(Failure::Failed));
-        nonsense.map_or(Ok(()), Err)
+        let parts = split(&rows, &shape, &features);
+        let invalid = parts.as_ref().err().map(|why| Error::invalid(format!("reply: {why}")));
+        self.replies.reply(id, parts.map_err(Failure::Failed));
+        invalid.map_or(Ok(()), Err)
     }
 }
 
-/// The rows of each request.
-fn shares(rows: &RecordBatch, shape: &Shape, features: &Arc<LookupMetadata>) -> Result<Vec<Scored>, String> {
-    let total: u64 = shape.sizes.iter().sum();
+/// Splits the rows of a reply by request.
+fn split(
+    rows: &RecordBatch,
+    shape: &BatchShape,
+    features: &Arc<LookupMetadata>,
+) -> Result<Vec<Scored>, String> {
+    let total: u64 = shape.request_rows.iter().sum();
     let found = rows.num_rows() as u64;
-    if found != total && found != shape.padded {
+    if found != total && found != shape.padded_rows {
         return Err(format!("the batch has {total} rows, the reply {found}"));
     }
     let schema = rows.schema();
     let mut start = 0;
-    let share = |size: &u64| {
+    let part = |size: &u64| {
         let size = usize::try_from(*size).unwrap_or(usize::MAX);
-        // Encoded at once: a slice would keep the whole reply in memory for a caller that does not read.
+        // Rows are encoded at once, because a slice would keep the whole reply in memory for a slow caller.
         let rows = encoded(&rows.slice(start, size))?;
         start += size;
         Ok(Scored { schema: Arc::clone(&schema), rows, features: Arc::clone(features) })
     };
-    shape.sizes.iter().map(share).collect()
+    shape.request_rows.iter().map(part).collect()
 }
 
-/// A batch as a message.
+/// Encodes a batch as a message.
 fn encoded(rows: &RecordBatch) -> Result<FlightData, String> {
     let (mut tracker, options) = (DictionaryTracker::new(false), IpcWriteOptions::default());
     let (_, batch) = IpcDataGenerator::default()

@@ -29,13 +29,13 @@ fn what_is_no_batch_of_keys_is_refused_by_name() {
         (vec![integers("a", &[1, 2, 3])], "3 at once, expected at most 2"),
         (vec![strings("a", &["x", "y", "z"])], "3 at once, expected at most 2"),
         (vec![integers("", &[1])], "a column has no name"),
-        (vec![integers("a", &[1]), integers("a", &[1])], "column 'a' stands twice"),
+        (vec![integers("a", &[1]), integers("a", &[1])], "column 'a' is given twice"),
         (vec![both], "column 'a' has both"),
         (vec![integers("a", &[1, 2]), integers("b", &[1])], "column 'b' has 1, others have 2"),
         (vec![integers("a", &[]), integers("b", &[1])], "column 'a' has 0, others have 1"),
     ] {
         let status = key_batch(columns, 2).unwrap_err();
-        assert_eq!(status.code(), tonic::Code::InvalidArgument);
+        assert_eq!(status.grpc_code(), tonic::Code::InvalidArgument);
         assert!(status.message().starts_with("keys: ") && status.message().contains(words), "{status}");
     }
 }

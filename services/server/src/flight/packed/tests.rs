@@ -7,7 +7,7 @@ use arrow_array::{
 
 use super::*;
 
-fn packed_alone(column: impl Array + 'static) -> Result<PackedColumn, Status> {
+fn packed_alone(column: impl Array + 'static) -> Result<PackedColumn, Error> {
     let column: ArrayRef = Arc::new(column);
     packed("x", &column, &Bytes::new())
 }
@@ -56,7 +56,7 @@ fn lists_of_any_length_are_refused_by_name() {
         ("lists", Arc::new(lists)),
     ]);
     let status = pack_columns(&rows.unwrap(), &Bytes::new()).unwrap_err();
-    assert_eq!(status.code(), tonic::Code::InvalidArgument);
+    assert_eq!(status.grpc_code(), tonic::Code::InvalidArgument);
     for word in ["'lists'", "List", "DoGet", "DoExchange"] {
         assert!(status.message().contains(word), "{status}");
     }

@@ -1,0 +1,26 @@
+"""The servers of a cluster, with the options of their client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Mapping, Sequence
+
+from forebay import _forebay
+
+
+class Cluster:
+    """URLs and options of a client, and its native part. It can be pickled, shared by threads, and used after a fork."""
+
+    def __init__(self, urls: Sequence[str], options: Mapping[str, Any]) -> None:
+        self.urls, self.options = list(urls), dict(options)
+        self.native = _forebay.Cluster(self.urls, self.options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"urls": self.urls, "options": self.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["urls"], state["options"])  # type: ignore[misc]
+
+    def plan(self, request: Mapping[str, Any]) -> _forebay.Plan:
+        """Requests the plan of a training job from a server. Blocks until a server answers or the retry deadline expires."""
+        return self.native.plan(json.dumps({"train": request}))

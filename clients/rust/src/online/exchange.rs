@@ -1,0 +1,264 @@
+//! One DoExchange stream with any number of requests in flight.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use arrow_flight::FlightData;
+use arrow_schema::SchemaRef;
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::answer::{AnswerMetadata, RawAnswer};
+use crate::{
+    Batch, Error,
+    route::OpenedExchange,
+    wire::{EncodedRows, Message, Response, SentSchema, framed},
+};
+
+/// An open DoExchange stream. Dropping it ends the stream.
+pub(super) struct Exchange<M> {
+    server: usize,
+    schema: Option<SchemaRef>,
+    shared: Arc<Shared<M>>,
+    _receiver: AbortOnDropHandle<()>,
+}
+
+struct Shared<M> {
+    url: String,
+    state: Mutex<State<M>>,
+}
+
+struct State<M> {
+    /// `None` after the end of the exchange.
+    outgoing: Option<mpsc::Sender<Bytes>>,
+    sent: SentSchema,
+    /// Number of the next request.
+    next: u64,
+    /// Requests without an answer by number, including those whose caller was dropped.
+    pending: BTreeMap<u64, Pending<M>>,
+    /// Reason for the end of the exchange; `None` after the idle timeout.
+    failure: Option<Error>,
+}
+
+/// A request without an answer.
+struct Pending<M> {
+    answer: oneshot::Sender<Result<RawAnswer<M>, Error>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl<M: AnswerMetadata> Exchange<M> {
+    /// Starts to receive answers. `schema` is the schema of all answers if they are in order. The exchange ends if there is no
+    /// request for `idle_timeout`.
+    pub(super) fn start(opened: OpenedExchange, schema: Option<SchemaRef>, idle_timeout: Duration) -> Self {
+        let OpenedExchange { outgoing, response, server } = opened;
+        let state = State {
+            outgoing: Some(outgoing),
+            sent: SentSchema::default(),
+            next: 0,
+            pending: BTreeMap::new(),
+            failure: None,
+        };
+        let shared = Arc::new(Shared { url: response.url().to_owned(), state: Mutex::new(state) });
+        let receiver =
+            Receiver { response, schema: schema.clone(), shared: Arc::clone(&shared), idle_timeout };
+        let receiver = AbortOnDropHandle::new(tokio::spawn(receiver.run()));
+        Self { server, schema, shared, _receiver: receiver }
+    }
+
+    /// Returns the schema of all answers; `None` if answers are not in order.
+    pub(super) fn schema(&self) -> Option<&SchemaRef> {
+        self.schema.as_ref()
+    }
+
+    /// Returns the index of the server.
+    pub(super) fn server(&self) -> usize {
+        self.server
+    }
+
+    /// Returns true if the exchange accepts requests.
+    pub(super) fn is_open(&self) -> bool {
+        // The connection may drop the request body before the end of the response is received.
+        self.shared.lock().outgoing.as_ref().is_some_and(|outgoing| !outgoing.is_closed())
+    }
+
+    /// Returns the error that ended the exchange.
+    pub(super) fn failure(&self) -> Option<Error> {
+        self.shared.lock().failure.as_ref().map(Error::copy)
+    }
+
+    /// Sends a request. `metadata` returns the metadata for its number. `permit` is released when the server has answered.
+    ///
+    /// Dropping the returned value cancels the request, if its kind can be cancelled.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the exchange has ended; the request was not sent. [`Error::Request`] if the schema differs from earlier
+    /// requests.
+    pub(super) fn send(
+        &self,
+        rows: &EncodedRows,
+        metadata: impl FnOnce(u64) -> Vec<u8>,
+        permit: OwnedSemaphorePermit,
+    ) -> Result<PendingAnswer<M>, Error> {
+        let mut state = self.shared.lock();
+        let State { outgoing, sent, next, pending, .. } = &mut *state;
+        let ended = || Error::lost(&self.shared.url, "the exchange has ended");
+        let outgoing = outgoing.as_ref().ok_or_else(ended)?;
+        let message = framed(&rows.message(metadata(*next)))?;
+        // `try_send` finds room, because the channel has capacity for every permit.
+        if let Some(schema) = sent.message_before(rows.schema())? {
+            outgoing.try_send(schema).map_err(|_| ended())?;
+        }
+        outgoing.try_send(message).map_err(|_| ended())?;
+        let (sender, answer) = oneshot::channel();
+        let number = *next;
+        pending.insert(number, Pending { answer: sender, _permit: permit });
+        *next += 1;
+        Ok(PendingAnswer { number, shared: Arc::clone(&self.shared), answer })
+    }
+}
+
+/// The future answer to one request.
+pub(super) struct PendingAnswer<M: AnswerMetadata> {
+    number: u64,
+    shared: Arc<Shared<M>>,
+    answer: oneshot::Receiver<Result<RawAnswer<M>, Error>>,
+}
+
+impl<M: AnswerMetadata> PendingAnswer<M> {
+    /// Waits for the answer.
+    pub(super) async fn wait(mut self) -> Result<RawAnswer<M>, Error> {
+        let answer = (&mut self.answer).await;
+        answer.unwrap_or_else(|_| Err(Error::lost(&self.shared.url, "the exchange was closed")))
+    }
+}
+
+impl<M: AnswerMetadata> Drop for PendingAnswer<M> {
+    /// Cancels the request if it has no answer yet.
+    fn drop(&mut self) {
+        let state = self.shared.lock();
+        if state.pending.contains_key(&self.number)
+            && let Some(outgoing) = &state.outgoing
+            && let Some(metadata) = M::cancellation(self.number)
+            && let Ok(message) =
+                framed(&FlightData { app_metadata: metadata.into(), ..FlightData::default() })
+        {
+            // Fails if the exchange has ended; the request is then over, too.
+            drop(outgoing.try_send(message));
+        }
+    }
+}
+
+impl<M> Shared<M> {
+    fn lock(&self) -> MutexGuard<'_, State<M>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<M: AnswerMetadata> Shared<M> {
+    /// Ends the exchange and fails all pending requests with `failure`.
+    fn end(&self, failure: Option<Error>) {
+        let mut state = self.lock();
+        if state.outgoing.take().is_none() {
+            return;
+        }
+        let pending = std::mem::take(&mut state.pending);
+        state.failure = failure.as_ref().map(Error::copy);
+        drop(state);
+        let Some(failure) = failure else { return };
+        for (index, (_, pending)) in pending.into_iter().enumerate() {
+            // The status belongs to the first request. The server has not processed the others, so they can be retried.
+            let error = match M::IN_ORDER && index > 0 && !failure.is_transient() {
+                true => Error::lost(&self.url, format!("an earlier request ended the exchange: {failure}")),
+                false => failure.copy(),
+            };
+            // Fails if the caller was dropped.
+            drop(pending.answer.send(Err(error)));
+        }
+    }
+
+    /// Ends the exchange unless requests are pending. Returns true if it has ended.
+    fn end_if_idle(&self) -> bool {
+        let mut state = self.lock();
+        let idle = state.pending.is_empty();
+        if idle {
+            state.outgoing = None;
+        }
+        idle
+    }
+
+    /// Removes the pending request that `metadata` answers.
+    fn take(&self, metadata: &M) -> Result<Pending<M>, Error> {
+        let pending = &mut self.lock().pending;
+        let taken = match M::IN_ORDER {
+            true => pending.pop_first().map(|(_, pending)| pending),
+            false => pending.remove(&metadata.request()),
+        };
+        taken.ok_or_else(|| Error::protocol("received an answer without a pending request"))
+    }
+}
+
+/// Receives answers and delivers them to their callers.
+struct Receiver<M: AnswerMetadata> {
+    response: Response,
+    /// Schema of the next answers with rows.
+    schema: Option<SchemaRef>,
+    shared: Arc<Shared<M>>,
+    idle_timeout: Duration,
+}
+
+impl<M: AnswerMetadata> Receiver<M> {
+    async fn run(mut self) {
+        let failure = loop {
+            let Ok(message) = tokio::time::timeout(self.idle_timeout, self.response.next()).await else {
+                if self.shared.end_if_idle() {
+                    return;
+                }
+                continue;
+            };
+            let delivered = match message {
+                Ok(Some(message)) => self.deliver(message),
+                Ok(None) => Err(Error::lost(&self.shared.url, "the server has ended the exchange")),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = delivered {
+                break error;
+            }
+        };
+        self.shared.end(Some(failure));
+    }
+
+    fn deliver(&mut self, message: Message) -> Result<(), Error> {
+        if !message.header.is_empty()
+            && let Some(schema) = message.schema()?
+        {
+            if M::IN_ORDER {
+                return Err(Error::protocol("received a second schema"));
+            }
+            self.schema = Some(schema);
+            return Ok(());
+        }
+        let metadata = M::decode(message.app_metadata.as_slice())
+            .map_err(|error| Error::protocol(format!("malformed metadata of an answer: {error}")))?;
+        let pending = self.shared.take(&metadata)?;
+        let rows = match (message.header.is_empty(), &self.schema) {
+            (true, _) => Ok(None),
+            (false, Some(schema)) => Batch::new(message, SchemaRef::clone(schema)).map(Some),
+            (false, None) => Err(Error::protocol("received an answer before its schema")),
+        };
+        let failure = rows.as_ref().err().map(Error::copy);
+        // Fails if the caller was dropped.
+        drop(pending.answer.send(rows.map(|rows| RawAnswer { rows, metadata })));
+        failure.map_or(Ok(()), Err)
+    }
+}
+
+impl<M: AnswerMetadata> Drop for Receiver<M> {
+    /// Fails the pending requests, also if the task was aborted or panicked.
+    fn drop(&mut self) {
+        self.shared.end(Some(Error::lost(&self.shared.url, "receiving has ended")));
+    }
+}

@@ -1,0 +1,129 @@
+//! Requests of one kind, over successive exchanges.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay_proto::v1::Command;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+
+use super::{answer::AnswerMetadata, exchange::Exchange};
+use crate::{Error, memory::Slabs, route::Route};
+
+/// Requests of one kind. They share one exchange, which is opened when needed.
+pub(super) struct Requests<M> {
+    opener: Arc<ExchangeOpener>,
+    permits: Arc<Semaphore>,
+    current: Arc<Mutex<Current<M>>>,
+}
+
+/// Opens exchanges for one command.
+struct ExchangeOpener {
+    route: Route,
+    command: Command,
+    slabs: Slabs,
+    /// Maximum number of requests in flight.
+    capacity: usize,
+}
+
+enum Current<M> {
+    /// No exchange was opened yet, or the last attempt failed.
+    Closed,
+    /// An attempt in a task of its own. It continues if the callers that started it are dropped, so that it completes even if
+    /// every caller has a short timeout.
+    Opening(watch::Receiver<Option<Opening<M>>>),
+    Open(Arc<Exchange<M>>),
+}
+
+type Opening<M> = Result<Arc<Exchange<M>>, Error>;
+
+impl<M: AnswerMetadata> Requests<M> {
+    /// Creates requests for `command` without opening an exchange.
+    pub(super) fn new(route: Route, command: Command) -> Self {
+        let config = route.config();
+        let slabs = Slabs::new(config.idle_slab_bytes);
+        let capacity = usize::try_from(config.max_in_flight).unwrap_or(usize::MAX);
+        let capacity = capacity.clamp(1, Semaphore::MAX_PERMITS / 3 - 1);
+        let opener = Arc::new(ExchangeOpener { route, command, slabs, capacity });
+        let current = Arc::new(Mutex::new(Current::Closed));
+        Self { opener, permits: Arc::new(Semaphore::new(capacity)), current }
+    }
+
+    /// Returns the route to the server.
+    pub(super) fn route(&self) -> &Route {
+        &self.opener.route
+    }
+
+    /// Returns the open exchange. Opens one with a single attempt if there is none.
+    pub(super) async fn exchange(&self) -> Result<Arc<Exchange<M>>, Error> {
+        let mut opening = match &mut *lock(&self.current) {
+            Current::Open(exchange) if exchange.is_open() => return Ok(Arc::clone(exchange)),
+            Current::Opening(opening) if opening.has_changed().is_ok() => opening.clone(),
+            ended => {
+                if let Current::Open(exchange) = ended
+                    && let Some(error) = exchange.failure()
+                {
+                    tracing::debug!(%error, "exchange failed; opening another one");
+                    self.opener.route.failed(exchange.server(), &error);
+                }
+                let opening = self.begin();
+                *ended = Current::Opening(opening.clone());
+                opening
+            }
+        };
+        let opened = opening.wait_for(Option::is_some).await;
+        match opened.as_deref() {
+            Ok(Some(Ok(exchange))) => Ok(Arc::clone(exchange)),
+            Ok(Some(Err(error))) => Err(error.copy()),
+            Ok(None) | Err(_) => Err(Error::protocol("opening an exchange ended without a result")),
+        }
+    }
+
+    /// Spawns a task that opens an exchange. The task ends early if all requests are dropped.
+    fn begin(&self) -> watch::Receiver<Option<Opening<M>>> {
+        let (opener, current) = (Arc::clone(&self.opener), Arc::downgrade(&self.current));
+        let (sender, receiver) = watch::channel(None);
+        tokio::spawn(async move {
+            let opened = tokio::select! {
+                opened = opener.open() => opened.map(Arc::new),
+                () = sender.closed() => return,
+            };
+            let Some(current) = current.upgrade() else { return };
+            *lock(&current) = match &opened {
+                Ok(exchange) => Current::Open(Arc::clone(exchange)),
+                Err(_) => Current::Closed,
+            };
+            sender.send_replace(Some(opened));
+        });
+        receiver
+    }
+
+    /// Waits for the permit of a request.
+    pub(super) async fn permit(&self) -> OwnedSemaphorePermit {
+        let permit = Arc::clone(&self.permits).acquire_owned().await;
+        permit.expect("the semaphore is never closed")
+    }
+}
+
+impl ExchangeOpener {
+    /// Opens an exchange with one attempt, until the retry deadline.
+    async fn open<M: AnswerMetadata>(&self) -> Result<Exchange<M>, Error> {
+        self.route.attempts(self.route.config().retry_deadline).run_once(self.attempt()).await
+    }
+
+    async fn attempt<M: AnswerMetadata>(&self) -> Result<Exchange<M>, Error> {
+        // Capacity for the schema, and for each permit a request, its cancellation, and the cancellation of the request before
+        // it, which may be unsent when its permit is reused.
+        let mut opened = self.route.open(&self.command, 3 * self.capacity + 1, &self.slabs).await?;
+        let schema = match M::IN_ORDER {
+            true => {
+                let schema = opened.response.read_schema().await;
+                Some(schema.inspect_err(|error| self.route.failed(opened.server, error))?)
+            }
+            false => None,
+        };
+        Ok(Exchange::start(opened, schema, self.route.config().idle_timeout))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,34 @@
+//! Requests of plans.
+
+use std::sync::Arc;
+
+use forebay_proto::{
+    Encoding,
+    v1::{Command, PlanSummary, Train},
+};
+
+use super::{plan::Plan, ticket_stream::ticket};
+use crate::{Error, route::Transport};
+
+/// Requests the plan of `train` from one server.
+///
+/// # Errors
+/// The status of the server; [`Error::Protocol`] if the response is malformed.
+pub(crate) async fn plan(transport: &Transport, train: &Train) -> Result<Plan, Error> {
+    let info = transport.flight_info(ticket(train)).await?;
+    let malformed = |error: &dyn std::fmt::Display| Error::protocol(format!("malformed FlightInfo: {error}"));
+    let summary: PlanSummary =
+        Encoding::Protobuf.decode("PlanSummary", &info.app_metadata).map_err(|error| malformed(&error))?;
+    let tickets: Vec<_> = info.endpoint.iter().filter_map(|endpoint| endpoint.ticket.as_ref()).collect();
+    let first = tickets.first().ok_or_else(|| malformed(&"it has no endpoint"))?;
+    let resolved: Command =
+        Encoding::Protobuf.decode("Command", &first.ticket).map_err(|error| malformed(&error))?;
+    let resolved = resolved.train.ok_or_else(|| malformed(&"its ticket has no `train` command"))?;
+    Ok(Plan {
+        resolved: Train { rank: train.rank, lane: train.lane, ..resolved },
+        summary,
+        total_records: info.total_records,
+        tickets: tickets.iter().map(|ticket| ticket.ticket.clone()).collect(),
+        schema: Arc::new(info.try_decode_schema().map_err(|error| malformed(&error))?),
+    })
+}

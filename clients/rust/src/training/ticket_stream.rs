@@ -1,0 +1,49 @@
+//! The batches of one ticket.
+
+use arrow_schema::SchemaRef;
+use bytes::Bytes;
+use forebay_proto::{
+    Encoding,
+    v1::{Command, Train},
+};
+
+use crate::{Batch, Error, batches::Source, memory::Slabs, route::Transport, wire::Response};
+
+/// The batches of one ticket, in the order of the server. Ends with an error if the connection is lost.
+pub(crate) struct TicketStream {
+    schema: SchemaRef,
+    response: Response,
+}
+
+impl TicketStream {
+    /// Requests `ticket` and reads the schema. Bodies are received into `slabs`. `trainer` is the ID of the trainer, 0 for none.
+    pub(crate) async fn open(
+        transport: &Transport,
+        ticket: Bytes,
+        trainer: u64,
+        slabs: Slabs,
+    ) -> Result<Self, Error> {
+        let mut response = transport.get(ticket, trainer, slabs).await?;
+        let schema = response.read_schema().await?;
+        Ok(Self { schema, response })
+    }
+
+    /// Returns the schema of every batch.
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+}
+
+impl Source for TicketStream {
+    type Item = Batch;
+
+    async fn next(&mut self) -> Result<Option<Batch>, Error> {
+        let message = self.response.next().await?;
+        message.map(|message| Batch::with_metadata(message, SchemaRef::clone(&self.schema))).transpose()
+    }
+}
+
+/// Encodes the ticket that requests `train`.
+pub(crate) fn ticket(train: &Train) -> Bytes {
+    Encoding::Protobuf.encode(&Command::from(train.clone())).into()
+}

@@ -1,0 +1,101 @@
+//! Shared state of the disk tier: the index, the eviction policy and the files they describe.
+
+use std::{
+    fmt::Display,
+    fs::File,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Semaphore;
+
+use super::{
+    backoff::Backoff,
+    config::DiskConfig,
+    files::Files,
+    index::{Index, Stored},
+    io_errors::{IoErrorKind, IoErrors},
+    name::FileKey,
+};
+use crate::Policy;
+
+/// State that all clones of the tier share.
+pub(crate) struct State {
+    pub(crate) files: Arc<dyn Files>,
+    pub(crate) folder: PathBuf,
+    pub(crate) config: DiskConfig,
+    /// Eviction policy over the files of the index. Changed under the lock of the index. An eviction scan is started
+    /// before the index is locked.
+    pub(crate) policy: Policy<FileKey>,
+    /// Never locked across I/O or calls of the forecast.
+    pub(crate) index: Mutex<Index>,
+    pub(crate) backoff: Mutex<Backoff>,
+    pub(crate) io_errors: IoErrors,
+    /// Free space of the write queue.
+    pub(crate) queue: Arc<Semaphore>,
+    pub(crate) writers: Arc<Semaphore>,
+    pub(crate) readers: Arc<Semaphore>,
+    /// Marker file, which is locked for the lifetime of the tier.
+    pub(crate) _marker: File,
+}
+
+impl State {
+    pub(crate) fn index(&self) -> MutexGuard<'_, Index> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn backoff(&self) -> MutexGuard<'_, Backoff> {
+        self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Evicts files until the tier is within its capacity.
+    pub(crate) fn shrink(&self) {
+        let mut scan = self.policy.eviction_scan();
+        while self.index().resident_bytes() > self.config.capacity_bytes {
+            let Some(victim) = scan.victim() else { break };
+            if let Some(stored) = self.forget(victim.key) {
+                metrics::counter!("forebay_cache_evictions_total", "tier" => "disk").increment(1);
+                self.delete(&stored);
+            }
+        }
+    }
+
+    /// Removes a file from the index and the policy.
+    pub(crate) fn forget(&self, key: FileKey) -> Option<Arc<Stored>> {
+        self.remove_from(&mut self.index(), key)
+    }
+
+    /// As [`forget`](Self::forget), with the index locked by the caller.
+    pub(crate) fn remove_from(&self, index: &mut Index, key: FileKey) -> Option<Arc<Stored>> {
+        self.policy.remove(&key);
+        index.remove(key)
+    }
+
+    /// Deletes a file that is no longer in the index.
+    pub(crate) fn delete(&self, stored: &Stored) {
+        let path = self.folder.join(stored.key.path());
+        match self.files.remove(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                self.io_errors.report(IoErrorKind::Remove, &path, &error);
+            }
+            _ => {}
+        }
+    }
+
+    /// Removes and deletes a damaged file.
+    pub(crate) fn discard(&self, stored: &Stored, kind: IoErrorKind, error: &dyn Display) {
+        if self.forget(stored.key).is_none() {
+            return;
+        }
+        self.io_errors.report(kind, &self.folder.join(stored.key.path()), error);
+        self.delete(stored);
+        self.set_gauge();
+    }
+
+    /// Updates the metric of resident bytes.
+    pub(crate) fn set_gauge(&self) {
+        let resident_bytes = self.index().resident_bytes();
+        metrics::gauge!("forebay_cache_resident_bytes", "tier" => "disk").set(resident_bytes as f64);
+    }
+}

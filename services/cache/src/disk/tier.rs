@@ -1,0 +1,284 @@
+//! The disk tier: opening, reading, writing, pinning and removing entries.
+
+use std::{
+    path::Path,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{sync::Semaphore, task::spawn_blocking, time::Instant};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    config::DiskConfig,
+    error::Error,
+    files::{FileSystem, Files},
+    folder, format,
+    index::{Index, Stored},
+    io_errors::IoErrors,
+    name::FileKey,
+    outcome::Outcome,
+    read::Section,
+    recover::Scan,
+    state::State,
+    write::Claim,
+};
+use crate::{Forecast, Policy};
+
+/// Name of the folder below the cache directory. Foreign files in it are deleted.
+pub(crate) const FOLDER: &str = "columns";
+/// Unit of the write queue's semaphore.
+const QUEUE_UNIT_BYTES: u64 = 1024;
+
+/// Disk tier: sections of entries, stored in files under a byte budget. Cheap to clone; clones share the tier.
+///
+/// Entries and sections are identified by hashes of their contents' definition, so that any process that opens the same
+/// directory later finds them. An entry may consist of several files, which are written and evicted separately.
+#[derive(Clone)]
+pub struct Disk {
+    pub(crate) shared: Arc<State>,
+}
+
+/// Forecast of files, which is that of their entries.
+struct ByEntry(Arc<dyn Forecast<u128>>);
+
+impl Forecast<FileKey> for ByEntry {
+    fn next_use(&self, key: &FileKey) -> u64 {
+        self.0.next_use(&key.entry)
+    }
+}
+
+impl Disk {
+    /// Opens the tier in the folder `columns` of `directory`, including files from earlier processes.
+    ///
+    /// Files that are damaged, incomplete, foreign or of another version are deleted and counted as errors. Files over
+    /// the capacity are evicted. The most recently written files count as the most recently used.
+    ///
+    /// Blocks, and reads the header of every file.
+    ///
+    /// # Errors
+    /// If the folder cannot be used, is in use by another process, or has contents but is not a cache.
+    pub fn open(
+        directory: &Path,
+        config: DiskConfig,
+        forecast: Arc<dyn Forecast<u128>>,
+    ) -> Result<Self, Error> {
+        Self::open_with(Arc::new(FileSystem), directory, config, forecast)
+    }
+
+    /// As [`open`](Self::open), with replaceable file operations.
+    pub(crate) fn open_with(
+        files: Arc<dyn Files>,
+        directory: &Path,
+        config: DiskConfig,
+        forecast: Arc<dyn Forecast<u128>>,
+    ) -> Result<Self, Error> {
+        let folder = directory.join(FOLDER);
+        let marker = folder::take(&folder)?;
+        let io_errors = IoErrors::default();
+        let found = Scan { files: &*files, folder: &folder, io_errors: &io_errors }.run();
+        let policy = Policy::new(Arc::new(ByEntry(forecast)) as Arc<dyn Forecast<FileKey>>);
+        let mut index = Index::default();
+        for stored in found {
+            policy.insert(stored.key);
+            index.recover(stored);
+        }
+        let permits = |count: usize| Arc::new(Semaphore::new(count.clamp(1, Semaphore::MAX_PERMITS)));
+        let shared = State {
+            files,
+            folder,
+            policy,
+            index: Mutex::new(index),
+            backoff: Mutex::default(),
+            io_errors,
+            queue: permits(queue_units(config.max_write_queue_bytes) as usize),
+            writers: permits(config.concurrent_writes),
+            readers: permits(config.concurrent_reads),
+            config,
+            _marker: marker,
+        };
+        metrics::gauge!("forebay_cache_capacity_bytes", "tier" => "disk")
+            .set(shared.config.capacity_bytes as f64);
+        shared.shrink();
+        shared.set_gauge();
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Capacity in bytes.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.shared.config.capacity_bytes
+    }
+
+    /// Size in bytes of all files, including those that are being written.
+    pub fn resident_bytes(&self) -> u64 {
+        self.shared.index().resident_bytes()
+    }
+
+    /// Returns, for each of the sections `names`, true if it is present. No I/O; does not count as a use.
+    pub fn sections(&self, entry: u128, names: &[u128]) -> Vec<bool> {
+        self.shared.index().sections(entry, names)
+    }
+
+    /// Reads the sections `names`. A missing or damaged section is `None`.
+    ///
+    /// Reads on blocking threads, and waits if `concurrent_reads` reads are running. Cancel-safe.
+    pub async fn get(&self, entry: u128, names: &[u128]) -> Vec<Option<Section>> {
+        let mut sections = vec![None; names.len()];
+        let found = self.shared.index().find(entry, names);
+        if !found.is_empty() {
+            let shared = Arc::clone(&self.shared);
+            let reader = Arc::clone(&shared.readers).acquire_owned().await;
+            let read = AbortOnDropHandle::new(spawn_blocking(move || {
+                let _reader = reader;
+                let started = Instant::now();
+                let mut load_time = Duration::ZERO;
+                let read = |(stored, places): &(Arc<Stored>, Vec<_>)| {
+                    shared.policy.touch(&stored.key);
+                    let sections = shared.read(stored, places);
+                    if !sections.is_empty() {
+                        load_time += stored.load_time(places);
+                    }
+                    sections
+                };
+                let read = found.iter().flat_map(read).collect::<Vec<_>>();
+                count_saved(load_time.saturating_sub(started.elapsed()));
+                read
+            }));
+            // The read fails only when the runtime shuts down.
+            for (requested, section) in read.await.unwrap_or_default() {
+                sections[requested] = Some(section);
+            }
+        }
+        count_uses(&sections);
+        sections
+    }
+
+    /// Writes sections of an entry, unless the eviction policy or the state of the disk prevents it. Sections that are
+    /// present or being written are skipped.
+    ///
+    /// Returns [`Outcome::Busy`] if the write queue is full. If the caller is cancelled during the write, the write
+    /// continues. `load_time` is the time that loading all sections took; it is stored and reported as saved by hits.
+    pub async fn put(&self, entry: u128, sections: Vec<(u128, Vec<Bytes>)>, load_time: Duration) -> Outcome {
+        self.offer(entry, sections, load_time, false).await
+    }
+
+    /// As [`put`](Self::put), but waits for space in the write queue and never returns [`Outcome::Busy`].
+    pub async fn put_or_wait(
+        &self,
+        entry: u128,
+        sections: Vec<(u128, Vec<Bytes>)>,
+        load_time: Duration,
+    ) -> Outcome {
+        self.offer(entry, sections, load_time, true).await
+    }
+
+    async fn offer(
+        &self,
+        entry: u128,
+        sections: Vec<(u128, Vec<Bytes>)>,
+        load_time: Duration,
+        wait: bool,
+    ) -> Outcome {
+        let offered = sections.iter().flat_map(|(_, parts)| parts).map(|part| part.len() as u64).sum();
+        metrics::counter!("forebay_cache_miss_bytes_total", "tier" => "disk").increment(offered);
+        let outcome = self.try_put(entry, sections, load_time, wait).await;
+        if let Some(reason) = outcome.rejection_reason() {
+            metrics::counter!("forebay_cache_insert_rejections_total", "tier" => "disk", "reason" => reason)
+                .increment(1);
+        }
+        outcome
+    }
+
+    async fn try_put(
+        &self,
+        entry: u128,
+        mut sections: Vec<(u128, Vec<Bytes>)>,
+        load_time: Duration,
+        wait: bool,
+    ) -> Outcome {
+        let shared = Arc::clone(&self.shared);
+        if sections.len() > format::MAX_SECTIONS {
+            return Outcome::TooLarge;
+        }
+        let names = shared.index().claim(entry, sections.iter().map(|(name, _)| *name));
+        let claim = Claim { shared: Arc::clone(&shared), entry, names };
+        let mut left = claim.names.iter().copied().peekable();
+        sections.retain(|(name, _)| left.next_if_eq(name).is_some());
+        if sections.is_empty() {
+            return Outcome::Present;
+        }
+        if shared.backoff().pausing(Instant::now()) {
+            return Outcome::Failing;
+        }
+        let units = queue_units(format::file_bytes(&sections).min(shared.config.max_write_queue_bytes));
+        let queue = Arc::clone(&shared.queue);
+        let queued = match wait {
+            true => queue.acquire_many_owned(units).await.ok(),
+            false => queue.try_acquire_many_owned(units).ok(),
+        };
+        let Some(queued) = queued else { return Outcome::Busy };
+        let writer = Arc::clone(&shared.writers).acquire_owned().await;
+        let written = spawn_blocking(move || {
+            // The claim is dropped first, after the file is in the index: a caller without a claim finds the file.
+            let (_writer, _queued, _claim) = (writer, queued, claim);
+            let outcome = shared.write(entry, &sections, load_time);
+            shared.set_gauge();
+            outcome
+        });
+        // The write fails only when the runtime shuts down.
+        written.await.unwrap_or(Outcome::Failing)
+    }
+
+    /// Size in bytes of all pinned files.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.shared.index().pinned_bytes()
+    }
+
+    /// Protects the current and future files of `entry` from eviction, until [`unpin`](Self::unpin) is called as often.
+    /// New files of a pinned entry evict any files that are not pinned. Pins are not persistent.
+    pub fn pin(&self, entry: u128) {
+        self.shared.index().pin(entry);
+    }
+
+    /// Reverts one [`pin`](Self::pin). No effect on an entry that is not pinned.
+    pub fn unpin(&self, entry: u128) {
+        self.shared.index().unpin(entry);
+    }
+
+    /// Removes the entries that `predicate` selects, including pinned ones. Returns the size of their files in bytes.
+    /// Files that are being written at the same time are added afterwards.
+    pub async fn remove_where(&self, predicate: impl Fn(u128) -> bool) -> u64 {
+        let entries = self.shared.index().entries();
+        let mut removed = Vec::new();
+        for entry in entries.into_iter().filter(|&entry| predicate(entry)) {
+            let mut index = self.shared.index();
+            let files = index.files(entry).into_iter();
+            removed.extend(files.filter_map(|key| self.shared.remove_from(&mut index, key)));
+        }
+        self.shared.set_gauge();
+        let bytes = removed.iter().map(|stored| stored.charged_bytes()).sum();
+        let shared = Arc::clone(&self.shared);
+        let deleted = spawn_blocking(move || removed.iter().for_each(|stored| shared.delete(stored)));
+        // The deletion fails only when the runtime shuts down.
+        drop(deleted.await);
+        bytes
+    }
+}
+
+/// Number of semaphore permits for `bytes` in the write queue.
+fn queue_units(bytes: u64) -> u32 {
+    u32::try_from(bytes / QUEUE_UNIT_BYTES).unwrap_or(u32::MAX).max(1)
+}
+
+fn count_saved(time: Duration) {
+    metrics::gauge!("forebay_cache_saved_seconds_total", "tier" => "disk").increment(time.as_secs_f64());
+}
+
+fn count_uses(sections: &[Option<Section>]) {
+    let found = sections.iter().flatten();
+    let (hits, bytes) = found.fold((0, 0), |(hits, bytes), section| (hits + 1, bytes + section.len() as u64));
+    metrics::counter!("forebay_cache_hits_total", "tier" => "disk").increment(hits);
+    metrics::counter!("forebay_cache_hit_bytes_total", "tier" => "disk").increment(bytes);
+    metrics::counter!("forebay_cache_misses_total", "tier" => "disk").increment(sections.len() as u64 - hits);
+}

@@ -1,0 +1,146 @@
+//! The explanation of a batch.
+
+use arrow_array::RecordBatch;
+use arrow_schema::ArrowError;
+use forebay_loader::{Error, StoredRow};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::{
+    Explained, JobRecord,
+    column::Column,
+    row_ranges::{RowRange, row_ranges},
+};
+
+/// An explained batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Explanation)]
+pub struct Summary {
+    /// Name of the job; may be empty.
+    pub job_name: String,
+    /// Id of the job: 32 hexadecimal digits.
+    pub id: String,
+    /// Name of the dataset.
+    pub dataset: String,
+    /// Id of the pinned snapshot.
+    pub snapshot: String,
+    /// Epoch of the batch.
+    pub epoch: u64,
+    /// Step of the batch in its epoch.
+    pub step: u64,
+    /// Number of steps per epoch.
+    pub steps: u64,
+    /// Rank that received the batch.
+    pub rank: u64,
+    /// Number of ranks.
+    pub world_size: u64,
+    /// Rows, groups or packs per rank and step.
+    pub batch_size: u64,
+    /// Number of rows, without padding.
+    pub rows: u64,
+    /// Number of rows of padding.
+    pub padding: u64,
+    /// Number of groups; null without `group_by`.
+    #[schema(required)]
+    pub groups: Option<usize>,
+    /// Maximum number of rows per pack of groups; 0 without packs.
+    #[serde(default)]
+    pub max_pack_rows: u64,
+    /// Position of the first row, group or pack in the global order of the epoch.
+    pub position: u64,
+    /// Positions of the first rows of the other datasets of a mixture, counted over all their epochs.
+    pub mixed_positions: Vec<u64>,
+    /// XXH3-64 of the body of the Arrow IPC message, 16 hexadecimal digits.
+    #[schema(required)]
+    pub content_hash: Option<String>,
+    /// Size of the body of the Arrow IPC message, in bytes.
+    pub body_bytes: usize,
+    /// Number of row groups that store rows of the batch.
+    pub row_range_count: usize,
+    /// Rows of the batch by row group; at most 10,000 row groups.
+    pub row_ranges: Vec<RowRange>,
+    /// Statistics of the columns.
+    pub columns: Vec<Column>,
+    /// Statistics of the label; null if the request names no label column, or not all datasets of a mixture have it.
+    #[schema(required)]
+    pub label: Option<Label>,
+    /// Ids of earlier jobs with this name.
+    #[serde(default)]
+    pub others: Vec<String>,
+}
+
+/// Statistics of the label of a batch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BatchLabel)]
+pub struct Label {
+    /// Name of the label column.
+    pub column: String,
+    /// Number of nulls.
+    pub nulls: usize,
+    /// Minimum, in the form of a column's.
+    pub min: Value,
+    /// Maximum, in the form of a column's.
+    pub max: Value,
+    /// Mean; null if the label is not numeric.
+    pub mean: Value,
+}
+
+impl Summary {
+    /// Summarizes a batch whose rows are stored at `rows`; `labels` holds the label of each row.
+    ///
+    /// # Errors
+    /// Internal errors, and files without a URL.
+    pub(crate) fn new(
+        explained: &Explained,
+        rows: &[StoredRow],
+        labels: Option<&RecordBatch>,
+        max_listed_rows: usize,
+    ) -> Result<Self, Error> {
+        let internal = |error: ArrowError| Error::Internal(error.to_string());
+        let (train, metadata, batch) = (explained.train(), &explained.metadata, explained.rows());
+        let schema = explained.schema();
+        let columns =
+            schema.fields().iter().zip(batch.columns()).map(|(field, array)| Column::new(field, array));
+        let label =
+            labels.and_then(|labels| label(&train.label_column, labels)).transpose().map_err(internal)?;
+        let (row_ranges, row_range_count) = row_ranges(&explained.job, rows, max_listed_rows)?;
+        Ok(Self {
+            job_name: train.job_name.clone(),
+            id: JobRecord::new(train, 0.0).id,
+            dataset: train.dataset.clone(),
+            snapshot: train.snapshot.clone(),
+            epoch: metadata.epoch,
+            step: metadata.step,
+            steps: explained.steps,
+            rank: metadata.rank,
+            world_size: train.world_size(),
+            batch_size: train.batch_size,
+            rows: metadata.rows,
+            padding: (explained.batch.num_rows() as u64).saturating_sub(metadata.rows),
+            groups: metadata.group_offsets.len().checked_sub(1),
+            max_pack_rows: train.max_pack_rows,
+            position: metadata.position,
+            mixed_positions: metadata.mixed_positions.clone(),
+            content_hash: metadata.content_hash.map(|hash| format!("{hash:016x}")),
+            body_bytes: explained.body.len(),
+            row_range_count,
+            row_ranges,
+            columns: columns.collect::<Result<_, _>>().map_err(internal)?,
+            label,
+            others: Vec::new(),
+        })
+    }
+}
+
+fn label(name: &str, labels: &RecordBatch) -> Option<Result<Label, ArrowError>> {
+    let (index, field) = labels.schema_ref().column_with_name(name)?;
+    let of = |column: Column| Label {
+        column: column.name,
+        nulls: column.nulls,
+        min: column.min,
+        max: column.max,
+        mean: column.mean,
+    };
+    Some(Column::new(field, labels.column(index)).map(of))
+}

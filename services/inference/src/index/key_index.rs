@@ -1,0 +1,40 @@
+//! Index of a snapshot.
+
+use super::table::Table;
+use crate::keys::{EncodedKeys, KeyType};
+
+/// Row numbers of a snapshot by key. A lookup compares whole keys, so that hash collisions never return a wrong row.
+#[derive(Debug)]
+pub struct KeyIndex {
+    pub(super) key: KeyType,
+    pub(super) table: Table,
+    /// Number of distinct keys.
+    pub(super) count: u64,
+}
+
+impl KeyIndex {
+    /// Names and types of the key columns.
+    pub fn key(&self) -> &KeyType {
+        &self.key
+    }
+
+    /// Number of distinct keys.
+    pub fn len(&self) -> u64 {
+        self.count
+    }
+
+    /// True if the index has no keys.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Memory of the index, in bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.table.memory_bytes() as u64
+    }
+
+    /// Returns the row number of each of `keys`; `None` for keys that are not in the snapshot.
+    pub fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
+        self.table.rows(keys)
+    }
+}

@@ -1,0 +1,281 @@
+//! Lookups in one or several datasets.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Weak, atomic::AtomicU64},
+    time::Instant,
+};
+
+use arrow_array::RecordBatch;
+use arrow_schema::{Field, Schema, SchemaRef};
+use forebay_loader::{Error, Priority, Resident, WireBatch};
+use forebay_proto::v1;
+
+use super::{
+    Config, LookupKeys, OnlineDataset,
+    snapshot::{LoadedSnapshot, ViewKey, view_key},
+};
+use crate::index::KeyIndex;
+
+/// Maximum bytes of an answer that is gathered on the thread of the connection.
+const INLINE_BYTES: u64 = 512 << 10;
+
+/// Successive lookups with the same selection of columns, in one dataset or, after [`join`](Lookup::join), in several.
+#[derive(Clone)]
+pub struct Lookup {
+    datasets: Vec<DatasetLookup>,
+    /// Schemas of the datasets and the joined schema of the last answer.
+    schema: Option<(Vec<SchemaRef>, SchemaRef)>,
+}
+
+/// A lookup in one dataset.
+#[derive(Clone)]
+struct DatasetLookup {
+    online: OnlineDataset,
+    selection: v1::Train,
+    /// Names of the caller's key columns; empty for the names of the dataset's key.
+    columns: Vec<String>,
+    view: ViewKey,
+    /// Snapshot and rows of the last answer, with the last-use clock of their view.
+    last: Option<(Weak<LoadedSnapshot>, Weak<Resident>, Arc<AtomicU64>)>,
+}
+
+/// Snapshot and rows of one dataset during a lookup.
+struct Source {
+    snapshot: Arc<LoadedSnapshot>,
+    rows: Arc<Resident>,
+}
+
+/// Answer to a lookup. All rows of one dataset are from one snapshot.
+pub struct Answer {
+    /// For each dataset, the rows that the answer was gathered from.
+    pub lookup_rows: Vec<Arc<Resident>>,
+    /// For each dataset, the number of keys that were found.
+    pub found: Vec<u64>,
+    /// One row per key, in the order of the keys. The columns of the datasets follow each other.
+    pub batch: WireBatch,
+}
+
+impl OnlineDataset {
+    /// Creates a lookup of `select`, `columns` and `tensors`, restricted to rows that match `filter`; the other fields of
+    /// `selection` are ignored.
+    ///
+    /// `key` names the caller's key columns, in the order of the dataset's key; empty for the names of the dataset's key.
+    pub fn lookup(&self, selection: &v1::Train, key: Vec<String>) -> Lookup {
+        let v1::Train { filter, select, columns, tensors, .. } = selection.clone();
+        let selection = v1::Train {
+            dataset: self.dataset().to_owned(),
+            filter,
+            select,
+            columns,
+            tensors,
+            ..v1::Train::default()
+        };
+        let view = view_key(&selection);
+        let dataset = DatasetLookup { online: self.clone(), selection, columns: key, view, last: None };
+        Lookup { datasets: vec![dataset], schema: None }
+    }
+}
+
+impl Lookup {
+    /// Adds the datasets of another lookup, whose columns follow those of this one.
+    #[must_use]
+    pub fn join(mut self, other: Self) -> Self {
+        self.datasets.extend(other.datasets);
+        self
+    }
+
+    /// Returns the current rows of each dataset. Loads them on first use.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an invalid selection; [`Error::TooLarge`] if the rows do not fit in memory; [`Error::Unavailable`]
+    /// before the first snapshot is loaded.
+    pub async fn lookup_rows(&mut self) -> Result<Vec<Arc<Resident>>, Error> {
+        Ok(self.sources().await?.into_iter().map(|source| source.rows).collect())
+    }
+
+    /// Returns the schema of answers: the columns of the first dataset, then those of the others, whose column `found` is named
+    /// `DATASET_found`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if two columns have the same name.
+    pub fn schema(&mut self, lookup_rows: &[Arc<Resident>]) -> Result<SchemaRef, Error> {
+        if let [only] = lookup_rows {
+            return Ok(Arc::clone(only.view().schema()));
+        }
+        let schemas = || lookup_rows.iter().map(|rows| rows.view().schema());
+        if let Some((before, schema)) = &self.schema
+            && before.len() == lookup_rows.len()
+            && before.iter().zip(schemas()).all(|(one, other)| Arc::ptr_eq(one, other))
+        {
+            return Ok(Arc::clone(schema));
+        }
+        let schema = self.joined_schema(lookup_rows)?;
+        self.schema = Some((schemas().cloned().collect(), Arc::clone(&schema)));
+        Ok(schema)
+    }
+
+    fn joined_schema(&self, lookup_rows: &[Arc<Resident>]) -> Result<SchemaRef, Error> {
+        let (mut fields, mut names): (Vec<Field>, HashSet<String>) = Default::default();
+        for (at, (dataset, rows)) in self.datasets.iter().zip(lookup_rows).enumerate() {
+            let dataset_fields = rows.view().schema().fields();
+            for (place, field) in dataset_fields.iter().enumerate() {
+                let mut field = field.as_ref().clone();
+                if at > 0 && place + 1 == dataset_fields.len() {
+                    field.set_name(format!("{}_{}", dataset.name(), field.name()));
+                }
+                if !names.insert(field.name().clone()) {
+                    let reason = format!(
+                        "'{}' of dataset '{}' appears twice in the answer; rename it with `select` and `AS`, or list \
+                         the columns",
+                        field.name(),
+                        dataset.name()
+                    );
+                    return Err(Error::invalid("joins", reason));
+                }
+                fields.push(field);
+            }
+        }
+        Ok(Arc::new(Schema::new(fields)))
+    }
+
+    /// Looks up the rows of `keys`, a batch with one column per key column.
+    ///
+    /// # Errors
+    /// As [`lookup_rows`](Self::lookup_rows), and [`Error::Invalid`] for keys of an incompatible type or too many keys.
+    pub async fn look_up(&mut self, keys: &RecordBatch) -> Result<Answer, Error> {
+        let keys = self.encode(keys).await?;
+        self.gather(keys, 0).await
+    }
+
+    /// Validates and encodes a batch of keys.
+    ///
+    /// # Errors
+    /// As [`look_up`](Self::look_up).
+    pub async fn encode(&mut self, keys: &RecordBatch) -> Result<LookupKeys, Error> {
+        if let Some(dataset) = self.datasets.first() {
+            dataset.check_count(keys.num_rows())?;
+        }
+        let sources = self.sources().await?;
+        let row_bytes = sources.iter().map(|source| source.rows.row_bytes()).sum();
+        let encode = |(dataset, source): (&DatasetLookup, Source)| {
+            let index = &source.snapshot.index;
+            let encoded = index.key().encode(&dataset.key_columns(keys, index)?)?;
+            Ok::<_, Error>((Arc::clone(index), encoded))
+        };
+        let datasets = self.datasets.iter().zip(sources).map(encode).collect::<Result<_, _>>()?;
+        Ok(LookupKeys { datasets, row_bytes })
+    }
+
+    /// Gathers the rows of `keys`, padded with rows of nulls and zeros to at least `min_rows` rows.
+    ///
+    /// # Errors
+    /// As [`lookup_rows`](Self::lookup_rows), and [`Error::TooLarge`] if the answer exceeds `max_answer_bytes`;
+    /// [`Error::Unavailable`] if a new snapshot changed the type of the key since the keys were encoded.
+    pub async fn gather(&mut self, keys: LookupKeys, min_rows: usize) -> Result<Answer, Error> {
+        let Some(first) = self.datasets.first() else {
+            return Err(Error::Internal("the lookup has no dataset".into()));
+        };
+        let (online, count) = (first.online.clone(), keys.len().max(min_rows));
+        let started = Instant::now();
+        let sources = self.sources().await?;
+        for (dataset, (source, (index, _))) in self.datasets.iter().zip(sources.iter().zip(&keys.datasets)) {
+            let current = &source.snapshot.index;
+            if !Arc::ptr_eq(current, index) && current.key() != index.key() {
+                let reason = format!(
+                    "dataset '{}': a new snapshot changed the type of the key; retry",
+                    dataset.name()
+                );
+                return Err(Error::Unavailable(reason));
+            }
+        }
+        let row_bytes: u64 = sources.iter().map(|source| source.rows.row_bytes()).sum();
+        let Config { max_inline_keys, .. } = *online.config();
+        let is_short = count <= max_inline_keys && (count as u64).saturating_mul(row_bytes) <= INLINE_BYTES;
+        let answer = move || {
+            let (mut lookup_rows, mut batches) = (Vec::new(), Vec::new());
+            for (Source { snapshot, rows }, (_, keys)) in sources.into_iter().zip(&keys.datasets) {
+                let mut numbers = snapshot.index.rows(keys);
+                numbers.resize(numbers.len().max(min_rows), None);
+                batches.push(rows.gather(numbers)?);
+                lookup_rows.push(rows);
+            }
+            let found = batches.iter().map(|batch| batch.rows).collect();
+            Ok(Answer { lookup_rows, found, batch: WireBatch::beside(batches)? })
+        };
+        let answer: Answer =
+            if is_short { answer() } else { online.lookup_pool().run(Priority::First, answer).await }?;
+        metrics::counter!("forebay_lookup_keys_total").increment(count as u64);
+        metrics::counter!("forebay_lookup_keys_found_total").increment(answer.found.iter().sum());
+        metrics::histogram!("forebay_lookup_duration_seconds").record(started.elapsed());
+        Ok(answer)
+    }
+
+    async fn sources(&mut self) -> Result<Vec<Source>, Error> {
+        let mut sources = Vec::with_capacity(self.datasets.len());
+        for dataset in &mut self.datasets {
+            sources.push(dataset.source().await?);
+        }
+        Ok(sources)
+    }
+}
+
+impl DatasetLookup {
+    fn name(&self) -> &str {
+        self.online.dataset()
+    }
+
+    fn check_count(&self, count: usize) -> Result<(), Error> {
+        let Config { max_keys, .. } = *self.online.config();
+        if count > max_keys {
+            return Err(Error::invalid("keys", format!("{count} at once, expected at most {max_keys}")));
+        }
+        Ok(())
+    }
+
+    /// Returns the caller's key columns under the names of the dataset's key.
+    fn key_columns(&self, keys: &RecordBatch, index: &KeyIndex) -> Result<RecordBatch, Error> {
+        let expected = index.key().columns();
+        if self.columns.is_empty() {
+            return Ok(keys.clone());
+        }
+        if self.columns.len() != expected.len() {
+            let (found, expected) = (self.columns.len(), expected.len());
+            let reason = format!(
+                "names {found} columns, expected {expected} as in the key of dataset '{}'",
+                self.name()
+            );
+            return Err(Error::invalid("key", reason));
+        }
+        let column = |(name, (key_name, _)): (&String, &(String, _))| {
+            let Some(column) = keys.column_by_name(name) else {
+                let schema = keys.schema();
+                let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+                return Err(Error::invalid("keys", format!("there is no column '{name}' among {names:?}")));
+            };
+            Ok((key_name.clone(), Arc::clone(column), true))
+        };
+        let columns = self.columns.iter().zip(expected).map(column).collect::<Result<Vec<_>, _>>()?;
+        RecordBatch::try_from_iter_with_nullable(columns)
+            .map_err(|error| Error::invalid("keys", error.to_string()))
+    }
+
+    async fn source(&mut self) -> Result<Source, Error> {
+        let dataset = self.online.dataset();
+        let current = self.online.current();
+        let current = current.ok_or_else(|| {
+            Error::Unavailable(format!("dataset '{dataset}' is still being loaded for lookups"))
+        })?;
+        if let Some((snapshot, rows, last_use)) = &self.last
+            && std::ptr::eq(snapshot.as_ptr(), &raw const *current)
+            && let Some(rows) = rows.upgrade()
+        {
+            self.online.record_use(last_use);
+            return Ok(Source { snapshot: current, rows });
+        }
+        let (rows, last_use) = self.online.view(&current, &self.view, &self.selection).await?;
+        // Weak references, so that an idle lookup does not keep an outdated snapshot in memory.
+        self.last = Some((Arc::downgrade(&current), Arc::downgrade(&rows), last_use));
+        Ok(Source { snapshot: current, rows })
+    }
+}

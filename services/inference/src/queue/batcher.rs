@@ -1,0 +1,534 @@
+//! Decisions of a queue: admission, closing of batches, expiry and retries. Pure: no clock, no threads, no payloads.
+
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use super::{
+    BatchId, CloseReason, CostModel, Decision, FormedBatch, Load, QueueConfig, Refusal, RequestId, Time,
+    WorkerId, arrivals::Arrivals,
+};
+
+/// Increase of the caution factor per request that expires although its prediction was in time.
+///
+/// A queue that is as long as its deadlines allow misses many of them when a worker slows down for a moment. The caution
+/// factor shortens the queue after such misses.
+const CAUTION_PER_EXPIRY: f64 = 0.02;
+/// Decrease of the caution factor per answered request.
+const CAUTION_PER_ANSWER: f64 = CAUTION_PER_EXPIRY / 100.0;
+const MAX_CAUTION: f64 = 8.0;
+/// Half-life of the part of the caution factor above 1, in seconds, so that past misses do not refuse requests permanently.
+const CAUTION_HALF_LIFE_SECONDS: f64 = 1.0;
+/// Maximum delay of a timer.
+const TIMER_SLACK: Duration = Duration::from_millis(1);
+/// Maximum deadline of a request, whatever its timeout.
+const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// State and decisions of a queue.
+///
+/// Batches consist of whole requests in the order of arrival. A worker that is free, or is predicted to be free once a batch is
+/// gathered, receives the next batch as soon as a [`CloseReason`] holds.
+#[derive(Debug)]
+pub struct Batcher {
+    config: QueueConfig,
+    model: CostModel,
+    /// Moving average of the seconds from the closing of a batch until it is sent to its worker.
+    gather_seconds: f64,
+    /// Factor on predictions at admission, and the time when it was set. It decays from then on.
+    caution: (f64, Time),
+    /// All unanswered requests.
+    requests: HashMap<RequestId, Request>,
+    queued: BTreeSet<RequestId>,
+    queued_rows: u64,
+    queued_bytes: u64,
+    /// Deadlines of all unanswered requests.
+    deadlines: BTreeSet<(Time, RequestId)>,
+    workers: BTreeMap<WorkerId, Worker>,
+    in_flight: BTreeMap<BatchId, InFlight>,
+    arrivals: Arrivals,
+    draining: bool,
+    next_request: u64,
+    next_batch: u64,
+    next_worker: u64,
+}
+
+#[derive(Debug)]
+struct Request {
+    rows: u64,
+    bytes: u64,
+    arrived: Time,
+    deadline: Time,
+    attempts: u32,
+    /// True if the request was admitted by its prediction, false if because the queue was idle.
+    was_predicted: bool,
+}
+
+#[derive(Debug)]
+struct Worker {
+    credits: u64,
+    /// Batches in flight, oldest first, each with its predicted completion time.
+    batches: VecDeque<(BatchId, Time)>,
+    /// Time of the last completion, or of the connection.
+    last_completion: Time,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    requests: Vec<RequestId>,
+    padded_rows: u64,
+    bytes: u64,
+    closed_at: Time,
+}
+
+/// The next batch, if it were closed now: the longest prefix of the queue that fits.
+#[derive(Default)]
+struct Prefix {
+    count: usize,
+    rows: u64,
+    bytes: u64,
+    oldest: Time,
+    deadline: Time,
+    full: Option<CloseReason>,
+}
+
+impl Batcher {
+    /// Creates an empty queue without workers.
+    pub fn new(config: QueueConfig) -> Self {
+        Self {
+            config,
+            model: CostModel::default(),
+            gather_seconds: 0.0,
+            caution: (1.0, Time::ZERO),
+            requests: HashMap::new(),
+            queued: BTreeSet::new(),
+            queued_rows: 0,
+            queued_bytes: 0,
+            deadlines: BTreeSet::new(),
+            workers: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            arrivals: Arrivals::default(),
+            draining: false,
+            next_request: 0,
+            next_batch: 1,
+            next_worker: 0,
+        }
+    }
+
+    /// Admits a request with a deadline of `timeout` after `now`, by default `default_timeout`.
+    ///
+    /// A request that meets an empty queue and a free worker is admitted whatever its prediction, so that a wrong model is
+    /// corrected by a measurement.
+    ///
+    /// # Errors
+    /// The reason why the request is not admitted.
+    pub fn admit(
+        &mut self,
+        now: Time,
+        rows: u64,
+        bytes: u64,
+        timeout: Option<Duration>,
+    ) -> Result<RequestId, Refusal> {
+        self.arrivals.record(now);
+        let QueueConfig { max_batch_rows, max_batch_bytes, default_timeout, max_predicted_wait, .. } =
+            self.config;
+        if self.draining {
+            return Err(Refusal::Draining);
+        }
+        if rows == 0 {
+            return Err(Refusal::Empty);
+        }
+        if rows > max_batch_rows {
+            return Err(Refusal::Rows { limit: max_batch_rows });
+        }
+        if bytes > max_batch_bytes {
+            return Err(Refusal::Bytes { limit: max_batch_bytes });
+        }
+        let timeout = timeout.unwrap_or(default_timeout).min(MAX_TIMEOUT);
+        let was_predicted = !self.is_idle();
+        if was_predicted {
+            let predicted = self.predict(now, rows, bytes);
+            let limit = timeout.min(max_predicted_wait);
+            if let Some(predicted) = predicted.filter(|predicted| *predicted > limit) {
+                return Err(Refusal::Late { predicted, limit });
+            }
+            if self.queued.len() >= self.config.max_queue_requests
+                || self.queued_rows + rows > self.config.max_queue_rows
+            {
+                let retry_after = predicted.unwrap_or(default_timeout) / 2;
+                return Err(Refusal::Full { retry_after });
+            }
+        }
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        let deadline = now.saturating_add(timeout);
+        self.requests.insert(id, Request { rows, bytes, arrived: now, deadline, attempts: 0, was_predicted });
+        self.deadlines.insert((deadline, id));
+        self.enqueue(id);
+        Ok(id)
+    }
+
+    /// Removes a request whose caller no longer waits. If a worker has the request already, it still computes its rows.
+    pub fn cancel(&mut self, id: RequestId) {
+        self.remove(id);
+    }
+
+    /// Removes and returns the requests whose deadline has passed.
+    pub fn expire(&mut self, now: Time) -> Vec<RequestId> {
+        let mut expired = Vec::new();
+        while let Some(&(deadline, id)) = self.deadlines.first()
+            && deadline <= now
+        {
+            if !self.workers.is_empty() && self.requests.get(&id).is_some_and(|request| request.was_predicted)
+            {
+                let caution = self.caution_at(now) + CAUTION_PER_EXPIRY;
+                self.caution = (caution.min(MAX_CAUTION), now);
+            }
+            self.remove(id);
+            expired.push(id);
+        }
+        expired
+    }
+
+    /// Adds a worker that may have `credits` batches at a time, limited to 1 to `max_credits`.
+    pub fn add_worker(&mut self, now: Time, credits: u64) -> WorkerId {
+        let id = WorkerId(self.next_worker);
+        self.next_worker += 1;
+        let credits = credits.clamp(1, self.config.max_credits);
+        self.workers.insert(id, Worker { credits, batches: VecDeque::new(), last_completion: now });
+        id
+    }
+
+    /// Removes a worker. Its requests are queued again, except those with `max_attempts` attempts, which are removed and
+    /// returned.
+    pub fn remove_worker(&mut self, worker: WorkerId) -> Vec<RequestId> {
+        let Some(worker) = self.workers.remove(&worker) else { return Vec::new() };
+        let mut lost = Vec::new();
+        for (batch, _) in worker.batches {
+            let Some(flight) = self.in_flight.remove(&batch) else { continue };
+            for id in flight.requests {
+                match self.requests.get(&id) {
+                    Some(request) if request.attempts >= self.config.max_attempts => {
+                        self.remove(id);
+                        lost.push(id);
+                    }
+                    Some(_) => self.enqueue(id),
+                    None => {}
+                }
+            }
+        }
+        lost
+    }
+
+    /// Returns the next action at `now`. Call [`expire`](Self::expire) first.
+    pub fn next(&mut self, now: Time) -> Decision {
+        if self.queued.is_empty() {
+            return Decision::Wait(None);
+        }
+        let Some((worker, free)) = self.next_worker(now) else { return Decision::Wait(None) };
+        if free > now {
+            return Decision::Wait(Some(free));
+        }
+        let prefix = self.prefix();
+        // A batch that could expire before a busy worker starts it stays queued until that worker is done.
+        let start = self
+            .workers
+            .get(&worker)
+            .and_then(|worker| worker.batches.back())
+            .map(|(_, end)| (*end).max(now));
+        if start.is_some_and(|start| start + self.margin() + TIMER_SLACK >= prefix.deadline) {
+            return Decision::Wait(None);
+        }
+        match self.close_reason(now, &prefix) {
+            Ok(reason) => Decision::Send(self.close(now, worker, &prefix, reason)),
+            Err(at) => Decision::Wait(Some(at)),
+        }
+    }
+
+    /// Records that a batch was gathered and sent to its worker. This counts as an attempt.
+    pub fn gathered(&mut self, now: Time, batch: BatchId) {
+        let Some(flight) = self.in_flight.get(&batch) else { return };
+        let took = now.saturating_sub(flight.closed_at).as_secs_f64();
+        self.gather_seconds += (took - self.gather_seconds) / 8.0;
+        for id in &flight.requests {
+            if let Some(request) = self.requests.get_mut(id) {
+                request.attempts += 1;
+            }
+        }
+    }
+
+    /// Returns true if at least one request of the batch is still waiting.
+    pub fn has_waiting_requests(&self, batch: BatchId) -> bool {
+        let flight = self.in_flight.get(&batch);
+        flight.is_some_and(|flight| flight.requests.iter().any(|id| self.requests.contains_key(id)))
+    }
+
+    /// Records a worker's reply to a batch and returns the requests of the batch in order; requests that no longer wait are
+    /// `None`. If `computed` is false, the worker failed, and the time is not used to update the cost model.
+    ///
+    /// Returns `None` if the worker has no such batch.
+    pub fn complete(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        batch: BatchId,
+        computed: bool,
+    ) -> Option<Vec<Option<RequestId>>> {
+        let replier = self.workers.get_mut(&worker)?;
+        let at = replier.batches.iter().position(|(id, _)| *id == batch)?;
+        replier.batches.remove(at);
+        let flight = self.in_flight.remove(&batch)?;
+        let started = flight.closed_at.max(replier.last_completion);
+        replier.last_completion = now;
+        if computed {
+            self.model.observe(flight.padded_rows, flight.bytes, now.saturating_sub(started));
+        }
+        self.predict_completions(now, worker);
+        let answered: Vec<_> = flight.requests.into_iter().map(|id| self.remove(id).then_some(id)).collect();
+        let caution = self.caution_at(now) - CAUTION_PER_ANSWER * answered.iter().flatten().count() as f64;
+        self.caution = (caution.max(1.0), now);
+        Some(answered)
+    }
+
+    /// Returns the worker's oldest batch without a reply.
+    pub fn oldest_batch(&self, worker: WorkerId) -> Option<BatchId> {
+        self.workers.get(&worker)?.batches.front().map(|(batch, _)| *batch)
+    }
+
+    /// Replaces the settings. They apply to admitted requests, too.
+    pub fn set_config(&mut self, config: QueueConfig) {
+        self.config = config;
+    }
+
+    /// Stops admission and closes batches without further waiting.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Returns the earliest deadline of a request.
+    pub fn next_expiry(&self) -> Option<Time> {
+        self.deadlines.first().map(|(deadline, _)| *deadline)
+    }
+
+    /// Current settings.
+    pub fn config(&self) -> &QueueConfig {
+        &self.config
+    }
+
+    /// Cost model of the workers.
+    pub fn model(&self) -> &CostModel {
+        &self.model
+    }
+
+    /// Returns the load at `now`.
+    pub fn load(&self, now: Time) -> Load {
+        Load {
+            workers: self.workers.len(),
+            queued_requests: self.queued.len(),
+            queued_rows: self.queued_rows,
+            batches: self.in_flight.len(),
+            requests_per_second: self.arrivals.rate(now),
+            predicted_wait_seconds: self.predict(now, 1, 0).map(|time| time.as_secs_f64()),
+        }
+    }
+
+    /// Predicts the time until the answer to a request that arrives now. `None` without workers or before the first computed
+    /// batch.
+    fn predict(&self, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
+        if self.workers.is_empty() || self.model.observations() == 0 {
+            return None;
+        }
+        let left = |worker: &Worker| {
+            worker.batches.back().map_or(Duration::ZERO, |(_, end)| end.saturating_sub(now))
+        };
+        let busy: f64 = self.workers.values().map(|worker| left(worker).as_secs_f64()).sum();
+        let (rows, bytes) = (self.queued_rows + rows, self.queued_bytes + bytes);
+        let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
+        // While requests are queued, batches have their maximum size.
+        let batches =
+            (rows as f64 / max_batch_rows as f64).max(bytes as f64 / max_batch_bytes as f64).max(1.0);
+        let (full, last) = (batches.floor(), batches.fract());
+        let part = |share: f64| {
+            self.time((rows as f64 / batches * share) as u64, (bytes as f64 / batches * share) as u64)
+        };
+        let before = if last > 0.0 { full } else { full - 1.0 };
+        let after = if last > 0.0 { part(last) } else { part(1.0) };
+        let seconds =
+            self.caution_at(now) * ((busy + before * part(1.0)) / self.workers.len() as f64 + after);
+        Duration::try_from_secs_f64(seconds).ok()?.checked_add(self.margin())
+    }
+
+    fn time(&self, rows: u64, bytes: u64) -> f64 {
+        self.model.predict(self.config.padded_rows(rows), bytes).as_secs_f64()
+    }
+
+    fn caution_at(&self, now: Time) -> f64 {
+        let (caution, since) = self.caution;
+        1.0 + (caution - 1.0)
+            * 0.5f64.powf(now.saturating_sub(since).as_secs_f64() / CAUTION_HALF_LIFE_SECONDS)
+    }
+
+    /// Safety margin of predictions.
+    fn margin(&self) -> Duration {
+        2 * self.model.error()
+    }
+
+    /// Returns true if the queue is empty and a worker is free.
+    fn is_idle(&self) -> bool {
+        self.queued.is_empty() && self.workers.values().any(|worker| worker.batches.is_empty())
+    }
+
+    /// Returns the worker that can receive the next batch first, and the time when it can.
+    fn next_worker(&self, now: Time) -> Option<(WorkerId, Time)> {
+        let gather_time = Duration::try_from_secs_f64(self.gather_seconds).unwrap_or_default();
+        let free = |(id, worker): (&WorkerId, &Worker)| {
+            let Some((_, end)) = worker.batches.back() else {
+                return Some((worker.last_completion, *id, now));
+            };
+            // A worker that is late receives no further batch until it replies: the batch might expire there.
+            let credits = worker.credits.min(self.config.max_credits);
+            let may = (worker.batches.len() as u64) < credits && *end + TIMER_SLACK >= now;
+            may.then(|| (Time::MAX, *id, end.saturating_sub(gather_time).max(now)))
+        };
+        // Among free workers, the one that has been free the longest.
+        let first =
+            self.workers.iter().filter_map(free).min_by_key(|(free_since, id, at)| (*at, *free_since, *id));
+        first.map(|(_, id, at)| (id, at))
+    }
+
+    fn prefix(&self) -> Prefix {
+        let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
+        let mut prefix = Prefix { oldest: Time::MAX, deadline: Time::MAX, ..Prefix::default() };
+        for id in &self.queued {
+            let request = &self.requests[id];
+            let (rows, bytes) = (prefix.rows + request.rows, prefix.bytes + request.bytes);
+            prefix.full = if rows > max_batch_rows {
+                Some(CloseReason::Rows)
+            } else {
+                (bytes > max_batch_bytes).then_some(CloseReason::Bytes)
+            };
+            // A request that is too large, because it was admitted under other settings, forms a batch of its own.
+            if prefix.full.is_some() && prefix.count > 0 {
+                return prefix;
+            }
+            prefix.oldest = prefix.oldest.min(request.arrived);
+            prefix.deadline = prefix.deadline.min(request.deadline);
+            (prefix.count, prefix.rows, prefix.bytes) = (prefix.count + 1, rows, bytes);
+        }
+        if prefix.rows >= max_batch_rows {
+            prefix.full = Some(CloseReason::Rows);
+        } else if prefix.bytes >= max_batch_bytes {
+            prefix.full = Some(CloseReason::Bytes);
+        }
+        prefix
+    }
+
+    /// Returns the reason to close the next batch now, or the time to check again.
+    fn close_reason(&self, now: Time, prefix: &Prefix) -> Result<CloseReason, Time> {
+        if let Some(full) = prefix.full {
+            return Ok(full);
+        }
+        if self.draining {
+            return Ok(CloseReason::Drain);
+        }
+        let takes = self.model.predict(self.config.padded_rows(prefix.rows), prefix.bytes);
+        let last = prefix.deadline.saturating_sub(takes).saturating_sub(self.margin());
+        if last <= now {
+            return Ok(CloseReason::Deadline);
+        }
+        let delayed = prefix.oldest.saturating_add(self.config.max_batch_delay);
+        if delayed <= now {
+            return Ok(CloseReason::Delay);
+        }
+        let mut at = last.min(delayed);
+        if self.config.eager_dispatch {
+            let pays = self.arrivals.pays_until(prefix.count, self.model.coefficients().fixed);
+            if pays <= now {
+                return Ok(CloseReason::Idle);
+            }
+            at = at.min(pays);
+        }
+        Err(at)
+    }
+
+    fn close(
+        &mut self,
+        now: Time,
+        worker: WorkerId,
+        prefix: &Prefix,
+        close_reason: CloseReason,
+    ) -> FormedBatch {
+        let requests: Vec<RequestId> = self.queued.iter().copied().take(prefix.count).collect();
+        let mut previous_attempts = 0;
+        for id in &requests {
+            self.dequeue(*id);
+            if let Some(request) = self.requests.get(id) {
+                previous_attempts = previous_attempts.max(request.attempts);
+            }
+        }
+        let batch = BatchId(self.next_batch);
+        self.next_batch += 1;
+        let padded_rows = self.config.padded_rows(prefix.rows);
+        let flight =
+            InFlight { requests: requests.clone(), padded_rows, bytes: prefix.bytes, closed_at: now };
+        self.in_flight.insert(batch, flight);
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.batches.push_back((batch, now));
+        }
+        self.predict_completions(now, worker);
+        FormedBatch {
+            batch,
+            worker,
+            requests,
+            rows: prefix.rows,
+            padded_rows,
+            close_reason,
+            deadline: prefix.deadline,
+            previous_attempts,
+        }
+    }
+
+    /// Updates the predicted completion times of a worker's batches.
+    fn predict_completions(&mut self, now: Time, worker: WorkerId) {
+        let Some(worker) = self.workers.get_mut(&worker) else { return };
+        let mut free = now;
+        for (at, (batch, end)) in worker.batches.iter_mut().enumerate() {
+            if let Some(flight) = self.in_flight.get(batch) {
+                // The worker started the first batch when it was closed, or when the previous one was completed.
+                let started = if at == 0 { flight.closed_at.max(worker.last_completion) } else { free };
+                *end = started.saturating_add(self.model.predict(flight.padded_rows, flight.bytes));
+                free = *end;
+            }
+        }
+    }
+
+    fn enqueue(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.get(&id)
+            && self.queued.insert(id)
+        {
+            self.queued_rows += request.rows;
+            self.queued_bytes += request.bytes;
+        }
+    }
+
+    fn dequeue(&mut self, id: RequestId) {
+        if let Some(request) = self.requests.get(&id)
+            && self.queued.remove(&id)
+        {
+            self.queued_rows -= request.rows;
+            self.queued_bytes -= request.bytes;
+        }
+    }
+
+    /// Removes a request. Returns false if it was not there.
+    fn remove(&mut self, id: RequestId) -> bool {
+        self.dequeue(id);
+        let request = self.requests.remove(&id);
+        request.is_some_and(|request| self.deadlines.remove(&(request.deadline, id)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

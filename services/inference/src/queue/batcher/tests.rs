@@ -1,0 +1,297 @@
+mod reference;
+
+use super::*;
+use reference::Reference;
+
+fn ms(milliseconds: u64) -> Time {
+    Duration::from_millis(milliseconds)
+}
+
+/// A queue with one worker, whose model was trained on batches of 2 ms plus 10 us per row.
+fn trained(config: QueueConfig) -> (Batcher, WorkerId, Time) {
+    let mut batcher = Batcher::new(config);
+    let worker = batcher.add_worker(Time::ZERO, 2);
+    for rows in [1, 64, 512].repeat(20) {
+        batcher.model.observe(rows, rows * 100, Duration::from_micros(2000 + 10 * rows));
+    }
+    (batcher, worker, ms(1000))
+}
+
+fn batch(decision: Decision) -> FormedBatch {
+    match decision {
+        Decision::Send(formed) => formed,
+        Decision::Wait(until) => panic!("waits until {until:?}"),
+    }
+}
+
+#[test]
+fn decisions_equal_those_of_a_simple_reference_over_a_million_operations() {
+    let mut operations = 0;
+    for seed in 0..1000 {
+        operations += compare(seed, 1000);
+    }
+    assert_eq!(operations, 1_000_000);
+}
+
+/// Runs the same random operations on both and returns their number.
+fn compare(seed: u64, operations: u64) -> u64 {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random_config = || QueueConfig {
+        max_batch_rows: random.u64(1..200),
+        max_batch_bytes: random.u64(1000..20_000),
+        max_batch_delay: Duration::from_micros(random.u64(0..4000)),
+        eager_dispatch: random.bool(),
+        default_timeout: Duration::from_micros(random.u64(1..50_000)),
+        max_predicted_wait: Duration::from_micros(random.u64(1..80_000)),
+        max_queue_requests: random.usize(1..60),
+        max_queue_rows: random.u64(1..3000),
+        max_queue_bytes: u64::MAX,
+        max_attempts: random.u32(1..4),
+        max_credits: random.u64(1..4),
+        pad_to: if random.bool() { vec![] } else { vec![8, 64] },
+    };
+    let configs: Vec<QueueConfig> = (0..8).map(|_| random_config()).collect();
+    let mut random = fastrand::Rng::with_seed(!seed);
+    let mut batcher = Batcher::new(configs[0].clone());
+    let mut reference = Reference::new(configs[0].clone());
+    let (mut now, mut workers, mut batches, mut last) = (Time::ZERO, Vec::new(), Vec::new(), 0);
+    for step in 0..operations {
+        let most = random.u64(1..3000);
+        now += Duration::from_micros(random.u64(0..most));
+        // As the driver does.
+        assert_eq!(batcher.expire(now), reference.expire(now), "seed {seed}, step {step}");
+        match random.u32(0..100) {
+            0..35 => {
+                let rows = random.u64(1..100);
+                let timeout = random.bool().then(|| Duration::from_micros(random.u64(0..60_000)));
+                let admitted = batcher.admit(now, rows, rows * 100, timeout);
+                assert_eq!(
+                    admitted,
+                    reference.admit(now, rows, rows * 100, timeout),
+                    "seed {seed}, step {step}"
+                );
+                last = admitted.map_or(last, |id| id.0);
+            }
+            35..40 => {
+                let id = RequestId(random.u64(0..=last));
+                batcher.cancel(id);
+                reference.cancel(id);
+            }
+            40..43 => {
+                let credits = random.u64(0..4);
+                let worker = batcher.add_worker(now, credits);
+                assert_eq!(worker, reference.add_worker(now, credits));
+                workers.push(worker);
+            }
+            43..45 if !workers.is_empty() => {
+                let worker = workers.swap_remove(random.usize(0..workers.len()));
+                assert_eq!(
+                    batcher.remove_worker(worker),
+                    reference.remove_worker(worker),
+                    "seed {seed}, step {step}"
+                );
+            }
+            45..47 => {
+                let config = &configs[random.usize(0..configs.len())];
+                batcher.set_config(config.clone());
+                reference.set_config(config.clone());
+            }
+            47..50 if !batches.is_empty() => {
+                let (batch, _) = batches[random.usize(0..batches.len())];
+                batcher.gathered(now, batch);
+                reference.gathered(now, batch);
+            }
+            50..75 if !batches.is_empty() => {
+                let (batch, worker) = batches.swap_remove(random.usize(0..batches.len()));
+                let computed = random.u32(0..10) > 0;
+                let done = batcher.complete(now, worker, batch, computed);
+                assert_eq!(
+                    done,
+                    reference.complete(now, worker, batch, computed),
+                    "seed {seed}, step {step}"
+                );
+            }
+            _ => {
+                let next = batcher.next(now);
+                assert_eq!(next, reference.next(now), "seed {seed}, step {step}");
+                if let Decision::Send(formed) = next {
+                    batches.push((formed.batch, formed.worker));
+                }
+            }
+        }
+        assert_eq!(batcher.next_expiry(), reference.next_expiry());
+        assert_eq!(batcher.load(now), reference.load(now));
+    }
+    operations
+}
+
+#[test]
+fn a_lone_request_on_an_idle_system_does_not_wait() {
+    let (mut batcher, worker, mut now) = trained(QueueConfig::default());
+    for _ in 0..50 {
+        batcher.admit(now, 1, 100, None).expect("idle");
+        let formed = batch(batcher.next(now));
+        assert_eq!((formed.close_reason, formed.rows), (CloseReason::Idle, 1));
+        batcher.complete(now + ms(2), worker, formed.batch, true);
+        now += ms(20);
+    }
+}
+
+#[test]
+fn a_lone_request_after_a_burst_does_not_wait() {
+    let (mut batcher, worker, now) = trained(QueueConfig::default());
+    for arrival in 0..40 {
+        batcher.admit(now + arrival * Duration::from_micros(50), 1, 100, Some(ms(50))).expect("admitted");
+    }
+    let formed = batch(batcher.next(now + ms(5)));
+    batcher.complete(now + ms(8), worker, formed.batch, true);
+    let later = now + ms(20);
+    batcher.admit(later, 1, 100, None).expect("idle");
+    assert_eq!(batch(batcher.next(later)).close_reason, CloseReason::Idle);
+}
+
+#[test]
+fn a_free_worker_waits_for_further_requests_only_while_it_pays() {
+    // A batch costs 2 ms. At 4,000 arrivals per second it pays to wait for up to 8 requests.
+    let (mut batcher, _, start) = trained(QueueConfig { max_batch_delay: ms(50), ..QueueConfig::default() });
+    let mut now = start;
+    let mut count = 0;
+    let formed = loop {
+        batcher.admit(now, 1, 100, None).expect("admitted");
+        count += 1;
+        match batcher.next(now) {
+            Decision::Send(formed) if count >= 4 => break formed,
+            // The arrival rate is not known yet.
+            Decision::Send(formed) => {
+                batcher.complete(now, formed.worker, formed.batch, false);
+            }
+            Decision::Wait(until) => assert!(until.expect("waits for a time") > now),
+        }
+        now += Duration::from_micros(250);
+    };
+    assert_eq!(formed.close_reason, CloseReason::Idle);
+    assert!((5..=9).contains(&formed.rows), "{formed:?}");
+}
+
+#[test]
+fn a_batch_is_closed_in_time_for_its_most_urgent_request() {
+    let config = QueueConfig { max_batch_delay: ms(500), eager_dispatch: false, ..QueueConfig::default() };
+    let (mut batcher, _, now) = trained(config);
+    batcher.admit(now, 1, 100, Some(ms(80))).expect("idle");
+    batcher.admit(now, 1, 100, Some(ms(20))).expect("admitted");
+    let Decision::Wait(Some(at)) = batcher.next(now) else { panic!("closed at once") };
+    // 20 ms minus 2 ms of computing.
+    assert!(at > now + ms(16) && at < now + ms(18) + Duration::from_micros(100), "{:?}", at - now);
+    assert_eq!(batch(batcher.next(at)).close_reason, CloseReason::Deadline);
+}
+
+#[test]
+fn a_request_that_would_be_late_is_refused_at_once_with_its_prediction() {
+    let config = QueueConfig { max_batch_rows: 512, ..QueueConfig::default() };
+    let (mut batcher, _, now) = trained(config);
+    // Batches of 512 rows take 7 ms.
+    let mut refused = None;
+    for _ in 0..100 {
+        match batcher.admit(now, 128, 12_800, Some(ms(40))) {
+            Ok(_) => {
+                batcher.next(now);
+            }
+            Err(refusal) => refused = refused.or(Some(refusal)),
+        }
+    }
+    let Some(Refusal::Late { predicted, limit }) = refused else { panic!("{refused:?}") };
+    assert_eq!(limit, ms(40));
+    assert!(predicted > ms(40) && predicted < ms(50), "{predicted:?}");
+    assert!(batcher.admit(now, 1, 100, Some(ms(400))).is_ok(), "a request with a longer timeout is admitted");
+}
+
+#[test]
+fn a_queue_of_many_batches_is_predicted_to_take_as_long_as_they_take() {
+    let config = QueueConfig { max_batch_rows: 64, ..QueueConfig::default() };
+    let (mut batcher, _, now) = trained(config);
+    let batches: u64 = 20;
+    for _ in 0..16 * batches {
+        batcher.admit(now, 4, 400, Some(ms(500))).expect("admitted");
+    }
+    let predicted = batcher.predict(now, 0, 0).expect("the model is trained").as_secs_f64();
+    let truth = batches as f64 * (2e-3 + 64.0 * 10e-6);
+    assert!((predicted / truth - 1.0).abs() < 0.05, "{predicted} for {truth}");
+}
+
+#[test]
+fn a_wrong_prediction_does_not_refuse_requests_permanently() {
+    let (mut batcher, worker, mut now) = trained(QueueConfig::default());
+    (0..200).for_each(|_| batcher.model.observe(1, 100, Duration::from_secs(60)));
+    let mut waited = 0;
+    while batcher.model.predict(1, 100) > ms(10) {
+        batcher.admit(now, 1, 100, None).expect("the queue is empty");
+        let formed = batch(batcher.next(now));
+        now += ms(2);
+        batcher.complete(now, worker, formed.batch, true);
+        waited += 1;
+        assert!(waited < 1000, "still {:?}", batcher.model.predict(1, 100));
+    }
+}
+
+#[test]
+fn batches_of_a_removed_worker_return_to_the_front_up_to_max_attempts() {
+    let (mut batcher, first, now) = trained(QueueConfig { max_attempts: 2, ..QueueConfig::default() });
+    let early = batcher.admit(now, 1, 100, None).expect("idle");
+    let formed = batch(batcher.next(now));
+    assert_eq!(formed.requests, [early]);
+    batcher.gathered(now, formed.batch);
+    let late = batcher.admit(now, 1, 100, None).expect("admitted");
+    assert_eq!(batcher.remove_worker(first), []);
+    let second = batcher.add_worker(now, 1);
+    let formed = batch(batcher.next(now + ms(6)));
+    assert_eq!((formed.worker, formed.previous_attempts), (second, 1));
+    assert_eq!(formed.requests, [early, late]);
+    batcher.gathered(now, formed.batch);
+    assert_eq!(batcher.remove_worker(second), [early], "two attempts");
+    let third = batcher.add_worker(now, 1);
+    let formed = batch(batcher.next(now + ms(6)));
+    assert_eq!(formed.requests, [late]);
+    assert_eq!(batcher.remove_worker(third), [], "the batch was not sent yet");
+    let third = batcher.add_worker(now, 1);
+    let formed = batch(batcher.next(now + ms(6)));
+    batcher.gathered(now, formed.batch);
+    assert_eq!(batcher.remove_worker(third), [late]);
+    assert_eq!(batcher.load(now).queued_requests, 0);
+}
+
+#[test]
+fn a_busy_worker_receives_its_next_batch_shortly_before_it_is_free_and_a_late_one_does_not() {
+    let (mut batcher, worker, now) = trained(QueueConfig::default());
+    batcher.gather_seconds = 0.0005;
+    batcher.admit(now, 100, 10_000, None).expect("idle");
+    let first = batch(batcher.next(now));
+    batcher.admit(now, 100, 10_000, None).expect("admitted");
+    let Decision::Wait(Some(at)) = batcher.next(now) else { panic!("sent at once") };
+    // 3 ms of computing minus 0.5 ms of gathering.
+    assert!(at > now + ms(2) && at < now + ms(3), "{:?}", at - now);
+    assert_eq!(batcher.next(now + ms(10)), Decision::Wait(None), "the worker is late");
+    assert_eq!(batch(batcher.next(at.max(now + Duration::from_micros(2600)))).worker, worker);
+    assert_eq!(batcher.oldest_batch(worker), Some(first.batch));
+}
+
+#[test]
+fn batches_are_padded_to_the_next_size_and_larger_ones_are_not_padded() {
+    let config = QueueConfig { pad_to: vec![32, 8], ..QueueConfig::default() };
+    assert_eq!([1, 8, 9, 32, 33].map(|rows| config.padded_rows(rows)), [8, 8, 32, 32, 33]);
+}
+
+#[test]
+fn a_request_without_rows_is_refused_and_an_unlimited_timeout_is_limited() {
+    let (mut batcher, _, now) = trained(QueueConfig::default());
+    assert_eq!(batcher.admit(now, 0, 0, None), Err(Refusal::Empty));
+    batcher.admit(now, 1, 100, Some(Duration::MAX)).expect("idle");
+    assert_eq!(batcher.next_expiry(), Some(now + Duration::from_secs(3600)));
+}
+
+#[test]
+fn a_request_with_a_zero_timeout_expires_unsent() {
+    let (mut batcher, _, now) = trained(QueueConfig::default());
+    let id = batcher.admit(now, 1, 100, Some(Duration::ZERO)).expect("idle");
+    assert_eq!(batcher.expire(now), [id]);
+    assert_eq!(batcher.next(now), Decision::Wait(None));
+}

@@ -1,0 +1,90 @@
+use super::*;
+
+/// 2 ms per batch and 10 us per row.
+fn took(rows: u64) -> Duration {
+    Duration::from_micros(2000 + 10 * rows)
+}
+
+fn off(model: &CostModel, rows: u64, bytes: u64, truth: Duration) -> f64 {
+    (model.predict(rows, bytes).as_secs_f64() / truth.as_secs_f64() - 1.0).abs()
+}
+
+#[test]
+fn predictions_are_within_a_tenth_of_the_truth_under_noise() {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut model = CostModel::default();
+    for _ in 0..2000 {
+        let rows = 1 << random.u32(0..11);
+        let noise = 0.8 + 0.4 * random.f64();
+        model.observe(rows, rows * 156, took(rows).mul_f64(noise));
+    }
+    for rows in [1, 8, 100, 700, 1024] {
+        let off = off(&model, rows, rows * 156, took(rows));
+        assert!(off < 0.1, "{rows} rows: {:?} is off by {off}", model.predict(rows, rows * 156));
+    }
+}
+
+#[test]
+fn unseen_sizes_are_interpolated_and_extrapolated_from_seen_ones() {
+    let mut model = CostModel::default();
+    for rows in [64, 512].repeat(20) {
+        model.observe(rows, rows * 100, took(rows));
+    }
+    for rows in [1, 256, 2048] {
+        let off = off(&model, rows, rows * 100, took(rows));
+        assert!(off < 0.05, "{rows} rows: off by {off}");
+    }
+}
+
+#[test]
+fn a_single_size_is_attributed_to_the_fixed_cost() {
+    let mut model = CostModel::default();
+    (0..5).for_each(|_| model.observe(1, 100, Duration::from_millis(3)));
+    assert!(off(&model, 1, 100, Duration::from_millis(3)) < 0.01);
+    assert!(model.predict(500, 50_000) < Duration::from_millis(6), "{:?}", model.coefficients());
+}
+
+#[test]
+fn bytes_and_rows_are_separated_when_they_are_not_proportional() {
+    let mut random = fastrand::Rng::with_seed(9);
+    let mut model = CostModel::default();
+    let truth = |rows: u64, bytes: u64| Duration::from_nanos(1_000_000 + 2_000 * rows + 5 * bytes);
+    for _ in 0..3000 {
+        let rows = random.u64(1..1000);
+        let bytes = rows * random.u64(50..2000);
+        model.observe(rows, bytes, truth(rows, bytes));
+    }
+    for (rows, bytes) in [(10, 500), (10, 100_000), (800, 50_000), (800, 1_500_000)] {
+        let off = off(&model, rows, bytes, truth(rows, bytes));
+        assert!(off < 0.15, "{rows} rows, {bytes} bytes: off by {off}");
+    }
+}
+
+#[test]
+fn a_slower_worker_is_detected_and_a_single_outlier_is_ignored() {
+    let mut model = CostModel::default();
+    for rows in [1, 32, 256].repeat(30) {
+        model.observe(rows, rows * 100, took(rows));
+    }
+    model.observe(32, 3200, Duration::from_secs(2));
+    assert!(off(&model, 32, 3200, took(32)) < 0.3);
+    for rows in [1, 32, 256].repeat(60) {
+        model.observe(rows, rows * 100, took(rows) * 5);
+    }
+    for rows in [1, 32, 256] {
+        assert!(off(&model, rows, rows * 100, took(rows) * 5) < 0.15, "{rows}");
+    }
+}
+
+#[test]
+fn no_observation_leads_to_an_invalid_prediction() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let mut model = CostModel::default();
+    for _ in 0..2000 {
+        let (rows, bytes) = (random.u64(..) >> random.u32(0..64), random.u64(..) >> random.u32(0..64));
+        model.observe(rows, bytes, Duration::from_nanos(random.u64(..) >> random.u32(0..64)));
+        let Coefficients { fixed, row, byte } = model.coefficients();
+        assert!([fixed, row, byte].iter().all(|value| value.is_finite() && *value >= 0.0));
+        model.predict(u64::MAX, u64::MAX);
+    }
+}

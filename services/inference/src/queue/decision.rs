@@ -1,0 +1,112 @@
+//! Vocabulary of a queue's decisions: ids, reasons, refusals and closed batches.
+
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
+
+use std::time::Duration;
+
+/// Time since the queue was created.
+pub type Time = Duration;
+
+/// Id of a request. Ids ascend in the order of arrival.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// Id of a batch that was assigned to a worker. Ids ascend in the order of assignment, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId(pub u64);
+
+/// Id of a worker. Ids ascend in the order of connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WorkerId(pub u64);
+
+/// Rule that closed a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CloseReason {
+    /// The batch has `max_batch_rows` rows, or the next request does not fit.
+    Rows,
+    /// The batch has `max_batch_bytes` bytes, or the next request does not fit.
+    Bytes,
+    /// The first request has waited for `max_batch_delay`.
+    Delay,
+    /// A longer wait would miss the deadline of one of the requests.
+    Deadline,
+    /// A worker is free, and waiting longer is expected to cost more latency than it saves.
+    Idle,
+    /// The queue is draining.
+    Drain,
+}
+
+impl CloseReason {
+    /// Name in metrics and results, such as `deadline`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rows => "rows",
+            Self::Bytes => "bytes",
+            Self::Delay => "delay",
+            Self::Deadline => "deadline",
+            Self::Idle => "idle",
+            Self::Drain => "drain",
+        }
+    }
+}
+
+/// Reason why a request is not admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The request has no rows.
+    Empty,
+    /// The request has more rows than a batch may have.
+    Rows {
+        /// `max_batch_rows`.
+        limit: u64,
+    },
+    /// The features of the request have more bytes than a batch may have.
+    Bytes {
+        /// `max_batch_bytes`.
+        limit: u64,
+    },
+    /// The answer is predicted to be too late.
+    Late {
+        /// Predicted time until the answer.
+        predicted: Duration,
+        /// Maximum time until the answer: the request's timeout or `max_predicted_wait`.
+        limit: Duration,
+    },
+    /// `max_queue_requests`, `max_queue_rows` or `max_queue_bytes` is reached.
+    Full {
+        /// Time after which the queue is likely to have room.
+        retry_after: Duration,
+    },
+    /// The queue is draining and admits no more requests.
+    Draining,
+}
+
+/// Next action of a queue's driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// Send this batch to its worker and ask again.
+    Send(FormedBatch),
+    /// Ask again at this time, or after the next event. `None`: only after the next event.
+    Wait(Option<Time>),
+}
+
+/// A closed batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FormedBatch {
+    /// Id of the batch.
+    pub batch: BatchId,
+    /// Worker that receives the batch.
+    pub worker: WorkerId,
+    /// Requests in the order of arrival.
+    pub requests: Vec<RequestId>,
+    /// Number of rows of the requests.
+    pub rows: u64,
+    /// Number of rows including padding.
+    pub padded_rows: u64,
+    /// Rule that closed the batch.
+    pub close_reason: CloseReason,
+    /// Deadline of the most urgent request.
+    pub deadline: Time,
+    /// Number of workers that received one of the requests before; the maximum over the requests.
+    pub previous_attempts: u32,
+}

@@ -1,0 +1,167 @@
+//! Handle of a queue.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Failure, Forecast, PendingRequest, QueueConfig, QueueStatus, Refusal, ThroughputLatencyCurve, Worker,
+    WorkerId,
+    state::{Shared, Waiting},
+};
+
+/// A queue of requests that carry a payload `P` and are answered with a result `R`. Cheap to clone.
+///
+/// The [`Batcher`](super::Batcher) decides, under one lock that is held for microseconds. The task that causes a change carries
+/// out the decisions that follow from it, so that a new batch wakes no thread but the worker's.
+pub struct Queue<P, R> {
+    shared: Arc<Shared<P, R>>,
+}
+
+impl<P, R> Clone for Queue<P, R> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<P: Clone, R> Queue<P, R> {
+    /// Creates an empty queue. Delays and deadlines take effect only while [`run`](Self::run) runs.
+    ///
+    /// # Errors
+    /// The first invalid setting with its value and what was expected.
+    pub fn new(name: &str, config: QueueConfig) -> Result<Self, String> {
+        config.validate()?;
+        Ok(Self { shared: Arc::new(Shared::new(name, config)) })
+    }
+
+    /// Runs the queue's timer, which closes batches and expires requests in time. Never returns.
+    pub async fn run(self) {
+        self.shared.run_timer().await;
+    }
+
+    /// Submits a request. Dropping the result cancels the request.
+    ///
+    /// `rows` is the number of rows of the request, `bytes` the bytes of their features, and `held_bytes` the memory of the
+    /// request until it is answered. The default of `timeout` is the queue's `default_timeout`.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`], at once.
+    pub fn submit(
+        &self,
+        payload: P,
+        (rows, bytes, held_bytes): (u64, u64, u64),
+        timeout: Option<Duration>,
+    ) -> Result<PendingRequest<P, R>, Failure> {
+        let (answer, receiver) = oneshot::channel();
+        let mut state = self.shared.lock();
+        let now = self.shared.now();
+        let held = state.held_bytes.saturating_add(held_bytes);
+        let admitted = if held > state.batcher.config().max_queue_bytes {
+            Err(Refusal::Full { retry_after: state.batcher.config().default_timeout / 2 })
+        } else {
+            state.batcher.admit(now, rows, bytes, timeout)
+        };
+        let id = match admitted {
+            Ok(id) => id,
+            Err(refusal) => {
+                state.outcomes.refused += 1;
+                self.shared.count("refused", 1);
+                return Err(Failure::Refused(refusal));
+            }
+        };
+        state.outcomes.admitted += 1;
+        state.outcomes.admitted_rows += rows;
+        state.outcomes.admitted_bytes += bytes;
+        state.held_bytes = held;
+        state.requests.insert(id, Waiting { payload, held_bytes, rows, arrived: now, answer });
+        self.shared.dispatch(&mut state);
+        Ok(PendingRequest::new(Arc::clone(&self.shared), id, receiver))
+    }
+
+    /// Adds a worker that may have `credits` batches at a time. Dropping the worker returns its batches to the queue.
+    pub fn add_worker(&self, credits: u64) -> Worker<P, R> {
+        let (sender, batches) = mpsc::unbounded_channel();
+        let mut state = self.shared.lock();
+        // A drained queue has no batches: the sender is dropped, which ends the worker's batches.
+        let worker = if state.draining && state.requests.is_empty() {
+            WorkerId(u64::MAX)
+        } else {
+            let id = state.batcher.add_worker(self.shared.now(), credits);
+            state.workers.insert(id, sender);
+            self.shared.dispatch(&mut state);
+            id
+        };
+        drop(state);
+        Worker::new(Arc::clone(&self.shared), worker, batches)
+    }
+
+    /// Returns the current settings.
+    pub fn config(&self) -> QueueConfig {
+        self.shared.lock().batcher.config().clone()
+    }
+
+    /// Replaces the settings by the result of `change`. Returns the previous and the new settings.
+    ///
+    /// # Errors
+    /// The error of `change`, or the first invalid setting with its value and what was expected. The settings are unchanged
+    /// then.
+    pub fn update_config(
+        &self,
+        change: impl FnOnce(&QueueConfig) -> Result<QueueConfig, String>,
+    ) -> Result<(QueueConfig, QueueConfig), String> {
+        let mut state = self.shared.lock();
+        let before = state.batcher.config().clone();
+        let after = change(&before)?;
+        after.validate()?;
+        state.batcher.set_config(after.clone());
+        self.shared.dispatch(&mut state);
+        Ok((before, after))
+    }
+
+    /// Stops admission. Admitted requests are computed; then the workers' batches end.
+    pub fn drain(&self) {
+        let mut state = self.shared.lock();
+        state.draining = true;
+        state.batcher.drain();
+        self.shared.dispatch(&mut state);
+    }
+
+    /// Returns the current load, the cost model and the outcomes so far.
+    pub fn status(&self) -> QueueStatus {
+        let state = self.shared.lock();
+        let model = state.batcher.model();
+        QueueStatus {
+            load: state.batcher.load(self.shared.now()),
+            model: model.coefficients(),
+            model_error: model.error().as_secs_f64(),
+            outcomes: state.outcomes,
+            close_reasons: state
+                .close_reasons
+                .iter()
+                .map(|(reason, count)| (reason.name(), *count))
+                .collect(),
+        }
+    }
+
+    /// Predicts the effect of other settings under the current load. `None` without workers or before the first computed batch.
+    pub fn forecast(&self, config: &QueueConfig) -> Option<Forecast> {
+        let state = self.shared.lock();
+        let load = state.batcher.load(self.shared.now());
+        Forecast::new(config, state.batcher.model(), &load, state.outcomes.mean_request())
+    }
+
+    /// Predicts the effect of other batch sizes under the current load.
+    pub fn throughput_latency_curve(&self) -> ThroughputLatencyCurve {
+        let state = self.shared.lock();
+        let load = state.batcher.load(self.shared.now());
+        ThroughputLatencyCurve::new(
+            state.batcher.config(),
+            state.batcher.model(),
+            &load,
+            state.outcomes.mean_request(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

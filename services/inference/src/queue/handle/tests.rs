@@ -1,0 +1,208 @@
+use tokio::time::Instant;
+
+use super::*;
+use crate::queue::CloseReason;
+
+type Numbers = Queue<u64, u64>;
+
+fn ms(milliseconds: u64) -> Duration {
+    Duration::from_millis(milliseconds)
+}
+
+/// Starts a queue and its timer.
+fn queue(config: QueueConfig) -> (Numbers, tokio::task::JoinHandle<()>) {
+    let queue = Numbers::new("ranker", config).expect("the settings are valid");
+    let timer = tokio::spawn(queue.clone().run());
+    (queue, timer)
+}
+
+/// Answers every request with its payload plus 100, each batch after `takes`.
+async fn serve(mut worker: Worker<u64, u64>, takes: Duration) -> Vec<u64> {
+    let mut rows = vec![];
+    while let Some(batch) = worker.next().await {
+        worker.replies().gathered(batch.id);
+        tokio::time::sleep(takes).await;
+        rows.push(batch.rows);
+        assert!(
+            worker
+                .replies()
+                .reply(batch.id, Ok(batch.payloads.iter().map(|payload| payload + 100).collect()))
+        );
+    }
+    rows
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_caller_gets_its_own_share_of_the_reply() {
+    let (queue, _timer) =
+        queue(QueueConfig { max_batch_rows: 8, default_timeout: ms(10_000), ..QueueConfig::default() });
+    let serving = [1, 3].map(|takes| tokio::spawn(serve(queue.add_worker(2), ms(takes))));
+    let request = (0..500)
+        .map(|number| queue.submit(number, (1 + number % 3, 8, 8), None).expect("the queue has room"));
+    let request: Vec<_> = request.collect();
+    for (number, pending) in request.into_iter().enumerate() {
+        let answer = pending.answer().await.expect("computed");
+        assert_eq!(answer.value, number as u64 + 100);
+        assert!(answer.rows <= 8);
+    }
+    queue.drain();
+    let batches = futures::future::join_all(serving).await;
+    let rows: Vec<u64> = batches.into_iter().flat_map(Result::unwrap_or_default).collect();
+    assert_eq!(rows.iter().sum::<u64>(), (0..500).map(|number| 1 + number % 3).sum::<u64>());
+    assert_eq!(queue.status().outcomes.answered, 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_worker_expires_at_its_own_deadline_with_the_reason() {
+    let (queue, _timer) = queue(QueueConfig::default());
+    let began = Instant::now();
+    let late = queue.submit(2, (1, 8, 8), None).expect("admitted");
+    let failure = queue
+        .submit(1, (1, 8, 8), Some(ms(20)))
+        .expect("admitted")
+        .answer()
+        .await
+        .expect_err("there is no worker");
+    assert!(began.elapsed() >= ms(20) && began.elapsed() < ms(25), "{:?}", began.elapsed());
+    assert!(failure.to_string().contains("no worker serves the queue"), "{failure}");
+    late.answer().await.expect_err("there is no worker");
+    assert!(began.elapsed() >= ms(100) && began.elapsed() < ms(105), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canceled_request_is_not_computed() {
+    let (queue, _timer) = queue(QueueConfig::default());
+    let first = queue.submit(1, (1, 8, 8), None).expect("admitted");
+    drop(queue.submit(2, (1, 8, 8), None).expect("admitted"));
+    let mut worker = queue.add_worker(1);
+    let batch = worker.next().await.expect("a batch is due");
+    assert_eq!(batch.payloads, [1]);
+    worker.replies().reply(batch.id, Ok(vec![7]));
+    assert_eq!(first.answer().await.expect("computed").value, 7);
+    assert_eq!(queue.status().outcomes.cancelled, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_of_a_disconnected_worker_are_retried_up_to_max_attempts() {
+    let (queue, _timer) =
+        queue(QueueConfig { max_attempts: 2, default_timeout: ms(1000), ..QueueConfig::default() });
+    let request = queue.submit(1, (1, 8, 8), None).expect("admitted");
+    let mut dying = queue.add_worker(1);
+    let batch = dying.next().await.expect("a batch is due");
+    assert_eq!(batch.payloads, [1]);
+    dying.replies().gathered(batch.id);
+    let mut other = queue.add_worker(1);
+    drop(dying);
+    let again = other.next().await.expect("the batch is sent again");
+    assert_eq!((again.payloads.as_slice(), again.previous_attempts), ([1].as_slice(), 1));
+    other.replies().gathered(again.id);
+    drop(other);
+    let failure = request.answer().await.expect_err("two workers disconnected");
+    assert_eq!(failure, Failure::Lost { attempts: 2 });
+    assert_eq!(queue.status().load.batches, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_or_short_reply_affects_only_its_own_batch() {
+    let (queue, _timer) = queue(QueueConfig { max_batch_rows: 2, ..QueueConfig::default() });
+    let request: Vec<_> =
+        (0..3).map(|number| queue.submit(number, (1, 8, 8), None).expect("admitted")).collect();
+    let mut worker = queue.add_worker(1);
+    let first = worker.next().await.expect("a batch is due");
+    worker.replies().reply(first.id, Err(Failure::Failed("out of memory".into())));
+    let second = worker.next().await.expect("a batch is due");
+    worker.replies().reply(second.id, Ok(vec![9]));
+    assert!(!worker.replies().reply(second.id, Ok(vec![9])), "the batch was answered before");
+    let mut answers = vec![];
+    for pending in request {
+        answers
+            .push(pending.answer().await.map(|answer| answer.value).map_err(|failure| failure.to_string()));
+    }
+    let failed = || Err("the worker failed: out of memory".to_owned());
+    assert_eq!(answers, [failed(), failed(), Ok(9)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_reply_is_dropped_without_side_effects() {
+    let (queue, _timer) = queue(QueueConfig::default());
+    let request = queue.submit(1, (1, 8, 8), Some(ms(10))).expect("admitted");
+    let mut worker = queue.add_worker(1);
+    let batch = worker.next().await.expect("a batch is due");
+    request.answer().await.expect_err("the deadline passes first");
+    assert!(worker.replies().reply(batch.id, Ok(vec![5])));
+    let next = queue.submit(2, (1, 8, 8), None).expect("admitted");
+    let batch = worker.next().await.expect("a batch is due");
+    worker.replies().reply(batch.id, Ok(vec![6]));
+    assert_eq!(next.answer().await.expect("computed").value, 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_draining_queue_computes_admitted_requests_refuses_new_ones_and_ends_its_workers() {
+    let (queue, _timer) =
+        queue(QueueConfig { eager_dispatch: false, max_batch_delay: ms(50), ..QueueConfig::default() });
+    let serving = tokio::spawn(serve(queue.add_worker(1), ms(2)));
+    let request = queue.submit(1, (1, 8, 8), None).expect("admitted");
+    let began = Instant::now();
+    queue.drain();
+    assert_eq!(queue.submit(2, (1, 8, 8), None).err(), Some(Failure::Refused(Refusal::Draining)));
+    assert_eq!(request.answer().await.expect("computed").close_reason, CloseReason::Drain);
+    assert!(began.elapsed() < ms(10), "draining does not wait for further requests");
+    assert_eq!(serving.await.unwrap_or_default(), [1]);
+    assert_eq!(queue.add_worker(1).next().await.map(|batch| batch.rows), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn settings_change_at_run_time_and_invalid_settings_change_nothing() {
+    let (queue, _timer) = queue(QueueConfig {
+        eager_dispatch: false,
+        max_batch_delay: ms(80),
+        default_timeout: ms(1000),
+        ..QueueConfig::default()
+    });
+    let mut worker = queue.add_worker(1);
+    let began = Instant::now();
+    let _request = queue.submit(1, (1, 8, 8), None).expect("admitted");
+    let why = queue
+        .update_config(|now| Ok(QueueConfig { max_batch_rows: 0, ..now.clone() }))
+        .expect_err("0 is out of range");
+    assert_eq!(why, "max_batch_rows is 0, expected at least 1");
+    assert_eq!(queue.config().max_batch_rows, 4096);
+    queue
+        .update_config(|now| Ok(QueueConfig { max_batch_delay: ms(10), ..now.clone() }))
+        .expect("the settings are valid");
+    assert_eq!(worker.next().await.expect("closed").close_reason, CloseReason::Delay);
+    assert!(began.elapsed() >= ms(10) && began.elapsed() < ms(15), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_enormous_timeout_does_not_stop_the_timer() {
+    let (queue, timer) = queue(QueueConfig::default());
+    let endless = queue.submit(1, (1, 8, 8), Some(Duration::MAX)).expect("admitted");
+    tokio::time::sleep(ms(50)).await;
+    queue.submit(2, (1, 8, 8), None).expect("admitted").answer().await.expect_err("there is no worker");
+    assert!(!timer.is_finished());
+    drop(endless);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canceled_request_does_not_delay_draining() {
+    let (queue, _timer) = queue(QueueConfig { default_timeout: ms(60_000), ..QueueConfig::default() });
+    let mut worker = queue.add_worker(1);
+    let request = queue.submit(1, (1, 8, 8), None).expect("admitted");
+    assert!(worker.next().await.is_some());
+    queue.drain();
+    drop(request);
+    let began = Instant::now();
+    assert!(worker.next().await.is_none());
+    assert!(began.elapsed() < ms(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_requests_are_limited_by_their_memory() {
+    let (queue, _timer) = queue(QueueConfig { max_queue_bytes: 100, ..QueueConfig::default() });
+    let first = queue.submit(1, (1, 8, 60), None).expect("the queue has room");
+    let failure = queue.submit(2, (1, 8, 60), None).err().expect("the queue is full");
+    assert!(matches!(failure, Failure::Refused(Refusal::Full { .. })), "{failure}");
+    drop(first);
+    queue.submit(3, (1, 8, 60), None).expect("the queue has room again");
+}

@@ -1,0 +1,186 @@
+//! Shared state of a queue: the batcher, the waiting requests and the channels of the workers.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use metrics::{counter, gauge, histogram};
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    Answer, Batch, BatchId, BatchShape, Batcher, CloseReason, Decision, Failure, FormedBatch, Outcomes,
+    QueueConfig, RequestId, Time, WorkerId,
+};
+
+/// State of a queue, shared by its handles, requests and workers.
+pub(super) struct Shared<P, R> {
+    name: String,
+    created: Instant,
+    state: Mutex<State<P, R>>,
+    /// Wakes the timer when it has to act earlier than scheduled.
+    rescheduled: Notify,
+}
+
+pub(super) struct State<P, R> {
+    pub(super) batcher: Batcher,
+    pub(super) requests: HashMap<RequestId, Waiting<P, R>>,
+    /// Memory of the waiting requests, in bytes.
+    pub(super) held_bytes: u64,
+    pub(super) in_flight: HashMap<BatchId, InFlight>,
+    pub(super) workers: HashMap<WorkerId, mpsc::UnboundedSender<Batch<P>>>,
+    /// Time for which the timer is scheduled.
+    wake: Option<Time>,
+    pub(super) close_reasons: HashMap<CloseReason, u64>,
+    pub(super) outcomes: Outcomes,
+    pub(super) draining: bool,
+}
+
+/// A request that waits for its answer.
+pub(super) struct Waiting<P, R> {
+    pub(super) payload: P,
+    pub(super) held_bytes: u64,
+    pub(super) rows: u64,
+    pub(super) arrived: Time,
+    pub(super) answer: oneshot::Sender<Result<Answer<R>, Failure>>,
+}
+
+/// A batch that was sent to a worker.
+pub(super) struct InFlight {
+    pub(super) worker: WorkerId,
+    pub(super) shape: BatchShape,
+    pub(super) rows: u64,
+    pub(super) close_reason: CloseReason,
+    pub(super) closed_at: Time,
+    pub(super) gathered_at: Option<Time>,
+}
+
+impl<P, R> State<P, R> {
+    /// Removes a request that ends.
+    pub(super) fn take(&mut self, id: RequestId) -> Option<Waiting<P, R>> {
+        let request = self.requests.remove(&id)?;
+        self.held_bytes -= request.held_bytes;
+        Some(request)
+    }
+}
+
+impl<P, R> Shared<P, R> {
+    pub(super) fn new(name: &str, config: QueueConfig) -> Self {
+        let state = State {
+            batcher: Batcher::new(config),
+            requests: HashMap::new(),
+            held_bytes: 0,
+            in_flight: HashMap::new(),
+            workers: HashMap::new(),
+            wake: None,
+            close_reasons: HashMap::new(),
+            outcomes: Outcomes::default(),
+            draining: false,
+        };
+        let (created, rescheduled) = (Instant::now(), Notify::new());
+        Self { name: name.to_owned(), created, state: Mutex::new(state), rescheduled }
+    }
+
+    pub(super) fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    pub(super) fn now(&self) -> Time {
+        self.created.elapsed()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<P, R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count(&self, outcome: &'static str, count: u64) {
+        counter!("forebay_queue_requests_total", "queue" => self.name(), "outcome" => outcome)
+            .increment(count);
+    }
+}
+
+impl<P: Clone, R> Shared<P, R> {
+    /// Runs the timer. Never returns.
+    pub(super) async fn run_timer(&self) {
+        loop {
+            let wake = self.lock().wake;
+            let rescheduled = self.rescheduled.notified();
+            match wake {
+                Some(at) => {
+                    tokio::select! {
+                        () = sleep_until(self.created + at) => {}
+                        () = rescheduled => {}
+                    }
+                }
+                None => rescheduled.await,
+            }
+            self.dispatch(&mut self.lock());
+        }
+    }
+
+    /// Carries out all decisions that are due: fails expired requests, sends batches, and schedules the timer.
+    pub(super) fn dispatch(&self, state: &mut State<P, R>) {
+        let now = self.now();
+        let had_workers = !state.workers.is_empty();
+        for id in state.batcher.expire(now) {
+            if let Some(request) = state.take(id) {
+                state.outcomes.expired += 1;
+                self.count("expired", 1);
+                let waited = now.saturating_sub(request.arrived);
+                drop(request.answer.send(Err(Failure::Expired { waited, had_workers })));
+            }
+        }
+        let until = loop {
+            match state.batcher.next(now) {
+                Decision::Send(formed) => self.send(state, now, formed),
+                Decision::Wait(until) => break until,
+            }
+        };
+        let wake = [until, state.batcher.next_expiry()].into_iter().flatten().min();
+        if wake.is_some_and(|wake| state.wake.is_none_or(|before| wake < before)) {
+            self.rescheduled.notify_one();
+        }
+        state.wake = wake;
+        if state.draining && state.requests.is_empty() {
+            state.workers.clear();
+        }
+        gauge!("forebay_queue_requests", "queue" => self.name()).set(state.requests.len() as f64);
+    }
+
+    /// Sends a closed batch to its worker.
+    fn send(&self, state: &mut State<P, R>, now: Time, formed: FormedBatch) {
+        let FormedBatch {
+            batch: id,
+            worker,
+            requests,
+            rows,
+            padded_rows,
+            close_reason,
+            deadline,
+            previous_attempts,
+        } = formed;
+        let requests: Vec<&Waiting<P, R>> = requests.iter().filter_map(|id| state.requests.get(id)).collect();
+        let payloads = requests.iter().map(|request| request.payload.clone()).collect();
+        let request_rows = requests.iter().map(|request| request.rows).collect();
+        for request in &requests {
+            histogram!("forebay_queue_wait_seconds", "queue" => self.name())
+                .record(now.saturating_sub(request.arrived));
+        }
+        counter!("forebay_queue_batches_total", "queue" => self.name(), "close_reason" => close_reason.name())
+            .increment(1);
+        histogram!("forebay_queue_batch_rows", "queue" => self.name()).record(rows as f64);
+        *state.close_reasons.entry(close_reason).or_default() += 1;
+        let shape = BatchShape { request_rows, padded_rows };
+        let in_flight = InFlight { worker, shape, rows, close_reason, closed_at: now, gathered_at: None };
+        state.in_flight.insert(id, in_flight);
+        let deadline = self.created + deadline;
+        let batch = Batch { id, payloads, rows, padded_rows, close_reason, deadline, previous_attempts };
+        if let Some(worker) = state.workers.get(&worker) {
+            // A worker whose receiver was dropped is removed at once.
+            drop(worker.send(batch));
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Status of a queue: load, outcomes and the learned cost model.
+
+use std::collections::HashMap;
+
+use super::Coefficients;
+
+/// Current load of a queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Load {
+    /// Number of connected workers.
+    pub workers: usize,
+    /// Number of requests that wait for a batch.
+    pub queued_requests: usize,
+    /// Rows of the queued requests.
+    pub queued_rows: u64,
+    /// Number of batches that were sent to workers and have no reply.
+    pub batches: usize,
+    /// Arrival rate, including refused requests.
+    pub requests_per_second: f64,
+    /// Predicted seconds until the answer to a request of one row that arrives now. `None` without workers or before the
+    /// first computed batch.
+    pub predicted_wait_seconds: Option<f64>,
+}
+
+/// Number of requests by outcome since the queue was created.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outcomes {
+    /// Admitted requests.
+    pub admitted: u64,
+    /// Rows of the admitted requests.
+    pub admitted_rows: u64,
+    /// Bytes of features of the admitted requests.
+    pub admitted_bytes: u64,
+    /// Requests that were refused on arrival.
+    pub refused: u64,
+    /// Requests that were answered with rows.
+    pub answered: u64,
+    /// Requests whose deadline passed before an answer.
+    pub expired: u64,
+    /// Requests that their caller canceled.
+    pub cancelled: u64,
+    /// Requests whose worker failed or disconnected, or whose features could not be looked up.
+    pub failed: u64,
+}
+
+impl Outcomes {
+    /// Mean size of the admitted requests; `None` before the first.
+    pub(super) fn mean_request(&self) -> Option<MeanRequest> {
+        let rows = self.admitted_rows as f64;
+        let mean =
+            MeanRequest { rows: rows / self.admitted as f64, row_bytes: self.admitted_bytes as f64 / rows };
+        (self.admitted_rows > 0).then_some(mean)
+    }
+}
+
+/// Mean size of a request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MeanRequest {
+    pub(super) rows: f64,
+    pub(super) row_bytes: f64,
+}
+
+/// Current state of a queue.
+#[derive(Debug, Clone, PartialEq)]
+pub struct QueueStatus {
+    /// Current load.
+    pub load: Load,
+    /// Learned cost of a batch.
+    pub model: Coefficients,
+    /// Mean absolute error of the model's predictions, in seconds.
+    pub model_error: f64,
+    /// Requests by outcome.
+    pub outcomes: Outcomes,
+    /// Number of batches by the name of their [`CloseReason`](super::CloseReason).
+    pub close_reasons: HashMap<&'static str, u64>,
+}

@@ -1,0 +1,141 @@
+//! A worker's side of a queue: batches and replies.
+
+use std::sync::Arc;
+
+use metrics::histogram;
+use tokio::sync::mpsc;
+
+use super::{Answer, Batch, BatchId, BatchShape, Failure, WorkerId, state::Shared};
+
+/// A worker of a queue. Dropping it returns its batches to the queue.
+pub struct Worker<P: Clone, R> {
+    replies: Replies<P, R>,
+    batches: mpsc::UnboundedReceiver<Batch<P>>,
+}
+
+/// Accepts the replies of a worker. Cheap to clone.
+pub struct Replies<P: Clone, R> {
+    shared: Arc<Shared<P, R>>,
+    worker: WorkerId,
+}
+
+impl<P: Clone, R> Clone for Replies<P, R> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared), worker: self.worker }
+    }
+}
+
+impl<P: Clone, R> Worker<P, R> {
+    pub(super) fn new(
+        shared: Arc<Shared<P, R>>,
+        worker: WorkerId,
+        batches: mpsc::UnboundedReceiver<Batch<P>>,
+    ) -> Self {
+        Self { replies: Replies { shared, worker }, batches }
+    }
+
+    /// Waits for the next batch. `None` once the queue is drained. Cancel safe.
+    pub async fn next(&mut self) -> Option<Batch<P>> {
+        self.batches.recv().await
+    }
+
+    /// Returns the handle for replies, which may be used in another task.
+    pub fn replies(&self) -> Replies<P, R> {
+        self.replies.clone()
+    }
+}
+
+impl<P: Clone, R> Drop for Worker<P, R> {
+    fn drop(&mut self) {
+        self.replies.disconnect();
+    }
+}
+
+impl<P: Clone, R> Replies<P, R> {
+    /// Records that a batch was gathered and sent to the worker.
+    pub fn gathered(&self, batch: BatchId) {
+        let mut state = self.shared.lock();
+        let now = self.shared.now();
+        state.batcher.gathered(now, batch);
+        if let Some(in_flight) = state.in_flight.get_mut(&batch) {
+            in_flight.gathered_at = Some(now);
+        }
+    }
+
+    /// Returns true if at least one request of the batch is still waiting.
+    pub fn has_waiting_requests(&self, batch: BatchId) -> bool {
+        self.shared.lock().batcher.has_waiting_requests(batch)
+    }
+
+    /// Returns the worker's oldest batch without a reply.
+    pub fn oldest_batch(&self) -> Option<BatchId> {
+        self.shared.lock().batcher.oldest_batch(self.worker)
+    }
+
+    /// Returns the row counts of a batch; `None` if the worker has no such batch.
+    pub fn shape(&self, batch: BatchId) -> Option<BatchShape> {
+        let state = self.shared.lock();
+        let in_flight = state.in_flight.get(&batch).filter(|in_flight| in_flight.worker == self.worker);
+        in_flight.map(|in_flight| in_flight.shape.clone())
+    }
+
+    /// Completes a batch with one value per request, or with the reason why there are none. Returns false if the worker has no
+    /// such batch.
+    pub fn reply(&self, batch: BatchId, outcome: Result<Vec<R>, Failure>) -> bool {
+        let mut state = self.shared.lock();
+        let now = self.shared.now();
+        let Some(requests) = state.batcher.complete(now, self.worker, batch, outcome.is_ok()) else {
+            return false;
+        };
+        let Some(in_flight) = state.in_flight.remove(&batch) else { return false };
+        let gathered_at = in_flight.gathered_at.unwrap_or(in_flight.closed_at);
+        let (gathered, computed) =
+            (gathered_at.saturating_sub(in_flight.closed_at), now.saturating_sub(gathered_at));
+        histogram!("forebay_queue_gather_seconds", "queue" => self.shared.name()).record(gathered);
+        histogram!("forebay_queue_worker_seconds", "queue" => self.shared.name()).record(computed);
+        let mut values = match outcome {
+            Ok(values) => values.into_iter().map(Ok).collect::<Vec<_>>().into_iter(),
+            Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect::<Vec<_>>().into_iter(),
+        };
+        for id in requests {
+            let value = values
+                .next()
+                .unwrap_or_else(|| Err(Failure::Failed("the reply has no rows for the request".into())));
+            let Some(request) = id.and_then(|id| state.take(id)) else { continue };
+            match &value {
+                Ok(_) => state.outcomes.answered += 1,
+                Err(_) => state.outcomes.failed += 1,
+            }
+            self.shared.count(if value.is_ok() { "answered" } else { "failed" }, 1);
+            let queued = in_flight.closed_at.saturating_sub(request.arrived);
+            let answer = |value| Answer {
+                value,
+                queued,
+                gathered,
+                computed,
+                rows: in_flight.rows,
+                close_reason: in_flight.close_reason,
+            };
+            // Fails only if the caller dropped the request, which needs no answer then.
+            drop(request.answer.send(value.map(answer)));
+        }
+        self.shared.dispatch(&mut state);
+        true
+    }
+
+    /// Removes the worker from the queue. Its batches go to other workers; requests with `max_attempts` attempts fail.
+    pub fn disconnect(&self) {
+        let mut state = self.shared.lock();
+        let attempts = state.batcher.config().max_attempts;
+        for id in state.batcher.remove_worker(self.worker) {
+            if let Some(request) = state.take(id) {
+                state.outcomes.failed += 1;
+                self.shared.count("failed", 1);
+                drop(request.answer.send(Err(Failure::Lost { attempts })));
+            }
+        }
+        state.workers.remove(&self.worker);
+        state.in_flight.retain(|_, in_flight| in_flight.worker != self.worker);
+        self.shared.dispatch(&mut state);
+    }
+}

@@ -1,0 +1,153 @@
+//! The one way in which blocks are fetched from their files and decoded.
+//!
+//! Windows, columns, row counts, labels and key indexes read blocks here, so that all of them share one bound on memory,
+//! appear in the activity of the server, are counted and can be delayed by fault injection.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use forebay_stall::Stage;
+use forebay_storage::Reader;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    Config, Error, Flow, Pool, Priority,
+    activity::{Activity, Purpose, Working},
+    fault_injection::FaultInjection,
+};
+
+/// Bytes per permit of the semaphore.
+const PERMIT_BYTES: u64 = 1024;
+
+/// Fetches and decodes blocks within a bound on memory. Cheap to clone; clones share the bound.
+#[derive(Clone)]
+pub struct BlockReader {
+    activity: Arc<Activity>,
+    pool: Pool,
+    faults: FaultInjection,
+    decode_rows: usize,
+    permits: Arc<Semaphore>,
+    capacity_bytes: u64,
+}
+
+/// Memory for a block that is fetched and decoded, until the last clone is dropped.
+pub(crate) type DecodePermit = Arc<OwnedSemaphorePermit>;
+
+/// Some columns of one block.
+#[derive(Clone, Copy)]
+pub struct BlockColumns<'a> {
+    /// Reader of the snapshot.
+    pub reader: &'a Reader,
+    /// Index of the block in the snapshot.
+    pub block: u32,
+    /// Positions of the columns in the snapshot's schema, ascending.
+    pub columns: &'a [usize],
+}
+
+impl BlockReader {
+    /// A reader that decodes on `pool`, for a loader whose frames take at most `memory_bytes`. Blocks in flight take at
+    /// most `decode_bytes` of [`Config`].
+    pub fn new(memory_bytes: u64, config: &Config, pool: Pool) -> Self {
+        let capacity_bytes = config.decode_bytes(memory_bytes).max(PERMIT_BYTES);
+        let permits = (capacity_bytes / PERMIT_BYTES).min(u64::from(u32::MAX)) as usize;
+        Self {
+            activity: Arc::default(),
+            pool,
+            faults: config.fault_injection,
+            decode_rows: config.decode_rows,
+            permits: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
+            capacity_bytes,
+        }
+    }
+
+    /// The pool on which blocks are decoded.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Operations in flight.
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        &self.activity
+    }
+
+    /// Waits for memory for a block of `expected_bytes` decoded bytes: its compressed bytes, its decoded chunks and what is
+    /// made of them. A block larger than the bound waits until it is alone.
+    pub(crate) async fn permit(&self, expected_bytes: u64) -> Result<DecodePermit, Error> {
+        let _waiting = self.activity.wait();
+        let permits =
+            (expected_bytes.saturating_mul(2) / PERMIT_BYTES).clamp(1, self.capacity_bytes / PERMIT_BYTES);
+        let permit = Arc::clone(&self.permits)
+            .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX))
+            .await
+            .map_err(|_| Error::Internal("the semaphore of decode memory is closed".into()))?;
+        Ok(Arc::new(permit))
+    }
+
+    /// Waits for memory, reads the columns for `purpose`, and returns what `decode` makes of their rows. The memory is released
+    /// when `decode` has returned.
+    ///
+    /// # Errors
+    /// Errors of fetching and decoding the block, and of `decode`.
+    pub async fn read<T, F>(
+        &self,
+        what: BlockColumns<'_>,
+        purpose: Purpose,
+        flow: Flow,
+        decode: F,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut dyn Iterator<Item = Result<RecordBatch, Error>>) -> Result<T, Error> + Send + 'static,
+    {
+        let snapshot = what.reader.snapshot();
+        let bytes = what.columns.iter().map(|column| snapshot.column_bytes(what.block as usize, *column));
+        let permit = self.permit(bytes.fold(0, u64::saturating_add)).await?;
+        self.read_within(&permit, what, purpose, flow, decode).await
+    }
+
+    /// As [`read`](Self::read), within memory that the caller holds.
+    pub(crate) async fn read_within<T, F>(
+        &self,
+        permit: &DecodePermit,
+        what: BlockColumns<'_>,
+        purpose: Purpose,
+        flow: Flow,
+        decode: F,
+    ) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut dyn Iterator<Item = Result<RecordBatch, Error>>) -> Result<T, Error> + Send + 'static,
+    {
+        let BlockColumns { reader, block, columns } = what;
+        let id = reader.block_ids().id(block);
+        let fetching = self.activity.begin(Stage::Storage, purpose, id);
+        let encoded = reader.fetch(block as usize, columns).await?;
+        fetching.made(encoded.bytes() as u64, 0);
+        drop(fetching);
+        let (decode_rows, columns, permit) = (self.decode_rows, columns.len() as u64, Arc::clone(permit));
+        let decode = move || {
+            let mut chunks = encoded.decode(decode_rows).map(|chunk| chunk.map_err(Error::from));
+            let decoded = decode(&mut chunks)?;
+            metrics::counter!("forebay_decode_columns_total").increment(columns);
+            drop(permit);
+            Ok(decoded)
+        };
+        self.decode(purpose, id, flow, self.faults.before_decode(decode)).await
+    }
+
+    /// Runs `work`, which decodes a part of block `id`, on the pool.
+    pub(crate) async fn decode<T: Send + 'static>(
+        &self,
+        purpose: Purpose,
+        id: u128,
+        flow: Flow,
+        work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let activity = Arc::clone(&self.activity);
+        let work = move || {
+            let _working: Working = activity.begin(Stage::Decode, purpose, id);
+            work()
+        };
+        self.pool.run_for(flow, Priority::Second, work).await
+    }
+}

@@ -1,0 +1,125 @@
+//! Permissions of a caller.
+
+use std::{sync::Arc, time::SystemTime};
+
+use crate::Error;
+
+use super::{
+    Tokens, Watched,
+    tokens::{Digest, Grant},
+};
+
+/// Permissions of a caller. Every check uses the current token file, so a removed or expired token is rejected at once. Cheap to
+/// clone.
+#[derive(Clone)]
+pub(crate) struct Access {
+    rights: Rights,
+}
+
+#[derive(Clone)]
+enum Rights {
+    /// Reads everything, and administers the server only if `admin` is true.
+    Everything { admin: bool },
+    /// The permissions of this token in the token file.
+    Token(Arc<Watched<Tokens>>, Digest),
+}
+
+impl Access {
+    /// Permissions of the server itself.
+    pub(crate) fn everything() -> Self {
+        Self { rights: Rights::Everything { admin: true } }
+    }
+
+    /// Permissions of every caller of a server without a token file.
+    pub(super) fn without_tokens(admin: bool) -> Self {
+        Self { rights: Rights::Everything { admin } }
+    }
+
+    /// Permissions of the token with `digest`.
+    pub(super) fn from_token(
+        tokens: Arc<Watched<Tokens>>,
+        digest: Digest,
+        now: SystemTime,
+    ) -> Result<Self, Error> {
+        tokens.current().grant(&digest, now)?;
+        Ok(Self { rights: Rights::Token(tokens, digest) })
+    }
+
+    /// True if this caller may read `dataset`.
+    pub(crate) fn may_read(&self, dataset: &str) -> bool {
+        self.check(dataset).is_ok()
+    }
+
+    /// Checks that the caller may read `dataset`, which need not exist.
+    ///
+    /// # Errors
+    /// Permission denied, or unauthenticated if the token is no longer valid.
+    pub(crate) fn check(&self, dataset: &str) -> Result<(), Error> {
+        self.check_grant(|grant| grant.covers(dataset), || format!("may not read dataset '{dataset}'"))
+    }
+
+    /// Checks that the caller may be a worker of `queue`, which need not exist.
+    ///
+    /// # Errors
+    /// Permission denied, or unauthenticated if the token is no longer valid.
+    pub(crate) fn check_worker(&self, queue: &str) -> Result<(), Error> {
+        let refusal =
+            || format!("may not serve queue '{queue}'; the token file lists its queues in `serves`");
+        self.check_grant(|grant| grant.serves(queue), refusal)
+    }
+
+    /// Checks that the caller may read all datasets.
+    ///
+    /// # Errors
+    /// Permission denied, or unauthenticated if the token is no longer valid.
+    pub(crate) fn check_everything(&self) -> Result<(), Error> {
+        self.check_grant(Grant::covers_everything, || {
+            "does not cover all datasets; this requires datasets = [\"*\"]".to_owned()
+        })
+    }
+
+    /// Checks that the caller may change the server.
+    ///
+    /// # Errors
+    /// Permission denied, or unauthenticated if the token is no longer valid.
+    pub(crate) fn check_admin(&self) -> Result<(), Error> {
+        if let Rights::Everything { admin: false } = self.rights {
+            return Err(Error::permission_denied(
+                "this server is read-only over HTTP; start it with --tokens and a token that has admin = true, \
+                 or with --insecure",
+            ));
+        }
+        self.check_grant(Grant::is_admin, || {
+            "may not change anything; this requires admin = true in the token file".to_owned()
+        })
+    }
+
+    /// Checks that the token is still valid.
+    ///
+    /// # Errors
+    /// Unauthenticated.
+    pub(crate) fn check_known(&self) -> Result<(), Error> {
+        self.check_grant(|_| true, String::new)
+    }
+
+    /// Name of the caller's token.
+    pub(crate) fn name(&self) -> Option<String> {
+        let Rights::Token(tokens, digest) = &self.rights else { return None };
+        let tokens = tokens.current();
+        Some(tokens.grant(digest, SystemTime::now()).ok()?.name.clone())
+    }
+
+    fn check_grant(
+        &self,
+        allows: impl Fn(&Grant) -> bool,
+        refusal: impl Fn() -> String,
+    ) -> Result<(), Error> {
+        let Rights::Token(tokens, digest) = &self.rights else { return Ok(()) };
+        let tokens = tokens.current();
+        let grant = tokens.grant(digest, SystemTime::now())?;
+        if allows(grant) {
+            return Ok(());
+        }
+        Err(Error::permission_denied(format!("token '{}' {}", grant.name, refusal())))
+    }
+}

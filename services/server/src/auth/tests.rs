@@ -1,0 +1,199 @@
+use std::time::Duration;
+
+use http::HeaderValue;
+use tonic::Code;
+
+use super::*;
+
+fn sha256(token: &str) -> String {
+    tokens::digest_of(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn file(folder: &tempfile::TempDir, text: &str) -> std::path::PathBuf {
+    let path = folder.path().join("tokens.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn headers(value: &str) -> HeaderMap {
+    HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_str(value).unwrap())])
+}
+
+fn authenticator(text: &str) -> (tempfile::TempDir, Authenticator) {
+    let folder = tempfile::tempdir().unwrap();
+    let authenticator = Authenticator::new(Some(&file(&folder, text)), false).unwrap();
+    (folder, authenticator)
+}
+
+#[test]
+fn without_a_token_file_every_caller_reads_everything() {
+    let access = Authenticator::new(None, false).unwrap().authenticate(&HeaderMap::new()).unwrap();
+    assert!(access.may_read("anything") && access.check_everything().is_ok());
+}
+
+#[test]
+fn without_a_token_file_changes_are_rejected_unless_the_server_is_insecure() {
+    let everybody =
+        |insecure| Authenticator::new(None, insecure).unwrap().authenticate(&HeaderMap::new()).unwrap();
+    let refused = everybody(false).check_admin().unwrap_err();
+    assert_eq!(refused.grpc_code(), Code::PermissionDenied);
+    for word in ["--tokens", "admin = true", "--insecure"] {
+        assert!(refused.message().contains(word), "{word} is not in {refused}");
+    }
+    assert!(everybody(true).check_admin().is_ok());
+}
+
+#[test]
+fn changes_require_an_admin_token_even_if_the_server_is_insecure() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!(
+        "[ops]\nsha256 = \"{}\"\ndatasets = [\"users\"]\nadmin = true\n\
+         [reader]\nsha256 = \"{}\"\ndatasets = [\"*\"]",
+        sha256("of-ops"),
+        sha256("of-reader"),
+    );
+    let authenticator = Authenticator::new(Some(&file(&folder, &text)), true).unwrap();
+    let ops = authenticator.authenticate(&headers("Bearer of-ops")).unwrap();
+    assert!(ops.check_admin().is_ok() && !ops.may_read("payments"));
+    assert_eq!(ops.name().as_deref(), Some("ops"));
+    let refused =
+        authenticator.authenticate(&headers("Bearer of-reader")).unwrap().check_admin().unwrap_err();
+    assert_eq!(refused.grpc_code(), Code::PermissionDenied);
+    assert!(refused.message().contains("'reader' may not change anything"), "{refused}");
+    file(&folder, "");
+    authenticator.tokens().unwrap().reload().unwrap();
+    assert_eq!(ops.check_known().unwrap_err().grpc_code(), Code::Unauthenticated);
+    assert_eq!(ops.check_admin().unwrap_err().grpc_code(), Code::Unauthenticated);
+}
+
+#[test]
+fn a_worker_serves_only_the_queues_of_its_token() {
+    let (_folder, authenticator) = authenticator(&format!(
+        "[worker]\nsha256 = \"{}\"\ndatasets = [\"users\"]\nserves = [\"rank*\"]\n\
+         [reader]\nsha256 = \"{}\"\ndatasets = [\"*\"]",
+        sha256("of-worker"),
+        sha256("of-reader"),
+    ));
+    let worker = authenticator.authenticate(&headers("Bearer of-worker")).unwrap();
+    assert!(worker.check_worker("ranker").is_ok());
+    assert_eq!(worker.check_worker("scorer").unwrap_err().grpc_code(), Code::PermissionDenied);
+    let reader = authenticator.authenticate(&headers("Bearer of-reader")).unwrap();
+    let refused = reader.check_worker("ranker").unwrap_err();
+    assert!(refused.message().contains("'reader' may not serve queue 'ranker'"), "{refused}");
+}
+
+#[test]
+fn a_token_reads_only_the_datasets_it_lists() {
+    let (_folder, authenticator) = authenticator(&format!(
+        "[ctr]\nsha256 = \"{}\"\ndatasets = [\"flights\", \"clicks-*\"]\n\
+         [ops]\nsha256 = \"{}\"\ndatasets = [\"*\"]\nexpires = 2999-01-01T00:00:00+02:00",
+        sha256("of-ctr"),
+        sha256("of-ops").to_uppercase(),
+    ));
+    let ctr = authenticator.authenticate(&headers("Bearer of-ctr")).unwrap();
+    for (dataset, readable) in [
+        ("flights", true),
+        ("clicks-", true),
+        ("clicks-2026", true),
+        ("flights2", false),
+        ("*", false),
+        ("", false),
+    ] {
+        assert_eq!(ctr.may_read(dataset), readable, "{dataset}");
+    }
+    let refused = ctr.check("payments").unwrap_err();
+    assert_eq!(refused.grpc_code(), Code::PermissionDenied);
+    assert!(refused.message().contains("'ctr'") && refused.message().contains("'payments'"));
+    assert_eq!(ctr.check_everything().unwrap_err().grpc_code(), Code::PermissionDenied);
+    let ops = authenticator.authenticate(&headers("bearer  of-ops ")).unwrap();
+    assert!(ops.may_read("payments") && ops.check_everything().is_ok());
+}
+
+#[test]
+fn missing_unknown_expired_and_malformed_tokens_are_rejected() {
+    let (_folder, authenticator) = authenticator(&format!(
+        "[old]\nsha256 = \"{}\"\ndatasets = [\"*\"]\nexpires = 2020-01-01T00:00:00Z",
+        sha256("of-old"),
+    ));
+    let refused = |headers: &HeaderMap| {
+        let status = authenticator.authenticate(headers).err().unwrap();
+        assert_eq!(status.grpc_code(), Code::Unauthenticated);
+        status.message().to_owned()
+    };
+    assert!(refused(&HeaderMap::new()).contains("authorization: Bearer"));
+    assert!(refused(&headers("Bearer of-old")).contains("'old' expired at 2020-01-01"));
+    for value in [
+        "Bearer of-nobody",
+        "Bearer",
+        "Bearer ",
+        "of-old",
+        "Basic !",
+        "Basic b2Ytb2xk",
+        "Basic OmE6",
+        "Basic Og==",
+        "Digest x",
+    ] {
+        refused(&headers(value));
+    }
+}
+
+#[test]
+fn a_browser_sends_the_token_as_its_password() {
+    let (_folder, authenticator) =
+        authenticator(&format!("[a]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("of:a")));
+    // anyone:of:a
+    authenticator.authenticate(&headers("Basic YW55b25lOm9mOmE=")).unwrap();
+}
+
+#[test]
+fn a_removed_token_is_rejected_at_once_and_an_invalid_file_changes_nothing() {
+    let ctr = format!("[ctr]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("of-ctr"));
+    let (folder, authenticator) = authenticator(&ctr);
+    let access = authenticator.authenticate(&headers("Bearer of-ctr")).unwrap();
+    let tokens = authenticator.tokens().unwrap();
+    assert!(!tokens.reload().unwrap(), "nothing changed");
+
+    file(&folder, "[ctr]\nsha256 = \"12\"\ndatasets = [\"*\"]");
+    let error = format!("{:#}", tokens.reload().unwrap_err());
+    assert!(error.contains("tokens.toml") && error.contains("64 hexadecimal digits"), "{error}");
+    assert!(access.may_read("flights"), "the previous file still applies");
+
+    file(&folder, "");
+    assert!(tokens.reload().unwrap());
+    assert_eq!(access.check("flights").unwrap_err().grpc_code(), Code::Unauthenticated);
+    file(&folder, &ctr);
+    tokens.reload().unwrap();
+    assert!(access.may_read("flights"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn changed_files_are_reloaded() {
+    let (folder, authenticator) = authenticator("");
+    let tokens = authenticator.tokens().unwrap();
+    let watch = tokio::spawn(Arc::clone(&tokens).watch(Duration::from_secs(10), |_| ()));
+    file(&folder, &format!("[ctr]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("of-ctr")));
+    while authenticator.authenticate(&headers("Bearer of-ctr")).is_err() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    watch.abort();
+}
+
+#[test]
+fn an_invalid_token_file_is_an_error_that_names_the_token() {
+    let one = sha256("x");
+    for (text, word) in [
+        (format!("[a]\nsha256 = \"{one}\"\ndatasets = []"), "'a': datasets is empty"),
+        (format!("[a]\nsha256 = \"{one}\"\ndatasets = [\"*\"]\nexpires = 2026-01-01"), "'a': expires"),
+        (format!("[a]\nsha256 = \"{one}\"\ndatasets = [\"*\"]\nrole = \"x\""), "role"),
+        (format!("[a]\nsha256 = \"{}\"\ndatasets = [\"*\"]", "zz".repeat(32)), "'a': sha256"),
+        (format!("[a]\nsha256 = \"{}\"\ndatasets = [\"*\"]", sha256("")), "empty string"),
+        (
+            format!("[a]\nsha256=\"{one}\"\ndatasets=[\"*\"]\n[b]\nsha256=\"{one}\"\ndatasets=[\"*\"]"),
+            "'a' and 'b'",
+        ),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let error = format!("{:#}", Authenticator::new(Some(&file(&folder, &text)), false).err().unwrap());
+        assert!(error.contains(word), "{word} is not in {error}");
+    }
+}

@@ -1,0 +1,169 @@
+//! The token file: digests of bearer tokens, their permissions and expiry times.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::SystemTime,
+};
+
+use anyhow::{Context, bail, ensure};
+use base64::Engine;
+use chrono::{DateTime, Utc};
+use ring::digest::{SHA256, digest};
+use serde::Deserialize;
+
+use crate::Error;
+
+/// SHA-256 of a token.
+pub(super) type Digest = [u8; 32];
+
+/// Contents of the token file.
+pub(crate) struct Tokens {
+    grants: HashMap<Digest, Grant>,
+}
+
+/// Permissions of one token.
+pub(super) struct Grant {
+    pub(super) name: String,
+    datasets: Vec<String>,
+    serves: Vec<String>,
+    admin: bool,
+    expires: Option<SystemTime>,
+}
+
+/// One token in the file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    sha256: String,
+    datasets: Vec<String>,
+    #[serde(default)]
+    serves: Vec<String>,
+    #[serde(default)]
+    admin: bool,
+    expires: Option<toml::value::Datetime>,
+}
+
+impl Tokens {
+    /// Parses a table of tokens by name:
+    ///
+    /// ```toml
+    /// [ctr-team]
+    /// sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+    /// datasets = ["flights", "clicks-*"]
+    /// serves = ["ranker"]
+    /// admin = false
+    /// expires = 2027-01-01T00:00:00Z
+    /// ```
+    ///
+    /// # Errors
+    /// The invalid token and what was expected.
+    pub(super) fn parse(text: &[u8]) -> anyhow::Result<Self> {
+        let text = std::str::from_utf8(text).context("expected UTF-8")?;
+        let written: BTreeMap<String, Written> = toml::from_str(text)?;
+        let mut grants = HashMap::new();
+        for (name, token) in written {
+            let digest = hex(&token.sha256).with_context(|| {
+                format!("token '{name}': sha256 is not 64 hexadecimal digits; `printf %s TOKEN | sha256sum` prints them")
+            })?;
+            ensure!(digest != digest_of(b""), "token '{name}': sha256 is the digest of the empty string");
+            ensure!(
+                !token.datasets.is_empty(),
+                "token '{name}': datasets is empty; [\"*\"] means all datasets"
+            );
+            let expires = token.expires.map(|time| instant(&time)).transpose();
+            let expires = expires.with_context(|| format!("token '{name}': expires"))?;
+            let Written { datasets, serves, admin, .. } = token;
+            let grant = Grant { name: name.clone(), datasets, serves, admin, expires };
+            if let Some(other) = grants.insert(digest, grant) {
+                bail!("tokens '{}' and '{name}' have the same sha256", other.name);
+            }
+        }
+        Ok(Self { grants })
+    }
+
+    /// Returns the permissions of the token with `digest`.
+    ///
+    /// # Errors
+    /// Unauthenticated if the token is unknown or has expired.
+    pub(super) fn grant(&self, digest: &Digest, now: SystemTime) -> Result<&Grant, Error> {
+        let Some(grant) = self.grants.get(digest) else {
+            return Err(Error::unauthenticated("the token is unknown"));
+        };
+        match grant.expires {
+            Some(expires) if expires <= now => {
+                let expires = DateTime::<Utc>::from(expires).format("%Y-%m-%dT%H:%M:%SZ");
+                Err(Error::unauthenticated(format!("token '{}' expired at {expires}", grant.name)))
+            }
+            _ => Ok(grant),
+        }
+    }
+}
+
+impl Grant {
+    /// True if the token lists `dataset`, or a prefix of its name followed by `*`.
+    pub(super) fn covers(&self, dataset: &str) -> bool {
+        matches(&self.datasets, dataset)
+    }
+
+    /// True if the token is for workers of `queue`.
+    pub(super) fn serves(&self, queue: &str) -> bool {
+        matches(&self.serves, queue)
+    }
+
+    /// True if the token permits changes of the server.
+    pub(super) fn is_admin(&self) -> bool {
+        self.admin
+    }
+
+    /// True if the token covers all datasets.
+    pub(super) fn covers_everything(&self) -> bool {
+        self.datasets.iter().any(|pattern| pattern == "*")
+    }
+}
+
+fn matches(patterns: &[String], name: &str) -> bool {
+    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(prefix) => name.starts_with(prefix),
+        None => pattern == name,
+    })
+}
+
+/// Extracts the token from an `authorization` header: `Bearer TOKEN`, or the password of `Basic`, which browsers send.
+pub(super) fn token_of(header: &[u8]) -> Option<Vec<u8>> {
+    let (scheme, value) = header.split_at_checked(header.iter().position(|&byte| byte == b' ')?)?;
+    let value = value.trim_ascii();
+    if scheme.eq_ignore_ascii_case(b"bearer") {
+        return Some(value.to_owned()).filter(|token| !token.is_empty());
+    }
+    if !scheme.eq_ignore_ascii_case(b"basic") {
+        return None;
+    }
+    let pair = base64::engine::general_purpose::STANDARD.decode(value).ok()?;
+    let colon = pair.iter().position(|&byte| byte == b':')?;
+    Some(pair[colon + 1..].to_owned()).filter(|token| !token.is_empty())
+}
+
+/// SHA-256 of `token`. Tokens are looked up by digest, so that the time of the lookup reveals nothing about a token.
+pub(super) fn digest_of(token: &[u8]) -> Digest {
+    digest(&SHA256, token).as_ref().try_into().expect("SHA-256 has 32 bytes")
+}
+
+fn hex(text: &str) -> Option<Digest> {
+    let mut digest = Digest::default();
+    let text = text.as_bytes();
+    if text.len() != 2 * digest.len() {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(text.chunks_exact(2)) {
+        let nibble = |digit: u8| char::from(digit).to_digit(16);
+        *byte = u8::try_from(nibble(pair[0])? << 4 | nibble(pair[1])?).ok()?;
+    }
+    Some(digest)
+}
+
+fn instant(time: &toml::value::Datetime) -> anyhow::Result<SystemTime> {
+    let text = time.to_string();
+    let time = DateTime::parse_from_rfc3339(&text);
+    let time = time.with_context(|| format!("{text}: expected a time such as 2027-01-01T00:00:00Z"))?;
+    Ok(time.into())
+}

@@ -1,0 +1,91 @@
+//! Explanations in this process, from the state and the datasets.
+
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use forebay_explain::{At, Explained, Format, JobRecord, Summary, check_pinned};
+use forebay_loader::{Loader, Pool, Priority, near};
+use forebay_proto::v1;
+use forebay_storage::{Location, Reader, State, load_snapshot};
+
+use crate::{
+    Settings,
+    registry::jobs::{Found, Jobs},
+};
+
+/// Rebuilds batches in this process.
+pub(super) struct Local {
+    settings: Settings,
+    state: State,
+    jobs: Jobs,
+    loader: Loader,
+    pool: Pool,
+}
+
+impl Local {
+    /// Opens the state of `settings`. Nothing is written to it except row counts of filters.
+    ///
+    /// # Errors
+    /// If the URL of the state is invalid, or threads can't be started.
+    pub(super) fn new(settings: Settings) -> anyhow::Result<Self> {
+        let state = Location::parse(&settings.state_url(), &settings.storage).context("state")?;
+        let state = State::open(state, None, &settings.storage);
+        let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
+            .context("can't start the CPU threads")?;
+        let loader = Loader::new(settings.cache_memory.0, settings.loader.clone(), pool.clone());
+        let jobs = Jobs::new(&state, settings.limits.max_jobs);
+        Ok(Self { settings, state, jobs, loader, pool })
+    }
+
+    pub(super) async fn jobs(&self) -> anyhow::Result<Vec<JobRecord>> {
+        Ok(self.jobs.list().await?)
+    }
+
+    pub(super) async fn job(&self, wanted: &str) -> anyhow::Result<Found> {
+        let found = self.jobs.find(wanted, |_| true).await;
+        found.map_err(|error| anyhow!("{error} (in {})", self.settings.state_url()))
+    }
+
+    pub(super) async fn summary(
+        &self,
+        train: &v1::Train,
+        at: At,
+        max_listed_rows: usize,
+    ) -> anyhow::Result<Summary> {
+        let explained = self.explained(train, at).await?;
+        Ok(explained.summary(&self.loader, &self.pool, max_listed_rows).await?)
+    }
+
+    pub(super) async fn export(&self, train: &v1::Train, at: At, format: Format) -> anyhow::Result<Vec<u8>> {
+        let explained = self.explained(train, at).await?;
+        Ok(self.pool.run(Priority::Second, move || explained.export(format, u64::MAX)).await?)
+    }
+
+    async fn explained(&self, train: &v1::Train, at: At) -> anyhow::Result<Arc<Explained>> {
+        check_pinned(train)?;
+        let mut readers = vec![self.reader(&train.dataset, &train.snapshot).await?];
+        for mixed in &train.mix {
+            readers.push(self.reader(&mixed.dataset, &mixed.snapshot).await?);
+        }
+        let explained = Explained::build(&self.loader, train, readers, at).await;
+        Ok(Arc::new(explained.with_context(|| format!("dataset '{}'", train.dataset))?))
+    }
+
+    async fn reader(&self, dataset: &str, snapshot: &str) -> anyhow::Result<Reader> {
+        let unknown = || {
+            let near = near(dataset, self.settings.datasets.keys().map(String::as_str));
+            let hint = match near.as_slice() {
+                [] => String::new(),
+                near => format!("; did you mean '{}'?", near.join("', '")),
+            };
+            anyhow!("the job reads dataset '{dataset}': add --dataset {dataset}=URL{hint}")
+        };
+        let url = self.settings.datasets.get(dataset).ok_or_else(unknown)?;
+        let (state, storage) = (&self.state, &self.settings.storage);
+        let named =
+            || format!("dataset '{dataset}' (its snapshots are stored in {})", self.settings.state_url());
+        let loaded = load_snapshot(dataset, snapshot, state).await.with_context(named)?;
+        let location = Location::parse(url, storage).with_context(|| format!("dataset '{dataset}'"))?;
+        Ok(Reader::new(Arc::new(loaded), location, state, storage.clone()))
+    }
+}

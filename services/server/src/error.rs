@@ -1,0 +1,246 @@
+//! The server's error type and its mappings to gRPC and HTTP statuses.
+
+use std::fmt;
+
+use forebay_proto::DecodeError;
+use http::StatusCode;
+use tonic::{Code, Status};
+
+/// A failed request, independent of the transport that reports it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Error {
+    kind: Kind,
+    message: String,
+}
+
+/// Class of an [`Error`]: what the caller can do about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The request is invalid; correct it.
+    Invalid,
+    /// The caller is not authenticated; send a valid token.
+    Unauthenticated,
+    /// The token does not permit the request.
+    PermissionDenied,
+    /// The requested resource does not exist.
+    NotFound,
+    /// The request does not fit the current state, such as a snapshot that no longer exists.
+    Precondition,
+    /// A limit is exceeded; request less or raise the limit.
+    Limit,
+    /// Stored data is corrupt; restore it.
+    Corrupt,
+    /// A temporary failure; retry.
+    Unavailable,
+    /// The caller did not send its request in time.
+    Timeout,
+    /// The caller cancelled the request.
+    Cancelled,
+    /// A defect of the server.
+    Internal,
+}
+
+impl Kind {
+    fn grpc(self) -> Code {
+        match self {
+            Self::Invalid => Code::InvalidArgument,
+            Self::Unauthenticated => Code::Unauthenticated,
+            Self::PermissionDenied => Code::PermissionDenied,
+            Self::NotFound => Code::NotFound,
+            Self::Precondition => Code::FailedPrecondition,
+            Self::Limit => Code::ResourceExhausted,
+            Self::Corrupt => Code::DataLoss,
+            Self::Unavailable => Code::Unavailable,
+            Self::Timeout => Code::DeadlineExceeded,
+            Self::Cancelled => Code::Cancelled,
+            Self::Internal => Code::Internal,
+        }
+    }
+
+    fn http(self) -> StatusCode {
+        match self {
+            Self::Invalid => StatusCode::BAD_REQUEST,
+            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Self::PermissionDenied => StatusCode::FORBIDDEN,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::Precondition => StatusCode::CONFLICT,
+            Self::Limit => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Unavailable | Self::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            Self::Corrupt | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+}
+
+impl Error {
+    fn new(kind: Kind, message: impl AsRef<str>) -> Self {
+        Self { kind, message: clip(message.as_ref()) }
+    }
+
+    /// An error about an invalid request.
+    pub(crate) fn invalid(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Invalid, message)
+    }
+
+    /// An error about a missing, unknown or expired token.
+    pub(crate) fn unauthenticated(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Unauthenticated, message)
+    }
+
+    /// An error about a token without the required permission.
+    pub(crate) fn permission_denied(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::PermissionDenied, message)
+    }
+
+    /// An error about a resource that does not exist.
+    pub(crate) fn not_found(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::NotFound, message)
+    }
+
+    /// An error about a request that does not fit the current state.
+    pub(crate) fn precondition(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Precondition, message)
+    }
+
+    /// An error about an exceeded limit.
+    pub(crate) fn limit(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Limit, message)
+    }
+
+    /// A temporary failure.
+    pub(crate) fn unavailable(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Unavailable, message)
+    }
+
+    /// An error about a request that was not sent in time.
+    pub(crate) fn timeout(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Timeout, message)
+    }
+
+    /// An error about a cancelled request.
+    pub(crate) fn cancelled(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Cancelled, message)
+    }
+
+    /// A defect of the server.
+    pub(crate) fn internal(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Internal, message)
+    }
+
+    /// The error with the name of the dataset it is about.
+    pub(crate) fn in_dataset(self, name: &str) -> Self {
+        Self { message: format!("dataset '{name}': {}", self.message), ..self }
+    }
+
+    /// The error with advice appended to its message.
+    pub(crate) fn with_hint(self, hint: &str) -> Self {
+        Self { message: format!("{}; {hint}", self.message), ..self }
+    }
+
+    /// Message for the user.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Status code over gRPC.
+    pub(crate) fn grpc_code(&self) -> Code {
+        self.kind.grpc()
+    }
+
+    /// Status code over HTTP.
+    pub(crate) fn http_code(&self) -> StatusCode {
+        self.kind.http()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        Self::new(error.grpc_code(), error.message)
+    }
+}
+
+impl From<forebay_loader::Error> for Error {
+    fn from(error: forebay_loader::Error) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&forebay_loader::Error> for Error {
+    fn from(error: &forebay_loader::Error) -> Self {
+        use forebay_loader::Error as Load;
+        let kind = match error {
+            Load::Invalid { .. } | Load::Value { .. } | Load::Row { .. } => Kind::Invalid,
+            Load::TooLarge { .. } => Kind::Limit,
+            Load::Storage(error) => return Self::from(error),
+            Load::Unavailable(_) => Kind::Unavailable,
+            Load::Internal(_) => Kind::Internal,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<forebay_storage::Error> for Error {
+    fn from(error: forebay_storage::Error) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&forebay_storage::Error> for Error {
+    fn from(error: &forebay_storage::Error) -> Self {
+        use forebay_storage::Error as Storage;
+        let kind = match error {
+            Storage::NotFound { .. } => Kind::NotFound,
+            Storage::Unsupported { .. }
+            | Storage::Mismatch { .. }
+            | Storage::Changed { .. }
+            | Storage::UnknownSnapshot { .. } => Kind::Precondition,
+            Storage::Corrupt { .. } => Kind::Corrupt,
+            Storage::Limit { .. } => Kind::Limit,
+            Storage::Unavailable { .. } => Kind::Unavailable,
+            Storage::Invalid { .. } => Kind::Invalid,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<DecodeError> for Error {
+    fn from(error: DecodeError) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+/// Maximum length of a message, in bytes: it travels in a header, and clients limit the size of headers.
+const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// Cuts the middle out of a long message, because a message begins with the field and ends with what was expected.
+pub(crate) fn clip(message: &str) -> String {
+    if message.len() <= MAX_MESSAGE_BYTES {
+        return message.to_owned();
+    }
+    let half = MAX_MESSAGE_BYTES / 2 - 8;
+    let start = message.floor_char_boundary(half);
+    let end = message.ceil_char_boundary(message.len() - half);
+    format!("{} [...] {}", &message[..start], &message[end..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_keeps_its_beginning_and_its_end() {
+        let long = format!("there is no column '{}'; did you mean 'x'?", "ü".repeat(1 << 20));
+        let clipped = clip(&long);
+        assert!(clipped.len() <= MAX_MESSAGE_BYTES);
+        assert!(clipped.starts_with("there is no column") && clipped.ends_with("did you mean 'x'?"));
+        assert_eq!(clip("short"), "short");
+    }
+}

@@ -1,0 +1,116 @@
+//! Explanations of batches for clients of a running server, with a concurrency limit and a timeout.
+
+use std::{sync::Arc, time::Duration};
+
+use forebay_explain::{At, Explained, Format, JobRecord, Summary, check_pinned};
+use forebay_loader::{Loader, Pool, Priority};
+use forebay_proto::v1;
+use tokio::sync::Semaphore;
+
+use crate::{
+    Error,
+    auth::Access,
+    registry::datasets::Datasets,
+    registry::jobs::{Found, Jobs},
+    settings::Limits,
+};
+
+/// Explains batches. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Explainer {
+    datasets: Datasets,
+    loader: Loader,
+    pool: Pool,
+    jobs: Jobs,
+    running: Arc<Semaphore>,
+    limits: Arc<Limits>,
+}
+
+impl Explainer {
+    pub(crate) fn new(
+        datasets: Datasets,
+        loader: Loader,
+        pool: Pool,
+        jobs: Jobs,
+        limits: Arc<Limits>,
+    ) -> Self {
+        let running = Arc::new(Semaphore::new(limits.max_concurrent_explains));
+        Self { datasets, loader, pool, jobs, running, limits }
+    }
+
+    /// Jobs whose datasets the caller may read, most recently streamed first.
+    pub(crate) async fn jobs(&self, access: &Access) -> Result<Vec<JobRecord>, Error> {
+        let mut jobs = self.jobs.list().await.map_err(Error::from)?;
+        jobs.retain(|job| may_read(access, job));
+        Ok(jobs)
+    }
+
+    /// Finds a job by name or id.
+    pub(crate) async fn job(&self, access: &Access, wanted: &str) -> Result<Found, Error> {
+        self.jobs.find(wanted, |job| may_read(access, job)).await
+    }
+
+    /// Explains a batch of a pinned request.
+    pub(crate) async fn summary(
+        &self,
+        access: &Access,
+        train: &v1::Train,
+        at: At,
+        max_listed_rows: usize,
+    ) -> Result<Summary, Error> {
+        let summary = async {
+            let explained = self.explained(access, train, at).await?;
+            let summary = explained.summary(&self.loader, &self.pool, max_listed_rows).await;
+            summary.map_err(|error| self.datasets.stream_error(&train.dataset, &error))
+        };
+        self.bounded(summary).await
+    }
+
+    /// Exports a batch of a pinned request.
+    pub(crate) async fn export(
+        &self,
+        access: &Access,
+        train: &v1::Train,
+        at: At,
+        format: Format,
+    ) -> Result<Vec<u8>, Error> {
+        let max_bytes = self.limits.max_explain_bytes;
+        let export = async {
+            let explained = self.explained(access, train, at).await?;
+            let exported = self.pool.run(Priority::Second, move || explained.export(format, max_bytes)).await;
+            exported.map_err(Error::from)
+        };
+        self.bounded(export).await
+    }
+
+    async fn explained(&self, access: &Access, train: &v1::Train, at: At) -> Result<Arc<Explained>, Error> {
+        check_pinned(train).map_err(Error::from)?;
+        let mut readers = vec![self.datasets.pinned(access, &train.dataset, &train.snapshot).await?];
+        for mixed in &train.mix {
+            readers.push(self.datasets.pinned(access, &mixed.dataset, &mixed.snapshot).await?);
+        }
+        let explained = Explained::build(&self.loader, train, readers, at).await;
+        explained.map(Arc::new).map_err(|error| self.datasets.stream_error(&train.dataset, &error))
+    }
+
+    /// Runs `work` within the concurrency limit and the timeout.
+    async fn bounded<T>(&self, work: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let queued = async {
+            let closed = |_| Error::unavailable("the server is stopping");
+            let _permit = self.running.acquire().await.map_err(closed)?;
+            work.await
+        };
+        let limit: Duration = self.limits.explain_timeout;
+        tokio::time::timeout(limit, queued).await.unwrap_or_else(|_| {
+            Err(Error::unavailable(format!(
+                "the batch was not rebuilt within {limit:?} (limits.explain_timeout) because the server is busy; try again, or run \
+                 `forebay explain` without --server"
+            )))
+        })
+    }
+}
+
+/// True if the caller may read all datasets of a job.
+fn may_read(access: &Access, job: &JobRecord) -> bool {
+    job.datasets().all(|dataset| access.may_read(dataset))
+}

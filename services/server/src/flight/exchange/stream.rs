@@ -1,0 +1,35 @@
+//! State that all kinds of DoExchange streams share.
+
+use arrow_flight::FlightData;
+use forebay_inference::Answer;
+use forebay_proto::Encoding;
+use futures::stream::BoxStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tonic::Status;
+
+use crate::{auth::Access, flight::Context, traces::Trace};
+
+/// Messages of a stream, in either direction.
+pub(in crate::flight) type Messages = BoxStream<'static, Result<FlightData, Status>>;
+
+/// A running DoExchange stream.
+pub(super) struct Exchange {
+    pub(super) context: Context,
+    pub(super) access: Access,
+    pub(super) encoding: Encoding,
+    /// Messages of the client.
+    pub(super) messages: Messages,
+    pub(super) permit: OwnedSemaphorePermit,
+    /// Trace of the call, if it is traced.
+    pub(super) trace: Option<Trace>,
+}
+
+/// The message of an answer.
+pub(super) fn message(answer: Answer, metadata: Vec<u8>) -> FlightData {
+    FlightData {
+        data_header: answer.batch.header,
+        app_metadata: metadata.into(),
+        data_body: answer.batch.body.into_bytes(),
+        ..FlightData::default()
+    }
+}

@@ -1,0 +1,65 @@
+//! Authentication and authorization of HTTP requests.
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderValue, Method, StatusCode, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use super::response::Rejection;
+use crate::auth::{Access, Authenticator};
+
+/// Accepted authentication schemes. Each is sent in a header of its own, because browsers read only one scheme per header; the
+/// first one makes them prompt the user.
+const CHALLENGES: [&str; 2] =
+    ["Basic realm=\"forebay: the password is a token\"", "Bearer realm=\"forebay\""];
+
+/// Authenticates the caller and requires an administrator for requests that change state. Stores the [`Access`] of the caller in
+/// the extensions of the request.
+pub(super) async fn authorize(
+    State(authenticator): State<Authenticator>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let authorized = authenticator.authenticate(request.headers()).and_then(|access| {
+        if !is_read(request.method()) && !handler_authorizes(&request) {
+            access.check_admin()?;
+        }
+        Ok(access)
+    });
+    match authorized {
+        Ok(access) => {
+            request.extensions_mut().insert::<Access>(access);
+            next.run(request).await
+        }
+        Err(error) => reject(Rejection::from(error)),
+    }
+}
+
+/// True if the handler of the route authorizes the request: `POST /api/v1/explain` changes nothing, and neither does a dry run of
+/// a change of queue settings.
+fn handler_authorizes(request: &Request) -> bool {
+    match (request.method(), request.uri().path()) {
+        (&Method::POST, path) => path == "/api/v1/explain",
+        (&Method::PATCH, path) => {
+            path.strip_prefix("/api/v1/queues/").is_some_and(|queue| !queue.contains('/'))
+        }
+        _ => false,
+    }
+}
+
+/// True if requests with this method change nothing.
+pub(super) fn is_read(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+fn reject(rejection: Rejection) -> Response {
+    let mut response = rejection.into_response();
+    if response.status() == StatusCode::UNAUTHORIZED {
+        for challenge in CHALLENGES {
+            response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        }
+    }
+    response
+}

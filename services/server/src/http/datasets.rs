@@ -1,0 +1,167 @@
+//! `/api/v1/datasets`: datasets and their state.
+
+use axum::{Extension, Json, extract::State};
+use forebay_inference::Progress;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Context, response::AuthErrors};
+use crate::{
+    auth::Access,
+    registry::datasets::{Listed, Phase},
+};
+
+/// List of datasets.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Datasets {
+    /// Datasets, sorted by name.
+    datasets: Vec<Dataset>,
+}
+
+/// A dataset. Fields that are unknown before it is open are null.
+#[derive(Serialize, ToSchema)]
+struct Dataset {
+    /// Name of the dataset.
+    name: String,
+    /// URL of the dataset's files.
+    url: String,
+    /// Lifecycle phase.
+    phase: DatasetPhase,
+    /// Number of files whose footers were read; null before the files are listed.
+    #[schema(required)]
+    files_done: Option<u64>,
+    /// Number of files; null before they are listed.
+    #[schema(required)]
+    files: Option<u64>,
+    /// Reason why the dataset cannot be opened; null if the last attempt did not fail.
+    #[schema(required)]
+    error: Option<String>,
+    /// Id of the current snapshot; null if the dataset is not open.
+    #[schema(required)]
+    snapshot: Option<String>,
+    /// Time since the current snapshot was last verified against the store, in seconds; null if the dataset is not open.
+    #[schema(required)]
+    snapshot_age_seconds: Option<f64>,
+    /// Number of blocks, the units of shuffling: row groups, with small ones merged; null if the dataset is not open.
+    #[schema(required)]
+    blocks: Option<u64>,
+    /// Number of rows; null if the dataset is not open.
+    #[schema(required)]
+    rows: Option<u64>,
+    /// Decoded size of all columns in bytes, estimated from the footers; null if the dataset is not open.
+    #[schema(required)]
+    decoded_bytes: Option<u64>,
+    /// State of the lookup index; null if lookups are not configured for the dataset.
+    #[schema(required)]
+    online: Option<OnlineDataset>,
+}
+
+/// State of the lookup index of a dataset. Fields that are unknown before the first index is ready are null.
+#[derive(Serialize, ToSchema)]
+struct OnlineDataset {
+    /// Id of the snapshot that answers lookups; null before the first index is ready.
+    #[schema(required)]
+    snapshot: Option<String>,
+    /// Number of distinct keys in this snapshot; null before the first index is ready.
+    #[schema(required)]
+    keys: Option<u64>,
+    /// Memory of the index, in bytes; null before the first index is ready.
+    #[schema(required)]
+    index_bytes: Option<u64>,
+    /// Number of rows indexed for the next snapshot; null if no index is being built.
+    #[schema(required)]
+    rows_indexed: Option<u64>,
+    /// Number of rows of the next snapshot; null if no index is being built.
+    #[schema(required)]
+    rows_to_index: Option<u64>,
+    /// Reason why the last attempt to build an index failed; null if it did not fail. The server retries.
+    #[schema(required)]
+    error: Option<String>,
+}
+
+impl OnlineDataset {
+    fn of(online: &forebay_inference::OnlineDataset) -> Self {
+        let Progress { ready, indexing, error } = online.progress();
+        Self {
+            keys: ready.as_ref().map(|ready| ready.keys),
+            index_bytes: ready.as_ref().map(|ready| ready.index_bytes),
+            snapshot: ready.map(|ready| ready.snapshot),
+            rows_indexed: indexing.map(|indexing| indexing.rows_done),
+            rows_to_index: indexing.map(|indexing| indexing.rows),
+            error,
+        }
+    }
+}
+
+/// Lifecycle phase of a dataset.
+#[derive(Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum DatasetPhase {
+    /// The files are being listed and their footers read for the first time.
+    Opening,
+    /// The dataset can be read.
+    Open,
+    /// The last attempt to open the dataset failed. The server retries.
+    Failed,
+}
+
+/// Lists the datasets that the caller may read.
+#[utoipa::path(get, path = "/api/v1/datasets", operation_id = "list_datasets", tag = "datasets", responses((status = 200, body = Datasets), AuthErrors))]
+pub(super) async fn list(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+) -> Json<Datasets> {
+    Json(of(&context, &access))
+}
+
+/// Returns the datasets that `access` may read.
+pub(super) fn of(context: &Context, access: &Access) -> Datasets {
+    Datasets {
+        datasets: context.datasets.list(access).into_iter().map(|listed| shown(context, listed)).collect(),
+    }
+}
+
+fn shown(context: &Context, listed: Listed) -> Dataset {
+    let Listed { name, url, phase } = listed;
+    let online = context.online.get(&name).map(OnlineDataset::of);
+    let blank = Dataset {
+        name,
+        url,
+        phase: DatasetPhase::Opening,
+        files_done: None,
+        files: None,
+        error: None,
+        snapshot: None,
+        snapshot_age_seconds: None,
+        blocks: None,
+        rows: None,
+        decoded_bytes: None,
+        online,
+    };
+    match phase {
+        // The files are not listed yet.
+        Phase::Opening { files: 0, .. } => blank,
+        Phase::Opening { files_done, files } => {
+            Dataset { files_done: Some(files_done), files: Some(files), ..blank }
+        }
+        Phase::Failed(error) => {
+            Dataset { phase: DatasetPhase::Failed, error: Some(error.to_string()), ..blank }
+        }
+        Phase::Open(reader) => {
+            let snapshot = reader.snapshot();
+            let files = Some(snapshot.files().len() as u64);
+            let age = context.datasets.age(&blank.name, snapshot.id());
+            Dataset {
+                phase: DatasetPhase::Open,
+                files_done: files,
+                files,
+                snapshot: Some(snapshot.id().to_owned()),
+                snapshot_age_seconds: age.map(|age| age.as_secs_f64()),
+                blocks: Some(snapshot.blocks().len() as u64),
+                rows: Some(snapshot.rows()),
+                decoded_bytes: Some(snapshot.uncompressed_bytes()),
+                ..blank
+            }
+        }
+    }
+}

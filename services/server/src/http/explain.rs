@@ -1,0 +1,162 @@
+//! `/api/v1/jobs` and `/api/v1/explain`: streamed jobs, and reconstruction of their batches.
+
+use axum::{
+    Extension, Json,
+    body::Bytes,
+    extract::{State, rejection::BytesRejection},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use forebay_explain::{At, DEFAULT_MAX_LISTED_ROWS, Format, JobList, JobRecord, Summary};
+use forebay_proto::{Encoding, v1};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    Context,
+    response::{AuthErrors, Parameters, Problem, Rejection},
+};
+use crate::{Error, auth::Access};
+
+/// Selection of a batch and of the response format.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ExplainQuery {
+    /// Name or id of the job. Not allowed together with a request in the body.
+    #[serde(default)]
+    job_name: String,
+    /// Epoch of the batch. Default: the first epoch of the request.
+    epoch: Option<u64>,
+    /// Step of the batch within its epoch; required for a job. Default for a request in the body: its first step.
+    step: Option<u64>,
+    /// Rank of the batch. Default: the rank of the request, or 0.
+    rank: Option<u64>,
+    /// Response format: a summary in JSON, or the batch as a file. Default: `summary`.
+    #[serde(default)]
+    #[param(inline)]
+    format: ResponseFormat,
+    /// Largest number of row indices listed per row group in a summary. Default: 1,000.
+    max_listed_rows: Option<usize>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum ResponseFormat {
+    #[default]
+    Summary,
+    Parquet,
+    Json,
+    Arrow,
+}
+
+impl ResponseFormat {
+    /// Returns the file format of the batch, `None` for a summary.
+    fn format(self) -> Option<Format> {
+        match self {
+            Self::Summary => None,
+            Self::Parquet => Some(Format::Parquet),
+            Self::Json => Some(Format::Json),
+            Self::Arrow => Some(Format::Arrow),
+        }
+    }
+}
+
+/// Responses of an explanation.
+#[derive(utoipa::IntoResponses)]
+#[expect(dead_code, clippy::large_enum_variant, reason = "only their descriptions are used")]
+pub(super) enum Explanation {
+    /// Locations and statistics of the rows; with a file `format`, the batch itself.
+    #[response(status = 200)]
+    Explained(Summary),
+    /// The request is invalid, or the step is out of range.
+    #[response(status = 400)]
+    Invalid(Problem),
+    /// The job or dataset is unknown or not visible to the caller.
+    #[response(status = 404)]
+    Missing(Problem),
+    /// The files have changed, or the snapshot is no longer available.
+    #[response(status = 409)]
+    Changed(Problem),
+    /// The batch exceeds `limits.max_explain_bytes`.
+    #[response(status = 413)]
+    TooLarge(Problem),
+    /// The reconstruction exceeded `limits.explain_timeout`.
+    #[response(status = 504)]
+    TimedOut(Problem),
+}
+
+/// Lists the jobs of which the caller may read all datasets, most recent first.
+#[utoipa::path(
+    get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "explain",
+    responses((status = 200, body = JobList), AuthErrors),
+)]
+pub(super) async fn jobs(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+) -> Result<Json<JobList>, Rejection> {
+    Ok(Json(context.explainer.jobs(&access).await?.into()))
+}
+
+/// Reconstructs a batch of a job: returns locations and statistics of its rows or, with a file `format`, the batch itself.
+#[utoipa::path(
+    get,
+    path = "/api/v1/explain",
+    operation_id = "explain",
+    tag = "explain",
+    params(ExplainQuery),
+    responses(Explanation, AuthErrors)
+)]
+pub(super) async fn explain(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+    Parameters(query): Parameters<ExplainQuery>,
+) -> Result<Response, Rejection> {
+    if query.step.is_none() {
+        let message = "step: is missing, expected the number of a step";
+        return Err(Rejection::new(StatusCode::BAD_REQUEST, message));
+    }
+    let found = context.explainer.job(&access, &query.job_name).await?;
+    answer(&context, &access, &query, &found.record.request, found.others).await
+}
+
+/// Reconstructs a batch like `GET`, for a ticket in the body, or another command that pins its snapshots, instead of a job.
+/// Parameters that are omitted are taken from the ticket. Changes nothing.
+#[utoipa::path(
+    post, path = "/api/v1/explain", operation_id = "explain_request", tag = "explain",
+    params(ExplainQuery), request_body = Object, responses(Explanation, AuthErrors),
+)]
+pub(super) async fn explain_request(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+    Parameters(query): Parameters<ExplainQuery>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Rejection> {
+    let body = body?;
+    let command: v1::Command = Encoding::of(&body).decode("Command", &body).map_err(Error::from)?;
+    let expected = "expected a ticket for batches, {\"train\": {...}}";
+    let train = command.train.ok_or_else(|| Rejection::new(StatusCode::BAD_REQUEST, expected))?;
+    answer(&context, &access, &query, &train, Vec::new()).await
+}
+
+async fn answer(
+    context: &Context,
+    access: &Access,
+    query: &ExplainQuery,
+    train: &v1::Train,
+    others: Vec<String>,
+) -> Result<Response, Rejection> {
+    let at = At { epoch: query.epoch, step: query.step, rank: query.rank };
+    let Some(format) = query.format.format() else {
+        let max_listed_rows = query.max_listed_rows.unwrap_or(DEFAULT_MAX_LISTED_ROWS);
+        let summary = context.explainer.summary(access, train, at, max_listed_rows).await?;
+        return Ok(Json(Summary { others, ..summary }).into_response());
+    };
+    let bytes = context.explainer.export(access, train, at, format).await?;
+    let id = JobRecord::new(train, 0.0).id;
+    let (epoch, step) = (at.epoch.unwrap_or(train.epoch), at.step.unwrap_or(train.start_step));
+    let rank = at.rank.or(train.rank).unwrap_or(0);
+    let name = format!("attachment; filename=\"{id}-{epoch}-{step}-{rank}.{}\"", format.name());
+    let headers = [(header::CONTENT_TYPE, format.media_type()), (header::CONTENT_DISPOSITION, &name)];
+    Ok((headers, bytes).into_response())
+}

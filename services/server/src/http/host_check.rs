@@ -1,0 +1,98 @@
+//! Protection against requests from other sites and against DNS rebinding, and the security headers of every response.
+
+use std::net::IpAddr;
+
+use axum::{
+    extract::{Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, uri::Authority},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+
+use super::{authorize::is_read, response::Rejection};
+
+/// Content security policy of the dashboard: only scripts, styles and data of this server, no inline scripts.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
+    connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+
+/// Check of the `Host` header and of the origin of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct HostCheck {
+    /// Accept only IP addresses and `localhost` as host. A DNS rebinding attack has the attacker's name in the `Host` header.
+    local_names_only: bool,
+}
+
+impl HostCheck {
+    /// Creates the check; `is_local` is true if the server listens on a loopback address. With tokens the host is not checked,
+    /// because the browser has no token for the attacker's name.
+    pub(crate) fn new(is_local: bool, has_tokens: bool) -> Self {
+        Self { local_names_only: is_local && !has_tokens }
+    }
+
+    fn check(self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Rejection> {
+        let host = host(uri, headers);
+        if self.local_names_only && host.as_ref().is_some_and(|host| !is_local_name(host.host())) {
+            return Err(Rejection::new(
+                StatusCode::FORBIDDEN,
+                "the Host header names another machine; use localhost or an IP address, or start the server with --tokens",
+            ));
+        }
+        if is_cross_site(method, host.as_ref(), headers) {
+            return Err(Rejection::new(
+                StatusCode::FORBIDDEN,
+                "requests from a page of another site are not allowed",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Rejects requests that fail the check, and adds the security headers to every response.
+pub(super) async fn check(State(host_check): State<HostCheck>, request: Request, next: Next) -> Response {
+    let mut response = match host_check.check(request.method(), request.uri(), request.headers()) {
+        Ok(()) => next.run(request).await,
+        Err(rejection) => rejection.into_response(),
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // Responses without a cache policy of their own must not be stored.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Returns the requested host: from the URI in HTTP/2, from the `Host` header in HTTP/1.
+fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
+    let named = || headers.get(header::HOST).map(|host| Authority::try_from(host.as_bytes()));
+    match (uri.authority(), named()) {
+        (Some(authority), _) => Some(authority.clone()),
+        // An invalid header matches no allowed host.
+        (None, Some(host)) => Some(host.unwrap_or(Authority::from_static("invalid"))),
+        (None, None) => None,
+    }
+}
+
+fn is_local_name(host: &str) -> bool {
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    bare.parse::<IpAddr>().is_ok() || bare.eq_ignore_ascii_case("localhost")
+}
+
+/// True if the browser marks the request as sent by a page of another site. Following a link from there is allowed.
+fn is_cross_site(method: &Method, host: Option<&Authority>, headers: &HeaderMap) -> bool {
+    if let Some(site) = headers.get(FETCH_SITE) {
+        let follows_link =
+            *method == Method::GET && headers.get(FETCH_MODE).is_some_and(|mode| mode == "navigate");
+        return site != "same-origin" && site != "none" && !follows_link;
+    }
+    // Older browsers send at least the origin of requests that may change state.
+    let Some(origin) = headers.get(header::ORIGIN).filter(|_| !is_read(method)) else { return false };
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, origin)| origin);
+    origin.is_none_or(|origin| host.is_none_or(|host| !host.as_str().eq_ignore_ascii_case(origin)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+//! `/api/v1/live`: the state every second and operational events as they occur, as server-sent events.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    Extension,
+    extract::State,
+    http::{HeaderMap, HeaderName, StatusCode},
+    response::{IntoResponse, Response, Sse, sse},
+};
+use serde::Deserialize;
+use tokio::{
+    sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    time::{Instant, MissedTickBehavior, interval_at},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use utoipa::IntoParams;
+
+use super::{
+    Context,
+    response::{AuthErrors, Parameters, Problem, Rejection},
+    state,
+};
+use crate::auth::Access;
+
+/// Time between two states. The regular messages also let clients detect broken connections.
+const PERIOD: Duration = Duration::from_secs(1);
+/// Time after which a subscriber that accepts no data is disconnected.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Limit on subscribers, and the state that they share.
+pub(crate) struct Live {
+    permits: Arc<Semaphore>,
+    max: usize,
+    began: Instant,
+    /// Latest state for callers that may read everything: for readers, and for administrators.
+    shared: [Mutex<Shared>; 2],
+}
+
+/// State of one tick, computed by the first subscriber that needs it.
+#[derive(Default)]
+struct Shared {
+    tick: u64,
+    text: Arc<OnceCell<Arc<str>>>,
+}
+
+impl Live {
+    /// Creates a limit of `max` concurrent subscribers.
+    pub(crate) fn new(max: usize) -> Self {
+        let permits = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
+        Self { permits, max, began: Instant::now(), shared: Default::default() }
+    }
+
+    fn enter(&self) -> Result<OwnedSemaphorePermit, Rejection> {
+        let max = self.max;
+        let message =
+            format!("limits.max_live_subscribers ({max}) is reached: close a subscriber or raise the limit");
+        let place = Arc::clone(&self.permits).try_acquire_owned();
+        place.map_err(|_| Rejection::new(StatusCode::SERVICE_UNAVAILABLE, message))
+    }
+
+    /// Waits until no subscriber is connected.
+    pub(crate) async fn none_left(&self) {
+        // The semaphore is never closed: all permits are free once all subscribers are disconnected.
+        drop(self.permits.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await);
+    }
+
+    fn tick(&self) -> u64 {
+        self.began.elapsed().as_secs() / PERIOD.as_secs()
+    }
+
+    /// Returns the cell of the current state.
+    fn text(&self, for_administrator: bool) -> Arc<OnceCell<Arc<str>>> {
+        let tick = self.tick();
+        let mut shared =
+            self.shared[usize::from(for_administrator)].lock().unwrap_or_else(PoisonError::into_inner);
+        if shared.tick < tick {
+            *shared = Shared { tick, text: Arc::default() };
+        }
+        Arc::clone(&shared.text)
+    }
+}
+
+/// Position in the sequence of events.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct From {
+    /// Id of an event: kept events after it are sent first. The header `Last-Event-ID`, which browsers send when they reconnect,
+    /// takes precedence. Without either, only new events are sent.
+    after: Option<u64>,
+}
+
+/// Streams the state and events. `event: state` is sent immediately and then every second, `event: event` for every operational
+/// event; the `id` of both is that of the last event. The stream ends when the server shuts down or the token becomes invalid.
+#[utoipa::path(
+    get, path = "/api/v1/live", operation_id = "subscribe", tag = "server",
+    params(From, ("last-event-id" = Option<u64>, Header, description = "Id of the last event received.")),
+    responses(
+        (status = 200, description = "Server-sent events. The schema is that of the data of `state`.",
+         body = state::State, content_type = "text/event-stream"),
+        (status = 503, description = "Too many subscribers, or the server is shutting down.", body = Problem),
+        AuthErrors,
+    ),
+)]
+pub(super) async fn subscribe(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+    Parameters(from): Parameters<From>,
+    headers: HeaderMap,
+) -> Result<Response, Rejection> {
+    if context.drain.is_draining() {
+        return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
+    }
+    let permit = context.live.enter()?;
+    let last_seen = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()?.parse().ok()).or(from.after);
+    let mut noted = context.events.watch();
+    let seen = last_seen.unwrap_or(*noted.borrow_and_update());
+    if last_seen.is_some() {
+        noted.mark_changed();
+    }
+    let (sender, messages) = mpsc::channel(1);
+    tokio::spawn(Subscriber { context, access, seen, noted, sender, _permit: permit }.run());
+    // Buffering proxies would delay the messages.
+    let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
+    Ok((unbuffered, Sse::new(ReceiverStream::new(messages))).into_response())
+}
+
+/// A subscriber. Runs as a task of its own, so that one that accepts no data can be disconnected.
+struct Subscriber {
+    context: Context,
+    access: Access,
+    /// Id of the last event that was sent or that is not visible to the caller.
+    seen: u64,
+    noted: watch::Receiver<u64>,
+    sender: mpsc::Sender<Result<sse::Event, Infallible>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Subscriber {
+    async fn run(mut self) {
+        let live = Arc::clone(&self.context.live);
+        let drain = self.context.drain.clone();
+        // All subscribers share the ticks. The current tick has begun, so its state is sent immediately.
+        let first = live.began + PERIOD * u32::try_from(live.tick()).unwrap_or(u32::MAX);
+        let mut ticks = interval_at(first, PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            let is_connected = tokio::select! {
+                biased;
+                () = self.sender.closed() => return,
+                () = drain.drained() => {
+                    self.send_events().await;
+                    return;
+                }
+                _ = ticks.tick() => self.access.check_known().is_ok() && self.send_state().await,
+                changed = self.noted.changed() => changed.is_ok() && self.send_events().await,
+            };
+            if !is_connected {
+                return;
+            }
+        }
+    }
+
+    async fn send_state(&self) -> bool {
+        let text = self.state().await;
+        self.send(sse::Event::default().event("state").id(self.seen.to_string()).data(text)).await
+    }
+
+    /// Returns the current state, computed once per tick for all callers that may read everything.
+    async fn state(&self) -> Arc<str> {
+        let of_now = async || text(&state::of(&self.context, &self.access));
+        if self.access.check_everything().is_err() {
+            return of_now().await;
+        }
+        let shared = self.context.live.text(self.access.check_admin().is_ok());
+        Arc::clone(shared.get_or_init(of_now).await)
+    }
+
+    async fn send_events(&mut self) -> bool {
+        let last = *self.noted.borrow_and_update();
+        let events = self.context.events.after(self.seen, &self.access);
+        self.seen = last;
+        for event in events {
+            self.seen = event.id;
+            let message = sse::Event::default().event("event").id(event.id.to_string());
+            if !self.send(message.data(text(&*event))).await {
+                return false;
+            }
+        }
+        self.seen = self.seen.max(last);
+        true
+    }
+
+    /// Sends a message; returns false if the subscriber is disconnected or too slow.
+    async fn send(&self, message: sse::Event) -> bool {
+        self.sender.send_timeout(Ok(message), PATIENCE).await.is_ok()
+    }
+}
+
+fn text(value: &impl serde::Serialize) -> Arc<str> {
+    serde_json::to_string(value).expect("plain values with string keys").into()
+}

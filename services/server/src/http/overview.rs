@@ -1,0 +1,118 @@
+//! `/api/v1/overview`: summary of the server.
+
+use std::time::{Instant, SystemTime};
+
+use axum::{Extension, Json, extract::State};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    Context,
+    resources::{self, Process, Tier},
+    response::AuthErrors,
+    sessions::{Verdict, running},
+};
+use crate::{
+    Address,
+    auth::Access,
+    events::unix_seconds,
+    stalls::{Observer, StageStatus},
+};
+
+/// Summary of the server.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Overview {
+    /// The server process.
+    server: ServerInfo,
+    /// Bottleneck of the running sessions of datasets that the caller may read.
+    verdict: Verdict,
+    /// Pipeline stages from the store to the trainers, for all sessions.
+    pipeline: Vec<StageStatus>,
+    /// Cache tiers: memory, and disk if configured.
+    cache: Vec<Tier>,
+    /// Resources used by the process; null on systems without `/proc`.
+    #[schema(required)]
+    process: Option<Process>,
+    /// Cost of waiting; null unless `gpu_hour_cost` is configured.
+    #[schema(required)]
+    cost: Option<Cost>,
+}
+
+/// Cost of GPUs while their trainers wait, in the currency of `gpu_hour_cost`.
+#[derive(Serialize, ToSchema)]
+struct Cost {
+    /// Configured cost of one GPU per hour.
+    gpu_hour_cost: f64,
+    /// Current cost of waiting per hour, for all running sessions whose clients report.
+    idle_per_hour: f64,
+    /// Cost of waiting since the start of the server.
+    idle_total: f64,
+}
+
+/// The server process.
+#[derive(Serialize, ToSchema)]
+struct ServerInfo {
+    /// Version of the server.
+    version: &'static str,
+    /// Start time, in Unix seconds.
+    started_at: f64,
+    /// Time since the start, in seconds.
+    uptime_seconds: f64,
+    /// Current time of the server, in Unix seconds.
+    now: f64,
+    /// True if the server is shutting down.
+    draining: bool,
+    /// Location for Flight clients, such as `grpc://127.0.0.1:8815`.
+    grpc: String,
+    /// True if the caller may change settings.
+    can_administer: bool,
+}
+
+/// Returns a summary of the server.
+#[utoipa::path(get, path = "/api/v1/overview", operation_id = "show_overview", tag = "server", responses((status = 200, body = Overview), AuthErrors))]
+pub(super) async fn show(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+) -> Json<Overview> {
+    Json(of(&context, &access))
+}
+
+/// Returns the summary visible to `access`.
+pub(super) fn of(context: &Context, access: &Access) -> Overview {
+    let (started_at, now) = (unix_seconds(context.started), unix_seconds(SystemTime::now()));
+    let server = ServerInfo {
+        version: env!("CARGO_PKG_VERSION"),
+        started_at,
+        uptime_seconds: (now - started_at).max(0.0),
+        now,
+        draining: context.drain.is_draining(),
+        grpc: location(context),
+        can_administer: access.check_admin().is_ok(),
+    };
+    let (instant, readout) = (Instant::now(), resources::read_metrics(context));
+    let sessions = running(context, access);
+    let (verdict, judged) = Observer::judge(&sessions, instant);
+    let cost = context.observer.gpu_hour_cost().map(|gpu_hour_cost| {
+        let idle =
+            sessions.iter().filter_map(|session| Some(1.0 - session.verdict(instant).0.compute_fraction?));
+        let idle_total = context.sessions.idle().as_secs_f64() / 3600.0 * gpu_hour_cost;
+        Cost { gpu_hour_cost, idle_per_hour: idle.sum::<f64>() * gpu_hour_cost, idle_total }
+    });
+    Overview {
+        server,
+        pipeline: context.observer.stages(verdict.bottleneck),
+        verdict: Verdict::new(&verdict, &judged, sessions.len(), &context.observer.facts()),
+        cache: resources::tiers(&readout, context),
+        process: resources::process(&readout),
+        cost,
+    }
+}
+
+/// Returns the location for Flight clients.
+fn location(context: &Context) -> String {
+    match &context.grpc {
+        Address::Tcp(address) if context.tls => format!("grpc+tls://{address}"),
+        Address::Tcp(address) => format!("grpc://{address}"),
+        Address::Unix(path) => format!("grpc+unix://{}", path.display()),
+    }
+}

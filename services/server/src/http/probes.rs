@@ -1,0 +1,88 @@
+//! Liveness and readiness probes, and the metrics.
+
+use std::collections::BTreeMap;
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    Context,
+    response::{AuthErrors, Rejection},
+    scrape_gauges,
+};
+use crate::{auth::Access, registry::datasets::Phase, telemetry::recorder};
+
+/// Readiness of the server. Datasets are listed only for callers that may read them.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Readiness {
+    /// True if the server accepts new work.
+    ready: bool,
+    /// True if the server is shutting down.
+    draining: bool,
+    /// Names of datasets that are being opened for the first time.
+    opening: Vec<String>,
+    /// Names of datasets whose lookup index is being built for the first time.
+    preparing: Vec<String>,
+    /// Reason of the failure by name of each dataset that cannot be opened.
+    failed: BTreeMap<String, String>,
+}
+
+/// Liveness probe.
+#[utoipa::path(get, path = "/livez", operation_id = "alive", tag = "probes", responses((status = 200, description = "The process is alive.", body = String)))]
+pub(super) async fn alive() -> &'static str {
+    "alive\n"
+}
+
+/// Readiness probe: succeeds after the first attempt to open every dataset, and until the server shuts down.
+#[utoipa::path(
+    get, path = "/readyz", operation_id = "ready", tag = "probes",
+    responses((status = 200, description = "The server accepts new work.", body = Readiness), (status = 503, description = "The server is starting or shutting down.", body = Readiness)),
+)]
+pub(super) async fn ready(
+    State(context): State<Context>,
+    headers: HeaderMap,
+) -> (StatusCode, Json<Readiness>) {
+    let (mut opening, mut preparing, mut failed) = (Vec::new(), Vec::new(), BTreeMap::new());
+    let named = context
+        .authenticator
+        .authenticate(&headers)
+        .map(|access| context.datasets.list(&access))
+        .unwrap_or_default();
+    for dataset in named {
+        if context.online.unready().any(|name| name == dataset.name) {
+            preparing.push(dataset.name.clone());
+        }
+        match dataset.phase {
+            Phase::Opening { .. } => opening.push(dataset.name),
+            Phase::Failed(error) => {
+                failed.insert(dataset.name, error.to_string());
+            }
+            Phase::Open(_) => {}
+        }
+    }
+    let draining = context.drain.is_draining();
+    let ready = context.datasets.all_tried() && context.online.unready().next().is_none() && !draining;
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(Readiness { ready, draining, opening, preparing, failed }))
+}
+
+/// Metrics in the Prometheus text format. The caller must be allowed to read all datasets.
+#[utoipa::path(
+    get, path = "/metrics", operation_id = "metrics", tag = "probes",
+    responses((status = 200, description = "Metrics in the Prometheus text format, version 0.0.4.", body = String), AuthErrors),
+)]
+pub(super) async fn scrape(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+) -> Result<Response, Rejection> {
+    access.check_everything()?;
+    scrape_gauges::update(&context);
+    let text = recorder::render(&context.recorder);
+    Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())
+}

@@ -1,0 +1,217 @@
+//! `/api/v1/queues`: state of batch queues, and changes of their settings at run time.
+
+use axum::{
+    Extension, Json,
+    body::Bytes,
+    extract::{Path, State, rejection::BytesRejection},
+    http::{HeaderMap, StatusCode},
+};
+use forebay_inference::queue::QueueConfig;
+use forebay_proto::v1;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    Context,
+    queue_schema::{Forecast, QueueSettings, QueueStatus},
+    response::{AuthErrors, Parameters, Problem, Rejection, check_json},
+};
+use crate::{
+    auth::Access,
+    events::{Kind, Note},
+    registry::queues::{Served, check_batching},
+};
+
+/// List of queues.
+#[derive(Serialize, ToSchema)]
+pub(super) struct QueueList {
+    /// Queues, sorted by name.
+    queues: Vec<QueueInfo>,
+}
+
+/// A batch queue.
+#[derive(Serialize, ToSchema)]
+#[schema(as = Queue)]
+pub(super) struct QueueInfo {
+    /// Name of the queue.
+    name: String,
+    /// Lookup that produces the features of a row, see docs/how-to/batch-queues.md.
+    #[schema(value_type = Object)]
+    features: v1::Lookup,
+    /// Current settings.
+    batching: QueueSettings,
+    #[serde(flatten)]
+    status: QueueStatus,
+    /// Forecast for the current settings and load; null without workers or before the first computed batch.
+    #[schema(required)]
+    forecast: Option<Forecast>,
+}
+
+/// Result of a change of queue settings, or of its dry run.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SettingsChange {
+    /// Name of the queue.
+    name: String,
+    /// True if nothing was changed.
+    dry_run: bool,
+    /// Settings after the change.
+    batching: QueueSettings,
+    /// Forecast for these settings; null without workers or before the first computed batch.
+    #[schema(required)]
+    forecast: Option<Forecast>,
+    /// Forecast for the previous settings; null unless this is a dry run.
+    #[schema(required)]
+    forecast_before: Option<Forecast>,
+}
+
+/// Options of a change of queue settings.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct ChangeQuery {
+    /// Validates the settings and returns a forecast without changing them. The value `false` is the same as omitting it.
+    dry_run: Option<String>,
+}
+
+/// Lists the queues for which the caller may read all datasets of the features.
+#[utoipa::path(get, path = "/api/v1/queues", operation_id = "list_queues", tag = "queues", responses((status = 200, body = QueueList), AuthErrors))]
+pub(super) async fn list(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+) -> Json<QueueList> {
+    Json(of(&context, &access))
+}
+
+/// Returns a queue.
+#[utoipa::path(
+    get, path = "/api/v1/queues/{name}", operation_id = "show_queue", tag = "queues",
+    params(("name" = String, Path, description = "Name of the queue.")),
+    responses(
+        (status = 200, body = QueueInfo),
+        (status = 404, description = "The queue is unknown or not visible to the caller.", body = Problem),
+        AuthErrors,
+    ),
+)]
+pub(super) async fn show(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+    Path(name): Path<String>,
+) -> Result<Json<QueueInfo>, Rejection> {
+    Ok(Json(shown(&name, &*context.queues.get(&name, &access)?)))
+}
+
+/// Changes the settings of `batching` that the body contains, until the server restarts. Requires an administrator, except for a
+/// dry run.
+#[utoipa::path(
+    patch, path = "/api/v1/queues/{name}", operation_id = "change_queue", tag = "queues",
+    params(("name" = String, Path, description = "Name of the queue."), ChangeQuery),
+    request_body(content = QueueSettings, description = "Settings to change; omitted ones keep their values."),
+    responses(
+        (status = 200, body = SettingsChange),
+        (status = 404, description = "The queue is unknown or not visible to the caller.", body = Problem),
+        (status = 413, description = "The body is too large.", body = Problem),
+        (status = 415, description = "The body is not JSON.", body = Problem),
+        (status = 422, description = "Invalid settings; nothing was changed.", body = Problem),
+        AuthErrors,
+    ),
+)]
+pub(super) async fn change(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+    Path(name): Path<String>,
+    Parameters(query): Parameters<ChangeQuery>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<SettingsChange>, Rejection> {
+    let dry_run = query.dry_run.is_some_and(|value| value != "false");
+    if !dry_run {
+        access.check_admin()?;
+    }
+    check_json(&headers)?;
+    let body = body?;
+    let served = context.queues.get(&name, &access)?;
+    let most = served.max_answer_bytes;
+    let changed_settings = if dry_run {
+        let before = served.queue.config();
+        changed(&before, &body, most).map(|after| (before, after))
+    } else {
+        served.queue.update_config(|before| changed(before, &body, most))
+    };
+    let (before, batching) =
+        changed_settings.map_err(|why| Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, why))?;
+    if !dry_run && before != batching {
+        let by = access.name().map_or_else(String::new, |name| format!(", by token '{name}'"));
+        let message = format!("{}{by}", differences(&before, &batching));
+        context.events.note(Note::new(Kind::QueueSettingsChanged, &message).queue(&name, served.reads()));
+    }
+    let forecast = served.queue.forecast(&batching).map(Forecast::from);
+    let forecast_before = dry_run.then(|| served.queue.forecast(&before)).flatten().map(Forecast::from);
+    Ok(Json(SettingsChange { name, dry_run, batching: batching.into(), forecast, forecast_before }))
+}
+
+/// Returns the queues visible to `access`.
+pub(super) fn of(context: &Context, access: &Access) -> QueueList {
+    QueueList { queues: context.queues.list(access).map(|(name, served)| shown(name, served)).collect() }
+}
+
+fn shown(name: &str, served: &Served) -> QueueInfo {
+    let batching = served.queue.config();
+    let forecast = served.queue.forecast(&batching).map(Forecast::from);
+    QueueInfo {
+        name: name.to_owned(),
+        features: served.features.clone(),
+        batching: batching.into(),
+        status: served.queue.status().into(),
+        forecast,
+    }
+}
+
+/// Returns the settings with the fields in `body` changed.
+fn changed(config: &QueueConfig, body: &[u8], max_answer_bytes: u64) -> Result<QueueConfig, String> {
+    let patch: Map<String, Value> =
+        serde_json::from_slice(body).map_err(|error| format!("expected a JSON object: {error}"))?;
+    let mut whole = serde_json::to_value(config).map_err(|error| error.to_string())?;
+    let mut changed = config.clone();
+    // Fields are applied one at a time, so that an error names its field.
+    for (name, value) in patch {
+        whole[&name] = value;
+        changed = serde_json::from_value(whole.clone()).map_err(|error| format!("{name}: {error}"))?;
+    }
+    check_batching(&changed, max_answer_bytes)?;
+    Ok(changed)
+}
+
+/// Describes the differences, such as `max_batch_rows: 4096, before 1024`.
+fn differences(before: &QueueConfig, after: &QueueConfig) -> String {
+    let fields = |config| match serde_json::to_value(config) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    };
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let before = fields(before);
+    let changed = fields(after).into_iter().filter_map(|(name, value)| {
+        let was = before.get(&name).filter(|was| **was != value)?;
+        Some(format!("{name}: {}, before {}", text(&value), text(was)))
+    });
+    changed.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn differences_name_the_new_and_the_previous_value() {
+        let before = QueueConfig::default();
+        let slower = Duration::from_millis(20);
+        let after = QueueConfig { max_batch_delay: slower, pad_to: vec![8, 64], ..before.clone() };
+        assert_eq!(
+            differences(&before, &after),
+            "max_batch_delay: 20ms, before 5ms; pad_to: [8,64], before []"
+        );
+        assert_eq!(differences(&before, &before), "");
+    }
+}

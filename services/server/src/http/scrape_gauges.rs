@@ -1,0 +1,32 @@
+//! Gauges that are updated when metrics are read instead of when their values change.
+
+use forebay_storage::Reader;
+use metrics::gauge;
+
+use super::Context;
+use crate::{auth::Access, registry::datasets::Phase, telemetry::process};
+
+/// Sets the gauges to the current values.
+pub(super) fn update(context: &Context) {
+    process::update();
+    gauge!("forebay_draining").set(f64::from(u8::from(context.drain.is_draining())));
+    let everything = Access::everything();
+    for listed in context.datasets.list(&everything) {
+        let reader = match &listed.phase {
+            Phase::Open(reader) => Some(reader),
+            Phase::Opening { .. } | Phase::Failed(_) => None,
+        };
+        let is_open = f64::from(u8::from(reader.is_some()));
+        gauge!("forebay_dataset_open", "dataset" => listed.name.clone()).set(is_open);
+        let Some(snapshot) = reader.map(Reader::snapshot) else { continue };
+        gauge!("forebay_dataset_rows", "dataset" => listed.name.clone()).set(snapshot.rows() as f64);
+        if let Some(age) = context.datasets.age(&listed.name, snapshot.id()) {
+            let gauge = gauge!("forebay_dataset_snapshot_age_seconds", "dataset" => listed.name.clone());
+            gauge.set(age.as_secs_f64());
+        }
+    }
+    for (name, served) in context.queues.list(&everything) {
+        let workers = served.queue.status().load.workers;
+        gauge!("forebay_queue_workers", "queue" => name.to_owned()).set(workers as f64);
+    }
+}

@@ -1,0 +1,177 @@
+//! `/api/v1/sessions` and `/api/v1/stalls`: training sessions and their time accounts.
+
+mod schema;
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Extension, Json,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    Context,
+    response::{AuthErrors, Parameters, Problem, Rejection},
+};
+use crate::{
+    auth::Access,
+    sessions::{KEPT_SECONDS, Session},
+};
+
+use schema::SessionInfo;
+pub(super) use schema::{Stalls, Verdict};
+
+/// Default number of sessions per response, and number of sessions in the state.
+pub(super) const DEFAULT_LIMIT: usize = 100;
+/// Largest number of sessions per response.
+const MAX_LIMIT: usize = 1000;
+/// Default length of a time account, in seconds.
+const DEFAULT_SECONDS: usize = 300;
+
+/// Selection of sessions.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SessionQuery {
+    /// Largest number of sessions to return, oldest first. Default: 100. Maximum: 1,000.
+    limit: Option<usize>,
+    /// Id of a session: returns the sessions that started after it. The session may have ended within the last minute.
+    after: Option<String>,
+}
+
+/// Sessions with open streams.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SessionList {
+    /// Number of running sessions visible to the caller, including those not listed.
+    total: u64,
+    /// Sessions, oldest first.
+    sessions: Vec<SessionInfo>,
+}
+
+/// A session with its recent time accounts.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SessionDetails {
+    #[serde(flatten)]
+    session: SessionInfo,
+    /// Time accounts of the last five minutes, per second.
+    stalls: Stalls,
+}
+
+/// Selection of a time range and of sessions.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct TimeRange {
+    /// Number of most recent whole seconds to return. Default: 300. Maximum: 600.
+    seconds: Option<usize>,
+    /// Id of a session; restricts the result to this session.
+    session: Option<String>,
+    /// Name of a job; restricts the result to its sessions.
+    job_name: Option<String>,
+}
+
+/// Lists running sessions of datasets that the caller may read. A session comprises all open streams of one trainer.
+#[utoipa::path(
+    get, path = "/api/v1/sessions", operation_id = "list_sessions", tag = "sessions",
+    params(SessionQuery), responses((status = 200, body = SessionList), AuthErrors),
+)]
+pub(super) async fn list(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+    Parameters(query): Parameters<SessionQuery>,
+) -> Result<Json<SessionList>, Rejection> {
+    let after = query.after.map(|id| find(&context, &access, &id)).transpose()?;
+    let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
+    Ok(Json(of(&context, &access, limit, after.as_deref())))
+}
+
+/// Returns a session and its time accounts. A session remains available for a minute after its end.
+#[utoipa::path(
+    get, path = "/api/v1/sessions/{id}", operation_id = "show_session", tag = "sessions",
+    params(("id" = String, Path, description = "Id of the session, 16 hexadecimal digits.")),
+    responses(
+        (status = 200, body = SessionDetails),
+        (status = 404, description = "The session is unknown or has ended.", body = Problem),
+        AuthErrors,
+    ),
+)]
+pub(super) async fn show(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+    Path(id): Path<String>,
+) -> Result<Json<SessionDetails>, Rejection> {
+    let found = find(&context, &access, &id)?;
+    let now = Instant::now();
+    let session = SessionInfo::new(&found, now, &context.observer.facts());
+    let stalls = Stalls::new([found.history(now, DEFAULT_SECONDS)]);
+    Ok(Json(SessionDetails { session, stalls }))
+}
+
+/// Returns the time of all sessions by bucket, per second, or that of one session or job.
+#[utoipa::path(
+    get, path = "/api/v1/stalls", operation_id = "show_stalls", tag = "sessions",
+    params(TimeRange),
+    responses(
+        (status = 200, body = Stalls),
+        (status = 404, description = "The session is unknown or has ended.", body = Problem),
+        AuthErrors,
+    ),
+)]
+pub(super) async fn stalls(
+    State(context): State<Context>,
+    Extension(access): Extension<Access>,
+    Parameters(time): Parameters<TimeRange>,
+) -> Result<Json<Stalls>, Rejection> {
+    let seconds = time.seconds.unwrap_or(DEFAULT_SECONDS).min(KEPT_SECONDS);
+    if let Some(id) = time.session {
+        let history = find(&context, &access, &id)?.history(Instant::now(), seconds);
+        return Ok(Json(Stalls::new([history])));
+    }
+    Ok(Json(stalls_of(&context, &access, seconds, time.job_name.as_deref())))
+}
+
+/// Returns the `limit` oldest running sessions visible to `access` that started after `after`.
+pub(super) fn of(context: &Context, access: &Access, limit: usize, after: Option<&Session>) -> SessionList {
+    let (running, facts, now) = (running(context, access), context.observer.facts(), Instant::now());
+    let start = after.map_or(0, |after| {
+        running.partition_point(|session| (session.started, session.id) <= (after.started, after.id))
+    });
+    let listed = running.iter().skip(start).take(limit);
+    let sessions = listed.map(|session| SessionInfo::new(session, now, &facts)).collect();
+    SessionList { total: running.len() as u64, sessions }
+}
+
+/// Returns the time accounts of the sessions visible to `access`, or of those of one job.
+pub(super) fn stalls_of(
+    context: &Context,
+    access: &Access,
+    seconds: usize,
+    job_name: Option<&str>,
+) -> Stalls {
+    let now = Instant::now();
+    if access.check_everything().is_ok() && job_name.is_none() {
+        // The history of all sessions includes those that ended.
+        return Stalls::new([context.sessions.history(now, seconds)]);
+    }
+    let mut sessions = context.sessions.list(true);
+    sessions.retain(|session| access.may_read(&session.train.dataset));
+    sessions.retain(|session| job_name.is_none_or(|name| session.train.job_name == name));
+    Stalls::new(sessions.iter().map(|session| session.history(now, seconds)))
+}
+
+/// Returns the running sessions visible to `access`, oldest first.
+pub(super) fn running(context: &Context, access: &Access) -> Vec<Arc<Session>> {
+    let mut running = context.sessions.list(false);
+    running.retain(|session| access.may_read(&session.train.dataset));
+    running
+}
+
+fn find(context: &Context, access: &Access, id: &str) -> Result<Arc<Session>, Rejection> {
+    let unknown = || Rejection::new(StatusCode::NOT_FOUND, format!("session '{id}' is unknown or has ended"));
+    let known = u64::from_str_radix(id, 16).ok().filter(|_| id.len() == 16);
+    let found = known.and_then(|id| context.sessions.get(id)).ok_or_else(unknown)?;
+    if access.may_read(&found.train.dataset) { Ok(found) } else { Err(unknown()) }
+}

@@ -1,0 +1,375 @@
+//! JSON of sessions, verdicts and time accounts.
+
+use std::{
+    collections::BTreeMap,
+    time::{Instant, SystemTime},
+};
+
+use forebay_stall::{Bucket, Buckets, Interval};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{
+    sessions::{Session, WINDOW},
+    stalls::{Advice, Facts, summary},
+    telemetry::events::unix_seconds,
+};
+
+/// Bottleneck of one or several trainers.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(in crate::http) struct Verdict {
+    /// Stage or activity that limits the throughput.
+    pub(in crate::http) bottleneck: Bottleneck,
+    /// Severity of the wait.
+    level: Level,
+    /// The verdict in one or two sentences.
+    summary: String,
+    /// Confidence in the bottleneck.
+    confidence: Confidence,
+    /// Fraction of the time that the trainers compute, 0 to 1; null if one of them does not report.
+    #[schema(required)]
+    compute_fraction: Option<f64>,
+    /// Fraction of the time that the trainers wait, 0 to 1; a lower bound if a trainer does not report; null without trainers.
+    #[schema(required)]
+    wait_fraction: Option<f64>,
+    /// Fraction of the time in each bucket, 0 to 1, by bucket name; the fractions sum to 1, or are all 0 without trainers.
+    bucket_fractions: BTreeMap<&'static str, f64>,
+    /// Effect of removing the bottleneck; null if the trainers are the bottleneck or the bottleneck is unknown.
+    #[schema(required)]
+    what_if: Option<WhatIf>,
+    /// Recommended changes, most promising first; empty if there are none.
+    advice: Vec<Advice>,
+    /// Length of the time that was judged, in seconds.
+    window_seconds: f64,
+    /// Number of sessions that were judged.
+    sessions: usize,
+}
+
+/// Stage or activity that limits the throughput of the trainers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(in crate::http) enum Bottleneck {
+    /// The trainers' own computation.
+    Compute,
+    /// The network between server and trainers.
+    Network,
+    /// Gathering rows into batches.
+    Gather,
+    /// Decoding.
+    Decode,
+    /// The store or the disk cache.
+    Storage,
+    /// Waiting for a thread or for memory.
+    Queued,
+    /// Computation or network; a trainer does not report which.
+    ComputeOrNetwork,
+    /// No trainer is active.
+    Idle,
+    /// Too little data, or two windows that disagree.
+    Unknown,
+}
+
+/// Severity of the wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Level {
+    /// The wait fraction is below 5%.
+    None,
+    /// The wait fraction is between 5% and 20%.
+    Moderate,
+    /// The wait fraction is above 20%.
+    InputBound,
+}
+
+/// Confidence in a verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Confidence {
+    /// Too little data, or two windows that disagree.
+    None,
+    /// No stage accounts for half of the wait.
+    Low,
+    /// Two windows agree on a bottleneck that accounts for at least half of the wait.
+    High,
+}
+
+/// Effect of removing the bottleneck.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+struct WhatIf {
+    /// Bottleneck that is removed.
+    removed: Bottleneck,
+    /// Upper bound of the speedup, as a factor of at least 1.
+    speedup: f64,
+    /// Bottleneck after the removal.
+    next_bottleneck: Bottleneck,
+}
+
+impl From<forebay_stall::Bottleneck> for Bottleneck {
+    fn from(bottleneck: forebay_stall::Bottleneck) -> Self {
+        use forebay_stall::Bottleneck as From;
+        match bottleneck {
+            From::Compute => Self::Compute,
+            From::Network => Self::Network,
+            From::Gather => Self::Gather,
+            From::Decode => Self::Decode,
+            From::Storage => Self::Storage,
+            From::Queued => Self::Queued,
+            From::ComputeOrNetwork => Self::ComputeOrNetwork,
+            From::Idle => Self::Idle,
+            From::Unknown => Self::Unknown,
+        }
+    }
+}
+
+impl From<forebay_stall::Level> for Level {
+    fn from(level: forebay_stall::Level) -> Self {
+        match level {
+            forebay_stall::Level::None => Self::None,
+            forebay_stall::Level::Moderate => Self::Moderate,
+            forebay_stall::Level::InputBound => Self::InputBound,
+        }
+    }
+}
+
+impl From<forebay_stall::Confidence> for Confidence {
+    fn from(confidence: forebay_stall::Confidence) -> Self {
+        match confidence {
+            forebay_stall::Confidence::None => Self::None,
+            forebay_stall::Confidence::Low => Self::Low,
+            forebay_stall::Confidence::High => Self::High,
+        }
+    }
+}
+
+impl From<forebay_stall::WhatIf> for WhatIf {
+    fn from(what_if: forebay_stall::WhatIf) -> Self {
+        let forebay_stall::WhatIf { removed, speedup, next_bottleneck } = what_if;
+        Self { removed: removed.into(), speedup, next_bottleneck: next_bottleneck.into() }
+    }
+}
+
+impl Verdict {
+    /// Describes a verdict on `sessions` sessions that was judged by the time in `judged`.
+    pub(in crate::http) fn new(
+        verdict: &forebay_stall::Verdict,
+        judged: &Buckets,
+        sessions: usize,
+        facts: &Facts,
+    ) -> Self {
+        Self {
+            bottleneck: verdict.bottleneck.into(),
+            level: verdict.level.into(),
+            summary: summary(verdict, sessions),
+            confidence: verdict.confidence.into(),
+            compute_fraction: verdict.compute_fraction,
+            wait_fraction: verdict.wait_fraction,
+            bucket_fractions: by_bucket(|bucket| judged.fraction(bucket)),
+            what_if: verdict.what_if.map(WhatIf::from),
+            advice: facts.advice(verdict),
+            window_seconds: WINDOW.as_secs_f64() * 2.0,
+            sessions,
+        }
+    }
+}
+
+/// One trainer with its batch streams of one dataset.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Session)]
+pub(in crate::http) struct SessionInfo {
+    /// Identifier of the session, 16 hexadecimal digits.
+    id: String,
+    /// Job name from the request; empty if the request has none.
+    job_name: String,
+    /// Name of the dataset.
+    dataset: String,
+    /// Identifier of the snapshot that the session reads.
+    snapshot: String,
+    /// Rank of the trainer, from 0 to `world_size - 1`.
+    rank: u64,
+    /// Number of ranks of the job.
+    world_size: u64,
+    /// Number of parallel streams per rank.
+    lanes: u64,
+    /// Time at which the session started, in Unix seconds.
+    started_at: f64,
+    /// Time with at least one open stream, in seconds.
+    wall_seconds: f64,
+    /// Epoch of the latest batch.
+    epoch: u64,
+    /// Step of the latest batch within its epoch.
+    step: u64,
+    /// Number of batches sent.
+    batches: u64,
+    /// Number of batches that the streams of the session will send in total.
+    batches_total: u64,
+    /// Fraction of `batches_total` that was sent, 0 to 1.
+    progress: f64,
+    /// Estimated time to the end of all streams, in seconds; null if no batch was sent in the last 10 seconds.
+    #[schema(required)]
+    eta_seconds: Option<f64>,
+    /// Number of rows sent.
+    rows: u64,
+    /// Number of bytes of batch bodies sent.
+    bytes: u64,
+    /// Rows per second, averaged over the last 10 seconds.
+    rows_per_second: f64,
+    /// Bytes per second, averaged over the last 10 seconds.
+    bytes_per_second: f64,
+    /// True if the client reports how it spends its time.
+    client_reports: bool,
+    /// Latest report of the client; null if it does not report.
+    #[schema(required)]
+    client: Option<ClientInfo>,
+    /// Time in each bucket, in seconds, by bucket name; the values sum to `wall_seconds`.
+    seconds: BTreeMap<&'static str, f64>,
+    /// Bottleneck of this session.
+    verdict: Verdict,
+    /// Distribution of the label over the batches; null if the request has no `label_column`.
+    #[schema(required)]
+    label: Option<LabelInfo>,
+}
+
+/// Activity of a client in the interval of its latest report.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Client)]
+struct ClientInfo {
+    /// Fraction of the time spent waiting for batches, 0 to 1.
+    wait_fraction: f64,
+    /// Fraction of the time spent computing, 0 to 1.
+    compute_fraction: f64,
+    /// Fraction of the time spent copying batches to the device, 0 to 1.
+    copy_fraction: f64,
+    /// Utilization of the client's GPU, 0 to 1; null if the client cannot measure it.
+    #[schema(required)]
+    gpu_utilization: Option<f64>,
+}
+
+/// Distribution of the label over the batches of a session.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[schema(as = Label)]
+struct LabelInfo {
+    /// Name of the label column.
+    column: String,
+    /// Number of batches examined.
+    batches: u64,
+    /// Mean of the label over these batches; null without labels.
+    #[schema(required)]
+    mean: Option<f64>,
+    /// Mean of the label over the dataset; null while unknown.
+    #[schema(required)]
+    dataset_mean: Option<f64>,
+    /// Standard deviation of the batch means divided by that of randomly drawn rows; null with fewer than 32 batches.
+    #[schema(required)]
+    std_ratio: Option<f64>,
+    /// True if `std_ratio` is above 3: the data is probably not shuffled.
+    skewed: bool,
+}
+
+impl SessionInfo {
+    /// Describes a session as of `now`.
+    pub(in crate::http) fn new(session: &Session, now: Instant, facts: &Facts) -> Self {
+        let (verdict, judged) = session.verdict(now);
+        let seconds = session.seconds(now);
+        let (sent, batches_total, (epoch, step)) = (session.sent(), session.batches_total(), session.at());
+        let (batches_per_second, rows_per_second, bytes_per_second) = session.rates();
+        let left = batches_total.saturating_sub(sent.batches) as f64;
+        let train = &session.train;
+        let report = session.last_report();
+        Self {
+            id: format!("{:016x}", session.id),
+            job_name: train.job_name.clone(),
+            dataset: train.dataset.clone(),
+            snapshot: train.snapshot.clone(),
+            rank: train.rank(),
+            world_size: train.world_size.unwrap_or(1),
+            lanes: train.lanes.unwrap_or(1),
+            started_at: unix_seconds(session.started_at),
+            wall_seconds: seconds.sum().as_secs_f64(),
+            epoch,
+            step,
+            batches: sent.batches,
+            batches_total,
+            progress: if batches_total > 0 { sent.batches as f64 / batches_total as f64 } else { 0.0 },
+            eta_seconds: (batches_per_second > 0.0).then(|| left / batches_per_second),
+            rows: sent.rows,
+            bytes: sent.bytes,
+            rows_per_second,
+            bytes_per_second,
+            client_reports: report.is_some(),
+            client: report.map(|report| {
+                let fraction = |part: f64| if report.seconds > 0.0 { part / report.seconds } else { 0.0 };
+                ClientInfo {
+                    wait_fraction: fraction(report.wait_seconds),
+                    compute_fraction: fraction(report.compute_seconds),
+                    copy_fraction: fraction(report.copy_seconds),
+                    gpu_utilization: report.gpu_utilization,
+                }
+            }),
+            seconds: by_bucket(|bucket| seconds[bucket].as_secs_f64()),
+            verdict: Verdict::new(&verdict, &judged, 1, facts),
+            label: (!train.label_column.is_empty()).then(|| {
+                let skew = session.skew();
+                LabelInfo {
+                    column: train.label_column.clone(),
+                    batches: skew.batches(),
+                    mean: skew.mean(),
+                    dataset_mean: skew.dataset_mean(),
+                    std_ratio: skew.std_ratio(),
+                    skewed: skew.is_skewed(),
+                }
+            }),
+        }
+    }
+}
+
+/// Time of trainers by bucket, one value per interval.
+#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+pub(in crate::http) struct Stalls {
+    /// Length of an interval, in seconds.
+    interval_seconds: f64,
+    /// End of each interval, in Unix seconds.
+    times: Vec<f64>,
+    /// Time of all trainers in each interval, in seconds.
+    wall: Vec<f64>,
+    /// Part of `wall` in each bucket, in seconds, by bucket name.
+    seconds: BTreeMap<&'static str, Vec<f64>>,
+    /// Fraction of `wall` spent computing, 0 to 1; null for an interval in which a trainer does not report or none is active.
+    compute_fraction: Vec<Option<f64>>,
+}
+
+impl Stalls {
+    /// Adds up several histories of the same seconds.
+    pub(in crate::http) fn new(histories: impl IntoIterator<Item = Vec<Interval>>) -> Self {
+        let mut sums: BTreeMap<Instant, Buckets> = BTreeMap::new();
+        let mut ends: BTreeMap<u64, Instant> = BTreeMap::new();
+        for interval in histories.into_iter().flatten() {
+            // The seconds of different trainers begin at different times.
+            let second = unix_seconds(system_time(interval.end)).round() as u64;
+            let end = *ends.entry(second).or_insert(interval.end);
+            *sums.entry(end).or_default() += interval.buckets;
+        }
+        let column = |of: &dyn Fn(&Buckets) -> f64| sums.values().map(of).collect::<Vec<f64>>();
+        let compute_fraction = |buckets: &Buckets| {
+            let is_known = !buckets.sum().is_zero() && buckets[Bucket::ComputeOrNetwork].is_zero();
+            is_known.then(|| buckets.fraction(Bucket::Compute))
+        };
+        Self {
+            interval_seconds: 1.0,
+            times: ends.keys().map(|second| *second as f64).collect(),
+            wall: column(&|buckets| buckets.sum().as_secs_f64()),
+            seconds: by_bucket(|bucket| column(&|buckets| buckets[bucket].as_secs_f64())),
+            compute_fraction: sums.values().map(compute_fraction).collect(),
+        }
+    }
+}
+
+/// Maps the name of each bucket to a value.
+fn by_bucket<T>(value: impl Fn(Bucket) -> T) -> BTreeMap<&'static str, T> {
+    Bucket::ALL.into_iter().map(|bucket| (bucket.name(), value(bucket))).collect()
+}
+
+/// Converts a past instant to system time.
+fn system_time(time: Instant) -> SystemTime {
+    let now = SystemTime::now();
+    now.checked_sub(time.elapsed()).unwrap_or(now)
+}

@@ -1,0 +1,42 @@
+//! State of the server at one instant, as shown by the dashboard.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    Context,
+    datasets::{self, Datasets},
+    overview::{self, Overview},
+    queues::{self, QueueList},
+    sessions::{self, SessionList, Stalls},
+};
+use crate::auth::Access;
+
+/// Length of the time accounts in the state, in seconds.
+const SECONDS: usize = 2;
+
+/// State of the server at one instant. Each part equals the response of its own route.
+#[derive(Serialize, ToSchema)]
+pub(super) struct State {
+    /// Server, bottleneck, pipeline, cache and process.
+    overview: Overview,
+    /// The 100 oldest running sessions.
+    sessions: SessionList,
+    /// Time accounts of the last two seconds.
+    stalls: Stalls,
+    /// Batch queues.
+    queues: QueueList,
+    /// Datasets.
+    datasets: Datasets,
+}
+
+/// Returns the state visible to `access`.
+pub(super) fn of(context: &Context, access: &Access) -> State {
+    State {
+        overview: overview::of(context, access),
+        sessions: sessions::of(context, access, sessions::DEFAULT_LIMIT, None),
+        stalls: sessions::stalls_of(context, access, SECONDS, None),
+        queues: queues::of(context, access),
+        datasets: datasets::of(context, access),
+    }
+}

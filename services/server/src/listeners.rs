@@ -1,0 +1,63 @@
+//! The listening sockets, their TLS certificates and the tokens of callers.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::{
+    Address, Settings,
+    auth::{Acceptor, Authenticator, Tls},
+    connections::Connections,
+    events::{Events, Kind, Note},
+    tasks::Tasks,
+};
+
+/// Bound sockets and the credentials of both sides.
+pub(crate) struct Listeners {
+    pub(crate) grpc: Connections,
+    pub(crate) http: Connections,
+    pub(crate) authenticator: Authenticator,
+    tls: Option<Arc<Tls>>,
+}
+
+impl Listeners {
+    /// Reads the credentials and binds the ports.
+    ///
+    /// # Errors
+    /// If a file is malformed or a port is taken.
+    pub(crate) async fn bind(settings: &Settings) -> anyhow::Result<Self> {
+        let authenticator =
+            Authenticator::new(settings.tokens.as_deref(), settings.insecure).context("--tokens")?;
+        let tls = settings.tls.as_ref().map(Tls::open).transpose().context("TLS")?.map(Arc::new);
+        let listen = async |flag: &str, address: &Address| {
+            let acceptor = tls.clone().map(Acceptor::new);
+            let bound = address.bind().await.with_context(|| format!("{flag} {address}"))?;
+            anyhow::Ok(Connections::new(bound, settings.limits.max_connections, acceptor)?)
+        };
+        let grpc = listen("--grpc", &settings.grpc).await?;
+        let http = listen("--http", &Address::Tcp(settings.http)).await?;
+        Ok(Self { grpc, http, authenticator, tls })
+    }
+
+    /// True if connections are encrypted.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Starts to reload the credentials when their files change.
+    pub(crate) fn watch_credentials(&self, settings: &Settings, events: &Events, tasks: &mut Tasks) {
+        let interval = settings.credentials_reload_interval;
+        let failed = |events: Events| {
+            move |error: &anyhow::Error| {
+                let message = format!("credential reload failed; keeping previous: {error:#}");
+                events.note(Note::new(Kind::ReloadFailed, &message));
+            }
+        };
+        if let Some(tls) = &self.tls {
+            tasks.spawn(Arc::clone(tls).watch(interval, failed(events.clone())));
+        }
+        if let Some(tokens) = self.authenticator.tokens() {
+            tasks.spawn(tokens.watch(interval, failed(events.clone())));
+        }
+    }
+}

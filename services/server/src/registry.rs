@@ -1,0 +1,6 @@
+//! Objects that the server keeps by name: datasets, lookup indexes, batch queues, and records of training jobs.
+
+pub(crate) mod datasets;
+pub(crate) mod jobs;
+pub(crate) mod online;
+pub(crate) mod queues;

@@ -1,0 +1,363 @@
+//! Datasets by name: opened in the background, retried with backoff, refreshed on demand.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use dashmap::DashMap;
+use forebay_loader::near;
+use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, take_snapshot};
+use tokio::sync::{Mutex, watch};
+
+use crate::{
+    Error, Settings,
+    auth::Access,
+    events::{Events, Kind, Note, Severity},
+    settings::Limits,
+};
+
+/// Number of snapshots per dataset whose times of last verification are kept.
+const REMEMBERED_SNAPSHOTS: usize = 4;
+
+/// All datasets of a server. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Datasets {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    entries: BTreeMap<String, Dataset>,
+    state: State,
+    config: forebay_storage::Config,
+    limits: Limits,
+    events: Events,
+    /// Readers of snapshots other than the current ones, by dataset and id.
+    pinned: DashMap<(String, String), Reader>,
+}
+
+struct Dataset {
+    location: Location,
+    phase: watch::Sender<Phase>,
+    /// Most recent snapshots and the time at which each was last verified to be current; newest first.
+    seen: std::sync::Mutex<VecDeque<(String, Instant)>>,
+    /// Held while a snapshot is taken.
+    taking: Mutex<()>,
+    /// Held while a pinned snapshot is loaded, so that concurrent requests load it once.
+    loading: Mutex<()>,
+}
+
+/// State of a dataset.
+#[derive(Clone)]
+pub(crate) enum Phase {
+    /// The first snapshot is being taken.
+    Opening { files_done: u64, files: u64 },
+    /// A snapshot is current.
+    Open(Reader),
+    /// The last attempt failed, and no snapshot is current.
+    Failed(forebay_storage::Error),
+}
+
+/// An entry of the list of datasets.
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) url: String,
+    pub(crate) phase: Phase,
+}
+
+impl Datasets {
+    /// Registers the datasets of `settings` without opening them.
+    ///
+    /// # Errors
+    /// If a URL is invalid.
+    pub(crate) fn new(settings: &Settings, state: State, events: Events) -> anyhow::Result<Self> {
+        let mut entries = BTreeMap::new();
+        for (name, url) in &settings.datasets {
+            let location =
+                Location::parse(url, &settings.storage).with_context(|| format!("dataset '{name}'"))?;
+            let phase = watch::Sender::new(Phase::Opening { files_done: 0, files: 0 });
+            entries.insert(
+                name.clone(),
+                Dataset {
+                    location,
+                    phase,
+                    seen: std::sync::Mutex::default(),
+                    taking: Mutex::default(),
+                    loading: Mutex::default(),
+                },
+            );
+        }
+        Ok(Self {
+            shared: Arc::new(Shared {
+                entries,
+                state,
+                config: settings.storage.clone(),
+                limits: settings.limits.clone(),
+                events,
+                pinned: DashMap::new(),
+            }),
+        })
+    }
+
+    /// Opens dataset `name`, and refreshes it every `refresh_interval` if given. Retries with backoff, and emits an event when the
+    /// failure changes.
+    pub(crate) async fn run(self, name: String, refresh_interval: Option<Duration>) {
+        let mut backoff = Duration::from_secs(1);
+        let mut noted = None;
+        loop {
+            match self.refresh(&Access::everything(), &name).await {
+                Ok(_) => {
+                    let Some(interval) = refresh_interval else { return };
+                    tokio::time::sleep(interval).await;
+                    backoff = Duration::from_secs(1);
+                    noted = None;
+                }
+                Err(error) => {
+                    if noted.as_deref() != Some(error.message()) {
+                        self.note_failure(&name, &error);
+                        noted = Some(error.message().to_owned());
+                    }
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(self.shared.limits.max_open_backoff);
+                }
+            }
+        }
+    }
+
+    /// Takes a snapshot and makes it current. Returns its reader, and true if it differs from the previous snapshot. If this fails,
+    /// the previous snapshot stays current.
+    pub(crate) async fn refresh(&self, access: &Access, name: &str) -> Result<(Reader, bool), Error> {
+        let dataset = self.dataset(access, name)?;
+        let _taking = dataset.taking.lock().await;
+        let current = match &*dataset.phase.borrow() {
+            Phase::Open(reader) => Some(reader.clone()),
+            Phase::Opening { .. } | Phase::Failed(_) => None,
+        };
+        let looked = Instant::now();
+        match self.take(name, dataset).await {
+            Ok(snapshot) => {
+                dataset.note_seen(snapshot.id(), looked);
+                let opened = Opened::of(&snapshot);
+                let note = match current {
+                    Some(current) if current.snapshot().id() == snapshot.id() => {
+                        return Ok((current, false));
+                    }
+                    Some(current) => {
+                        let before = Opened::of(current.snapshot());
+                        self.keep_pinned(name, current);
+                        Note::new(Kind::DatasetChanged, &format!("{opened}, before {before}"))
+                    }
+                    None => Note::new(Kind::DatasetOpen, &opened.to_string()),
+                };
+                let reader = self.reader(dataset, snapshot);
+                dataset.phase.send_replace(Phase::Open(reader.clone()));
+                self.shared.events.note(note.dataset(name));
+                Ok((reader, true))
+            }
+            Err(error) => {
+                if current.is_none() {
+                    dataset.phase.send_replace(Phase::Failed(error.clone()));
+                }
+                Err(named(name, &error))
+            }
+        }
+    }
+
+    /// Returns the reader of the current snapshot. Waits for a dataset that is being opened.
+    pub(crate) async fn current(&self, access: &Access, name: &str) -> Result<Reader, Error> {
+        let dataset = self.dataset(access, name)?;
+        let mut phase = dataset.phase.subscribe();
+        let opened = phase.wait_for(|phase| !matches!(phase, Phase::Opening { .. }));
+        let waited = tokio::time::timeout(self.shared.limits.open_timeout, opened).await.map(|phase| {
+            phase.map_or_else(|_| Phase::Opening { files_done: 0, files: 0 }, |phase| phase.clone())
+        });
+        match waited.unwrap_or_else(|_| dataset.phase.borrow().clone()) {
+            Phase::Open(reader) => Ok(reader),
+            Phase::Failed(error) => Err(named(name, &error)),
+            Phase::Opening { files_done, files } => Err(Error::unavailable(format!(
+                "dataset '{name}' is being opened ({files_done} of {files} files)"
+            ))),
+        }
+    }
+
+    /// The reader of snapshot `id`, current or not. An empty id means the current one.
+    pub(crate) async fn pinned(&self, access: &Access, name: &str, id: &str) -> Result<Reader, Error> {
+        let dataset = self.dataset(access, name)?;
+        if id.is_empty() {
+            return self.current(access, name).await;
+        }
+        if let Phase::Open(reader) = &*dataset.phase.borrow()
+            && reader.snapshot().id() == id
+        {
+            return Ok(reader.clone());
+        }
+        let key = (name.to_owned(), id.to_owned());
+        let pinned = || self.shared.pinned.get(&key).map(|reader| reader.clone());
+        if let Some(reader) = pinned() {
+            return Ok(reader);
+        }
+        let _loading = dataset.loading.lock().await;
+        if let Some(reader) = pinned() {
+            return Ok(reader);
+        }
+        match load_snapshot(name, id, &self.shared.state).await {
+            Ok(snapshot) => {
+                let reader = self.reader(dataset, snapshot);
+                self.keep_pinned(name, reader.clone());
+                Ok(reader)
+            }
+            Err(error @ forebay_storage::Error::UnknownSnapshot { .. }) => {
+                let current = match &*dataset.phase.borrow() {
+                    Phase::Open(reader) => format!("the current snapshot is {}", reader.snapshot().id()),
+                    Phase::Opening { .. } | Phase::Failed(_) => "no snapshot is current".to_owned(),
+                };
+                Err(Error::precondition(format!("{error}; {current}")))
+            }
+            Err(error) => Err(named(name, &error)),
+        }
+    }
+
+    /// Adds the dataset to a failure of its stream, and for a changed file the current snapshot.
+    pub(crate) fn stream_error(&self, name: &str, error: &forebay_loader::Error) -> Error {
+        let changed = matches!(error, forebay_loader::Error::Storage(forebay_storage::Error::Changed { .. }));
+        let error = Error::from(error).in_dataset(name);
+        let current = self.shared.entries.get(name).map(|dataset| dataset.phase.borrow().clone());
+        match current {
+            Some(Phase::Open(reader)) if changed => {
+                let id = reader.snapshot().id();
+                error.with_hint(&format!("the current snapshot is {id}, and `refresh` takes a new one"))
+            }
+            Some(Phase::Open(_) | Phase::Opening { .. } | Phase::Failed(_)) | None => error,
+        }
+    }
+
+    /// Subscribes to the state of dataset `name`.
+    pub(crate) fn watch(&self, name: &str) -> Option<watch::Receiver<Phase>> {
+        self.shared.entries.get(name).map(|dataset| dataset.phase.subscribe())
+    }
+
+    /// Time since snapshot `id` of dataset `name` was last verified to be current, if known.
+    pub(crate) fn age(&self, name: &str, id: &str) -> Option<Duration> {
+        let seen = self.shared.entries.get(name)?.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.iter().find(|(seen, _)| seen == id).map(|(_, when)| when.elapsed())
+    }
+
+    /// Readers of all open snapshots of dataset `name`.
+    pub(crate) fn open_readers(&self, access: &Access, name: &str) -> Result<Vec<Reader>, Error> {
+        let dataset = self.dataset(access, name)?;
+        let pinned = self.shared.pinned.iter().filter(|entry| entry.key().0 == name);
+        let mut readers: Vec<Reader> = pinned.map(|entry| entry.value().clone()).collect();
+        if let Phase::Open(reader) = &*dataset.phase.borrow() {
+            readers.push(reader.clone());
+        }
+        Ok(readers)
+    }
+
+    /// Datasets that the caller may read, by name.
+    pub(crate) fn list(&self, access: &Access) -> Vec<Listed> {
+        let listed = |(name, dataset): (&String, &Dataset)| Listed {
+            name: name.clone(),
+            url: dataset.location.url().to_owned(),
+            phase: dataset.phase.borrow().clone(),
+        };
+        self.shared.entries.iter().filter(|(name, _)| access.may_read(name)).map(listed).collect()
+    }
+
+    /// True if opening was attempted at least once for every dataset.
+    pub(crate) fn all_tried(&self) -> bool {
+        self.shared.entries.values().all(|dataset| !matches!(&*dataset.phase.borrow(), Phase::Opening { .. }))
+    }
+
+    /// Looks up a dataset on behalf of a caller. Every access to a dataset goes through this check.
+    fn dataset(&self, access: &Access, name: &str) -> Result<&Dataset, Error> {
+        access.check(name)?;
+        self.shared.entries.get(name).ok_or_else(|| {
+            let readable =
+                || self.shared.entries.keys().map(String::as_str).filter(|name| access.may_read(name));
+            let near = near(name, readable());
+            let hint = match near.is_empty() {
+                true => format!("this server has {} datasets", readable().count()),
+                false => format!("did you mean '{}'?", near.join("' or '")),
+            };
+            Error::not_found(format!("there is no dataset '{name}'; {hint}"))
+        })
+    }
+
+    async fn take(&self, name: &str, dataset: &Dataset) -> Result<Snapshot, forebay_storage::Error> {
+        let progress = |files_done, files| {
+            dataset.phase.send_if_modified(|phase| {
+                if let Phase::Opening { .. } = phase {
+                    *phase = Phase::Opening { files_done, files };
+                }
+                false
+            });
+        };
+        take_snapshot(name, &dataset.location, &self.shared.state, &self.shared.config, progress).await
+    }
+
+    fn note_failure(&self, name: &str, error: &Error) {
+        let is_open = self
+            .shared
+            .entries
+            .get(name)
+            .is_some_and(|dataset| matches!(&*dataset.phase.borrow(), Phase::Open(_)));
+        let note = if is_open {
+            let message = format!("refresh failed, retrying: {}", error.message());
+            Note::new(Kind::DatasetFailed, &message).severity(Severity::Warning)
+        } else {
+            let message = format!("opening failed, retrying: {}", error.message());
+            Note::new(Kind::DatasetFailed, &message)
+        };
+        self.shared.events.note(note.dataset(name));
+    }
+
+    fn reader(&self, dataset: &Dataset, snapshot: Snapshot) -> Reader {
+        let config = self.shared.config.clone();
+        Reader::new(Arc::new(snapshot), dataset.location.clone(), &self.shared.state, config)
+    }
+
+    fn keep_pinned(&self, name: &str, reader: Reader) {
+        let pinned = &self.shared.pinned;
+        if pinned.len() >= self.shared.limits.max_pinned_snapshots {
+            // Any reader can be dropped: it is loaded again from its manifest on demand.
+            let any = pinned.iter().next().map(|entry| entry.key().clone());
+            any.and_then(|key| pinned.remove(&key));
+        }
+        pinned.insert((name.to_owned(), reader.snapshot().id().to_owned()), reader);
+    }
+}
+
+impl Dataset {
+    fn note_seen(&self, id: &str, when: Instant) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|(other, _)| other != id);
+        seen.push_front((id.to_owned(), when));
+        seen.truncate(REMEMBERED_SNAPSHOTS);
+    }
+}
+
+/// Size and id of a snapshot, for events.
+struct Opened {
+    files: usize,
+    rows: u64,
+    snapshot: String,
+}
+
+impl Opened {
+    fn of(snapshot: &Snapshot) -> Self {
+        Self { files: snapshot.files().len(), rows: snapshot.rows(), snapshot: snapshot.id().to_owned() }
+    }
+}
+
+impl fmt::Display for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "files: {}, rows: {}, snapshot {}", self.files, self.rows, self.snapshot)
+    }
+}
+
+fn named(name: &str, error: &forebay_storage::Error) -> Error {
+    Error::from(error).in_dataset(name)
+}

@@ -1,0 +1,146 @@
+//! Job records in the state, which identify the batches of past jobs.
+
+mod notes;
+
+use forebay_explain::{JobRecord, name_prefix};
+use forebay_loader::near;
+use forebay_storage::{DocumentMeta, Documents, State};
+use futures::{StreamExt, stream};
+
+use crate::Error;
+
+pub(crate) use notes::Notes;
+
+/// Maximum size of a record, in bytes. A request has at most `limits.max_request_bytes`, by default half of this.
+const MAX_RECORD_BYTES: u64 = 2 << 20;
+/// Maximum total size of listed records, in bytes; older records are omitted.
+const MAX_LISTED_BYTES: u64 = 64 << 20;
+/// Number of records that are read concurrently.
+const CONCURRENT_READS: usize = 16;
+
+/// Job records in the state. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Jobs {
+    documents: Documents,
+    max_jobs: usize,
+}
+
+/// A job that was found by name or id.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) record: JobRecord,
+    /// Ids of earlier jobs with the same name.
+    pub(crate) others: Vec<String>,
+}
+
+impl Jobs {
+    /// Opens the records in `state` and limits them to the `max_jobs` most recently written.
+    pub(crate) fn new(state: &State, max_jobs: usize) -> Self {
+        Self { documents: state.documents("jobs", "job", MAX_RECORD_BYTES), max_jobs }
+    }
+
+    /// Lists all jobs, most recently streamed first. Damaged records are omitted.
+    ///
+    /// # Errors
+    /// If the state can't be read.
+    pub(crate) async fn list(&self) -> Result<Vec<JobRecord>, forebay_storage::Error> {
+        self.read(|_| true).await
+    }
+
+    /// Finds the job with id `wanted`, or the most recently streamed job with that name that `may_read` allows.
+    ///
+    /// # Errors
+    /// Not found, with similar names; or if the state can't be read.
+    pub(crate) async fn find(
+        &self,
+        wanted: &str,
+        may_read: impl Fn(&JobRecord) -> bool,
+    ) -> Result<Found, Error> {
+        let is_id =
+            wanted.len() == 32 && wanted.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+        if is_id && let Some(record) = self.documents.get::<JobRecord>(wanted).await? {
+            return Ok(Found { record, others: Vec::new() });
+        }
+        let prefix = name_prefix(wanted);
+        let named = self.read(|id| id.starts_with(&prefix)).await?;
+        let is_meant = |record: &JobRecord| record.request.job_name == wanted && may_read(record);
+        let mut named = named.into_iter().filter(is_meant);
+        if !wanted.is_empty()
+            && let Some(record) = named.next()
+        {
+            return Ok(Found { record, others: named.map(|other| other.id).collect() });
+        }
+        let known = self.list().await?;
+        let mut names: Vec<&str> = known
+            .iter()
+            .filter(|record| may_read(record))
+            .map(|record| record.request.job_name.as_str())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        let near = near(wanted, names.iter().copied());
+        let hint = match (near.is_empty(), names.len()) {
+            (false, _) => format!("did you mean '{}'?", near.join("' or '")),
+            (true, 0) => "no jobs are recorded".to_owned(),
+            (true, count) => format!("{count} names are recorded"),
+        };
+        Err(Error::not_found(format!("there is no job '{wanted}'; {hint}")))
+    }
+
+    /// Reads the records whose ids `picks` selects, most recently streamed first.
+    async fn read(&self, picks: impl Fn(&str) -> bool) -> Result<Vec<JobRecord>, forebay_storage::Error> {
+        let mut room = MAX_LISTED_BYTES;
+        let mut listed = self.documents.list().await?;
+        listed.truncate(self.max_jobs);
+        listed.retain(|DocumentMeta { name, bytes, .. }| {
+            let fits = picks(name) && *bytes <= room;
+            room -= if fits { *bytes } else { 0 };
+            fits
+        });
+        let mut reading = stream::iter(listed)
+            .map(|listed| async move { (self.documents.get::<JobRecord>(&listed.name).await, listed.name) })
+            .buffered(CONCURRENT_READS);
+        let mut found = Vec::new();
+        while let Some((record, id)) = reading.next().await {
+            match record {
+                Ok(record) => found.extend(record),
+                Err(
+                    error @ (forebay_storage::Error::Corrupt { .. } | forebay_storage::Error::Limit { .. }),
+                ) => {
+                    tracing::warn!(id, %error, "skipping a damaged job record");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        found.sort_by(|a, b| b.last_seen.total_cmp(&a.last_seen).then_with(|| a.id.cmp(&b.id)));
+        Ok(found)
+    }
+
+    /// Writes a record and keeps the first and last times of an existing record. Returns true if the job is new.
+    async fn keep(&self, record: &JobRecord) -> Result<bool, Error> {
+        let before = match self.documents.get::<JobRecord>(&record.id).await {
+            Ok(before) => before,
+            Err(forebay_storage::Error::Corrupt { .. } | forebay_storage::Error::Limit { .. }) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let mut record = record.clone();
+        if let Some(before) = &before {
+            record.first_seen = before.first_seen.min(record.first_seen);
+            record.last_seen = before.last_seen.max(record.last_seen);
+        }
+        self.documents.put(&record.id, &record).await?;
+        Ok(before.is_none())
+    }
+
+    /// Removes the least recently written records above `max_jobs`.
+    async fn forget_old(&self) -> Result<(), Error> {
+        let listed = self.documents.list().await?;
+        for old in listed.iter().skip(self.max_jobs) {
+            self.documents.delete(&old.name).await?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

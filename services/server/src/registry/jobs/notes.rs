@@ -1,0 +1,119 @@
+//! Background writer of job records. Streams neither wait for it nor fail with it.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant, SystemTime},
+};
+
+use forebay_proto::v1;
+use tokio::sync::{mpsc, watch};
+
+use super::{JobRecord, Jobs};
+use crate::Error;
+
+/// Maximum number of queued records; a dropped record is queued again when the next stream of the job starts.
+const MAX_PENDING: usize = 1024;
+/// Interval after which a job is written again when one of its streams starts.
+const WRITTEN_FOR: Duration = Duration::from_secs(3600);
+
+/// Queue of job records to be written. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Notes {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    max_jobs: usize,
+    pending: mpsc::Sender<JobRecord>,
+    count: watch::Sender<usize>,
+    /// Time at which this server last queued each job.
+    noted: Mutex<HashMap<String, Instant>>,
+}
+
+impl Notes {
+    /// Creates the queue, and the task that writes its records, which never ends.
+    pub(crate) fn new(jobs: Jobs) -> (Self, impl Future<Output = ()> + Send + 'static) {
+        let (pending, records) = mpsc::channel(MAX_PENDING);
+        let shared = Arc::new(Shared {
+            max_jobs: jobs.max_jobs,
+            pending,
+            count: watch::Sender::new(0),
+            noted: Mutex::default(),
+        });
+        (Self { shared: Arc::clone(&shared) }, shared.write(jobs, records))
+    }
+
+    /// Queues the job of a pinned request unless it was queued recently. Does not block.
+    pub(crate) fn note(&self, train: &v1::Train) {
+        if self.shared.max_jobs == 0 {
+            return;
+        }
+        let now =
+            SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0.0, |now| now.as_secs_f64());
+        let record = JobRecord::new(train, now);
+        if !self.shared.is_due(&record.id, Instant::now()) {
+            return;
+        }
+        // The count is incremented before sending, because the writer may decrement it at once.
+        self.shared.count.send_modify(|count| *count += 1);
+        if let Err(error) = self.shared.pending.try_send(record) {
+            self.shared.count.send_modify(|count| *count -= 1);
+            self.shared.forget(&error.into_inner().id);
+        }
+    }
+
+    /// Waits until all queued records are written.
+    pub(crate) async fn written(&self) {
+        // The sender lives as long as `self`, so this ends only when the count is 0.
+        drop(self.shared.count.subscribe().wait_for(|count| *count == 0).await);
+    }
+}
+
+impl Shared {
+    /// Returns true if a job is due to be written, and marks it as written.
+    fn is_due(&self, id: &str, now: Instant) -> bool {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.get(id).is_some_and(|noted| now.duration_since(*noted) < WRITTEN_FOR) {
+            return false;
+        }
+        if noted.len() >= self.max_jobs {
+            // Jobs that are still running are written again, which is harmless.
+            noted.clear();
+        }
+        noted.insert(id.to_owned(), now);
+        true
+    }
+
+    /// Marks a job as not written.
+    fn forget(&self, id: &str) {
+        self.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    async fn write(self: Arc<Self>, jobs: Jobs, mut records: mpsc::Receiver<JobRecord>) {
+        let (mut is_failing, mut unchecked) = (false, usize::MAX);
+        while let Some(record) = records.recv().await {
+            let written = write(&jobs, &record, &mut unchecked).await;
+            if let Err(error) = &written {
+                self.forget(&record.id);
+                if !is_failing {
+                    let job = &record.request.job_name;
+                    tracing::warn!(%error, job, id = record.id, "cannot save job records; streams are not affected");
+                }
+            }
+            is_failing = written.is_err();
+            self.count.send_modify(|count| *count -= 1);
+        }
+    }
+}
+
+/// Writes a record, and removes old records from time to time.
+async fn write(jobs: &Jobs, record: &JobRecord, unchecked: &mut usize) -> Result<(), Error> {
+    let is_new = jobs.keep(record).await?;
+    *unchecked = unchecked.saturating_add(usize::from(is_new));
+    if *unchecked > jobs.max_jobs / 16 {
+        jobs.forget_old().await?;
+        *unchecked = 0;
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Lookup indexes of the current snapshots of datasets, by name.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use forebay_inference::{Config, KeySpec, Lookup, OnlineDataset};
+use forebay_loader::{Loader, Pool, Priority};
+use forebay_proto::v1;
+use tokio::sync::watch;
+
+use crate::{
+    Error,
+    auth::Access,
+    registry::datasets::{Datasets, Phase},
+};
+
+/// Maximum number of `joins` per lookup.
+const MAX_JOINS: usize = 16;
+
+/// Checks a lookup without opening anything.
+///
+/// # Errors
+/// Invalid if `joins` are nested or too many, or `max_age_seconds` is invalid.
+pub(crate) fn check_lookup(wanted: &v1::Lookup) -> Result<(), Error> {
+    if wanted.joins.len() > MAX_JOINS {
+        let found = wanted.joins.len();
+        return Err(Error::invalid(format!("joins: names {found} lookups, expected at most {MAX_JOINS}")));
+    }
+    if wanted.joins.iter().any(|other| !other.joins.is_empty()) {
+        return Err(Error::invalid(
+            "joins: a joined lookup has `joins` of its own; move them to the outer `joins`",
+        ));
+    }
+    std::iter::once(wanted).chain(&wanted.joins).try_for_each(|part| max_age(part).map(drop))
+}
+
+/// Maximum age of the snapshot of an answer; `None` means no limit.
+///
+/// # Errors
+/// Invalid if `max_age_seconds` is negative or not a number.
+pub(crate) fn max_age(wanted: &v1::Lookup) -> Result<Option<Duration>, Error> {
+    let seconds = wanted.max_age_seconds;
+    let invalid =
+        || Error::invalid(format!("lookup.max_age_seconds: is {seconds}, expected seconds of 0 or more"));
+    let age = Duration::try_from_secs_f64(seconds).map_err(|_| invalid())?;
+    Ok((!age.is_zero()).then_some(age))
+}
+
+/// Maximum size of an answer that is processed on the network thread, in bytes.
+const INLINE_BYTES: usize = 128 << 10;
+
+/// Lookup indexes by dataset name. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct OnlineDatasets {
+    entries: Arc<BTreeMap<String, OnlineDataset>>,
+    lookups: Pool,
+    max_keys: usize,
+}
+
+impl OnlineDatasets {
+    /// Registers the datasets of `specs`; indexes are stored in `folder`.
+    pub(crate) fn new(
+        specs: &BTreeMap<String, KeySpec>,
+        config: &Config,
+        loader: &Loader,
+        pools: &(Pool, Pool),
+        folder: &Path,
+    ) -> Self {
+        let online = |(name, spec): (&String, &KeySpec)| {
+            let folder = folder.join("indexes").join(name);
+            let online =
+                OnlineDataset::new(name, spec.clone(), config.clone(), loader.clone(), pools.clone(), folder);
+            (name.clone(), online)
+        };
+        let entries = Arc::new(specs.iter().map(online).collect());
+        Self { entries, lookups: pools.1.clone(), max_keys: config.max_keys }
+    }
+
+    /// Returns the index of dataset `name`, if the dataset serves lookups.
+    pub(crate) fn get(&self, name: &str) -> Option<&OnlineDataset> {
+        self.entries.get(name)
+    }
+
+    /// Prepares a lookup in one or several datasets.
+    ///
+    /// # Errors
+    /// If a dataset does not exist or does not serve lookups, `joins` are nested, or the request still holds keys: callers that
+    /// accept keys in the request remove them first.
+    pub(crate) async fn lookup(
+        &self,
+        datasets: &Datasets,
+        access: &Access,
+        wanted: &v1::Lookup,
+    ) -> Result<Lookup, Error> {
+        check_lookup(wanted)?;
+        let mut lookup = self.part(datasets, access, wanted).await?;
+        for other in &wanted.joins {
+            lookup = lookup.join(self.part(datasets, access, other).await?);
+        }
+        Ok(lookup)
+    }
+
+    async fn part(&self, datasets: &Datasets, access: &Access, wanted: &v1::Lookup) -> Result<Lookup, Error> {
+        let name = &wanted.dataset;
+        access.check(name)?;
+        let Some(online) = self.get(name) else {
+            // An unknown dataset is reported as not found.
+            datasets.current(access, name).await?;
+            return Err(Error::precondition(format!(
+                "dataset '{name}' does not serve lookups; start the server with --online {name}=COLUMN"
+            )));
+        };
+        if !wanted.keys.is_empty() {
+            return Err(Error::invalid(
+                "keys: are allowed in a DoGet ticket or an Online.Lookup request, but not in `joins`; DoExchange sends them as \
+                 batches",
+            ));
+        }
+        let v1::Lookup { filter, columns, tensors, select, key, .. } = wanted.clone();
+        Ok(online.lookup(&v1::Train { filter, columns, tensors, select, ..v1::Train::default() }, key))
+    }
+
+    /// Maximum number of keys per lookup.
+    pub(crate) fn max_keys(&self) -> usize {
+        self.max_keys
+    }
+
+    /// Runs `work` on an answer of `bytes` bytes, on a lookup thread if the answer is large.
+    ///
+    /// # Errors
+    /// If the threads have stopped.
+    pub(crate) async fn work<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        if bytes <= INLINE_BYTES {
+            return Ok(work());
+        }
+        let done = self.lookups.run(Priority::First, move || Ok(work())).await;
+        done.map_err(Error::from)
+    }
+
+    /// Names of the datasets that serve lookups.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// Names of the datasets without a loaded index.
+    pub(crate) fn unready(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().filter(|(_, online)| !online.is_ready()).map(|(name, _)| name.as_str())
+    }
+
+    /// Loads the index of every snapshot of dataset `name` that becomes current; never returns. Failures are logged and retried with
+    /// backoff.
+    pub(crate) async fn run(self, datasets: Datasets, name: String, max_backoff: Duration) {
+        let (Some(online), Some(mut phase)) = (self.get(&name), datasets.watch(&name)) else { return };
+        let mut backoff = Duration::from_secs(1);
+        loop {
+            let Some(reader) = opened(&mut phase).await else { return };
+            match online.load_snapshot(reader).await {
+                Ok(()) => {
+                    backoff = Duration::from_secs(1);
+                    if phase.changed().await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    let error = Error::from(error);
+                    let error = error.message();
+                    tracing::warn!(
+                        dataset = name,
+                        error,
+                        "loading the lookup index failed, retrying in {backoff:?}"
+                    );
+                    // A new snapshot is tried at once.
+                    drop(tokio::time::timeout(backoff, phase.changed()).await);
+                    backoff = (backoff * 2).min(max_backoff);
+                }
+            }
+        }
+    }
+}
+
+/// Waits for the current snapshot.
+async fn opened(phase: &mut watch::Receiver<Phase>) -> Option<forebay_storage::Reader> {
+    let phase = phase.wait_for(|phase| matches!(phase, Phase::Open(_))).await.ok()?;
+    match &*phase {
+        Phase::Open(reader) => Some(reader.clone()),
+        Phase::Opening { .. } | Phase::Failed(_) => None,
+    }
+}

@@ -1,0 +1,154 @@
+//! Batch queues by name.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use anyhow::ensure;
+use arrow_flight::FlightData;
+use arrow_schema::SchemaRef;
+use documented::DocumentedFields;
+use forebay_inference::{
+    KeySpec, LookupKeys,
+    queue::{Queue, QueueConfig},
+};
+use forebay_proto::v1::{self, LookupMetadata};
+use serde::{Deserialize, Serialize};
+
+use crate::{Error, auth::Access, traces::Trace};
+
+/// Settings of a queue, from `forebay.toml`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, DocumentedFields)]
+#[serde(default, deny_unknown_fields)]
+pub struct QueueSpec {
+    /// Lookup that produces the features of a row, as in docs/how-to/batch-queues.md: `dataset`, `columns`, `tensors`, `select`, `joins`.
+    /// Required.
+    pub features: v1::Lookup,
+    /// Batching and admission.
+    pub batching: QueueConfig,
+}
+
+impl QueueSpec {
+    /// Checks the settings without opening anything.
+    pub(crate) fn check(
+        &self,
+        online: &BTreeMap<String, KeySpec>,
+        max_answer_bytes: u64,
+    ) -> anyhow::Result<()> {
+        crate::registry::online::check_lookup(&self.features)
+            .map_err(|error| anyhow::anyhow!("features: {error}"))?;
+        for part in std::iter::once(&self.features).chain(&self.features.joins) {
+            ensure!(!part.dataset.is_empty(), "features: dataset is missing, expected the name of a dataset");
+            ensure!(part.keys.is_empty(), "features: has `keys`, which callers send with their requests");
+            let name = &part.dataset;
+            ensure!(
+                online.contains_key(name),
+                "features: dataset '{name}' does not serve lookups; add [online.{name}]"
+            );
+        }
+        check_batching(&self.batching, max_answer_bytes)
+            .map_err(|reason| anyhow::anyhow!("batching.{reason}"))
+    }
+}
+
+/// Checks batching settings against the server's other settings.
+///
+/// # Errors
+/// The invalid setting, its value and what was expected.
+pub(crate) fn check_batching(batching: &QueueConfig, max_answer_bytes: u64) -> Result<(), String> {
+    batching.validate()?;
+    let (found, most) = (batching.max_batch_bytes, max_answer_bytes / 2);
+    if found > most {
+        return Err(format!(
+            "max_batch_bytes is {found}, expected at most {most}, half of lookups.max_answer_bytes"
+        ));
+    }
+    Ok(())
+}
+
+/// Rows of a worker's reply that belong to one request, and the snapshots of the features.
+pub(crate) struct Scored {
+    pub(crate) schema: SchemaRef,
+    pub(crate) rows: FlightData,
+    pub(crate) features: Arc<LookupMetadata>,
+}
+
+/// Payload of a queued request.
+#[derive(Clone)]
+pub(crate) struct Asked {
+    pub(crate) keys: Arc<LookupKeys>,
+    /// Trace of the request, if it is traced.
+    pub(crate) trace: Option<Trace>,
+}
+
+/// A running queue.
+pub(crate) struct Served {
+    pub(crate) features: v1::Lookup,
+    pub(crate) queue: Queue<Asked, Scored>,
+    /// Maximum number of unanswered requests per DoExchange stream.
+    pub(crate) max_pending: usize,
+    /// Maximum size of the features of a batch, in bytes.
+    pub(crate) max_answer_bytes: u64,
+}
+
+/// Queues by name. Cheap to clone.
+#[derive(Clone, Default)]
+pub(crate) struct Queues {
+    entries: Arc<BTreeMap<String, Arc<Served>>>,
+}
+
+impl Queues {
+    /// Creates the queues of `specs`.
+    ///
+    /// # Errors
+    /// The first invalid setting.
+    pub(crate) fn new(
+        specs: &BTreeMap<String, QueueSpec>,
+        max_pending: usize,
+        max_answer_bytes: u64,
+    ) -> anyhow::Result<Self> {
+        let served = |(name, spec): (&String, &QueueSpec)| {
+            let queue = Queue::new(name, spec.batching.clone()).map_err(anyhow::Error::msg)?;
+            let features = spec.features.clone();
+            Ok((name.clone(), Arc::new(Served { features, queue, max_pending, max_answer_bytes })))
+        };
+        Ok(Self { entries: Arc::new(specs.iter().map(served).collect::<anyhow::Result<_>>()?) })
+    }
+
+    /// Returns the queue `name` if the caller may read all datasets of its features.
+    ///
+    /// # Errors
+    /// Not found, with the names of the queues that the caller may use.
+    pub(crate) fn get(&self, name: &str, access: &Access) -> Result<Arc<Served>, Error> {
+        let found = self.entries.get(name).filter(|served| served.may_read(access));
+        found.cloned().ok_or_else(|| {
+            let names: Vec<&str> = self.list(access).map(|(name, _)| name).collect();
+            Error::not_found(format!("there is no queue '{name}' among {names:?}"))
+        })
+    }
+
+    /// Queues whose datasets the caller may read.
+    pub(crate) fn list<'a>(&'a self, access: &'a Access) -> impl Iterator<Item = (&'a str, &'a Arc<Served>)> {
+        let entries = self.entries.iter().filter(|(_, served)| served.may_read(access));
+        entries.map(|(name, served)| (name.as_str(), served))
+    }
+
+    /// All queues.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<Asked, Scored>> {
+        self.entries.values().map(|served| &served.queue)
+    }
+
+    /// Rejects new requests; queued requests are still computed.
+    pub(crate) fn drain(&self) {
+        self.all().for_each(Queue::drain);
+    }
+}
+
+impl Served {
+    /// Names of the datasets of the features.
+    pub(crate) fn reads(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.features).chain(&self.features.joins).map(|part| part.dataset.as_str())
+    }
+
+    fn may_read(&self, access: &Access) -> bool {
+        self.reads().all(|dataset| access.may_read(dataset))
+    }
+}

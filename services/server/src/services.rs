@@ -1,0 +1,122 @@
+//! State that gRPC and HTTP share, built from the settings before a port is bound.
+
+use std::sync::Arc;
+
+use anyhow::Context;
+use forebay_cache::DiskConfig;
+use forebay_loader::{Loader, Pool, Scheduling};
+use forebay_storage::{Location, State};
+
+use crate::{
+    Settings,
+    drain::Drain,
+    events::Events,
+    explainer::Explainer,
+    registry::{
+        datasets::Datasets,
+        jobs::{Jobs, Notes},
+        online::OnlineDatasets,
+        queues::Queues,
+    },
+    sessions::Sessions,
+    settings::Limits,
+    tasks::Tasks,
+    traces::Traces,
+};
+
+/// State that gRPC and HTTP share. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Services {
+    pub(crate) datasets: Datasets,
+    pub(crate) loader: Loader,
+    pub(crate) online: OnlineDatasets,
+    pub(crate) queues: Queues,
+    pub(crate) sessions: Sessions,
+    pub(crate) jobs: Notes,
+    pub(crate) explainer: Explainer,
+    pub(crate) events: Events,
+    pub(crate) traces: Traces,
+    pub(crate) drain: Drain,
+    pub(crate) limits: Arc<Limits>,
+}
+
+impl Services {
+    /// Opens the state and the caches and starts the CPU threads. `tasks` receives the background work, except opening the datasets.
+    ///
+    /// # Errors
+    /// If a setting is invalid, the caches can't be opened, or threads can't be started.
+    pub(crate) async fn build(settings: &Settings, tasks: &mut Tasks) -> anyhow::Result<Self> {
+        let state = Location::parse(&settings.state_url(), &settings.storage).context("state")?;
+        let state = State::open(state, Some(settings.cache_dir.join("footers")), &settings.storage);
+        let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
+            .context("can't start the CPU threads")?;
+        let loader = open_loader(settings, pool.clone()).await?;
+        loader.set_aside(settings.lookup_memory_bytes()).context("lookup_memory")?;
+        let warmed = loader.clone();
+        tokio::spawn(async move { warmed.warm_up().await });
+
+        let limits = Arc::new(settings.limits.clone());
+        let records = Jobs::new(&state, limits.max_jobs);
+        let (jobs, write_jobs) = Notes::new(records.clone());
+        tasks.spawn(write_jobs);
+        let events = Events::new(limits.max_events);
+        let datasets = Datasets::new(settings, state, events.clone())?;
+        let explainer =
+            Explainer::new(datasets.clone(), loader.clone(), pool.clone(), records, Arc::clone(&limits));
+        let lookup_pool = Pool::new(settings.lookup_threads, Scheduling::Normal)
+            .context("can't start the lookup threads")?;
+        let online = OnlineDatasets::new(
+            &settings.online,
+            &settings.lookups,
+            &loader,
+            &(pool, lookup_pool),
+            &settings.cache_dir,
+        );
+        let queues =
+            Queues::new(&settings.queues, limits.max_pending_requests, settings.lookups.max_answer_bytes)?;
+        Ok(Self {
+            datasets,
+            loader,
+            online,
+            queues,
+            sessions: Sessions::new(limits.max_streams),
+            jobs,
+            explainer,
+            events,
+            traces: Traces::start(&settings.traces)?,
+            drain: Drain::default(),
+            limits,
+        })
+    }
+
+    /// Starts to open the datasets and lookup indexes, and to form batches of the queues.
+    pub(crate) fn start(&self, settings: &Settings, tasks: &mut Tasks) {
+        for name in settings.datasets.keys() {
+            tasks.spawn(self.datasets.clone().run(name.clone(), settings.refresh_interval));
+        }
+        for name in self.online.names() {
+            let run =
+                self.online.clone().run(self.datasets.clone(), name.to_owned(), self.limits.max_open_backoff);
+            tasks.spawn(run);
+        }
+        for queue in self.queues.all() {
+            tasks.spawn(queue.clone().run());
+        }
+    }
+}
+
+/// Opens the caches on a blocking thread, because listing the disk cache takes a while.
+async fn open_loader(settings: &Settings, pool: Pool) -> anyhow::Result<Loader> {
+    let (memory_bytes, disk_bytes) = (settings.cache_memory.0, settings.cache_disk_bytes());
+    let (directory, config) = (settings.cache_dir.clone(), settings.loader.clone());
+    let opened = tokio::task::spawn_blocking(move || {
+        let disk = DiskConfig {
+            capacity_bytes: disk_bytes,
+            // Queued writes still count against the memory for decoding, which limits them.
+            max_write_queue_bytes: u64::MAX,
+            ..DiskConfig::default()
+        };
+        Loader::open(memory_bytes, (disk_bytes > 0).then_some((&*directory, disk)), config, pool)
+    });
+    opened.await?.context("can't open the disk cache")
+}

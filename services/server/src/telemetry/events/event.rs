@@ -1,0 +1,198 @@
+//! A single event.
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{auth::Access, error::clip};
+
+/// Kind of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = EventKind)]
+pub(crate) enum Kind {
+    /// A dataset was opened.
+    DatasetOpen,
+    /// A dataset cannot be opened or checked for changes; repeated when the reason changes.
+    DatasetFailed,
+    /// A dataset has a new snapshot.
+    DatasetChanged,
+    /// A session opened its first stream.
+    SessionStarted,
+    /// A session ended: all batches were sent or the client disconnected.
+    SessionEnded,
+    /// A session ended with an error.
+    SessionFailed,
+    /// The settings of a queue were changed at run time.
+    QueueSettingsChanged,
+    /// A worker connected to a queue.
+    WorkerJoined,
+    /// A worker disconnected from a queue.
+    WorkerLeft,
+    /// The disk cache has damaged values, failed reads or failed writes.
+    CacheError,
+    /// Changed certificates or tokens are invalid; the server keeps the previous ones.
+    ReloadFailed,
+    /// The server is shutting down.
+    Draining,
+    /// The bottleneck of the trainers changed.
+    BottleneckChanged,
+    /// The mean label of a session's batches varies by more than chance explains.
+    LabelSkew,
+}
+
+/// Severity of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Severity {
+    /// Normal operation.
+    Info,
+    /// Degraded operation.
+    Warning,
+    /// A function is unavailable.
+    Error,
+}
+
+/// An operational event.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(crate) struct Event {
+    /// Sequence number, consecutive from 1 since the start of the server.
+    pub(crate) id: u64,
+    /// Time of the event, in Unix seconds.
+    timestamp: f64,
+    /// Kind of the event.
+    kind: Kind,
+    /// Severity of the event.
+    severity: Severity,
+    /// Description of the event, in one sentence.
+    message: String,
+    /// Name of the dataset concerned; null for other events.
+    #[schema(required)]
+    dataset: Option<String>,
+    /// Name of the queue concerned; null for other events.
+    #[schema(required)]
+    queue: Option<String>,
+    /// Identifier of the session concerned, 16 hexadecimal digits; null for other events.
+    #[schema(required)]
+    session: Option<String>,
+    #[serde(skip)]
+    audience: Audience,
+}
+
+/// Callers that may see an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Audience {
+    Everyone,
+    /// Callers that may read all of these datasets.
+    ReadersOf(Vec<String>),
+    /// Callers that may read every dataset.
+    ReadersOfAll,
+}
+
+/// An event that is not recorded yet. By default it is visible to callers that may read every dataset.
+pub(crate) struct Note {
+    pub(super) kind: Kind,
+    severity: Severity,
+    message: String,
+    dataset: Option<String>,
+    queue: Option<String>,
+    session: Option<String>,
+    audience: Audience,
+}
+
+impl Note {
+    /// Creates an event with a message. The dashboard shows dataset, queue and session next to the message. A message that is
+    /// too long is shortened in the middle.
+    pub(crate) fn new(kind: Kind, message: &str) -> Self {
+        let (message, severity) = (clip(message), kind.severity());
+        let audience = if kind == Kind::Draining { Audience::Everyone } else { Audience::ReadersOfAll };
+        Self { kind, severity, message, dataset: None, queue: None, session: None, audience }
+    }
+
+    /// Overrides the default severity of the kind.
+    pub(crate) fn severity(self, severity: Severity) -> Self {
+        Self { severity, ..self }
+    }
+
+    /// Sets the dataset and makes the event visible to callers that may read it.
+    pub(crate) fn dataset(self, dataset: &str) -> Self {
+        let audience = Audience::ReadersOf(vec![dataset.to_owned()]);
+        Self { dataset: Some(dataset.to_owned()), audience, ..self }
+    }
+
+    /// Sets the queue and makes the event visible to callers that may read all `datasets` of its features.
+    pub(crate) fn queue<'a>(self, queue: &str, datasets: impl Iterator<Item = &'a str>) -> Self {
+        let audience = Audience::ReadersOf(datasets.map(str::to_owned).collect());
+        Self { queue: Some(queue.to_owned()), audience, ..self }
+    }
+
+    /// Sets the session id. Also set its [dataset](Self::dataset), which controls visibility.
+    pub(crate) fn session(self, session: &str) -> Self {
+        Self { session: Some(session.to_owned()), ..self }
+    }
+
+    pub(super) fn log(&self) {
+        let Self { message, dataset, queue, session, .. } = self;
+        let (kind, dataset) = (self.kind.name(), dataset.as_deref());
+        let (queue, session) = (queue.as_deref(), session.as_deref());
+        match self.severity {
+            Severity::Info => tracing::info!(kind, dataset, queue, session, "{message}"),
+            Severity::Warning => tracing::warn!(kind, dataset, queue, session, "{message}"),
+            Severity::Error => tracing::error!(kind, dataset, queue, session, "{message}"),
+        }
+    }
+
+    pub(super) fn into_event(self, id: u64, timestamp: f64) -> Event {
+        let Self { kind, severity, message, dataset, queue, session, audience } = self;
+        Event { id, timestamp, kind, severity, message, dataset, queue, session, audience }
+    }
+}
+
+impl Event {
+    /// True if the caller may see the event.
+    pub(super) fn is_visible_to(&self, access: &Access) -> bool {
+        match &self.audience {
+            Audience::Everyone => true,
+            Audience::ReadersOf(datasets) => datasets.iter().all(|dataset| access.may_read(dataset)),
+            Audience::ReadersOfAll => access.check_everything().is_ok(),
+        }
+    }
+}
+
+impl Kind {
+    /// Returns the name in the API and in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::DatasetOpen => "dataset_open",
+            Self::DatasetFailed => "dataset_failed",
+            Self::DatasetChanged => "dataset_changed",
+            Self::SessionStarted => "session_started",
+            Self::SessionEnded => "session_ended",
+            Self::SessionFailed => "session_failed",
+            Self::QueueSettingsChanged => "queue_settings_changed",
+            Self::WorkerJoined => "worker_joined",
+            Self::WorkerLeft => "worker_left",
+            Self::CacheError => "cache_error",
+            Self::ReloadFailed => "reload_failed",
+            Self::Draining => "draining",
+            Self::BottleneckChanged => "bottleneck_changed",
+            Self::LabelSkew => "label_skew",
+        }
+    }
+
+    /// Returns the default severity.
+    fn severity(self) -> Severity {
+        match self {
+            Self::DatasetFailed | Self::ReloadFailed => Severity::Error,
+            Self::SessionFailed | Self::CacheError | Self::LabelSkew => Severity::Warning,
+            Self::DatasetOpen
+            | Self::DatasetChanged
+            | Self::SessionStarted
+            | Self::SessionEnded
+            | Self::QueueSettingsChanged
+            | Self::WorkerJoined
+            | Self::WorkerLeft
+            | Self::Draining
+            | Self::BottleneckChanged => Severity::Info,
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! Samples sessions and stages once per second and emits events and metrics.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::available_parallelism,
+    time::{Duration, Instant},
+};
+
+use forebay_loader::Loader;
+use forebay_stall::{Bottleneck, Buckets, Evidence, Verdict, judge};
+use metrics_exporter_prometheus::PrometheusHandle;
+
+use super::{Facts, Pipeline, StageStatus, gauges, messages::summary};
+use crate::{
+    Settings,
+    auth::Access,
+    events::{Events, Kind, Note, Severity},
+    registry::datasets::{Datasets, Phase},
+    sessions::{Session, Sessions, WINDOW},
+    telemetry::metric_readout::MetricReadout,
+};
+
+/// Time between two observations.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Observer of sessions and stages. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Observer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    sessions: Sessions,
+    loader: Loader,
+    datasets: Datasets,
+    events: Events,
+    /// Facts for advice, without the decoded bytes.
+    facts: Facts,
+    gpu_hour_cost: Option<f64>,
+    pipeline: Mutex<Pipeline>,
+    recorder: PrometheusHandle,
+}
+
+/// State of the last observation, from which events are derived.
+#[derive(Default)]
+struct Previous {
+    bottleneck: Option<Bottleneck>,
+    sessions: HashMap<u64, PreviousSession>,
+    /// Number of errors of the disk cache.
+    cache_errors: f64,
+}
+
+#[derive(Default)]
+struct PreviousSession {
+    is_running: bool,
+    is_skewed: bool,
+}
+
+impl Observer {
+    pub(crate) fn new(
+        settings: &Settings,
+        sessions: Sessions,
+        loader: Loader,
+        datasets: Datasets,
+        events: Events,
+        recorder: PrometheusHandle,
+    ) -> Self {
+        let facts = Facts {
+            cpu_threads: loader.cpu_threads(),
+            cores: available_parallelism().map_or(1, usize::from),
+            decoded_bytes: 0,
+            memory_bytes: settings.cache_memory.0,
+            disk_bytes: loader.disk_bytes().map_or(0, |(_, capacity)| capacity),
+            concurrent_requests: settings.storage.concurrent_requests,
+        };
+        let (gpu_hour_cost, pipeline) = (settings.gpu_hour_cost, Mutex::new(Pipeline::new()));
+        let shared = Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, pipeline, recorder };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// Observes every second; never returns.
+    pub(crate) async fn run(self) {
+        let mut previous = Previous::default();
+        let mut ticks = tokio::time::interval(INTERVAL);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        loop {
+            ticks.tick().await;
+            self.observe(&mut previous, Instant::now());
+        }
+    }
+
+    /// Returns the verdict on these sessions and the time it was judged by.
+    pub(crate) fn judge(sessions: &[Arc<Session>], now: Instant) -> (Verdict, Buckets) {
+        let (mut recent, mut before, mut batches) = (Buckets::default(), Buckets::default(), 0);
+        for session in sessions {
+            let windows = session.windows(now);
+            recent += windows.0;
+            before += windows.1;
+            batches += session.recent_batches();
+        }
+        let evidence = Evidence { recent, before, window: WINDOW, sessions: sessions.len(), batches };
+        recent += before;
+        (judge(&evidence), recent)
+    }
+
+    /// Returns the pipeline stages, from the store to the trainers.
+    pub(crate) fn stages(&self, bottleneck: Bottleneck) -> Vec<StageStatus> {
+        self.pipeline().stages(&self.shared.loader, &self.shared.sessions, bottleneck)
+    }
+
+    /// Returns the facts that advice depends on.
+    pub(crate) fn facts(&self) -> Facts {
+        let open = self.shared.datasets.list(&Access::everything()).into_iter();
+        let bytes = open.map(|dataset| match dataset.phase {
+            Phase::Open(reader) => reader.snapshot().uncompressed_bytes(),
+            Phase::Opening { .. } | Phase::Failed(_) => 0,
+        });
+        Facts { decoded_bytes: bytes.sum(), ..self.shared.facts.clone() }
+    }
+
+    /// Returns the configured cost of one GPU hour, if any.
+    pub(crate) fn gpu_hour_cost(&self) -> Option<f64> {
+        self.shared.gpu_hour_cost
+    }
+
+    fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
+        self.shared.pipeline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn observe(&self, previous: &mut Previous, now: Instant) {
+        self.shared.sessions.tick(now);
+        self.pipeline().sample(now, &self.shared.loader);
+        let running = self.shared.sessions.list(false);
+        let (verdict, _) = Self::judge(&running, now);
+        self.note_bottleneck(previous, &verdict, running.len());
+        self.note_sessions(previous);
+        self.note_cache_errors(previous);
+        gauges::set(
+            &self.shared.sessions,
+            &running,
+            &self.shared.loader,
+            verdict.bottleneck,
+            self.shared.gpu_hour_cost,
+        );
+    }
+
+    fn note_bottleneck(&self, previous: &mut Previous, verdict: &Verdict, sessions: usize) {
+        let is_known = !matches!(verdict.bottleneck, Bottleneck::Unknown | Bottleneck::Idle);
+        if is_known && previous.bottleneck != Some(verdict.bottleneck) {
+            previous.bottleneck = Some(verdict.bottleneck);
+            self.shared.events.note(Note::new(Kind::BottleneckChanged, &summary(verdict, sessions)));
+        }
+    }
+
+    fn note_sessions(&self, previous: &mut Previous) {
+        let sessions = self.shared.sessions.list(true);
+        previous.sessions.retain(|id, _| sessions.iter().any(|session| session.id == *id));
+        for session in sessions {
+            let is_new = !previous.sessions.contains_key(&session.id);
+            let known = previous.sessions.entry(session.id).or_default();
+            let note = |kind, message: &str| {
+                let note = Note::new(kind, message).dataset(&session.train.dataset);
+                note.session(&format!("{:016x}", session.id))
+            };
+            let (is_running, trainer) = (session.is_running(), describe(&session));
+            // A session that started and ended since the last observation gets both events.
+            if is_running && !known.is_running || is_new {
+                self.shared.events.note(note(Kind::SessionStarted, &format!("{trainer} started reading")));
+            }
+            if !is_running && (known.is_running || is_new) {
+                let ended = match session.failure() {
+                    Some(failure) => note(Kind::SessionFailed, &format!("{trainer} failed: {failure}"))
+                        .severity(Severity::Warning),
+                    None => {
+                        let batches = session.sent().batches;
+                        note(Kind::SessionEnded, &format!("{trainer} ended after {batches} batches"))
+                    }
+                };
+                self.shared.events.note(ended);
+            }
+            known.is_running = is_running;
+            let skew = session.skew();
+            if skew.is_skewed() && !known.is_skewed {
+                known.is_skewed = true;
+                let message = format!(
+                    "batch means of '{}' have {:.1} times the standard deviation of shuffled rows; shuffle the data",
+                    session.train.label_column,
+                    skew.std_ratio().unwrap_or(0.0)
+                );
+                self.shared.events.note(note(Kind::LabelSkew, &message));
+            }
+        }
+    }
+
+    /// Emits an event for new errors of the disk cache, which the cache itself counts and logs.
+    fn note_cache_errors(&self, previous: &mut Previous) {
+        if self.shared.facts.disk_bytes == 0 {
+            return;
+        }
+        let errors = MetricReadout::read(&self.shared.recorder).disk_cache_errors();
+        if errors > previous.cache_errors {
+            let message = format!(
+                "{} new errors in the disk cache: damaged values, failed reads or failed writes",
+                errors - previous.cache_errors
+            );
+            self.shared.events.note(Note::new(Kind::CacheError, &message));
+        }
+        previous.cache_errors = errors;
+    }
+}
+
+/// Describes the trainer of a session in an event.
+fn describe(session: &Session) -> String {
+    let train = &session.train;
+    let job =
+        if train.job_name.is_empty() { "a trainer".to_owned() } else { format!("job '{}'", train.job_name) };
+    format!("{job}, rank {} of {}", train.rank(), train.world_size.unwrap_or(1))
+}

@@ -1,0 +1,144 @@
+//! Listing of a dataset: one object, or every `*.parquet` file below a folder.
+
+use std::time::Instant;
+
+use futures::TryStreamExt;
+use object_store::ObjectMeta;
+
+use crate::{
+    Config, Error, Location,
+    dataset::version::Version,
+    store::{
+        location::Kind,
+        request::{head, observe},
+        retry_metrics::count_retries,
+    },
+};
+
+/// Current files of a dataset.
+pub(crate) struct Listing {
+    /// True if the location is a folder, false if it is a single file.
+    pub(crate) folder: bool,
+    /// Files in bytewise order of their relative paths.
+    pub(crate) files: Vec<Listed>,
+}
+
+/// A listed file: its path below the location (its name, if the location is the file) and its version.
+pub(crate) struct Listed {
+    pub(crate) path: String,
+    pub(crate) version: Version,
+}
+
+/// Lists a dataset.
+///
+/// # Errors
+/// [`Error::NotFound`] if there is no file, [`Error::Unsupported`] for the folder of a table format,
+/// [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many files.
+pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing, Error> {
+    let listing = match single(location).await? {
+        Some(file) => Listing { folder: false, files: vec![file] },
+        None => Listing { folder: true, files: below(location, config).await? },
+    };
+    if listing.files.is_empty() {
+        let detail =
+            "no such file, and no *.parquet files below it (names that begin with _ or . are skipped)";
+        return Err(Error::NotFound { location: location.url().to_owned(), detail: detail.to_owned() });
+    }
+    for file in &listing.files {
+        if file.version.size == 0 {
+            let url = if listing.folder { location.child_url(&file.path) } else { location.url().to_owned() };
+            return Err(Error::corrupt(url, "the file is empty; expected Parquet"));
+        }
+    }
+    Ok(listing)
+}
+
+/// Returns the location itself if it is an object.
+async fn single(location: &Location) -> Result<Option<Listed>, Error> {
+    let Some(name) = location.root().filename() else { return Ok(None) };
+    if location.kind() == Kind::Local && is_directory(location).await {
+        return Ok(None);
+    }
+    let Some(meta) = head(location, location.root(), location.url()).await? else { return Ok(None) };
+    // Some stores represent a folder by an empty object.
+    if meta.size == 0 && !name.ends_with(EXTENSION) && location.kind() == Kind::Object {
+        return Ok(None);
+    }
+    Ok(Some(Listed { path: name.to_owned(), version: Version::new(location.kind(), &meta) }))
+}
+
+async fn is_directory(location: &Location) -> bool {
+    let path = format!("/{}", location.root());
+    tokio::fs::metadata(path).await.is_ok_and(|found| found.is_dir())
+}
+
+const EXTENSION: &str = ".parquet";
+
+async fn below(location: &Location, config: &Config) -> Result<Vec<Listed>, Error> {
+    if location.kind() == Kind::Http {
+        return Ok(Vec::new());
+    }
+    let started = Instant::now();
+    let outcome = count_retries(walk(location, config)).await;
+    observe("list", started, outcome.is_ok());
+    let mut files = outcome?;
+    files.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
+    Ok(files)
+}
+
+async fn walk(location: &Location, config: &Config) -> Result<Vec<Listed>, Error> {
+    let mut files = Vec::new();
+    let mut objects = location.store().list(Some(location.root()));
+    while let Some(meta) = objects.try_next().await.map_err(|error| walk_error(location, error))? {
+        let Some(path) = relative(location, &meta) else { continue };
+        if let Some(format) = table_format(path) {
+            let detail =
+                format!("{path} belongs to a table of {format}, and its data files may contain deleted rows");
+            return Err(Error::unsupported(location.url(), detail));
+        }
+        if !is_data(path) {
+            continue;
+        }
+        if files.len() == config.max_files {
+            return Err(Error::Limit {
+                location: location.url().to_owned(),
+                what: "number of files (max_files)",
+                limit: config.max_files as u64,
+                found: files.len() as u64 + 1,
+            });
+        }
+        files.push(Listed { path: path.to_owned(), version: Version::new(location.kind(), &meta) });
+    }
+    Ok(files)
+}
+
+fn walk_error(location: &Location, error: object_store::Error) -> Error {
+    match error {
+        object_store::Error::NotFound { .. } => Error::NotFound {
+            location: location.url().to_owned(),
+            detail: "no such file or folder".to_owned(),
+        },
+        error => Error::unavailable(location.url(), error),
+    }
+}
+
+fn relative<'a>(location: &Location, meta: &'a ObjectMeta) -> Option<&'a str> {
+    let path = meta.location.as_ref();
+    if location.root().is_root() {
+        return Some(path);
+    }
+    path.strip_prefix(location.root().as_ref())?.strip_prefix('/')
+}
+
+fn is_data(path: &str) -> bool {
+    path.ends_with(EXTENSION) && !path.split('/').any(|name| name.starts_with(['_', '.']))
+}
+
+/// Returns the table format that has a metadata file at `path`.
+fn table_format(path: &str) -> Option<&'static str> {
+    if path.starts_with("_delta_log/") {
+        return Some("Delta Lake");
+    }
+    let metadata = path.strip_prefix("metadata/")?;
+    (!metadata.contains('/') && metadata.ends_with(".metadata.json")).then_some("Apache Iceberg")
+}

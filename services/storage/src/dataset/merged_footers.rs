@@ -1,0 +1,128 @@
+//! Merging of the footers of a dataset: one schema, null counts, and the row groups of each file.
+
+use std::{ops::Range, sync::Arc};
+
+use arrow_schema::Field;
+
+use crate::{
+    Error, RowGroup,
+    dataset::{
+        column_sizes::{chunk_bytes, leaf_types},
+        schema::{column_position, merge},
+    },
+    read::footer_cache::Target,
+    validate::footer::Footer,
+};
+
+/// Merged schema and null counts of the files read so far.
+pub(crate) struct MergedFooters {
+    /// URL of the first file.
+    first: String,
+    /// Merged file columns.
+    pub(crate) fields: Vec<Field>,
+    /// Number of nulls in each column; `None` if a footer does not record it.
+    pub(crate) nulls: Vec<Option<u64>>,
+}
+
+impl MergedFooters {
+    /// Begins with the footer of the first file. `partitions` are the partition columns of the dataset.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a name that is both a file column and a partition column.
+    pub(crate) fn new(footer: &Footer, target: &Target, partitions: &[Field]) -> Result<Self, Error> {
+        let fields: Vec<Field> = footer.schema().fields().iter().map(|field| (**field).clone()).collect();
+        if let Some(both) =
+            partitions.iter().find(|key| fields.iter().any(|field| field.name() == key.name()))
+        {
+            let detail = format!("column {} is both a file column and a partition column", both.name());
+            return Err(Error::unsupported(&target.url, detail));
+        }
+        Ok(Self { first: target.url.clone(), nulls: vec![Some(0); fields.len()], fields })
+    }
+
+    /// Merges the schema of another file.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if the columns differ from those of the first file.
+    pub(crate) fn add(&mut self, footer: &Footer, target: &Target) -> Result<(), Error> {
+        let schema = footer.schema();
+        for (position, merged) in self.fields.iter_mut().enumerate() {
+            let Some(root) = column_position(schema, position, merged.name()) else {
+                let expected = merged.data_type().to_string();
+                return Err(self.mismatch(target, position, expected, "absent".to_owned()));
+            };
+            let field = schema.field(root);
+            let Some(both) = merge(merged, field) else {
+                let (first, name) = (&self.first, merged.name());
+                let (expected, found) = (merged.data_type(), field.data_type());
+                return Err(Error::type_mismatch(first, &target.url, name, expected, found));
+            };
+            *merged = both;
+        }
+        let known = |field: &Field| self.fields.iter().any(|merged| merged.name() == field.name());
+        if schema.fields().len() > self.fields.len()
+            && let Some(extra) = schema.fields().iter().find(|field| !known(field))
+        {
+            return Err(Error::Mismatch {
+                first: self.first.clone(),
+                second: target.url.clone(),
+                column: extra.name().clone(),
+                expected: "absent".to_owned(),
+                found: extra.data_type().to_string(),
+            });
+        }
+        Ok(())
+    }
+
+    fn mismatch(&self, target: &Target, column: usize, expected: String, found: String) -> Error {
+        Error::Mismatch {
+            first: self.first.clone(),
+            second: target.url.clone(),
+            column: self.fields[column].name().clone(),
+            expected,
+            found,
+        }
+    }
+
+    /// Describes the row groups of a file and adds its null counts.
+    pub(crate) fn row_groups(&mut self, footer: &Arc<Footer>) -> Vec<RowGroup> {
+        let groups = footer.metadata().row_groups().iter();
+        let mut counted: Vec<RowGroup> = groups
+            .map(|group| RowGroup {
+                rows: u32::try_from(group.num_rows()).expect("checked when the footer was parsed"),
+                bytes: u64::try_from(group.total_byte_size()).expect("checked when the footer was parsed"),
+                columns: Vec::with_capacity(self.fields.len()),
+            })
+            .collect();
+        for (position, field) in self.fields.iter().enumerate() {
+            let root =
+                column_position(footer.schema(), position, field.name()).expect("the file has the column");
+            let leaves = footer.leaves(root);
+            let types = leaf_types(field.data_type());
+            for (counted, group) in counted.iter_mut().zip(footer.metadata().row_groups()) {
+                let chunks = leaves
+                    .clone()
+                    .zip(&types)
+                    .map(|(leaf, leaf_type)| chunk_bytes(leaf_type, group.column(leaf), counted.rows.into()));
+                counted.columns.push(chunks.fold(0, u64::saturating_add));
+            }
+            let nulls = column_nulls(footer, footer.schema().field(root), leaves);
+            self.nulls[position] = self.nulls[position].zip(nulls).map(|(a, b)| a.saturating_add(b));
+        }
+        counted
+    }
+}
+
+/// Number of nulls of one column in one file; `None` if its footer does not record it.
+fn column_nulls(footer: &Footer, field: &Field, leaves: Range<usize>) -> Option<u64> {
+    if !field.is_nullable() {
+        return Some(0);
+    }
+    // The null count of a leaf includes nulls of the nested levels.
+    if field.data_type().is_nested() {
+        return None;
+    }
+    let groups = footer.metadata().row_groups().iter().filter(|group| group.num_rows() > 0);
+    let mut counts = groups.map(|group| group.column(leaves.start).statistics()?.null_count_opt());
+    counts.try_fold(0, |sum: u64, count| Some(sum.saturating_add(count?)))
+}

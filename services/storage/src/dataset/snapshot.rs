@@ -1,0 +1,238 @@
+//! Snapshot: an immutable, ordered list of files and their blocks.
+
+use std::sync::Arc;
+
+use arrow_schema::{Field, Schema, SchemaRef};
+use chrono::{DateTime, Utc};
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{
+    Block, Error, Location, PartitionValue, Version,
+    dataset::block::{BLOCK_ROWS, join},
+};
+
+/// One file of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    /// Path below the dataset's location. The file name, if the location is the file.
+    pub path: String,
+    /// Pinned version.
+    #[serde(flatten)]
+    pub version: Version,
+    /// Values of the partition columns, in schema order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub partitions: Vec<PartitionValue>,
+    /// Row groups, in file order.
+    pub row_groups: Vec<RowGroup>,
+}
+
+impl File {
+    /// Size in bytes.
+    pub fn size(&self) -> u64 {
+        self.version.size
+    }
+
+    /// ETag from the store; `None` for local files.
+    pub fn etag(&self) -> Option<&str> {
+        self.version.etag.as_deref()
+    }
+
+    /// Modification time.
+    pub fn last_modified(&self) -> DateTime<Utc> {
+        self.version.modified()
+    }
+}
+
+/// One row group of a file, as described by its footer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowGroup {
+    /// Number of rows.
+    pub rows: u32,
+    /// Uncompressed size of all columns in bytes.
+    pub bytes: u64,
+    /// Estimated decoded size of each file column in bytes, in schema order.
+    pub columns: Vec<u64>,
+}
+
+/// Immutable list of pinned files, their blocks and the delivered schema.
+#[derive(Debug)]
+pub struct Snapshot {
+    id: String,
+    folder: bool,
+    schema: SchemaRef,
+    partition_columns: usize,
+    files: Vec<File>,
+    nulls: Vec<Option<u64>>,
+    blocks: Vec<Block>,
+    rows: u64,
+    uncompressed_bytes: u64,
+}
+
+/// Stored part of a snapshot. The rest is derived from it.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) folder: bool,
+    /// File columns, then partition columns.
+    pub(crate) schema: SchemaRef,
+    pub(crate) partition_columns: usize,
+    pub(crate) files: Vec<File>,
+    /// Number of nulls in each file column; `None` if a footer does not record it.
+    pub(crate) nulls: Vec<Option<u64>>,
+}
+
+impl Snapshot {
+    /// Derives the blocks and totals.
+    ///
+    /// # Errors
+    /// A description of the first inconsistency between the parts.
+    pub(crate) fn new(parts: Parts) -> Result<Self, String> {
+        let Parts { folder, schema, partition_columns, files, nulls } = parts;
+        let file_columns = schema.fields().len().checked_sub(partition_columns);
+        if file_columns != Some(nulls.len()) {
+            return Err(format!("{} null counts do not match the columns of the schema", nulls.len()));
+        }
+        let (mut blocks, mut rows, mut bytes) = (Vec::new(), 0_u64, 0_u64);
+        for (index, file) in files.iter().enumerate() {
+            if file.partitions.len() != partition_columns {
+                return Err(format!(
+                    "{} has {} partition values, expected {partition_columns}",
+                    file.path,
+                    file.partitions.len()
+                ));
+            }
+            if file.row_groups.iter().any(|group| group.columns.len() != nulls.len()) {
+                return Err(format!("the column sizes of {} do not match the schema", file.path));
+            }
+            let group_rows: Vec<u32> = file.row_groups.iter().map(|group| group.rows).collect();
+            for (row_groups, count) in join(&group_rows, BLOCK_ROWS) {
+                let file = u32::try_from(index).map_err(|_| "more than 2^32 files".to_owned())?;
+                blocks.push(Block { file, row_groups, rows: count, first_row: rows });
+                rows += u64::from(count);
+            }
+            bytes = file.row_groups.iter().fold(bytes, |sum, group| sum.saturating_add(group.bytes));
+        }
+        let id = snapshot_id(files.iter().map(|file| (file.path.as_str(), &file.version)));
+        Ok(Self {
+            id,
+            folder,
+            schema,
+            partition_columns,
+            files,
+            nulls,
+            blocks,
+            rows,
+            uncompressed_bytes: bytes,
+        })
+    }
+
+    /// Snapshot id: 32 hexadecimal digits, a hash of the paths, sizes and versions of the files in order.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Files in bytewise order of their paths.
+    pub fn files(&self) -> &[File] {
+        &self.files
+    }
+
+    /// Blocks in order of files and row groups. No block is empty.
+    pub fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Delivered schema: the columns of the first file in its order, then the partition columns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Number of partition columns, which are the last columns of the schema.
+    pub fn partition_columns(&self) -> usize {
+        self.partition_columns
+    }
+
+    /// Number of rows in all blocks.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Uncompressed size in bytes of all columns, as recorded in the footers.
+    pub fn uncompressed_bytes(&self) -> u64 {
+        self.uncompressed_bytes
+    }
+
+    /// Uncompressed size in bytes of all columns of one block.
+    pub fn block_bytes(&self, block: usize) -> u64 {
+        self.row_groups(block).iter().fold(0, |sum, group| sum.saturating_add(group.bytes))
+    }
+
+    /// Number of nulls in a column of the schema; `None` if a footer does not record it.
+    pub fn nulls(&self, column: usize) -> Option<u64> {
+        let Some(partition) = column.checked_sub(self.nulls.len()) else { return self.nulls[column] };
+        let mut nulls = 0;
+        for block in &self.blocks {
+            if self.files[block.file as usize].partitions[partition] == PartitionValue::Null {
+                nulls += u64::from(block.rows);
+            }
+        }
+        Some(nulls)
+    }
+
+    /// Estimated decoded size in bytes of one column of one block.
+    pub fn column_bytes(&self, block: usize, column: usize) -> u64 {
+        let Some(partition) = column.checked_sub(self.nulls.len()) else {
+            let groups = self.row_groups(block).iter();
+            return groups.fold(0, |sum, group| sum.saturating_add(group.columns[column]));
+        };
+        let Block { file, rows, .. } = self.blocks[block];
+        let value = &self.files[file as usize].partitions[partition];
+        value.bytes(self.schema.field(column).data_type(), rows.into())
+    }
+
+    /// Partition value of a file; `None` if `column` is not a partition column.
+    pub(crate) fn partition(&self, file: u32, column: usize) -> Option<&PartitionValue> {
+        let partition = column.checked_sub(self.nulls.len())?;
+        Some(&self.files[file as usize].partitions[partition])
+    }
+
+    /// Path of a file in the store, and its URL for error messages.
+    pub(crate) fn locate(&self, location: &Location, file: &File) -> Result<(Path, String), Error> {
+        locate(location, self.folder, &file.path)
+    }
+
+    pub(crate) fn folder(&self) -> bool {
+        self.folder
+    }
+
+    pub(crate) fn file_nulls(&self) -> &[Option<u64>] {
+        &self.nulls
+    }
+
+    fn row_groups(&self, block: usize) -> &[RowGroup] {
+        let Block { file, row_groups, .. } = &self.blocks[block];
+        &self.files[*file as usize].row_groups[row_groups.start as usize..row_groups.end as usize]
+    }
+}
+
+/// Path of a file in the store, and its URL for error messages.
+pub(crate) fn locate(location: &Location, folder: bool, path: &str) -> Result<(Path, String), Error> {
+    if folder {
+        return Ok((location.child(path)?, location.child_url(path)));
+    }
+    Ok((location.root().clone(), location.url().to_owned()))
+}
+
+/// Computes a snapshot id from the paths and versions of the files in order.
+pub(crate) fn snapshot_id<'a>(files: impl Iterator<Item = (&'a str, &'a Version)>) -> String {
+    let mut hash = Xxh3::new();
+    for (path, version) in files {
+        version.hash_into(path, &mut hash);
+    }
+    format!("{:032x}", hash.digest128())
+}
+
+/// Returns the schema of a snapshot: the file `columns`, then the `partitions`.
+pub(crate) fn delivered_schema(columns: Vec<Field>, partitions: Vec<Field>) -> SchemaRef {
+    Arc::new(Schema::new([columns, partitions].concat()))
+}

@@ -1,0 +1,193 @@
+//! Page indexes: minimum and maximum of each page of a column, stored near the end of a file.
+//!
+//! <https://github.com/apache/parquet-format/blob/master/PageIndex.md>
+
+use std::{ops::Range, sync::Arc};
+
+use arrow_schema::DataType;
+use bytes::Bytes;
+use futures::future::try_join_all;
+use parquet::{
+    arrow::arrow_reader::statistics::StatisticsConverter,
+    errors::ParquetError,
+    file::metadata::{
+        ColumnChunkMetaData, FileMetaData, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader,
+        RowGroupMetaData,
+    },
+    schema::types::{SchemaDescriptor, Type},
+};
+
+use crate::{
+    Error, Reader, Statistics,
+    blocking::blocking,
+    prune::statistics::BlockMetadata,
+    validate::{
+        footer::{Footer, catch_panics},
+        parquet_shapes::{COLUMN_INDEX, OFFSET_INDEX},
+        thrift::{Shape, Walker},
+    },
+};
+
+/// Maximum number of pages of a column in one block. Above it the row group statistics are used instead.
+const MAX_PAGES: usize = 1 << 14;
+
+/// Byte ranges of the page index of a column chunk.
+struct IndexRanges {
+    column_index: Range<u64>,
+    offset_index: Range<u64>,
+}
+
+impl IndexRanges {
+    fn new(chunk: &ColumnChunkMetaData) -> Option<Self> {
+        let range = |offset: Option<i64>, length: Option<i32>| {
+            let (offset, length) = (u64::try_from(offset?).ok()?, u64::try_from(length?).ok()?);
+            Some(offset..offset.checked_add(length)?)
+        };
+        Some(Self {
+            column_index: range(chunk.column_index_offset(), chunk.column_index_length())?,
+            offset_index: range(chunk.offset_index_offset(), chunk.offset_index_length())?,
+        })
+    }
+}
+
+impl Reader {
+    /// Returns the statistics of `columns` like [`statistics`](Self::statistics), but per page for columns with a page
+    /// index. Reads the indexes from the file; a damaged index is ignored.
+    ///
+    /// # Errors
+    /// Errors of reading a footer or the file.
+    ///
+    /// # Panics
+    /// If the snapshot has no such block or column.
+    pub async fn page_statistics(&self, block: usize, columns: &[usize]) -> Result<Vec<Statistics>, Error> {
+        let file = self.snapshot().blocks()[block].file;
+        let metadata = self.block_metadata(block).await?;
+        let each = columns.iter().map(|column| self.column_pages(file, *column, &metadata));
+        try_join_all(each).await
+    }
+
+    async fn column_pages(
+        &self,
+        file: u32,
+        column: usize,
+        metadata: &BlockMetadata,
+    ) -> Result<Statistics, Error> {
+        let field = self.snapshot().schema().field(column).clone();
+        let groups = match self.snapshot().partition(file, column) {
+            // The null count of a leaf differs from that of the nested column.
+            _ if field.data_type().is_nested() => None,
+            Some(_) => None,
+            None => self.indexes(field.name(), metadata).await?,
+        };
+        let (this, metadata) = (self.clone(), metadata.clone());
+        blocking(move || {
+            let pages = groups.and_then(|indexes| {
+                let indexes = indexes.into_iter().enumerate();
+                let groups: Option<Vec<_>> = indexes
+                    .map(|(group, index)| metadata.page_statistics(field.name(), group, &index))
+                    .collect();
+                Statistics::concat(&groups?, field.data_type(), metadata.rows)
+            });
+            let pages = pages.filter(|pages| pages.ends.len() <= MAX_PAGES);
+            Ok(pages
+                .unwrap_or_else(|| this.row_group_statistics(file, column, metadata.rows, Some(&metadata))))
+        })
+        .await
+    }
+
+    /// Reads the encoded column index and offset index of each row group; `None` if they are missing or too large.
+    async fn indexes(
+        &self,
+        name: &str,
+        metadata: &BlockMetadata,
+    ) -> Result<Option<Vec<(Bytes, Bytes)>>, Error> {
+        let indexes =
+            metadata.chunks(name).and_then(|chunks| chunks.into_iter().map(IndexRanges::new).collect());
+        let Some(indexes): Option<Vec<IndexRanges>> = indexes else { return Ok(None) };
+        let ranges: Vec<_> =
+            indexes.into_iter().flat_map(|index| [index.column_index, index.offset_index]).collect();
+        let Some(mut found) = self.read_small(&ranges, &metadata.target).await? else { return Ok(None) };
+        let pairs = found.chunks_exact_mut(2);
+        Ok(Some(pairs.map(|pair| (std::mem::take(&mut pair[0]), std::mem::take(&mut pair[1]))).collect()))
+    }
+}
+
+impl BlockMetadata {
+    /// Statistics of the pages of one row group; `None` if the page index is invalid.
+    fn page_statistics(
+        &self,
+        name: &str,
+        group: usize,
+        (values, offsets): &(Bytes, Bytes),
+    ) -> Option<Statistics> {
+        check(values, &COLUMN_INDEX)?;
+        check(offsets, &OFFSET_INDEX)?;
+        let root = self.footer.schema().index_of(name).ok()?;
+        let group = self.footer.metadata().row_group(self.groups.start + group);
+        let read = || -> Result<_, ParquetError> {
+            let metadata = single_column(&self.footer, root, group, values.len(), offsets.len())?;
+            let schema = metadata.file_metadata().schema_descr_ptr();
+            let mut reader = ParquetMetaDataReader::new_with_metadata(metadata)
+                .with_page_index_policy(PageIndexPolicy::Required);
+            // The reader requires a byte after the last index.
+            reader.read_page_indexes(&Bytes::from([&values[..], &offsets[..], &[0]].concat()))?;
+            let metadata = reader.finish()?;
+            let missing = || ParquetError::General("no page index".to_owned());
+            let (index, locations) =
+                (metadata.column_index().ok_or_else(missing)?, metadata.offset_index().ok_or_else(missing)?);
+            let fields = self.footer.schema().project(&[root])?;
+            let converter = StatisticsConverter::try_new(name, &fields, &schema)?;
+            let min = converter.data_page_mins(index, locations, &[0])?;
+            let max = converter.data_page_maxes(index, locations, &[0])?;
+            let starts = locations[0][0].page_locations().iter().map(|page| page.first_row_index);
+            let nulls = (0..min.len()).map(|page| index[0][0].null_count(page));
+            Ok((min, max, starts.collect::<Vec<_>>(), nulls.collect::<Vec<_>>()))
+        };
+        let (min, max, starts, nulls) = catch_panics(&self.target.url, read).ok()?;
+        if starts.first() != Some(&0) {
+            return None;
+        }
+        let ends = starts.into_iter().skip(1).chain([group.num_rows()]);
+        let pages = Statistics {
+            ends: ends.map(u32::try_from).collect::<Result<_, _>>().ok()?,
+            null_counts: nulls.into_iter().map(|nulls| u64::try_from(nulls?).ok()).collect(),
+            min,
+            max,
+        };
+        let data_type: DataType = pages.min.data_type().clone();
+        Statistics::concat(&[pages], &data_type, u32::try_from(group.num_rows()).ok()?)
+    }
+}
+
+/// Returns the metadata of a synthetic file that consists of one column of one row group and begins with its page
+/// index.
+fn single_column(
+    footer: &Footer,
+    root: usize,
+    group: &RowGroupMetaData,
+    values: usize,
+    offsets: usize,
+) -> Result<ParquetMetaData, ParquetError> {
+    let file = footer.metadata().file_metadata();
+    let column = Arc::clone(&file.schema_descr().root_schema().get_fields()[root]);
+    let schema = Type::group_type_builder("schema").with_fields(vec![column]).build()?;
+    let schema = Arc::new(SchemaDescriptor::new(Arc::new(schema)));
+    let chunk = group.column(footer.leaves(root).start).clone().into_builder();
+    let chunk = chunk
+        .set_column_index_offset(Some(0))
+        .set_column_index_length(i32::try_from(values).ok())
+        .set_offset_index_offset(i64::try_from(values).ok())
+        .set_offset_index_length(i32::try_from(offsets).ok())
+        .build()?;
+    let group = RowGroupMetaData::builder(Arc::clone(&schema))
+        .set_num_rows(group.num_rows())
+        .set_column_metadata(vec![chunk])
+        .build()?;
+    let rows = group.num_rows();
+    let file = FileMetaData::new(file.version(), rows, None, None, schema, None);
+    Ok(ParquetMetaData::new(file, vec![group]))
+}
+
+fn check(bytes: &Bytes, shape: &Shape) -> Option<()> {
+    Walker::new(bytes).conform(shape).ok()
+}

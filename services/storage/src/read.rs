@@ -1,0 +1,7 @@
+//! Reading: from a block and columns to encoded bytes (I/O), and from these to record batches (CPU).
+
+pub(crate) mod chunks;
+pub(crate) mod decoder;
+pub(crate) mod footer_cache;
+pub(crate) mod ranges;
+pub(crate) mod reader;

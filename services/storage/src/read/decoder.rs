@@ -1,0 +1,271 @@
+//! Decoder: converts the encoded columns of a block to record batches. This is the CPU part of reading.
+
+use std::{ops::Range, sync::Arc};
+
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::SchemaRef;
+use parquet::{
+    arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReader, parquet_to_arrow_field_levels},
+    errors::ParquetError,
+};
+
+use crate::{
+    Config, Error, PartitionValue,
+    dataset::schema::relabel,
+    read::{chunks::Chunks, ranges::Sparse},
+    validate::{
+        block_size::check_block,
+        footer::{Footer, catch_panics},
+    },
+};
+
+/// Source of a requested column.
+#[derive(Clone, Debug)]
+pub(crate) enum Column {
+    /// The top-level column of the file at this position.
+    Root(usize),
+    /// A partition value.
+    Partition(PartitionValue),
+}
+
+/// Fetched columns of one block.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    pub(crate) url: String,
+    pub(crate) rows: u32,
+    /// Schema of the requested columns, in request order.
+    pub(crate) schema: SchemaRef,
+    pub(crate) columns: Vec<Column>,
+    /// Footer, row groups and their column chunks; `None` if all columns are partition columns.
+    pub(crate) data: Option<(Arc<Footer>, Range<usize>, Sparse)>,
+}
+
+/// Requested columns of one block, encoded as in the file.
+#[derive(Debug)]
+pub struct EncodedBlock {
+    encoded: Encoded,
+    config: Arc<Config>,
+}
+
+impl EncodedBlock {
+    pub(crate) fn new(encoded: Encoded, config: Arc<Config>) -> Self {
+        Self { encoded, config }
+    }
+
+    /// Encoded size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.encoded.data.as_ref().map_or(0, |(_, _, sparse)| sparse.fetched())
+    }
+
+    /// Number of rows in the block.
+    pub fn rows(&self) -> usize {
+        self.encoded.rows as usize
+    }
+
+    /// Schema of the batches that [`decode`](Self::decode) returns.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.encoded.schema
+    }
+
+    /// Returns a decoder that yields batches of at most `batch_rows` rows. The work is done as the iterator is
+    /// advanced, which should happen on a CPU thread.
+    pub fn decode(self, batch_rows: usize) -> Decoder {
+        Decoder { stage: Stage::Ready { block: Box::new(self), batch_rows: batch_rows.max(1) } }
+    }
+}
+
+/// Iterator over the batches of one block, in order.
+///
+/// Columns are in request order and have the snapshot's types. The iterator yields all rows of the block, or ends with
+/// an error. Malformed files result in [`Error::Corrupt`] or [`Error::Limit`], never in a panic.
+#[derive(Debug)]
+pub struct Decoder {
+    stage: Stage,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Ready { block: Box<EncodedBlock>, batch_rows: usize },
+    Running(Box<Running>),
+    Done,
+}
+
+impl Iterator for Decoder {
+    type Item = Result<RecordBatch, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let running = match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Ready { block, batch_rows } => Running::start(*block, batch_rows).map(Box::new),
+            Stage::Running(running) => Ok(running),
+            Stage::Done => return None,
+        };
+        let mut running = match running {
+            Ok(running) => running,
+            Err(error) => return Some(Err(error)),
+        };
+        let batch = running.step().transpose()?;
+        if batch.is_ok() {
+            self.stage = Stage::Running(running);
+        }
+        Some(batch)
+    }
+}
+
+#[derive(Debug)]
+struct Running {
+    url: String,
+    schema: SchemaRef,
+    sources: Vec<Source>,
+    reader: Option<Rows>,
+    batch_rows: usize,
+    rows_left: usize,
+    bytes: u64,
+    max_bytes: u64,
+}
+
+/// Source of a column of each batch.
+#[derive(Debug)]
+enum Source {
+    /// The decoded column at this position.
+    Decoded(usize),
+    Partition(PartitionValue),
+}
+
+/// Parquet decoder with its position among the row groups.
+struct Rows {
+    reader: ParquetRecordBatchReader,
+    footer: Arc<Footer>,
+    groups: Range<usize>,
+    done: i64,
+}
+
+impl std::fmt::Debug for Rows {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rows").field("groups", &self.groups).field("done", &self.done).finish_non_exhaustive()
+    }
+}
+
+impl Rows {
+    /// Row group of the next row.
+    fn group(&self) -> Option<usize> {
+        let mut end = 0;
+        self.groups.clone().find(|group| {
+            end += self.footer.metadata().row_group(*group).num_rows();
+            self.done < end
+        })
+    }
+}
+
+impl Running {
+    fn start(block: EncodedBlock, batch_rows: usize) -> Result<Self, Error> {
+        let EncodedBlock { encoded: Encoded { url, rows, schema, columns, data }, config } = block;
+        let mut roots: Vec<usize> = columns
+            .iter()
+            .filter_map(|column| match column {
+                Column::Root(root) => Some(*root),
+                Column::Partition(_) => None,
+            })
+            .collect();
+        roots.sort_unstable();
+
+        let mut reader = None;
+        if let Some((footer, groups, sparse)) = data {
+            let (chunks, rows) = check_block(&url, &footer, &groups, &roots, sparse, batch_rows, &config)?;
+            reader = Some(open(&url, footer, groups, &roots, &chunks, rows)?);
+        }
+        let source = |column| match column {
+            Column::Root(root) => Source::Decoded(roots.partition_point(|other| *other < root)),
+            Column::Partition(value) => Source::Partition(value),
+        };
+        Ok(Self {
+            sources: columns.into_iter().map(source).collect(),
+            url,
+            schema,
+            reader,
+            batch_rows,
+            rows_left: rows as usize,
+            bytes: 0,
+            max_bytes: config.max_block_bytes,
+        })
+    }
+
+    fn step(&mut self) -> Result<Option<RecordBatch>, Error> {
+        let decoded = match &mut self.reader {
+            None if self.rows_left == 0 => return Ok(None),
+            None => None,
+            Some(rows) => {
+                let group = rows.group();
+                let next =
+                    catch_panics(&self.url, || rows.reader.next().transpose().map_err(ParquetError::from));
+                match next.map_err(|error| error.at(group, None))? {
+                    Some(batch) => Some(batch),
+                    None if self.rows_left == 0 => return Ok(None),
+                    None => return Err(self.wrong_row_count("fewer")),
+                }
+            }
+        };
+        let rows = decoded.as_ref().map_or(self.batch_rows.min(self.rows_left), RecordBatch::num_rows);
+        let Some(left) = self.rows_left.checked_sub(rows) else { return Err(self.wrong_row_count("more")) };
+        let batch = self.assemble(decoded.as_ref(), rows)?;
+        self.rows_left = left;
+        if let Some(reader) = &mut self.reader {
+            reader.done += rows as i64;
+        }
+        Ok(Some(batch))
+    }
+
+    fn assemble(&mut self, decoded: Option<&RecordBatch>, rows: usize) -> Result<RecordBatch, Error> {
+        let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.sources.len());
+        for (source, field) in self.sources.iter().zip(self.schema.fields()) {
+            let column = match (source, decoded) {
+                (Source::Decoded(position), Some(batch)) => {
+                    relabel(batch.column(*position), field.data_type())
+                        .map_err(|error| self.corrupt(error.to_string()).at(None, Some(field.name())))?
+                }
+                (Source::Partition(value), _) => value.repeat(field.data_type(), rows),
+                (Source::Decoded(_), None) => unreachable!("file columns require a reader"),
+            };
+            let bytes = column.to_data().get_slice_memory_size();
+            let bytes = bytes.map_err(|error| self.corrupt(error.to_string()))?;
+            self.bytes = self.bytes.saturating_add(bytes as u64);
+            columns.push(column);
+        }
+        if self.bytes > self.max_bytes {
+            return Err(Error::Limit {
+                location: self.url.clone(),
+                what: "decoded size of one block's columns in bytes (max_block_bytes)",
+                limit: self.max_bytes,
+                found: self.bytes,
+            });
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)
+            .map_err(|error| self.corrupt(error.to_string()))
+    }
+
+    fn wrong_row_count(&self, comparison: &str) -> Error {
+        self.corrupt(format!("the pages hold {comparison} rows than the footer claims"))
+    }
+
+    fn corrupt(&self, detail: String) -> Error {
+        Error::corrupt(&self.url, detail).at(self.reader.as_ref().and_then(Rows::group), None)
+    }
+}
+
+fn open(
+    url: &str,
+    footer: Arc<Footer>,
+    groups: Range<usize>,
+    roots: &[usize],
+    chunks: &Chunks,
+    batch_rows: usize,
+) -> Result<Rows, Error> {
+    let reader = catch_panics(url, || {
+        let schema = footer.reader.parquet_schema();
+        let projection = ProjectionMask::roots(schema, roots.iter().copied());
+        let levels = parquet_to_arrow_field_levels(schema, projection, Some(footer.schema().fields()))?;
+        ParquetRecordBatchReader::try_new_with_row_groups(&levels, chunks, batch_rows, None)
+    });
+    let reader = reader.map_err(|error| error.at(Some(groups.start), None))?;
+    Ok(Rows { reader, footer, groups, done: 0 })
+}

@@ -1,0 +1,211 @@
+//! Reader: fetches the encoded columns of blocks. This is the I/O part of reading.
+
+use std::{
+    ops::Range,
+    sync::{Arc, OnceLock},
+};
+
+use bytes::Bytes;
+use futures::future::{BoxFuture, try_join_all};
+
+use crate::{
+    Block, BlockIds, Config, EncodedBlock, Error, Location, Snapshot, State,
+    dataset::schema::column_position,
+    read::{
+        decoder::{Column, Encoded},
+        footer_cache::Target,
+        ranges::{Sparse, coalesce, concat, split},
+    },
+    store::request,
+    validate::footer::Footer,
+};
+
+/// Reads blocks of one snapshot. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    snapshot: Arc<Snapshot>,
+    location: Location,
+    state: State,
+    config: Arc<Config>,
+    ids: Arc<OnceLock<Arc<BlockIds>>>,
+}
+
+impl Reader {
+    /// Creates a reader of `snapshot`, whose files are at `location`.
+    pub fn new(snapshot: Arc<Snapshot>, location: Location, state: &State, config: Config) -> Self {
+        Self { snapshot, location, state: state.clone(), config: Arc::new(config), ids: Arc::default() }
+    }
+
+    /// Snapshot that the reader reads.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        &self.snapshot
+    }
+
+    /// URL of a file of the snapshot, for messages.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if its path is not valid in this store.
+    ///
+    /// # Panics
+    /// If the snapshot has no such file.
+    pub fn file_url(&self, file: u32) -> Result<String, Error> {
+        self.snapshot.locate(&self.location, &self.snapshot.files()[file as usize]).map(|(_, url)| url)
+    }
+
+    /// Ids of the blocks. Blocks with the same file version and row groups have the same id in every snapshot.
+    pub fn block_ids(&self) -> &Arc<BlockIds> {
+        self.ids.get_or_init(|| Arc::new(BlockIds::new(&self.snapshot, &self.location)))
+    }
+
+    /// Fetches `columns` of one block. `columns` are positions in the snapshot's schema, in any order, without
+    /// duplicates.
+    ///
+    /// Only their column chunks are read, in coalesced and concurrent range requests that are bound to the pinned
+    /// version of the file. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] if the file is no longer the pinned version; [`Error::Unavailable`] if the store fails after
+    /// all retries; [`Error::Limit`] if the column chunks exceed `max_block_bytes`; errors of reading a footer.
+    ///
+    /// # Panics
+    /// If the snapshot has no such block or column.
+    pub fn fetch<'a>(
+        &'a self,
+        block: usize,
+        columns: &'a [usize],
+    ) -> BoxFuture<'a, Result<EncodedBlock, Error>> {
+        Box::pin(self.fetch_inner(block, columns))
+    }
+
+    async fn fetch_inner(&self, block: usize, columns: &[usize]) -> Result<EncodedBlock, Error> {
+        let Block { file, row_groups, rows, .. } = self.snapshot.blocks()[block].clone();
+        let (_, url) = self.snapshot.locate(&self.location, &self.snapshot.files()[file as usize])?;
+        let fields = self.snapshot.schema();
+        let schema = Arc::new(fields.project(columns).expect("the snapshot has the columns"));
+
+        let from_file = columns.iter().any(|column| self.snapshot.partition(file, *column).is_none());
+        let mut encoded = Encoded { url, rows, schema, columns: Vec::new(), data: None };
+        if !from_file {
+            let values = columns.iter().filter_map(|column| self.snapshot.partition(file, *column));
+            encoded.columns = values.cloned().map(Column::Partition).collect();
+            return Ok(EncodedBlock::new(encoded, Arc::clone(&self.config)));
+        }
+
+        let (footer, target) = self.footer(file).await?;
+        let groups = row_groups.start as usize..row_groups.end as usize;
+        check_rows(&footer, &groups, rows, &target)?;
+        for column in columns {
+            encoded.columns.push(match self.snapshot.partition(file, *column) {
+                Some(value) => Column::Partition(value.clone()),
+                None => Column::Root(self.root(&footer, *column, &target)?),
+            });
+        }
+        let ranges = self.ranges(&footer, &groups, &encoded.columns, &target)?;
+        let parts = try_join_all(ranges.into_iter().map(|range| self.read(range, &target))).await?;
+        let sparse = Sparse { length: target.version.size, parts };
+        encoded.data = Some((footer, groups, sparse));
+        Ok(EncodedBlock::new(encoded, Arc::clone(&self.config)))
+    }
+
+    /// Footer of a file of the snapshot.
+    pub(crate) async fn footer(&self, file: u32) -> Result<(Arc<Footer>, Target), Error> {
+        let pinned = &self.snapshot.files()[file as usize];
+        let (path, url) = self.snapshot.locate(&self.location, pinned)?;
+        let target = Target { path, url, version: pinned.version.clone() };
+        let footer = self.state.footers().get(&self.location, &target, &self.config).await?;
+        Ok((footer, target))
+    }
+
+    /// Durable state that the reader uses.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Position of a column in the file.
+    fn root(&self, footer: &Footer, column: usize, target: &Target) -> Result<usize, Error> {
+        let name = self.snapshot.schema().field(column).name();
+        let found = column_position(footer.schema(), column, name);
+        found.ok_or_else(|| other_file(target, format!("no column {name}")))
+    }
+
+    /// Coalesced byte ranges of the column chunks of a block.
+    fn ranges(
+        &self,
+        footer: &Footer,
+        groups: &Range<usize>,
+        columns: &[Column],
+        target: &Target,
+    ) -> Result<Vec<Range<u64>>, Error> {
+        let mut ranges = Vec::new();
+        let mut total = 0_u64;
+        for group in groups.clone() {
+            let group = footer.metadata().row_group(group);
+            for column in columns {
+                let Column::Root(root) = column else { continue };
+                for leaf in footer.leaves(*root) {
+                    let (start, length) = group.column(leaf).byte_range();
+                    total = total.saturating_add(length);
+                    if length > 0 {
+                        ranges.push(start..start + length);
+                    }
+                }
+            }
+        }
+        if total > self.config.max_block_bytes {
+            return Err(Error::Limit {
+                location: target.url.clone(),
+                what: "encoded size of one block's columns in bytes (max_block_bytes)",
+                limit: self.config.max_block_bytes,
+                found: total,
+            });
+        }
+        request::count_requested(total);
+        Ok(coalesce(ranges, self.config.coalesce_gap_bytes))
+    }
+
+    /// Reads ranges of optional data (indexes and bloom filters). Returns `None` if a range is empty or outside of the
+    /// file, or if their total size exceeds `max_footer_bytes`.
+    pub(crate) async fn read_small(
+        &self,
+        ranges: &[Range<u64>],
+        target: &Target,
+    ) -> Result<Option<Vec<Bytes>>, Error> {
+        let total = ranges.iter().map(|range| range.end - range.start).fold(0, u64::saturating_add);
+        let inside = ranges.iter().all(|range| !range.is_empty() && range.end <= target.version.size);
+        if !inside || total > self.config.max_footer_bytes {
+            return Ok(None);
+        }
+        request::count_requested(total);
+        let coalesced = coalesce(ranges.to_vec(), self.config.coalesce_gap_bytes);
+        let parts = try_join_all(coalesced.into_iter().map(|range| self.read(range, target))).await?;
+        let sparse = Sparse { length: target.version.size, parts };
+        Ok(ranges.iter().map(|range| sparse.get(range.clone())).collect())
+    }
+
+    async fn read(&self, range: Range<u64>, target: &Target) -> Result<(u64, Bytes), Error> {
+        let Target { path, url, version } = target;
+        // A local file is read in one piece, because the parts of a split range have to be copied together.
+        let limit = if self.location.slabs().is_some() { u64::MAX } else { self.config.max_request_bytes };
+        let parts = split(range.clone(), limit);
+        let reads = parts.map(|part| request::read(&self.location, path, url, version, part));
+        Ok((range.start, concat(try_join_all(reads).await?)))
+    }
+}
+
+/// Checks that the footer has the row groups and rows that the manifest lists.
+fn check_rows(footer: &Footer, groups: &Range<usize>, rows: u32, target: &Target) -> Result<(), Error> {
+    let Some(found) = footer.metadata().row_groups().get(groups.clone()) else {
+        let found = footer.metadata().num_row_groups();
+        return Err(other_file(target, format!("{found} row groups")));
+    };
+    let found: i64 = found.iter().map(parquet::file::metadata::RowGroupMetaData::num_rows).sum();
+    if found == i64::from(rows) {
+        return Ok(());
+    }
+    Err(other_file(target, format!("{found} rows in the block, expected {rows}")))
+}
+
+/// Returns an error for a file whose footer does not match the manifest.
+fn other_file(target: &Target, found: String) -> Error {
+    Error::changed(&target.url, &target.version, found)
+}

@@ -1,0 +1,9 @@
+//! Object stores: locations, requests with retries, and durable state.
+
+pub(crate) mod documents;
+pub(crate) mod envelope;
+pub(crate) mod local_file;
+pub(crate) mod location;
+pub(crate) mod request;
+pub(crate) mod retry_metrics;
+pub(crate) mod state;

@@ -1,0 +1,145 @@
+//! Small named JSON documents in the durable state: one object per document, one folder per kind.
+
+use chrono::{DateTime, Utc};
+use futures::TryStreamExt;
+use object_store::PutMode;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    Error, Location, State,
+    store::{envelope::Envelope, request},
+};
+
+/// The documents of one kind, stored as `<folder>/<name>.<kind>`. Cheap to clone.
+///
+/// A name consists of ASCII letters, digits, `-` and `_`.
+#[derive(Clone, Debug)]
+pub struct Documents {
+    location: Location,
+    folder: &'static str,
+    envelope: Envelope,
+    max_bytes: u64,
+}
+
+/// Metadata of a listed document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DocumentMeta {
+    /// Name of the document.
+    pub name: String,
+    /// Size of the stored object in bytes, including its envelope.
+    pub bytes: u64,
+    /// Time of the last write.
+    pub last_modified: DateTime<Utc>,
+}
+
+impl State {
+    /// Returns the documents of one kind. `max_bytes` is the maximum size of each, including its envelope.
+    pub fn documents(&self, folder: &'static str, kind: &'static str, max_bytes: u64) -> Documents {
+        let location = self.location().clone();
+        Documents { location, folder, envelope: Envelope { kind, version: 1 }, max_bytes }
+    }
+}
+
+impl Documents {
+    /// Lists the documents, the most recently written first.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the store fails.
+    pub async fn list(&self) -> Result<Vec<DocumentMeta>, Error> {
+        let (path, url) = (self.location.child(self.folder)?, self.location.child_url(self.folder));
+        let suffix = format!(".{}", self.envelope.kind);
+        let mut objects = self.location.store().list(Some(&path));
+        let mut found = Vec::new();
+        loop {
+            let meta = match objects.try_next().await {
+                Ok(Some(meta)) => meta,
+                // The folder does not exist before the first write.
+                Ok(None) | Err(object_store::Error::NotFound { .. }) => break,
+                Err(error) => return Err(Error::unavailable(&url, error)),
+            };
+            let name = meta.location.filename().and_then(|name| name.strip_suffix(&suffix));
+            let Some(name) = name.filter(|name| is_name(name)) else { continue };
+            found.push(DocumentMeta {
+                name: name.to_owned(),
+                bytes: meta.size,
+                last_modified: meta.last_modified,
+            });
+        }
+        found.sort_by(|a, b| b.last_modified.cmp(&a.last_modified).then_with(|| a.name.cmp(&b.name)));
+        Ok(found)
+    }
+
+    /// Reads the document `name`; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a document that is truncated, altered or of another kind, [`Error::Limit`] for one that
+    /// exceeds the maximum size, [`Error::Unavailable`] when the store fails.
+    pub async fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
+        if !is_name(name) {
+            return Ok(None);
+        }
+        let (relative, url) = self.path(name);
+        let path = self.location.child(&relative)?;
+        let Some(meta) = request::head(&self.location, &path, &url).await? else { return Ok(None) };
+        self.check_length(&url, meta.size)?;
+        let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
+        let json = self.envelope.open(&sealed).map_err(|detail| Error::corrupt(&url, detail))?;
+        serde_json::from_slice(&json).map(Some).map_err(|error| Error::corrupt(&url, error.to_string()))
+    }
+
+    /// Writes the document `name`, replacing an existing one.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for a document that exceeds the maximum size, [`Error::Invalid`] for an invalid name,
+    /// [`Error::Unavailable`] when the store fails.
+    pub async fn put(&self, name: &str, document: &impl Serialize) -> Result<(), Error> {
+        let (relative, url) = self.path(name);
+        let invalid = |detail: String| Error::Invalid { url: url.clone(), detail };
+        if !is_name(name) {
+            return Err(invalid(format!(
+                "invalid document name '{name}', expected letters, digits, '-' and '_'"
+            )));
+        }
+        let json = serde_json::to_vec(document).map_err(|error| invalid(error.to_string()))?;
+        let sealed = self.envelope.seal(&json);
+        self.check_length(&url, sealed.len() as u64)?;
+        let path = self.location.child(&relative)?;
+        request::put(&self.location, &path, &url, sealed, PutMode::Overwrite).await
+    }
+
+    /// Deletes the document `name`, if it exists.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the store fails.
+    pub async fn delete(&self, name: &str) -> Result<(), Error> {
+        let (relative, url) = self.path(name);
+        let path = self.location.child(&relative)?;
+        match object_store::ObjectStoreExt::delete(self.location.store(), &path).await {
+            Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+            Err(error) => Err(Error::unavailable(url, error)),
+        }
+    }
+
+    /// Path below the state's location, and URL for error messages.
+    fn path(&self, name: &str) -> (String, String) {
+        let relative = format!("{}/{name}.{}", self.folder, self.envelope.kind);
+        let url = self.location.child_url(&relative);
+        (relative, url)
+    }
+
+    fn check_length(&self, url: &str, bytes: u64) -> Result<(), Error> {
+        if bytes <= self.max_bytes {
+            return Ok(());
+        }
+        let what = "size of the document in bytes";
+        Err(Error::Limit { location: url.to_owned(), what, limit: self.max_bytes, found: bytes })
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    !name.is_empty() && name.bytes().all(legal)
+}
+
+#[cfg(test)]
+mod tests;

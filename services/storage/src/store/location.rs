@@ -1,0 +1,179 @@
+//! Locations: an object store and a path in it, parsed from a URL.
+
+use std::{fmt, path::Component, sync::Arc};
+
+use forebay_cache::Slabs;
+use object_store::{
+    ClientConfigKey, ObjectStore, RetryConfig,
+    aws::{AmazonS3Builder, AmazonS3ConfigKey},
+    azure::{AzureConfigKey, MicrosoftAzureBuilder},
+    gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
+    http::HttpBuilder,
+    limit::LimitStore,
+    local::LocalFileSystem,
+    path::Path,
+};
+use url::Url;
+
+use crate::{Config, Error, store::retry_metrics::CountingConnector};
+
+/// Kind of a store: the form of its object versions, and whether it supports listing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Local file system. A version is a size and a modification time.
+    Local,
+    /// HTTP server. A version is an ETag. Does not support listing.
+    Http,
+    /// Object store. A version is an ETag.
+    Object,
+}
+
+/// An object store and a path in it, which names one object or a prefix (a folder). Cheap to clone; clones share the
+/// limit on concurrent requests.
+#[derive(Clone)]
+pub struct Location {
+    url: Arc<str>,
+    store: Arc<dyn ObjectStore>,
+    root: Path,
+    kind: Kind,
+    /// Buffer pool for reads of local files; `None` for other kinds.
+    slabs: Option<Slabs>,
+}
+
+impl Location {
+    /// Parses a file system path or a URL with scheme `file`, `s3`, `gs`, `az` (or an alias of these), `http` or
+    /// `https`. Credentials and endpoints come from the environment (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for any other URL, and for a store without configuration in the environment.
+    pub fn parse(url: &str, config: &Config) -> Result<Self, Error> {
+        let Some((scheme, _)) = url.split_once("://") else {
+            return Self::local(url, std::path::Path::new(url), config);
+        };
+        let parsed = Url::parse(url).map_err(|error| invalid(url, error))?;
+        if scheme == "file" {
+            let path = parsed.to_file_path().map_err(|()| invalid(url, "expected file:///path"))?;
+            return Self::local(url, &path, config);
+        }
+        if parsed.query().is_some() {
+            return Err(invalid(url, "a query (?...) is not supported"));
+        }
+        let root = Path::from_url_path(parsed.path()).map_err(|error| invalid(url, error))?;
+        let (store, kind) = remote(&parsed, config).map_err(|error| invalid(url, error))?;
+        Ok(Self::new(url, store, root, kind, config))
+    }
+
+    /// Creates a location in an existing store, for example an in-memory or fault-injecting one in tests.
+    pub fn with_store(url: impl Into<String>, store: Arc<dyn ObjectStore>, prefix: impl Into<Path>) -> Self {
+        Self { url: url.into().into(), store, root: prefix.into(), kind: Kind::Object, slabs: None }
+    }
+
+    /// URL as given by the caller.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    fn local(url: &str, path: &std::path::Path, config: &Config) -> Result<Self, Error> {
+        let absolute = std::path::absolute(path).map_err(|error| invalid(url, error))?;
+        let root = Path::from_absolute_path(lexical(&absolute)).map_err(|error| invalid(url, error))?;
+        Ok(Self::new(url, Arc::new(LocalFileSystem::new()), root, Kind::Local, config))
+    }
+
+    fn new(url: &str, store: Arc<dyn ObjectStore>, root: Path, kind: Kind, config: &Config) -> Self {
+        let store = Arc::new(LimitStore::new(store, config.concurrent_requests.max(1)));
+        let slabs = (kind == Kind::Local).then(|| Slabs::new(config.idle_bytes));
+        Self { url: url.into(), store, root, kind, slabs }
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
+        &self.store
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn slabs(&self) -> Option<&Slabs> {
+        self.slabs.as_ref()
+    }
+
+    /// Path of `relative` below the root. `relative` has the form that a listing returns.
+    pub(crate) fn child(&self, relative: &str) -> Result<Path, Error> {
+        let joined =
+            if self.root.is_root() { relative.to_owned() } else { format!("{}/{relative}", self.root) };
+        Path::parse(joined).map_err(|error| invalid(&self.child_url(relative), error))
+    }
+
+    /// URL of `relative` below the root, for error messages.
+    pub(crate) fn child_url(&self, relative: &str) -> String {
+        format!("{}/{relative}", self.url.trim_end_matches('/'))
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Location").field(&self.url).finish()
+    }
+}
+
+fn invalid(url: &str, detail: impl fmt::Display) -> Error {
+    Error::Invalid { url: url.to_owned(), detail: detail.to_string() }
+}
+
+/// Resolves `.` and `..` lexically. Symbolic links are not followed, so that a refresh detects a link that moved.
+fn lexical(path: &std::path::Path) -> std::path::PathBuf {
+    let mut resolved = std::path::PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                resolved.pop();
+            }
+            other => resolved.push(other),
+        }
+    }
+    resolved
+}
+
+fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), object_store::Error> {
+    let timeout = format!("{} ms", config.request_timeout.as_millis());
+    let retry = RetryConfig {
+        max_retries: config.max_retries,
+        retry_timeout: config.retry_timeout,
+        ..RetryConfig::default()
+    };
+    // The timeout is set by key, because a whole `ClientOptions` would replace the options from the environment.
+    let key = ClientConfigKey::Timeout;
+    match url.scheme() {
+        "s3" | "s3a" => {
+            let builder = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry);
+            let builder = builder.with_config(AmazonS3ConfigKey::Client(key), timeout);
+            Ok((Arc::new(builder.with_http_connector(CountingConnector::default()).build()?), Kind::Object))
+        }
+        "gs" => {
+            let builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str()).with_retry(retry);
+            let builder = builder.with_config(GoogleConfigKey::Client(key), timeout);
+            Ok((Arc::new(builder.with_http_connector(CountingConnector::default()).build()?), Kind::Object))
+        }
+        "az" | "azure" | "adl" | "abfs" | "abfss" => {
+            let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str()).with_retry(retry);
+            let builder = builder.with_config(AzureConfigKey::Client(key), timeout);
+            Ok((Arc::new(builder.with_http_connector(CountingConnector::default()).build()?), Kind::Object))
+        }
+        "http" | "https" => {
+            let base = &url[..url::Position::BeforePath];
+            let builder = HttpBuilder::new().with_url(base).with_retry(retry);
+            let builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
+            let builder = builder.with_config(key, timeout).with_http_connector(CountingConnector::default());
+            Ok((Arc::new(builder.build()?), Kind::Http))
+        }
+        scheme => Err(object_store::Error::NotSupported {
+            source: format!("unknown scheme {scheme}; expected a path, file, s3, gs, az, http or https")
+                .into(),
+        }),
+    }
+}

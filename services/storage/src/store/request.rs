@@ -1,0 +1,166 @@
+//! Requests to an object store: bound to a file version, with metrics and mapped errors.
+
+use std::{ops::Range, time::Instant};
+
+use bytes::Bytes;
+use chrono::{DateTime, TimeDelta, Utc};
+use object_store::{GetOptions, GetRange, ObjectMeta, PutMode, PutOptions, PutPayload, path::Path};
+
+use crate::{
+    Error, Location,
+    dataset::version::Version,
+    store::{local_file, location::Kind, retry_metrics::count_retries},
+};
+
+/// Reads `range` of one pinned file. `url` names the file in errors.
+///
+/// # Errors
+/// [`Error::Changed`] if the file is not the pinned version, [`Error::Unavailable`] if the store fails.
+pub(crate) async fn read(
+    location: &Location,
+    path: &Path,
+    url: &str,
+    version: &Version,
+    range: Range<u64>,
+) -> Result<Bytes, Error> {
+    let started = Instant::now();
+    let outcome = match location.slabs() {
+        Some(slabs) => local_file::read(path, url, version, range, slabs).await,
+        None => count_retries(read_checked(location, path, url, version, range)).await,
+    };
+    observe("get", started, outcome.is_ok());
+    match &outcome {
+        Ok(bytes) => {
+            metrics::counter!("forebay_storage_read_bytes_total").increment(bytes.len() as u64);
+        }
+        // A range past the end of a file that shrank fails like any other request. Check the version to tell them
+        // apart.
+        Err(Error::Unavailable { .. }) => {
+            if let Ok(Some(meta)) = head(location, path, url).await {
+                check_version(location.kind(), url, version, &meta)?;
+            }
+        }
+        Err(_) => {}
+    }
+    outcome
+}
+
+async fn read_checked(
+    location: &Location,
+    path: &Path,
+    url: &str,
+    version: &Version,
+    range: Range<u64>,
+) -> Result<Bytes, Error> {
+    let options = GetOptions {
+        if_match: version.strong_etag().map(str::to_owned),
+        if_unmodified_since: unmodified_since(location.kind(), version),
+        range: Some(GetRange::Bounded(range.clone())),
+        ..GetOptions::default()
+    };
+    let found = location.store().get_opts(path, options).await;
+    let found = found.map_err(|error| read_error(url, version, error))?;
+    check_version(location.kind(), url, version, &found.meta)?;
+
+    let bytes = found.bytes().await.map_err(|error| read_error(url, version, error))?;
+    let expected = range.end - range.start;
+    if bytes.len() as u64 != expected {
+        let found = format!("{} of {expected} bytes at offset {}", bytes.len(), range.start);
+        return Err(Error::changed(url, version, found));
+    }
+    Ok(bytes)
+}
+
+/// Returns the `If-Unmodified-Since` date. HTTP dates have whole seconds, so the time is rounded up: an object would
+/// otherwise look newer than itself.
+fn unmodified_since(kind: Kind, version: &Version) -> Option<DateTime<Utc>> {
+    let dated = kind != Kind::Local && version.strong_etag().is_none() && version.modified_ns > 0;
+    dated.then(|| version.modified() + TimeDelta::seconds(1))
+}
+
+fn check_version(kind: Kind, url: &str, version: &Version, found: &ObjectMeta) -> Result<(), Error> {
+    let now = Version::new(kind, found);
+    let same = now.size == version.size
+        && match kind {
+            Kind::Local => now.modified_ns == version.modified_ns,
+            // Some stores return an ETag with an object but not in a listing.
+            Kind::Http | Kind::Object => {
+                now.etag.is_none() || version.etag.is_none() || now.etag == version.etag
+            }
+        };
+    if same { Ok(()) } else { Err(Error::changed(url, version, now.to_string())) }
+}
+
+fn read_error(url: &str, version: &Version, error: object_store::Error) -> Error {
+    match error {
+        object_store::Error::NotFound { .. } => Error::changed(url, version, "no such file"),
+        object_store::Error::Precondition { .. } | object_store::Error::NotModified { .. } => {
+            Error::changed(url, version, "another version")
+        }
+        error => Error::unavailable(url, error),
+    }
+}
+
+/// Returns the metadata of the object at `path`; `None` if there is no object.
+pub(crate) async fn head(location: &Location, path: &Path, url: &str) -> Result<Option<ObjectMeta>, Error> {
+    let started = Instant::now();
+    let options = GetOptions { head: true, ..GetOptions::default() };
+    let outcome = count_retries(location.store().get_opts(path, options)).await;
+    observe("head", started, outcome.is_ok());
+    match outcome {
+        Ok(found) => Ok(Some(found.meta)),
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(Error::unavailable(url, error)),
+    }
+}
+
+/// Reads a whole small object of any version; `None` if there is no object.
+pub(crate) async fn get(location: &Location, path: &Path, url: &str) -> Result<Option<Bytes>, Error> {
+    let started = Instant::now();
+    let whole = async { location.store().get_opts(path, GetOptions::default()).await?.bytes().await };
+    let outcome = count_retries(whole).await;
+    observe("get", started, outcome.is_ok());
+    match outcome {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(object_store::Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(Error::unavailable(url, error)),
+    }
+}
+
+/// Writes a whole object. With [`PutMode::Create`] an existing object stays unchanged; a store without conditional
+/// writes overwrites it.
+pub(crate) async fn put(
+    location: &Location,
+    path: &Path,
+    url: &str,
+    bytes: Bytes,
+    mode: PutMode,
+) -> Result<(), Error> {
+    let started = Instant::now();
+    let payload = PutPayload::from_bytes(bytes);
+    let put = async |mode| {
+        let options = PutOptions { mode, ..PutOptions::default() };
+        count_retries(location.store().put_opts(path, payload.clone(), options)).await
+    };
+    let outcome = match put(mode).await {
+        Err(object_store::Error::NotImplemented { .. }) => put(PutMode::Overwrite).await.map(drop),
+        Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
+        outcome => outcome.map(drop),
+    };
+    observe("put", started, outcome.is_ok());
+    outcome.map_err(|error| Error::unavailable(url, error))
+}
+
+/// Counts bytes that a reader needs. Bytes read beyond these are the cost of coalescing requests.
+pub(crate) fn count_requested(bytes: u64) {
+    metrics::counter!("forebay_storage_requested_bytes_total").increment(bytes);
+}
+
+/// Records the outcome and duration of a request.
+pub(crate) fn observe(operation: &'static str, started: Instant, ok: bool) {
+    let outcome = if ok { "ok" } else { "error" };
+    metrics::counter!("forebay_storage_requests_total", "operation" => operation, "outcome" => outcome)
+        .increment(1);
+    metrics::histogram!("forebay_storage_request_duration_seconds", "operation" => operation)
+        .record(started.elapsed().as_secs_f64());
+}

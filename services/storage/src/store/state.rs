@@ -1,0 +1,128 @@
+//! Durable state: snapshot manifests, row counts and other documents in a location that all servers share, and a footer
+//! cache on the local disk.
+
+use std::{path::PathBuf, sync::Arc};
+
+use object_store::PutMode;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    Config, Error, Location, Snapshot,
+    blocking::blocking,
+    dataset::manifest,
+    read::footer_cache::FooterCache,
+    store::{envelope::Envelope, request},
+};
+
+/// Durable state and the footer cache. Cheap to clone; clones share both.
+#[derive(Clone, Debug)]
+pub struct State {
+    location: Location,
+    footers: Arc<FooterCache>,
+}
+
+impl State {
+    /// Opens the state at `location`, which does not need to exist yet. Manifests are stored as
+    /// `snapshots/<dataset>/<id>.manifest`. FooterCache are cached in `footer_dir`, or in memory only if it is `None`.
+    pub fn open(location: Location, footer_dir: Option<PathBuf>, config: &Config) -> Self {
+        Self { location, footers: Arc::new(FooterCache::new(footer_dir, config.footer_memory_bytes)) }
+    }
+
+    /// Returns the stored snapshot; `None` if there is no manifest.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for a manifest that is truncated, altered or of another kind; [`Error::Unavailable`] when the
+    /// store fails.
+    pub(crate) async fn load_snapshot(&self, dataset: &str, id: &str) -> Result<Option<Snapshot>, Error> {
+        let relative = manifest_path(dataset, id);
+        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
+        let id = id.to_owned();
+        let opened = blocking(move || {
+            let snapshot = manifest::read(&sealed).map_err(|detail| Error::corrupt(&url, detail))?;
+            if snapshot.id() != id {
+                return Err(Error::corrupt(
+                    &url,
+                    format!("it contains snapshot {}, expected {id}", snapshot.id()),
+                ));
+            }
+            Ok(snapshot)
+        });
+        opened.await.map(Some)
+    }
+
+    /// Stores the manifest of `snapshot` and returns the snapshot. With [`PutMode::Create`] an existing manifest stays.
+    pub(crate) async fn save_snapshot(
+        &self,
+        dataset: &str,
+        snapshot: Snapshot,
+        mode: PutMode,
+    ) -> Result<Snapshot, Error> {
+        let relative = manifest_path(dataset, snapshot.id());
+        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let written = blocking(move || {
+            let bytes = manifest::write(&snapshot);
+            Ok((snapshot, bytes))
+        });
+        let (snapshot, bytes) = written.await?;
+        request::put(&self.location, &path, &url, bytes, mode).await?;
+        Ok(snapshot)
+    }
+
+    /// Returns the stored row counts of a snapshot for one row selection, identified by its hash. `None` if they are
+    /// missing or damaged.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the store fails.
+    pub async fn load_counts<T: DeserializeOwned + Send + 'static>(
+        &self,
+        dataset: &str,
+        snapshot: &Snapshot,
+        selection: u128,
+    ) -> Result<Option<T>, Error> {
+        let relative = counts_path(dataset, snapshot.id(), selection);
+        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
+        blocking(move || Ok(COUNTS.open(&sealed).ok().and_then(|json| serde_json::from_slice(&json).ok())))
+            .await
+    }
+
+    /// Stores row counts next to the manifest of the snapshot, where every server can read them.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the store fails.
+    pub async fn save_counts(
+        &self,
+        dataset: &str,
+        snapshot: &Snapshot,
+        selection: u128,
+        counts: Arc<impl Serialize + Send + Sync + 'static>,
+    ) -> Result<(), Error> {
+        let relative = counts_path(dataset, snapshot.id(), selection);
+        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let sealed = blocking(move || {
+            let json = serde_json::to_vec(&*counts).expect("counts have a JSON form");
+            Ok(COUNTS.seal(&json))
+        });
+        request::put(&self.location, &path, &url, sealed.await?, PutMode::Overwrite).await
+    }
+
+    /// Location of the durable state.
+    pub(crate) fn location(&self) -> &Location {
+        &self.location
+    }
+
+    pub(crate) fn footers(&self) -> &Arc<FooterCache> {
+        &self.footers
+    }
+}
+
+const COUNTS: Envelope = Envelope { kind: "counts", version: 1 };
+
+fn counts_path(dataset: &str, id: &str, selection: u128) -> String {
+    format!("snapshots/{dataset}/{id}.{selection:032x}.counts")
+}
+
+fn manifest_path(dataset: &str, id: &str) -> String {
+    format!("snapshots/{dataset}/{id}.manifest")
+}

@@ -1,0 +1,69 @@
+//! Check of the decompressed size of pages, for codecs whose decoder has no output limit.
+//!
+//! With such a codec a small page can decompress to any size.
+
+use std::io::{self, Read};
+
+use parquet::basic::Compression;
+
+/// Maximum expansion of one byte of deflate data.
+const DEFLATE_RATIO: u64 = 1032;
+
+/// True if a page decompresses to at most `expected` bytes, or is so short that it cannot exceed `tolerated` bytes.
+///
+/// Where the length of the page is not sufficient to decide, the page is decompressed and discarded: every brotli page
+/// and very large gzip pages. Other codecs decompress into a buffer of the expected size.
+pub(crate) fn fits(codec: Compression, compressed: &[u8], expected: u64, tolerated: u64) -> bool {
+    match codec {
+        Compression::BROTLI(_) => ends_within(brotli::Decompressor::new(compressed, 4096), expected),
+        Compression::GZIP(_) if compressed.len() as u64 > tolerated / DEFLATE_RATIO => {
+            ends_within(flate2::read::MultiGzDecoder::new(compressed), expected)
+        }
+        _ => true,
+    }
+}
+
+/// True if the stream ends within `expected` bytes. A decompression error also counts as an end; the decoder reports
+/// it.
+fn ends_within(mut decompressed: impl Read, expected: u64) -> bool {
+    let mut counted = decompressed.by_ref().take(expected.saturating_add(1));
+    io::copy(&mut counted, &mut io::sink()).is_err() || counted.limit() > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use parquet::basic::{BrotliLevel, GzipLevel};
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn a_page_that_exceeds_its_claimed_size_is_detected() {
+        let zeros = vec![0; 8 * MIB];
+        let mut brotli = Vec::new();
+        brotli::CompressorWriter::new(&mut brotli, 4096, 9, 22).write_all(&zeros).unwrap();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        gzip.write_all(&zeros).unwrap();
+        let gzip = gzip.finish().unwrap();
+
+        let full = zeros.len() as u64;
+        let codecs = [
+            (Compression::BROTLI(BrotliLevel::default()), brotli),
+            (Compression::GZIP(GzipLevel::default()), gzip),
+        ];
+        for (codec, compressed) in codecs {
+            assert!(compressed.len() < 16 << 10);
+            assert!(fits(codec, &compressed, full, 0), "{codec}");
+            assert!(!fits(codec, &compressed, full - 1, 0), "{codec}");
+        }
+    }
+
+    #[test]
+    fn small_gzip_pages_are_not_decompressed_twice() {
+        assert!(fits(Compression::GZIP(GzipLevel::default()), &[0; 100], 0, 1 << 20));
+        assert!(fits(Compression::SNAPPY, &[0; 100], 0, 0));
+    }
+}
