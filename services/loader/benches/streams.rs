@@ -49,7 +49,7 @@ fn bench(criterion: &mut Criterion) {
             AbortOnDropHandle::new(tokio::spawn(async move { take(&loader, &job, usize::MAX).await }))
         });
         let busy: Vec<_> = busy.collect();
-        group.bench_function(format!("beside {others} streams"), |bench| {
+        group.bench_function(format!("next to {others} streams"), |bench| {
             bench.iter(|| runtime.block_on(take(&loader, &job, 1)));
         });
         drop(busy);

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -10,6 +10,7 @@ use std::{
 
 use dashmap::DashMap;
 use forebay_stall::{Lane, Stage};
+use parking_lot::{Mutex, MutexGuard};
 
 /// Work in flight in a loader, by stage and block.
 ///
@@ -74,13 +75,13 @@ pub(crate) struct Seen(Mutex<[Option<(Instant, Instant)>; Stage::ALL.len()]>);
 impl Seen {
     /// Returns the spans recorded since the last call, and clears them.
     pub(crate) fn take(&self) -> Vec<(Stage, Instant, Instant)> {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.0.lock();
         let took = |stage: Stage| seen[stage as usize].take().map(|(start, end)| (stage, start, end));
         Stage::ALL.into_iter().filter_map(took).collect()
     }
 
     fn note(&self, stage: Stage, start: Instant, end: Instant) {
-        let seen = &mut self.0.lock().unwrap_or_else(PoisonError::into_inner)[stage as usize];
+        let seen = &mut self.0.lock()[stage as usize];
         *seen = Some(seen.map_or((start, end), |(first, last)| (first.min(start), last.max(end))));
     }
 }
@@ -127,19 +128,19 @@ impl Activity {
     pub(crate) fn begin(self: &Arc<Self>, stage: Stage, purpose: Purpose, block: u128) -> Working {
         self.in_flight[purpose as usize].fetch_add(1, Ordering::Relaxed);
         if purpose != Purpose::Window {
-            return self.start(stage, For::Unwatched(purpose));
+            return self.start(stage, Target::Unwatched(purpose));
         }
         let mut entry = self.blocks.entry(block).or_default();
         entry.work[stage as usize] += 1;
         entry.watchers.iter().for_each(|watcher| watcher.lane.begin(stage));
         drop(entry);
-        self.start(stage, For::Block(block))
+        self.start(stage, Target::Block(block))
     }
 
     /// Records an operation for one stream, until the returned guard is dropped.
     pub(crate) fn begin_for(self: &Arc<Self>, stage: Stage, lane: &Lane) -> Working {
         lane.begin(stage);
-        self.start(stage, For::Lane(lane.clone()))
+        self.start(stage, Target::Lane(lane.clone()))
     }
 
     /// Charges work for these blocks to this stream and records it in `seen`, until the returned guard is dropped.
@@ -153,7 +154,7 @@ impl Activity {
         if lane.is_attached() {
             for block in blocks {
                 let mut entry = self.blocks.entry(block).or_default();
-                tell(&entry.work, |stage| lane.begin(stage));
+                for_each_operation(&entry.work, |stage| lane.begin(stage));
                 entry.watchers.push(Watcher { lane: lane.clone(), seen: Arc::clone(seen), since });
                 watched.push(block);
             }
@@ -191,9 +192,9 @@ impl Activity {
         totals.work
     }
 
-    fn start(self: &Arc<Self>, stage: Stage, whom: For) -> Working {
+    fn start(self: &Arc<Self>, stage: Stage, target: Target) -> Working {
         self.step(stage, |active| active + 1);
-        Working { activity: Arc::clone(self), stage, whom, since: Instant::now() }
+        Working { activity: Arc::clone(self), stage, target, since: Instant::now() }
     }
 
     fn step(&self, stage: Stage, active: impl FnOnce(usize) -> usize) {
@@ -203,7 +204,7 @@ impl Activity {
     }
 
     fn totals(&self, stage: Stage) -> MutexGuard<'_, Totals> {
-        self.totals[stage as usize].lock().unwrap_or_else(PoisonError::into_inner)
+        self.totals[stage as usize].lock()
     }
 
     fn ended(&self, purpose: Purpose) {
@@ -220,13 +221,13 @@ impl Activity {
     }
 }
 
-fn tell(work: &[u32; Stage::ALL.len()], tell: impl Fn(Stage)) {
+fn for_each_operation(work: &[u32; Stage::ALL.len()], visit: impl Fn(Stage)) {
     for stage in Stage::ALL {
-        (0..work[stage as usize]).for_each(|_| tell(stage));
+        (0..work[stage as usize]).for_each(|_| visit(stage));
     }
 }
 
-enum For {
+enum Target {
     Block(u128),
     Unwatched(Purpose),
     Lane(Lane),
@@ -236,13 +237,13 @@ enum For {
 pub(crate) struct Working {
     activity: Arc<Activity>,
     stage: Stage,
-    whom: For,
+    target: Target,
     since: Instant,
 }
 
 impl Working {
     /// Adds the output of the operation to the totals of its stage.
-    pub(crate) fn made(&self, bytes: u64, rows: u64) {
+    pub(crate) fn add_output(&self, bytes: u64, rows: u64) {
         let mut totals = self.activity.totals(self.stage);
         totals.work.bytes += bytes;
         totals.work.rows += rows;
@@ -253,10 +254,10 @@ impl Drop for Working {
     fn drop(&mut self) {
         let stage = self.stage;
         self.activity.step(stage, |active| active.saturating_sub(1));
-        match &self.whom {
-            For::Lane(lane) => lane.end(stage),
-            For::Unwatched(purpose) => self.activity.ended(*purpose),
-            For::Block(block) => {
+        match &self.target {
+            Target::Lane(lane) => lane.end(stage),
+            Target::Unwatched(purpose) => self.activity.ended(*purpose),
+            Target::Block(block) => {
                 self.activity.ended(Purpose::Window);
                 self.activity.change(*block, |block| {
                     block.work[stage as usize] = block.work[stage as usize].saturating_sub(1);
@@ -282,7 +283,7 @@ impl Drop for Watching {
     fn drop(&mut self) {
         for block in &self.blocks {
             self.activity.change(*block, |block| {
-                tell(&block.work, |stage| self.lane.end(stage));
+                for_each_operation(&block.work, |stage| self.lane.end(stage));
                 if let Some(at) = block.watchers.iter().position(|watcher| watcher.lane.is(&self.lane)) {
                     block.watchers.swap_remove(at);
                 }
@@ -300,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_for_a_block_is_told_to_all_who_wait_for_it_and_to_nobody_else() {
+    fn work_on_a_block_is_charged_to_every_stream_that_waits_for_it_and_to_no_other() {
         let activity = Arc::new(Activity::default());
         let session = || Session::new(Instant::now(), false);
         let (early, late, other) = (session(), session(), session());
@@ -309,12 +310,12 @@ mod tests {
         lanes.iter().for_each(Lane::batch_requested);
         let seen: [Arc<Seen>; 3] = Default::default();
         let first = activity.watch(&lanes[0], &seen[0], [1, 2].into_iter());
-        let elsewhere = activity.watch(&lanes[2], &seen[2], [3].into_iter());
+        let unrelated = activity.watch(&lanes[2], &seen[2], [3].into_iter());
         let work = activity.begin(Stage::Decode, Purpose::Window, 2);
         let second = activity.watch(&lanes[1], &seen[1], [2].into_iter());
         sleep(Duration::from_millis(20));
         drop(work);
-        drop((first, second, elsewhere));
+        drop((first, second, unrelated));
         let decode = |session: &Session| session.clock().total(Instant::now())[Bucket::Decode];
         assert!(decode(&early) >= Duration::from_millis(20));
         assert!(decode(&late) >= Duration::from_millis(20));
@@ -356,11 +357,11 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_counts_the_time_of_each_work_and_of_any() {
+    fn a_stage_counts_the_time_of_every_operation_and_the_time_with_any() {
         let activity = Arc::new(Activity::default());
         let one = activity.begin(Stage::Storage, Purpose::Window, 1);
         let two = activity.begin_for(Stage::Storage, &Lane::detached());
-        two.made(100, 10);
+        two.add_output(100, 10);
         sleep(Duration::from_millis(20));
         assert_eq!(activity.work(Stage::Storage).active, 2);
         drop((one, two));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use forebay_stall::Stage;
-use forebay_storage::Reader;
+use forebay_storage::{Reader, Snapshot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
@@ -122,7 +122,7 @@ impl BlockReader {
         let id = reader.block_ids().id(block);
         let fetching = self.activity.begin(Stage::Storage, purpose, id);
         let encoded = reader.fetch(block as usize, columns).await?;
-        fetching.made(encoded.bytes() as u64, 0);
+        fetching.add_output(encoded.bytes() as u64, 0);
         drop(fetching);
         let (decode_rows, columns, permit) = (self.decode_rows, columns.len() as u64, Arc::clone(permit));
         let decode = move || {
@@ -148,6 +148,16 @@ impl BlockReader {
             let _working: Working = activity.begin(Stage::Decode, purpose, id);
             work()
         };
-        self.pool.run_for(flow, Priority::Second, work).await
+        self.pool.run_for(flow, Priority::Background, work).await
+    }
+}
+
+/// Name of a block in messages: file path and row groups.
+pub(crate) fn place_of(snapshot: &Snapshot, block: u32) -> String {
+    let block = &snapshot.blocks()[block as usize];
+    let path = &snapshot.files()[block.file as usize].path;
+    match block.row_groups.len() {
+        1 => format!("{path}, row group {}", block.row_groups.start),
+        _ => format!("{path}, row groups {} to {}", block.row_groups.start, block.row_groups.end - 1),
     }
 }

@@ -57,12 +57,12 @@ pub enum Error {
 impl Error {
     pub(crate) fn batch_too_large(rows: u64, needed: u64, limit: u64) -> Self {
         let advice =
-            "lower batch_size or max_pack_rows, ask for fewer columns or raise loader.max_batch_bytes".into();
+            "lower batch_size or max_pack_rows, request fewer columns or raise loader.max_batch_bytes".into();
         Self::TooLarge { what: format!("a batch of {rows} rows"), needed, limit, advice }
     }
 
     /// The system is out of memory, although the memory budget is not exhausted.
-    #[allow(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
+    #[allow(clippy::needless_pass_by_value, reason = "it is passed to map_err")]
     pub(crate) fn out_of_memory(error: std::io::Error) -> Self {
         Self::Unavailable(format!("no memory: {error}"))
     }

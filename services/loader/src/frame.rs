@@ -3,6 +3,9 @@
 mod builder;
 mod distinct;
 mod fixed;
+pub(crate) mod label;
+mod select;
+mod table;
 mod variable;
 
 use std::{ops::Range, sync::Arc, time::Duration};
@@ -11,12 +14,13 @@ use arrow_array::{Array, ArrayRef, UInt64Array, new_null_array};
 use arrow_select::{interleave::interleave, take::take};
 use forebay_cache::{Slab, Slabs, Weigh};
 
-use crate::{Error, View, view::Part};
+use crate::{Error, View, view::Output};
 
 pub use builder::FrameBuilder;
 pub(crate) use distinct::Distinct;
-use distinct::Table;
 pub(crate) use variable::{Item, Tail};
+
+use table::Table;
 
 /// The rows of one block in the row layout of its [`View`].
 #[derive(Debug)]
@@ -32,16 +36,26 @@ pub struct Frame {
     /// Start of each group, followed by the end of the last one. Empty if rows are not grouped.
     groups: Vec<u32>,
     /// Time to fetch, decode and build the frame.
-    made_in: Duration,
+    load_time: Duration,
+}
+
+/// Key of a frame: one block of one view. A change of the file, the columns, a type or a fill value changes the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct FrameKey {
+    pub(crate) block: u128,
+    pub(crate) view: u128,
+    /// Hash of the rows in the frame if rows are grouped, otherwise 0. Some of these rows may be stored in later
+    /// blocks.
+    pub(crate) rows: u128,
 }
 
 /// Consecutive rows of a frame, shared without a copy.
-pub(crate) struct Piece {
+pub(crate) struct SharedRows {
     frame: Arc<Frame>,
     bytes: Range<usize>,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for SharedRows {
     fn as_ref(&self) -> &[u8] {
         &self.frame.fixed[self.bytes.clone()]
     }
@@ -71,14 +85,14 @@ impl Weigh for Frame {
     }
 
     fn load_time(&self) -> Duration {
-        self.made_in
+        self.load_time
     }
 }
 
 impl Frame {
     /// Sets the time that making the frame took.
-    pub(crate) fn that_took(self, made_in: Duration) -> Self {
-        Self { made_in, ..self }
+    pub(crate) fn with_load_time(self, load_time: Duration) -> Self {
+        Self { load_time, ..self }
     }
 
     /// Size of the values, in bytes, without spare capacity.
@@ -93,10 +107,10 @@ impl Frame {
     }
 
     /// Lower bound of the size of a body with all rows, in bytes. Depends only on the rows.
-    pub(crate) fn least_body_bytes(&self, view: &View) -> u64 {
+    pub(crate) fn min_body_bytes(&self, view: &View) -> u64 {
         // The validity of a list's items is padded to whole bytes in the heap, but not in a body.
         let values = self.heap.len().saturating_sub(self.rows * view.variable_items.len());
-        (self.rows as u64).saturating_mul(view.least_row_bytes()).saturating_add(values as u64)
+        (self.rows as u64).saturating_mul(view.min_row_bytes()).saturating_add(values as u64)
     }
 
     /// Number of rows.
@@ -116,61 +130,16 @@ impl Frame {
 
     /// Returns the rows of `run`, `stride` bytes each, without a copy. Returns `None` if their frame is larger than
     /// `max_held_bytes`.
-    pub(crate) fn piece(
+    pub(crate) fn shared_rows(
         stride: usize,
         frames: &[Arc<Self>],
         run: &[RowRef],
         max_held_bytes: u64,
-    ) -> Option<Piece> {
+    ) -> Option<SharedRows> {
         let (first, last) = (run.first()?, run.last()?);
         let frame = &frames[first.frame as usize];
         let bytes = first.row as usize * stride..(last.row as usize + 1) * stride;
-        (frame.weight() <= max_held_bytes).then(|| Piece { frame: Arc::clone(frame), bytes })
-    }
-
-    /// Builds a frame of the given rows of several frames of one view, in that order.
-    ///
-    /// # Errors
-    /// An error if the values of the rows in the heap exceed 4 GiB, or the system is out of memory.
-    pub(crate) fn select(
-        view: &View,
-        frames: &[Arc<Frame>],
-        rows: &[RowRef],
-        slabs: &Slabs,
-    ) -> Result<Self, Error> {
-        let mut fixed = slabs.take(rows.len() * view.stride).map_err(Error::out_of_memory)?;
-        let mut heap = Vec::new();
-        if view.stride > 0 {
-            let source = Rows::new(view, frames);
-            for (row, copy) in rows.iter().zip(fixed.chunks_exact_mut(view.stride)) {
-                copy.copy_from_slice(source.row(*row));
-                if !view.variable_items.is_empty() {
-                    let values = source.heap_of(view, *row, Tail::new(view, &copy[view.tail..]));
-                    Tail::move_to(&mut copy[view.tail..], heap.len()).map_err(|_| {
-                        Error::batch_too_large(rows.len() as u64, u64::from(u32::MAX), u64::from(u32::MAX))
-                    })?;
-                    heap.extend_from_slice(values);
-                }
-            }
-        }
-        let tables = view.parts.iter().filter_map(|part| match part {
-            Part::Distinct { made, len, table, .. } => {
-                Some(Distinct::new(frames, *table, len * made.width, rows).into_table())
-            }
-            _ => None,
-        });
-        let tables = tables.collect();
-        let nested = (0..view.nested_count).map(|index| interleave_nested(frames, rows, index));
-        let nested = nested.collect::<Result<_, _>>()?;
-        Ok(Self {
-            rows: rows.len(),
-            fixed,
-            heap,
-            nested,
-            tables,
-            groups: Vec::new(),
-            made_in: Duration::ZERO,
-        })
+        (frame.weight() <= max_held_bytes).then(|| SharedRows { frame: Arc::clone(frame), bytes })
     }
 
     /// Builds a frame with one row of zeros without nulls. The view must not have nested columns.
@@ -185,8 +154,10 @@ impl Frame {
     pub(crate) fn of_nulls(view: &View, slabs: &Slabs) -> Result<Self, Error> {
         let mut fixed = slabs.take(view.stride).map_err(Error::out_of_memory)?;
         fixed.fill(0);
-        let nested = view.parts.iter().filter_map(|part| match part {
-            Part::Nested { input, .. } => Some(new_null_array(view.made_of().field(*input).data_type(), 1)),
+        let nested = view.outputs.iter().filter_map(|output| match output {
+            Output::Nested { input, .. } => {
+                Some(new_null_array(view.input_schema().field(*input).data_type(), 1))
+            }
             _ => None,
         });
         let nested = nested.collect();
@@ -197,7 +168,7 @@ impl Frame {
             nested,
             tables: Vec::new(),
             groups: Vec::new(),
-            made_in: Duration::ZERO,
+            load_time: Duration::ZERO,
         })
     }
 }

@@ -15,59 +15,65 @@
 //!   opens [`Batches`].
 //! - [`WireBatch`]: one assembled batch in its final Arrow IPC form.
 //!
+//! Modules, each of which uses only those above it:
+//!
+//! | Module | Content |
+//! |---|---|
+//! | `cpu` | threads, fair queueing |
+//! | `block_reader` | the only way in which blocks are fetched and decoded |
+//! | `view` | columns, tensors and expressions of a row, and its layout |
+//! | `selection` | counts of kept rows and groups |
+//! | `frame` | rows of a block in memory |
+//! | `request` | validation, order and footprint of a job |
+//! | `cache` | decoded columns on disk, forecast of their next use |
+//! | `window` | windows shared by the ranks of a job, and their prefetch |
+//! | `batch` | production, assembly and wire form of batches |
+//! | `lookup` | rows in memory for lookups |
+//!
 //! The order is chosen by `forebay-plan`. This crate does not depend on a transport.
 
 #![deny(unsafe_code)]
 
 mod activity;
-mod ahead;
-mod aside;
-mod assemble;
-mod batches;
+mod batch;
 mod block_reader;
-mod canonical;
-mod columns;
-mod compute;
+mod cache;
 mod config;
-mod counts;
 mod cpu;
 mod error;
 mod fault_injection;
-mod forecast;
 mod frame;
-mod groups;
-mod job;
-mod label;
+mod label_statistics;
 mod loader;
 mod locate;
-mod pins;
-mod prefetch;
-mod producer;
-mod prune;
-mod quoted;
-mod resident;
-mod space;
-mod tensor;
+mod lookup;
+mod request;
+mod selection;
+mod stream;
 mod view;
 mod window;
-mod wire;
 
 pub use activity::{Purpose, StageWork};
-pub use aside::Aside;
-pub use assemble::{Assembling, assemble};
-pub use batches::{Batches, Made};
+pub use batch::{
+    assemble::{AssembleOptions, assemble},
+    batches::{Batches, FinishedBatch},
+    wire::{Body, WireBatch},
+};
 pub use block_reader::{BlockColumns, BlockReader};
 pub use config::{Config, DiskWrites};
-pub use counts::{Counted, Counts};
-pub use cpu::{Flow, Pool, Priority, Scheduling, Submitted};
+pub use cpu::{
+    fair_queue::{Flow, Priority},
+    pool::{Pool, Submitted},
+    prefetch::{prefetch, prefetch_value},
+    scheduling::Scheduling,
+};
 pub use error::Error;
 pub use fault_injection::FaultInjection;
 pub use forebay_sql::Identity;
 pub use frame::{Frame, FrameBuilder, RowRef};
-pub use job::{Job, check_mixture};
-pub use loader::{Loader, Waiting, Warmed};
+pub use loader::{LoadProgress, Loader, Waiting};
 pub use locate::StoredRow;
-pub use prefetch::{prefetch, prefetch_value};
-pub use resident::Resident;
-pub use view::{View, find_column, near};
-pub use wire::{Body, WireBatch};
+pub use lookup::{memory::LookupReservation, rows::LookupRows};
+pub use request::{job::Job, mixture::check_mixture};
+pub use selection::counts::{CountProgress, Counts};
+pub use view::{View, find_column, similar_names};

@@ -10,19 +10,19 @@ use forebay_storage::Reader;
 use futures::{StreamExt, stream};
 
 use crate::{
-    Aside, Batches, Config, Counted, Counts, Error, Job, Pool, Priority, Resident, StageWork, StoredRow,
+    Batches, Config, CountProgress, Counts, Error, Flow, Job, LookupReservation, LookupRows, Pool, Priority,
+    StageWork, StoredRow,
     activity::Purpose,
-    aside::SetAside,
-    batches::Stream,
+    batch::budget::PrefetchBudget,
     block_reader::BlockReader,
-    counts::Counter,
-    cpu::Flow,
-    forecast::Outlook,
-    job::{check_mixture, of_mixed, within_mix},
-    label::KnownLabels,
+    cache::{forecast::NextUse, pins::Pins},
+    label_statistics::LabelStatistics,
     locate::locate,
-    pins::Pins,
-    window::Windows,
+    lookup::memory::LookupMemory,
+    request::mixture::{check_mixture, mixed_request, within_mix},
+    selection::counts::Counter,
+    stream::Stream,
+    window::windows::Windows,
 };
 
 /// Loads windows and opens streams. Cheap to clone; clones share memory and threads.
@@ -30,17 +30,19 @@ use crate::{
 pub struct Loader {
     windows: Arc<Windows>,
     counter: Arc<Counter>,
-    labels: Arc<KnownLabels>,
+    labels: Arc<LabelStatistics>,
     blocks: BlockReader,
     /// Memory reserved for lookups and not yet taken by one.
-    aside: SetAside,
+    lookup_memory: LookupMemory,
+    /// Memory of finished batches.
+    prefetch_budget: PrefetchBudget,
     config: Config,
     pool: Pool,
 }
 
 /// Progress of [`Loader::warm`] and [`Loader::pin`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Warmed {
+pub struct LoadProgress {
     /// Number of blocks to load: all blocks of the snapshot for `warm`, the blocks that the job reads for `pin`.
     pub blocks: u64,
     /// Number of blocks loaded so far.
@@ -72,26 +74,29 @@ impl Loader {
         config: Config,
         pool: Pool,
     ) -> Result<Self, forebay_cache::Error> {
-        let outlook = Outlook::new();
-        let open = |(directory, config)| Disk::open(directory, config, Arc::new(outlook.clone()));
+        let forecast = NextUse::new();
+        let open = |(directory, config)| Disk::open(directory, config, Arc::new(forecast.clone()));
         let disk = disk.map(open).transpose()?;
-        Ok(Self::over(memory_bytes, disk, outlook, config, pool))
+        Ok(Self::over(memory_bytes, disk, forecast, config, pool))
     }
 
     /// Creates a loader that keeps frames in `memory_bytes`, has no disk tier, and runs its CPU work on `pool`.
     pub fn new(memory_bytes: u64, config: Config, pool: Pool) -> Self {
-        Self::over(memory_bytes, None, Outlook::new(), config, pool)
+        Self::over(memory_bytes, None, NextUse::new(), config, pool)
     }
 
-    fn over(memory_bytes: u64, disk: Option<Disk>, outlook: Outlook, config: Config, pool: Pool) -> Self {
+    fn over(memory_bytes: u64, disk: Option<Disk>, forecast: NextUse, config: Config, pool: Pool) -> Self {
         let blocks = BlockReader::new(memory_bytes, &config, pool.clone());
-        let windows = Windows::new(memory_bytes, disk, outlook, config.clone(), blocks.clone());
+        let prefetch_budget =
+            PrefetchBudget::new(config.total_prefetch_bytes(memory_bytes), config.prefetch_bytes);
+        let windows = Windows::new(memory_bytes, disk, forecast, config.clone(), blocks.clone());
         Self {
             windows: Arc::new(windows),
             counter: Arc::new(Counter::new(config.clone(), blocks.clone())),
-            labels: Arc::new(KnownLabels::new(blocks.clone())),
+            labels: Arc::new(LabelStatistics::new(blocks.clone())),
             blocks,
-            aside: SetAside::default(),
+            lookup_memory: LookupMemory::default(),
+            prefetch_budget,
             config,
             pool,
         }
@@ -104,7 +109,7 @@ impl Loader {
             Ok(())
         };
         // The only possible error is that the pool is stopping, and then no warm-up is needed.
-        drop(self.pool.run(Priority::Second, warm_up).await);
+        drop(self.pool.run(Priority::Background, warm_up).await);
     }
 
     /// Counts the rows that the filter of `train` keeps and the groups of its key, and calls `progress` after each
@@ -117,7 +122,7 @@ impl Loader {
         &self,
         train: &v1::Train,
         reader: &Reader,
-        progress: impl Fn(Counted) + Send + Sync,
+        progress: impl Fn(CountProgress) + Send + Sync,
     ) -> Result<Option<Arc<Counts>>, Error> {
         self.counter.of(train, reader, progress).await
     }
@@ -132,7 +137,7 @@ impl Loader {
         let counts = self.counter.of(&train, &reader, |_| {}).await?;
         let mut mixed = Vec::with_capacity(others.len());
         for (index, reader) in others.into_iter().enumerate().take(train.mix.len()) {
-            let counts = self.counter.of(&of_mixed(&train, index), &reader, |_| {}).await;
+            let counts = self.counter.of(&mixed_request(&train, index), &reader, |_| {}).await;
             let counts = counts.map_err(|error| within_mix(&train.mix[index], error))?;
             mixed.push((reader, counts));
         }
@@ -144,7 +149,7 @@ impl Loader {
             loader.admit(&job)?;
             Ok(job)
         };
-        self.pool.run(Priority::First, resolve).await
+        self.pool.run(Priority::Interactive, resolve).await
     }
 
     /// Checks that a job fits in the memory that is not reserved for lookups.
@@ -160,7 +165,7 @@ impl Loader {
     ///
     /// # Errors
     /// Returns [`Error::TooLarge`] if less memory is available.
-    pub fn set_aside(&self, bytes: u64) -> Result<(), Error> {
+    pub fn reserve_for_lookups(&self, bytes: u64) -> Result<(), Error> {
         let budget = self.windows.memory().budget();
         let too_large = || Error::TooLarge {
             what: "the memory for lookups".into(),
@@ -168,47 +173,52 @@ impl Loader {
             limit: budget.available_bytes(),
             advice: "raise --cache-memory".into(),
         };
-        let share = budget.try_reserve(bytes).ok_or_else(too_large)?;
-        self.aside.put(share);
+        let reservation = budget.try_reserve(bytes).ok_or_else(too_large)?;
+        self.lookup_memory.put(reservation);
         Ok(())
     }
 
-    /// Takes `bytes` for `what` from the memory [reserved for lookups](Self::set_aside). Dropping the returned value
+    /// Takes `bytes` for `what` from the memory [reserved for lookups](Self::reserve_for_lookups). Dropping the returned value
     /// releases them.
     ///
     /// # Errors
     /// Returns [`Error::TooLarge`] with the number of bytes left.
-    pub fn take_aside(&self, what: impl Into<String>, bytes: u64) -> Result<Aside, Error> {
-        self.aside.take(bytes).map_err(|left| Error::TooLarge {
+    pub fn take_lookup_memory(
+        &self,
+        what: impl Into<String>,
+        bytes: u64,
+    ) -> Result<LookupReservation, Error> {
+        self.lookup_memory.take(bytes).map_err(|left| Error::TooLarge {
             what: what.into(),
             needed: bytes,
             limit: left,
-            advice: "raise --lookup-memory, or ask for fewer columns".into(),
+            advice: "raise --lookup-memory, or request fewer columns".into(),
         })
     }
 
     /// Loads the requested columns of every row (`select`, `columns`, `tensors`) of the snapshot of `reader` into the
-    /// memory [reserved for lookups](Self::set_aside). Rows that the `filter` drops are treated as missing. An answer
+    /// memory [reserved for lookups](Self::reserve_for_lookups). Rows that the `filter` drops are treated as missing. An answer
     /// has at most `max_answer_bytes` bytes.
     ///
     /// # Errors
     /// Returns [`Error::TooLarge`] with the bytes needed, [`Error::Invalid`] for an invalid request, and the error of
     /// the first block that cannot be read.
-    pub async fn resident(
+    pub async fn lookup_rows(
         &self,
         wanted: &v1::Train,
         reader: Reader,
         max_answer_bytes: u64,
-    ) -> Result<Resident, Error> {
+    ) -> Result<LookupRows, Error> {
         let (train, of_job) = (v1::Train { filter: String::new(), ..wanted.clone() }, reader.clone());
-        let job = self.pool.run(Priority::First, move || Job::of_lookups(&train, of_job)).await?;
+        let job = self.pool.run(Priority::Interactive, move || Job::for_lookups(&train, of_job)).await?;
         let snapshot = reader.snapshot();
         let kept_bytes =
             if wanted.filter.is_empty() { 0 } else { snapshot.rows() / 8 + snapshot.blocks().len() as u64 };
         let bytes = job.snapshot_bytes() + kept_bytes;
-        let aside = self.take_aside(format!("keeping '{}' in memory", wanted.dataset), bytes)?;
+        let reservation =
+            self.take_lookup_memory(format!("keeping '{}' in memory", wanted.dataset), bytes)?;
         let kept = self.counter.kept(wanted, &reader).await?;
-        Resident::load(job, kept, &self.windows, aside, max_answer_bytes).await
+        LookupRows::load(job, kept, &self.windows, reservation, max_answer_bytes).await
     }
 
     /// Bytes of memory that are not reserved for lookups.
@@ -223,8 +233,8 @@ impl Loader {
 
     /// Opens the stream of batches of one rank and lane, and records the work done for it in `watch`.
     pub fn watched_batches(&self, job: Arc<Job>, rank: u32, lane: u32, watch: Lane) -> Batches {
-        let stream = Stream { job, rank, lane, watch, seen: Arc::default(), gathering: Flow::new() };
-        Batches::start(stream, &self.windows, self.pool.clone(), self.config.clone())
+        let stream = Stream { job, rank, lane, watch, seen: Arc::default(), gather_flow: Flow::new() };
+        Batches::start(stream, &self.windows, &self.prefetch_budget, self.pool.clone(), self.config.clone())
     }
 
     /// Estimates the label statistics of the dataset of `job` from a sample of its blocks. Returns `None` if the job
@@ -285,7 +295,7 @@ impl Loader {
     ///
     /// # Errors
     /// Returns the error of the first block that cannot be read.
-    pub async fn warm(&self, job: &Job, progress: impl Fn(Warmed)) -> Result<Warmed, Error> {
+    pub async fn warm(&self, job: &Job, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
         let blocks = job.snapshot().blocks().len();
         let order = job.order(job.train().epoch);
         let mut room = self.free_bytes();
@@ -299,7 +309,7 @@ impl Loader {
             room -= bytes;
             fits.push(block);
         }
-        let mut warmed = Warmed { blocks: blocks as u64, blocks_done: 0, bytes: 0 };
+        let mut warmed = LoadProgress { blocks: blocks as u64, blocks_done: 0, bytes: 0 };
         let mut frames = stream::iter(fits)
             .map(|block| self.windows.frame(job, block))
             .buffer_unordered(self.config.concurrent_blocks.max(1));
@@ -317,13 +327,13 @@ impl Loader {
     /// # Errors
     /// Returns [`Error::Invalid`] without a disk tier, [`Error::TooLarge`] if the columns do not fit next to those
     /// already pinned, and the error of the first block that cannot be read or written.
-    pub async fn pin(&self, job: &Job, progress: impl Fn(Warmed)) -> Result<Warmed, Error> {
+    pub async fn pin(&self, job: &Job, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
         let disk = self.windows.columns().disk().ok_or_else(no_disk)?;
         let too_large = |needed| Error::TooLarge {
             what: format!("pinning the columns of '{}'", job.train().dataset),
             needed,
             limit: disk.capacity_bytes(),
-            advice: "raise --cache-disk, ask for fewer columns or unpin others".into(),
+            advice: "raise --cache-disk, request fewer columns or unpin others".into(),
         };
         if job.snapshot_bytes() > disk.capacity_bytes() {
             return Err(too_large(job.snapshot_bytes()));
@@ -331,7 +341,7 @@ impl Loader {
         let blocks: Vec<u32> = job.kept_blocks().collect();
         let ids = blocks.iter().map(|block| job.reader().block_ids().id(*block));
         let pins = Pins::new(disk.clone(), ids.collect());
-        let mut pinned = Warmed { blocks: blocks.len() as u64, blocks_done: 0, bytes: 0 };
+        let mut pinned = LoadProgress { blocks: blocks.len() as u64, blocks_done: 0, bytes: 0 };
         let mut pinning = stream::iter(blocks)
             .map(|block| async move { (job.bytes_of(&[block]), self.windows.pin(job, block).await) })
             .buffer_unordered(self.config.concurrent_blocks.max(1));
@@ -383,5 +393,5 @@ impl Loader {
 }
 
 fn no_disk() -> Error {
-    Error::invalid("pin", "this server keeps nothing on disk; start it with --cache-disk")
+    Error::invalid("pin", "this server has no disk cache; start it with --cache-disk")
 }

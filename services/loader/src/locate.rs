@@ -13,9 +13,11 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::{
     Error, Job, Pool, Priority,
-    counts::Counter,
-    groups::{Piece, Runs},
-    producer::interleaved,
+    request::mixture::interleaved,
+    selection::{
+        counts::Counter,
+        groups::{BlockRows, Runs},
+    },
 };
 
 /// Number of blocks whose filter and key columns are read concurrently. The reads share the memory budget of row
@@ -100,11 +102,12 @@ pub(crate) async fn locate(
     let mut located = Vec::with_capacity(parts.len());
     for part in &parts {
         let of = Arc::clone(part);
-        let Found { mut rows, pending } = pool.run(Priority::First, move || find(&of, cursor, rank)).await?;
+        let Found { mut rows, pending } =
+            pool.run(Priority::Interactive, move || find(&of, cursor, rank)).await?;
         let mut frames = stream::iter(pending)
             .map(|(block, wanted)| async move {
                 let frame = frame_rows(counter, part, block).await?;
-                pool.run(Priority::First, move || frame.items(block, &wanted)).await
+                pool.run(Priority::Interactive, move || frame.items(block, &wanted)).await
             })
             .buffered(CONCURRENT_BLOCKS);
         while let Some(found) = frames.try_next().await? {
@@ -112,16 +115,16 @@ pub(crate) async fn locate(
         }
         located.push(rows);
     }
-    let round = if parts.len() > 1 { job.round() } else { Vec::new() };
+    let pattern = if parts.len() > 1 { job.pattern() } else { Vec::new() };
     let in_order = move || {
         let parts = parts.iter().zip(located).enumerate();
         let parts = parts.map(|(number, (part, mut rows))| {
             rows.sort_by_key(|(at, _)| *at);
             stored(part.snapshot(), number as u32, &rows)
         });
-        Ok(interleaved(parts.collect(), &round))
+        Ok(interleaved(parts.collect(), &pattern))
     };
-    pool.run(Priority::First, in_order).await
+    pool.run(Priority::Interactive, in_order).await
 }
 
 /// Finds the rows of a batch that come from the dataset of `job`.
@@ -144,23 +147,23 @@ fn find(job: &Job, cursor: Cursor, rank: u32) -> Result<Found, Error> {
 /// Reads the filter and key columns of a block and returns the rows of its frame.
 async fn frame_rows(counter: &Counter, job: &Job, block: u32) -> Result<FrameRows, Error> {
     let (mut rows, mut runs) = (Vec::new(), Runs::builder());
-    for Piece { block, rows: range } in job.pieces(block) {
+    for BlockRows { block, rows: range } in job.rows_of_frame(block) {
         // State: rows of the block so far, kept rows so far, rows of the frame, and runs of equal keys.
         let state = (0_u32, 0_u32, rows, runs);
-        let question = job.view().question();
-        let read = counter.read(job.reader(), question, block as usize, state, move |state, asked| {
+        let selection = job.view().row_selection();
+        let read = counter.read(job.reader(), selection, block as usize, state, move |state, chunk| {
             let (first, seen, rows, runs) = state;
-            let is_kept = |at: &usize| asked.kept.as_ref().is_none_or(|kept| kept.value(*at));
-            let kept: Vec<u32> = (0..asked.rows).filter(is_kept).map(|at| *first + at as u32).collect();
+            let is_kept = |at: &usize| chunk.kept.as_ref().is_none_or(|kept| kept.value(*at));
+            let kept: Vec<u32> = (0..chunk.rows).filter(is_kept).map(|at| *first + at as u32).collect();
             let (start, end) = (range.start.max(*seen), range.end.min(*seen + kept.len() as u32));
             if start < end {
                 let (from, len) = ((start - *seen) as usize, (end - start) as usize);
                 rows.extend(kept[from..from + len].iter().map(|row| BlockRow { block, row: *row }));
-                if !asked.keys.is_empty() {
-                    runs.append(&asked.keys.iter().map(|key| key.slice(from, len)).collect::<Vec<_>>())?;
+                if !chunk.keys.is_empty() {
+                    runs.append(&chunk.keys.iter().map(|key| key.slice(from, len)).collect::<Vec<_>>())?;
                 }
             }
-            *first += asked.rows as u32;
+            *first += chunk.rows as u32;
             *seen += kept.len() as u32;
             Ok(())
         });

@@ -1,19 +1,24 @@
 //! Columns and tensors of a job, and the layout of a row in a frame.
 
 mod builder;
+mod compute;
+mod resolve;
+pub(crate) mod row_selection;
+pub(crate) mod source;
+pub(crate) mod tensor;
 
 use std::sync::Arc;
 
 use arrow_schema::{DataType, IntervalUnit, SchemaRef};
-use forebay_proto::v1;
-use forebay_sql::{Expression, Identity};
+use forebay_sql::Expression;
 use forebay_storage::Snapshot;
 
 pub use builder::find_column;
-pub(crate) use builder::question;
+pub(crate) use compute::compute;
+pub(crate) use resolve::resolve_row_selection;
 
-use crate::{Error, counts::Question};
-use builder::{Builder, filter};
+use row_selection::RowSelection;
+use source::Source;
 
 /// Columns and tensors of a job, resolved against a snapshot: the delivered schema and the layout of a
 /// [`Frame`](crate::Frame).
@@ -33,12 +38,12 @@ use builder::{Builder, filter};
 /// stored column by column.
 #[derive(Debug)]
 pub struct View {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) outputs: Vec<Output>,
     schema: SchemaRef,
-    /// Input columns of the parts, followed by the filter if there is one.
+    /// Input columns of the outputs, followed by the filter if there is one.
     columns: Vec<Source>,
     /// Names and types of `columns`.
-    made_of: SchemaRef,
+    input_schema: SchemaRef,
     /// Columns of the snapshot to read, in the order in which the view first uses them.
     projection: Vec<usize>,
     filter: Option<Arc<Expression>>,
@@ -49,7 +54,7 @@ pub struct View {
     /// Offset of the validity bits in a row, in bytes.
     pub(crate) validity: usize,
     /// Item types of the columns whose values are stored in the heap.
-    pub(crate) variable_items: Vec<Items>,
+    pub(crate) variable_items: Vec<HeapItems>,
     pub(crate) nested_count: usize,
     /// Indices in `columns` of the columns of `group_by`.
     pub(crate) group_keys: Vec<usize>,
@@ -60,7 +65,7 @@ pub struct View {
 
 /// Purpose of a view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum ViewUse {
     /// Batches of one dataset.
     Stream,
     /// Batches of several datasets. Every plain column is nullable, so columns of equal types have equal layouts.
@@ -69,57 +74,34 @@ pub(crate) enum Use {
     Lookup,
 }
 
-/// Column of a lookup that marks the rows that exist.
-const FOUND: &str = "found";
-
-/// Source of the values of a column.
-#[derive(Debug, Clone)]
-pub(crate) enum Source {
-    /// Column of the snapshot, by position.
-    Stored(usize),
-    /// Expression over columns of the snapshot.
-    Computed(Arc<Expression>),
-}
-
-impl Source {
-    /// Identity of the column's values, independent of the files that store them.
-    pub(crate) fn identity(&self, snapshot: &Snapshot) -> u128 {
-        match self {
-            Self::Stored(column) => {
-                let field = snapshot.schema().field(*column);
-                Identity::new("stored column", 1).text(field.name()).data_type(field.data_type()).hash()
-            }
-            Self::Computed(expression) => expression.identity(),
-        }
-    }
-}
-
 /// Delivered column or tensor. Ragged and de-duplicated tensors deliver two columns.
 #[derive(Debug)]
-pub(crate) enum Part {
+pub(crate) enum Output {
     /// Column of fixed width.
     Fixed { input: usize, offset: usize, width: usize, bit: bool, nulls: Nulls },
     /// Strings, binary values, or lists of fixed-width items. If `wide`, offsets have 64 bits on the wire.
-    Variable { input: usize, index: usize, items: Items, wide: bool, nulls: Nulls },
+    Variable { input: usize, index: usize, items: HeapItems, wide: bool, nulls: Nulls },
     /// Column of any other type, processed by Arrow kernels.
     Nested { input: usize, index: usize },
     /// Tensor with `len` values per row.
-    Tensor { made: Made, offset: usize, len: usize, each: Each },
+    Tensor { source: TensorSource, offset: usize, len: usize, values: TensorValues },
     /// Tensor of list columns, stored in the heap as variable columns `first` and following. Delivered as all items and
     /// their lengths.
-    Ragged { made: Made, first: usize },
+    Ragged { source: TensorSource, first: usize },
     /// Tensor with `len` values per row whose distinct rows are stored in a table of the frame. Delivered as the
     /// distinct rows of a batch and, for each row, the index of its distinct row.
-    Distinct { made: Made, len: usize, table: usize, keys: Vec<usize> },
+    Distinct { source: TensorSource, len: usize, table: usize, keys: Vec<usize> },
     /// Marker of real rows: neither padding nor missing.
     Real,
 }
 
-impl Part {
+impl Output {
     /// Value that replaces nulls in a tensor.
     fn fill(&self) -> Option<f64> {
         match self {
-            Self::Tensor { made, .. } | Self::Ragged { made, .. } | Self::Distinct { made, .. } => made.fill,
+            Self::Tensor { source, .. } | Self::Ragged { source, .. } | Self::Distinct { source, .. } => {
+                source.fill
+            }
             Self::Fixed { .. } | Self::Variable { .. } | Self::Nested { .. } | Self::Real => None,
         }
     }
@@ -127,7 +109,7 @@ impl Part {
 
 /// Input columns and element type of a tensor.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct TensorSource {
     pub(crate) inputs: Vec<usize>,
     pub(crate) dtype: DataType,
     /// Number of bytes per value.
@@ -137,7 +119,7 @@ pub(crate) struct Made {
 
 /// Values that a tensor takes from each of its columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Each {
+pub(crate) enum TensorValues {
     /// Value of the column.
     Value,
     /// Given number of items of a list, padded if the list is shorter.
@@ -146,7 +128,7 @@ pub(crate) enum Each {
     Mask(usize),
 }
 
-impl Each {
+impl TensorValues {
     /// Number of values per row and column.
     pub(crate) fn len(self) -> usize {
         match self {
@@ -158,7 +140,7 @@ impl Each {
 
 /// Items of a value in the heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Items {
+pub(crate) enum HeapItems {
     /// Bytes of a string or binary value.
     Bytes,
     /// Items of a list, with their width in bytes.
@@ -169,48 +151,6 @@ pub(crate) enum Items {
 pub(crate) type Nulls = Option<usize>;
 
 impl View {
-    /// Resolves `select`, `filter`, `columns`, `tensors`, `dedupe`, `group_by` and `remainder` of a request.
-    ///
-    /// # Errors
-    /// Returns [`Error::Invalid`] for duplicate names, unknown names (with similar ones), types that cannot form a
-    /// tensor, invalid expressions, and nulls without a null value if the footers show them.
-    pub fn resolve(snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
-        Self::resolve_for(Use::Stream, snapshot, train)
-    }
-
-    /// Resolves the view of a request for the given use. See [`Self::resolve`].
-    pub(crate) fn resolve_for(used: Use, snapshot: &Snapshot, train: &v1::Train) -> Result<Self, Error> {
-        let v1::Train { select, columns, tensors, dedupe, .. } = train;
-        let filter = filter(snapshot, &train.filter)?;
-        let mut builder = Builder::new(snapshot, select, filter.is_some(), used != Use::Stream)?;
-        if !train.group_by.is_empty() {
-            builder.group_by(&train.group_by)?;
-        }
-        if columns.is_empty() && tensors.is_empty() && dedupe.is_empty() {
-            let all = if select.is_empty() { builder.known.len() } else { select.len() };
-            for index in 0..all {
-                builder.plain(index)?;
-            }
-        }
-        for name in columns {
-            let index = builder.find("columns", name)?;
-            builder.plain(index)?;
-        }
-        for request in tensors {
-            builder.tensor(request)?;
-        }
-        for request in dedupe {
-            builder.dedupe(request)?;
-        }
-        if train.remainder() == v1::Remainder::Pad {
-            builder.valid(train.max_pack_rows > 0)?;
-        }
-        if used == Use::Lookup {
-            builder.real(FOUND)?;
-        }
-        builder.build(filter)
-    }
-
     /// Delivered schema.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
@@ -228,34 +168,39 @@ impl View {
 
     /// Compares the columns of each tensor with those in `other`, a view of the same request over another dataset.
     /// Returns the name of the first tensor that differs, and its columns in both views.
-    pub(crate) fn other_columns(&self, other: &Self) -> Option<(String, Vec<String>, Vec<String>)> {
-        let made = |view: &Self, part: &Part| match part {
-            Part::Tensor { made, .. } | Part::Ragged { made, .. } | Part::Distinct { made, .. } => {
-                let name = |input: &usize| view.made_of.field(*input).name().clone();
-                made.inputs.iter().map(name).collect()
+    pub(crate) fn different_columns(&self, other: &Self) -> Option<(String, Vec<String>, Vec<String>)> {
+        let columns = |view: &Self, output: &Output| match output {
+            Output::Tensor { source, .. }
+            | Output::Ragged { source, .. }
+            | Output::Distinct { source, .. } => {
+                let name = |input: &usize| view.input_schema.field(*input).name().clone();
+                source.inputs.iter().map(name).collect()
             }
-            Part::Fixed { .. } | Part::Variable { .. } | Part::Nested { .. } | Part::Real => Vec::new(),
+            Output::Fixed { .. } | Output::Variable { .. } | Output::Nested { .. } | Output::Real => {
+                Vec::new()
+            }
         };
-        let pairs = self.parts.iter().zip(&other.parts);
-        let mut pairs = pairs.map(|(part, others)| (made(self, part), made(other, others)));
+        let pairs = self.outputs.iter().zip(&other.outputs);
+        let mut pairs = pairs.map(|(output, others)| (columns(self, output), columns(other, others)));
         let at = pairs.position(|(found, expected)| found != expected)?;
-        let fields =
-            |part: &Part| if matches!(part, Part::Ragged { .. } | Part::Distinct { .. }) { 2 } else { 1 };
-        let name = self.schema.field(self.parts[..at].iter().map(fields).sum()).name().clone();
-        Some((name, made(self, &self.parts[at]), made(other, &other.parts[at])))
+        let fields = |output: &Output| {
+            if matches!(output, Output::Ragged { .. } | Output::Distinct { .. }) { 2 } else { 1 }
+        };
+        let name = self.schema.field(self.outputs[..at].iter().map(fields).sum()).name().clone();
+        Some((name, columns(self, &self.outputs[at]), columns(other, &other.outputs[at])))
     }
 
     /// Returns true if rows have the same layout in frames as those of `other`.
-    pub(crate) fn lies_as(&self, other: &Self) -> bool {
+    pub(crate) fn has_layout_of(&self, other: &Self) -> bool {
         let measures =
-            |view: &Self| (view.stride, view.tail, view.validity, view.nested_count, view.parts.len());
+            |view: &Self| (view.stride, view.tail, view.validity, view.nested_count, view.outputs.len());
         measures(self) == measures(other) && self.variable_items == other.variable_items
     }
 
     /// Filter and keys to evaluate on every row before rows can be ordered.
-    pub(crate) fn question(&self) -> Question {
+    pub(crate) fn row_selection(&self) -> RowSelection {
         let keys = self.group_keys.iter().map(|key| self.columns[*key].clone()).collect();
-        Question { filter: self.filter.clone(), keys, lengths: false }
+        RowSelection { filter: self.filter.clone(), keys, lengths: false }
     }
 
     /// Input columns of the view, followed by the filter if there is one.
@@ -264,8 +209,8 @@ impl View {
     }
 
     /// Names and types of [`columns`](Self::columns).
-    pub(crate) fn made_of(&self) -> &SchemaRef {
-        &self.made_of
+    pub(crate) fn input_schema(&self) -> &SchemaRef {
+        &self.input_schema
     }
 
     /// Columns of the snapshot that this view reads, in decode order.
@@ -279,22 +224,22 @@ impl View {
     }
 
     /// Minimum number of bytes per row on the wire: fixed-width values and offsets, without bits.
-    pub(crate) fn least_row_bytes(&self) -> u64 {
-        let bytes = self.parts.iter().map(|part| match part {
-            Part::Fixed { bit: true, .. } | Part::Nested { .. } => 0,
-            Part::Real => 1,
+    pub(crate) fn min_row_bytes(&self) -> u64 {
+        let bytes = self.outputs.iter().map(|output| match output {
+            Output::Fixed { bit: true, .. } | Output::Nested { .. } => 0,
+            Output::Real => 1,
             // An index and an offset, 4 bytes each.
-            Part::Distinct { .. } => 8,
-            Part::Ragged { made, .. } => 4 * (2 + made.inputs.len()),
-            Part::Fixed { width, .. } => *width,
-            Part::Variable { wide, .. } => {
+            Output::Distinct { .. } => 8,
+            Output::Ragged { source, .. } => 4 * (2 + source.inputs.len()),
+            Output::Fixed { width, .. } => *width,
+            Output::Variable { wide, .. } => {
                 if *wide {
                     8
                 } else {
                     4
                 }
             }
-            Part::Tensor { made, len, .. } => len * made.width,
+            Output::Tensor { source, len, .. } => len * source.width,
         });
         bytes.sum::<usize>() as u64
     }
@@ -306,25 +251,26 @@ impl View {
         let column_bytes = |input: usize| match &self.columns[input] {
             Source::Stored(column) => share(snapshot.column_bytes(block, *column)),
             // Estimates a computed column as the size of its inputs plus 8 bytes per row.
-            Source::Computed(made) => {
-                let inputs = made.inputs().iter().map(|column| share(snapshot.column_bytes(block, *column)));
+            Source::Computed(expression) => {
+                let inputs =
+                    expression.inputs().iter().map(|column| share(snapshot.column_bytes(block, *column)));
                 inputs.fold(8 * rows, u64::saturating_add)
             }
         };
-        let by_column = self.parts.iter().map(|part| match part {
-            Part::Variable { input, .. } | Part::Nested { input, .. } => column_bytes(*input),
-            Part::Ragged { made, .. } => {
-                let bytes = made.inputs.iter().map(|input| {
-                    let bits = item_bits(self.made_of.field(*input).data_type()).max(1);
-                    column_bytes(*input).saturating_mul(8 * made.width as u64) / bits
+        let by_column = self.outputs.iter().map(|output| match output {
+            Output::Variable { input, .. } | Output::Nested { input, .. } => column_bytes(*input),
+            Output::Ragged { source, .. } => {
+                let bytes = source.inputs.iter().map(|input| {
+                    let bits = item_bits(self.input_schema.field(*input).data_type()).max(1);
+                    column_bytes(*input).saturating_mul(8 * source.width as u64) / bits
                 });
                 bytes.fold(0, u64::saturating_add)
             }
             // Assumes that all rows are distinct.
-            Part::Distinct { made, len, .. } => {
-                rows.saturating_mul((len * made.width + DISTINCT_BYTES) as u64)
+            Output::Distinct { source, len, .. } => {
+                rows.saturating_mul((len * source.width + DISTINCT_BYTES) as u64)
             }
-            Part::Fixed { .. } | Part::Tensor { .. } | Part::Real => 0,
+            Output::Fixed { .. } | Output::Tensor { .. } | Output::Real => 0,
         });
         let by_row = rows.saturating_mul(self.stride as u64);
         by_column.fold(by_row, u64::saturating_add)
@@ -346,11 +292,11 @@ fn item_bits(list: &DataType) -> u64 {
 }
 
 /// Maximum length in bytes of a name for which similar names are searched.
-const MAX_NEAR_BYTES: usize = 256;
+const MAX_SIMILAR_BYTES: usize = 256;
 
 /// Returns up to three names of `known` that are similar to `name`, most similar first.
-pub fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-    if name.len() > MAX_NEAR_BYTES {
+pub fn similar_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    if name.len() > MAX_SIMILAR_BYTES {
         return Vec::new();
     }
     let mut scored: Vec<(f64, &str)> = known

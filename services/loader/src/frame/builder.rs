@@ -10,15 +10,14 @@ use forebay_cache::Slabs;
 
 use super::{
     Frame, Tail,
-    distinct::TableBuilder,
     fixed::{Input, scatter_all},
+    table::TableBuilder,
     variable::Values,
 };
 use crate::{
     Error, View,
-    groups::RunsBuilder,
-    tensor,
-    view::{Each, Made, Nulls, Part},
+    selection::groups::RunsBuilder,
+    view::{Nulls, Output, TensorSource, TensorValues, tensor},
 };
 
 /// Builds a [`Frame`] from decoded chunks of a block.
@@ -47,11 +46,11 @@ impl FrameBuilder {
             nested: Vec::new(),
             tables: Vec::new(),
             groups: Vec::new(),
-            made_in: Duration::ZERO,
+            load_time: Duration::ZERO,
         };
         let nested = vec![Vec::new(); view.nested_count];
-        let tables = view.parts.iter().filter_map(|part| match part {
-            Part::Distinct { made, len, .. } => Some(TableBuilder::new(len * made.width)),
+        let tables = view.outputs.iter().filter_map(|output| match output {
+            Output::Distinct { source, len, .. } => Some(TableBuilder::new(len * source.width)),
             _ => None,
         });
         let tables = tables.collect();
@@ -77,9 +76,9 @@ impl FrameBuilder {
             return Err(Error::Internal(format!("{}: more rows than the block has", self.place)));
         }
         let view = Arc::clone(&self.view);
-        let mut parts = ChunkParts::default();
-        for part in &view.parts {
-            self.part(part, chunk, &mut parts)?;
+        let mut outputs = ChunkParts::default();
+        for output in &view.outputs {
+            self.output(output, chunk, &mut outputs)?;
         }
         if !view.group_keys.is_empty() {
             let keys = view.group_keys.iter().map(|key| Arc::clone(chunk.column(*key)));
@@ -90,15 +89,15 @@ impl FrameBuilder {
             return Ok(());
         }
         let out = &mut self.frame.fixed[start * view.stride..end * view.stride];
-        scatter_all(&parts.inputs, chunk.num_rows(), out, view.stride, view.validity);
-        for (bit, nulls) in &parts.validities {
+        scatter_all(&outputs.inputs, chunk.num_rows(), out, view.stride, view.validity);
+        for (bit, nulls) in &outputs.validities {
             mark_valid(out, &view, *bit, nulls.as_ref());
         }
-        if parts.variable.is_empty() {
+        if outputs.variable.is_empty() {
             return Ok(());
         }
         for (row, out) in out.chunks_exact_mut(view.stride).enumerate() {
-            append_values(&parts.variable, row, &mut out[view.tail..view.validity], &mut self.frame.heap)
+            append_values(&outputs.variable, row, &mut out[view.tail..view.validity], &mut self.frame.heap)
                 .map_err(|(input, reason)| value_error(&self.place, chunk, input, reason))?;
         }
         Ok(())
@@ -123,47 +122,52 @@ impl FrameBuilder {
         Ok(self.frame)
     }
 
-    fn part(&mut self, part: &Part, chunk: &RecordBatch, parts: &mut ChunkParts) -> Result<(), Error> {
+    fn output(
+        &mut self,
+        output: &Output,
+        chunk: &RecordBatch,
+        outputs: &mut ChunkParts,
+    ) -> Result<(), Error> {
         let failed = |input: &usize, reason: String| value_error(&self.place, chunk, *input, reason);
-        match part {
-            Part::Fixed { input, offset, width, nulls, .. } => {
-                parts.validities.extend(self.validity(chunk, *input, *nulls)?);
-                parts.inputs.push(Input::new(chunk.column(*input), *offset, *width, None));
+        match output {
+            Output::Fixed { input, offset, width, nulls, .. } => {
+                outputs.validities.extend(self.validity(chunk, *input, *nulls)?);
+                outputs.inputs.push(Input::new(chunk.column(*input), *offset, *width, None));
             }
-            Part::Tensor { made, offset, each, .. } => {
-                let width = each.len() * made.width;
-                for (position, input) in made.inputs.iter().enumerate() {
+            Output::Tensor { source, offset, values, .. } => {
+                let width = values.len() * source.width;
+                for (position, input) in source.inputs.iter().enumerate() {
                     let (array, offset) = (chunk.column(*input), offset + position * width);
-                    parts.inputs.push(match each {
-                        Each::Value => self.value(made, chunk, *input, offset)?,
-                        Each::Items(len) => {
-                            let padding = tensor::fill_bytes(made.fill.unwrap_or(0.0), &made.dtype);
-                            let padded = tensor::convert_lists(array, &made.dtype, made.fill, *len)
+                    outputs.inputs.push(match values {
+                        TensorValues::Value => self.value(source, chunk, *input, offset)?,
+                        TensorValues::Items(len) => {
+                            let padding = tensor::fill_bytes(source.fill.unwrap_or(0.0), &source.dtype);
+                            let padded = tensor::convert_lists(array, &source.dtype, source.fill, *len)
                                 .and_then(|lists| tensor::padded(&lists, *len, &padding));
                             Input::of_bytes(padded.map_err(|reason| failed(input, reason))?, offset, width)
                         }
-                        Each::Mask(len) => {
+                        TensorValues::Mask(len) => {
                             let mask = tensor::mask(array, *len).map_err(|reason| failed(input, reason))?;
                             Input::of_bytes(mask, offset, width)
                         }
                     });
                 }
             }
-            Part::Ragged { made, .. } => {
-                for input in &made.inputs {
+            Output::Ragged { source, .. } => {
+                for input in &source.inputs {
                     let values =
-                        tensor::convert_lists(chunk.column(*input), &made.dtype, made.fill, usize::MAX)
+                        tensor::convert_lists(chunk.column(*input), &source.dtype, source.fill, usize::MAX)
                             .and_then(|lists| Values::new(&lists));
-                    parts.variable.push((*input, values.map_err(|reason| failed(input, reason))?));
+                    outputs.variable.push((*input, values.map_err(|reason| failed(input, reason))?));
                 }
             }
-            Part::Distinct { made, len, table, keys } => {
-                let stride = len * made.width;
-                let inputs = made
+            Output::Distinct { source, len, table, keys } => {
+                let stride = len * source.width;
+                let inputs = source
                     .inputs
                     .iter()
                     .enumerate()
-                    .map(|(position, input)| self.value(made, chunk, *input, position * made.width));
+                    .map(|(position, input)| self.value(source, chunk, *input, position * source.width));
                 let mut rows = vec![0; chunk.num_rows() * stride];
                 scatter_all(
                     &inputs.collect::<Result<Vec<_>, _>>()?,
@@ -175,27 +179,33 @@ impl FrameBuilder {
                 let keys = keys.iter().map(|key| Arc::clone(chunk.column(*key))).collect::<Vec<_>>();
                 self.tables[*table].append(&keys, &rows)?;
             }
-            Part::Real => {}
-            Part::Variable { input, nulls, .. } => {
-                parts.validities.extend(self.validity(chunk, *input, *nulls)?);
+            Output::Real => {}
+            Output::Variable { input, nulls, .. } => {
+                outputs.validities.extend(self.validity(chunk, *input, *nulls)?);
                 let values = Values::new(chunk.column(*input))
                     .map_err(|reason| value_error(&self.place, chunk, *input, reason))?;
-                parts.variable.push((*input, values));
+                outputs.variable.push((*input, values));
             }
-            Part::Nested { input, index } => self.nested[*index].push(Arc::clone(chunk.column(*input))),
+            Output::Nested { input, index } => self.nested[*index].push(Arc::clone(chunk.column(*input))),
         }
         Ok(())
     }
 
     /// Converts a column of a tensor, at `offset` of a row.
-    fn value(&self, made: &Made, chunk: &RecordBatch, input: usize, offset: usize) -> Result<Input, Error> {
+    fn value(
+        &self,
+        source: &TensorSource,
+        chunk: &RecordBatch,
+        input: usize,
+        offset: usize,
+    ) -> Result<Input, Error> {
         let failed = |reason: String| value_error(&self.place, chunk, input, reason);
-        let array = tensor::convert(chunk.column(input), &made.dtype).map_err(failed)?;
-        if made.fill.is_none() && array.null_count() > 0 {
+        let array = tensor::convert(chunk.column(input), &source.dtype).map_err(failed)?;
+        if source.fill.is_none() && array.null_count() > 0 {
             return Err(failed("a null; set null_value for the tensor".to_owned()));
         }
-        let fill = made.fill.map(|fill| tensor::fill_bytes(fill, &made.dtype));
-        Ok(Input::new(&array, offset, made.width, fill))
+        let fill = source.fill.map(|fill| tensor::fill_bytes(fill, &source.dtype));
+        Ok(Input::new(&array, offset, source.width, fill))
     }
 
     /// Returns the validity bit of a column and its nulls in this chunk.
@@ -208,7 +218,7 @@ impl FrameBuilder {
             Some(bit) => Ok(Some((bit, array.nulls().filter(|nulls| nulls.null_count() > 0).cloned()))),
             None if array.null_count() == 0 => Ok(None),
             None => {
-                let reason = "a null where the footer promises none".to_owned();
+                let reason = "a null, although the footer has a null count of 0".to_owned();
                 Err(value_error(&self.place, chunk, input, reason))
             }
         }

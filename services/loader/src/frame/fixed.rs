@@ -4,7 +4,7 @@ use arrow_array::{Array, ArrayRef, cast::AsArray};
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow_schema::DataType;
 
-use crate::prefetch::prefetch;
+use crate::cpu::prefetch::prefetch;
 
 /// Number of rows of a tile (measured: 16 and 64 are slower).
 pub(super) const TILE_ROWS: usize = 32;

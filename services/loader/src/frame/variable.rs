@@ -8,7 +8,7 @@ use arrow_array::{Array, ArrayRef, OffsetSizeTrait, cast::AsArray};
 use arrow_buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow_schema::DataType;
 
-use crate::{View, view::Items};
+use crate::{View, view::HeapItems};
 
 const WORD: usize = size_of::<u32>();
 const NULL_ITEMS: u32 = 1 << 31;
@@ -31,9 +31,9 @@ impl Item {
     }
 
     /// Size of the items' validity in bytes.
-    pub(crate) fn validity_bytes(self, items: Items) -> usize {
+    pub(crate) fn validity_bytes(self, items: HeapItems) -> usize {
         match items {
-            Items::OfWidth(width) if self.has_null_items() => (self.bytes() / width).div_ceil(8),
+            HeapItems::OfWidth(width) if self.has_null_items() => (self.bytes() / width).div_ceil(8),
             _ => 0,
         }
     }

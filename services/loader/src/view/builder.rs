@@ -11,8 +11,12 @@ use forebay_sql::Expression;
 use forebay_storage::Snapshot;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::{Each, Items, Made, Nulls, Part, Source, View, fixed_width, near};
-use crate::{Error, compute, counts::Question, tensor};
+use super::{
+    HeapItems, Nulls, Output, TensorSource, TensorValues, View, fixed_width, similar_names,
+    source::{Source, reads},
+    tensor,
+};
+use crate::Error;
 
 /// Maximum number of columns and tensors in a view.
 const MAX_COLUMNS: usize = 1 << 16;
@@ -42,11 +46,11 @@ pub(super) struct Builder<'a> {
     inputs: HashMap<usize, usize>,
     delivered: HashSet<String>,
     fields: Vec<FieldRef>,
-    parts: Vec<Part>,
+    outputs: Vec<Output>,
     columns: Vec<Source>,
-    made_of: Vec<FieldRef>,
+    input_schema: Vec<FieldRef>,
     validity_bits: usize,
-    variable_items: Vec<Items>,
+    variable_items: Vec<HeapItems>,
     nested_count: usize,
     tables: usize,
     group_keys: Vec<usize>,
@@ -71,10 +75,10 @@ fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error>
     for (index, text) in select.iter().enumerate() {
         let place = format!("select[{index}]");
         let expression = Expression::column(text, snapshot.schema())
-            .map_err(|error| of_expression(&place, error, snapshot.schema()))?;
+            .map_err(|error| expression_error(&place, error, snapshot.schema()))?;
         let field = Arc::clone(expression.field());
         if !names.insert(field.name().clone()) {
-            return Err(Error::invalid(place, format!("there are two expressions named '{}'", field.name())));
+            return Err(Error::invalid(place, format!("two expressions have the name '{}'", field.name())));
         }
         known.push(match expression.is_column() {
             Some(column) => Known { field, source: Source::Stored(column), nulls: snapshot.nulls(column) },
@@ -92,29 +96,7 @@ fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error>
     Ok(known)
 }
 
-/// Parses the filter of a request. Returns `None` if it is empty.
-pub(super) fn filter(snapshot: &Snapshot, text: &str) -> Result<Option<Arc<Expression>>, Error> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    let filter = Expression::filter(text, snapshot.schema());
-    filter
-        .map(|filter| Some(Arc::new(filter)))
-        .map_err(|error| of_expression("filter", error, snapshot.schema()))
-}
-
-/// Filter and keys of a request, to evaluate on every row before rows can be ordered.
-pub(crate) fn question(snapshot: &Snapshot, train: &v1::Train) -> Result<Question, Error> {
-    let filter = filter(snapshot, &train.filter)?;
-    if train.group_by.is_empty() {
-        return Ok(Question { filter, ..Question::default() });
-    }
-    let mut builder = Builder::new(snapshot, &train.select, filter.is_some(), false)?;
-    builder.group_by(&train.group_by)?;
-    Ok(Question { filter, keys: builder.columns, lengths: train.max_pack_rows > 0 })
-}
-
-fn of_expression(field: &str, error: forebay_sql::Error, schema: &Schema) -> Error {
+pub(super) fn expression_error(field: &str, error: forebay_sql::Error, schema: &Schema) -> Error {
     match error {
         forebay_sql::Error::UnknownColumn(name) => {
             let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
@@ -124,22 +106,22 @@ fn of_expression(field: &str, error: forebay_sql::Error, schema: &Schema) -> Err
     }
 }
 
-/// Returns the position of the column `name` in `schema`. `asked` is the request field, used in the error.
+/// Returns the position of the column `name` in `schema`. `requested` is the request field, used in the error.
 ///
 /// # Errors
 /// Returns [`Error::Invalid`] with similar names if there is no such column.
-pub fn find_column(asked: &str, name: &str, schema: &Schema) -> Result<usize, Error> {
+pub fn find_column(requested: &str, name: &str, schema: &Schema) -> Result<usize, Error> {
     schema.index_of(name).map_err(|_| {
         let known: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-        Error::invalid(asked, unknown_column(name, &known))
+        Error::invalid(requested, unknown_column(name, &known))
     })
 }
 
 fn unknown_column(name: &str, known: &[&str]) -> String {
-    let near = near(name, known.iter().copied());
-    let hint = match near.is_empty() {
+    let similar = similar_names(name, known.iter().copied());
+    let hint = match similar.is_empty() {
         true => format!("the dataset has {} columns", known.len()),
-        false => format!("did you mean {}?", quoted(&near)),
+        false => format!("did you mean {}?", quoted(&similar)),
     };
     format!("there is no column '{name}'; {hint}")
 }
@@ -172,9 +154,9 @@ impl<'a> Builder<'a> {
             inputs: HashMap::new(),
             delivered: HashSet::new(),
             fields: Vec::new(),
-            parts: Vec::new(),
+            outputs: Vec::new(),
             columns: Vec::new(),
-            made_of: Vec::new(),
+            input_schema: Vec::new(),
             validity_bits: 0,
             variable_items: Vec::new(),
             nested_count: 0,
@@ -196,20 +178,20 @@ impl<'a> Builder<'a> {
         *self.inputs.entry(known).or_insert_with(|| {
             let Known { field, source, .. } = &self.known[known];
             self.columns.push(source.clone());
-            self.made_of.push(Arc::clone(field));
+            self.input_schema.push(Arc::clone(field));
             self.columns.len() - 1
         })
     }
 
-    /// Adds a delivered column. `asked` is the request field that creates it, used in errors.
-    fn deliver(&mut self, asked: &str, field: FieldRef) -> Result<(), Error> {
+    /// Adds a delivered column. `requested` is the request field that creates it, used in errors.
+    fn deliver(&mut self, requested: &str, field: FieldRef) -> Result<(), Error> {
         if !self.delivered.insert(field.name().clone()) {
             let name = field.name();
-            let reason = match asked {
-                "columns" => format!("'{name}' is asked for twice"),
-                _ => format!("it delivers a column '{name}', and there is another one of this name"),
+            let reason = match requested {
+                "columns" => format!("'{name}' is requested twice"),
+                _ => format!("it delivers a column '{name}', which another field delivers as well"),
             };
-            return Err(Error::invalid(asked, reason));
+            return Err(Error::invalid(requested, reason));
         }
         if self.fields.len() == MAX_COLUMNS {
             return Err(Error::invalid("columns", format!("more than {MAX_COLUMNS} columns and tensors")));
@@ -226,28 +208,28 @@ impl<'a> Builder<'a> {
         self.deliver("columns", Arc::clone(&field))?;
         let input = self.input(column);
         let data_type = field.data_type();
-        let part = match (fixed_width(data_type), data_type) {
+        let output = match (fixed_width(data_type), data_type) {
             (Some(width), _) => {
                 let (bit, nulls) = (*data_type == DataType::Boolean, self.nulls(column));
                 // The offset is set in `build`, when the width of all tensors is known.
-                Part::Fixed { input, offset: 0, width, bit, nulls }
+                Output::Fixed { input, offset: 0, width, bit, nulls }
             }
             (None, variable) if let Some((items, wide)) = items_of(variable) => {
                 let index = self.variable_items.len();
                 self.variable_items.push(items);
-                Part::Variable { input, index, items, wide, nulls: self.nulls(column) }
+                Output::Variable { input, index, items, wide, nulls: self.nulls(column) }
             }
             (None, nested) if deliverable(nested) => {
                 let index = self.nested_count;
                 self.nested_count += 1;
-                Part::Nested { input, index }
+                Output::Nested { input, index }
             }
             (None, other) => {
-                let reason = format!("'{}' is of type {other}, which can't be delivered", field.name());
+                let reason = format!("'{}' is of type {other}, which is not supported", field.name());
                 return Err(Error::invalid("columns", reason));
             }
         };
-        self.parts.push(part);
+        self.outputs.push(output);
         Ok(())
     }
 
@@ -261,41 +243,46 @@ impl<'a> Builder<'a> {
     }
 
     pub(super) fn tensor(&mut self, request: &v1::Tensor) -> Result<(), Error> {
-        let v1::Tensor { name, columns, dtype, null_value: fill, max_list_length: max_len, ragged } = request;
+        let v1::Tensor { name, columns, dtype, null_value: fill, max_list_length, ragged } = request;
         let field = format!("tensors.{name}");
-        let each = match (max_len, ragged) {
+        let values = match (max_list_length, ragged) {
             (Some(_), true) => {
-                let reason =
-                    "max_list_length and ragged don't go together: one pads what the other leaves as it is";
+                let reason = "max_list_length and ragged exclude each other: one pads lists, the other keeps their lengths";
                 return Err(Error::invalid(field, reason));
             }
-            (Some(len), false) if (1..=MAX_LEN).contains(len) => Some(Each::Items(*len as usize)),
+            (Some(len), false) if (1..=MAX_LEN).contains(len) => Some(TensorValues::Items(*len as usize)),
             (Some(len), false) => {
                 let reason = format!("is {len}, expected 1 to {MAX_LEN}");
                 return Err(Error::invalid(format!("{field}.max_list_length"), reason));
             }
             (None, true) => None,
-            (None, false) => Some(Each::Value),
+            (None, false) => Some(TensorValues::Value),
         };
-        let made = self.made(&field, name, columns, dtype, *fill, each == Some(Each::Value))?;
-        let Some(each) = each else { return self.ragged(&field, name, made) };
-        let len = made.inputs.len().saturating_mul(each.len());
-        let masked = matches!(each, Each::Items(_)).then(|| made.inputs.clone());
-        self.deliver(&field, rows_of(&field, name, &made.dtype, len)?)?;
-        self.parts.push(Part::Tensor { made, offset: 0, len, each });
+        let source =
+            self.tensor_source(&field, name, columns, dtype, *fill, values == Some(TensorValues::Value))?;
+        let Some(values) = values else { return self.ragged(&field, name, source) };
+        let len = source.inputs.len().saturating_mul(values.len());
+        let masked = matches!(values, TensorValues::Items(_)).then(|| source.inputs.clone());
+        self.deliver(&field, rows_of(&field, name, &source.dtype, len)?)?;
+        self.outputs.push(Output::Tensor { source, offset: 0, len, values });
         let Some(inputs) = masked else { return Ok(()) };
         self.deliver(&field, rows_of(&field, &format!("{name}_mask"), &DataType::UInt8, len)?)?;
-        let made = Made { inputs, dtype: DataType::UInt8, width: 1, fill: None };
-        self.parts.push(Part::Tensor { made, offset: 0, len, each: Each::Mask(each.len()) });
+        let source = TensorSource { inputs, dtype: DataType::UInt8, width: 1, fill: None };
+        self.outputs.push(Output::Tensor {
+            source,
+            offset: 0,
+            len,
+            values: TensorValues::Mask(values.len()),
+        });
         Ok(())
     }
 
-    fn ragged(&mut self, field: &str, name: &str, made: Made) -> Result<(), Error> {
-        self.deliver(field, list_of(name, made.dtype.clone(), RAGGED))?;
+    fn ragged(&mut self, field: &str, name: &str, source: TensorSource) -> Result<(), Error> {
+        self.deliver(field, list_of(name, source.dtype.clone(), RAGGED))?;
         self.deliver(field, list_of(&format!("{name}_lengths"), DataType::Int32, RAGGED))?;
         let first = self.variable_items.len();
-        self.variable_items.extend(made.inputs.iter().map(|_| Items::OfWidth(made.width)));
-        self.parts.push(Part::Ragged { made, first });
+        self.variable_items.extend(source.inputs.iter().map(|_| HeapItems::OfWidth(source.width)));
+        self.outputs.push(Output::Ragged { source, first });
         Ok(())
     }
 
@@ -303,12 +290,12 @@ impl<'a> Builder<'a> {
         let v1::Dedupe { key, tensor: name, columns, dtype, null_value: fill } = request;
         let field = format!("dedupe.{name}");
         let keys = self.keys(&format!("{field}.key"), key)?;
-        let made = self.made(&field, name, columns, dtype, *fill, true)?;
-        let len = made.inputs.len();
-        let row = rows_of(&field, name, &made.dtype, len)?;
+        let source = self.tensor_source(&field, name, columns, dtype, *fill, true)?;
+        let len = source.inputs.len();
+        let row = rows_of(&field, name, &source.dtype, len)?;
         self.deliver(&field, list_of(name, row.data_type().clone(), DISTINCT))?;
         self.deliver(&field, Arc::new(Field::new(format!("{name}_index"), DataType::Int32, false)))?;
-        self.parts.push(Part::Distinct { made, len, table: self.tables, keys });
+        self.outputs.push(Output::Distinct { source, len, table: self.tables, keys });
         self.tables += 1;
         Ok(())
     }
@@ -334,11 +321,11 @@ impl<'a> Builder<'a> {
             let known = self.find(field, name)?;
             let Known { field: of, source, .. } = &self.known[known];
             if of.data_type().is_nested() {
-                let reason = format!("column '{name}' is of type {}, which is no key", of.data_type());
+                let reason = format!("column '{name}' is of type {}, which cannot be a key", of.data_type());
                 return Err(Error::invalid(field, reason));
             }
             if !seen.insert(source.identity(self.snapshot)) {
-                return Err(Error::invalid(field, format!("'{name}' is named twice")));
+                return Err(Error::invalid(field, format!("'{name}' occurs twice")));
             }
             keys.push(self.input(known));
         }
@@ -348,8 +335,8 @@ impl<'a> Builder<'a> {
     pub(super) fn valid(&mut self, packed: bool) -> Result<(), Error> {
         let bounded = packed || self.group_keys.is_empty();
         if self.nested_count > 0 || self.tables > 0 || !bounded {
-            let reason = "PAD makes all batches alike, which they aren't with group_by (without max_pack_rows), dedupe or \
-                          columns of nested type";
+            let reason = "PAD requires batches of one size, which group_by (without max_pack_rows), dedupe and columns of \
+                          nested type do not have";
             return Err(Error::invalid("remainder", reason));
         }
         self.real(VALID)
@@ -357,15 +344,15 @@ impl<'a> Builder<'a> {
 
     /// Adds a column that marks real rows.
     pub(super) fn real(&mut self, name: &str) -> Result<(), Error> {
-        let asked = if name == VALID { "remainder" } else { "lookup" };
-        self.deliver(asked, Arc::new(Field::new(name, DataType::UInt8, false)))?;
-        self.parts.push(Part::Real);
+        let requested = if name == VALID { "remainder" } else { "lookup" };
+        self.deliver(requested, Arc::new(Field::new(name, DataType::UInt8, false)))?;
+        self.outputs.push(Output::Real);
         Ok(())
     }
 
     /// Resolves the input columns and the element type of a tensor. If `plain`, each column has one value per row,
     /// otherwise a list.
-    fn made(
+    fn tensor_source(
         &mut self,
         field: &str,
         name: &str,
@@ -373,7 +360,7 @@ impl<'a> Builder<'a> {
         dtype: &str,
         fill: Option<f64>,
         plain: bool,
-    ) -> Result<Made, Error> {
+    ) -> Result<TensorSource, Error> {
         if name.is_empty() {
             let kind = field.split('.').next().unwrap_or(field);
             return Err(Error::invalid(kind, "a tensor has no name"));
@@ -390,7 +377,7 @@ impl<'a> Builder<'a> {
                 }
                 (DataType::List(_) | DataType::LargeList(_), true) => {
                     let reason = format!(
-                        "column '{}' is of type {}; say how its lists are to be sent, by max_list_length or by ragged",
+                        "column '{}' is of type {}; set max_list_length or ragged for its lists",
                         found.name(),
                         found.data_type()
                     );
@@ -416,7 +403,7 @@ impl<'a> Builder<'a> {
         }
         let width = fixed_width(&dtype).ok_or_else(|| Error::Internal(format!("{dtype} has no width")))?;
         let inputs = columns.into_iter().map(|column| self.input(column)).collect();
-        Ok(Made { inputs, dtype, width, fill })
+        Ok(TensorSource { inputs, dtype, width, fill })
     }
 
     fn tensor_columns(&self, field: &str, patterns: &[String]) -> Result<Vec<usize>, Error> {
@@ -428,7 +415,7 @@ impl<'a> Builder<'a> {
         let mut add = |column: usize| {
             if !seen.insert(column) {
                 let name = self.known[column].field.name();
-                return Err(Error::invalid(field, format!("column '{name}' is asked for twice")));
+                return Err(Error::invalid(field, format!("column '{name}' is requested twice")));
             }
             columns.push(column);
             Ok(())
@@ -453,16 +440,21 @@ impl<'a> Builder<'a> {
         Ok(columns)
     }
 
+    /// Source columns added so far.
+    pub(super) fn into_columns(self) -> Vec<Source> {
+        self.columns
+    }
+
     pub(super) fn build(mut self, filter: Option<Arc<Expression>>) -> Result<View, Error> {
         let mut stride = 0;
-        for part in &mut self.parts {
-            if let Part::Tensor { made, offset, len, .. } = part {
+        for output in &mut self.outputs {
+            if let Output::Tensor { source, offset, len, .. } = output {
                 *offset = stride;
-                stride += *len * made.width;
+                stride += *len * source.width;
             }
         }
-        for part in &mut self.parts {
-            if let Part::Fixed { offset, width, .. } = part {
+        for output in &mut self.outputs {
+            if let Output::Fixed { offset, width, .. } = output {
                 *offset = stride;
                 stride += *width;
             }
@@ -476,19 +468,20 @@ impl<'a> Builder<'a> {
         let schema = Schema::new(self.fields);
         if let Some(filter) = &filter {
             self.columns.push(Source::Computed(Arc::clone(filter)));
-            self.made_of.push(Arc::clone(filter.field()));
+            self.input_schema.push(Arc::clone(filter.field()));
         }
         let inputs: Vec<u128> = self.columns.iter().map(|source| source.identity(self.snapshot)).collect();
         // NaNs with different bits have the same debug representation, so the bits are hashed, too.
-        let fills: Vec<u64> = self.parts.iter().filter_map(|part| part.fill().map(f64::to_bits)).collect();
-        let key = (&self.parts, inputs, filter.is_some(), &self.group_keys, fills);
+        let fills: Vec<u64> =
+            self.outputs.iter().filter_map(|output| output.fill().map(f64::to_bits)).collect();
+        let key = (&self.outputs, inputs, filter.is_some(), &self.group_keys, fills);
         let key = xxh3_128(format!("{key:?}").as_bytes());
         Ok(View {
-            parts: self.parts,
+            outputs: self.outputs,
             schema: Arc::new(schema),
-            projection: compute::reads(&self.columns),
+            projection: reads(&self.columns),
             columns: self.columns,
-            made_of: Arc::new(Schema::new(self.made_of)),
+            input_schema: Arc::new(Schema::new(self.input_schema)),
             filter,
             stride,
             tail,
@@ -504,7 +497,7 @@ impl<'a> Builder<'a> {
 
 /// Field of a tensor with `len` values per row.
 fn rows_of(field: &str, name: &str, dtype: &DataType, len: usize) -> Result<FieldRef, Error> {
-    let size = i32::try_from(len).map_err(|_| Error::invalid(field, "has too many values a row"))?;
+    let size = i32::try_from(len).map_err(|_| Error::invalid(field, "has too many values per row"))?;
     let item = Arc::new(Field::new("item", dtype.clone(), false));
     Ok(Arc::new(Field::new(name, DataType::FixedSizeList(item, size), false)))
 }
@@ -517,15 +510,15 @@ fn list_of(name: &str, item: DataType, layout: &str) -> FieldRef {
 }
 
 /// Returns the item type of values that are stored in the heap, and true if their offsets have 64 bits.
-fn items_of(data_type: &DataType) -> Option<(Items, bool)> {
+fn items_of(data_type: &DataType) -> Option<(HeapItems, bool)> {
     let list = |field: &Field| match field.data_type() {
         // Boolean lists are bit-packed and may not start at a byte boundary.
         DataType::Boolean => None,
-        item => fixed_width(item).map(Items::OfWidth),
+        item => fixed_width(item).map(HeapItems::OfWidth),
     };
     match data_type {
-        DataType::Utf8 | DataType::Binary => Some((Items::Bytes, false)),
-        DataType::LargeUtf8 | DataType::LargeBinary => Some((Items::Bytes, true)),
+        DataType::Utf8 | DataType::Binary => Some((HeapItems::Bytes, false)),
+        DataType::LargeUtf8 | DataType::LargeBinary => Some((HeapItems::Bytes, true)),
         DataType::List(field) => list(field).map(|items| (items, false)),
         DataType::LargeList(field) => list(field).map(|items| (items, true)),
         _ => None,

@@ -29,7 +29,7 @@ async fn take(batches: &mut Batches, count: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_batch_does_not_let_more_bytes_be_ready_than_allowed() {
+async fn a_short_batch_does_not_exceed_the_prefetch_budget() {
     let counters = Counters::from_zero().await;
     let reader = reader(store(&[numbered(0..10_007)], 1 << 20).await).await;
     let train = Train { batch_size: 1000, columns: vec!["id".into()], epochs: Some(100), ..Train::default() };
@@ -46,7 +46,7 @@ async fn a_short_batch_does_not_let_more_bytes_be_ready_than_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_of_unknown_length_do_not_let_many_more_bytes_be_ready_than_allowed() {
+async fn rows_of_unknown_length_do_not_exceed_the_prefetch_budget_by_much() {
     let counters = Counters::from_zero().await;
     // The footer gives only the mean length. In file order the long rows come last.
     let rows = (0..10_000).map(|row| if row < 5_000 { String::new() } else { "x".repeat(1000) });

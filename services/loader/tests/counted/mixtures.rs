@@ -46,7 +46,7 @@ fn mixture(world_size: u64) -> Train {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_batch_has_its_shares_and_each_dataset_goes_round_by_itself() {
+async fn every_batch_has_its_fractions_and_each_dataset_repeats_independently() {
     let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     let steps =
@@ -96,7 +96,7 @@ async fn same_global_batches_for_any_world_size_lanes_threads_and_memory_cold_an
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_start_step_gives_exactly_the_tail_across_the_epochs_of_all() {
+async fn a_start_step_gives_exactly_the_tail_across_the_epochs_of_all_datasets() {
     let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     let loader = loader(1 << 30, 2, Config::default());
@@ -117,7 +117,7 @@ async fn a_start_step_gives_exactly_the_tail_across_the_epochs_of_all() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mixtures_that_share_memory_for_little_more_than_one_all_finish() {
+async fn mixtures_that_share_memory_for_little_more_than_one_window_all_finish() {
     let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     let jobs: Vec<Arc<Job>> = (0..4).map(|seed| job(&Train { seed, ..mixture(2) }, &reader)).collect();
@@ -134,7 +134,7 @@ async fn mixtures_that_share_memory_for_little_more_than_one_all_finish() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_makes_no_mixture_is_refused_by_name() {
+async fn an_invalid_mixture_is_refused_with_the_name_of_its_field() {
     let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     let refused = |train: Train, others: usize| {
@@ -154,24 +154,27 @@ async fn what_makes_no_mixture_is_refused_by_name() {
         (of(vec![mixed(0.0)]), "mix.other.fraction: is 0, which is 0 of 96 rows"),
         (of(vec![mixed(1.0)]), "expected a fraction that makes 1 to 95 whole rows"),
         (of(vec![mixed(f64::NAN)]), "mix.other.fraction: is NaN"),
-        (of(vec![mixed(0.25), mixed(0.25)]), "mix.other: is there twice with the same filter"),
+        (of(vec![mixed(0.25), mixed(0.25)]), "mix.other: occurs twice with the same filter"),
         (
             of(vec![mixed(0.5), Mixed { filter: "x > 0".into(), ..mixed(0.5) }]),
-            "mix: takes 96 of 96 rows, none is left for 'd'",
+            "mix: takes 96 of 96 rows, which leaves none for 'd'",
         ),
         (of(vec![mixed(0.25); 65]), "mix: holds 65 datasets, expected at most 64"),
-        (Train { group_by: vec!["query".into()], ..of(vec![mixed(0.5)]) }, "mix: does not go with group_by"),
+        (
+            Train { group_by: vec!["query".into()], ..of(vec![mixed(0.5)]) },
+            "mix: cannot be combined with group_by",
+        ),
         (
             Train { remainder: v1::Remainder::Short.into(), ..of(vec![mixed(0.5)]) },
-            "remainder: a mixture keeps",
+            "remainder: a mixture has the same fractions",
         ),
         (
             Train { remainder: v1::Remainder::Pad.into(), dedupe: Vec::new(), ..of(vec![mixed(0.5)]) },
-            "remainder: a mixture keeps",
+            "remainder: a mixture has the same fractions",
         ),
         (
             Train { batch_size: 1 << 20, ..of(vec![mixed(0.25)]) },
-            "mix.other: fraction: the dataset holds 10007 rows, a step takes 262144",
+            "mix.other: fraction: the dataset has 10007 rows, a step takes 262144",
         ),
     ] {
         let others = train.mix.len();
@@ -181,7 +184,7 @@ async fn what_makes_no_mixture_is_refused_by_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ticket_of_a_mixture_means_what_its_request_meant() {
+async fn a_ticket_of_a_mixture_resolves_to_the_job_of_its_request() {
     let _counters = Counters::from_zero().await;
     let reader = dataset().await;
     // Without an explicit window, the default of each dataset would depend on its own size.
@@ -194,7 +197,7 @@ async fn a_ticket_of_a_mixture_means_what_its_request_meant() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn windows_of_all_datasets_are_held_from_batch_to_batch() {
+async fn windows_of_all_datasets_stay_loaded_between_batches() {
     let counters = Counters::from_zero().await;
     let reader = dataset().await;
     let job = job(&mixture(1), &reader);

@@ -53,7 +53,7 @@ async fn digests(batches: Batches) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_computed_is_kept_on_disk_and_not_computed_again() {
+async fn computed_columns_are_stored_on_disk_and_not_recomputed() {
     let counters = Counters::from_zero().await;
     let folder = tempfile::TempDir::new().unwrap();
     let reader = reader(store(&[numbered(0..20_000), numbered(20_000..40_000)], 20_000).await).await;
@@ -79,7 +79,7 @@ async fn what_is_computed_is_kept_on_disk_and_not_computed_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_gives_up_leaves_what_was_counted_to_the_next() {
+async fn a_cancelled_count_is_continued_by_the_next_request() {
     let counters = Counters::from_zero().await;
     let files: Vec<RecordBatch> = (0..4).map(|file| numbered(file * 20_000..(file + 1) * 20_000)).collect();
     let reader = reader(store(&files, 20_000).await).await;
@@ -106,7 +106,7 @@ async fn who_gives_up_leaves_what_was_counted_to_the_next() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_view_that_wants_a_column_by_two_names_is_pinned_and_read() {
+async fn a_view_with_one_column_under_two_names_is_pinned_and_read() {
     let _counters = Counters::from_zero().await;
     let folder = tempfile::TempDir::new().unwrap();
     let reader = reader(store(&[numbered(0..20_000)], 20_000).await).await;
@@ -260,7 +260,7 @@ async fn same_batches(reader: &Reader, train: &Train, budgets: &[(u64, u64)], wr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_type_comes_back_from_disk_as_the_same_bytes() {
+async fn every_type_is_restored_from_disk_with_the_same_bytes() {
     let counters = Counters::from_zero().await;
     let files: Vec<RecordBatch> = (0..12)
         .map(|file| everything(300 + 17 * file, move |row| file % 3 > 0 && (row + file) % (file + 1) == 1))
@@ -396,7 +396,7 @@ async fn columns_are_decoded_once_for_ten_views_that_differ_in_three_of_forty() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_dies_leaves_its_columns_to_the_next() {
+async fn a_request_that_fails_leaves_its_columns_to_the_next_request() {
     let counters = Counters::from_zero().await;
     let store = store(&wide(20, 6), 1 << 20).await;
     let fast = reader(store.clone()).await;
@@ -457,7 +457,7 @@ async fn pin_keeps_columns_on_disk_and_drop_cache_removes_them() {
     assert!(column_files(directory.path()).await.is_empty());
     let before = counters.get(DECODED);
     assert_eq!(digests(loader.batches(of_pinned, 0, 0)).await, expected);
-    assert_eq!(counters.get(DECODED) - before, 20 * 8, "it is made again");
+    assert_eq!(counters.get(DECODED) - before, 20 * 8, "the columns are decoded again");
 }
 
 fn of_pinned_blocks(reader: &Reader, block: u128) -> bool {
@@ -466,7 +466,7 @@ fn of_pinned_blocks(reader: &Reader, block: u128) -> bool {
 
 /// Each pin claims the columns of a block one by one, so two concurrent pins can hold columns that the other needs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn pins_of_the_same_columns_at_the_same_time_all_end() {
+async fn concurrent_pins_of_the_same_columns_all_finish() {
     let _counters = Counters::from_zero().await;
     let reader = wide_blocks(4, 200).await;
     let jobs = [columns(0..200), columns((0..200).rev()), columns((0..200).step_by(2))];
@@ -485,7 +485,7 @@ async fn pins_of_the_same_columns_at_the_same_time_all_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pin_makes_room_on_a_disk_full_of_what_is_needed_sooner() {
+async fn pin_evicts_columns_that_are_needed_sooner() {
     let counters = Counters::from_zero().await;
     let (pinned, other) = (wide_blocks(20, 8).await, heavy_blocks(30).await);
     let directory = tempfile::tempdir().unwrap();
@@ -508,7 +508,7 @@ async fn pin_makes_room_on_a_disk_full_of_what_is_needed_sooner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pin_that_can_not_fit_names_the_bytes_needed_and_leaves_no_pins() {
+async fn pin_that_does_not_fit_reports_the_bytes_needed_and_leaves_no_pins() {
     let _counters = Counters::from_zero().await;
     let (small, large) = (wide_blocks(20, 8).await, heavy_blocks(30).await);
     let (of_small, of_large) =
@@ -536,7 +536,7 @@ async fn pin_that_can_not_fit_names_the_bytes_needed_and_leaves_no_pins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn columns_that_were_cut_into_chunks_of_other_lengths_fit_together() {
+async fn columns_in_chunks_of_different_lengths_are_combined() {
     let _counters = Counters::from_zero().await;
     let rows = 3000;
     let long = "x".repeat(5000);

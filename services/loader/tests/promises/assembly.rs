@@ -10,14 +10,14 @@ use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 use arrow_select::interleave::interleave_record_batch;
 use forebay_cache::Slabs;
-use forebay_loader::{Assembling, Config, FrameBuilder, RowRef, WireBatch, assemble};
+use forebay_loader::{AssembleOptions, Config, FrameBuilder, RowRef, WireBatch, assemble};
 use forebay_proto::v1::{self, Shuffle, Train};
 use proptest::prelude::*;
 
 use crate::fixture::{decode, drain, everything::everything, job, loader, reader, store};
 
-const ANY: Assembling =
-    Assembling { hash: true, max_bytes: u64::MAX, max_held_bytes: u64::MAX, least_rows: 0 };
+const ANY: AssembleOptions =
+    AssembleOptions { hash: true, max_bytes: u64::MAX, max_held_bytes: u64::MAX, min_rows: 0 };
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -27,7 +27,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn a_batch_holds_what_arrows_kernels_make_of_the_same_rows(
+    fn a_batch_equals_the_result_of_arrow_kernels_on_the_same_rows(
         sizes in prop::collection::vec(1usize..300, 1..4),
         null_every in 1usize..6,
         picks in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 0..400),
@@ -58,7 +58,7 @@ proptest! {
         prop_assert_eq!(decoded.columns(), expected.columns());
         prop_assert_eq!(batch.hash, Some(xxhash_rust::xxh3::xxh3_64(&batch.body.to_vec())));
         check_canonical(&decoded);
-        // Assembling the same rows again gives the same bytes.
+        // AssembleOptions the same rows again gives the same bytes.
         prop_assert_eq!(assemble(job.view(), &frames, &rows, ANY, &Slabs::new(0)).unwrap(), batch);
     }
 }
@@ -87,7 +87,7 @@ async fn a_reused_buffer_leaks_nothing() {
 }
 
 #[tokio::test]
-async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
+async fn rows_of_one_tensor_in_file_order_are_sent_without_a_copy() {
     // Rows of 64 bytes need no padding. Rows of 40 bytes do, unless their number is a multiple of eight.
     for columns in [16, 10] {
         let input = matrix(4000, columns);
@@ -101,7 +101,7 @@ async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
             Arc::new(builder.finish().unwrap())
         });
         let with = |rows: &[RowRef], max_held_bytes| {
-            let asked = Assembling { max_held_bytes, ..ANY };
+            let asked = AssembleOptions { max_held_bytes, ..ANY };
             assemble(job.view(), &frames, rows, asked, &Slabs::new(0)).unwrap()
         };
         let places = |batch: &WireBatch| -> Vec<*const u8> {
@@ -157,7 +157,7 @@ fn check_canonical(batch: &RecordBatch) {
 }
 
 #[tokio::test]
-async fn a_tensor_lies_as_a_matrix_and_converts_with_its_fill() {
+async fn a_tensor_is_a_row_major_matrix_and_replaces_nulls() {
     let nulls = NullBuffer::from(vec![true, false, true]);
     let input = RecordBatch::try_from_iter([
         ("i1", Arc::new(Int32Array::new(ScalarBuffer::from(vec![1, 77, 3]), Some(nulls))) as ArrayRef),
@@ -196,7 +196,7 @@ async fn a_tensor_lies_as_a_matrix_and_converts_with_its_fill() {
 }
 
 #[tokio::test]
-async fn a_value_that_no_tensor_can_hold_is_an_error_that_names_column_and_place() {
+async fn a_value_out_of_the_range_of_a_tensor_is_an_error_with_column_and_place() {
     let input =
         RecordBatch::try_from_iter([("big", Arc::new(Int32Array::from(vec![1, 300])) as ArrayRef)]).unwrap();
     let reader = reader(store(&[input], 100).await).await;
@@ -215,7 +215,7 @@ async fn a_value_that_no_tensor_can_hold_is_an_error_that_names_column_and_place
 }
 
 #[tokio::test]
-async fn a_batch_over_its_limit_is_refused_with_what_it_needs() {
+async fn a_batch_over_its_limit_is_refused_with_the_bytes_it_needs() {
     let reader = reader(store(&[crate::fixture::numbered(0..1000)], 1000).await).await;
     let job = job(&Train { batch_size: 1000, ..Train::default() }, &reader);
     let config = Config { max_batch_bytes: 10_000, ..Config::default() };

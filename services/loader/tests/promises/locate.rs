@@ -67,7 +67,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_row_of_a_batch_is_where_it_is_said_to_be(
+    fn every_row_of_a_batch_is_located_in_its_file(
         view in sample::select((0..views().len()).collect::<Vec<_>>()),
         sizes in collection::vec(1..3000i64, 1..6),
         row_group_rows in 50..4000usize,
@@ -101,7 +101,7 @@ proptest! {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rows_of_a_mixture_name_their_dataset_and_go_round_with_it() {
+async fn located_rows_of_a_mixture_have_their_dataset_and_repeat_with_it() {
     let files: Vec<_> = (0..10).map(|file| ranked(file * 523..(file + 1) * 523)).collect();
     let store = store(&files, 300).await;
     let reader = reader(store.clone()).await;

@@ -95,7 +95,7 @@ async fn tail(reader: &Reader, view: &Train) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn packs_keep_their_bound_and_every_epoch_has_as_many_in_the_order_of_its_groups() {
+async fn packs_keep_their_limit_and_every_epoch_has_the_same_number() {
     let reader = dataset().await;
     let loader = loader(1 << 30, 2, Config::default());
     let group_by = vec!["query".to_owned()];
@@ -120,7 +120,7 @@ async fn packs_keep_their_bound_and_every_epoch_has_as_many_in_the_order_of_its_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn endless_epochs_of_packs_begin_at_once() {
+async fn endless_epochs_of_packs_start_immediately() {
     let reader = dataset().await;
     let group_by = vec!["query".to_owned()];
     let endless = Train { group_by, max_pack_rows: 100, epochs: Some(u64::MAX), ..train(1) };
@@ -134,7 +134,7 @@ async fn endless_epochs_of_packs_begin_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn batches_larger_than_several_windows_and_windows_of_one_block_hold() {
+async fn batches_larger_than_several_windows_and_windows_of_one_block_are_correct() {
     let reader = dataset().await;
     let order = |window_rows, batch_size| {
         let shuffle = Shuffle { window_rows: Some(window_rows), ..Shuffle::default() };
@@ -150,7 +150,7 @@ async fn batches_larger_than_several_windows_and_windows_of_one_block_hold() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stalled_consumer_keeps_no_other_from_finishing() {
+async fn a_stalled_consumer_does_not_stop_other_consumers() {
     let reader = dataset().await;
     let job = job(&train(1), &reader);
     // Memory for one window only, and a consumer that stops after its first batch.
@@ -171,7 +171,7 @@ async fn a_stalled_consumer_keeps_no_other_from_finishing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_whose_blocks_are_cold_is_served_beside_streams_that_never_rest() {
+async fn a_stream_with_cold_blocks_is_served_next_to_busy_streams() {
     let reader = dataset().await;
     let loader = loader(1 << 30, 1, Config::default());
     let endless = Train { epochs: Some(1 << 40), ..train(1) };
@@ -232,7 +232,7 @@ async fn ranks_whose_windows_are_unequal_never_wait_for_each_other() {
 }
 
 #[tokio::test]
-async fn a_window_that_can_never_fit_is_refused_with_what_it_needs_and_what_fits() {
+async fn a_window_that_never_fits_is_refused_with_the_bytes_needed_and_the_largest_that_fits() {
     let reader = dataset().await;
     let whole = job(
         &Train { shuffle: Some(Shuffle { window_rows: Some(1 << 20), ..Shuffle::default() }), ..train(1) },
@@ -255,7 +255,7 @@ async fn a_window_that_can_never_fit_is_refused_with_what_it_needs_and_what_fits
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_that_takes_all_of_the_memory_is_served_epoch_after_epoch() {
+async fn a_window_as_large_as_the_memory_is_served_in_every_epoch() {
     // The frame of 15.6 MB takes 16.8 MB of huge pages.
     let rows = 1_950_000;
     let ids = Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef;
@@ -267,7 +267,7 @@ async fn a_window_that_takes_all_of_the_memory_is_served_epoch_after_epoch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_store_changes_nothing_but_the_time() {
+async fn a_slow_store_changes_no_batch() {
     let inner = store(&[numbered(0..3000)], 500).await;
     let fast = reader(inner.clone()).await;
     let throttle =
@@ -281,7 +281,7 @@ async fn a_slow_store_changes_nothing_but_the_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tensor_in_file_order_lies_in_frames_unless_they_hold_rows_of_other_batches() {
+async fn a_tensor_in_file_order_shares_frames_unless_they_contain_rows_of_other_batches() {
     let files: Vec<RecordBatch> = (0..4).map(|file| numbered(file * 50_000..(file + 1) * 50_000)).collect();
     let files = reader(store(&files, 1 << 20).await).await;
     let small = reader(store(&[numbered(0..2)], 1 << 20).await).await;

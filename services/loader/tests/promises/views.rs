@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, cast::AsArray, types::*};
-use forebay_loader::{Config, Counted, Error, Job};
+use forebay_loader::{Config, CountProgress, Error, Job};
 use forebay_proto::v1::{Shuffle, Tensor, Train, shuffle};
 use forebay_storage::Reader;
 
@@ -32,7 +32,7 @@ fn refused(train: &Train, reader: &Reader) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_selected_is_sent_and_may_be_named_by_columns_and_tensors() {
+async fn selected_expressions_are_delivered_and_can_be_used_by_columns_and_tensors() {
     let reader = reader(store(&[numbered(0..2500)], 20_000).await).await;
     let batches =
         rows(&select(&["name AS label", "id + 1 AS next", "log1p(x) AS y"]), &reader).await.unwrap();
@@ -62,7 +62,7 @@ async fn what_is_selected_is_sent_and_may_be_named_by_columns_and_tensors() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_filter_leaves_rows_out_as_if_the_dataset_did_not_hold_them() {
+async fn a_filter_drops_rows_as_if_the_dataset_did_not_contain_them() {
     let reader = reader(store(&[numbered(0..2500)], 20_000).await).await;
     let filter = |text: &str| in_order(Train { filter: text.into(), ..Train::default() });
     let ids = |batches: &[RecordBatch]| -> Vec<i64> {
@@ -88,7 +88,7 @@ async fn a_filter_leaves_rows_out_as_if_the_dataset_did_not_hold_them() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_row_without_a_result_is_an_error_that_names_expression_file_and_reason() {
+async fn a_row_that_cannot_be_computed_is_an_error_with_expression_file_and_reason() {
     let batch = RecordBatch::try_from_iter([(
         "i",
         Arc::new(Int32Array::from_iter_values((0..20_000).rev())) as ArrayRef,
@@ -107,12 +107,12 @@ async fn a_row_without_a_result_is_an_error_that_names_expression_file_and_reaso
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_makes_no_sense_is_refused_by_the_name_of_its_field() {
+async fn an_invalid_request_is_refused_with_the_name_of_its_field() {
     let reader = reader(store(&[numbered(0..10)], 20_000).await).await;
     for (expressions, reason) in [
         (["id", "nmae AS n"], "select[1]: there is no column 'nmae'; did you mean 'name'?"),
         (["id", "x + 1"], "select[1]: 'x + 1' has no name, add one with AS"),
-        (["id", "x AS id"], "select[1]: there are two expressions named 'id'"),
+        (["id", "x AS id"], "select[1]: two expressions have the name 'id'"),
         (["id", "random() AS r"], "select[1]: Invalid function 'random'"),
         (["id", "NULL AS n"], "select[1]: is always null: CAST it to a type"),
     ] {
@@ -125,7 +125,7 @@ async fn a_request_that_makes_no_sense_is_refused_by_the_name_of_its_field() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_are_lengths_of_so_many_groups_at_a_time_and_room_for_others_once_they_are_gone() {
+async fn the_number_of_group_lengths_in_memory_is_limited_and_released() {
     let reader = reader(store(&[ranked(0..13_000), ranked(13_000..26_000)], 2000).await).await;
     let packed = |filter: &str| Train {
         dataset: "d".into(),
@@ -139,7 +139,7 @@ async fn there_are_lengths_of_so_many_groups_at_a_time_and_room_for_others_once_
     let loader = loader(1 << 30, 2, Config { max_packed_groups: 1500, ..Config::default() });
     for _ in 0..3 {
         let error = loader.count(&packed(""), &reader, |_| {}).await.unwrap_err().to_string();
-        assert!(error.contains("the groups are that are packed"), "{error}");
+        assert!(error.contains("keeping the lengths of packed groups"), "{error}");
         assert!(error.contains("the limit is 6000") && error.contains("loader.max_packed_groups"), "{error}");
     }
     let job = async |filter: &str| loader.job(packed(filter), reader.clone(), Vec::new()).await;
@@ -170,7 +170,7 @@ async fn ordered() -> Reader {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
+async fn footers_decide_blocks_of_sorted_data_and_counts_are_stored() {
     let reader = ordered().await;
     let request = Train {
         dataset: "d".into(),
@@ -184,7 +184,8 @@ async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
         kept.count(&request, &reader, |done| seen.lock().unwrap().push(done)).await.unwrap().unwrap();
     assert_eq!(counted.rows()[..], [19_000, 20_000, 0, 19_000]);
     let last = *seen.lock().unwrap().last().unwrap();
-    let expected = Counted { blocks: 4, blocks_done: 4, blocks_read: 2, rows: 80_000, rows_kept: 58_000 };
+    let expected =
+        CountProgress { blocks: 4, blocks_done: 4, blocks_read: 2, rows: 80_000, rows_kept: 58_000 };
     assert_eq!((seen.lock().unwrap().len(), last), (4, expected));
 
     // Another server reuses the stored counts for an equivalent filter.
@@ -232,7 +233,7 @@ async fn page_indexes_and_bloom_filters_answer_where_row_groups_cannot() {
         ("user = 'v' OR day < 3", 300, 0),
     ] {
         let request = Train { dataset: "d".into(), filter: filter.into(), batch_size: 1, ..Train::default() };
-        let last = Mutex::new(Counted::default());
+        let last = Mutex::new(CountProgress::default());
         let counted = loader.count(&request, &reader, |done| *last.lock().unwrap() = done).await.unwrap();
         assert_eq!(counted.unwrap().rows()[..], [kept], "{filter}");
         assert_eq!(last.lock().unwrap().blocks_read, read, "{filter}");
@@ -240,7 +241,7 @@ async fn page_indexes_and_bloom_filters_answer_where_row_groups_cannot() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_is_estimated_with_the_width_that_items_of_lists_get() {
+async fn a_window_is_estimated_with_the_converted_width_of_list_items() {
     let lists = (0..20_000).map(|row| Some((0..row % 9).map(|item| Some(item % 2 == 0)).collect::<Vec<_>>()));
     let mut builder = arrow_array::builder::ListBuilder::new(arrow_array::builder::BooleanBuilder::new());
     builder.extend(lists);

@@ -1,0 +1,407 @@
+//! Decoded columns of blocks: from the disk tier, from a concurrent decode, or from their file.
+//!
+//! A column of a block is decoded once for all concurrent requests, whatever their views. It is written to disk if it
+//! will be requested again and memory alone does not suffice.
+
+mod align;
+mod section;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Field};
+use bytes::Bytes;
+use dashmap::{DashMap, Entry};
+use forebay_cache::{Disk, Outcome};
+use forebay_sql::{COMPUTED_BY, Expression, Identity};
+use forebay_stall::Stage;
+use tokio::sync::watch;
+
+use crate::{
+    Config, DiskWrites, Error, Job,
+    activity::Purpose,
+    block_reader::{BlockColumns, BlockReader, DecodePermit, place_of},
+    cache::forecast::NextUse,
+    cpu::fair_queue::Flow,
+    view::{
+        compute,
+        source::{Source, reads},
+    },
+};
+
+/// Reads decoded columns from disk or decodes them.
+pub(crate) struct Columns {
+    disk: Option<Disk>,
+    forecast: NextUse,
+    blocks: BlockReader,
+    memory_bytes: u64,
+    config: Config,
+    /// Columns that are being read, decoded or written, by block and name.
+    flights: Arc<DashMap<ColumnKey, Flight>>,
+}
+
+/// Version of the format of sections on disk and of their names.
+const SECTION_VERSION: u32 = 2;
+/// Versions of the libraries that decode Parquet. A test compares them with `Cargo.lock`.
+const DECODED_BY: &str = "arrow 59.3.2, parquet 59.3.2";
+
+/// A block and one of its columns, each identified by a 128-bit hash.
+type ColumnKey = (u128, u128);
+
+/// Values of one column of a block, in chunks of a few thousand rows.
+type Chunks = Arc<Vec<ArrayRef>>;
+
+/// Requested columns of a block, with those found so far.
+struct Wanted {
+    block: u128,
+    fields: Vec<Column>,
+}
+
+struct Column {
+    source: Source,
+    name: u128,
+    data_type: DataType,
+    found: Option<Chunks>,
+}
+
+impl Columns {
+    pub(crate) fn new(
+        disk: Option<Disk>,
+        forecast: NextUse,
+        blocks: BlockReader,
+        memory_bytes: u64,
+        config: Config,
+    ) -> Self {
+        Self { disk, forecast, blocks, memory_bytes, config, flights: Arc::default() }
+    }
+
+    pub(crate) fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
+    }
+
+    /// True if the columns of a block are on disk or are to be written there. Without a disk, true if the block is
+    /// streamed through more than one view.
+    pub(crate) fn are_kept(&self, job: &Job, block: u32) -> bool {
+        let id = job.reader().block_ids().id(block);
+        let is_on_disk = |disk: &Disk| disk.sections(id, &self.wanted(job, block).names()).contains(&true);
+        match &self.disk {
+            Some(disk) => self.must_keep(id) || is_on_disk(disk),
+            None => self.forecast.is_shared(id),
+        }
+    }
+
+    /// True if the columns are to be written to disk: always, or if they will be requested again and memory alone does
+    /// not suffice.
+    fn must_keep(&self, block: u128) -> bool {
+        match self.config.disk_writes {
+            DiskWrites::Always => true,
+            DiskWrites::Needed => {
+                self.forecast.frame_bytes() > self.memory_bytes || self.forecast.is_shared(block)
+            }
+        }
+    }
+
+    /// Returns the columns of one block that the job's view requires, in chunks of rows, filtered by the view. `permit`
+    /// covers their memory and is held until they are on disk.
+    ///
+    /// # Errors
+    /// Errors of fetching and decoding. If a concurrent decode fails, the requests that wait for it decode the columns
+    /// themselves.
+    pub(crate) async fn get(
+        &self,
+        job: &Job,
+        block: u32,
+        permit: DecodePermit,
+    ) -> Result<Vec<RecordBatch>, Error> {
+        let mut wanted = self.wanted(job, block);
+        let keep = self.must_keep(wanted.block);
+        loop {
+            let (mut claim, mut waiting) = self.claim(&wanted);
+            metrics::counter!("forebay_cache_coalesced_loads_total", "tier" => "disk")
+                .increment(waiting.len() as u64);
+            // The lookup on disk follows the claim. Otherwise columns written in between would be decoded again.
+            self.read(job.decode_flow(), &mut wanted, &mut claim).await;
+            if !claim.columns.is_empty() {
+                let (decoded, load_time) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
+                if keep && let Some(disk) = self.disk.clone() {
+                    let (permit, block_id) = (Arc::clone(&permit), wanted.block);
+                    tokio::spawn(async move {
+                        disk.put(block_id, sections(&claim, &decoded), load_time).await;
+                        // Until this point, other requests find the columns in this flight.
+                        drop((claim, permit));
+                    });
+                }
+            }
+            wanted.share();
+            // Waiting comes last, after this request has published its own results, because others may wait for them.
+            for (index, flight) in &mut waiting {
+                if let Ok(chunks) = flight.wait_for(Option::is_some).await {
+                    wanted.fields[*index].found = chunks.clone();
+                }
+            }
+            if wanted.fields.iter().all(|column| column.found.is_some()) {
+                return chunks(job, &wanted);
+            }
+        }
+    }
+
+    /// Writes the columns of the job's view of one block to disk, for a pinned block. Returns true when all are on
+    /// disk, and false if there is no room.
+    ///
+    /// # Errors
+    /// Like [`Self::get`], and [`Error::Unavailable`] if the disk fails.
+    pub(crate) async fn pin(&self, job: &Job, block: u32, permit: DecodePermit) -> Result<bool, Error> {
+        let Some(disk) = &self.disk else { return Ok(false) };
+        loop {
+            let mut wanted = self.wanted(job, block);
+            let (mut claim, waiting) = self.claim(&wanted);
+            claim.retain(|column| disk.sections(wanted.block, &[column.key.1]) == [false]);
+            if claim.columns.is_empty() && waiting.is_empty() {
+                return Ok(true);
+            }
+            if !claim.columns.is_empty() {
+                let (decoded, load_time) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
+                match disk.put_or_wait(wanted.block, sections(&claim, &decoded), load_time).await {
+                    Outcome::Written | Outcome::Present => {}
+                    Outcome::NeededLater | Outcome::TooLarge => return Ok(false),
+                    Outcome::Busy | Outcome::Failing => {
+                        return Err(Error::Unavailable("the disk of the cache fails".into()));
+                    }
+                }
+            }
+            // The claim ends before the wait, because the awaited requests may wait for it.
+            drop(claim);
+            // When a flight ends, its columns are either on disk or not kept.
+            for (_, mut flight) in waiting {
+                while flight.changed().await.is_ok() {}
+            }
+        }
+    }
+
+    fn wanted(&self, job: &Job, block: u32) -> Wanted {
+        let schema = job.snapshot().schema();
+        let column = |source: &Source| {
+            let (name, data_type) = match source {
+                Source::Stored(position) => {
+                    let field = schema.field(*position);
+                    (self.name_of(field), field.data_type().clone())
+                }
+                Source::Computed(expression) => {
+                    (self.name_of_computed(expression), expression.field().data_type().clone())
+                }
+            };
+            Column { source: source.clone(), name, data_type, found: None }
+        };
+        let fields = job.view().columns().iter().map(column).collect();
+        Wanted { block: job.reader().block_ids().id(block), fields }
+    }
+
+    /// Name of a stored column's section on disk: a hash of everything that determines its bytes except the block.
+    fn name_of(&self, field: &Field) -> u128 {
+        Identity::new("stored column", SECTION_VERSION)
+            .text(field.name())
+            .data_type(field.data_type())
+            .text(DECODED_BY)
+            .number(self.config.decode_rows as u64)
+            .hash()
+    }
+
+    /// Name of a computed column's section on disk. The identity of the expression includes the types of its inputs.
+    fn name_of_computed(&self, expression: &Expression) -> u128 {
+        Identity::new("computed column", SECTION_VERSION)
+            .part(expression.identity())
+            .text(DECODED_BY)
+            .text(COMPUTED_BY)
+            .number(self.config.decode_rows as u64)
+            .hash()
+    }
+
+    /// Reads claimed columns from disk and publishes them to waiting requests.
+    async fn read(&self, flow: Flow, wanted: &mut Wanted, claim: &mut Claim) {
+        let Some(disk) = &self.disk else { return };
+        let names: Vec<u128> = claim.columns.iter().map(|column| column.key.1).collect();
+        let working = self.blocks.activity().begin(Stage::Storage, Purpose::Window, wanted.block);
+        let sections = disk.get(wanted.block, &names).await;
+        working.add_output(sections.iter().flatten().map(|section| section.len() as u64).sum(), 0);
+        drop(working);
+        if sections.iter().all(Option::is_none) {
+            return;
+        }
+        let indices = claim.columns.iter().map(|column| column.index);
+        let found: Vec<_> = indices
+            .zip(sections)
+            .filter_map(|(index, section)| Some((index, section?, wanted.fields[index].data_type.clone())))
+            .collect();
+        // Decoding runs on the CPU pool, because it validates UTF-8.
+        let decoded = self.blocks.decode(Purpose::Window, wanted.block, flow, move || {
+            let decode = |(index, section, data_type)| Some((index, section::decode(&section, &data_type)?));
+            Ok(found.into_iter().filter_map(decode).collect::<Vec<_>>())
+        });
+        for (index, chunks) in decoded.await.unwrap_or_default() {
+            wanted.fields[index].found = Some(Arc::new(chunks));
+        }
+        claim.publish(wanted);
+        claim.retain(|column| wanted.fields[column.index].found.is_none());
+    }
+
+    /// Claims the missing columns that have no flight. Also returns the flights of the others, by position.
+    fn claim(&self, wanted: &Wanted) -> (Claim, Vec<(usize, Flight)>) {
+        let mut claim = Claim { flights: Arc::clone(&self.flights), columns: Vec::new() };
+        let mut waiting = Vec::new();
+        for index in wanted.missing() {
+            let key = (wanted.block, wanted.fields[index].name);
+            if claim.columns.iter().any(|column| column.key == key) {
+                // Two fields of the view have the same column.
+                continue;
+            }
+            match self.flights.entry(key) {
+                Entry::Occupied(entry) => waiting.push((index, entry.get().clone())),
+                Entry::Vacant(entry) => {
+                    let (sender, flight) = watch::channel(None);
+                    entry.insert(flight);
+                    claim.columns.push(Claimed { index, key, sender });
+                }
+            }
+        }
+        (claim, waiting)
+    }
+
+    /// Decodes and computes the claimed columns and publishes them to waiting requests. Also returns the time this
+    /// took.
+    async fn decode(
+        &self,
+        job: &Job,
+        block: u32,
+        wanted: &mut Wanted,
+        claim: &Claim,
+        permit: &DecodePermit,
+    ) -> Result<(Vec<Chunks>, Duration), Error> {
+        let started = Instant::now();
+        let claimed: Vec<Source> =
+            claim.columns.iter().map(|column| wanted.fields[column.index].source.clone()).collect();
+        let positions = reads(&claimed);
+        let (columns, place) = (positions.clone(), place_of(job.snapshot(), block));
+        let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
+            let mut computed = vec![Vec::new(); claimed.len()];
+            for chunk in chunks {
+                let arrays = compute(&claimed, &columns, &chunk?, &place)?;
+                for (column, array) in computed.iter_mut().zip(arrays) {
+                    column.push(array);
+                }
+            }
+            Ok(computed.into_iter().map(Arc::new).collect::<Vec<Chunks>>())
+        };
+        let what = BlockColumns { reader: job.reader(), block, columns: &positions };
+        let decoded = self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow(), decode);
+        let decoded = decoded.await?;
+        for (column, chunks) in claim.columns.iter().zip(&decoded) {
+            wanted.fields[column.index].found = Some(Arc::clone(chunks));
+        }
+        claim.publish(wanted);
+        Ok((decoded, started.elapsed()))
+    }
+}
+
+/// Encodes the columns of a claim as sections for the disk tier.
+fn sections(claim: &Claim, decoded: &[Chunks]) -> Vec<(u128, Vec<Bytes>)> {
+    let names = claim.columns.iter().map(|column| column.key.1);
+    names.zip(decoded).map(|(name, chunks)| (name, section::encode(chunks))).collect()
+}
+
+/// Combines the columns into batches of the rows that pass the filter.
+fn chunks(job: &Job, wanted: &Wanted) -> Result<Vec<RecordBatch>, Error> {
+    let columns: Vec<&[ArrayRef]> =
+        wanted.fields.iter().filter_map(|column| column.found.as_ref()).map(|chunks| &chunks[..]).collect();
+    let aligned = align::align(&columns)
+        .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
+    let batch = |arrays: Vec<ArrayRef>| {
+        let rows = arrays.first().map_or(0, |array| array.len());
+        job.view().kept_rows(job.view().batch(arrays, rows)?)
+    };
+    aligned.into_iter().map(batch).collect()
+}
+
+impl Wanted {
+    fn names(&self) -> Vec<u128> {
+        self.fields.iter().map(|column| column.name).collect()
+    }
+
+    /// Copies found columns to missing ones with the same name.
+    fn share(&mut self) {
+        for index in self.missing().collect::<Vec<_>>() {
+            let name = self.fields[index].name;
+            let found = self.fields.iter().find(|column| column.name == name && column.found.is_some());
+            self.fields[index].found = found.and_then(|column| column.found.clone());
+        }
+    }
+
+    fn missing(&self) -> impl Iterator<Item = usize> {
+        let missing = |(index, column): (usize, &Column)| column.found.is_none().then_some(index);
+        self.fields.iter().enumerate().filter_map(missing)
+    }
+}
+
+/// Columns that this request reads or decodes. Dropping the claim ends its flights, so that other requests can claim
+/// them.
+struct Claim {
+    flights: Arc<DashMap<ColumnKey, Flight>>,
+    columns: Vec<Claimed>,
+}
+
+/// Receives a claimed column. The channel closes when the claim is dropped.
+type Flight = watch::Receiver<Option<Chunks>>;
+
+struct Claimed {
+    /// Position among the requested columns.
+    index: usize,
+    key: ColumnKey,
+    sender: watch::Sender<Option<Chunks>>,
+}
+
+impl Claim {
+    /// Publishes found columns to the requests that wait for them.
+    fn publish(&self, wanted: &Wanted) {
+        for column in &self.columns {
+            if let Some(chunks) = &wanted.fields[column.index].found {
+                column.sender.send_replace(Some(Arc::clone(chunks)));
+            }
+        }
+    }
+
+    /// Releases the columns for which `predicate` returns false.
+    fn retain(&mut self, predicate: impl Fn(&Claimed) -> bool) {
+        self.columns.retain(|column| {
+            let stays = predicate(column);
+            if !stays {
+                self.flights.remove(&column.key);
+            }
+            stays
+        });
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.retain(|_| false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_versions_of_the_libraries_in_names_are_those_of_the_lock_file() {
+        let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock");
+        let lock = std::fs::read_to_string(lock).unwrap();
+        let version = |name: &str| {
+            let start = lock.find(&format!("name = \"{name}\"\n")).unwrap();
+            lock[start..].split('"').nth(3).unwrap().to_owned()
+        };
+        let expected = format!("arrow {}, parquet {}", version("arrow-array"), version("parquet"));
+        assert_eq!(DECODED_BY, expected, "update DECODED_BY, which invalidates decoded columns on disk");
+    }
+}

@@ -1,0 +1,184 @@
+//! Fair queueing of CPU work.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+/// Ratio of the time of interactive work to that of background work, while both are queued.
+const INTERACTIVE_RATIO: u32 = 7;
+/// Time for which new interactive work runs before any background work.
+const INTERACTIVE_ALONE: Duration = Duration::from_millis(10);
+
+/// Identifier of a flow of work, such as a stream or a job. Flows that share a pool are scheduled fairly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Flow(u64);
+
+impl Flow {
+    /// Returns a new, unique flow.
+    #[expect(clippy::new_without_default, reason = "each call returns a different flow")]
+    pub fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Priority class of work. While work of both classes is queued, background work gets an eighth of the time, so
+/// that it cannot starve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Priority {
+    /// Short work that a consumer may be waiting for: gathering a batch, resolving a request.
+    Interactive,
+    /// Long work that is often prefetched: decoding a block.
+    Background,
+}
+
+/// Urgency of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    Now,
+    /// The result is needed after another result that is already available.
+    Later,
+}
+
+/// Queued work in scheduling order. Interactive work precedes background work, except for an eighth of the time. Within
+/// a priority, flows are served in turn.
+pub(crate) struct FairQueue<T> {
+    interactive: Class<T>,
+    background: Class<T>,
+    /// True while a background operation runs although interactive work is queued.
+    has_share: bool,
+    /// Time that interactive work gets before the next background operation.
+    owed: Duration,
+}
+
+/// Kind of an operation, to be passed to [`FairQueue::ended`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Interactive,
+    Background,
+    /// Background work that was started while interactive work was queued.
+    Share,
+}
+
+/// Work of one priority. Flows are served in turn, one operation each.
+///
+/// A flow that had no queued work when urgent work arrived is new. New flows precede old ones but alternate with them,
+/// because a constant supply of new flows would otherwise starve the old ones. The two lists are those of FQ-CoDel (RFC
+/// 8290, 4.1 and 4.2), with operations in place of bytes.
+struct Class<T> {
+    of: HashMap<Flow, VecDeque<T>>,
+    new: VecDeque<Flow>,
+    /// Flows that have been served, and flows whose work is not urgent. An empty flow is removed only when its turn
+    /// comes, because it would otherwise count as new each time.
+    old: VecDeque<Flow>,
+    was_new: bool,
+    waiting: usize,
+}
+
+impl<T> Default for FairQueue<T> {
+    fn default() -> Self {
+        Self {
+            interactive: Class::default(),
+            background: Class::default(),
+            has_share: false,
+            owed: INTERACTIVE_ALONE,
+        }
+    }
+}
+
+impl<T> FairQueue<T> {
+    pub(crate) fn push(&mut self, priority: Priority, flow: Flow, urgency: Urgency, work: T) {
+        match priority {
+            Priority::Interactive => self.interactive.push(flow, urgency, work),
+            Priority::Background => self.background.push(flow, urgency, work),
+        }
+    }
+
+    /// Returns the next operation, if any is queued.
+    pub(crate) fn pop(&mut self) -> Option<(T, Kind)> {
+        if self.interactive.waiting == 0 {
+            self.owed = INTERACTIVE_ALONE;
+            let background = self.background.pop().map(|work| (work, Kind::Background));
+            // No interactive work is queued; the call only removes its empty flows.
+            return background.or_else(|| self.interactive.pop().map(|work| (work, Kind::Interactive)));
+        }
+        if self.background.waiting > 0 && !self.has_share && self.owed.is_zero() {
+            self.has_share = true;
+            return self.background.pop().map(|work| (work, Kind::Share));
+        }
+        self.interactive.pop().map(|work| (work, Kind::Interactive))
+    }
+
+    /// Records the end of an operation that took `took`.
+    pub(crate) fn ended(&mut self, kind: Kind, took: Duration) {
+        match kind {
+            Kind::Interactive => self.owed = self.owed.saturating_sub(took),
+            Kind::Background => {}
+            Kind::Share => {
+                self.has_share = false;
+                self.owed = took.saturating_mul(INTERACTIVE_RATIO);
+            }
+        }
+    }
+
+    /// Number of queued interactive operations, and of queued background operations.
+    pub(crate) fn waiting(&self) -> (usize, usize) {
+        (self.interactive.waiting, self.background.waiting)
+    }
+}
+
+impl<T> Default for Class<T> {
+    fn default() -> Self {
+        let (of, new, old) = (HashMap::new(), VecDeque::new(), VecDeque::new());
+        Self { of, new, old, was_new: false, waiting: 0 }
+    }
+}
+
+impl<T> Class<T> {
+    fn push(&mut self, flow: Flow, urgency: Urgency, work: T) {
+        self.waiting += 1;
+        let list = match urgency {
+            Urgency::Now => &mut self.new,
+            Urgency::Later => &mut self.old,
+        };
+        let of_flow = self.of.entry(flow).or_insert_with(|| {
+            list.push_back(flow);
+            VecDeque::new()
+        });
+        of_flow.push_back(work);
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let popped = if self.was_new {
+            self.pop_old().or_else(|| self.pop_new())
+        } else {
+            self.pop_new().or_else(|| self.pop_old())
+        };
+        self.waiting -= usize::from(popped.is_some());
+        popped
+    }
+
+    fn pop_new(&mut self) -> Option<T> {
+        let flow = self.new.pop_front()?;
+        self.was_new = true;
+        self.old.push_back(flow);
+        self.of.get_mut(&flow)?.pop_front()
+    }
+
+    fn pop_old(&mut self) -> Option<T> {
+        self.was_new = false;
+        while let Some(flow) = self.old.pop_front() {
+            if let Some(work) = self.of.get_mut(&flow).and_then(VecDeque::pop_front) {
+                self.old.push_back(flow);
+                return Some(work);
+            }
+            self.of.remove(&flow);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+use Priority::{Background, Interactive};
+use Urgency::{Later, Now};
+
+fn next<T>(queue: &mut FairQueue<T>) -> Option<T> {
+    queue.pop().map(|(work, _)| work)
+}
+
+/// Pops all queued work.
+fn rest<T>(queue: &mut FairQueue<T>) -> Vec<T> {
+    std::iter::from_fn(|| next(queue)).collect()
+}
+
+#[test]
+fn urgent_work_precedes_prefetching() {
+    let mut queue = FairQueue::default();
+    let (busy, full, starved) = (Flow::new(), Flow::new(), Flow::new());
+    for piece in ["busy 1", "busy 2", "busy 3"] {
+        queue.push(Interactive, busy, Now, piece);
+    }
+    assert_eq!([next(&mut queue), next(&mut queue)], [Some("busy 1"), Some("busy 2")]);
+    queue.push(Interactive, full, Later, "full 1");
+    queue.push(Interactive, full, Later, "full 2");
+    queue.push(Interactive, starved, Now, "starved 1");
+    queue.push(Interactive, starved, Now, "starved 2");
+    assert_eq!(rest(&mut queue), ["starved 1", "busy 3", "full 1", "starved 2", "full 2"]);
+}
+
+#[test]
+fn flows_are_served_evenly() {
+    for urgency in [Now, Later] {
+        let mut queue = FairQueue::default();
+        let flows = [Flow::new(), Flow::new(), Flow::new()];
+        for flow in flows {
+            for _ in 0..4 {
+                queue.push(Background, flow, urgency, flow);
+            }
+        }
+        let order = rest(&mut queue);
+        assert_eq!(order.len(), 12);
+        for end in 4..12 {
+            let counts = flows.map(|flow| order[..end].iter().filter(|of| **of == flow).count());
+            assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 3, "{end}: {counts:?}");
+        }
+    }
+}
+
+#[test]
+fn a_constant_supply_of_new_flows_does_not_starve_old_flows() {
+    let mut queue = FairQueue::default();
+    let busy = Flow::new();
+    for piece in 0..100 {
+        queue.push(Interactive, busy, Now, Some(piece));
+    }
+    let mut popped = Vec::new();
+    for _ in 0..300 {
+        queue.push(Interactive, Flow::new(), Now, None);
+        popped.extend(next(&mut queue));
+    }
+    assert_eq!(popped.iter().flatten().count(), 100);
+    // Flows that were served once are removed, too.
+    let known = queue.interactive.of.len() - queue.interactive.waiting;
+    assert!(known <= 2, "{known} flows without queued work");
+}
+
+#[test]
+fn a_flow_that_submits_again_does_not_count_as_new() {
+    let mut queue = FairQueue::default();
+    let (busy, eager) = (Flow::new(), Flow::new());
+    for _ in 0..10 {
+        queue.push(Interactive, busy, Now, "busy");
+    }
+    let mut popped = Vec::new();
+    for _ in 0..20 {
+        if !popped.ends_with(&["eager"]) || queue.waiting().0 == 0 {
+            queue.push(Interactive, eager, Now, "eager");
+        }
+        popped.extend(next(&mut queue));
+    }
+    let busy = popped.iter().filter(|of| **of == "busy").count();
+    assert_eq!(busy, 10, "{popped:?}");
+}
+
+#[test]
+fn background_work_gets_an_eighth_of_the_time_and_all_unused_time() {
+    let (short, long) = (Duration::from_millis(1), Duration::from_millis(50));
+    let mut queue = FairQueue::default();
+    let flow = Flow::new();
+    let mut spent = [Duration::ZERO; 2];
+    queue.push(Background, flow, Now, Background);
+    queue.push(Interactive, flow, Now, Interactive);
+    for _ in 0..5000 {
+        let (priority, kind) = queue.pop().unwrap();
+        let took = if priority == Interactive { short } else { long };
+        spent[priority as usize] += took;
+        queue.ended(kind, took);
+        queue.push(priority, flow, Now, priority);
+    }
+    let fraction = spent[1].as_secs_f64() / (spent[0] + spent[1]).as_secs_f64();
+    assert!((0.115..0.135).contains(&fraction), "{fraction}");
+    // While one background operation runs, and until the time owed has passed, no thread starts another one.
+    let mut queue = FairQueue::default();
+    for priority in [Interactive, Interactive, Interactive, Background, Background] {
+        queue.push(priority, flow, Now, priority);
+    }
+    assert_eq!(queue.pop(), Some((Interactive, Kind::Interactive)));
+    queue.ended(Kind::Interactive, INTERACTIVE_ALONE);
+    let (_, share) = queue.pop().unwrap();
+    assert_eq!(share, Kind::Share);
+    assert_eq!(queue.pop(), Some((Interactive, Kind::Interactive)));
+    queue.ended(share, long);
+    assert_eq!(queue.pop(), Some((Interactive, Kind::Interactive)));
+    // No more interactive work is queued.
+    assert_eq!(queue.pop(), Some((Background, Kind::Background)));
+}
+
+proptest! {
+    #[test]
+    fn every_operation_is_popped_once_and_in_the_order_of_its_flow(
+        steps in prop::collection::vec(prop::option::of((any::<bool>(), any::<bool>(), 0_usize..5)), 0..200),
+    ) {
+        let mut queue = FairQueue::default();
+        let flows: Vec<Flow> = (0..5).map(|_| Flow::new()).collect();
+        let mut pushed: BTreeMap<(bool, usize), Vec<usize>> = BTreeMap::new();
+        let mut popped: BTreeMap<(bool, usize), Vec<usize>> = BTreeMap::new();
+        let mut note = |of: Option<((bool, usize), usize)>| {
+            of.map(|(key, number)| popped.entry(key).or_default().push(number)).is_some()
+        };
+        let mut waiting = 0;
+        for (number, step) in steps.into_iter().enumerate() {
+            if let Some((is_interactive, is_needed, flow)) = step {
+                let (priority, urgency) = (if is_interactive { Interactive } else { Background }, if is_needed { Now } else { Later });
+                queue.push(priority, flows[flow], urgency, ((is_interactive, flow), number));
+                pushed.entry((is_interactive, flow)).or_default().push(number);
+                waiting += 1;
+            } else {
+                let next = queue.pop();
+                if let Some((_, kind)) = next {
+                    queue.ended(kind, Duration::from_millis(number as u64 % 7));
+                }
+                waiting -= usize::from(note(next.map(|(work, _)| work)));
+            }
+            let (interactive, background) = queue.waiting();
+            prop_assert_eq!(interactive + background, waiting);
+        }
+        while note(next(&mut queue)) {}
+        prop_assert_eq!(popped, pushed);
+        prop_assert!(queue.interactive.of.is_empty() && queue.background.of.is_empty());
+    }
+}

@@ -1,0 +1,202 @@
+//! Thread pool for all CPU work, separate from the I/O runtime.
+
+use std::{
+    any::Any,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Arc, mpsc},
+    task::{Context, Poll},
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use tokio::sync::oneshot;
+
+use crate::{
+    Error, Scheduling,
+    cpu::fair_queue::{FairQueue, Flow, Kind, Priority, Urgency},
+};
+
+/// A pool of threads for decoding, transposing and gathering. Cheap to clone. Dropping the last clone drops work that
+/// has not started and stops the threads.
+#[derive(Clone)]
+pub struct Pool {
+    owner: Arc<Owner>,
+}
+
+struct Owner {
+    queue: Arc<Queue>,
+    threads: usize,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let waiting = self.queue.lock().take();
+        self.queue.changed.notify_all();
+        drop(waiting);
+    }
+}
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// Work submitted to a [`Pool`]; a future of its result.
+pub struct Submitted<T> {
+    receiver: oneshot::Receiver<Result<T, Error>>,
+}
+
+impl<T> Future for Submitted<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let stopped = |_| Err(Error::Internal("the CPU pool has stopped".into()));
+        Pin::new(&mut self.receiver).poll(context).map(|result| result.unwrap_or_else(stopped))
+    }
+}
+
+/// Queue of work that has not started. Its length is bounded by the callers: each stream submits a few operations at a
+/// time.
+struct Queue {
+    /// `None` once the pool is dropped.
+    waiting: Mutex<Option<FairQueue<Work>>>,
+    changed: Condvar,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Option<FairQueue<Work>>> {
+        self.waiting.lock()
+    }
+
+    fn push(&self, priority: Priority, flow: Flow, urgency: Urgency, work: Work) {
+        if let Some(waiting) = &mut *self.lock() {
+            waiting.push(priority, flow, urgency, work);
+        }
+        self.changed.notify_one();
+    }
+
+    /// Waits for work. Returns `None` once the pool is dropped.
+    fn pop(&self) -> Option<(Work, Kind)> {
+        let mut waiting = self.lock();
+        loop {
+            if let Some(next) = waiting.as_mut()?.pop() {
+                return Some(next);
+            }
+            self.changed.wait(&mut waiting);
+        }
+    }
+
+    fn ended(&self, kind: Kind, took: Duration) {
+        if let Some(waiting) = &mut *self.lock() {
+            waiting.ended(kind, took);
+        }
+    }
+}
+
+impl Pool {
+    /// Creates a pool of `threads` threads (at least one).
+    ///
+    /// # Errors
+    /// An error if the operating system can't start the threads, or does not support the scheduling class.
+    pub fn new(threads: usize, scheduling: Scheduling) -> Result<Self, io::Error> {
+        let threads = threads.max(1);
+        let queue =
+            Arc::new(Queue { waiting: Mutex::new(Some(FairQueue::default())), changed: Condvar::new() });
+        // Dropping `owner` on an error stops the threads that have started.
+        let owner = Arc::new(Owner { queue: Arc::clone(&queue), threads });
+        let (sender, started) = mpsc::channel();
+        for index in 0..threads {
+            let (queue, sender) = (Arc::clone(&queue), sender.clone());
+            let run = move || {
+                let applied = scheduling.apply();
+                let is_ready = applied.is_ok();
+                drop(sender.send(applied));
+                if is_ready {
+                    run_queued(&queue);
+                }
+            };
+            thread::Builder::new().name(format!("forebay-cpu-{index}")).spawn(run)?;
+        }
+        started.iter().take(threads).collect::<Result<(), io::Error>>()?;
+        Ok(Self { owner })
+    }
+
+    /// Number of threads.
+    pub fn threads(&self) -> usize {
+        self.owner.threads
+    }
+
+    /// Number of queued interactive operations, and of queued background operations.
+    pub fn waiting(&self) -> (usize, usize) {
+        self.owner.queue.lock().as_ref().map_or((0, 0), FairQueue::waiting)
+    }
+
+    /// Submits `work` immediately and returns a future of its result. Dropping the future cancels work that has not
+    /// started; work that has started runs to completion.
+    ///
+    /// # Errors
+    /// Errors of `work`, and [`Error::Internal`] if it panics or the pool has stopped.
+    pub fn run<T, F>(&self, priority: Priority, work: F) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Error> + Send + 'static,
+    {
+        self.run_for(Flow::new(), priority, work)
+    }
+
+    /// Submits `work` like [`run`](Self::run), as part of `flow`. For callers that submit several operations before the
+    /// first completes.
+    pub fn run_for<T, F>(&self, flow: Flow, priority: Priority, work: F) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Error> + Send + 'static,
+    {
+        self.run_when(Urgency::Now, flow, priority, work)
+    }
+
+    /// Submits `work` like [`run_for`](Self::run_for). Work with [`Urgency::Later`] does not get the precedence of a new
+    /// flow.
+    pub(crate) fn run_when<T, F>(
+        &self,
+        urgency: Urgency,
+        flow: Flow,
+        priority: Priority,
+        work: F,
+    ) -> Submitted<T>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> Result<T, Error> + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let run = move || {
+            if sender.is_closed() {
+                return;
+            }
+            let result = catch_unwind(AssertUnwindSafe(work))
+                .unwrap_or_else(|panic| Err(Error::Internal(format!("panic: {}", text_of(&*panic)))));
+            drop(sender.send(result));
+        };
+        self.owner.queue.push(priority, flow, urgency, Box::new(run));
+        Submitted { receiver }
+    }
+}
+
+fn run_queued(queue: &Queue) {
+    while let Some((work, kind)) = queue.pop() {
+        let started = Instant::now();
+        // The work catches its own panics, but dropping a result without a receiver may panic as well.
+        drop(catch_unwind(AssertUnwindSafe(work)));
+        queue.ended(kind, started.elapsed());
+    }
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("no message")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+//! Copying of rows from several frames into a new one.
+
+use std::{sync::Arc, time::Duration};
+
+use forebay_cache::Slabs;
+
+use super::{Distinct, Frame, RowRef, Rows, Tail, interleave_nested};
+use crate::{Error, View, view::Output};
+
+impl Frame {
+    /// Builds a frame of the given rows of several frames of one view, in that order.
+    ///
+    /// # Errors
+    /// An error if the values of the rows in the heap exceed 4 GiB, or the system is out of memory.
+    pub(crate) fn select(
+        view: &View,
+        frames: &[Arc<Frame>],
+        rows: &[RowRef],
+        slabs: &Slabs,
+    ) -> Result<Self, Error> {
+        let mut fixed = slabs.take(rows.len() * view.stride).map_err(Error::out_of_memory)?;
+        let mut heap = Vec::new();
+        if view.stride > 0 {
+            let source = Rows::new(view, frames);
+            for (row, copy) in rows.iter().zip(fixed.chunks_exact_mut(view.stride)) {
+                copy.copy_from_slice(source.row(*row));
+                if !view.variable_items.is_empty() {
+                    let values = source.heap_of(view, *row, Tail::new(view, &copy[view.tail..]));
+                    Tail::move_to(&mut copy[view.tail..], heap.len()).map_err(|_| {
+                        Error::batch_too_large(rows.len() as u64, u64::from(u32::MAX), u64::from(u32::MAX))
+                    })?;
+                    heap.extend_from_slice(values);
+                }
+            }
+        }
+        let tables = view.outputs.iter().filter_map(|output| match output {
+            Output::Distinct { source, len, table, .. } => {
+                Some(Distinct::new(frames, *table, len * source.width, rows).into_table())
+            }
+            _ => None,
+        });
+        let tables = tables.collect();
+        let nested = (0..view.nested_count).map(|index| interleave_nested(frames, rows, index));
+        let nested = nested.collect::<Result<_, _>>()?;
+        Ok(Self {
+            rows: rows.len(),
+            fixed,
+            heap,
+            nested,
+            tables,
+            groups: Vec::new(),
+            load_time: Duration::ZERO,
+        })
+    }
+}

@@ -1,0 +1,4 @@
+//! Rows held in memory for lookups.
+
+pub(crate) mod memory;
+pub(crate) mod rows;

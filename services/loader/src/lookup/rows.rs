@@ -1,0 +1,123 @@
+//! All rows of one view of a snapshot, held in memory for lookups.
+
+use std::{fmt, sync::Arc};
+
+use arrow_buffer::BooleanBuffer;
+use forebay_cache::{Slabs, Weigh};
+use forebay_storage::Snapshot;
+
+use crate::{
+    AssembleOptions, Error, Frame, Job, LookupReservation, RowRef, View, WireBatch,
+    batch::assemble::assemble_with_absent, window::windows::Windows,
+};
+
+/// Rows of a snapshot in memory, ready to be gathered by row number. The memory is released on drop.
+pub struct LookupRows {
+    job: Job,
+    /// Frames of the blocks, followed by a frame with one row of nulls.
+    frames: Vec<Arc<Frame>>,
+    /// Row number of the first row of each frame.
+    starts: Vec<u64>,
+    /// Rows that the filter keeps, per frame; `None` if all rows are kept.
+    kept: Option<Vec<BooleanBuffer>>,
+    bytes: u64,
+    slabs: Slabs,
+    max_answer_bytes: u64,
+    /// Lookup memory reservation. Fields are dropped in order, so it is released after the frames.
+    _reservation: LookupReservation,
+}
+
+impl fmt::Debug for LookupRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of snapshot {}, {} bytes",
+            self.job.train().dataset,
+            self.job.snapshot().id(),
+            self.bytes
+        )
+    }
+}
+
+impl LookupRows {
+    /// Loads all blocks of a job into the lookup memory reserved by `reservation`. `kept` marks the rows of each block that
+    /// lookups can find; `None` marks all rows.
+    ///
+    /// # Errors
+    /// Returns [`Error::TooLarge`] if the reservation cannot be raised to the bytes needed, and the error of the first
+    /// block that cannot be read.
+    pub(crate) async fn load(
+        job: Job,
+        mut kept: Option<Vec<BooleanBuffer>>,
+        windows: &Windows,
+        mut reservation: LookupReservation,
+        max_answer_bytes: u64,
+    ) -> Result<Self, Error> {
+        let (mut blocks, mut starts) = (Vec::new(), Vec::new());
+        for (number, block) in job.snapshot().blocks().iter().enumerate().filter(|(_, block)| block.rows > 0)
+        {
+            blocks.push(number as u32);
+            starts.push(block.first_row);
+        }
+        if let Some(kept) = &mut kept {
+            *kept = blocks.iter().map(|block| kept[*block as usize].clone()).collect();
+        }
+        let kept_bytes = kept.iter().flatten().map(|kept| kept.len().div_ceil(8) as u64).sum::<u64>();
+        let mut is_short = false;
+        let raise = |bytes| is_short = !reservation.raise(bytes + kept_bytes);
+        let mut frames = windows.frames_of(&job, &blocks, u64::MAX, raise).await?;
+        let bytes = frames.iter().map(|frame| frame.weight()).sum::<u64>() + kept_bytes;
+        if is_short {
+            return Err(Error::TooLarge {
+                what: format!("keeping '{}' in memory", job.train().dataset),
+                needed: bytes,
+                limit: job.snapshot_bytes(),
+                advice: "raise --lookup-memory, or request fewer columns".into(),
+            });
+        }
+        frames.push(Arc::new(Frame::of_nulls(job.view(), windows.slabs())?));
+        let slabs = windows.slabs().clone();
+        Ok(Self { job, frames, starts, kept, bytes, slabs, max_answer_bytes, _reservation: reservation })
+    }
+
+    /// Snapshot that the rows belong to.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        self.job.snapshot()
+    }
+
+    /// View of a row: the requested columns and tensors, and last `found` (uint8), which is 1 if the row exists.
+    pub fn view(&self) -> &Arc<View> {
+        self.job.view()
+    }
+
+    /// Mean number of bytes per row.
+    pub fn row_bytes(&self) -> u64 {
+        self.bytes / self.snapshot().rows().max(1)
+    }
+
+    /// Number of bytes that the rows occupy.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Gathers the rows with the given numbers, in the given order. A missing row is returned as nulls, and as zeros in
+    /// tensors. A row is missing if its number is `None`, if the snapshot has no such row, or if the filter drops it.
+    ///
+    /// # Errors
+    /// Returns [`Error::TooLarge`] if the batch exceeds `max_answer_bytes`.
+    pub fn gather(&self, rows: impl IntoIterator<Item = Option<u64>>) -> Result<WireBatch, Error> {
+        let missing = RowRef { frame: self.frames.len() as u32 - 1, row: 0 };
+        let place = |number: u64| {
+            let frame = self.starts.partition_point(|start| *start <= number).checked_sub(1)?;
+            let row = number - self.starts[frame];
+            let is_kept = || self.kept.as_ref().is_none_or(|kept| kept[frame].value(row as usize));
+            (row < self.frames[frame].rows() as u64 && is_kept())
+                .then_some(RowRef { frame: frame as u32, row: row as u32 })
+        };
+        let rows: Vec<RowRef> =
+            rows.into_iter().map(|number| number.and_then(place).unwrap_or(missing)).collect();
+        let options =
+            AssembleOptions { hash: false, max_bytes: self.max_answer_bytes, max_held_bytes: 0, min_rows: 0 };
+        assemble_with_absent(self.view(), &self.frames, &rows, missing.frame, options, &self.slabs)
+    }
+}

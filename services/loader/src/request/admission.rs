@@ -1,0 +1,99 @@
+//! Checks that a job fits in memory.
+
+use forebay_plan::Shuffle;
+
+use super::job::Job;
+use crate::Error;
+
+/// Maximum number of epochs whose windows are checked against the memory before a job starts.
+const CHECKED_EPOCHS: u64 = 64;
+/// Maximum number of blocks, summed over the checked epochs, for that check.
+const CHECKED_BLOCKS: u64 = 1 << 20;
+
+impl Job {
+    /// Checks that a batch fits in `max_batch_bytes` by its fixed-width columns alone, and that the largest window fits
+    /// in `memory_bytes`.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`], with the largest window that fits, if any.
+    pub(crate) fn check_fits(&self, memory_bytes: u64, max_batch_bytes: u64) -> Result<(), Error> {
+        self.check_batch(max_batch_bytes)?;
+        // A mixture holds one window of each dataset at a time.
+        let needed = self.parts().map(Self::largest_window).fold(0, u64::saturating_add);
+        if needed <= memory_bytes {
+            return Ok(());
+        }
+        let advice = match self.max_window_rows(memory_bytes) {
+            Some(rows) => {
+                format!("the largest shuffle.window_rows that fits is {rows}; or raise --cache-memory")
+            }
+            None => "no window fits: raise --cache-memory, request fewer columns or write smaller row groups"
+                .into(),
+        };
+        let what = format!("the largest shuffle window of '{}'", self.train().dataset);
+        Err(Error::TooLarge { what, needed, limit: memory_bytes, advice })
+    }
+
+    fn check_batch(&self, max_batch_bytes: u64) -> Result<(), Error> {
+        let (rows, row_bytes) = (self.rows_per_batch(), self.view().min_row_bytes());
+        let batch = rows.saturating_mul(row_bytes);
+        if batch > max_batch_bytes {
+            return Err(Error::batch_too_large(rows, batch, max_batch_bytes));
+        }
+        let Some(groups) = self.job_rows().groups() else { return Ok(()) };
+        let needed = groups.longest.saturating_mul(row_bytes.max(1));
+        if needed > max_batch_bytes || u32::try_from(groups.longest).is_err() {
+            let what = format!("the longest group, of {} rows,", groups.longest);
+            let advice = "group by columns with shorter groups, or exclude such rows by a filter".into();
+            return Err(Error::TooLarge { what, needed, limit: max_batch_bytes, advice });
+        }
+        Ok(())
+    }
+
+    /// Mean number of rows of a full batch of a rank.
+    fn rows_per_batch(&self) -> u64 {
+        let (train, rows) = (self.train(), self.job_rows());
+        if self.is_packed() {
+            return self.full_batch_size().min(rows.rows().max(self.min_rows() as u64));
+        }
+        if rows.groups().is_none() {
+            return train.batch_size;
+        }
+        let groups = u128::from(train.batch_size.min(rows.epoch_items()));
+        (groups * u128::from(rows.rows()) / u128::from(rows.epoch_items().max(1))) as u64
+    }
+
+    /// Size of the largest window of the first epochs, in bytes.
+    fn largest_window(&self) -> u64 {
+        let epochs = (CHECKED_BLOCKS / (self.job_rows().items().len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
+        let (first, count) = (self.train().epoch, self.train().epochs.unwrap_or(1).min(epochs));
+        let largest = |epoch| self.footprint().largest_window(&self.order(epoch));
+        (first..=first.saturating_add(count - 1)).map(largest).max().unwrap_or(0)
+    }
+
+    /// Largest `shuffle.window_rows` with windows of at most `memory_bytes` bytes.
+    fn max_window_rows(&self, memory_bytes: u64) -> Option<u64> {
+        let keep_block_order =
+            matches!(self.job_order().shuffle(), Shuffle::Window { keep_block_order: true, .. });
+        let fits = |rows: u64| {
+            let shuffle = Shuffle::Window { rows, keep_block_order };
+            let largest = |job: &Self| {
+                job.footprint().largest_window(&job.job_order().shuffled(shuffle, self.train().epoch))
+            };
+            self.parts().map(largest).fold(0, u64::saturating_add) <= memory_bytes
+        };
+        // The size of a window does not grow strictly with its rows, so the result is a value that was tested.
+        let (mut low, mut high) = (1, self.epoch_rows());
+        let mut best = fits(low).then_some(low)?;
+        while low <= high {
+            let middle = low + (high - low) / 2;
+            if fits(middle) {
+                best = middle;
+                low = middle + 1;
+            } else {
+                high = middle - 1;
+            }
+        }
+        Some(best)
+    }
+}

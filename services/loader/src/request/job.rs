@@ -1,0 +1,374 @@
+//! Jobs: requests resolved against a snapshot.
+
+use std::sync::Arc;
+
+use forebay_plan::{Cursor, EpochOrder, Run, Shuffle, Steps};
+use forebay_proto::v1;
+use forebay_storage::{Reader, Snapshot};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{
+    footprint::Footprint,
+    order::{JobOrder, scaled},
+    packing::Packing,
+    rows::JobRows,
+    validate::{
+        Dimensions, label_column, plan_error, remainder_message, resolve_remainder, resolve_shuffle,
+        shuffle_message,
+    },
+};
+use crate::{
+    Counts, Error, Flow, View,
+    frame::label::Label,
+    selection::groups::BlockRows,
+    view::{ViewUse, row_selection::RowSelection},
+};
+
+/// A job: columns, row order and step range.
+///
+/// All defaults are resolved: the batch at (epoch, step, rank) is a pure function of a job.
+#[derive(Debug)]
+pub struct Job {
+    train: v1::Train,
+    reader: Reader,
+    view: Arc<View>,
+    rows: JobRows,
+    order: JobOrder,
+    footprint: Footprint,
+    /// Other datasets of a mixture. Their rows have the same layout as those of this dataset.
+    mixed: Vec<Arc<Job>>,
+    /// Number of steps per epoch of the mixture, for one of its other datasets.
+    mixture_steps: Option<u64>,
+    /// Position of the label in a row, if one is named and delivered.
+    label: Option<Label>,
+    decode_flow: Flow,
+}
+
+impl Job {
+    /// Creates a job for lookups over all rows of a dataset, with the columns of `train`.
+    pub(crate) fn for_lookups(train: &v1::Train, reader: Reader) -> Result<Self, Error> {
+        let none = v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() };
+        let train = v1::Train { batch_size: 1, shuffle: Some(none), ..train.clone() };
+        Self::resolve_dataset(&train, (reader, None), 1, ViewUse::Lookup)
+    }
+
+    /// Resolves one dataset, which contributes `own_rows` rows to each batch of a rank.
+    pub(crate) fn resolve_dataset(
+        train: &v1::Train,
+        (reader, counts): (Reader, Option<&Counts>),
+        own_rows: u64,
+        used: ViewUse,
+    ) -> Result<Self, Error> {
+        let snapshot = Arc::clone(reader.snapshot());
+        let Dimensions { world_size, lanes, epochs, plan_version } = Dimensions::of(train)?;
+        let view = View::resolve_for(used, &snapshot, train)?;
+        let selection = RowSelection { lengths: train.max_pack_rows > 0, ..view.row_selection() };
+        let counts = match (selection.identity(&snapshot), counts) {
+            (None, _) => None,
+            (Some(_), Some(counts)) if counts.are_of(&snapshot, &selection) => Some(counts),
+            (Some(_), _) => return Err(Error::Internal("a filter or groups that were not counted".into())),
+        };
+        let rows = JobRows::new(&snapshot, counts);
+        let label = label_column(&snapshot, &train.label_column)?.and_then(|column| Label::of(&view, column));
+
+        let packing = Packing::of(train, rows.groups(), rows.rows())?;
+        let global_batch = own_rows * world_size;
+        let global_rows = match &packing {
+            Some(packing) => global_batch * packing.max_rows,
+            None => scaled(global_batch, rows.rows(), rows.epoch_items()),
+        };
+        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_rows, rows.rows(), &snapshot)?;
+        let remainder = resolve_remainder(train, world_size, used == ViewUse::Mixture)?;
+        let units = packing.as_ref().map_or(rows.epoch_items(), |packing| packing.packs);
+        let steps = Steps::new(units, own_rows as u32, world_size as u32, remainder).map_err(plan_error)?;
+        let limit = (train.steps > 0).then_some(train.steps);
+        let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit).map_err(plan_error)?;
+
+        let selected = rows.identity(&view, &train.filter);
+        let prefix = format!("{}/{plan_version}", snapshot.id());
+        let order = JobOrder::new(&rows, (shuffle, train.seed), (steps, run), packing, (&prefix, &selected));
+        let footprint = Footprint::new(&snapshot, &view, &rows);
+        let train = v1::Train {
+            snapshot: snapshot.id().to_owned(),
+            shuffle: Some(shuffle_message(shuffle)),
+            epochs: Some(epochs),
+            world_size: Some(world_size),
+            lanes: Some(lanes),
+            remainder: remainder_message(remainder),
+            content_hash: Some(train.content_hash.unwrap_or(true)),
+            plan_version,
+            ..train.clone()
+        };
+        let (view, mixed, decode_flow) = (Arc::new(view), Vec::new(), Flow::new());
+        Ok(Self {
+            train,
+            reader,
+            view,
+            rows,
+            order,
+            footprint,
+            mixed,
+            mixture_steps: None,
+            label,
+            decode_flow,
+        })
+    }
+
+    /// Adds another dataset of the mixture, resolved from part `index` of the request.
+    pub(crate) fn add_mixed(&mut self, index: usize, other: Self) {
+        self.train.mix[index].snapshot.clone_from(&other.train.snapshot);
+        self.mixed.push(Arc::new(other));
+    }
+
+    /// Makes this job one of the other datasets of the mixture of `main`.
+    pub(crate) fn join_mixture(&mut self, main: &Self) {
+        let run = *main.order.run();
+        self.order.set_run(run);
+        self.mixture_steps = Some(main.steps());
+        if let Some(last) = run.len().checked_sub(1) {
+            // Epochs of this dataset that the job reads. Their windows are checked against the memory.
+            let epoch = |batch| self.ranges(run.cursor(batch), 0).last().map_or(0, |(epoch, _)| *epoch);
+            let (first, last) = (epoch(0), epoch(last));
+            (self.train.epoch, self.train.epochs) = (first, Some((last - first.min(last)).saturating_add(1)));
+        }
+    }
+
+    /// The request with all defaults resolved.
+    pub fn train(&self) -> &v1::Train {
+        &self.train
+    }
+
+    /// Returns the ticket of one rank and lane: the resolved request with both set.
+    pub fn ticket(&self, rank: u32, lane: u32) -> v1::Train {
+        v1::Train { rank: Some(rank.into()), lane: Some(lane.into()), ..self.train.clone() }
+    }
+
+    /// Ranks and lanes that the request includes, rank-major.
+    pub fn endpoints(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        let one_or_all = |one: Option<u64>, count: u32| match one {
+            Some(one) => one as u32..one as u32 + 1,
+            None => 0..count,
+        };
+        let lanes = one_or_all(self.train.lane, self.lanes());
+        one_or_all(self.train.rank, self.world_size())
+            .flat_map(move |rank| lanes.clone().map(move |lane| (rank, lane)))
+    }
+
+    /// Exact number of rows of one rank and lane, including padding. `None` with groups, unless all batches are padded
+    /// to one size, because the number is then known only after sending.
+    pub fn rows(&self, rank: u32, lane: u32) -> Option<u64> {
+        let has_one_size = !self.mixed.is_empty() || self.is_packed() && self.min_rows() > 0;
+        if has_one_size {
+            return Some(self.batches(lane).saturating_mul(self.full_batch_size()));
+        }
+        let rows = || self.order.run().lane_rows(self.order.steps(), rank, lane, self.lanes());
+        (!self.has_groups()).then(rows)
+    }
+
+    /// Number of batches of `lane` of a rank.
+    pub fn batches(&self, lane: u32) -> u64 {
+        self.order.run().lane_len(lane, self.lanes())
+    }
+
+    /// Summary of the plan for the caller.
+    pub fn summary(&self) -> v1::PlanSummary {
+        let order = self.order(self.train.epoch);
+        let blocks = (0..order.windows()).map(|window| order.window(window).blocks.len()).min();
+        v1::PlanSummary {
+            snapshot: self.train.snapshot.clone(),
+            plan_version: self.train.plan_version,
+            plan_hash: format!("{:016x}", self.plan_hash()),
+            rows: self.epoch_rows(),
+            steps: self.steps(),
+            window_rows: match self.order.shuffle() {
+                Shuffle::Window { rows, .. } => Some(rows),
+                Shuffle::Global => Some(self.epoch_rows()),
+                Shuffle::None => None,
+            },
+            windows: order.windows() as u64,
+            blocks_per_window: blocks.unwrap_or(0) as u64,
+            window_bytes: self
+                .parts()
+                .map(|job| job.footprint.largest_window(&job.order(job.train.epoch)))
+                .fold(0, u64::saturating_add),
+            batch_size: self.train.batch_size,
+            world_size: u64::from(self.world_size()),
+            remainder: self.train.remainder,
+            groups: self.rows.groups().map(|_| self.epoch_items()),
+            mixed_rows: self.mixed.iter().map(|mixed| mixed.own_batch_size()).sum(),
+            packs: self.order.packing().map(|packing| packing.packs),
+            max_pack_rows: self.train.max_pack_rows,
+        }
+    }
+
+    /// Number of steps per epoch, equal for all ranks.
+    pub fn steps(&self) -> u64 {
+        self.order.steps().count()
+    }
+
+    /// Names and readers of the job's datasets; the first is its own.
+    pub fn readers(&self) -> impl Iterator<Item = (&str, &Reader)> {
+        self.parts().map(|job| (job.train.dataset.as_str(), &job.reader))
+    }
+
+    /// This job, followed by those of the other datasets of its mixture.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.mixed.iter().map(AsRef::as_ref))
+    }
+
+    /// Other datasets of the mixture.
+    pub(crate) fn mixed(&self) -> &[Arc<Self>] {
+        &self.mixed
+    }
+
+    /// Number of steps per epoch of the mixture, if this is one of its other datasets.
+    pub(crate) fn mixture_steps(&self) -> Option<u64> {
+        self.mixture_steps
+    }
+
+    /// Number of rows per epoch: the rows of the snapshot that the filter keeps.
+    pub fn epoch_rows(&self) -> u64 {
+        self.rows.rows()
+    }
+
+    /// Number of items of the order of an epoch: rows or groups.
+    pub(crate) fn epoch_items(&self) -> u64 {
+        self.rows.epoch_items()
+    }
+
+    /// True if an epoch contains a row of the block, or a group that begins in it.
+    pub fn is_needed(&self, block: u32) -> bool {
+        self.rows.items()[block as usize] > 0
+    }
+
+    /// True if the filter keeps every row of a block.
+    pub(crate) fn keeps_all(&self, block: u32) -> bool {
+        self.rows.kept(block) == self.snapshot().blocks()[block as usize].rows
+    }
+
+    /// Blocks and rows that form the frame of a block.
+    pub(crate) fn rows_of_frame(&self, block: u32) -> Vec<BlockRows> {
+        self.rows.of_frame(block)
+    }
+
+    /// Number of groups that begin in a block; 0 without groups.
+    pub(crate) fn groups_in(&self, block: u32) -> usize {
+        self.rows.groups_in(block)
+    }
+
+    /// True if rows are shuffled in groups.
+    pub(crate) fn has_groups(&self) -> bool {
+        self.rows.groups().is_some()
+    }
+
+    /// Kept rows and groups of each block.
+    pub(crate) fn job_rows(&self) -> &JobRows {
+        &self.rows
+    }
+
+    /// Order of the rows.
+    pub(crate) fn job_order(&self) -> &JobOrder {
+        &self.order
+    }
+
+    /// Estimated sizes of the frames.
+    pub(crate) fn footprint(&self) -> &Footprint {
+        &self.footprint
+    }
+
+    /// Estimated memory to build the frame of a block, in bytes, in addition to the frame: all rows of the columns
+    /// read, for one block at a time, and at least the size of the frame.
+    pub(crate) fn build_bytes(&self, block: u32) -> u64 {
+        let read = |rows: BlockRows| self.read_bytes(rows.block);
+        self.rows_of_frame(block).into_iter().map(read).max().unwrap_or(0).max(self.bytes_of(&[block]))
+    }
+
+    /// Estimated size of all rows of the columns read of a block, in bytes.
+    pub(crate) fn read_bytes(&self, block: u32) -> u64 {
+        let read = self.view.projection().iter();
+        let read = read.map(|column| self.snapshot().column_bytes(block as usize, *column));
+        read.fold(0, u64::saturating_add)
+    }
+
+    /// Estimated size of the frames of all blocks, in bytes.
+    pub(crate) fn snapshot_bytes(&self) -> u64 {
+        self.footprint.snapshot_bytes()
+    }
+
+    /// Estimated size of the frames of `blocks`, in bytes.
+    pub(crate) fn bytes_of(&self, blocks: &[u32]) -> u64 {
+        self.footprint.bytes_of(blocks)
+    }
+
+    /// Blocks of which the filter keeps at least one row.
+    pub(crate) fn kept_blocks(&self) -> impl Iterator<Item = u32> {
+        self.rows.kept_blocks()
+    }
+
+    /// View of the job's rows.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// Position of the label in a row.
+    pub(crate) fn label(&self) -> Option<&Label> {
+        self.label.as_ref()
+    }
+
+    /// Fair-queue flow of decode work.
+    pub(crate) fn decode_flow(&self) -> Flow {
+        self.decode_flow
+    }
+
+    /// Snapshot that the job reads.
+    pub fn snapshot(&self) -> &Arc<Snapshot> {
+        self.reader.snapshot()
+    }
+
+    /// Reader of the snapshot's blocks.
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// Epoch and step of batch `index` of `lane`.
+    pub(crate) fn cursor(&self, lane: u32, index: u64) -> Cursor {
+        self.order.run().cursor(u64::from(lane) + index * u64::from(self.lanes()))
+    }
+
+    /// True if consecutive batches of a stream are consecutive in the files: file order with one rank and one lane.
+    pub(crate) fn is_file_order(&self) -> bool {
+        let is_alone = self.world_size() == 1 && self.lanes() == 1 && self.mixed.is_empty();
+        self.order.shuffle() == Shuffle::None && is_alone
+    }
+
+    pub(crate) fn world_size(&self) -> u32 {
+        self.train.world_size.unwrap_or(1) as u32
+    }
+
+    pub(crate) fn lanes(&self) -> u32 {
+        self.train.lanes.unwrap_or(1) as u32
+    }
+
+    /// Returns the order of `epoch`; O(blocks).
+    pub(crate) fn order(&self, epoch: u64) -> EpochOrder {
+        self.order.epoch(epoch)
+    }
+
+    /// Hash of the windows of an epoch: equal for jobs that read the same rows in the same windows.
+    pub(crate) fn order_key(&self) -> u64 {
+        self.order.key(&self.train.dataset)
+    }
+
+    /// Hash of the order of the rows in the global batches; the same on every server.
+    fn plan_hash(&self) -> u64 {
+        let remainder = self.train.remainder().as_str_name();
+        let mut identity = format!("{}/{}/{remainder}", self.order.identity(), self.global_batch());
+        if let Some(packing) = self.order.packing() {
+            identity += &format!("/packs of {}", packing.max_rows);
+        }
+        for mixed in &self.mixed {
+            identity += &format!("/{}/{}", mixed.order.identity(), mixed.global_batch());
+        }
+        xxh3_64(identity.as_bytes())
+    }
+}

@@ -1,0 +1,130 @@
+//! Order of the items of an epoch, and its division into batches.
+
+use std::{ops::Range, sync::Arc};
+
+use forebay_plan::{Cursor, EpochOrder, Packs, Remainder, Run, Shuffle, Steps};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{packing::Packing, rows::JobRows};
+
+/// Order of a job: which items each batch takes, for any epoch.
+#[derive(Debug)]
+pub(crate) struct JobOrder {
+    shuffle: Shuffle,
+    seed: u64,
+    /// Number of items of each block.
+    items: Arc<[u32]>,
+    rows: u64,
+    epoch_items: u64,
+    steps: Steps,
+    run: Run,
+    packing: Option<Packing>,
+    /// Text of everything that determines the order of an epoch.
+    identity: String,
+}
+
+impl JobOrder {
+    /// Creates the order of `rows`. `prefix` and `selection` identify the snapshot, the plan version and the selected
+    /// rows.
+    pub(crate) fn new(
+        rows: &JobRows,
+        (shuffle, seed): (Shuffle, u64),
+        (steps, run): (Steps, Run),
+        packing: Option<Packing>,
+        (prefix, selection): (&str, &str),
+    ) -> Self {
+        let shuffled = match shuffle {
+            Shuffle::Window { rows, keep_block_order: false } => format!("window {rows}"),
+            Shuffle::Window { rows, keep_block_order: true } => format!("in_order {rows}"),
+            Shuffle::Global => "global".to_owned(),
+            Shuffle::None => "none".to_owned(),
+        };
+        let identity = format!("{prefix}/{seed}/{shuffled}{selection}");
+        let (items, epoch_items, rows) = (Arc::clone(rows.items()), rows.epoch_items(), rows.rows());
+        Self { shuffle, seed, items, rows, epoch_items, steps, run, packing, identity }
+    }
+
+    /// Text of everything that determines the order of an epoch.
+    pub(crate) fn identity(&self) -> &str {
+        &self.identity
+    }
+
+    /// Hash of the windows of an epoch of `dataset`.
+    pub(crate) fn key(&self, dataset: &str) -> u64 {
+        xxh3_64(format!("{dataset}/{}", self.identity).as_bytes())
+    }
+
+    pub(crate) fn shuffle(&self) -> Shuffle {
+        self.shuffle
+    }
+
+    pub(crate) fn steps(&self) -> &Steps {
+        &self.steps
+    }
+
+    pub(crate) fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// Limits the batches to those of `run`, for a dataset of a mixture.
+    pub(crate) fn set_run(&mut self, run: Run) {
+        self.run = run;
+    }
+
+    pub(crate) fn packing(&self) -> Option<&Packing> {
+        self.packing.as_ref()
+    }
+
+    /// Returns the order of `epoch`; O(blocks).
+    pub(crate) fn epoch(&self, epoch: u64) -> EpochOrder {
+        self.shuffled(self.shuffle, epoch)
+    }
+
+    /// Returns the order of `epoch` for the given shuffle. Windows are given in rows, even if the order counts groups.
+    pub(crate) fn shuffled(&self, shuffle: Shuffle, epoch: u64) -> EpochOrder {
+        let shuffle = match shuffle {
+            Shuffle::Window { rows, keep_block_order } => {
+                Shuffle::Window { rows: scaled(rows, self.epoch_items, self.rows), keep_block_order }
+            }
+            other => other,
+        };
+        EpochOrder::new(&self.items, shuffle, self.seed, epoch)
+    }
+
+    /// Positions of the items of a batch of `rank` in its epoch. With packs, the first call of an epoch takes
+    /// O(groups).
+    pub(crate) fn positions(&self, at: Cursor, rank: u32, key: impl FnOnce() -> u64) -> Range<u64> {
+        let range = self.steps.rank(at.step, rank);
+        match self.packs(at.epoch, key) {
+            Some(packs) => packs.groups(range),
+            None => range,
+        }
+    }
+
+    /// Returns the packs of an epoch, or `None` without packs. The first call for an epoch takes O(groups).
+    pub(crate) fn packs(&self, epoch: u64, key: impl FnOnce() -> u64) -> Option<Arc<Packs>> {
+        self.packing.as_ref()?.of_epoch(epoch, key, &self.items, || self.epoch(epoch))
+    }
+
+    /// Approximate number of positions per step of all ranks in the order of an epoch.
+    pub(crate) fn positions_per_step(&self) -> u64 {
+        match &self.packing {
+            Some(packing) => scaled(self.steps.global_batch(), self.epoch_items, packing.packs),
+            None => self.steps.global_batch(),
+        }
+    }
+
+    /// True if incomplete batches are padded.
+    pub(crate) fn is_padded(&self) -> bool {
+        self.steps.remainder() == Remainder::Pad
+    }
+}
+
+/// Scales `count` by `to / from`, rounded up, at least 1.
+pub(crate) fn scaled(count: u64, to: u64, from: u64) -> u64 {
+    if to == from {
+        return count;
+    }
+    let scaled = (u128::from(count) * u128::from(to)).div_ceil(u128::from(from.max(1)));
+    u64::try_from(scaled).unwrap_or(u64::MAX).max(1)
+}

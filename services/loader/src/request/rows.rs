@@ -1,0 +1,104 @@
+//! Rows and groups of each block that a job reads.
+
+use std::sync::Arc;
+
+use forebay_storage::Snapshot;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::quoted::{quoted, quoted_list};
+use crate::{
+    Counts, View,
+    selection::groups::{BlockRows, Groups},
+};
+
+/// Kept rows of each block of a snapshot, and the groups that they form.
+///
+/// An *item* is the unit that the order permutes: a kept row, or a group with `group_by`.
+#[derive(Debug)]
+pub(crate) struct JobRows {
+    /// Number of rows of each block that the filter keeps; all rows without a filter.
+    kept: Arc<[u32]>,
+    groups: Option<Groups>,
+    /// Number of items of each block: its kept rows, or the groups that begin in it.
+    items: Arc<[u32]>,
+    /// Sums of `kept` and `items`.
+    rows: u64,
+    epoch_items: u64,
+}
+
+impl JobRows {
+    /// Rows of `snapshot` as `counts` give them; all rows without counts.
+    pub(crate) fn new(snapshot: &Snapshot, counts: Option<&Counts>) -> Self {
+        let kept: Arc<[u32]> = match counts {
+            None => snapshot.blocks().iter().map(|block| block.rows).collect(),
+            Some(counts) => Arc::clone(counts.rows()),
+        };
+        let groups = counts.and_then(Counts::groups).cloned();
+        let items = groups.as_ref().map_or_else(|| Arc::clone(&kept), |groups| Arc::clone(&groups.begun));
+        let sum = |counts: &[u32]| counts.iter().map(|count| u64::from(*count)).sum::<u64>();
+        let (rows, epoch_items) = (sum(&kept), sum(&items));
+        Self { kept, groups, items, rows, epoch_items }
+    }
+
+    /// Filter and groups as part of the identity of the order: their text, and hashes of the rows and groups of each
+    /// block.
+    pub(crate) fn identity(&self, view: &View, filter: &str) -> String {
+        let mut identity = String::new();
+        if view.filter().is_some() {
+            identity = format!("/{}/{:016x}", quoted(filter), hash_of(&self.kept));
+        }
+        if let Some(groups) = &self.groups {
+            let keys = quoted_list(view.grouped_by().iter().map(String::as_str));
+            let (begun, heads) = (hash_of(&groups.begun), hash_of(&groups.heads));
+            identity += &format!("/groups {keys}/{begun:016x}/{heads:016x}");
+        }
+        identity
+    }
+
+    /// Number of rows per epoch.
+    pub(crate) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Number of items per epoch.
+    pub(crate) fn epoch_items(&self) -> u64 {
+        self.epoch_items
+    }
+
+    /// Number of items of each block.
+    pub(crate) fn items(&self) -> &Arc<[u32]> {
+        &self.items
+    }
+
+    /// Number of kept rows of a block.
+    pub(crate) fn kept(&self, block: u32) -> u32 {
+        self.kept[block as usize]
+    }
+
+    /// Blocks of which at least one row is kept.
+    pub(crate) fn kept_blocks(&self) -> impl Iterator<Item = u32> {
+        (0..self.kept.len() as u32).filter(|block| self.kept(*block) > 0)
+    }
+
+    /// Groups, if rows are grouped.
+    pub(crate) fn groups(&self) -> Option<&Groups> {
+        self.groups.as_ref()
+    }
+
+    /// Number of groups that begin in a block; 0 without groups.
+    pub(crate) fn groups_in(&self, block: u32) -> usize {
+        self.groups.as_ref().map_or(0, |groups| groups.begun[block as usize] as usize)
+    }
+
+    /// Blocks and kept rows that form the frame of a block.
+    pub(crate) fn of_frame(&self, block: u32) -> Vec<BlockRows> {
+        match &self.groups {
+            None => vec![BlockRows { block, rows: 0..self.kept(block) }],
+            Some(groups) => groups.block_rows(block, &self.kept),
+        }
+    }
+}
+
+fn hash_of(counts: &[u32]) -> u64 {
+    xxh3_64(&counts.iter().flat_map(|count| count.to_le_bytes()).collect::<Vec<u8>>())
+}

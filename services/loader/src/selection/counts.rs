@@ -1,0 +1,439 @@
+//! Counts of the rows of each block that a filter keeps, and of the groups that begin in it. The order of an epoch
+//! depends on them. For lookups, this module also computes which rows a filter keeps.
+//!
+//! Rows are counted once per snapshot, filter and key. The counts are stored permanently next to the snapshot's
+//! manifest, for all servers. For sorted data, partition values and statistics answer the filter for most blocks. Of
+//! the other blocks, only the columns of the filter and the keys are read.
+
+use std::{collections::HashMap, sync::Arc};
+
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch, cast::AsArray};
+use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
+use arrow_select::filter::filter as filter_array;
+use forebay_proto::v1;
+use forebay_storage::{Reader, Snapshot};
+use futures::{StreamExt, TryStreamExt, stream};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OnceCell, OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    Config, Error, Flow, Pool, Priority,
+    activity::Purpose,
+    block_reader::{BlockColumns, BlockReader, place_of},
+    selection::{
+        groups::{Groups, Runs},
+        prune::{kept_by_partitions, kept_rows},
+    },
+    view::{compute, resolve_row_selection, row_selection::RowSelection, source::reads},
+};
+
+/// Number of filters and keys with counts in memory above which unused ones are evicted.
+const MAX_CACHED: usize = 256;
+/// Size of the length of a group in memory, in bytes.
+const LENGTH_BYTES: u64 = size_of::<u32>() as u64;
+
+/// Some rows of a block, with the computed filter and keys.
+pub(crate) struct SelectedRows {
+    /// Number of rows.
+    pub(crate) rows: usize,
+    /// Rows that the filter keeps, without nulls; `None` without a filter.
+    pub(crate) kept: Option<BooleanArray>,
+    /// Keys of the kept rows.
+    pub(crate) keys: Vec<ArrayRef>,
+}
+
+/// Number of rows and groups of each block of a snapshot for a request.
+#[derive(Debug)]
+pub struct Counts {
+    snapshot: String,
+    identity: u128,
+    counted: Arc<Blocks>,
+}
+
+/// Stored form of [`Counts`].
+#[derive(Debug, Serialize, Deserialize)]
+struct Blocks {
+    rows: Arc<[u32]>,
+    groups: Option<Groups>,
+}
+
+impl Blocks {
+    /// True if the counts are consistent with `snapshot`, and include the lengths of groups if `lengths` is set.
+    fn fits(&self, snapshot: &Snapshot, lengths: bool) -> bool {
+        let blocks = snapshot.blocks();
+        let is_whole = |groups: &Groups| !lengths || groups.lengths.is_some() || groups.count() == 0;
+        self.rows.len() == blocks.len()
+            && self.rows.iter().zip(blocks).all(|(count, block)| *count <= block.rows)
+            && self.groups.as_ref().is_none_or(|groups| groups.fit(&self.rows) && is_whole(groups))
+    }
+}
+
+/// Progress of entry.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CountProgress {
+    /// Number of blocks of the snapshot.
+    pub blocks: u64,
+    /// Number of blocks counted.
+    pub blocks_done: u64,
+    /// Number of counted blocks that were read.
+    pub blocks_read: u64,
+    /// Number of rows of the counted blocks.
+    pub rows: u64,
+    /// Number of rows kept of the counted blocks.
+    pub rows_kept: u64,
+}
+
+impl Counts {
+    /// Number of kept rows of each block.
+    pub fn rows(&self) -> &Arc<[u32]> {
+        &self.counted.rows
+    }
+
+    /// Groups, if the request has a key.
+    pub(crate) fn groups(&self) -> Option<&Groups> {
+        self.counted.groups.as_ref()
+    }
+
+    /// True if these counts are for this selection and snapshot.
+    pub(crate) fn are_of(&self, snapshot: &Snapshot, selection: &RowSelection) -> bool {
+        self.snapshot == snapshot.id() && Some(self.identity) == selection.identity(snapshot)
+    }
+}
+
+/// Counts rows and groups, once per snapshot, filter and key.
+pub(crate) struct Counter {
+    config: Config,
+    blocks: BlockReader,
+    pool: Pool,
+    flow: Flow,
+    /// Permits for group lengths in memory, one per group.
+    lengths: Arc<Semaphore>,
+    known: Mutex<HashMap<Key, Arc<CountEntry>>>,
+}
+
+/// Dataset, snapshot and identity of a selection.
+type Key = (String, String, u128);
+
+/// Counts for one selection, and the blocks counted so far. If a request is cancelled, the next one continues from them.
+#[derive(Default)]
+struct CountEntry {
+    done: OnceCell<Arc<Counts>>,
+    blocks: Mutex<HashMap<usize, Block>>,
+}
+
+/// Counts of one block.
+struct Block {
+    rows: u32,
+    was_read: bool,
+    runs: Option<Runs>,
+}
+
+impl CountEntry {
+    /// Returns the number of kept rows of a counted block, and whether it was read. Returns `None` if the block is not
+    /// counted yet.
+    fn counted(&self, block: usize) -> Option<(u32, bool)> {
+        let blocks = self.blocks.lock();
+        blocks.get(&block).map(|block| (block.rows, block.was_read))
+    }
+
+    /// Removes and returns the counts of all blocks.
+    fn take(&self) -> HashMap<usize, Block> {
+        std::mem::take(&mut *self.blocks.lock())
+    }
+
+    fn note(&self, block: usize, counted: Block) {
+        self.blocks.lock().insert(block, counted);
+    }
+
+    /// True if a request counts or waits for the counts, or a job uses the lengths of the groups.
+    fn is_used(self: &Arc<Self>) -> bool {
+        let lengths = self.done.get().and_then(|counts| counts.groups()?.lengths.as_ref());
+        Arc::strong_count(self) > 1 || lengths.is_some_and(|lengths| Arc::strong_count(lengths) > 1)
+    }
+}
+
+impl Counter {
+    pub(crate) fn new(config: Config, blocks: BlockReader) -> Self {
+        let packed = usize::try_from(config.max_packed_groups).unwrap_or(usize::MAX);
+        Self {
+            config,
+            pool: blocks.pool().clone(),
+            blocks,
+            flow: Flow::new(),
+            lengths: Arc::new(Semaphore::new(packed.min(Semaphore::MAX_PERMITS))),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Returns the counts for `train`, or `None` if it has neither a filter nor a key. Concurrent requests for the same
+    /// counts share one computation.
+    pub(crate) async fn of(
+        &self,
+        train: &v1::Train,
+        reader: &Reader,
+        progress: impl Fn(CountProgress) + Send + Sync,
+    ) -> Result<Option<Arc<Counts>>, Error> {
+        if train.filter.is_empty() && train.group_by.is_empty() {
+            return Ok(None);
+        }
+        let selection = self.selection(train, reader).await?;
+        let Some(identity) = selection.identity(reader.snapshot()) else { return Ok(None) };
+        let cell = self.cell((train.dataset.clone(), reader.snapshot().id().to_owned(), identity));
+        let count = || self.find_or_count(&train.dataset, reader, &selection, identity, &cell, &progress);
+        let counted = cell.done.get_or_try_init(count);
+        counted.await.map(|counts| Some(Arc::clone(counts)))
+    }
+
+    async fn selection(&self, train: &v1::Train, reader: &Reader) -> Result<Arc<RowSelection>, Error> {
+        let (snapshot, train) = (Arc::clone(reader.snapshot()), train.clone());
+        self.pool
+            .run(Priority::Interactive, move || resolve_row_selection(&snapshot, &train).map(Arc::new))
+            .await
+    }
+
+    /// Returns for each block a bitmap of the rows that the filter of `train` keeps, or `None` without a filter.
+    pub(crate) async fn kept(
+        &self,
+        train: &v1::Train,
+        reader: &Reader,
+    ) -> Result<Option<Vec<BooleanBuffer>>, Error> {
+        let selection = self.selection(train, reader).await?;
+        let Some(filter) = &selection.filter else { return Ok(None) };
+        let by_partitions = kept_by_partitions(reader, (&self.pool, self.flow), filter).await?;
+        let each = stream::iter(by_partitions.into_iter().enumerate())
+            .map(|(block, kept)| self.kept_of(reader, &selection, block, kept))
+            .buffered(self.config.concurrent_blocks.max(1));
+        each.try_collect().await.map(Some)
+    }
+
+    /// Returns the bitmap of one block. `kept` is the number of kept rows if it is known.
+    async fn kept_of(
+        &self,
+        reader: &Reader,
+        selection: &RowSelection,
+        block: usize,
+        mut kept: Option<u32>,
+    ) -> Result<BooleanBuffer, Error> {
+        let rows = reader.snapshot().blocks()[block].rows;
+        if let (None, Some(filter)) = (kept, &selection.filter) {
+            kept = kept_rows(reader, (&self.pool, self.flow), filter, block).await?;
+        }
+        match kept {
+            Some(0) => return Ok(BooleanBuffer::new_unset(rows as usize)),
+            Some(kept) if kept == rows => return Ok(BooleanBuffer::new_set(rows as usize)),
+            _ => {}
+        }
+        let bits = BooleanBufferBuilder::new(rows as usize);
+        let read = self.read(reader, selection.clone(), block, bits, |bits, chunk| {
+            match &chunk.kept {
+                Some(kept) => bits.append_buffer(kept.values()),
+                None => bits.append_n(chunk.rows, true),
+            }
+            Ok(())
+        });
+        read.await.map(BooleanBufferBuilder::build)
+    }
+
+    fn cell(&self, key: Key) -> Arc<CountEntry> {
+        let mut known = self.known.lock();
+        if known.len() >= MAX_CACHED && !known.contains_key(&key) {
+            evict_unused(&mut known);
+        }
+        Arc::clone(known.entry(key).or_default())
+    }
+
+    /// Reserves memory for the lengths of `groups` groups. Dropping the permit releases it.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] if `max_packed_groups` would be exceeded.
+    fn reserve_lengths(&self, groups: usize) -> Result<OwnedSemaphorePermit, Error> {
+        let limit = self.config.max_packed_groups;
+        let too_many = || {
+            let taken = limit.saturating_sub(self.lengths.available_permits() as u64);
+            Error::TooLarge {
+                what: "keeping the lengths of packed groups, over all filters and keys in use,".into(),
+                needed: (taken + groups as u64).saturating_mul(LENGTH_BYTES),
+                limit: limit.saturating_mul(LENGTH_BYTES),
+                advice:
+                    "exclude rows by a filter, group without max_pack_rows or raise loader.max_packed_groups"
+                        .into(),
+            }
+        };
+        let wanted = u32::try_from(groups).map_err(|_| too_many())?;
+        let reserve = || Arc::clone(&self.lengths).try_acquire_many_owned(wanted);
+        reserve().or_else(|_| {
+            evict_unused(&mut self.known.lock());
+            reserve().map_err(|_| too_many())
+        })
+    }
+
+    async fn find_or_count(
+        &self,
+        dataset: &str,
+        reader: &Reader,
+        selection: &Arc<RowSelection>,
+        identity: u128,
+        entry: &CountEntry,
+        progress: &(impl Fn(CountProgress) + Send + Sync),
+    ) -> Result<Arc<Counts>, Error> {
+        let snapshot = reader.snapshot();
+        let counts =
+            |counted: Arc<Blocks>| Arc::new(Counts { snapshot: snapshot.id().to_owned(), identity, counted });
+        if let Some(found) = reader.state().load_counts::<Blocks>(dataset, snapshot, identity).await? {
+            let (of, lengths) = (Arc::clone(snapshot), selection.lengths);
+            let fitting = move || Ok(found.fits(&of, lengths).then_some(found));
+            if let Some(found) = self.pool.run_for(self.flow, Priority::Background, fitting).await? {
+                return Ok(counts(Arc::new(self.with_permit(found)?)));
+            }
+        }
+        let counted = self.count(reader, selection, entry, progress).await.inspect_err(|error| {
+            // The partial counts would otherwise be kept in memory for the next request.
+            if matches!(error, Error::TooLarge { .. }) {
+                drop(entry.take());
+            }
+        })?;
+        let counted = Arc::new(counted);
+        let kept = reader.state().save_counts(dataset, snapshot, identity, Arc::clone(&counted)).await;
+        if let Err(error) = kept {
+            tracing::warn!(%error, dataset, "counts could not be stored; rows are counted again after a restart");
+        }
+        Ok(counts(counted))
+    }
+
+    async fn count(
+        &self,
+        reader: &Reader,
+        selection: &Arc<RowSelection>,
+        entry: &CountEntry,
+        progress: &(impl Fn(CountProgress) + Send + Sync),
+    ) -> Result<Blocks, Error> {
+        let blocks = reader.snapshot().blocks();
+        let mut done = CountProgress { blocks: blocks.len() as u64, ..CountProgress::default() };
+        let mut counted = Vec::with_capacity(blocks.len());
+        let by_partitions = match &selection.filter {
+            Some(filter) => kept_by_partitions(reader, (&self.pool, self.flow), filter).await?,
+            None => vec![None; blocks.len()],
+        };
+        let mut each = stream::iter(by_partitions.into_iter().enumerate())
+            .map(|(block, kept)| async move {
+                if let Some(known) = entry.counted(block) {
+                    return Ok(known);
+                }
+                let counted = self.block(reader, selection, block, kept).await?;
+                let rows = (counted.rows, counted.was_read);
+                entry.note(block, counted);
+                Ok::<_, Error>(rows)
+            })
+            .buffered(self.config.concurrent_blocks.max(1));
+        while let Some((rows, was_read)) = each.try_next().await? {
+            done.rows += u64::from(blocks[counted.len()].rows);
+            done.blocks_done += 1;
+            done.blocks_read += u64::from(was_read);
+            done.rows_kept += u64::from(rows);
+            counted.push(rows);
+            progress(done);
+        }
+        let (mut taken, has_keys) = (entry.take(), !selection.keys.is_empty());
+        let join = move || {
+            let runs = (0..counted.len()).map(|block| taken.remove(&block)?.runs);
+            let groups = has_keys.then(|| Groups::joined(runs));
+            Ok(Blocks { rows: counted.into(), groups })
+        };
+        let joined = self.pool.run_for(self.flow, Priority::Background, join).await?;
+        let groups = joined.groups.as_ref();
+        tracing::info!(
+            rows = done.rows,
+            rows_kept = done.rows_kept,
+            groups = groups.map(Groups::count),
+            blocks = done.blocks,
+            blocks_read = done.blocks_read,
+            "counted the rows of a filter or the groups of a key"
+        );
+        Ok(joined)
+    }
+
+    /// Reserves memory for the lengths of the groups, and attaches it to the counts.
+    fn with_permit(&self, blocks: Blocks) -> Result<Blocks, Error> {
+        let Some(lengths) = blocks.groups.as_ref().and_then(|groups| groups.lengths.as_ref()) else {
+            return Ok(blocks);
+        };
+        let permit = self.reserve_lengths(lengths.len())?;
+        Ok(Blocks { groups: blocks.groups.map(|groups| groups.with_permit(permit)), ..blocks })
+    }
+
+    /// Counts one block. `kept` is the number of kept rows if it is known.
+    async fn block(
+        &self,
+        reader: &Reader,
+        selection: &Arc<RowSelection>,
+        block: usize,
+        mut kept: Option<u32>,
+    ) -> Result<Block, Error> {
+        if let Some(filter) = &selection.filter {
+            if kept.is_none() {
+                kept = kept_rows(reader, (&self.pool, self.flow), filter, block).await?;
+            }
+            if let Some(rows) = kept.filter(|kept| *kept == 0 || selection.keys.is_empty()) {
+                return Ok(Block { rows, was_read: false, runs: None });
+            }
+        }
+        let counted = (0, Runs::builder());
+        let counted =
+            self.read(reader, RowSelection::clone(selection), block, counted, |(rows, runs), chunk| {
+                *rows += chunk.kept.as_ref().map_or(chunk.rows, BooleanArray::true_count) as u32;
+                if !chunk.keys.is_empty() {
+                    runs.append(&chunk.keys)?;
+                }
+                Ok(())
+            });
+        let (rows, runs) = counted.await?;
+        let runs = match selection.keys.as_slice() {
+            [] => None,
+            _ => {
+                let runs = runs.summary(selection.lengths);
+                let permit = self.reserve_lengths(runs.known_lengths())?;
+                Some(runs.with_permit(permit))
+            }
+        };
+        Ok(Block { rows, was_read: true, runs })
+    }
+
+    /// Reads the columns of a selection of one block and folds them into `made`: `take` is called for each chunk.
+    pub(crate) async fn read<T: Send + 'static>(
+        &self,
+        reader: &Reader,
+        selection: RowSelection,
+        block: usize,
+        mut made: T,
+        mut take: impl FnMut(&mut T, SelectedRows) -> Result<(), Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let snapshot = reader.snapshot();
+        let columns = selection.columns();
+        let read = reads(&columns);
+        let (inputs, place) = (read.clone(), place_of(snapshot, block as u32));
+        let is_filtered = selection.filter.is_some();
+        let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
+            for chunk in chunks {
+                let chunk = chunk?;
+                let mut keys = compute(&columns, &inputs, &chunk, &place)?;
+                let kept = is_filtered.then(|| keys.pop()).flatten();
+                let kept = kept.map(|kept| forebay_sql::not_null(kept.as_boolean()));
+                if let Some(kept) = &kept {
+                    for key in &mut keys {
+                        *key = filter_array(key, kept).map_err(|error| Error::Internal(error.to_string()))?;
+                    }
+                }
+                take(&mut made, SelectedRows { rows: chunk.num_rows(), kept, keys })?;
+            }
+            Ok(made)
+        };
+        let what = BlockColumns { reader, block: block as u32, columns: &read };
+        self.blocks.read(what, Purpose::Count, self.flow, decode).await
+    }
+}
+
+/// Removes the counts that are not in use. They can be loaded again from the state.
+fn evict_unused(known: &mut HashMap<Key, Arc<CountEntry>>) {
+    known.retain(|_, entry| entry.is_used());
+}

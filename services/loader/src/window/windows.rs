@@ -1,0 +1,319 @@
+//! Windows of all jobs. A window is reserved in one step, loaded once, and shared by the ranks of a job.
+
+use std::{ops::Range, sync::Arc};
+
+use arrow_array::RecordBatch;
+use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
+use forebay_stall::Stage;
+use futures::{StreamExt, TryStreamExt, future::BoxFuture, stream};
+use tokio::sync::oneshot;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::held::{HeldWindow, Window, WindowId, WindowKey, WindowRegistry};
+use crate::{
+    Config, Error, Frame, FrameBuilder, Job, Priority,
+    activity::{Activity, Purpose},
+    block_reader::{BlockColumns, BlockReader, DecodePermit, place_of},
+    cache::{columns::Columns, forecast::NextUse},
+    frame::FrameKey,
+    selection::groups::BlockRows,
+};
+
+/// Loads windows into the memory tier.
+pub(crate) struct Windows {
+    config: Config,
+    frames: Memory<FrameKey, Frame>,
+    columns: Columns,
+    forecast: NextUse,
+    blocks: BlockReader,
+    slabs: Slabs,
+    held: Arc<WindowRegistry>,
+}
+
+/// Behavior when there is no free memory.
+pub(crate) enum WhenFull {
+    Wait,
+    /// Fails. The sender is notified if memory is free, and dropped otherwise.
+    Fail(Option<oneshot::Sender<()>>),
+}
+
+impl WhenFull {
+    fn memory_found(&mut self) {
+        if let Self::Fail(reserved) = self
+            && let Some(reserved) = reserved.take()
+        {
+            // The receiver may have been dropped.
+            let _ = reserved.send(());
+        }
+    }
+}
+
+impl Windows {
+    /// Creates the windows: frames in `memory_bytes`, columns on `disk` if given. Eviction uses the forecast `forecast`.
+    pub(crate) fn new(
+        memory_bytes: u64,
+        disk: Option<Disk>,
+        forecast: NextUse,
+        config: Config,
+        blocks: BlockReader,
+    ) -> Self {
+        let ready_bytes = config.total_prefetch_bytes(memory_bytes);
+        Self {
+            frames: Memory::new(memory_bytes, Arc::new(forecast.clone())),
+            columns: Columns::new(disk, forecast.clone(), blocks.clone(), memory_bytes, config.clone()),
+            forecast,
+            blocks,
+            slabs: Slabs::within(
+                memory_bytes.saturating_add(ready_bytes),
+                config.buffer_pool_bytes(memory_bytes),
+            ),
+            held: Arc::default(),
+            config,
+        }
+    }
+
+    /// Decoded columns and the disk tier that stores them.
+    pub(crate) fn columns(&self) -> &Columns {
+        &self.columns
+    }
+
+    /// Forecast of the next use of each block.
+    pub(crate) fn forecast(&self) -> &NextUse {
+        &self.forecast
+    }
+
+    /// Work in progress, by stage and purpose.
+    pub(crate) fn activity(&self) -> &Arc<Activity> {
+        self.blocks.activity()
+    }
+
+    pub(crate) fn memory(&self) -> &Memory<FrameKey, Frame> {
+        &self.frames
+    }
+
+    /// Buffer pool for frames and batches.
+    pub(crate) fn slabs(&self) -> &Slabs {
+        &self.slabs
+    }
+
+    /// Returns the window `id` of `job`, with the given blocks, loading it if necessary. Returns `Ok(None)` only for
+    /// [`WhenFull::Fail`], if there is no free memory.
+    ///
+    /// With [`WhenFull::Wait`], the caller must not hold another window; otherwise two callers can deadlock.
+    pub(crate) async fn acquire(
+        &self,
+        job: &Job,
+        id: WindowId,
+        blocks: &[u32],
+        when_full: WhenFull,
+    ) -> Result<Option<Arc<HeldWindow>>, Error> {
+        let key = WindowKey { order: job.order_key(), view: job.view().key(), id };
+        let held = HeldWindow::of(&self.held, key);
+        let mut when_full = when_full;
+        let loaded = held.window.get_or_try_init(|| self.reserve_and_load(job, blocks, &mut when_full)).await;
+        match loaded {
+            Ok(_) => {
+                when_full.memory_found();
+                Ok(Some(held))
+            }
+            Err(None) => Ok(None),
+            Err(Some(error)) => Err(error),
+        }
+    }
+
+    /// Reserves memory and loads the window. Returns `Err(None)` if there is no free memory and `when_full` is not
+    /// [`WhenFull::Wait`].
+    async fn reserve_and_load(
+        &self,
+        job: &Job,
+        blocks: &[u32],
+        when_full: &mut WhenFull,
+    ) -> Result<Window, Option<Error>> {
+        // Blocks without a needed row have no frame.
+        let blocks: Vec<u32> = blocks.iter().copied().filter(|block| job.is_needed(*block)).collect();
+        let blocks = &blocks[..];
+        // Admission uses estimates, and slabs round the actual sizes up. The cap lets every admitted window fit.
+        let available_bytes = self.frames.budget().available_bytes();
+        let bytes = self.bytes_of(job, blocks).min(available_bytes.max(job.bytes_of(blocks)));
+        let reservation = match when_full {
+            WhenFull::Fail(_) => self.frames.budget().try_reserve(bytes).ok_or(None)?,
+            WhenFull::Wait => {
+                let reserved = self.frames.budget().reserve(bytes).await;
+                reserved.map_err(|error| Some(too_large(error.bytes, error.available_bytes)))?
+            }
+        };
+        when_full.memory_found();
+        self.load(job, blocks, reservation).await.map_err(Some)
+    }
+
+    /// Bytes of the frames of `blocks`: actual sizes of frames in memory, estimates for the others.
+    fn bytes_of(&self, job: &Job, blocks: &[u32]) -> u64 {
+        let bytes_of = |block: &u32| {
+            self.frames
+                .weight(&frame_key(job, *block))
+                .unwrap_or_else(|| job.bytes_of(std::slice::from_ref(block)))
+        };
+        blocks.iter().map(bytes_of).sum()
+    }
+
+    async fn load(&self, job: &Job, blocks: &[u32], mut reservation: Reservation) -> Result<Window, Error> {
+        let capacity_bytes = self.frames.budget().capacity_bytes();
+        let frames =
+            self.frames_of(job, blocks, capacity_bytes, |bytes| reservation.raise(bytes.min(capacity_bytes)));
+        let frames = frames.await?;
+        let mut frame_of = vec![u32::MAX; job.snapshot().blocks().len()];
+        for (index, block) in blocks.iter().enumerate() {
+            frame_of[*block as usize] = index as u32;
+        }
+        Ok(Window { frame_of, frames, _reservation: reservation })
+    }
+
+    /// Loads the frames of `blocks`. Calls `raise` with the total number of bytes after each frame.
+    ///
+    /// # Errors
+    /// Returns [`Error::TooLarge`] if the values exceed `limit` bytes, and the error of the first block that cannot be
+    /// read.
+    pub(crate) async fn frames_of(
+        &self,
+        job: &Job,
+        blocks: &[u32],
+        limit: u64,
+        mut raise: impl FnMut(u64),
+    ) -> Result<Vec<Arc<Frame>>, Error> {
+        let mut loading = stream::iter(blocks.iter().copied())
+            .map(|block| self.frame(job, block))
+            .buffered(self.config.concurrent_blocks.max(1));
+        let (mut frames, mut bytes, mut value_bytes) = (Vec::with_capacity(blocks.len()), 0, 0);
+        while let Some(frame) = loading.try_next().await? {
+            bytes += frame.weight();
+            value_bytes += frame.value_bytes();
+            if value_bytes > limit {
+                // The footers underestimated the size.
+                return Err(too_large(value_bytes, limit));
+            }
+            raise(bytes);
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    /// Returns the frame of one block, loading it if it is not in memory.
+    pub(crate) async fn frame(&self, job: &Job, block: u32) -> Result<Arc<Frame>, Error> {
+        let expected_bytes = job.bytes_of(&[block]);
+        self.frames
+            .get_or_load(&frame_key(job, block), expected_bytes, || self.build(job, block, expected_bytes))
+            .await
+    }
+
+    /// Writes the columns of a pinned block to disk. Returns false if the disk tier has no space for them.
+    pub(crate) fn pin<'a>(&'a self, job: &'a Job, block: u32) -> BoxFuture<'a, Result<bool, Error>> {
+        Box::pin(async move {
+            let permit = self.blocks.permit(job.read_bytes(block).max(job.bytes_of(&[block]))).await?;
+            self.columns.pin(job, block, permit).await
+        })
+    }
+
+    fn build<'a>(
+        &'a self,
+        job: &'a Job,
+        block: u32,
+        expected_bytes: u64,
+    ) -> BoxFuture<'a, Result<Frame, Error>> {
+        Box::pin(self.build_frame(job, block, expected_bytes))
+    }
+
+    async fn build_frame(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
+        let permit = self.blocks.permit(expected_bytes.max(job.build_bytes(block))).await?;
+        let (parts, view) = (job.rows_of_frame(block), Arc::clone(job.view()));
+        let rows = parts.iter().map(|part| part.rows.len()).sum();
+        let place = place_of(job.snapshot(), block);
+        let mut builder = FrameBuilder::new(view, rows, place.clone(), &self.slabs)?;
+        let started = std::time::Instant::now();
+        for part in parts {
+            builder = self.append(job, part, builder, &permit).await?;
+        }
+        let groups = job.groups_in(block);
+        let (activity, id) = (Arc::clone(self.activity()), job.reader().block_ids().id(block));
+        let finish = move || {
+            let working = activity.begin(Stage::Decode, Purpose::Window, id);
+            let frame = builder.finish()?.with_load_time(started.elapsed());
+            working.add_output(frame.weight(), frame.rows() as u64);
+            if frame.groups() != groups {
+                let found = frame.groups();
+                return Err(Error::Internal(format!("{place}: found {found} groups, counted {groups}")));
+            }
+            metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
+            metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
+            drop(permit);
+            Ok(frame)
+        };
+        self.blocks.pool().run_for(job.decode_flow(), Priority::Background, finish).await
+    }
+
+    /// Appends the rows of a block to a frame, from cached columns or from storage.
+    async fn append(
+        &self,
+        job: &Job,
+        rows: BlockRows,
+        builder: FrameBuilder,
+        permit: &DecodePermit,
+    ) -> Result<FrameBuilder, Error> {
+        let BlockRows { block, rows } = rows;
+        let builder = builder.at(place_of(job.snapshot(), block));
+        if self.columns.are_kept(job, block) {
+            let chunks = self.columns.get(job, block, Arc::clone(permit)).await?;
+            let append = move || append(builder, chunks.into_iter().map(Ok), rows);
+            let id = job.reader().block_ids().id(block);
+            return self.blocks.decode(Purpose::Window, id, job.decode_flow(), append).await;
+        }
+        let (view, keeps_all) = (Arc::clone(job.view()), job.keeps_all(block));
+        let read = view.reads(keeps_all);
+        let (columns, place) = (read.clone(), place_of(job.snapshot(), block));
+        let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
+            let chunks = chunks.map(|chunk| view.rows_of(chunk?, &columns, keeps_all, &place));
+            append(builder, chunks, rows)
+        };
+        let what = BlockColumns { reader: job.reader(), block, columns: &read };
+        self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow(), decode).await
+    }
+}
+
+/// Appends the rows at `range` of the concatenated `chunks`. Each chunk is appended while it is in the CPU cache.
+fn append(
+    mut builder: FrameBuilder,
+    chunks: impl Iterator<Item = Result<RecordBatch, Error>>,
+    range: Range<u32>,
+) -> Result<FrameBuilder, Error> {
+    let mut at = 0;
+    for chunk in chunks {
+        let chunk = chunk?;
+        let rows = at..at + chunk.num_rows();
+        let (first, last) = ((range.start as usize).max(rows.start), (range.end as usize).min(rows.end));
+        if first < last {
+            builder.append(&chunk.slice(first - at, last - first))?;
+        }
+        at = rows.end;
+        if at >= range.end as usize {
+            break;
+        }
+    }
+    Ok(builder)
+}
+
+fn too_large(needed: u64, limit: u64) -> Error {
+    let advice = "lower shuffle.window_rows or raise --cache-memory".into();
+    Error::TooLarge { what: "a shuffle window".into(), needed, limit, advice }
+}
+
+fn frame_key(job: &Job, block: u32) -> FrameKey {
+    let ids = job.reader().block_ids();
+    let rows = match job.has_groups() {
+        false => 0,
+        true => {
+            let parts =
+                job.rows_of_frame(block).into_iter().map(|BlockRows { block, rows }| (ids.id(block), rows));
+            xxh3_128(format!("{:?}", parts.collect::<Vec<_>>()).as_bytes())
+        }
+    };
+    FrameKey { block: ids.id(block), view: job.view().key(), rows }
+}
