@@ -16,8 +16,9 @@ demo: ## stream generated Parquet to a small trainer and print rates
 
 test: test-rust test-acceptance test-python ## all tests, with their Python environments
 
-test-rust: ## tests of the crates
+test-rust: ## tests and documentation examples of the crates
 	$(CARGO) test --release --workspace --tests
+	$(CARGO) test --release --workspace --doc
 
 test-acceptance: ## tests of the release binary with stock pyarrow
 	$(CARGO) build --release --workspace

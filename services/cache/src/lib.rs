@@ -15,6 +15,31 @@
 //! Values in use are never evicted. They are covered by reservations, which never exceed the budget, so there is always
 //! space for values that are being loaded.
 //!
+//! ```
+//! use std::{convert::Infallible, sync::Arc};
+//!
+//! use forebay_cache::{Memory, NoForecast, Weigh};
+//!
+//! struct Frame(Vec<u8>);
+//!
+//! impl Weigh for Frame {
+//!     fn weight(&self) -> u64 {
+//!         self.0.len() as u64
+//!     }
+//! }
+//!
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! let memory: Memory<u32, Frame> = Memory::new(1024, Arc::new(NoForecast));
+//! let reservation = memory.budget().try_reserve(100).expect("nothing is reserved yet");
+//! let load = async || Ok::<_, Infallible>(Frame(vec![0; 100]));
+//! let frame = memory.get_or_load(&1, 100, load).await.unwrap();
+//! assert_eq!(frame.weight(), 100);
+//! // The value stays in memory, but may be evicted.
+//! drop((frame, reservation));
+//! assert_eq!(memory.resident_bytes(), 100);
+//! # });
+//! ```
+//!
 //! Parquet, epochs and transports belong to other crates.
 
 #![forbid(unsafe_code)]

@@ -124,29 +124,32 @@ impl BlockReader {
         let encoded = reader.fetch(block as usize, columns).await?;
         fetching.add_output(encoded.bytes() as u64, 0);
         drop(fetching);
-        let (decode_rows, columns, permit) = (self.decode_rows, columns.len() as u64, Arc::clone(permit));
+        let (decode_rows, columns) = (self.decode_rows, columns.len() as u64);
         let decode = move || {
             let mut chunks = encoded.decode(decode_rows).map(|chunk| chunk.map_err(Error::from));
             let decoded = decode(&mut chunks)?;
             metrics::counter!("forebay_decode_columns_total").increment(columns);
-            drop(permit);
             Ok(decoded)
         };
-        self.decode(purpose, id, flow, self.faults.before_decode(decode)).await
+        self.decode(permit, purpose, id, flow, self.faults.before_decode(decode)).await
     }
 
-    /// Runs `work`, which decodes a part of block `id`, on the pool.
+    /// Runs `work`, which decodes a part of block `id`, on the pool. Holds `permit` until the work has ended.
     pub(crate) async fn decode<T: Send + 'static>(
         &self,
+        permit: &DecodePermit,
         purpose: Purpose,
         id: u128,
         flow: Flow,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let activity = Arc::clone(&self.activity);
+        let (activity, permit) = (Arc::clone(&self.activity), Arc::clone(permit));
         let work = move || {
-            let _working: Working = activity.begin(Stage::Decode, purpose, id);
-            work()
+            let working: Working = activity.begin(Stage::Decode, purpose, id);
+            let result = work();
+            drop(working);
+            drop(permit);
+            result
         };
         self.pool.run_for(flow, Priority::Background, work).await
     }

@@ -25,6 +25,23 @@
 //! An *item* is a row, a row that matches the filter, or a group (with group shuffle). A *block* is an ordered run of
 //! items. A *position* is an index in the global order of one epoch.
 //!
+//! Rows of the second batch of rank 1 of 2, with batches of two rows over two blocks of 6 and 4 rows:
+//!
+//! ```
+//! use forebay_plan::{EpochOrder, Remainder, Shuffle, Steps};
+//!
+//! let (seed, epoch) = (7, 0);
+//! let order = EpochOrder::new(&[6, 4], Shuffle::Global, seed, epoch);
+//! let steps = Steps::new(order.items(), 2, 2, Remainder::Drop)?;
+//! let positions = steps.rank(1, 1);
+//! let mut rows = Vec::new();
+//! order.locate_range(positions.clone(), &mut rows);
+//! assert_eq!(rows.len(), 2);
+//! // Each position can be located on its own.
+//! assert_eq!(rows[0], order.locate(positions.start));
+//! # Ok::<(), forebay_plan::Error>(())
+//! ```
+//!
 //! The order of existing tickets must not change. It has the version [`PLAN_VERSION`], which the golden vectors in
 //! `tests/golden.rs` freeze.
 

@@ -30,20 +30,20 @@ use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 use proptest::prelude::*;
 
 /// Datasets in memory.
-struct Fixture {
+pub(crate) struct Fixture {
     store: Arc<InMemory>,
     state: State,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let config = forebay_storage::Config::default();
         let state = Location::with_store("memory://state", Arc::new(InMemory::new()), "state");
         Self { store: Arc::new(InMemory::new()), state: State::open(state, None, &config) }
     }
 
     /// Writes or replaces a file.
-    async fn write(&self, file: usize, rows: &RecordBatch) {
+    pub(crate) async fn write(&self, file: usize, rows: &RecordBatch) {
         let small = WriterProperties::builder().set_max_row_group_row_count(Some(20_000)).build();
         let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(small)).unwrap();
         writer.write(rows).unwrap();
@@ -51,7 +51,7 @@ impl Fixture {
         self.store.put(&path, writer.into_inner().unwrap().into()).await.unwrap();
     }
 
-    async fn reader(&self) -> Reader {
+    pub(crate) async fn reader(&self) -> Reader {
         self.reader_through(Arc::clone(&self.store) as _).await
     }
 
@@ -64,7 +64,7 @@ impl Fixture {
     }
 }
 
-fn pool() -> Pool {
+pub(crate) fn pool() -> Pool {
     Pool::new(2, Scheduling::Normal).unwrap()
 }
 
@@ -72,7 +72,7 @@ fn blocks() -> BlockReader {
     BlockReader::new(1 << 30, &forebay_loader::Config::default(), pool())
 }
 
-fn spec(key: &[&str], order_by: Option<&str>) -> KeySpec {
+pub(crate) fn spec(key: &[&str], order_by: Option<&str>) -> KeySpec {
     KeySpec { key: key.iter().map(|&name| name.to_owned()).collect(), order_by: order_by.map(str::to_owned) }
 }
 
@@ -256,7 +256,7 @@ async fn keys_of_many_shards_are_found_before_and_after_a_restart() {
 }
 
 /// Users with these ids. Their other columns hold the number of the snapshot.
-fn users(ids: std::ops::Range<i64>, snapshot: i64) -> RecordBatch {
+pub(crate) fn users(ids: std::ops::Range<i64>, snapshot: i64) -> RecordBatch {
     let same = |value: i64| ids.clone().map(move |_| value);
     let columns: [(&str, ArrayRef); 4] = [
         ("user_id", Arc::new(Int64Array::from_iter_values(ids.clone()))),

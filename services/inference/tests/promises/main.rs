@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+mod block_reads;
 mod lookups;
 mod queues;

@@ -123,7 +123,7 @@ impl Columns {
             metrics::counter!("forebay_cache_coalesced_loads_total", "tier" => "disk")
                 .increment(waiting.len() as u64);
             // The lookup on disk follows the claim. Otherwise columns written in between would be decoded again.
-            self.read(job.decode_flow(), &mut wanted, &mut claim).await;
+            self.read(job.decode_flow(), &mut wanted, &mut claim, &permit).await;
             if !claim.columns.is_empty() {
                 let (decoded, load_time) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
                 if keep && let Some(disk) = self.disk.clone() {
@@ -220,7 +220,7 @@ impl Columns {
     }
 
     /// Reads claimed columns from disk and publishes them to waiting requests.
-    async fn read(&self, flow: Flow, wanted: &mut Wanted, claim: &mut Claim) {
+    async fn read(&self, flow: Flow, wanted: &mut Wanted, claim: &mut Claim, permit: &DecodePermit) {
         let Some(disk) = &self.disk else { return };
         let names: Vec<u128> = claim.columns.iter().map(|column| column.key.1).collect();
         let working = self.blocks.activity().begin(Stage::Storage, Purpose::Window, wanted.block);
@@ -236,7 +236,7 @@ impl Columns {
             .filter_map(|(index, section)| Some((index, section?, wanted.fields[index].data_type.clone())))
             .collect();
         // Decoding runs on the CPU pool, because it validates UTF-8.
-        let decoded = self.blocks.decode(Purpose::Window, wanted.block, flow, move || {
+        let decoded = self.blocks.decode(permit, Purpose::Window, wanted.block, flow, move || {
             let decode = |(index, section, data_type)| Some((index, section::decode(&section, &data_type)?));
             Ok(found.into_iter().filter_map(decode).collect::<Vec<_>>())
         });

@@ -244,6 +244,7 @@ impl Windows {
             }
             metrics::histogram!("forebay_decode_duration_seconds").record(started.elapsed());
             metrics::counter!("forebay_decode_rows_total").increment(frame.rows() as u64);
+            drop(working);
             drop(permit);
             Ok(frame)
         };
@@ -264,7 +265,7 @@ impl Windows {
             let chunks = self.columns.get(job, block, Arc::clone(permit)).await?;
             let append = move || append(builder, chunks.into_iter().map(Ok), rows);
             let id = job.reader().block_ids().id(block);
-            return self.blocks.decode(Purpose::Window, id, job.decode_flow(), append).await;
+            return self.blocks.decode(permit, Purpose::Window, id, job.decode_flow(), append).await;
         }
         let (view, keeps_all) = (Arc::clone(job.view()), job.keeps_all(block));
         let read = view.reads(keeps_all);

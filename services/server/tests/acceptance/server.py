@@ -50,11 +50,13 @@ def forebay(
     )
 
 
-def until(done: Callable[[], bool], seconds: float = 20, failure: str = "condition not met in time") -> None:
-    """Waits until `done` returns true. Fails after `seconds`."""
+def until(
+    done: Callable[[], bool], seconds: float = 20, failure: str | Callable[[], str] = "condition not met in time"
+) -> None:
+    """Waits until `done` returns true. Fails after `seconds` with `failure`, or with what it returns."""
     deadline = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < deadline, failure
+        assert time.monotonic() < deadline, failure() if callable(failure) else failure
         time.sleep(0.01)
 
 
