@@ -6,11 +6,12 @@ use std::{
     collections::VecDeque,
     io,
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use arrow_buffer::MutableBuffer;
 use memmap2::{Advice, MmapMut};
+use parking_lot::Mutex;
 
 /// Minimum length of a slab with its own memory mapping, in bytes. Shorter slabs come from the heap, because the number
 /// of mappings of a process is limited.
@@ -107,11 +108,11 @@ impl Slabs {
 
     /// Size in bytes of all free slabs.
     pub fn idle_bytes(&self) -> usize {
-        self.lock().idle_bytes
+        self.pool.lock().idle_bytes
     }
 
     fn take_idle(&self, len: usize) -> Option<MmapMut> {
-        let mut pool = self.lock();
+        let mut pool = self.pool.lock();
         // A slab that is much too long is not used, because a long-lived value would keep its unused end.
         let fits = |slab: &MmapMut| slab.len() >= len && slab.len() - len <= len / 8 + HUGE_PAGE_BYTES / 2;
         let found = pool.idle.iter().rposition(fits)?;
@@ -123,16 +124,12 @@ impl Slabs {
 
     /// Maps a new slab. Free slabs are released if the total size would exceed the limit.
     fn map(&self, len: usize) -> io::Result<MmapMut> {
-        let mut pool = self.lock();
+        let mut pool = self.pool.lock();
         let removed = pool.make_room(len, false);
         pool.used_bytes += len;
         drop(pool);
         drop(removed);
-        map(len).inspect_err(|_| self.lock().used_bytes -= len)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        map(len).inspect_err(|_| self.pool.lock().used_bytes -= len)
     }
 }
 
@@ -197,7 +194,7 @@ impl Drop for Memory {
         let Self::Mapped(mapped, home) = self else { return };
         let Some(mapped) = mapped.take() else { return };
         let len = mapped.len();
-        let mut pool = home.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = home.lock();
         pool.used_bytes -= len;
         // The most recently released slab is the most likely to be requested again.
         let mut removed = if len <= pool.max_idle_bytes { pool.make_room(len, true) } else { Vec::new() };

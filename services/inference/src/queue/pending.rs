@@ -34,7 +34,7 @@ impl<P: Clone, R> PendingRequest<P, R> {
 
 impl<P: Clone, R> Drop for PendingRequest<P, R> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.take(self.id).is_some() {
             state.batcher.cancel(self.id);
             state.outcomes.cancelled += 1;

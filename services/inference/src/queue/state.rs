@@ -1,11 +1,9 @@
 //! Shared state of a queue: the batcher, the waiting requests and the channels of the workers.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
 use metrics::{counter, gauge, histogram};
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc, oneshot},
     time::{Instant, sleep_until},
@@ -20,7 +18,7 @@ use super::{
 pub(super) struct Shared<P, R> {
     name: String,
     created: Instant,
-    state: Mutex<State<P, R>>,
+    pub(super) state: Mutex<State<P, R>>,
     /// Wakes the timer when it has to act earlier than scheduled.
     rescheduled: Notify,
 }
@@ -92,10 +90,6 @@ impl<P, R> Shared<P, R> {
         self.created.elapsed()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<P, R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn count(&self, outcome: &'static str, count: u64) {
         counter!("forebay_queue_requests_total", "queue" => self.name(), "outcome" => outcome)
             .increment(count);
@@ -106,7 +100,7 @@ impl<P: Clone, R> Shared<P, R> {
     /// Runs the timer. Never returns.
     pub(super) async fn run_timer(&self) {
         loop {
-            let wake = self.lock().wake;
+            let wake = self.state.lock().wake;
             let rescheduled = self.rescheduled.notified();
             match wake {
                 Some(at) => {
@@ -117,7 +111,7 @@ impl<P: Clone, R> Shared<P, R> {
                 }
                 None => rescheduled.await,
             }
-            self.dispatch(&mut self.lock());
+            self.dispatch(&mut self.state.lock());
         }
     }
 

@@ -54,7 +54,7 @@ impl<P: Clone, R> Drop for Worker<P, R> {
 impl<P: Clone, R> Replies<P, R> {
     /// Records that a batch was gathered and sent to the worker.
     pub fn gathered(&self, batch: BatchId) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let now = self.shared.now();
         state.batcher.gathered(now, batch);
         if let Some(in_flight) = state.in_flight.get_mut(&batch) {
@@ -64,17 +64,17 @@ impl<P: Clone, R> Replies<P, R> {
 
     /// Returns true if at least one request of the batch is still waiting.
     pub fn has_waiting_requests(&self, batch: BatchId) -> bool {
-        self.shared.lock().batcher.has_waiting_requests(batch)
+        self.shared.state.lock().batcher.has_waiting_requests(batch)
     }
 
     /// Returns the worker's oldest batch without a reply.
     pub fn oldest_batch(&self) -> Option<BatchId> {
-        self.shared.lock().batcher.oldest_batch(self.worker)
+        self.shared.state.lock().batcher.oldest_batch(self.worker)
     }
 
     /// Returns the row counts of a batch; `None` if the worker has no such batch.
     pub fn shape(&self, batch: BatchId) -> Option<BatchShape> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let in_flight = state.in_flight.get(&batch).filter(|in_flight| in_flight.worker == self.worker);
         in_flight.map(|in_flight| in_flight.shape.clone())
     }
@@ -82,7 +82,7 @@ impl<P: Clone, R> Replies<P, R> {
     /// Completes a batch with one value per request, or with the reason why there are none. Returns false if the worker has no
     /// such batch.
     pub fn reply(&self, batch: BatchId, outcome: Result<Vec<R>, Failure>) -> bool {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let now = self.shared.now();
         let Some(requests) = state.batcher.complete(now, self.worker, batch, outcome.is_ok()) else {
             return false;
@@ -125,7 +125,7 @@ impl<P: Clone, R> Replies<P, R> {
 
     /// Removes the worker from the queue. Its batches go to other workers; requests with `max_attempts` attempts fail.
     pub fn disconnect(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let attempts = state.batcher.config().max_attempts;
         for id in state.batcher.remove_worker(self.worker) {
             if let Some(request) = state.take(id) {

@@ -29,7 +29,7 @@ struct Manifest<F> {
 pub(crate) fn write(snapshot: &Snapshot) -> Bytes {
     let manifest = Manifest {
         folder: snapshot.folder(),
-        schema: hex(IpcSchemaEncoder::new().schema_to_fb(snapshot.schema()).finished_data()),
+        schema: hex::encode(IpcSchemaEncoder::new().schema_to_fb(snapshot.schema()).finished_data()),
         partition_columns: snapshot.partition_columns(),
         nulls: snapshot.file_nulls().to_vec(),
         files: snapshot.files(),
@@ -55,20 +55,7 @@ pub(crate) fn read(sealed: &Bytes) -> Result<Snapshot, String> {
 }
 
 fn read_schema(text: &str) -> Result<Schema, String> {
-    let bytes = unhex(text).ok_or("the schema is not hexadecimal")?;
+    let bytes = hex::decode(text).map_err(|_| "the schema is not hexadecimal")?;
     let schema = arrow_ipc::root_as_schema(&bytes).map_err(|error| error.to_string())?;
     Ok(fb_to_schema(schema))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0x0f)]).collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |digit: u8| char::from(digit).to_digit(16);
-    let pair = |pair: &[u8]| u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok();
-    let (pairs, odd) = text.as_bytes().as_chunks::<2>();
-    if odd.is_empty() { pairs.iter().map(|bytes| pair(bytes)).collect() } else { None }
 }

@@ -7,13 +7,14 @@ use std::{
     io::{self, Write},
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use bytes::Bytes;
 use object_store::path::Path;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -68,9 +69,9 @@ impl FooterCache {
         config: &Config,
     ) -> Result<Arc<Footer>, Error> {
         let key = target.key();
-        let cell = self.lock().touch(key);
+        let cell = self.memory.lock().touch(key);
         let footer = cell.get_or_try_init(|| self.load(key, location, target, config)).await?;
-        let evicted = self.lock().charge(key, &cell, footer.memory_bytes());
+        let evicted = self.memory.lock().charge(key, &cell, footer.memory_bytes());
         drop(evicted);
         Ok(Arc::clone(footer))
     }
@@ -106,10 +107,6 @@ impl FooterCache {
         let footer = cached.await.ok()??;
         metrics::counter!("forebay_storage_footers_total", "source" => "disk").increment(1);
         Some(Arc::new(footer))
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
