@@ -28,7 +28,7 @@ pub struct Column {
     /// Number of NaNs, which all other statistics ignore; null if the column is not of floats.
     #[schema(required)]
     pub nans: Option<usize>,
-    /// Minimum: a number, or text for strings, times, decimals and infinities; null if there is none.
+    /// Minimum: a number, or text for strings, times, decimals and infinities; null if there are no comparable values.
     pub min: Value,
     /// Maximum, in the form of `min`.
     pub max: Value,

@@ -57,7 +57,7 @@ struct WideHeader {
 }
 
 impl KeyIndex {
-    /// Reads the index of the snapshot of `reader` from `folder`; `None` if there is none. Deletes a corrupt file. Blocks.
+    /// Reads the index of the snapshot of `reader` from `folder`; `None` if it was not saved. Deletes a corrupt file. Blocks.
     pub fn open(folder: &Path, reader: &Reader, spec: &KeySpec) -> Option<Self> {
         let path = path(folder, reader, spec);
         let bytes = fs::read(&path).ok()?;
