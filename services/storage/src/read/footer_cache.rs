@@ -13,7 +13,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use object_store::path::Path;
 use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use xxhash_rust::xxh3::Xxh3;
@@ -21,20 +20,11 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::{
     Config, Error, Location,
     blocking::blocking,
-    dataset::version::Version,
-    store::envelope::Envelope,
+    store::{envelope::Envelope, request::Target},
     validate::footer::{Footer, parse_footer, read_footer},
 };
 
 const ENVELOPE: Envelope = Envelope { kind: "footer", version: 1 };
-
-/// A file of a snapshot: its path, its URL for error messages and its pinned version.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) path: Path,
-    pub(crate) url: String,
-    pub(crate) version: Version,
-}
 
 impl Target {
     fn key(&self) -> u128 {
@@ -87,7 +77,7 @@ impl FooterCache {
             return Ok(footer);
         }
         metrics::counter!("forebay_storage_footers_total", "source" => "file").increment(1);
-        let bytes = read_footer(location, &target.path, &target.url, &target.version, config).await?;
+        let bytes = read_footer(location, target, config).await?;
         let (this, target) = (Arc::clone(self), target.clone());
         blocking(move || {
             let footer = parse_footer(&bytes, target.version.size, &target.url)?;
