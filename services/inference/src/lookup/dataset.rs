@@ -165,8 +165,9 @@ impl OnlineDataset {
             seconds = started.elapsed().as_secs_f64(),
             "loaded a snapshot for lookups"
         );
-        let next = Arc::new(LoadedSnapshot::new(reader, index, reservation, loaded));
-        let replaced = shared.current.write().replace(next);
+        let views = Mutex::new(loaded);
+        let next = LoadedSnapshot { reader, index, _reservation: reservation, views };
+        let replaced = shared.current.write().replace(Arc::new(next));
         drop(replaced);
         Ok(())
     }

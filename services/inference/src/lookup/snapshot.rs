@@ -21,7 +21,7 @@ pub(super) struct LoadedSnapshot {
     pub(super) reader: Reader,
     pub(super) index: Arc<KeyIndex>,
     /// Memory of the index.
-    _reservation: Aside,
+    pub(super) _reservation: Aside,
     pub(super) views: Mutex<HashMap<ViewKey, View>>,
 }
 
@@ -45,15 +45,6 @@ impl View {
 }
 
 impl LoadedSnapshot {
-    pub(super) fn new(
-        reader: Reader,
-        index: Arc<KeyIndex>,
-        reservation: Aside,
-        views: HashMap<ViewKey, View>,
-    ) -> Self {
-        Self { reader, index, _reservation: reservation, views: Mutex::new(views) }
-    }
-
     pub(super) fn id(&self) -> &str {
         self.reader.snapshot().id()
     }

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Failure, Forecast, PendingRequest, QueueConfig, QueueStatus, Refusal, ThroughputLatencyCurve, Worker,
-    WorkerId,
+    Failure, Forecast, PendingRequest, QueueConfig, QueueStatus, Refusal, Replies, ThroughputLatencyCurve,
+    Worker, WorkerId,
     state::{Shared, Waiting},
 };
 
@@ -64,8 +64,7 @@ impl<P: Clone, R> Queue<P, R> {
         let id = match admitted {
             Ok(id) => id,
             Err(refusal) => {
-                state.outcomes.refused += 1;
-                self.shared.count("refused", 1);
+                self.shared.count("refused", &mut state.outcomes.refused);
                 return Err(Failure::Refused(refusal));
             }
         };
@@ -75,7 +74,7 @@ impl<P: Clone, R> Queue<P, R> {
         state.held_bytes = held;
         state.requests.insert(id, Waiting { payload, held_bytes, rows, arrived: now, answer });
         self.shared.dispatch(&mut state);
-        Ok(PendingRequest::new(Arc::clone(&self.shared), id, receiver))
+        Ok(PendingRequest { shared: Arc::clone(&self.shared), id, receiver })
     }
 
     /// Adds a worker that may have `credits` batches at a time. Dropping the worker returns its batches to the queue.
@@ -92,7 +91,7 @@ impl<P: Clone, R> Queue<P, R> {
             id
         };
         drop(state);
-        Worker::new(Arc::clone(&self.shared), worker, batches)
+        Worker { replies: Replies { shared: Arc::clone(&self.shared), worker }, batches }
     }
 
     /// Returns the current settings.

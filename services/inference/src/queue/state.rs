@@ -90,9 +90,10 @@ impl<P, R> Shared<P, R> {
         self.created.elapsed()
     }
 
-    pub(super) fn count(&self, outcome: &'static str, count: u64) {
-        counter!("forebay_queue_requests_total", "queue" => self.name(), "outcome" => outcome)
-            .increment(count);
+    /// Counts a request with this outcome, in the metric and in `total`.
+    pub(super) fn count(&self, outcome: &'static str, total: &mut u64) {
+        *total += 1;
+        counter!("forebay_queue_requests_total", "queue" => self.name(), "outcome" => outcome).increment(1);
     }
 }
 
@@ -121,15 +122,14 @@ impl<P: Clone, R> Shared<P, R> {
         let had_workers = !state.workers.is_empty();
         for id in state.batcher.expire(now) {
             if let Some(request) = state.take(id) {
-                state.outcomes.expired += 1;
-                self.count("expired", 1);
+                self.count("expired", &mut state.outcomes.expired);
                 let waited = now.saturating_sub(request.arrived);
                 drop(request.answer.send(Err(Failure::Expired { waited, had_workers })));
             }
         }
         let until = loop {
             match state.batcher.next(now) {
-                Decision::Send(formed) => self.send(state, now, formed),
+                Decision::Send(formed) => self.send(state, now, &formed),
                 Decision::Wait(until) => break until,
             }
         };
@@ -145,18 +145,11 @@ impl<P: Clone, R> Shared<P, R> {
     }
 
     /// Sends a closed batch to its worker.
-    fn send(&self, state: &mut State<P, R>, now: Time, formed: FormedBatch) {
-        let FormedBatch {
-            batch: id,
-            worker,
-            requests,
-            rows,
-            padded_rows,
-            close_reason,
-            deadline,
-            previous_attempts,
-        } = formed;
-        let requests: Vec<&Waiting<P, R>> = requests.iter().filter_map(|id| state.requests.get(id)).collect();
+    fn send(&self, state: &mut State<P, R>, now: Time, formed: &FormedBatch) {
+        let FormedBatch { batch: id, rows, padded_rows, close_reason, previous_attempts, .. } = *formed;
+        let (worker, deadline) = (formed.worker, self.created + formed.deadline);
+        let requests = formed.requests.iter().filter_map(|id| state.requests.get(id));
+        let requests: Vec<&Waiting<P, R>> = requests.collect();
         let payloads = requests.iter().map(|request| request.payload.clone()).collect();
         let request_rows = requests.iter().map(|request| request.rows).collect();
         for request in &requests {
@@ -170,7 +163,6 @@ impl<P: Clone, R> Shared<P, R> {
         let shape = BatchShape { request_rows, padded_rows };
         let in_flight = InFlight { worker, shape, rows, close_reason, closed_at: now, gathered_at: None };
         state.in_flight.insert(id, in_flight);
-        let deadline = self.created + deadline;
         let batch = Batch { id, payloads, rows, padded_rows, close_reason, deadline, previous_attempts };
         if let Some(worker) = state.workers.get(&worker) {
             // A worker whose receiver was dropped is removed at once.
