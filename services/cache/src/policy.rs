@@ -69,7 +69,8 @@ pub struct EvictionScan<'a, K: Hash + Eq + Clone> {
 impl<K: Hash + Eq + Clone> Policy<K> {
     /// Creates a policy without entries.
     pub fn new(forecast: Arc<dyn Forecast<K>>) -> Self {
-        Self { forecast, entries: Mutex::new(Entries::new()), queue: Mutex::new(Queue::new()) }
+        let queue = Queue { farthest: BinaryHeap::new(), nearest: None, refill_after: 0 };
+        Self { forecast, entries: Mutex::new(Entries::new()), queue: Mutex::new(queue) }
     }
 
     /// Forecast of the next use of `key`, which does not need to be an entry.
@@ -108,6 +109,11 @@ impl<K: Hash + Eq + Clone> Policy<K> {
         let mut scan = EvictionScan { policy: self, queue, offered: Vec::new(), nearest_use: 0, refills: 0 };
         scan.queue_changed();
         scan
+    }
+
+    /// Evaluates the forecast of an entry.
+    fn candidate(&self, key: K, last_use: u64) -> Candidate<K> {
+        Candidate { next_use: self.forecast.next_use(&key), last_use, key }
     }
 }
 
@@ -185,19 +191,6 @@ impl<K: Hash + Eq + Clone> Drop for EvictionScan<'_, K> {
         let offered = std::mem::take(&mut self.offered).into_iter();
         let kept = offered.filter(|candidate| entries.is_current(candidate));
         self.queue.farthest.extend(kept);
-    }
-}
-
-impl<K> Policy<K> {
-    /// Evaluates the forecast of an entry.
-    fn candidate(&self, key: K, last_use: u64) -> Candidate<K> {
-        Candidate { next_use: self.forecast.next_use(&key), last_use, key }
-    }
-}
-
-impl<K> Queue<K> {
-    fn new() -> Self {
-        Self { farthest: BinaryHeap::new(), nearest: None, refill_after: 0 }
     }
 }
 
