@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use forebay_loader::{Aside, Resident};
+use forebay_loader::{LookupReservation, LookupRows};
 use forebay_proto::{Encoding, v1};
 use forebay_storage::Reader;
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ pub(super) struct LoadedSnapshot {
     pub(super) reader: Reader,
     pub(super) index: Arc<KeyIndex>,
     /// Memory of the index.
-    pub(super) _reservation: Aside,
+    pub(super) _reservation: LookupReservation,
     pub(super) views: Mutex<HashMap<ViewKey, View>>,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct LoadedSnapshot {
 #[derive(Clone)]
 pub(super) struct View {
     pub(super) selection: v1::Train,
-    pub(super) rows: Arc<OnceCell<Arc<Resident>>>,
+    pub(super) rows: Arc<OnceCell<Arc<LookupRows>>>,
     /// Logical time of the last use; 0 for a view without uses.
     pub(super) last_use: Arc<AtomicU64>,
 }

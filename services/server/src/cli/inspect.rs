@@ -9,7 +9,7 @@ use std::{
 
 use bytesize::ByteSize;
 use clap::Args;
-use forebay_loader::{self as loader, Counted, Job, Loader, Pool, Scheduling};
+use forebay_loader::{self as loader, CountProgress, Job, Loader, Pool, Scheduling};
 use forebay_proto::v1;
 use forebay_storage::{Config, Location, Reader, Snapshot, State, take_snapshot};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -69,7 +69,7 @@ impl Inspect {
         bar.finish_and_clear();
         let train = self.train();
         let reader = Reader::new(Arc::clone(&snapshot), location, &state, config);
-        let mut counted = Mutex::new(Counted::default());
+        let mut counted = Mutex::new(CountProgress::default());
         let loader =
             Loader::new(MEMORY_BYTES, loader::Config::default(), Pool::new(threads(), Scheduling::Normal)?);
         let count = loader
@@ -131,7 +131,7 @@ fn describe(text: &mut String, url: &str, snapshot: &Snapshot) -> std::fmt::Resu
     writeln!(text)
 }
 
-fn kept_rows(text: &mut String, job: &Job, counted: &Counted) -> std::fmt::Result {
+fn kept_rows(text: &mut String, job: &Job, counted: &CountProgress) -> std::fmt::Result {
     let blocks = job.snapshot().blocks().len() as u64;
     let needed = (0..blocks as u32).filter(|block| job.is_needed(*block)).count() as u64;
     writeln!(text, "kept         {} of {} rows by the filter", job.epoch_rows(), job.snapshot().rows())?;

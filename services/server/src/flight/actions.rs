@@ -1,7 +1,7 @@
 //! DoAction.
 
 use arrow_flight::{Action, ActionType, Result as ActionResult};
-use forebay_loader::{Counted, Warmed};
+use forebay_loader::{CountProgress, LoadProgress};
 use forebay_proto::{
     Encoding,
     v1::{
@@ -173,8 +173,8 @@ async fn count(
 ) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
     let (train, reader, encoding) = context.request(access, body).await?;
     Ok(progress_stream(move |sender| async move {
-        let progress = |counted: Counted| {
-            let Counted { blocks, blocks_done, blocks_read, rows, rows_kept } = counted;
+        let progress = |counted: CountProgress| {
+            let CountProgress { blocks, blocks_done, blocks_read, rows, rows_kept } = counted;
             let result = CountResult { blocks, blocks_done, blocks_read, rows, rows_kept };
             drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
         };
@@ -184,12 +184,12 @@ async fn count(
                 let kept =
                     counts.map_or(rows, |counts| counts.rows().iter().map(|rows| u64::from(*rows)).sum());
                 let blocks = snapshot.blocks().len() as u64;
-                progress(Counted {
+                progress(CountProgress {
                     blocks,
                     blocks_done: blocks,
                     rows,
                     rows_kept: kept,
-                    ..Counted::default()
+                    ..CountProgress::default()
                 });
             }
             Err(error) => drop(sender.send(Err(Error::from(error).into()))),
@@ -239,7 +239,7 @@ async fn load(
     let asked = one_dataset(&context, access, body).await?;
     let encoding = asked.encoding;
     Ok(progress_stream(move |sender| async move {
-        let progress = |warmed: Warmed| {
+        let progress = |warmed: LoadProgress| {
             let result =
                 WarmResult { blocks: warmed.blocks, blocks_done: warmed.blocks_done, bytes: warmed.bytes };
             drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));

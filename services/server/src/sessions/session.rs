@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use forebay_loader::Made;
+use forebay_loader::FinishedBatch;
 use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
 
@@ -121,7 +121,7 @@ impl Session {
         }
     }
 
-    pub(super) fn count(&self, made: &Made) {
+    pub(super) fn count(&self, made: &FinishedBatch) {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.rows.fetch_add(made.batch.rows, Ordering::Relaxed);
         self.bytes.fetch_add(made.batch.body.len() as u64, Ordering::Relaxed);
