@@ -104,14 +104,7 @@ fn newer_fields_are_omitted_at_their_default_for_older_servers_and_states() {
 }
 
 /// A ticket as written before the fields were renamed.
-const OLD_TICKET: &str = concat!(
-    r#"{"train":{"dataset":"clicks","snapshot":"00ab","tensors":[{"name":"items","columns":["items"],"dtype":"int64","#,
-    r#""fill":-1.0,"max_len":16}],"batch_size":8,"seed":7,"shuffle":{"window_rows":4096,"in_order":true},"epoch":0,"#,
-    r#""epochs":1,"world_size":2,"lanes":1,"rank":1,"lane":0,"remainder":"DROP","start_step":3,"steps":0,"#,
-    r#""job":"ctr-v3","label":"clicked","hash":false,"plan_version":1,"filter":"","group_by":["session"],"#,
-    r#""dedupe":[{"key":["user"],"tensor":"user","columns":["u0","u1"],"dtype":"float32","fill":0.5}],"#,
-    r#""mix":[{"dataset":"ads","snapshot":"00cd","share":0.25,"filter":""}],"batch_rows":64}}"#,
-);
+const OLD_TICKET: &str = include_str!("fixtures/ticket_before_renaming.json");
 
 #[test]
 fn an_old_json_ticket_is_still_read() {

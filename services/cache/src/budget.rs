@@ -1,10 +1,8 @@
 //! Byte budget with first-come, first-served reservations.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::VecDeque, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 /// A byte budget. Cheap to clone; clones share the budget.
@@ -60,12 +58,12 @@ impl Budget {
 
     /// Bytes outside of long-lived reservations: the largest reservation that can be granted.
     pub fn available_bytes(&self) -> u64 {
-        self.shared.available_bytes(&self.shared.state())
+        self.shared.available_bytes(&self.shared.state.lock())
     }
 
     /// Bytes that are currently reserved. May exceed the capacity after a reservation was [raised](Reservation::raise).
     pub fn reserved_bytes(&self) -> u64 {
-        self.shared.state().reserved_bytes
+        self.shared.state.lock().reserved_bytes
     }
 
     /// Reserves `bytes`, after all earlier callers. Cancel-safe: a dropped wait leaves the queue.
@@ -76,14 +74,14 @@ impl Budget {
         // Dropped last, so that a cancelled wait unblocks the callers behind it.
         let _guard = GrantOnDrop { shared: &self.shared };
         let (granted, grant) = oneshot::channel();
-        self.shared.state().waiting.push_back(Waiting { bytes, granted });
+        self.shared.state.lock().waiting.push_back(Waiting { bytes, granted });
         self.shared.grant();
         grant.await.expect("the queue lives as long as the budget")
     }
 
     /// Reserves `bytes` if they are free and no caller is waiting; `None` otherwise.
     pub fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.waiting.retain(|waiting| !waiting.granted.is_closed());
         if !state.waiting.is_empty() || !self.shared.fits(&state, bytes) {
             return None;
@@ -105,10 +103,6 @@ impl Drop for GrantOnDrop<'_> {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn fits(&self, state: &State, bytes: u64) -> bool {
         state.reserved_bytes.saturating_add(bytes) <= self.capacity_bytes
     }
@@ -120,7 +114,7 @@ impl Shared {
     /// Grants reservations from the head of the queue while they fit, and rejects those that are too large.
     fn grant(self: &Arc<Self>) {
         loop {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let available_bytes = self.available_bytes(&state);
             let rejected = state.waiting.iter().position(|waiting| waiting.bytes > available_bytes);
             if let Some(rejected) = rejected.and_then(|place| state.waiting.remove(place)) {
@@ -152,7 +146,7 @@ impl Reservation {
     /// exceeded, and no other reservation is granted until enough bytes are released. A smaller value has no effect.
     pub fn raise(&mut self, bytes: u64) {
         let extra = bytes.saturating_sub(self.bytes);
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.reserved_bytes += extra;
         state.kept_bytes += if self.is_kept { extra } else { 0 };
         self.bytes += extra;
@@ -173,7 +167,7 @@ impl Reservation {
     pub fn keep(&mut self) {
         if !self.is_kept {
             self.is_kept = true;
-            self.shared.state().kept_bytes += self.bytes;
+            self.shared.state.lock().kept_bytes += self.bytes;
             self.shared.grant();
         }
     }
@@ -182,7 +176,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         {
-            let mut state = self.shared.state();
+            let mut state = self.shared.state.lock();
             state.reserved_bytes = state.reserved_bytes.saturating_sub(self.bytes);
             state.kept_bytes -= if self.is_kept { self.bytes } else { 0 };
         }

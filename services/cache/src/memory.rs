@@ -148,12 +148,6 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
         Some(value)
     }
 
-    fn insert(&self, key: &K, value: Value<V>) {
-        let entry = self.tier.values.entry(key.clone());
-        self.tier.policy.insert(key.clone());
-        entry.insert(value);
-    }
-
     /// Removes a value that satisfies `condition` and discharges its weight.
     fn remove_if(&self, key: &K, condition: impl FnOnce(&Value<V>) -> bool) -> Option<Value<V>> {
         let removable = |key: &K, value: &Value<V>| condition(value) && self.tier.policy.remove(key);
@@ -212,7 +206,9 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> LoadGuard<'_, K
         self.memory.charge(weight.saturating_sub(expected_bytes));
         self.memory.discharge(expected_bytes.saturating_sub(weight));
         self.charged_bytes = 0;
-        self.memory.insert(self.key, Value { value: Arc::clone(&value), weight });
+        let entry = self.memory.tier.values.entry(self.key.clone());
+        self.memory.tier.policy.insert(self.key.clone());
+        entry.insert(Value { value: Arc::clone(&value), weight });
         self.memory.set_gauge();
         metrics::counter!("forebay_cache_miss_bytes_total", "tier" => "memory").increment(weight);
         Ok(value)

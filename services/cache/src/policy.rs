@@ -13,8 +13,10 @@ use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashSet},
     hash::Hash,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 pub use self::forecast::{Forecast, NoForecast};
 use self::{candidate::Candidate, entries::Entries};
@@ -67,7 +69,8 @@ pub struct EvictionScan<'a, K: Hash + Eq + Clone> {
 impl<K: Hash + Eq + Clone> Policy<K> {
     /// Creates a policy without entries.
     pub fn new(forecast: Arc<dyn Forecast<K>>) -> Self {
-        Self { forecast, entries: Mutex::new(Entries::new()), queue: Mutex::new(Queue::new()) }
+        let queue = Queue { farthest: BinaryHeap::new(), nearest: None, refill_after: 0 };
+        Self { forecast, entries: Mutex::new(Entries::new()), queue: Mutex::new(queue) }
     }
 
     /// Forecast of the next use of `key`, which does not need to be an entry.
@@ -77,22 +80,22 @@ impl<K: Hash + Eq + Clone> Policy<K> {
 
     /// Adds an entry as the most recently used.
     pub fn insert(&self, key: K) {
-        self.entries().insert(key);
+        self.entries.lock().insert(key);
     }
 
     /// Records a use of an entry. Other keys are ignored.
     pub fn touch(&self, key: &K) {
-        self.entries().touch(key);
+        self.entries.lock().touch(key);
     }
 
     /// Removes an entry. Returns true if it existed.
     pub fn remove(&self, key: &K) -> bool {
-        self.entries().remove(key)
+        self.entries.lock().remove(key)
     }
 
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.entries().len()
+        self.entries.lock().len()
     }
 
     /// True if there are no entries.
@@ -102,14 +105,15 @@ impl<K: Hash + Eq + Clone> Policy<K> {
 
     /// Starts an eviction scan. Blocks while another scan is running.
     pub fn eviction_scan(&self) -> EvictionScan<'_, K> {
-        let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = self.queue.lock();
         let mut scan = EvictionScan { policy: self, queue, offered: Vec::new(), nearest_use: 0, refills: 0 };
         scan.queue_changed();
         scan
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries<K>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Evaluates the forecast of an entry.
+    fn candidate(&self, key: K, last_use: u64) -> Candidate<K> {
+        Candidate { next_use: self.forecast.next_use(&key), last_use, key }
     }
 }
 
@@ -127,7 +131,7 @@ impl<K: Hash + Eq + Clone> EvictionScan<'_, K> {
                 just_refilled = true;
                 continue;
             };
-            if !self.policy.entries().is_current(&candidate) {
+            if !self.policy.entries.lock().is_current(&candidate) {
                 continue;
             }
             let next_use = self.policy.next_use(&candidate.key);
@@ -144,7 +148,7 @@ impl<K: Hash + Eq + Clone> EvictionScan<'_, K> {
 
     /// Queues the entries that were added or used since the last scan and are farther than the nearest queued entry.
     fn queue_changed(&mut self) {
-        let changed = self.policy.entries().take_changed(self.queue.refill_after);
+        let changed = self.policy.entries.lock().take_changed(self.queue.refill_after);
         let (Some(changed), Some(nearest)) = (changed, self.queue.nearest.clone()) else {
             self.queue.farthest.clear();
             return;
@@ -152,7 +156,7 @@ impl<K: Hash + Eq + Clone> EvictionScan<'_, K> {
         // The passing of time changes the forecasts of all entries alike. The current forecast of the nearest entry is
         // therefore the new threshold, unless the entry itself was used or removed.
         let now = self.policy.next_use(&nearest.key);
-        let unused = self.policy.entries().is_current(&nearest);
+        let unused = self.policy.entries.lock().is_current(&nearest);
         self.nearest_use = if unused { now } else { now.min(nearest.next_use) };
         let nearest = Candidate { next_use: self.nearest_use, ..nearest };
         let changed = changed.into_iter().map(|(key, last_use)| self.policy.candidate(key, last_use));
@@ -162,7 +166,7 @@ impl<K: Hash + Eq + Clone> EvictionScan<'_, K> {
     /// Evaluates the forecast of all entries and queues the farthest of those that were not returned yet.
     fn refill(&mut self) {
         let offered: HashSet<u64> = self.offered.iter().map(|candidate| candidate.last_use).collect();
-        let listed = self.policy.entries().list();
+        let listed = self.policy.entries.lock().list();
         // The number grows with each refill, so that a scan over entries that cannot be evicted ends soon.
         let batch = (listed.len() / QUEUED_ONE_IN).max(QUEUED_AT_LEAST);
         let count = batch << (2 * self.refills.min(8));
@@ -183,23 +187,10 @@ impl<K: Hash + Eq + Clone> EvictionScan<'_, K> {
 
 impl<K: Hash + Eq + Clone> Drop for EvictionScan<'_, K> {
     fn drop(&mut self) {
-        let entries = self.policy.entries();
+        let entries = self.policy.entries.lock();
         let offered = std::mem::take(&mut self.offered).into_iter();
         let kept = offered.filter(|candidate| entries.is_current(candidate));
         self.queue.farthest.extend(kept);
-    }
-}
-
-impl<K> Policy<K> {
-    /// Evaluates the forecast of an entry.
-    fn candidate(&self, key: K, last_use: u64) -> Candidate<K> {
-        Candidate { next_use: self.forecast.next_use(&key), last_use, key }
-    }
-}
-
-impl<K> Queue<K> {
-    fn new() -> Self {
-        Self { farthest: BinaryHeap::new(), nearest: None, refill_after: 0 }
     }
 }
 

@@ -6,11 +6,12 @@ use std::{
     collections::VecDeque,
     io,
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
 use arrow_buffer::MutableBuffer;
 use memmap2::{Advice, MmapMut};
+use parking_lot::Mutex;
 
 /// Minimum length of a slab with its own memory mapping, in bytes. Shorter slabs come from the heap, because the number
 /// of mappings of a process is limited.
@@ -30,9 +31,9 @@ pub struct Slabs {
 /// Mapped slabs. Only the size of those in use is tracked.
 struct Pool {
     /// Free slabs, in the order in which they were released.
-    idle: VecDeque<MmapMut>,
-    idle_bytes: usize,
-    max_idle_bytes: usize,
+    free: VecDeque<MmapMut>,
+    free_bytes: usize,
+    max_free_bytes: usize,
     used_bytes: usize,
     max_total_bytes: usize,
 }
@@ -40,20 +41,20 @@ struct Pool {
 impl Pool {
     /// Removes free slabs, the least recently used first, until another slab of `len` bytes (in use or free) is within
     /// the limits. Returns the removed slabs, which the caller drops outside of the lock.
-    fn make_room(&mut self, len: usize, is_idle: bool) -> Vec<MmapMut> {
+    fn make_room(&mut self, len: usize, is_free: bool) -> Vec<MmapMut> {
         let mut removed = Vec::new();
-        while !self.has_room(len, is_idle)
-            && let Some(oldest) = self.idle.pop_front()
+        while !self.has_room(len, is_free)
+            && let Some(oldest) = self.free.pop_front()
         {
-            self.idle_bytes -= oldest.len();
+            self.free_bytes -= oldest.len();
             removed.push(oldest);
         }
         removed
     }
 
-    fn has_room(&self, len: usize, is_idle: bool) -> bool {
-        let idle_bytes = self.idle_bytes + if is_idle { len } else { 0 };
-        idle_bytes <= self.max_idle_bytes && self.used_bytes + self.idle_bytes + len <= self.max_total_bytes
+    fn has_room(&self, len: usize, is_free: bool) -> bool {
+        let free_bytes = self.free_bytes + if is_free { len } else { 0 };
+        free_bytes <= self.max_free_bytes && self.used_bytes + self.free_bytes + len <= self.max_total_bytes
     }
 }
 
@@ -70,19 +71,19 @@ enum Memory {
 }
 
 impl Slabs {
-    /// Creates a pool with at most `max_idle_bytes` of free slabs.
-    pub fn new(max_idle_bytes: u64) -> Self {
-        Self::within(u64::MAX, max_idle_bytes)
+    /// Creates a pool with at most `max_free_bytes` of free slabs.
+    pub fn new(max_free_bytes: u64) -> Self {
+        Self::within(u64::MAX, max_free_bytes)
     }
 
-    /// Creates a pool with at most `max_idle_bytes` of free slabs. Free slabs are also released if they and the slabs
+    /// Creates a pool with at most `max_free_bytes` of free slabs. Free slabs are also released if they and the slabs
     /// in use exceed `max_total_bytes`.
-    pub fn within(max_total_bytes: u64, max_idle_bytes: u64) -> Self {
+    pub fn within(max_total_bytes: u64, max_free_bytes: u64) -> Self {
         let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let pool = Pool {
-            idle: VecDeque::new(),
-            idle_bytes: 0,
-            max_idle_bytes: bytes(max_idle_bytes),
+            free: VecDeque::new(),
+            free_bytes: 0,
+            max_free_bytes: bytes(max_free_bytes),
             used_bytes: 0,
             max_total_bytes: bytes(max_total_bytes),
         };
@@ -98,7 +99,7 @@ impl Slabs {
         if len < MAPPED_BYTES {
             return Ok(Slab { memory: Memory::Heap(MutableBuffer::from_len_zeroed(len)), len });
         }
-        let mapped = match self.take_idle(len) {
+        let mapped = match self.take_free(len) {
             Some(mapped) => mapped,
             None => self.map(mapped_len(len))?,
         };
@@ -106,33 +107,29 @@ impl Slabs {
     }
 
     /// Size in bytes of all free slabs.
-    pub fn idle_bytes(&self) -> usize {
-        self.lock().idle_bytes
+    pub fn free_bytes(&self) -> usize {
+        self.pool.lock().free_bytes
     }
 
-    fn take_idle(&self, len: usize) -> Option<MmapMut> {
-        let mut pool = self.lock();
+    fn take_free(&self, len: usize) -> Option<MmapMut> {
+        let mut pool = self.pool.lock();
         // A slab that is much too long is not used, because a long-lived value would keep its unused end.
         let fits = |slab: &MmapMut| slab.len() >= len && slab.len() - len <= len / 8 + HUGE_PAGE_BYTES / 2;
-        let found = pool.idle.iter().rposition(fits)?;
-        let mapped = pool.idle.remove(found)?;
-        pool.idle_bytes -= mapped.len();
+        let found = pool.free.iter().rposition(fits)?;
+        let mapped = pool.free.remove(found)?;
+        pool.free_bytes -= mapped.len();
         pool.used_bytes += mapped.len();
         Some(mapped)
     }
 
     /// Maps a new slab. Free slabs are released if the total size would exceed the limit.
     fn map(&self, len: usize) -> io::Result<MmapMut> {
-        let mut pool = self.lock();
+        let mut pool = self.pool.lock();
         let removed = pool.make_room(len, false);
         pool.used_bytes += len;
         drop(pool);
         drop(removed);
-        map(len).inspect_err(|_| self.lock().used_bytes -= len)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Pool> {
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner)
+        map(len).inspect_err(|_| self.pool.lock().used_bytes -= len)
     }
 }
 
@@ -197,13 +194,13 @@ impl Drop for Memory {
         let Self::Mapped(mapped, home) = self else { return };
         let Some(mapped) = mapped.take() else { return };
         let len = mapped.len();
-        let mut pool = home.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = home.lock();
         pool.used_bytes -= len;
         // The most recently released slab is the most likely to be requested again.
-        let mut removed = if len <= pool.max_idle_bytes { pool.make_room(len, true) } else { Vec::new() };
+        let mut removed = if len <= pool.max_free_bytes { pool.make_room(len, true) } else { Vec::new() };
         if pool.has_room(len, true) {
-            pool.idle_bytes += len;
-            pool.idle.push_back(mapped);
+            pool.free_bytes += len;
+            pool.free.push_back(mapped);
         } else {
             removed.push(mapped);
         }

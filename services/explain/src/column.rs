@@ -1,6 +1,6 @@
 //! Statistics of the columns of a batch.
 
-use arrow_array::{Array, ArrayRef, cast::AsArray, types::Float64Type};
+use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait, cast::AsArray, types::Float64Type};
 use arrow_cast::{
     cast,
     display::{ArrayFormatter, FormatOptions},
@@ -28,7 +28,7 @@ pub struct Column {
     /// Number of NaNs, which all other statistics ignore; null if the column is not of floats.
     #[schema(required)]
     pub nans: Option<usize>,
-    /// Minimum: a number, or text for strings, times, decimals and infinities; null if there is none.
+    /// Minimum: a number, or text for strings, times, decimals and infinities; null if there are no comparable values.
     pub min: Value,
     /// Maximum, in the form of `min`.
     pub max: Value,
@@ -98,18 +98,16 @@ impl Column {
 fn items(array: &ArrayRef) -> ArrayRef {
     match array.data_type() {
         DataType::FixedSizeList(_, _) => items(array.as_fixed_size_list().values()),
-        DataType::List(_) => {
-            let list = array.as_list::<i32>();
-            let (start, end) = (list.value_offsets()[0] as usize, list.value_offsets()[list.len()] as usize);
-            items(&list.values().slice(start, end - start))
-        }
-        DataType::LargeList(_) => {
-            let list = array.as_list::<i64>();
-            let (start, end) = (list.value_offsets()[0] as usize, list.value_offsets()[list.len()] as usize);
-            items(&list.values().slice(start, end - start))
-        }
+        DataType::List(_) => list_items(array.as_list::<i32>()),
+        DataType::LargeList(_) => list_items(array.as_list::<i64>()),
         _ => ArrayRef::clone(array),
     }
+}
+
+fn list_items<O: OffsetSizeTrait>(list: &GenericListArray<O>) -> ArrayRef {
+    let offsets = list.value_offsets();
+    let (start, end) = (offsets[0].as_usize(), offsets[list.len()].as_usize());
+    items(&list.values().slice(start, end - start))
 }
 
 fn is_ordered(data_type: &DataType) -> bool {

@@ -93,15 +93,12 @@ impl Explained {
     pub async fn build(
         loader: &Loader,
         train: &v1::Train,
-        mut readers: Vec<Reader>,
+        readers: Vec<Reader>,
         at: At,
     ) -> Result<Self, Error> {
-        if readers.is_empty() {
-            return Err(Error::Internal("a job without a dataset".into()));
-        }
-        let others = readers.split_off(1);
-        let [own]: [Reader; 1] =
-            readers.try_into().map_err(|_| Error::Internal("more than one first dataset".into()))?;
+        let mut readers = readers.into_iter();
+        let own = readers.next().ok_or_else(|| Error::Internal("a job without a dataset".into()))?;
+        let others: Vec<Reader> = readers.collect();
         let (epoch, step, rank) = (
             at.epoch.unwrap_or(train.epoch),
             at.step.unwrap_or(train.start_step),

@@ -1,6 +1,6 @@
 //! Keys as bytes, equal exactly for equal keys.
 
-use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray};
+use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray, RecordBatch, cast::AsArray};
 use arrow_cast::cast;
 use arrow_ord::cmp::distinct;
 use arrow_schema::{ArrowError, DataType, Schema};
@@ -69,11 +69,7 @@ impl KeyType {
     /// [`Error::Invalid`] for a column that is missing or of an incompatible type.
     pub fn encode(&self, batch: &RecordBatch) -> Result<EncodedKeys, Error> {
         let column = |(name, expected): &(String, DataType)| {
-            let Some(found) = batch.column_by_name(name) else {
-                let schema = batch.schema();
-                let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-                return Err(Error::invalid("keys", format!("there is no column '{name}' among {names:?}")));
-            };
+            let found = column_named(batch, name)?;
             if kind(found.data_type()) != kind(expected) {
                 let reason = format!("column '{name}' is of type {}, expected {expected}", found.data_type());
                 return Err(Error::invalid("keys", reason));
@@ -94,12 +90,12 @@ impl KeyType {
         for nulls in columns.iter().filter_map(|column| column.nulls()) {
             present.iter_mut().zip(nulls).for_each(|(present, is_valid)| *present &= is_valid);
         }
-        let mut keys = EncodedKeys { width: self.width, bytes: Vec::new(), ends: Vec::new(), present };
+        let mut keys = EncodedKeys { present, ..EncodedKeys::empty(self) };
         if let (Some(_), [column]) = (self.width, columns) {
             keys.bytes = fixed(column);
             return keys;
         }
-        let values: Vec<(Option<usize>, Values<'_>)> =
+        let values: Vec<(Option<usize>, Values)> =
             columns.iter().map(|column| (width(column.data_type()), Values::new(column))).collect();
         for row in 0..rows {
             for (width, column) in &values {
@@ -178,6 +174,18 @@ impl EncodedKeys {
     }
 }
 
+/// Returns the column `name` of a batch of keys.
+///
+/// # Errors
+/// [`Error::Invalid`] if there is no such column.
+pub(crate) fn column_named<'a>(keys: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef, Error> {
+    keys.column_by_name(name).ok_or_else(|| {
+        let schema = keys.schema();
+        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        Error::invalid("keys", format!("there is no column '{name}' among {names:?}"))
+    })
+}
+
 /// Hash of a key. Part of the file format of indexes.
 #[inline]
 pub(crate) fn hash(key: &[u8]) -> u64 {
@@ -235,21 +243,19 @@ fn fixed(column: &ArrayRef) -> Vec<u8> {
 }
 
 /// Values of a column as byte slices.
-enum Values<'a> {
+enum Values {
     Fixed(Vec<u8>),
-    Text(&'a arrow_array::StringArray),
-    LargeText(&'a arrow_array::LargeStringArray),
-    Binary(&'a arrow_array::BinaryArray),
-    LargeBinary(&'a arrow_array::LargeBinaryArray),
+    Binary(BinaryArray),
+    LargeBinary(LargeBinaryArray),
 }
 
-impl<'a> Values<'a> {
-    fn new(column: &'a ArrayRef) -> Self {
+impl Values {
+    fn new(column: &ArrayRef) -> Self {
         match column.data_type() {
-            DataType::Utf8 => Self::Text(column.as_string()),
-            DataType::LargeUtf8 => Self::LargeText(column.as_string()),
-            DataType::Binary => Self::Binary(column.as_binary()),
-            DataType::LargeBinary => Self::LargeBinary(column.as_binary()),
+            DataType::Utf8 => Self::Binary(column.as_string::<i32>().clone().into()),
+            DataType::LargeUtf8 => Self::LargeBinary(column.as_string::<i64>().clone().into()),
+            DataType::Binary => Self::Binary(column.as_binary().clone()),
+            DataType::LargeBinary => Self::LargeBinary(column.as_binary().clone()),
             _ => Self::Fixed(fixed(column)),
         }
     }
@@ -257,8 +263,6 @@ impl<'a> Values<'a> {
     fn get(&self, row: usize, width: Option<usize>) -> &[u8] {
         match self {
             Self::Fixed(bytes) => &bytes[row * width.unwrap_or(0)..][..width.unwrap_or(0)],
-            Self::Text(array) => array.value(row).as_bytes(),
-            Self::LargeText(array) => array.value(row).as_bytes(),
             Self::Binary(array) => array.value(row),
             Self::LargeBinary(array) => array.value(row),
         }

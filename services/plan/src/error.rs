@@ -1,14 +1,17 @@
-use std::fmt;
-
 /// Error of an invalid request. Every message names the field and its valid values.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A count is 0 but must be at least 1.
+    #[error("{field} is 0, expected at least 1")]
     Zero {
         /// Name of the field in a request.
         field: &'static str,
     },
     /// The first step is past the end of an epoch.
+    #[error(
+        "start_step {start_step} is past the end of an epoch of {steps} steps, expected at most {steps} \
+         (which is the next epoch)"
+    )]
     StartStepPastEnd {
         /// Requested first step.
         start_step: u64,
@@ -16,18 +19,3 @@ pub enum Error {
         steps: u64,
     },
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Zero { field } => write!(f, "{field} is 0, expected at least 1"),
-            Self::StartStepPastEnd { start_step, steps } => write!(
-                f,
-                "start_step {start_step} is past the end of an epoch of {steps} steps, expected at most {steps} \
-                 (which is the next epoch)"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Error {}

@@ -7,18 +7,9 @@ const DOMAIN: &[u8; 16] = b"forebay/plan/key";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Level {
     /// Blocks of an epoch. The window is 0.
-    Blocks,
+    Blocks = 0,
     /// Items of one window.
-    Rows,
-}
-
-impl Level {
-    fn code(self) -> u32 {
-        match self {
-            Self::Blocks => 0,
-            Self::Rows => 1,
-        }
-    }
+    Rows = 1,
 }
 
 /// Key of one permutation.
@@ -37,7 +28,7 @@ impl Key {
         let mut place = [0; 48];
         place[..16].copy_from_slice(DOMAIN);
         place[16..20].copy_from_slice(&plan_version.to_le_bytes());
-        place[20..24].copy_from_slice(&level.code().to_le_bytes());
+        place[20..24].copy_from_slice(&(level as u32).to_le_bytes());
         place[24..32].copy_from_slice(&seed.to_le_bytes());
         place[32..40].copy_from_slice(&epoch.to_le_bytes());
         place[40..48].copy_from_slice(&window.to_le_bytes());

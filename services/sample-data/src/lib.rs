@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod file;
 pub mod lineitem;
 pub mod once;
 pub mod ranking;

@@ -1,25 +1,17 @@
 //! The table `lineitem` of TPC-H, generated once and kept.
 
 use std::{
-    fs::File,
     path::{Path, PathBuf},
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use indicatif::{ProgressBar, ProgressStyle};
-use parquet::{
-    arrow::ArrowWriter,
-    basic::{Compression, ZstdLevel},
-    file::properties::WriterProperties,
-};
 use tpchgen::generators::LineItemGenerator;
 use tpchgen_arrow::LineItemArrow;
 
-use crate::once;
+use crate::{file, once};
 
-/// Rows per row group: small enough that a shuffle window mixes many, large enough to decode efficiently.
-const ROW_GROUP_ROWS: usize = 65_536;
 /// Approximate number of rows at scale 1, for the progress bar and the number of files.
 const ROWS_PER_SCALE: f64 = 6_001_215.0;
 const ROWS_PER_FILE: f64 = 750_000.0;
@@ -63,12 +55,7 @@ fn generate(folder: &Path, scale: f64) -> anyhow::Result<()> {
 
 fn write_part(path: &Path, scale: f64, part: i32, parts: i32, bar: &ProgressBar) -> anyhow::Result<()> {
     let batches = LineItemArrow::new(LineItemGenerator::new(scale, part, parts)).with_batch_size(8192);
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
-        .build();
-    let file = File::create(path).with_context(|| format!("can't write {}", path.display()))?;
-    let mut writer = ArrowWriter::try_new(file, LineItemArrow::schema_ref(), Some(properties))?;
+    let mut writer = file::create(path, LineItemArrow::schema_ref())?;
     for batch in batches {
         let batch = batch?;
         writer.write(&batch)?;

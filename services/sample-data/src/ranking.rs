@@ -1,22 +1,16 @@
 //! A log of rankings, generated once and kept: queries with features, and the items that were shown for each query.
 
 use std::{
-    fs::File,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use arrow_array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, types::Int64Type};
 use arrow_schema::ArrowError;
-use parquet::{
-    arrow::ArrowWriter,
-    basic::{Compression, ZstdLevel},
-    file::properties::WriterProperties,
-};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::once;
+use crate::{file, once};
 
 /// Items per query.
 pub const ITEMS: u64 = 20;
@@ -27,7 +21,6 @@ pub const ITEM_FEATURES: u64 = 20;
 /// Maximum number of categories per item, in the list column `categories`.
 const CATEGORIES: u64 = 6;
 const QUERIES_PER_FILE: u64 = 20_000;
-const ROW_GROUP_ROWS: usize = 65_536;
 /// Queries that are generated per batch.
 const QUERIES_PER_BATCH: u64 = 3_000;
 
@@ -51,12 +44,7 @@ pub fn at(folder: &Path, queries: u64) -> anyhow::Result<PathBuf> {
 }
 
 fn write(path: &Path, queries: std::ops::Range<u64>) -> anyhow::Result<()> {
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
-        .build();
-    let file = File::create(path).with_context(|| format!("can't write {}", path.display()))?;
-    let mut writer = ArrowWriter::try_new(file, rows(0..0)?.schema(), Some(properties))?;
+    let mut writer = file::create(path, rows(0..0)?.schema())?;
     let mut first = queries.start;
     while first < queries.end {
         let end = (first + QUERIES_PER_BATCH).min(queries.end);

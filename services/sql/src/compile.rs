@@ -175,7 +175,7 @@ fn expand_short_circuits(coerced: Expr, context: &SimplifyContext) -> Result<Exp
         }
         Ok(part)
     });
-    expanded.map(|expanded| expanded.data).map_err(|error| Error::from_planning(&error))
+    Ok(expanded?.data)
 }
 
 fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error> {
@@ -196,21 +196,19 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
     let whole = dfschema(schema)?;
     let context = SimplifyContext::builder().with_schema(Arc::clone(&whole)).build();
     let simplifier = ExprSimplifier::new(context.clone());
-    let coerced = simplifier.coerce(logical, &whole).map_err(|error| Error::from_planning(&error))?;
+    let coerced = simplifier.coerce(logical, &whole)?;
     let expanded = expand_short_circuits(coerced, &context)?;
     check_constant_overflow(&expanded)?;
-    let logical = simplifier.simplify(expanded).map_err(|error| Error::from_planning(&error))?;
+    let logical = simplifier.simplify(expanded)?;
     let mut inputs: Vec<usize> =
         logical.column_refs().iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
     inputs.sort_unstable();
     let projected = schema.project(&inputs).map_err(|error| Error::invalid(error.to_string()))?;
     let input_schema = dfschema(&projected)?;
     let physical = create_physical_expr(&logical, &input_schema, &ExecutionProps::new(), &Default::default())
-        .and_then(strict)
-        .map_err(|error| Error::from_planning(&error))?;
-    let data_type = physical.data_type(&projected).map_err(|error| Error::from_planning(&error))?;
-    let nullable = physical.nullable(&projected).map_err(|error| Error::from_planning(&error))?;
-    let data_type = delivered(data_type)?;
+        .and_then(strict)?;
+    let nullable = physical.nullable(&projected)?;
+    let data_type = delivered(physical.data_type(&projected)?)?;
     let identity = identity_of(&logical, &projected, &data_type)?;
     let field = Arc::new(Field::new(name, data_type, nullable));
     Ok(Expression { field, inputs, identity, logical, physical })
@@ -239,7 +237,7 @@ fn check_constant_overflow(expression: &Expr) -> Result<(), Error> {
     let row = RecordBatch::try_new_with_options(Arc::clone(&empty), Vec::new(), &options);
     let row = row.map_err(|error| Error::invalid(error.to_string()))?;
     let empty = dfschema(&empty)?;
-    let walked = expression.apply(|part| {
+    expression.apply(|part| {
         let is_arithmetic = |binary: &datafusion_expr::BinaryExpr| {
             matches!(binary.op, Operator::Plus | Operator::Minus | Operator::Multiply)
         };
@@ -253,15 +251,12 @@ fn check_constant_overflow(expression: &Expr) -> Result<(), Error> {
             .and_then(|physical| physical.evaluate(&row));
         refused = computed.err().map(|error| Error::from_evaluation(&error));
         Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Jump })
-    });
-    walked.map_err(|error| Error::from_planning(&error))?;
+    })?;
     refused.map_or(Ok(()), Err)
 }
 
 fn dfschema(schema: &Schema) -> Result<Arc<DFSchema>, Error> {
-    DFSchema::try_from(Schema::new(schema.fields().clone()))
-        .map(Arc::new)
-        .map_err(|error| Error::from_planning(&error))
+    Ok(Arc::new(DFSchema::try_from(Schema::new(schema.fields().clone()))?))
 }
 
 fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
@@ -292,9 +287,7 @@ fn plan(text: &str, schema: &Schema) -> Result<Expr, Error> {
         },
     );
     let schema = dfschema(schema)?;
-    planner
-        .sql_to_expr_with_alias(parsed, &schema, &mut PlannerContext::new())
-        .map_err(|error| Error::from_planning(&error))
+    Ok(planner.sql_to_expr_with_alias(parsed, &schema, &mut PlannerContext::new())?)
 }
 
 /// Allowed operators. Excluded are bit operators and regular expressions, whose pattern could be different and large per row.
@@ -320,7 +313,7 @@ const ALLOWED: &[Operator] = &[
 /// Checks that the expression depends on one row only.
 fn check_pure(expression: &Expr) -> Result<(), Error> {
     let mut refused = None;
-    let walked = expression.apply(|part| {
+    expression.apply(|part| {
         let why = match part {
             Expr::Alias(_)
             | Expr::Column(_)
@@ -350,8 +343,7 @@ fn check_pure(expression: &Expr) -> Result<(), Error> {
         };
         refused = why;
         Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
-    });
-    walked.map_err(|error| Error::from_planning(&error))?;
+    })?;
     refused.map_or(Ok(()), |why| Err(Error::Invalid(why)))
 }
 

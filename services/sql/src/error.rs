@@ -21,8 +21,15 @@ impl Error {
         Self::Invalid(message.into())
     }
 
-    /// Converts an error of compilation.
-    pub(crate) fn from_planning(error: &DataFusionError) -> Self {
+    /// Converts an error of evaluation.
+    pub(crate) fn from_evaluation(error: &DataFusionError) -> Self {
+        Self::Failed(message(error.find_root()))
+    }
+}
+
+/// Converts an error of compilation.
+impl From<DataFusionError> for Error {
+    fn from(error: DataFusionError) -> Self {
         let root = error.find_root();
         if let DataFusionError::SchemaError(schema, _) = root
             && let SchemaError::FieldNotFound { field, .. } = schema.as_ref()
@@ -30,11 +37,6 @@ impl Error {
             return Self::UnknownColumn(field.flat_name());
         }
         Self::Invalid(message(root))
-    }
-
-    /// Converts an error of evaluation.
-    pub(crate) fn from_evaluation(error: &DataFusionError) -> Self {
-        Self::Failed(message(error.find_root()))
     }
 }
 

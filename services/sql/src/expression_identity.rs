@@ -30,9 +30,8 @@ fn append(identity: Identity, expression: &Expr) -> Result<Identity, Error> {
         Expr::Alias(alias) => append(identity, &alias.expr)?,
         Expr::Column(column) => identity.text("column").text(&column.name),
         Expr::Literal(value, _) => {
-            let array = value.to_array().map_err(|error| Error::from_planning(&error))?;
             let identity = identity.text("constant").data_type(&value.data_type());
-            append_array(identity, &array.to_data())
+            append_array(identity, &value.to_array()?.to_data())
         }
         Expr::BinaryExpr(binary) => {
             let identity = identity.text("binary").text(operator_name(binary.op)?);

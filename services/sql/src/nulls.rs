@@ -2,53 +2,7 @@
 
 use datafusion_expr::{Expr, Operator};
 
-use crate::Expression;
-
-/// Functions whose result is null exactly if an argument is null.
-const STRICT: &[&str] = &[
-    "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "bucketize",
-    "cbrt",
-    "ceil",
-    "character_length",
-    "clip",
-    "cos",
-    "cosh",
-    "cot",
-    "degrees",
-    "exp",
-    "floor",
-    "hash_bucket",
-    "isnan",
-    "iszero",
-    "ln",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "lower",
-    "octet_length",
-    "power",
-    "radians",
-    "reverse",
-    "round",
-    "signum",
-    "sin",
-    "sinh",
-    "sqrt",
-    "standardize",
-    "tan",
-    "tanh",
-    "trunc",
-    "upper",
-];
+use crate::{Expression, functions::is_strict};
 
 impl Expression {
     /// Returns true if the expression is non-null in every row, given that only columns with `has_nulls` contain nulls.
@@ -93,7 +47,7 @@ fn maybe_null(expression: &Expr, has_nulls: &impl Fn(&str) -> bool) -> bool {
             };
             otherwise || case.when_then_expr.iter().any(|(when, then)| !is_checked(when, then) && maybe(then))
         }
-        Expr::ScalarFunction(call) => !STRICT.contains(&call.name()) || call.args.iter().any(maybe),
+        Expr::ScalarFunction(call) => !is_strict(call.name()) || call.args.iter().any(maybe),
         _ => true,
     }
 }

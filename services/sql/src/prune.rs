@@ -17,7 +17,7 @@ pub trait Bounds {
     /// Lower and upper bound of the non-null values, not necessarily tight. NaNs are not included.
     fn range(&self, column: &str) -> Option<(ScalarValue, ScalarValue)>;
 
-    /// Whether the column has nulls, and whether it has non-null values.
+    /// Presence of nulls and presence of non-null values in the column; `None` if unknown.
     fn nulls(&self, column: &str) -> Option<(bool, bool)>;
 
     /// False if no row holds `value`, one of [`Expression::equality_constants`]; true if unknown.
@@ -205,7 +205,8 @@ fn compare(column: &str, op: Operator, value: &ScalarValue, bounds: &dyn Bounds)
     }
 }
 
-/// Whether some value from `least` to `greatest` satisfies the comparison with `value`, and whether some value does not.
+/// Compares the values from `least` to `greatest` with `value`. True first if some value satisfies the comparison, true second if
+/// some value does not; `None` if that is unknown.
 fn against(
     op: Operator,
     value: &ScalarValue,

@@ -2,11 +2,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{bucket::Stage, clock::Clock};
 
@@ -51,7 +53,7 @@ impl Session {
 
     /// Locks the clock. Hold the guard only briefly: all threads that work for the trainer record events in it.
     pub fn clock(&self) -> MutexGuard<'_, Clock> {
-        self.shared.clock.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.clock.lock()
     }
 }
 

@@ -112,7 +112,7 @@ pub struct Verdict {
 }
 
 impl Bottleneck {
-    /// All values.
+    /// All values: one per bucket, in the order of [`Bucket::ALL`], and then those without a bucket.
     pub const ALL: [Self; 9] = [
         Self::Compute,
         Self::Network,
@@ -128,30 +128,16 @@ impl Bottleneck {
     /// Returns the name in metrics and in the HTTP API.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Compute => "compute",
-            Self::Network => "network",
-            Self::Gather => "gather",
-            Self::Decode => "decode",
-            Self::Storage => "storage",
-            Self::Queued => "queued",
-            Self::ComputeOrNetwork => "compute_or_network",
             Self::Idle => "idle",
             Self::Unknown => "unknown",
+            bucket => Bucket::ALL[bucket as usize].name(),
         }
     }
 }
 
 impl From<Bucket> for Bottleneck {
     fn from(bucket: Bucket) -> Self {
-        match bucket {
-            Bucket::Compute => Self::Compute,
-            Bucket::Network => Self::Network,
-            Bucket::Gather => Self::Gather,
-            Bucket::Decode => Self::Decode,
-            Bucket::Storage => Self::Storage,
-            Bucket::Queued => Self::Queued,
-            Bucket::ComputeOrNetwork => Self::ComputeOrNetwork,
-        }
+        Self::ALL[bucket as usize]
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use arrow_schema::DataType;
-
 /// Cause of an [`Error`]. Shared, so that every waiter of a coalesced read receives the same failure.
 pub type Source = Arc<dyn std::error::Error + Send + Sync>;
 
@@ -126,31 +124,27 @@ impl Error {
         Self::Unsupported { location: location.into(), detail: detail.into() }
     }
 
-    /// Returns an [`Error::Changed`] for a file whose pinned version is `expected`.
-    pub(crate) fn changed(
-        file: impl Into<String>,
-        expected: &impl fmt::Display,
-        found: impl Into<String>,
-    ) -> Self {
-        Self::Changed { file: file.into(), expected: expected.to_string(), found: found.into() }
-    }
-
     /// Returns an [`Error::Unavailable`] with the error of the store.
     pub(crate) fn unavailable(location: impl Into<String>, error: object_store::Error) -> Self {
         Self::Unavailable { location: location.into(), source: Arc::new(error) }
     }
 
-    /// Returns an [`Error::Mismatch`] for a column of different types in two files.
-    pub(crate) fn type_mismatch(
-        first: &str,
-        second: &str,
+    /// Returns an [`Error::Limit`] for a `found` value over `limit`.
+    pub(crate) fn limit(location: impl Into<String>, what: &'static str, limit: u64, found: u64) -> Self {
+        Self::Limit { location: location.into(), what, limit, found }
+    }
+
+    /// Returns an [`Error::Mismatch`] for a column that is `expected` in one file and `found` in another.
+    pub(crate) fn mismatch(
+        first: impl Into<String>,
+        second: impl Into<String>,
         column: &str,
-        expected: &DataType,
-        found: &DataType,
+        expected: &dyn fmt::Display,
+        found: &dyn fmt::Display,
     ) -> Self {
         Self::Mismatch {
-            first: first.to_owned(),
-            second: second.to_owned(),
+            first: first.into(),
+            second: second.into(),
             column: column.to_owned(),
             expected: expected.to_string(),
             found: found.to_string(),

@@ -3,11 +3,10 @@
 use std::{
     io::{Error, ErrorKind, Result},
     path::Path,
-    sync::{
-        Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::files::{FileRange, FileSystem, Files, Listed};
 
@@ -38,7 +37,7 @@ pub(crate) struct Faults {
 
 impl Faulty {
     pub(crate) fn faults(&self) -> MutexGuard<'_, Faults> {
-        self.faults.lock().unwrap()
+        self.faults.lock()
     }
 
     fn count(&self) -> Result<()> {
@@ -54,7 +53,7 @@ impl Files for Faulty {
     }
 
     fn write(&self, path: &Path, parts: &[&[u8]]) -> Result<()> {
-        drop(self.gate.lock().unwrap());
+        drop(self.gate.lock());
         self.writes.fetch_add(1, Relaxed);
         let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let mut faults = self.faults();

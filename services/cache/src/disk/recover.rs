@@ -3,11 +3,13 @@
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::SystemTime,
 };
+
+use parking_lot::Mutex;
 
 use super::{
     files::{FileRange, Files, Listed},
@@ -43,12 +45,12 @@ impl Scan<'_> {
                 scope.spawn(|| {
                     while let Some(&first_byte) = folders.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let stored = self.folder(first_byte);
-                        found.lock().unwrap_or_else(PoisonError::into_inner).extend(stored);
+                        found.lock().extend(stored);
                     }
                 });
             }
         });
-        let mut found: Vec<Found> = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<Found> = found.into_inner();
         found.sort_unstable_by_key(|(modified, stored)| (*modified, stored.key));
         found.into_iter().map(|(_, stored)| stored).collect()
     }

@@ -1,13 +1,8 @@
 //! Shared state of the disk tier: the index, the eviction policy and the files they describe.
 
-use std::{
-    fmt::Display,
-    fs::File,
-    io,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{fmt::Display, fs::File, io, path::PathBuf, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::{
@@ -41,18 +36,10 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn index(&self) -> MutexGuard<'_, Index> {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn backoff(&self) -> MutexGuard<'_, Backoff> {
-        self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Evicts files until the tier is within its capacity.
     pub(crate) fn shrink(&self) {
         let mut scan = self.policy.eviction_scan();
-        while self.index().resident_bytes() > self.config.capacity_bytes {
+        while self.index.lock().resident_bytes() > self.config.capacity_bytes {
             let Some(victim) = scan.victim() else { break };
             if let Some(stored) = self.forget(victim.key) {
                 metrics::counter!("forebay_cache_evictions_total", "tier" => "disk").increment(1);
@@ -63,7 +50,7 @@ impl State {
 
     /// Removes a file from the index and the policy.
     pub(crate) fn forget(&self, key: FileKey) -> Option<Arc<Stored>> {
-        self.remove_from(&mut self.index(), key)
+        self.remove_from(&mut self.index.lock(), key)
     }
 
     /// As [`forget`](Self::forget), with the index locked by the caller.
@@ -95,7 +82,7 @@ impl State {
 
     /// Updates the metric of resident bytes.
     pub(crate) fn set_gauge(&self) {
-        let resident_bytes = self.index().resident_bytes();
+        let resident_bytes = self.index.lock().resident_bytes();
         metrics::gauge!("forebay_cache_resident_bytes", "tier" => "disk").set(resident_bytes as f64);
     }
 }

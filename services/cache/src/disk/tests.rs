@@ -99,7 +99,7 @@ async fn has(disk: &Disk, entry: u128, name: u128, length: usize) -> bool {
 
 /// Asserts that the index, the policy and the directory list the same files.
 fn assert_consistent(fixture: &Fixture, disk: &Disk) {
-    let index = disk.shared.index();
+    let index = disk.shared.index.lock();
     let keys: BTreeSet<FileKey> = index.entries().into_iter().flat_map(|entry| index.files(entry)).collect();
     let paths: BTreeSet<PathBuf> = keys.iter().map(|key| fixture.folder().join(key.path())).collect();
     let on_disk: BTreeSet<PathBuf> = fixture.on_disk().into_iter().collect();

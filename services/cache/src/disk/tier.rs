@@ -1,12 +1,9 @@
 //! The disk tier: opening, reading, writing, pinning and removing entries.
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::{sync::Semaphore, task::spawn_blocking, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -112,12 +109,12 @@ impl Disk {
 
     /// Size in bytes of all files, including those that are being written.
     pub fn resident_bytes(&self) -> u64 {
-        self.shared.index().resident_bytes()
+        self.shared.index.lock().resident_bytes()
     }
 
     /// Returns, for each of the sections `names`, true if it is present. No I/O; does not count as a use.
     pub fn sections(&self, entry: u128, names: &[u128]) -> Vec<bool> {
-        self.shared.index().sections(entry, names)
+        self.shared.index.lock().sections(entry, names)
     }
 
     /// Reads the sections `names`. A missing or damaged section is `None`.
@@ -125,7 +122,7 @@ impl Disk {
     /// Reads on blocking threads, and waits if `concurrent_reads` reads are running. Cancel-safe.
     pub async fn get(&self, entry: u128, names: &[u128]) -> Vec<Option<Section>> {
         let mut sections = vec![None; names.len()];
-        let found = self.shared.index().find(entry, names);
+        let found = self.shared.index.lock().find(entry, names);
         if !found.is_empty() {
             let shared = Arc::clone(&self.shared);
             let reader = Arc::clone(&shared.readers).acquire_owned().await;
@@ -142,7 +139,9 @@ impl Disk {
                     sections
                 };
                 let read = found.iter().flat_map(read).collect::<Vec<_>>();
-                count_saved(load_time.saturating_sub(started.elapsed()));
+                let saved = load_time.saturating_sub(started.elapsed());
+                metrics::gauge!("forebay_cache_saved_seconds_total", "tier" => "disk")
+                    .increment(saved.as_secs_f64());
                 read
             }));
             // The read fails only when the runtime shuts down.
@@ -201,14 +200,14 @@ impl Disk {
         if sections.len() > format::MAX_SECTIONS {
             return Outcome::TooLarge;
         }
-        let names = shared.index().claim(entry, sections.iter().map(|(name, _)| *name));
+        let names = shared.index.lock().claim(entry, sections.iter().map(|(name, _)| *name));
         let claim = Claim { shared: Arc::clone(&shared), entry, names };
         let mut left = claim.names.iter().copied().peekable();
         sections.retain(|(name, _)| left.next_if_eq(name).is_some());
         if sections.is_empty() {
             return Outcome::Present;
         }
-        if shared.backoff().pausing(Instant::now()) {
+        if shared.backoff.lock().pausing(Instant::now()) {
             return Outcome::Failing;
         }
         let units = queue_units(format::file_bytes(&sections).min(shared.config.max_write_queue_bytes));
@@ -232,27 +231,27 @@ impl Disk {
 
     /// Size in bytes of all pinned files.
     pub fn pinned_bytes(&self) -> u64 {
-        self.shared.index().pinned_bytes()
+        self.shared.index.lock().pinned_bytes()
     }
 
     /// Protects the current and future files of `entry` from eviction, until [`unpin`](Self::unpin) is called as often.
     /// New files of a pinned entry evict any files that are not pinned. Pins are not persistent.
     pub fn pin(&self, entry: u128) {
-        self.shared.index().pin(entry);
+        self.shared.index.lock().pin(entry);
     }
 
     /// Reverts one [`pin`](Self::pin). No effect on an entry that is not pinned.
     pub fn unpin(&self, entry: u128) {
-        self.shared.index().unpin(entry);
+        self.shared.index.lock().unpin(entry);
     }
 
     /// Removes the entries that `predicate` selects, including pinned ones. Returns the size of their files in bytes.
     /// Files that are being written at the same time are added afterwards.
     pub async fn remove_where(&self, predicate: impl Fn(u128) -> bool) -> u64 {
-        let entries = self.shared.index().entries();
+        let entries = self.shared.index.lock().entries();
         let mut removed = Vec::new();
         for entry in entries.into_iter().filter(|&entry| predicate(entry)) {
-            let mut index = self.shared.index();
+            let mut index = self.shared.index.lock();
             let files = index.files(entry).into_iter();
             removed.extend(files.filter_map(|key| self.shared.remove_from(&mut index, key)));
         }
@@ -269,10 +268,6 @@ impl Disk {
 /// Number of semaphore permits for `bytes` in the write queue.
 fn queue_units(bytes: u64) -> u32 {
     u32::try_from(bytes / QUEUE_UNIT_BYTES).unwrap_or(u32::MAX).max(1)
-}
-
-fn count_saved(time: Duration) {
-    metrics::gauge!("forebay_cache_saved_seconds_total", "tier" => "disk").increment(time.as_secs_f64());
 }
 
 fn count_uses(sections: &[Option<Section>]) {

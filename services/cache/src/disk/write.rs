@@ -22,7 +22,7 @@ pub(super) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        self.shared.index().unclaim(self.entry, &self.names);
+        self.shared.index.lock().unclaim(self.entry, &self.names);
     }
 }
 
@@ -34,7 +34,7 @@ struct Charge<'a> {
 
 impl Drop for Charge<'_> {
     fn drop(&mut self) {
-        self.shared.index().discharge(self.bytes);
+        self.shared.index.lock().discharge(self.bytes);
     }
 }
 
@@ -46,17 +46,17 @@ impl State {
             Ok(charge) => charge,
             Err(outcome) => return outcome,
         };
-        let key = FileKey { entry, id: self.index().next_id() };
+        let key = FileKey { entry, id: self.index.lock().next_id() };
         let table = Table::new(entry, sections, load_time);
         if let Err(error) = self.write_file(key, &table, sections) {
             let full = matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
             let kind = if full { IoErrorKind::NoSpace } else { IoErrorKind::Write };
             self.io_errors.report(kind, &self.folder.join(key.path()), &error);
-            self.backoff().failed(Instant::now());
+            self.backoff.lock().failed(Instant::now());
             return Outcome::Failing;
         }
-        self.backoff().succeeded();
-        let mut index = self.index();
+        self.backoff.lock().succeeded();
+        let mut index = self.index.lock();
         // The index now accounts for the size of the file.
         charge.bytes = 0;
         index.insert(Arc::new(Stored { key, table }));
@@ -86,12 +86,12 @@ impl State {
         if bytes > capacity_bytes {
             return Err(Outcome::TooLarge);
         }
-        if self.index().charge(bytes, capacity_bytes) {
+        if self.index.lock().charge(bytes, capacity_bytes) {
             return Ok(Charge { shared: self, bytes });
         }
         let mut scan = self.policy.eviction_scan();
         // A pinned entry is written regardless of its forecast.
-        let is_pinned = self.index().is_pinned(entry);
+        let is_pinned = self.index.lock().is_pinned(entry);
         let next_use = if is_pinned { 0 } else { self.policy.next_use(&FileKey { entry, id: 0 }) };
         let (mut victims, mut freed_bytes): (BTreeSet<FileKey>, u64) = (BTreeSet::new(), 0);
         let evicted = loop {
@@ -102,7 +102,7 @@ impl State {
             if next_use > victim.next_use {
                 return Err(Outcome::NeededLater);
             }
-            let index = self.index();
+            let index = self.index.lock();
             // Sections of one entry are needed together, so none is evicted for another.
             if victim.key.entry == entry || index.is_pinned(victim.key.entry) {
                 continue;
@@ -122,7 +122,7 @@ impl State {
     /// Removes `victims` and charges `bytes` instead. Returns `None`, without effect, if that is not sufficient.
     fn replace(&self, victims: &BTreeSet<FileKey>, freed_bytes: u64, bytes: u64) -> Option<Vec<Arc<Stored>>> {
         let capacity_bytes = self.config.capacity_bytes;
-        let mut index = self.index();
+        let mut index = self.index.lock();
         let fits = |resident_bytes: u64, freed_bytes: u64| {
             resident_bytes.saturating_sub(freed_bytes).saturating_add(bytes) <= capacity_bytes
         };

@@ -18,7 +18,7 @@ struct Known {
 impl Forecast<u32> for Known {
     fn next_use(&self, key: &u32) -> u64 {
         self.calls.fetch_add(1, Relaxed);
-        self.next_use.lock().unwrap().get(*key as usize).copied().unwrap_or(u64::MAX)
+        self.next_use.lock().get(*key as usize).copied().unwrap_or(u64::MAX)
     }
 }
 
@@ -69,7 +69,7 @@ fn a_queued_entry_whose_next_use_came_nearer_is_skipped() {
     let (known, policy) = known((0..1000).collect());
     (0..1000).for_each(|key| policy.insert(key));
     assert_eq!(evict(&policy), Some(999));
-    known.next_use.lock().unwrap()[998] = 3;
+    known.next_use.lock()[998] = 3;
     assert_eq!(evict(&policy), Some(997));
 }
 
@@ -80,7 +80,7 @@ fn passing_time_causes_no_refill() {
     evict(&policy);
     let before = known.calls.load(Relaxed);
     for left in 1..1000 {
-        known.next_use.lock().unwrap().iter_mut().for_each(|next_use| *next_use -= 100);
+        known.next_use.lock().iter_mut().for_each(|next_use| *next_use -= 100);
         assert_eq!(evict(&policy), Some(99_999 - left));
     }
     assert!(known.calls.load(Relaxed) - before < 4000);
@@ -93,7 +93,7 @@ fn a_fluctuating_forecast_is_called_a_bounded_number_of_times() {
     (0..ENTRIES as u32).for_each(|key| policy.insert(key));
     for round in 0..2000 {
         let percent = 70 + round * 37 % 60;
-        let mut next_use = known.next_use.lock().unwrap();
+        let mut next_use = known.next_use.lock();
         next_use.iter_mut().enumerate().for_each(|(key, next_use)| *next_use = key as u64 * 10 * percent);
         drop(next_use);
         let victim = evict(&policy).unwrap();

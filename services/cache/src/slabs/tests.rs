@@ -18,14 +18,14 @@ fn the_most_recently_released_slab_is_reused() {
     let address = second.as_ptr();
     drop((first, second));
     assert_eq!(slabs.take((4 << 20) - 5).unwrap().as_ptr(), address);
-    assert_eq!(slabs.idle_bytes(), 8 << 20);
+    assert_eq!(slabs.free_bytes(), 8 << 20);
 }
 
 #[test]
 fn free_slabs_stay_within_their_limit() {
     let slabs = Slabs::new(5 << 20);
     drop([slabs.take(2 << 20).unwrap(), slabs.take(2 << 20).unwrap(), slabs.take(2 << 20).unwrap()]);
-    assert_eq!(slabs.idle_bytes(), 4 << 20);
+    assert_eq!(slabs.free_bytes(), 4 << 20);
 }
 
 #[test]
@@ -34,13 +34,13 @@ fn free_slabs_are_released_for_slabs_in_use() {
     let take = |mib: usize| slabs.take(mib << 20).unwrap();
     let (first, second) = (take(2), take(4));
     drop((first, second));
-    assert_eq!(slabs.idle_bytes(), 6 << 20);
+    assert_eq!(slabs.free_bytes(), 6 << 20);
     let long = take(6);
-    assert_eq!(slabs.idle_bytes(), 0, "releasing the first slab was not sufficient");
+    assert_eq!(slabs.free_bytes(), 0, "releasing the first slab was not sufficient");
     drop(take(4));
-    assert_eq!(slabs.idle_bytes(), 0, "it would exceed the total together with the long one");
+    assert_eq!(slabs.free_bytes(), 0, "it would exceed the total together with the long one");
     drop((take(2), long));
-    assert_eq!(slabs.idle_bytes(), 8 << 20);
+    assert_eq!(slabs.free_bytes(), 8 << 20);
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn a_released_slab_replaces_slabs_that_are_no_longer_requested() {
     let other = take(2);
     let address = other.as_ptr();
     drop(other);
-    assert_eq!(slabs.idle_bytes(), 6 << 20);
+    assert_eq!(slabs.free_bytes(), 6 << 20);
     assert_eq!(take(2).as_ptr(), address);
     drop(take(16));
-    assert_eq!(slabs.idle_bytes(), 6 << 20, "a slab that cannot be kept evicts no other");
+    assert_eq!(slabs.free_bytes(), 6 << 20, "a slab that cannot be kept evicts no other");
 }
 
 #[test]

@@ -57,7 +57,7 @@ struct WideHeader {
 }
 
 impl KeyIndex {
-    /// Reads the index of the snapshot of `reader` from `folder`; `None` if there is none. Deletes a corrupt file. Blocks.
+    /// Reads the index of the snapshot of `reader` from `folder`; `None` if it was not saved. Deletes a corrupt file. Blocks.
     pub fn open(folder: &Path, reader: &Reader, spec: &KeySpec) -> Option<Self> {
         let path = path(folder, reader, spec);
         let bytes = fs::read(&path).ok()?;
@@ -127,10 +127,10 @@ impl KeyIndex {
             Table::Four(table) => out.write_all(table.as_bytes())?,
             Table::Eight(table) => out.write_all(table.as_bytes())?,
             Table::Any(WideTable { keys, shards }) => {
-                out.u64s(shards.iter().flat_map(|shard| shard.iter()))?;
+                out.words(shards.iter().flat_map(|shard| shard.iter()).map(|slot| slot.to_le_bytes()))?;
                 out.write_all(&keys.bytes)?;
-                out.u32s(&keys.ends)?;
-                out.u64s(&keys.chunks)?;
+                out.words(keys.ends.iter().map(|end| end.to_le_bytes()))?;
+                out.words(keys.chunks.iter().map(|chunk| chunk.to_le_bytes()))?;
             }
         }
         let hash = out.hash.digest();
@@ -231,12 +231,8 @@ struct Hashed<W> {
 }
 
 impl<W: Write> Hashed<W> {
-    fn u32s<'a>(&mut self, values: impl IntoIterator<Item = &'a u32>) -> io::Result<()> {
-        values.into_iter().try_for_each(|value| self.write_all(&value.to_le_bytes()))
-    }
-
-    fn u64s<'a>(&mut self, values: impl IntoIterator<Item = &'a u64>) -> io::Result<()> {
-        values.into_iter().try_for_each(|value| self.write_all(&value.to_le_bytes()))
+    fn words<const BYTES: usize>(&mut self, mut words: impl Iterator<Item = [u8; BYTES]>) -> io::Result<()> {
+        words.try_for_each(|word| self.write_all(&word))
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Instant,
@@ -13,6 +13,7 @@ use std::{
 use forebay_loader::{Error, Loader, LookupReservation, LookupRows, Pool, Priority};
 use forebay_proto::v1;
 use forebay_storage::Reader;
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::OnceCell;
 
 use super::{
@@ -105,12 +106,8 @@ impl OnlineDataset {
             keys: current.index.len(),
             index_bytes: current.index.memory_bytes(),
         });
-        let next = self.next();
+        let next = self.shared.next.lock();
         Progress { ready, indexing: next.indexing, error: next.error.clone() }
-    }
-
-    fn next(&self) -> MutexGuard<'_, Next> {
-        self.shared.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Loads the snapshot of `reader` and makes it the current one.
@@ -125,7 +122,7 @@ impl OnlineDataset {
     pub async fn load_snapshot(&self, reader: Reader) -> Result<(), Error> {
         let loaded = self.try_load_snapshot(reader).await;
         let error = loaded.as_ref().err().map(ToString::to_string);
-        self.next().error = error;
+        self.shared.next.lock().error = error;
         loaded
     }
 
@@ -168,8 +165,9 @@ impl OnlineDataset {
             seconds = started.elapsed().as_secs_f64(),
             "loaded a snapshot for lookups"
         );
-        let next = Arc::new(LoadedSnapshot::new(reader, index, reservation, loaded));
-        let replaced = shared.current.write().unwrap_or_else(PoisonError::into_inner).replace(next);
+        let views = Mutex::new(loaded);
+        let next = LoadedSnapshot { reader, index, _reservation: reservation, views };
+        let replaced = shared.current.write().replace(Arc::new(next));
         drop(replaced);
         Ok(())
     }
@@ -188,7 +186,7 @@ impl OnlineDataset {
     }
 
     pub(super) fn current(&self) -> Option<Arc<LoadedSnapshot>> {
-        self.shared.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.current.read().clone()
     }
 
     /// Returns the index of a snapshot, read from disk or built and saved, and the reservation of its memory.
@@ -205,10 +203,10 @@ impl OnlineDataset {
         if let Some(saved) = saved {
             return Ok((Arc::new(saved), reservation));
         }
-        let progress = |progress| self.next().indexing = Some(progress);
+        let progress = |progress| self.shared.next.lock().indexing = Some(progress);
         progress(IndexProgress { rows: reader.snapshot().rows(), rows_done: 0 });
         let index = KeyIndex::build(reader, spec, loader.blocks(), config.concurrent_blocks, progress).await;
-        self.next().indexing = None;
+        self.shared.next.lock().indexing = None;
         let index = index?;
         let index = Arc::new(index);
         let (folder, reader, spec, built) =
@@ -239,10 +237,10 @@ impl OnlineDataset {
     ) -> Result<(Arc<LookupRows>, Arc<AtomicU64>), Error> {
         let View { rows, last_use, .. } = {
             let fresh = || View::new(selection.clone());
-            snapshot.views().entry(key.to_vec()).or_insert_with(fresh).clone()
+            snapshot.views.lock().entry(key.to_vec()).or_insert_with(fresh).clone()
         };
         let loaded = rows.get_or_try_init(|| self.load_rows(selection, &snapshot.reader)).await.cloned();
-        let mut views = snapshot.views();
+        let mut views = snapshot.views.lock();
         match loaded {
             Ok(loaded) => {
                 self.record_use(&last_use);

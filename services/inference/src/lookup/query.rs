@@ -15,7 +15,7 @@ use super::{
     Config, LookupKeys, OnlineDataset,
     snapshot::{LoadedSnapshot, ViewKey, view_key},
 };
-use crate::index::KeyIndex;
+use crate::{index::KeyIndex, keys::column_named};
 
 /// Maximum bytes of an answer that is gathered on the thread of the connection.
 const INLINE_BYTES: u64 = 512 << 10;
@@ -248,12 +248,7 @@ impl DatasetLookup {
             return Err(Error::invalid("key", reason));
         }
         let column = |(name, (key_name, _)): (&String, &(String, _))| {
-            let Some(column) = keys.column_by_name(name) else {
-                let schema = keys.schema();
-                let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-                return Err(Error::invalid("keys", format!("there is no column '{name}' among {names:?}")));
-            };
-            Ok((key_name.clone(), Arc::clone(column), true))
+            Ok::<_, Error>((key_name.clone(), Arc::clone(column_named(keys, name)?), true))
         };
         let columns = self.columns.iter().zip(expected).map(column).collect::<Result<Vec<_>, _>>()?;
         RecordBatch::try_from_iter_with_nullable(columns)

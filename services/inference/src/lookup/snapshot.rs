@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -11,6 +11,7 @@ use std::{
 use forebay_loader::{LookupReservation, LookupRows};
 use forebay_proto::{Encoding, v1};
 use forebay_storage::Reader;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use crate::index::KeyIndex;
@@ -20,8 +21,8 @@ pub(super) struct LoadedSnapshot {
     pub(super) reader: Reader,
     pub(super) index: Arc<KeyIndex>,
     /// Memory of the index.
-    _reservation: LookupReservation,
-    views: Mutex<HashMap<ViewKey, View>>,
+    pub(super) _reservation: LookupReservation,
+    pub(super) views: Mutex<HashMap<ViewKey, View>>,
 }
 
 /// Rows of a snapshot for one selection, loaded on first use.
@@ -44,31 +45,18 @@ impl View {
 }
 
 impl LoadedSnapshot {
-    pub(super) fn new(
-        reader: Reader,
-        index: Arc<KeyIndex>,
-        reservation: LookupReservation,
-        views: HashMap<ViewKey, View>,
-    ) -> Self {
-        Self { reader, index, _reservation: reservation, views: Mutex::new(views) }
-    }
-
     pub(super) fn id(&self) -> &str {
         self.reader.snapshot().id()
     }
 
     /// Returns the loaded views that were used; if none was used, all loaded views.
     pub(super) fn used_views(&self) -> HashMap<ViewKey, View> {
-        let mut views = self.views().clone();
+        let mut views = self.views.lock().clone();
         views.retain(|_, view| view.rows.initialized());
         if views.values().any(|view| view.last_use.load(Ordering::Relaxed) > 0) {
             views.retain(|_, view| view.last_use.load(Ordering::Relaxed) > 0);
         }
         views
-    }
-
-    pub(super) fn views(&self) -> MutexGuard<'_, HashMap<ViewKey, View>> {
-        self.views.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

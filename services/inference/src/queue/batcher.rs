@@ -31,13 +31,13 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 ///
 /// Batches consist of whole requests in the order of arrival. A worker that is free, or is predicted to be free once a batch is
 /// gathered, receives the next batch as soon as a [`CloseReason`] holds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Batcher {
     config: QueueConfig,
     model: CostModel,
     /// Moving average of the seconds from the closing of a batch until it is sent to its worker.
     gather_seconds: f64,
-    /// Factor on predictions at admission, and the time when it was set. It decays from then on.
+    /// Part of the caution factor above 1, and the time when it was set. It decays from then on.
     caution: (f64, Time),
     /// All unanswered requests.
     requests: HashMap<RequestId, Request>,
@@ -51,7 +51,7 @@ pub struct Batcher {
     arrivals: Arrivals,
     draining: bool,
     next_request: u64,
-    next_batch: u64,
+    last_batch: u64,
     next_worker: u64,
 }
 
@@ -97,24 +97,7 @@ struct Prefix {
 impl Batcher {
     /// Creates an empty queue without workers.
     pub fn new(config: QueueConfig) -> Self {
-        Self {
-            config,
-            model: CostModel::default(),
-            gather_seconds: 0.0,
-            caution: (1.0, Time::ZERO),
-            requests: HashMap::new(),
-            queued: BTreeSet::new(),
-            queued_rows: 0,
-            queued_bytes: 0,
-            deadlines: BTreeSet::new(),
-            workers: BTreeMap::new(),
-            in_flight: BTreeMap::new(),
-            arrivals: Arrivals::default(),
-            draining: false,
-            next_request: 0,
-            next_batch: 1,
-            next_worker: 0,
-        }
+        Self { config, ..Self::default() }
     }
 
     /// Admits a request with a deadline of `timeout` after `now`, by default `default_timeout`.
@@ -184,7 +167,7 @@ impl Batcher {
             if !self.workers.is_empty() && self.requests.get(&id).is_some_and(|request| request.was_predicted)
             {
                 let caution = self.caution_at(now) + CAUTION_PER_EXPIRY;
-                self.caution = (caution.min(MAX_CAUTION), now);
+                self.caution = (caution.min(MAX_CAUTION) - 1.0, now);
             }
             self.remove(id);
             expired.push(id);
@@ -288,7 +271,7 @@ impl Batcher {
         self.predict_completions(now, worker);
         let answered: Vec<_> = flight.requests.into_iter().map(|id| self.remove(id).then_some(id)).collect();
         let caution = self.caution_at(now) - CAUTION_PER_ANSWER * answered.iter().flatten().count() as f64;
-        self.caution = (caution.max(1.0), now);
+        self.caution = (caution.max(1.0) - 1.0, now);
         Some(answered)
     }
 
@@ -364,10 +347,11 @@ impl Batcher {
         self.model.predict(self.config.padded_rows(rows), bytes).as_secs_f64()
     }
 
+    /// Factor on predictions at admission.
     fn caution_at(&self, now: Time) -> f64 {
-        let (caution, since) = self.caution;
-        1.0 + (caution - 1.0)
-            * 0.5f64.powf(now.saturating_sub(since).as_secs_f64() / CAUTION_HALF_LIFE_SECONDS)
+        let (above_one, since) = self.caution;
+        let half_lives = now.saturating_sub(since).as_secs_f64() / CAUTION_HALF_LIFE_SECONDS;
+        1.0 + above_one * 0.5f64.powf(half_lives)
     }
 
     /// Safety margin of predictions.
@@ -468,8 +452,8 @@ impl Batcher {
                 previous_attempts = previous_attempts.max(request.attempts);
             }
         }
-        let batch = BatchId(self.next_batch);
-        self.next_batch += 1;
+        self.last_batch += 1;
+        let batch = BatchId(self.last_batch);
         let padded_rows = self.config.padded_rows(prefix.rows);
         let flight =
             InFlight { requests: requests.clone(), padded_rows, bytes: prefix.bytes, closed_at: now };

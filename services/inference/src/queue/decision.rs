@@ -51,21 +51,25 @@ impl CloseReason {
 }
 
 /// Reason why a request is not admitted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The request has no rows.
+    #[error("the request has no rows, expected at least one")]
     Empty,
     /// The request has more rows than a batch may have.
+    #[error("the request has more rows than a batch may have, {limit}")]
     Rows {
         /// `max_batch_rows`.
         limit: u64,
     },
     /// The features of the request have more bytes than a batch may have.
+    #[error("the features of the request have more bytes than a batch may have, {limit}")]
     Bytes {
         /// `max_batch_bytes`.
         limit: u64,
     },
     /// The answer is predicted to be too late.
+    #[error("the predicted time until the answer is {predicted:.1?}, the limit is {limit:.1?}")]
     Late {
         /// Predicted time until the answer.
         predicted: Duration,
@@ -73,11 +77,13 @@ pub enum Refusal {
         limit: Duration,
     },
     /// `max_queue_requests`, `max_queue_rows` or `max_queue_bytes` is reached.
+    #[error("the queue is full")]
     Full {
         /// Time after which the queue is likely to have room.
         retry_after: Duration,
     },
     /// The queue is draining and admits no more requests.
+    #[error("the server is stopping; retry on another server")]
     Draining,
 }
 

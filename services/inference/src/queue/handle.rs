@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Failure, Forecast, PendingRequest, QueueConfig, QueueStatus, Refusal, ThroughputLatencyCurve, Worker,
-    WorkerId,
+    Failure, Forecast, PendingRequest, QueueConfig, QueueStatus, Refusal, Replies, ThroughputLatencyCurve,
+    Worker, WorkerId,
     state::{Shared, Waiting},
 };
 
@@ -53,7 +53,7 @@ impl<P: Clone, R> Queue<P, R> {
         timeout: Option<Duration>,
     ) -> Result<PendingRequest<P, R>, Failure> {
         let (answer, receiver) = oneshot::channel();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let now = self.shared.now();
         let held = state.held_bytes.saturating_add(held_bytes);
         let admitted = if held > state.batcher.config().max_queue_bytes {
@@ -64,8 +64,7 @@ impl<P: Clone, R> Queue<P, R> {
         let id = match admitted {
             Ok(id) => id,
             Err(refusal) => {
-                state.outcomes.refused += 1;
-                self.shared.count("refused", 1);
+                self.shared.count("refused", &mut state.outcomes.refused);
                 return Err(Failure::Refused(refusal));
             }
         };
@@ -75,13 +74,13 @@ impl<P: Clone, R> Queue<P, R> {
         state.held_bytes = held;
         state.requests.insert(id, Waiting { payload, held_bytes, rows, arrived: now, answer });
         self.shared.dispatch(&mut state);
-        Ok(PendingRequest::new(Arc::clone(&self.shared), id, receiver))
+        Ok(PendingRequest { shared: Arc::clone(&self.shared), id, receiver })
     }
 
     /// Adds a worker that may have `credits` batches at a time. Dropping the worker returns its batches to the queue.
     pub fn add_worker(&self, credits: u64) -> Worker<P, R> {
         let (sender, batches) = mpsc::unbounded_channel();
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         // A drained queue has no batches: the sender is dropped, which ends the worker's batches.
         let worker = if state.draining && state.requests.is_empty() {
             WorkerId(u64::MAX)
@@ -92,12 +91,12 @@ impl<P: Clone, R> Queue<P, R> {
             id
         };
         drop(state);
-        Worker::new(Arc::clone(&self.shared), worker, batches)
+        Worker { replies: Replies { shared: Arc::clone(&self.shared), worker }, batches }
     }
 
     /// Returns the current settings.
     pub fn config(&self) -> QueueConfig {
-        self.shared.lock().batcher.config().clone()
+        self.shared.state.lock().batcher.config().clone()
     }
 
     /// Replaces the settings by the result of `change`. Returns the previous and the new settings.
@@ -109,7 +108,7 @@ impl<P: Clone, R> Queue<P, R> {
         &self,
         change: impl FnOnce(&QueueConfig) -> Result<QueueConfig, String>,
     ) -> Result<(QueueConfig, QueueConfig), String> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let before = state.batcher.config().clone();
         let after = change(&before)?;
         after.validate()?;
@@ -120,7 +119,7 @@ impl<P: Clone, R> Queue<P, R> {
 
     /// Stops admission. Admitted requests are computed; then the workers' batches end.
     pub fn drain(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         state.draining = true;
         state.batcher.drain();
         self.shared.dispatch(&mut state);
@@ -128,7 +127,7 @@ impl<P: Clone, R> Queue<P, R> {
 
     /// Returns the current load, the cost model and the outcomes so far.
     pub fn status(&self) -> QueueStatus {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let model = state.batcher.model();
         QueueStatus {
             load: state.batcher.load(self.shared.now()),
@@ -145,14 +144,14 @@ impl<P: Clone, R> Queue<P, R> {
 
     /// Predicts the effect of other settings under the current load. `None` without workers or before the first computed batch.
     pub fn forecast(&self, config: &QueueConfig) -> Option<Forecast> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let load = state.batcher.load(self.shared.now());
         Forecast::new(config, state.batcher.model(), &load, state.outcomes.mean_request())
     }
 
     /// Predicts the effect of other batch sizes under the current load.
     pub fn throughput_latency_curve(&self) -> ThroughputLatencyCurve {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let load = state.batcher.load(self.shared.now());
         ThroughputLatencyCurve::new(
             state.batcher.config(),

@@ -1,6 +1,6 @@
 //! Batches for workers, and answers and failures for callers.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -52,11 +52,13 @@ pub struct Answer<R> {
 }
 
 /// Reason why a request has no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// The request was not admitted.
+    #[error(transparent)]
     Refused(Refusal),
     /// The deadline passed.
+    #[error("no answer within {waited:.1?}{}", without_workers(.had_workers))]
     Expired {
         /// Time since the request's arrival.
         waited: Duration,
@@ -64,44 +66,21 @@ pub enum Failure {
         had_workers: bool,
     },
     /// All workers that received the request disconnected before they replied.
+    #[error("{attempts} workers disconnected before they replied")]
     Lost {
         /// Number of these workers.
         attempts: u32,
     },
     /// The features could not be looked up, with the reason.
+    #[error("the features cannot be looked up: {0}")]
     Features(String),
     /// The worker could not compute the batch, with the reason.
+    #[error("the worker failed: {0}")]
     Failed(String),
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(Refusal::Empty) => f.write_str("the request has no rows, expected at least one"),
-            Self::Refused(Refusal::Rows { limit }) => {
-                write!(f, "the request has more rows than a batch may have, {limit}")
-            }
-            Self::Refused(Refusal::Bytes { limit }) => {
-                write!(f, "the features of the request have more bytes than a batch may have, {limit}")
-            }
-            Self::Refused(Refusal::Late { predicted, limit }) => {
-                write!(f, "the predicted time until the answer is {predicted:.1?}, the limit is {limit:.1?}")
-            }
-            Self::Refused(Refusal::Full { .. }) => f.write_str("the queue is full"),
-            Self::Refused(Refusal::Draining) => {
-                f.write_str("the server is stopping; retry on another server")
-            }
-            Self::Expired { waited, had_workers: true } => write!(f, "no answer within {waited:.1?}"),
-            Self::Expired { waited, had_workers: false } => {
-                write!(f, "no answer within {waited:.1?}; no worker serves the queue")
-            }
-            Self::Lost { attempts } => {
-                write!(f, "{attempts} workers disconnected before they replied")
-            }
-            Self::Features(reason) => write!(f, "the features cannot be looked up: {reason}"),
-            Self::Failed(reason) => write!(f, "the worker failed: {reason}"),
-        }
-    }
+fn without_workers(had_workers: &bool) -> &'static str {
+    if *had_workers { "" } else { "; no worker serves the queue" }
 }
 
 impl Failure {

@@ -8,20 +8,12 @@ use super::{Answer, Failure, RequestId, state::Shared};
 
 /// An admitted request. Dropping it cancels the request.
 pub struct PendingRequest<P: Clone, R> {
-    shared: Arc<Shared<P, R>>,
-    id: RequestId,
-    receiver: oneshot::Receiver<Result<Answer<R>, Failure>>,
+    pub(super) shared: Arc<Shared<P, R>>,
+    pub(super) id: RequestId,
+    pub(super) receiver: oneshot::Receiver<Result<Answer<R>, Failure>>,
 }
 
 impl<P: Clone, R> PendingRequest<P, R> {
-    pub(super) fn new(
-        shared: Arc<Shared<P, R>>,
-        id: RequestId,
-        receiver: oneshot::Receiver<Result<Answer<R>, Failure>>,
-    ) -> Self {
-        Self { shared, id, receiver }
-    }
-
     /// Waits for the answer. Dropping the future cancels the request.
     ///
     /// # Errors
@@ -34,11 +26,10 @@ impl<P: Clone, R> PendingRequest<P, R> {
 
 impl<P: Clone, R> Drop for PendingRequest<P, R> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         if state.take(self.id).is_some() {
             state.batcher.cancel(self.id);
-            state.outcomes.cancelled += 1;
-            self.shared.count("cancelled", 1);
+            self.shared.count("cancelled", &mut state.outcomes.cancelled);
             self.shared.dispatch(&mut state);
         }
     }

@@ -1,11 +1,9 @@
 //! Shared state of a queue: the batcher, the waiting requests and the channels of the workers.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::HashMap;
 
 use metrics::{counter, gauge, histogram};
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, mpsc, oneshot},
     time::{Instant, sleep_until},
@@ -20,7 +18,7 @@ use super::{
 pub(super) struct Shared<P, R> {
     name: String,
     created: Instant,
-    state: Mutex<State<P, R>>,
+    pub(super) state: Mutex<State<P, R>>,
     /// Wakes the timer when it has to act earlier than scheduled.
     rescheduled: Notify,
 }
@@ -92,13 +90,10 @@ impl<P, R> Shared<P, R> {
         self.created.elapsed()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<P, R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn count(&self, outcome: &'static str, count: u64) {
-        counter!("forebay_queue_requests_total", "queue" => self.name(), "outcome" => outcome)
-            .increment(count);
+    /// Counts a request with this outcome, in the metric and in `total`.
+    pub(super) fn count(&self, outcome: &'static str, total: &mut u64) {
+        *total += 1;
+        counter!("forebay_queue_requests_total", "queue" => self.name(), "outcome" => outcome).increment(1);
     }
 }
 
@@ -106,7 +101,7 @@ impl<P: Clone, R> Shared<P, R> {
     /// Runs the timer. Never returns.
     pub(super) async fn run_timer(&self) {
         loop {
-            let wake = self.lock().wake;
+            let wake = self.state.lock().wake;
             let rescheduled = self.rescheduled.notified();
             match wake {
                 Some(at) => {
@@ -117,7 +112,7 @@ impl<P: Clone, R> Shared<P, R> {
                 }
                 None => rescheduled.await,
             }
-            self.dispatch(&mut self.lock());
+            self.dispatch(&mut self.state.lock());
         }
     }
 
@@ -127,15 +122,14 @@ impl<P: Clone, R> Shared<P, R> {
         let had_workers = !state.workers.is_empty();
         for id in state.batcher.expire(now) {
             if let Some(request) = state.take(id) {
-                state.outcomes.expired += 1;
-                self.count("expired", 1);
+                self.count("expired", &mut state.outcomes.expired);
                 let waited = now.saturating_sub(request.arrived);
                 drop(request.answer.send(Err(Failure::Expired { waited, had_workers })));
             }
         }
         let until = loop {
             match state.batcher.next(now) {
-                Decision::Send(formed) => self.send(state, now, formed),
+                Decision::Send(formed) => self.send(state, now, &formed),
                 Decision::Wait(until) => break until,
             }
         };
@@ -151,18 +145,11 @@ impl<P: Clone, R> Shared<P, R> {
     }
 
     /// Sends a closed batch to its worker.
-    fn send(&self, state: &mut State<P, R>, now: Time, formed: FormedBatch) {
-        let FormedBatch {
-            batch: id,
-            worker,
-            requests,
-            rows,
-            padded_rows,
-            close_reason,
-            deadline,
-            previous_attempts,
-        } = formed;
-        let requests: Vec<&Waiting<P, R>> = requests.iter().filter_map(|id| state.requests.get(id)).collect();
+    fn send(&self, state: &mut State<P, R>, now: Time, formed: &FormedBatch) {
+        let FormedBatch { batch: id, rows, padded_rows, close_reason, previous_attempts, .. } = *formed;
+        let (worker, deadline) = (formed.worker, self.created + formed.deadline);
+        let requests = formed.requests.iter().filter_map(|id| state.requests.get(id));
+        let requests: Vec<&Waiting<P, R>> = requests.collect();
         let payloads = requests.iter().map(|request| request.payload.clone()).collect();
         let request_rows = requests.iter().map(|request| request.rows).collect();
         for request in &requests {
@@ -176,7 +163,6 @@ impl<P: Clone, R> Shared<P, R> {
         let shape = BatchShape { request_rows, padded_rows };
         let in_flight = InFlight { worker, shape, rows, close_reason, closed_at: now, gathered_at: None };
         state.in_flight.insert(id, in_flight);
-        let deadline = self.created + deadline;
         let batch = Batch { id, payloads, rows, padded_rows, close_reason, deadline, previous_attempts };
         if let Some(worker) = state.workers.get(&worker) {
             // A worker whose receiver was dropped is removed at once.

@@ -9,14 +9,14 @@ use super::{Answer, Batch, BatchId, BatchShape, Failure, WorkerId, state::Shared
 
 /// A worker of a queue. Dropping it returns its batches to the queue.
 pub struct Worker<P: Clone, R> {
-    replies: Replies<P, R>,
-    batches: mpsc::UnboundedReceiver<Batch<P>>,
+    pub(super) replies: Replies<P, R>,
+    pub(super) batches: mpsc::UnboundedReceiver<Batch<P>>,
 }
 
 /// Accepts the replies of a worker. Cheap to clone.
 pub struct Replies<P: Clone, R> {
-    shared: Arc<Shared<P, R>>,
-    worker: WorkerId,
+    pub(super) shared: Arc<Shared<P, R>>,
+    pub(super) worker: WorkerId,
 }
 
 impl<P: Clone, R> Clone for Replies<P, R> {
@@ -26,14 +26,6 @@ impl<P: Clone, R> Clone for Replies<P, R> {
 }
 
 impl<P: Clone, R> Worker<P, R> {
-    pub(super) fn new(
-        shared: Arc<Shared<P, R>>,
-        worker: WorkerId,
-        batches: mpsc::UnboundedReceiver<Batch<P>>,
-    ) -> Self {
-        Self { replies: Replies { shared, worker }, batches }
-    }
-
     /// Waits for the next batch. `None` once the queue is drained. Cancel safe.
     pub async fn next(&mut self) -> Option<Batch<P>> {
         self.batches.recv().await
@@ -54,7 +46,7 @@ impl<P: Clone, R> Drop for Worker<P, R> {
 impl<P: Clone, R> Replies<P, R> {
     /// Records that a batch was gathered and sent to the worker.
     pub fn gathered(&self, batch: BatchId) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let now = self.shared.now();
         state.batcher.gathered(now, batch);
         if let Some(in_flight) = state.in_flight.get_mut(&batch) {
@@ -64,17 +56,17 @@ impl<P: Clone, R> Replies<P, R> {
 
     /// Returns true if at least one request of the batch is still waiting.
     pub fn has_waiting_requests(&self, batch: BatchId) -> bool {
-        self.shared.lock().batcher.has_waiting_requests(batch)
+        self.shared.state.lock().batcher.has_waiting_requests(batch)
     }
 
     /// Returns the worker's oldest batch without a reply.
     pub fn oldest_batch(&self) -> Option<BatchId> {
-        self.shared.lock().batcher.oldest_batch(self.worker)
+        self.shared.state.lock().batcher.oldest_batch(self.worker)
     }
 
     /// Returns the row counts of a batch; `None` if the worker has no such batch.
     pub fn shape(&self, batch: BatchId) -> Option<BatchShape> {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         let in_flight = state.in_flight.get(&batch).filter(|in_flight| in_flight.worker == self.worker);
         in_flight.map(|in_flight| in_flight.shape.clone())
     }
@@ -82,7 +74,7 @@ impl<P: Clone, R> Replies<P, R> {
     /// Completes a batch with one value per request, or with the reason why there are none. Returns false if the worker has no
     /// such batch.
     pub fn reply(&self, batch: BatchId, outcome: Result<Vec<R>, Failure>) -> bool {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let now = self.shared.now();
         let Some(requests) = state.batcher.complete(now, self.worker, batch, outcome.is_ok()) else {
             return false;
@@ -93,20 +85,18 @@ impl<P: Clone, R> Replies<P, R> {
             (gathered_at.saturating_sub(in_flight.closed_at), now.saturating_sub(gathered_at));
         histogram!("forebay_queue_gather_seconds", "queue" => self.shared.name()).record(gathered);
         histogram!("forebay_queue_worker_seconds", "queue" => self.shared.name()).record(computed);
-        let mut values = match outcome {
-            Ok(values) => values.into_iter().map(Ok).collect::<Vec<_>>().into_iter(),
-            Err(failure) => requests.iter().map(|_| Err(failure.clone())).collect::<Vec<_>>().into_iter(),
-        };
+        let mut values = outcome.map(Vec::into_iter);
+        let missing = || Failure::Failed("the reply has no rows for the request".into());
         for id in requests {
-            let value = values
-                .next()
-                .unwrap_or_else(|| Err(Failure::Failed("the reply has no rows for the request".into())));
+            let value = match &mut values {
+                Ok(values) => values.next().ok_or_else(missing),
+                Err(failure) => Err(failure.clone()),
+            };
             let Some(request) = id.and_then(|id| state.take(id)) else { continue };
             match &value {
-                Ok(_) => state.outcomes.answered += 1,
-                Err(_) => state.outcomes.failed += 1,
+                Ok(_) => self.shared.count("answered", &mut state.outcomes.answered),
+                Err(_) => self.shared.count("failed", &mut state.outcomes.failed),
             }
-            self.shared.count(if value.is_ok() { "answered" } else { "failed" }, 1);
             let queued = in_flight.closed_at.saturating_sub(request.arrived);
             let answer = |value| Answer {
                 value,
@@ -125,12 +115,11 @@ impl<P: Clone, R> Replies<P, R> {
 
     /// Removes the worker from the queue. Its batches go to other workers; requests with `max_attempts` attempts fail.
     pub fn disconnect(&self) {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let attempts = state.batcher.config().max_attempts;
         for id in state.batcher.remove_worker(self.worker) {
             if let Some(request) = state.take(id) {
-                state.outcomes.failed += 1;
-                self.shared.count("failed", 1);
+                self.shared.count("failed", &mut state.outcomes.failed);
                 drop(request.answer.send(Err(Failure::Lost { attempts })));
             }
         }

@@ -304,7 +304,7 @@ export interface components {
             max: unknown;
             /** @description Mean of numbers and booleans; null otherwise. */
             mean: unknown;
-            /** @description Minimum: a number, or text for strings, times, decimals and infinities; null if there is none. */
+            /** @description Minimum: a number, or text for strings, times, decimals and infinities; null if there are no comparable values. */
             min: unknown;
             /** @description Name of the column. */
             name: string;

@@ -106,11 +106,6 @@ fn hash(x: &ArrayRef, bucket: impl Fn(&[u8]) -> i64) -> Result<Int64Array> {
 
 /// Maps -0.0 to 0.0 and every NaN to one NaN.
 fn canonical(value: f64) -> f64 {
-    if value.is_nan() {
-        f64::NAN
-    } else if value == 0.0 {
-        0.0
-    } else {
-        value
-    }
+    // The sum of -0.0 and 0.0 is 0.0.
+    if value.is_nan() { f64::NAN } else { value + 0.0 }
 }

@@ -54,8 +54,7 @@ fn standardize(arguments: &[ColumnarValue]) -> Result<ColumnarValue> {
             "standardize: mean {mean} and deviation {deviation}, expected finite numbers and a deviation other than 0"
         );
     }
-    let array = |argument: &ColumnarValue| doubles(argument, rows_of(std::slice::from_ref(argument)));
-    let x = array(&arguments[0])?;
+    let x = doubles(&arguments[0], rows_of(&arguments[..1]))?;
     Ok(ColumnarValue::Array(Arc::new(x.unary::<_, Float64Type>(|x| (x - mean) / deviation))))
 }
 

@@ -1,7 +1,5 @@
 //! Listing of a dataset: one object, or every `*.parquet` file below a folder.
 
-use std::time::Instant;
-
 use futures::TryStreamExt;
 use object_store::ObjectMeta;
 
@@ -10,8 +8,7 @@ use crate::{
     dataset::version::Version,
     store::{
         location::Kind,
-        request::{head, observe},
-        retry_metrics::count_retries,
+        request::{head, observed},
     },
 };
 
@@ -78,10 +75,7 @@ async fn below(location: &Location, config: &Config) -> Result<Vec<Listed>, Erro
     if location.kind() == Kind::Http {
         return Ok(Vec::new());
     }
-    let started = Instant::now();
-    let outcome = count_retries(walk(location, config)).await;
-    observe("list", started, outcome.is_ok());
-    let mut files = outcome?;
+    let mut files = observed("list", walk(location, config)).await?;
     files.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
     Ok(files)
 }
@@ -100,12 +94,8 @@ async fn walk(location: &Location, config: &Config) -> Result<Vec<Listed>, Error
             continue;
         }
         if files.len() == config.max_files {
-            return Err(Error::Limit {
-                location: location.url().to_owned(),
-                what: "number of files (max_files)",
-                limit: config.max_files as u64,
-                found: files.len() as u64 + 1,
-            });
+            let (limit, found) = (config.max_files as u64, files.len() as u64 + 1);
+            return Err(Error::limit(location.url(), "number of files (max_files)", limit, found));
         }
         files.push(Listed { path: path.to_owned(), version: Version::new(location.kind(), &meta) });
     }

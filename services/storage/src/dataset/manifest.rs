@@ -1,40 +1,14 @@
 //! Manifest: a snapshot serialized as JSON in an envelope. The schema is an Arrow IPC message in hexadecimal.
 
-use std::sync::Arc;
-
-use arrow_ipc::convert::{IpcSchemaEncoder, fb_to_schema};
-use arrow_schema::Schema;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
 
-use crate::{
-    Snapshot,
-    dataset::snapshot::{File, Parts},
-    store::envelope::Envelope,
-};
+use crate::{Snapshot, store::envelope::Envelope};
 
 const ENVELOPE: Envelope = Envelope { kind: "manifest", version: 1 };
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Manifest<F> {
-    folder: bool,
-    schema: String,
-    partition_columns: usize,
-    nulls: Vec<Option<u64>>,
-    files: F,
-}
-
 /// Serializes a snapshot.
 pub(crate) fn write(snapshot: &Snapshot) -> Bytes {
-    let manifest = Manifest {
-        folder: snapshot.folder(),
-        schema: hex(IpcSchemaEncoder::new().schema_to_fb(snapshot.schema()).finished_data()),
-        partition_columns: snapshot.partition_columns(),
-        nulls: snapshot.file_nulls().to_vec(),
-        files: snapshot.files(),
-    };
-    let json = serde_json::to_vec(&manifest).expect("a manifest has string keys and finite numbers");
+    let json = serde_json::to_vec(snapshot.parts()).expect("a manifest has string keys and finite numbers");
     ENVELOPE.seal(&json)
 }
 
@@ -44,31 +18,5 @@ pub(crate) fn write(snapshot: &Snapshot) -> Bytes {
 /// A description of the malformed part.
 pub(crate) fn read(sealed: &Bytes) -> Result<Snapshot, String> {
     let json = ENVELOPE.open(sealed)?;
-    let manifest: Manifest<Vec<File>> = serde_json::from_slice(&json).map_err(|error| error.to_string())?;
-    Snapshot::new(Parts {
-        folder: manifest.folder,
-        schema: Arc::new(read_schema(&manifest.schema)?),
-        partition_columns: manifest.partition_columns,
-        files: manifest.files,
-        nulls: manifest.nulls,
-    })
-}
-
-fn read_schema(text: &str) -> Result<Schema, String> {
-    let bytes = unhex(text).ok_or("the schema is not hexadecimal")?;
-    let schema = arrow_ipc::root_as_schema(&bytes).map_err(|error| error.to_string())?;
-    Ok(fb_to_schema(schema))
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0x0f)]).collect()
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    let digit = |digit: u8| char::from(digit).to_digit(16);
-    let pair = |pair: &[u8]| u8::try_from(digit(pair[0])? * 16 + digit(pair[1])?).ok();
-    let (pairs, odd) = text.as_bytes().as_chunks::<2>();
-    if odd.is_empty() { pairs.iter().map(|bytes| pair(bytes)).collect() } else { None }
+    Snapshot::new(serde_json::from_slice(&json).map_err(|error| error.to_string())?)
 }

@@ -1,6 +1,6 @@
 //! Merging of the footers of a dataset: one schema, null counts, and the row groups of each file.
 
-use std::{ops::Range, sync::Arc};
+use std::{fmt::Display, ops::Range, sync::Arc};
 
 use arrow_schema::Field;
 
@@ -10,7 +10,7 @@ use crate::{
         column_sizes::{chunk_bytes, leaf_types},
         schema::{column_position, merge},
     },
-    read::footer_cache::Target,
+    store::request::Target,
     validate::footer::Footer,
 };
 
@@ -47,41 +47,21 @@ impl MergedFooters {
     pub(crate) fn add(&mut self, footer: &Footer, target: &Target) -> Result<(), Error> {
         let schema = footer.schema();
         for (position, merged) in self.fields.iter_mut().enumerate() {
-            let Some(root) = column_position(schema, position, merged.name()) else {
-                let expected = merged.data_type().to_string();
-                return Err(self.mismatch(target, position, expected, "absent".to_owned()));
+            let mismatch = |found: &dyn Display| {
+                Error::mismatch(&self.first, &target.url, merged.name(), merged.data_type(), found)
             };
-            let field = schema.field(root);
-            let Some(both) = merge(merged, field) else {
-                let (first, name) = (&self.first, merged.name());
-                let (expected, found) = (merged.data_type(), field.data_type());
-                return Err(Error::type_mismatch(first, &target.url, name, expected, found));
-            };
-            *merged = both;
+            let root = column_position(schema, position, merged.name());
+            let field = schema.field(root.ok_or_else(|| mismatch(&"absent"))?);
+            *merged = merge(merged, field).ok_or_else(|| mismatch(field.data_type()))?;
         }
         let known = |field: &Field| self.fields.iter().any(|merged| merged.name() == field.name());
         if schema.fields().len() > self.fields.len()
             && let Some(extra) = schema.fields().iter().find(|field| !known(field))
         {
-            return Err(Error::Mismatch {
-                first: self.first.clone(),
-                second: target.url.clone(),
-                column: extra.name().clone(),
-                expected: "absent".to_owned(),
-                found: extra.data_type().to_string(),
-            });
+            let (name, found) = (extra.name(), extra.data_type());
+            return Err(Error::mismatch(&self.first, &target.url, name, &"absent", found));
         }
         Ok(())
-    }
-
-    fn mismatch(&self, target: &Target, column: usize, expected: String, found: String) -> Error {
-        Error::Mismatch {
-            first: self.first.clone(),
-            second: target.url.clone(),
-            column: self.fields[column].name().clone(),
-            expected,
-            found,
-        }
     }
 
     /// Describes the row groups of a file and adds its null counts.

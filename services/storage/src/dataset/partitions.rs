@@ -67,13 +67,9 @@ impl Partitions {
                 None => first = Some((path, keys)),
                 Some((_, expected)) if *expected == keys => {}
                 Some((first, expected)) => {
-                    return Err(Error::Mismatch {
-                        first: url(first),
-                        second: url(path),
-                        column: "list of partition keys".to_owned(),
-                        expected: format!("[{}]", expected.join(", ")),
-                        found: format!("[{}]", keys.join(", ")),
-                    });
+                    let list = |keys: &[String]| format!("[{}]", keys.join(", "));
+                    let (what, expected, found) = ("list of partition keys", list(expected), list(&keys));
+                    return Err(Error::mismatch(url(first), url(path), what, &expected, &found));
                 }
             }
             texts.push(values);

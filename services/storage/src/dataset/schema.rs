@@ -1,4 +1,4 @@
-//! Delivered types, and merging of the schemas of several files.
+//! Delivered types, merging of the schemas of several files, and their serialized form.
 
 use std::sync::Arc;
 
@@ -133,6 +133,25 @@ pub(crate) fn column_position(schema: &Schema, likely: usize, name: &str) -> Opt
         return Some(likely);
     }
     fields.iter().position(|field| field.name() == name)
+}
+
+/// Serialized form of a schema: an Arrow IPC message in hexadecimal.
+pub(crate) mod hex_message {
+    use std::sync::Arc;
+
+    use arrow_ipc::convert::{IpcSchemaEncoder, fb_to_schema};
+    use arrow_schema::SchemaRef;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(schema: &SchemaRef, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&hex::encode(IpcSchemaEncoder::new().schema_to_fb(schema).finished_data()))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SchemaRef, D::Error> {
+        let bytes = hex::decode(String::deserialize(deserializer)?);
+        let bytes = bytes.map_err(|_| D::Error::custom("the schema is not hexadecimal"))?;
+        Ok(Arc::new(fb_to_schema(arrow_ipc::root_as_schema(&bytes).map_err(D::Error::custom)?)))
+    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     Block, Error, Location, PartitionValue, Version,
-    dataset::block::{BLOCK_ROWS, join},
+    dataset::{
+        block::{BLOCK_ROWS, join},
+        schema,
+    },
 };
 
 /// One file of a snapshot.
@@ -60,26 +63,24 @@ pub struct RowGroup {
 #[derive(Debug)]
 pub struct Snapshot {
     id: String,
-    folder: bool,
-    schema: SchemaRef,
-    partition_columns: usize,
-    files: Vec<File>,
-    nulls: Vec<Option<u64>>,
+    parts: Parts,
     blocks: Vec<Block>,
     rows: u64,
     uncompressed_bytes: u64,
 }
 
 /// Stored part of a snapshot. The rest is derived from it.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Parts {
     pub(crate) folder: bool,
     /// File columns, then partition columns.
+    #[serde(with = "schema::hex_message")]
     pub(crate) schema: SchemaRef,
     pub(crate) partition_columns: usize,
-    pub(crate) files: Vec<File>,
     /// Number of nulls in each file column; `None` if a footer does not record it.
     pub(crate) nulls: Vec<Option<u64>>,
+    pub(crate) files: Vec<File>,
 }
 
 impl Snapshot {
@@ -88,14 +89,14 @@ impl Snapshot {
     /// # Errors
     /// A description of the first inconsistency between the parts.
     pub(crate) fn new(parts: Parts) -> Result<Self, String> {
-        let Parts { folder, schema, partition_columns, files, nulls } = parts;
-        let file_columns = schema.fields().len().checked_sub(partition_columns);
+        let Parts { schema, partition_columns, files, nulls, .. } = &parts;
+        let file_columns = schema.fields().len().checked_sub(*partition_columns);
         if file_columns != Some(nulls.len()) {
             return Err(format!("{} null counts do not match the columns of the schema", nulls.len()));
         }
         let (mut blocks, mut rows, mut bytes) = (Vec::new(), 0_u64, 0_u64);
         for (index, file) in files.iter().enumerate() {
-            if file.partitions.len() != partition_columns {
+            if file.partitions.len() != *partition_columns {
                 return Err(format!(
                     "{} has {} partition values, expected {partition_columns}",
                     file.path,
@@ -114,17 +115,7 @@ impl Snapshot {
             bytes = file.row_groups.iter().fold(bytes, |sum, group| sum.saturating_add(group.bytes));
         }
         let id = snapshot_id(files.iter().map(|file| (file.path.as_str(), &file.version)));
-        Ok(Self {
-            id,
-            folder,
-            schema,
-            partition_columns,
-            files,
-            nulls,
-            blocks,
-            rows,
-            uncompressed_bytes: bytes,
-        })
+        Ok(Self { id, parts, blocks, rows, uncompressed_bytes: bytes })
     }
 
     /// Snapshot id: 32 hexadecimal digits, a hash of the paths, sizes and versions of the files in order.
@@ -134,7 +125,7 @@ impl Snapshot {
 
     /// Files in bytewise order of their paths.
     pub fn files(&self) -> &[File] {
-        &self.files
+        &self.parts.files
     }
 
     /// Blocks in order of files and row groups. No block is empty.
@@ -144,12 +135,12 @@ impl Snapshot {
 
     /// Delivered schema: the columns of the first file in its order, then the partition columns.
     pub fn schema(&self) -> &SchemaRef {
-        &self.schema
+        &self.parts.schema
     }
 
     /// Number of partition columns, which are the last columns of the schema.
     pub fn partition_columns(&self) -> usize {
-        self.partition_columns
+        self.parts.partition_columns
     }
 
     /// Number of rows in all blocks.
@@ -169,56 +160,48 @@ impl Snapshot {
 
     /// Number of nulls in a column of the schema; `None` if a footer does not record it.
     pub fn nulls(&self, column: usize) -> Option<u64> {
-        let Some(partition) = column.checked_sub(self.nulls.len()) else { return self.nulls[column] };
-        let mut nulls = 0;
-        for block in &self.blocks {
-            if self.files[block.file as usize].partitions[partition] == PartitionValue::Null {
-                nulls += u64::from(block.rows);
-            }
+        if let Some(nulls) = self.parts.nulls.get(column) {
+            return *nulls;
         }
-        Some(nulls)
+        let is_null = |block: &&Block| self.partition(block.file, column) == Some(&PartitionValue::Null);
+        Some(self.blocks.iter().filter(is_null).map(|block| u64::from(block.rows)).sum())
     }
 
     /// Estimated decoded size in bytes of one column of one block.
     pub fn column_bytes(&self, block: usize, column: usize) -> u64 {
-        let Some(partition) = column.checked_sub(self.nulls.len()) else {
+        let Block { file, rows, .. } = self.blocks[block];
+        let Some(value) = self.partition(file, column) else {
             let groups = self.row_groups(block).iter();
             return groups.fold(0, |sum, group| sum.saturating_add(group.columns[column]));
         };
-        let Block { file, rows, .. } = self.blocks[block];
-        let value = &self.files[file as usize].partitions[partition];
-        value.bytes(self.schema.field(column).data_type(), rows.into())
+        value.bytes(self.schema().field(column).data_type(), rows.into())
     }
 
     /// Partition value of a file; `None` if `column` is not a partition column.
     pub(crate) fn partition(&self, file: u32, column: usize) -> Option<&PartitionValue> {
-        let partition = column.checked_sub(self.nulls.len())?;
-        Some(&self.files[file as usize].partitions[partition])
+        let partition = column.checked_sub(self.parts.nulls.len())?;
+        Some(&self.files()[file as usize].partitions[partition])
     }
 
     /// Path of a file in the store, and its URL for error messages.
     pub(crate) fn locate(&self, location: &Location, file: &File) -> Result<(Path, String), Error> {
-        locate(location, self.folder, &file.path)
+        locate(location, self.parts.folder, &file.path)
     }
 
-    pub(crate) fn folder(&self) -> bool {
-        self.folder
-    }
-
-    pub(crate) fn file_nulls(&self) -> &[Option<u64>] {
-        &self.nulls
+    pub(crate) fn parts(&self) -> &Parts {
+        &self.parts
     }
 
     fn row_groups(&self, block: usize) -> &[RowGroup] {
         let Block { file, row_groups, .. } = &self.blocks[block];
-        &self.files[*file as usize].row_groups[row_groups.start as usize..row_groups.end as usize]
+        &self.files()[*file as usize].row_groups[row_groups.start as usize..row_groups.end as usize]
     }
 }
 
 /// Path of a file in the store, and its URL for error messages.
 pub(crate) fn locate(location: &Location, folder: bool, path: &str) -> Result<(Path, String), Error> {
     if folder {
-        return Ok((location.child(path)?, location.child_url(path)));
+        return location.child(path);
     }
     Ok((location.root().clone(), location.url().to_owned()))
 }

@@ -12,7 +12,7 @@ use crate::{
         partitions::Partitions,
         snapshot::{Parts, delivered_schema, locate, snapshot_id},
     },
-    read::footer_cache::Target,
+    store::request::Target,
 };
 
 /// Takes a snapshot of the current files of a dataset.

@@ -13,7 +13,8 @@ use crate::{
     Error, Reader,
     blocking::blocking,
     prune::statistics::BlockMetadata,
-    read::{footer_cache::Target, ranges::Sparse},
+    read::ranges::Sparse,
+    store::request::Target,
     validate::{footer::catch_panics, parquet_shapes::BLOOM_FILTER_HEADER, thrift::Walker},
 };
 

@@ -31,23 +31,16 @@ use crate::{
 /// Maximum number of pages of a column in one block. Above it the row group statistics are used instead.
 const MAX_PAGES: usize = 1 << 14;
 
-/// Byte ranges of the page index of a column chunk.
-struct IndexRanges {
-    column_index: Range<u64>,
-    offset_index: Range<u64>,
-}
-
-impl IndexRanges {
-    fn new(chunk: &ColumnChunkMetaData) -> Option<Self> {
-        let range = |offset: Option<i64>, length: Option<i32>| {
-            let (offset, length) = (u64::try_from(offset?).ok()?, u64::try_from(length?).ok()?);
-            Some(offset..offset.checked_add(length)?)
-        };
-        Some(Self {
-            column_index: range(chunk.column_index_offset(), chunk.column_index_length())?,
-            offset_index: range(chunk.offset_index_offset(), chunk.offset_index_length())?,
-        })
-    }
+/// Byte ranges of the column index and the offset index of a column chunk.
+fn index_ranges(chunk: &ColumnChunkMetaData) -> Option<[Range<u64>; 2]> {
+    let range = |offset: Option<i64>, length: Option<i32>| {
+        let (offset, length) = (u64::try_from(offset?).ok()?, u64::try_from(length?).ok()?);
+        Some(offset..offset.checked_add(length)?)
+    };
+    Some([
+        range(chunk.column_index_offset(), chunk.column_index_length())?,
+        range(chunk.offset_index_offset(), chunk.offset_index_length())?,
+    ])
 }
 
 impl Reader {
@@ -101,12 +94,10 @@ impl Reader {
         name: &str,
         metadata: &BlockMetadata,
     ) -> Result<Option<Vec<(Bytes, Bytes)>>, Error> {
-        let indexes =
-            metadata.chunks(name).and_then(|chunks| chunks.into_iter().map(IndexRanges::new).collect());
-        let Some(indexes): Option<Vec<IndexRanges>> = indexes else { return Ok(None) };
-        let ranges: Vec<_> =
-            indexes.into_iter().flat_map(|index| [index.column_index, index.offset_index]).collect();
-        let Some(mut found) = self.read_small(&ranges, &metadata.target).await? else { return Ok(None) };
+        let ranges = metadata.chunks(name).and_then(|chunks| chunks.into_iter().map(index_ranges).collect());
+        let Some(ranges): Option<Vec<[Range<u64>; 2]>> = ranges else { return Ok(None) };
+        let found = self.read_small(ranges.as_flattened(), &metadata.target).await?;
+        let Some(mut found) = found else { return Ok(None) };
         let pairs = found.chunks_exact_mut(2);
         Ok(Some(pairs.map(|pair| (std::mem::take(&mut pair[0]), std::mem::take(&mut pair[1]))).collect()))
     }

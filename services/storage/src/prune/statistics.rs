@@ -14,7 +14,7 @@ use parquet::{
 use crate::{
     Block, Error, PartitionValue, Reader,
     blocking::blocking,
-    read::footer_cache::Target,
+    store::request::Target,
     validate::footer::{Footer, catch_panics},
 };
 

@@ -1,12 +1,8 @@
 //! Column chunks of a block as a source of validated pages for the decoder.
 
-use std::{
-    collections::HashMap,
-    ops::Range,
-    sync::{Arc, Mutex, PoisonError},
-    vec,
-};
+use std::{collections::HashMap, ops::Range, sync::Arc, vec};
 
+use parking_lot::Mutex;
 use parquet::{
     arrow::arrow_reader::RowGroups,
     column::page::{Page, PageIterator, PageMetadata, PageReader},
@@ -103,7 +99,7 @@ impl Chunks {
 
     /// Adds the pages of a leaf column, one element per row group in order.
     pub(crate) fn insert(&mut self, leaf: usize, pages: Vec<Pages>) {
-        self.pages.get_mut().unwrap_or_else(PoisonError::into_inner).insert(leaf, pages);
+        self.pages.get_mut().insert(leaf, pages);
     }
 }
 
@@ -113,7 +109,7 @@ impl RowGroups for Chunks {
     }
 
     fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>, ParquetError> {
-        let taken = self.pages.lock().unwrap_or_else(PoisonError::into_inner).remove(&leaf);
+        let taken = self.pages.lock().remove(&leaf);
         let missing = || ParquetError::General(format!("leaf column {leaf} was not fetched"));
         Ok(Box::new(ByGroup(taken.ok_or_else(missing)?.into_iter())))
     }

@@ -115,20 +115,14 @@ impl Iterator for Decoder {
 struct Running {
     url: String,
     schema: SchemaRef,
-    sources: Vec<Source>,
+    columns: Vec<Column>,
+    /// Positions of the decoded columns in the file, ascending.
+    roots: Vec<usize>,
     reader: Option<Rows>,
     batch_rows: usize,
     rows_left: usize,
     bytes: u64,
     max_bytes: u64,
-}
-
-/// Source of a column of each batch.
-#[derive(Debug)]
-enum Source {
-    /// The decoded column at this position.
-    Decoded(usize),
-    Partition(PartitionValue),
 }
 
 /// Parquet decoder with its position among the row groups.
@@ -159,13 +153,8 @@ impl Rows {
 impl Running {
     fn start(block: EncodedBlock, batch_rows: usize) -> Result<Self, Error> {
         let EncodedBlock { encoded: Encoded { url, rows, schema, columns, data }, config } = block;
-        let mut roots: Vec<usize> = columns
-            .iter()
-            .filter_map(|column| match column {
-                Column::Root(root) => Some(*root),
-                Column::Partition(_) => None,
-            })
-            .collect();
+        let root = |column: &Column| if let Column::Root(root) = column { Some(*root) } else { None };
+        let mut roots: Vec<usize> = columns.iter().filter_map(root).collect();
         roots.sort_unstable();
 
         let mut reader = None;
@@ -173,14 +162,11 @@ impl Running {
             let (chunks, rows) = check_block(&url, &footer, &groups, &roots, sparse, batch_rows, &config)?;
             reader = Some(open(&url, footer, groups, &roots, &chunks, rows)?);
         }
-        let source = |column| match column {
-            Column::Root(root) => Source::Decoded(roots.partition_point(|other| *other < root)),
-            Column::Partition(value) => Source::Partition(value),
-        };
         Ok(Self {
-            sources: columns.into_iter().map(source).collect(),
             url,
             schema,
+            columns,
+            roots,
             reader,
             batch_rows,
             rows_left: rows as usize,
@@ -215,15 +201,16 @@ impl Running {
     }
 
     fn assemble(&mut self, decoded: Option<&RecordBatch>, rows: usize) -> Result<RecordBatch, Error> {
-        let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.sources.len());
-        for (source, field) in self.sources.iter().zip(self.schema.fields()) {
-            let column = match (source, decoded) {
-                (Source::Decoded(position), Some(batch)) => {
-                    relabel(batch.column(*position), field.data_type())
+        let mut columns: Vec<ArrayRef> = Vec::with_capacity(self.columns.len());
+        for (column, field) in self.columns.iter().zip(self.schema.fields()) {
+            let column = match (column, decoded) {
+                (Column::Root(root), Some(batch)) => {
+                    let position = self.roots.partition_point(|other| other < root);
+                    relabel(batch.column(position), field.data_type())
                         .map_err(|error| self.corrupt(error.to_string()).at(None, Some(field.name())))?
                 }
-                (Source::Partition(value), _) => value.repeat(field.data_type(), rows),
-                (Source::Decoded(_), None) => unreachable!("file columns require a reader"),
+                (Column::Partition(value), _) => value.repeat(field.data_type(), rows),
+                (Column::Root(_), None) => unreachable!("file columns require a reader"),
             };
             let bytes = column.to_data().get_slice_memory_size();
             let bytes = bytes.map_err(|error| self.corrupt(error.to_string()))?;
@@ -231,12 +218,8 @@ impl Running {
             columns.push(column);
         }
         if self.bytes > self.max_bytes {
-            return Err(Error::Limit {
-                location: self.url.clone(),
-                what: "decoded size of one block's columns in bytes (max_block_bytes)",
-                limit: self.max_bytes,
-                found: self.bytes,
-            });
+            let what = "decoded size of one block's columns in bytes (max_block_bytes)";
+            return Err(Error::limit(&self.url, what, self.max_bytes, self.bytes));
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)

@@ -7,33 +7,24 @@ use std::{
     io::{self, Write},
     path::PathBuf,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use bytes::Bytes;
-use object_store::path::Path;
+use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::{
     Config, Error, Location,
     blocking::blocking,
-    dataset::version::Version,
-    store::envelope::Envelope,
+    store::{envelope::Envelope, request::Target},
     validate::footer::{Footer, parse_footer, read_footer},
 };
 
 const ENVELOPE: Envelope = Envelope { kind: "footer", version: 1 };
-
-/// A file of a snapshot: its path, its URL for error messages and its pinned version.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) path: Path,
-    pub(crate) url: String,
-    pub(crate) version: Version,
-}
 
 impl Target {
     fn key(&self) -> u128 {
@@ -68,9 +59,9 @@ impl FooterCache {
         config: &Config,
     ) -> Result<Arc<Footer>, Error> {
         let key = target.key();
-        let cell = self.lock().touch(key);
+        let cell = self.memory.lock().touch(key);
         let footer = cell.get_or_try_init(|| self.load(key, location, target, config)).await?;
-        let evicted = self.lock().charge(key, &cell, footer.memory_bytes());
+        let evicted = self.memory.lock().charge(key, &cell, footer.memory_bytes());
         drop(evicted);
         Ok(Arc::clone(footer))
     }
@@ -86,7 +77,7 @@ impl FooterCache {
             return Ok(footer);
         }
         metrics::counter!("forebay_storage_footers_total", "source" => "file").increment(1);
-        let bytes = read_footer(location, &target.path, &target.url, &target.version, config).await?;
+        let bytes = read_footer(location, target, config).await?;
         let (this, target) = (Arc::clone(self), target.clone());
         blocking(move || {
             let footer = parse_footer(&bytes, target.version.size, &target.url)?;
@@ -106,10 +97,6 @@ impl FooterCache {
         let footer = cached.await.ok()??;
         metrics::counter!("forebay_storage_footers_total", "source" => "disk").increment(1);
         Some(Arc::new(footer))
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

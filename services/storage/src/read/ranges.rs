@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use bytes::{Buf, Bytes, BytesMut, buf};
+use bytes::{Buf, Bytes, buf};
 use parquet::{
     errors::ParquetError,
     file::reader::{ChunkReader, Length},
@@ -35,11 +35,7 @@ pub(crate) fn concat(mut parts: Vec<Bytes>) -> Bytes {
     if parts.len() == 1 {
         return parts.remove(0);
     }
-    let mut whole = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
-    for part in parts {
-        whole.extend_from_slice(&part);
-    }
-    whole.freeze()
+    parts.concat().into()
 }
 
 /// File of which only some ranges were fetched.

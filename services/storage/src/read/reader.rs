@@ -13,10 +13,9 @@ use crate::{
     dataset::schema::column_position,
     read::{
         decoder::{Column, Encoded},
-        footer_cache::Target,
         ranges::{Sparse, coalesce, concat, split},
     },
-    store::request,
+    store::request::{self, Target},
     validate::footer::Footer,
 };
 
@@ -125,7 +124,7 @@ impl Reader {
     fn root(&self, footer: &Footer, column: usize, target: &Target) -> Result<usize, Error> {
         let name = self.snapshot.schema().field(column).name();
         let found = column_position(footer.schema(), column, name);
-        found.ok_or_else(|| other_file(target, format!("no column {name}")))
+        found.ok_or_else(|| target.changed(format!("no column {name}")))
     }
 
     /// Coalesced byte ranges of the column chunks of a block.
@@ -152,12 +151,8 @@ impl Reader {
             }
         }
         if total > self.config.max_block_bytes {
-            return Err(Error::Limit {
-                location: target.url.clone(),
-                what: "encoded size of one block's columns in bytes (max_block_bytes)",
-                limit: self.config.max_block_bytes,
-                found: total,
-            });
+            let what = "encoded size of one block's columns in bytes (max_block_bytes)";
+            return Err(Error::limit(&target.url, what, self.config.max_block_bytes, total));
         }
         request::count_requested(total);
         Ok(coalesce(ranges, self.config.coalesce_gap_bytes))
@@ -183,12 +178,11 @@ impl Reader {
     }
 
     async fn read(&self, range: Range<u64>, target: &Target) -> Result<(u64, Bytes), Error> {
-        let Target { path, url, version } = target;
         // A local file is read in one piece, because the parts of a split range have to be copied together.
         let limit = if self.location.slabs().is_some() { u64::MAX } else { self.config.max_request_bytes };
-        let parts = split(range.clone(), limit);
-        let reads = parts.map(|part| request::read(&self.location, path, url, version, part));
-        Ok((range.start, concat(try_join_all(reads).await?)))
+        let start = range.start;
+        let reads = split(range, limit).map(|part| request::read(&self.location, target, part));
+        Ok((start, concat(try_join_all(reads).await?)))
     }
 }
 
@@ -196,16 +190,11 @@ impl Reader {
 fn check_rows(footer: &Footer, groups: &Range<usize>, rows: u32, target: &Target) -> Result<(), Error> {
     let Some(found) = footer.metadata().row_groups().get(groups.clone()) else {
         let found = footer.metadata().num_row_groups();
-        return Err(other_file(target, format!("{found} row groups")));
+        return Err(target.changed(format!("{found} row groups")));
     };
     let found: i64 = found.iter().map(parquet::file::metadata::RowGroupMetaData::num_rows).sum();
     if found == i64::from(rows) {
         return Ok(());
     }
-    Err(other_file(target, format!("{found} rows in the block, expected {rows}")))
-}
-
-/// Returns an error for a file whose footer does not match the manifest.
-fn other_file(target: &Target, found: String) -> Error {
-    Error::changed(&target.url, &target.version, found)
+    Err(target.changed(format!("{found} rows in the block, expected {rows}")))
 }

@@ -46,7 +46,7 @@ impl Documents {
     /// # Errors
     /// [`Error::Unavailable`] when the store fails.
     pub async fn list(&self) -> Result<Vec<DocumentMeta>, Error> {
-        let (path, url) = (self.location.child(self.folder)?, self.location.child_url(self.folder));
+        let (path, url) = self.location.child(self.folder)?;
         let suffix = format!(".{}", self.envelope.kind);
         let mut objects = self.location.store().list(Some(&path));
         let mut found = Vec::new();
@@ -78,8 +78,7 @@ impl Documents {
         if !is_name(name) {
             return Ok(None);
         }
-        let (relative, url) = self.path(name);
-        let path = self.location.child(&relative)?;
+        let (path, url) = self.location.child(&self.path(name))?;
         let Some(meta) = request::head(&self.location, &path, &url).await? else { return Ok(None) };
         self.check_length(&url, meta.size)?;
         let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
@@ -93,8 +92,8 @@ impl Documents {
     /// [`Error::Limit`] for a document that exceeds the maximum size, [`Error::Invalid`] for an invalid name,
     /// [`Error::Unavailable`] when the store fails.
     pub async fn put(&self, name: &str, document: &impl Serialize) -> Result<(), Error> {
-        let (relative, url) = self.path(name);
-        let invalid = |detail: String| Error::Invalid { url: url.clone(), detail };
+        let invalid =
+            |detail: String| Error::Invalid { url: self.location.child_url(&self.path(name)), detail };
         if !is_name(name) {
             return Err(invalid(format!(
                 "invalid document name '{name}', expected letters, digits, '-' and '_'"
@@ -102,8 +101,8 @@ impl Documents {
         }
         let json = serde_json::to_vec(document).map_err(|error| invalid(error.to_string()))?;
         let sealed = self.envelope.seal(&json);
+        let (path, url) = self.location.child(&self.path(name))?;
         self.check_length(&url, sealed.len() as u64)?;
-        let path = self.location.child(&relative)?;
         request::put(&self.location, &path, &url, sealed, PutMode::Overwrite).await
     }
 
@@ -112,27 +111,23 @@ impl Documents {
     /// # Errors
     /// [`Error::Unavailable`] when the store fails.
     pub async fn delete(&self, name: &str) -> Result<(), Error> {
-        let (relative, url) = self.path(name);
-        let path = self.location.child(&relative)?;
+        let (path, url) = self.location.child(&self.path(name))?;
         match object_store::ObjectStoreExt::delete(self.location.store(), &path).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(Error::unavailable(url, error)),
         }
     }
 
-    /// Path below the state's location, and URL for error messages.
-    fn path(&self, name: &str) -> (String, String) {
-        let relative = format!("{}/{name}.{}", self.folder, self.envelope.kind);
-        let url = self.location.child_url(&relative);
-        (relative, url)
+    /// Path below the state's location.
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}.{}", self.folder, self.envelope.kind)
     }
 
     fn check_length(&self, url: &str, bytes: u64) -> Result<(), Error> {
         if bytes <= self.max_bytes {
             return Ok(());
         }
-        let what = "size of the document in bytes";
-        Err(Error::Limit { location: url.to_owned(), what, limit: self.max_bytes, found: bytes })
+        Err(Error::limit(url, "size of the document in bytes", self.max_bytes, bytes))
     }
 }
 

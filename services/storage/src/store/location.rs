@@ -101,11 +101,13 @@ impl Location {
         self.slabs.as_ref()
     }
 
-    /// Path of `relative` below the root. `relative` has the form that a listing returns.
-    pub(crate) fn child(&self, relative: &str) -> Result<Path, Error> {
+    /// Path of `relative` below the root, and its URL for error messages. `relative` has the form that a listing returns.
+    pub(crate) fn child(&self, relative: &str) -> Result<(Path, String), Error> {
+        let url = self.child_url(relative);
         let joined =
             if self.root.is_root() { relative.to_owned() } else { format!("{}/{relative}", self.root) };
-        Path::parse(joined).map_err(|error| invalid(&self.child_url(relative), error))
+        let path = Path::parse(joined).map_err(|error| invalid(&url, error))?;
+        Ok((path, url))
     }
 
     /// URL of `relative` below the root, for error messages.

@@ -12,32 +12,40 @@ use crate::{
     store::{local_file, location::Kind, retry_metrics::count_retries},
 };
 
-/// Reads `range` of one pinned file. `url` names the file in errors.
+/// A file of a snapshot: its path, its URL for error messages and its pinned version.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) path: Path,
+    pub(crate) url: String,
+    pub(crate) version: Version,
+}
+
+impl Target {
+    /// Returns an [`Error::Changed`] for a file that is not the pinned version.
+    pub(crate) fn changed(&self, found: impl Into<String>) -> Error {
+        Error::Changed { file: self.url.clone(), expected: self.version.to_string(), found: found.into() }
+    }
+}
+
+/// Reads `range` of one pinned file.
 ///
 /// # Errors
 /// [`Error::Changed`] if the file is not the pinned version, [`Error::Unavailable`] if the store fails.
-pub(crate) async fn read(
-    location: &Location,
-    path: &Path,
-    url: &str,
-    version: &Version,
-    range: Range<u64>,
-) -> Result<Bytes, Error> {
-    let started = Instant::now();
-    let outcome = match location.slabs() {
-        Some(slabs) => local_file::read(path, url, version, range, slabs).await,
-        None => count_retries(read_checked(location, path, url, version, range)).await,
-    };
-    observe("get", started, outcome.is_ok());
-    match &outcome {
-        Ok(bytes) => {
-            metrics::counter!("forebay_storage_read_bytes_total").increment(bytes.len() as u64);
+pub(crate) async fn read(location: &Location, target: &Target, range: Range<u64>) -> Result<Bytes, Error> {
+    let read = async {
+        match location.slabs() {
+            Some(slabs) => local_file::read(target, range, slabs).await,
+            None => read_checked(location, target, range).await,
         }
+    };
+    let outcome = observed("get", read).await;
+    match &outcome {
+        Ok(bytes) => metrics::counter!("forebay_storage_read_bytes_total").increment(bytes.len() as u64),
         // A range past the end of a file that shrank fails like any other request. Check the version to tell them
         // apart.
         Err(Error::Unavailable { .. }) => {
-            if let Ok(Some(meta)) = head(location, path, url).await {
-                check_version(location.kind(), url, version, &meta)?;
+            if let Ok(Some(meta)) = head(location, &target.path, &target.url).await {
+                check_version(location.kind(), target, &meta)?;
             }
         }
         Err(_) => {}
@@ -45,28 +53,22 @@ pub(crate) async fn read(
     outcome
 }
 
-async fn read_checked(
-    location: &Location,
-    path: &Path,
-    url: &str,
-    version: &Version,
-    range: Range<u64>,
-) -> Result<Bytes, Error> {
+async fn read_checked(location: &Location, target: &Target, range: Range<u64>) -> Result<Bytes, Error> {
     let options = GetOptions {
-        if_match: version.strong_etag().map(str::to_owned),
-        if_unmodified_since: unmodified_since(location.kind(), version),
+        if_match: target.version.strong_etag().map(str::to_owned),
+        if_unmodified_since: unmodified_since(location.kind(), &target.version),
         range: Some(GetRange::Bounded(range.clone())),
         ..GetOptions::default()
     };
-    let found = location.store().get_opts(path, options).await;
-    let found = found.map_err(|error| read_error(url, version, error))?;
-    check_version(location.kind(), url, version, &found.meta)?;
+    let found = location.store().get_opts(&target.path, options).await;
+    let found = found.map_err(|error| read_error(target, error))?;
+    check_version(location.kind(), target, &found.meta)?;
 
-    let bytes = found.bytes().await.map_err(|error| read_error(url, version, error))?;
+    let bytes = found.bytes().await.map_err(|error| read_error(target, error))?;
     let expected = range.end - range.start;
     if bytes.len() as u64 != expected {
         let found = format!("{} of {expected} bytes at offset {}", bytes.len(), range.start);
-        return Err(Error::changed(url, version, found));
+        return Err(target.changed(found));
     }
     Ok(bytes)
 }
@@ -78,8 +80,8 @@ fn unmodified_since(kind: Kind, version: &Version) -> Option<DateTime<Utc>> {
     dated.then(|| version.modified() + TimeDelta::seconds(1))
 }
 
-fn check_version(kind: Kind, url: &str, version: &Version, found: &ObjectMeta) -> Result<(), Error> {
-    let now = Version::new(kind, found);
+fn check_version(kind: Kind, target: &Target, found: &ObjectMeta) -> Result<(), Error> {
+    let (version, now) = (&target.version, Version::new(kind, found));
     let same = now.size == version.size
         && match kind {
             Kind::Local => now.modified_ns == version.modified_ns,
@@ -88,40 +90,35 @@ fn check_version(kind: Kind, url: &str, version: &Version, found: &ObjectMeta) -
                 now.etag.is_none() || version.etag.is_none() || now.etag == version.etag
             }
         };
-    if same { Ok(()) } else { Err(Error::changed(url, version, now.to_string())) }
+    if same { Ok(()) } else { Err(target.changed(now.to_string())) }
 }
 
-fn read_error(url: &str, version: &Version, error: object_store::Error) -> Error {
+fn read_error(target: &Target, error: object_store::Error) -> Error {
     match error {
-        object_store::Error::NotFound { .. } => Error::changed(url, version, "no such file"),
+        object_store::Error::NotFound { .. } => target.changed("no such file"),
         object_store::Error::Precondition { .. } | object_store::Error::NotModified { .. } => {
-            Error::changed(url, version, "another version")
+            target.changed("another version")
         }
-        error => Error::unavailable(url, error),
+        error => Error::unavailable(&target.url, error),
     }
 }
 
 /// Returns the metadata of the object at `path`; `None` if there is no object.
 pub(crate) async fn head(location: &Location, path: &Path, url: &str) -> Result<Option<ObjectMeta>, Error> {
-    let started = Instant::now();
     let options = GetOptions { head: true, ..GetOptions::default() };
-    let outcome = count_retries(location.store().get_opts(path, options)).await;
-    observe("head", started, outcome.is_ok());
-    match outcome {
-        Ok(found) => Ok(Some(found.meta)),
-        Err(object_store::Error::NotFound { .. }) => Ok(None),
-        Err(error) => Err(Error::unavailable(url, error)),
-    }
+    let outcome = observed("head", location.store().get_opts(path, options)).await;
+    if_found(outcome.map(|found| found.meta), url)
 }
 
 /// Reads a whole small object of any version; `None` if there is no object.
 pub(crate) async fn get(location: &Location, path: &Path, url: &str) -> Result<Option<Bytes>, Error> {
-    let started = Instant::now();
     let whole = async { location.store().get_opts(path, GetOptions::default()).await?.bytes().await };
-    let outcome = count_retries(whole).await;
-    observe("get", started, outcome.is_ok());
+    if_found(observed("get", whole).await, url)
+}
+
+fn if_found<T>(outcome: object_store::Result<T>, url: &str) -> Result<Option<T>, Error> {
     match outcome {
-        Ok(bytes) => Ok(Some(bytes)),
+        Ok(found) => Ok(Some(found)),
         Err(object_store::Error::NotFound { .. }) => Ok(None),
         Err(error) => Err(Error::unavailable(url, error)),
     }
@@ -136,19 +133,19 @@ pub(crate) async fn put(
     bytes: Bytes,
     mode: PutMode,
 ) -> Result<(), Error> {
-    let started = Instant::now();
     let payload = PutPayload::from_bytes(bytes);
-    let put = async |mode| {
+    let put = |mode: PutMode| {
         let options = PutOptions { mode, ..PutOptions::default() };
-        count_retries(location.store().put_opts(path, payload.clone(), options)).await
+        count_retries(location.store().put_opts(path, payload.clone(), options))
     };
-    let outcome = match put(mode).await {
-        Err(object_store::Error::NotImplemented { .. }) => put(PutMode::Overwrite).await.map(drop),
-        Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
-        outcome => outcome.map(drop),
+    let put_in_mode = async {
+        match put(mode).await {
+            Err(object_store::Error::NotImplemented { .. }) => put(PutMode::Overwrite).await.map(drop),
+            Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
+            outcome => outcome.map(drop),
+        }
     };
-    observe("put", started, outcome.is_ok());
-    outcome.map_err(|error| Error::unavailable(url, error))
+    observed("put", put_in_mode).await.map_err(|error| Error::unavailable(url, error))
 }
 
 /// Counts bytes that a reader needs. Bytes read beyond these are the cost of coalescing requests.
@@ -156,11 +153,17 @@ pub(crate) fn count_requested(bytes: u64) {
     metrics::counter!("forebay_storage_requested_bytes_total").increment(bytes);
 }
 
-/// Records the outcome and duration of a request.
-pub(crate) fn observe(operation: &'static str, started: Instant, ok: bool) {
-    let outcome = if ok { "ok" } else { "error" };
-    metrics::counter!("forebay_storage_requests_total", "operation" => operation, "outcome" => outcome)
+/// Runs a request. Records its outcome and duration, and counts its retries.
+pub(crate) async fn observed<T, E>(
+    operation: &'static str,
+    request: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let started = Instant::now();
+    let outcome = count_retries(request).await;
+    let label = if outcome.is_ok() { "ok" } else { "error" };
+    metrics::counter!("forebay_storage_requests_total", "operation" => operation, "outcome" => label)
         .increment(1);
     metrics::histogram!("forebay_storage_request_duration_seconds", "operation" => operation)
         .record(started.elapsed().as_secs_f64());
+    outcome
 }

@@ -4,7 +4,7 @@
 //! the HTTP requests: the same request twice in a row within one operation of this crate is a retry. Other requests
 //! of the operation (credentials, the next page of a listing) are not.
 
-use std::{cell::RefCell, fmt, pin::Pin};
+use std::{cell::RefCell, pin::Pin};
 
 use object_store::{
     ClientOptions, Result,
@@ -36,14 +36,9 @@ impl HttpConnector for CountingConnector {
 }
 
 /// Decorator of an HTTP client that counts retries.
+#[derive(Debug)]
 struct CountingService {
     inner: HttpClient,
-}
-
-impl fmt::Debug for CountingService {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.fmt(f)
-    }
 }
 
 impl HttpService for CountingService {

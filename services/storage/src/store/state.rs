@@ -23,7 +23,7 @@ pub struct State {
 
 impl State {
     /// Opens the state at `location`, which does not need to exist yet. Manifests are stored as
-    /// `snapshots/<dataset>/<id>.manifest`. FooterCache are cached in `footer_dir`, or in memory only if it is `None`.
+    /// `snapshots/<dataset>/<id>.manifest`. Footers are cached in `footer_dir`, or in memory only if it is `None`.
     pub fn open(location: Location, footer_dir: Option<PathBuf>, config: &Config) -> Self {
         Self { location, footers: Arc::new(FooterCache::new(footer_dir, config.footer_memory_bytes)) }
     }
@@ -34,17 +34,14 @@ impl State {
     /// [`Error::Corrupt`] for a manifest that is truncated, altered or of another kind; [`Error::Unavailable`] when the
     /// store fails.
     pub(crate) async fn load_snapshot(&self, dataset: &str, id: &str) -> Result<Option<Snapshot>, Error> {
-        let relative = manifest_path(dataset, id);
-        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let (path, url) = self.location.child(&manifest_path(dataset, id))?;
         let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
         let id = id.to_owned();
         let opened = blocking(move || {
             let snapshot = manifest::read(&sealed).map_err(|detail| Error::corrupt(&url, detail))?;
             if snapshot.id() != id {
-                return Err(Error::corrupt(
-                    &url,
-                    format!("it contains snapshot {}, expected {id}", snapshot.id()),
-                ));
+                let detail = format!("it contains snapshot {}, expected {id}", snapshot.id());
+                return Err(Error::corrupt(&url, detail));
             }
             Ok(snapshot)
         });
@@ -58,8 +55,7 @@ impl State {
         snapshot: Snapshot,
         mode: PutMode,
     ) -> Result<Snapshot, Error> {
-        let relative = manifest_path(dataset, snapshot.id());
-        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let (path, url) = self.location.child(&manifest_path(dataset, snapshot.id()))?;
         let written = blocking(move || {
             let bytes = manifest::write(&snapshot);
             Ok((snapshot, bytes))
@@ -80,8 +76,7 @@ impl State {
         snapshot: &Snapshot,
         selection: u128,
     ) -> Result<Option<T>, Error> {
-        let relative = counts_path(dataset, snapshot.id(), selection);
-        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let (path, url) = self.location.child(&counts_path(dataset, snapshot.id(), selection))?;
         let Some(sealed) = request::get(&self.location, &path, &url).await? else { return Ok(None) };
         blocking(move || Ok(COUNTS.open(&sealed).ok().and_then(|json| serde_json::from_slice(&json).ok())))
             .await
@@ -98,8 +93,7 @@ impl State {
         selection: u128,
         counts: Arc<impl Serialize + Send + Sync + 'static>,
     ) -> Result<(), Error> {
-        let relative = counts_path(dataset, snapshot.id(), selection);
-        let (path, url) = (self.location.child(&relative)?, self.location.child_url(&relative));
+        let (path, url) = self.location.child(&counts_path(dataset, snapshot.id(), selection))?;
         let sealed = blocking(move || {
             let json = serde_json::to_vec(&*counts).expect("counts have a JSON form");
             Ok(COUNTS.seal(&json))

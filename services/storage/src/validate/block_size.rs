@@ -59,12 +59,8 @@ pub(crate) fn check_block(
         }
     }
     if bytes > config.max_block_bytes {
-        return Err(Error::Limit {
-            location: url.to_owned(),
-            what: "decoded size of one block's columns in bytes (max_block_bytes)",
-            limit: config.max_block_bytes,
-            found: bytes,
-        });
+        let what = "decoded size of one block's columns in bytes (max_block_bytes)";
+        return Err(Error::limit(url, what, config.max_block_bytes, bytes));
     }
     let all = variable.iter_mut().flat_map(|(_, pages)| pages);
     let rows = rows_at_once(url, all.collect(), batch_rows, config.max_block_bytes)?;
@@ -103,12 +99,10 @@ fn check_chunk(
             url,
             format!("{} in the page at offset {}", malformed.detail, start + malformed.offset as u64),
         ),
-        Rejection::TooLarge(found) => Error::Limit {
-            location: url.to_owned(),
-            what: "uncompressed size of a page in bytes (max_page_bytes)",
-            limit: config.max_page_bytes,
-            found,
-        },
+        Rejection::TooLarge(found) => {
+            let what = "uncompressed size of a page in bytes (max_page_bytes)";
+            Error::limit(url, what, config.max_page_bytes, found)
+        }
     })?;
     if summary.values != u64::try_from(chunk.num_values()).unwrap_or(0) {
         let detail =

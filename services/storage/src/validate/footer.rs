@@ -8,7 +8,6 @@ use std::{
 
 use arrow_schema::{FieldRef, Schema};
 use bytes::Bytes;
-use object_store::path::Path;
 use parquet::{
     arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions},
     basic::{Compression, Type as Physical},
@@ -21,11 +20,10 @@ use crate::{
     dataset::{
         schema::{delivered, undeliverable},
         time_zones::{embedded_schema, with_zones},
-        version::Version,
     },
     error::Source,
-    store::request,
-    validate::footer_check::{Rejection, check_footer},
+    store::request::{self, Target},
+    validate::footer_check::check_footer,
 };
 
 /// Size of the trailer of a file: the length of the footer and `PAR1`.
@@ -71,29 +69,23 @@ impl Footer {
 /// errors of reading the file.
 pub(crate) async fn read_footer(
     location: &Location,
-    path: &Path,
-    url: &str,
-    version: &Version,
+    target: &Target,
     config: &Config,
 ) -> Result<Bytes, Error> {
-    let size = version.size;
+    let (url, size) = (&target.url, target.version.size);
     if size < HEAD + TAIL {
         return Err(Error::corrupt(url, format!("{size} bytes are too few for a Parquet file")));
     }
     let first = size.min(FIRST_READ);
-    let end = request::read(location, path, url, version, size - first..size).await?;
+    let end = request::read(location, target, size - first..size).await?;
     let length = footer_length(&end, url)?;
     if length > size - HEAD - TAIL {
         let detail = format!("the footer claims {length} bytes, but the file has {size}");
         return Err(Error::corrupt(url, detail));
     }
     if length > config.max_footer_bytes {
-        return Err(Error::Limit {
-            location: url.to_owned(),
-            what: "size of the footer in bytes (max_footer_bytes)",
-            limit: config.max_footer_bytes,
-            found: length,
-        });
+        let what = "size of the footer in bytes (max_footer_bytes)";
+        return Err(Error::limit(url, what, config.max_footer_bytes, length));
     }
     request::count_requested(length + TAIL);
     if length + TAIL <= first {
@@ -101,7 +93,7 @@ pub(crate) async fn read_footer(
         return Ok(end.slice(start..start + length as usize));
     }
     let start = size - TAIL - length;
-    request::read(location, path, url, version, start..start + length).await
+    request::read(location, target, start..start + length).await
 }
 
 fn footer_length(end: &Bytes, url: &str) -> Result<u64, Error> {
@@ -129,10 +121,9 @@ fn encrypted(url: &str) -> Error {
 /// [`Error::Corrupt`] for an invalid footer, [`Error::Unsupported`] for an encrypted file or an unsupported type or
 /// codec, [`Error::Limit`] for a row group of more than 2^32 - 1 rows.
 pub(crate) fn parse_footer(bytes: &Bytes, size: u64, url: &str) -> Result<Footer, Error> {
-    check_footer(bytes).map_err(|rejection| match rejection {
-        Rejection::Malformed(malformed) => Error::corrupt(url, malformed.to_string()),
-        Rejection::Encrypted => encrypted(url),
-    })?;
+    if check_footer(bytes).map_err(|malformed| Error::corrupt(url, malformed.to_string()))? {
+        return Err(encrypted(url));
+    }
     let metadata = catch_panics(url, || ParquetMetaDataReader::decode_metadata(bytes))?;
     check_ranges(&metadata, size - TAIL - bytes.len() as u64, url)?;
     let reader = catch_panics(url, || delivered_reader(Arc::new(metadata)))?;
@@ -207,9 +198,8 @@ fn check_ranges(metadata: &ParquetMetaData, end: u64, url: &str) -> Result<(), E
         }
         rows = rows.checked_add(count).ok_or_else(|| at("too many rows".to_owned()))?;
         if u32::try_from(count).is_err() {
-            let (limit, found) = (u64::from(u32::MAX), count as u64);
             let what = "number of rows in one row group";
-            return Err(Error::Limit { location: url.to_owned(), what, limit, found });
+            return Err(Error::limit(url, what, u32::MAX.into(), count as u64));
         }
         for column in group.columns() {
             let name = column.column_path().string();

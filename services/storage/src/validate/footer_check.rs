@@ -11,28 +11,15 @@ const MAX_SCHEMA_DEPTH: usize = 64;
 /// Maximum number of row groups. The decoder numbers them with 15 bits.
 const MAX_ROW_GROUPS: usize = 1 << 15;
 
-/// Reason why a footer is rejected.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Rejection {
-    Malformed(Malformed),
-    Encrypted,
-}
-
-impl From<Malformed> for Rejection {
-    fn from(malformed: Malformed) -> Self {
-        Self::Malformed(malformed)
-    }
-}
-
-/// Checks a serialized `FileMetaData`.
+/// Checks a serialized `FileMetaData`. Returns true if the file is encrypted.
 ///
 /// # Errors
-/// If it is malformed, its lengths exceed its bytes, or the file is encrypted.
-pub(crate) fn check_footer(bytes: &[u8]) -> Result<(), Rejection> {
+/// If it is malformed, or its lengths exceed its bytes.
+pub(crate) fn check_footer(bytes: &[u8]) -> Result<bool, Malformed> {
     let mut walker = Walker::new(bytes);
     walker.conform(&FILE_METADATA)?;
     if walker.offset() != bytes.len() {
-        return Err(walker.malformed("bytes after the end of the footer").into());
+        return Err(walker.malformed("bytes after the end of the footer"));
     }
 
     // The code below relies on the wire types, which are checked above.
@@ -40,13 +27,12 @@ pub(crate) fn check_footer(bytes: &[u8]) -> Result<(), Rejection> {
     Walker::new(bytes).fields(|walker, field| match field.id {
         SCHEMA => check_schema(walker),
         ROW_GROUPS => check_row_groups(walker, &mut encrypted),
-        ENCRYPTION => {
-            encrypted = true;
+        id => {
+            encrypted |= id == ENCRYPTION;
             walker.skip(field.wire)
         }
-        _ => walker.skip(field.wire),
     })?;
-    if encrypted { Err(Rejection::Encrypted) } else { Ok(()) }
+    Ok(encrypted)
 }
 
 /// Checks that the schema is one tree in depth-first order. Each element holds its number of children.

@@ -7,22 +7,15 @@
 //!
 //! <https://github.com/apache/thrift/blob/master/doc/specs/thrift-compact-protocol.md>
 
-use std::fmt;
-
 /// Maximum nesting of structs and collections. Parquet's own metadata needs 9.
 pub(crate) const MAX_DEPTH: u32 = 32;
 
 /// Position and description of malformed Thrift data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{detail} at byte {offset} of the metadata")]
 pub(crate) struct Malformed {
     pub(crate) offset: usize,
     pub(crate) detail: String,
-}
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at byte {} of the metadata", self.detail, self.offset)
-    }
 }
 
 /// Wire type of a value.
@@ -58,31 +51,23 @@ impl Wire {
 
 /// Expected structure of a value.
 pub(crate) enum Shape {
+    /// A value of any wire type with any content.
+    Any,
     /// A value of this wire type with any content.
     Plain(Wire),
     /// A list or set of elements of this shape.
     List(&'static Shape),
-    /// A struct with these fields by id. Unknown fields may have any content.
-    Struct(&'static [(i16, Shape)]),
+    /// A struct with these fields, whose ids are 1, 2 and so on. Other fields may have any content.
+    Struct(&'static [Shape]),
 }
 
-impl Shape {
-    pub(crate) const BOOL: Self = Self::Plain(Wire::Bool);
-    pub(crate) const BYTE: Self = Self::Plain(Wire::Byte);
-    pub(crate) const INT: Self = Self::Plain(Wire::Int);
-    pub(crate) const DOUBLE: Self = Self::Plain(Wire::Double);
-    pub(crate) const BINARY: Self = Self::Plain(Wire::Binary);
-    /// A struct with any fields.
-    pub(crate) const EMPTY: Self = Self::Struct(&[]);
-
-    fn wire(&self) -> Wire {
-        match self {
-            Self::Plain(wire) => *wire,
-            Self::List(_) => Wire::List,
-            Self::Struct(_) => Wire::Struct,
-        }
-    }
-}
+pub(crate) const BOOL: Shape = Shape::Plain(Wire::Bool);
+pub(crate) const BYTE: Shape = Shape::Plain(Wire::Byte);
+pub(crate) const INT: Shape = Shape::Plain(Wire::Int);
+pub(crate) const DOUBLE: Shape = Shape::Plain(Wire::Double);
+pub(crate) const BINARY: Shape = Shape::Plain(Wire::Binary);
+/// A struct with any fields.
+pub(crate) const EMPTY: Shape = Shape::Struct(&[]);
 
 /// Header of a struct field.
 #[derive(Clone, Copy, Debug)]
@@ -174,21 +159,30 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Walks a value and checks its shape.
+    /// Walks a struct and checks its shape.
     pub(crate) fn conform(&mut self, shape: &Shape) -> Result<(), Malformed> {
+        self.value(shape, Wire::Struct, "the metadata")
+    }
+
+    /// Walks a value of the type `wire` and checks its shape. `what` describes the value in errors.
+    fn value(&mut self, shape: &Shape, wire: Wire, what: &str) -> Result<(), Malformed> {
+        let expected = match shape {
+            Shape::Any => wire,
+            Shape::Plain(expected) => *expected,
+            Shape::List(_) => Wire::List,
+            Shape::Struct(_) => Wire::Struct,
+        };
+        self.expect_wire(expected, wire, what)?;
         match shape {
-            Shape::Plain(wire) => self.skip(*wire),
+            Shape::Any | Shape::Plain(_) => self.skip(wire),
             Shape::List(Shape::Plain(Wire::Bool)) => self.booleans(),
-            Shape::List(element) => self.elements(|walker, wire| {
-                walker.expect_wire(element.wire(), wire, "a list element")?;
-                walker.conform(element)
-            }),
+            Shape::List(element) => {
+                self.elements(|walker, wire| walker.value(element, wire, "a list element"))
+            }
             Shape::Struct(known) => self.fields(|walker, field| {
-                let Some((_, shape)) = known.iter().find(|(id, _)| *id == field.id) else {
-                    return walker.skip(field.wire);
-                };
-                walker.expect_wire(shape.wire(), field.wire, "a field")?;
-                walker.conform(shape)
+                let place = usize::try_from(field.id).ok().and_then(|id| id.checked_sub(1));
+                let shape = place.and_then(|place| known.get(place)).unwrap_or(&Shape::Any);
+                walker.value(shape, field.wire, "a field")
             }),
         }
     }

@@ -1,7 +1,8 @@
 //! Web server of one file, with support for HEAD, range requests and If-Match.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -18,7 +19,7 @@ impl Server {
     }
 
     pub(crate) fn replace(&self, bytes: Vec<u8>) {
-        *self.file.lock().unwrap() = bytes;
+        *self.file.lock() = bytes;
     }
 }
 
@@ -43,7 +44,7 @@ async fn answer(mut connection: TcpStream, file: Arc<Mutex<Vec<u8>>>) {
             return;
         }
     }
-    let response = respond(&String::from_utf8(request).unwrap(), &file.lock().unwrap());
+    let response = respond(&String::from_utf8(request).unwrap(), &file.lock());
     connection.write_all(&response).await.unwrap();
 }
 

@@ -338,9 +338,9 @@ async fn progress_counts_every_file() {
     for file in 0..10 {
         fixture.write(&format!("{file}.parquet"), &rows([file]));
     }
-    let seen = std::sync::Mutex::new(Vec::new());
-    let note = |done, total| seen.lock().unwrap().push((done, total));
+    let seen = parking_lot::Mutex::new(Vec::new());
+    let note = |done, total| seen.lock().push((done, total));
     let location = fixture.location();
     forebay_storage::take_snapshot("test", &location, &fixture.state, &fixture.config, note).await.unwrap();
-    assert_eq!(*seen.lock().unwrap(), (1..=10).map(|done| (done, 10)).collect::<Vec<_>>());
+    assert_eq!(*seen.lock(), (1..=10).map(|done| (done, 10)).collect::<Vec<_>>());
 }

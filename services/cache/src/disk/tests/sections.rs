@@ -30,7 +30,7 @@ async fn sections_are_aligned_and_returned_in_request_order() {
 async fn concurrent_writers_of_one_section_write_it_once() {
     let fixture = Fixture::new();
     let disk = fixture.open(MIB);
-    let gate = fixture.files.gate.lock().unwrap();
+    let gate = fixture.files.gate.lock();
     let first = tokio::spawn({
         let disk = disk.clone();
         async move { put(&disk, 1, &[1, 2], 1000).await }
@@ -50,7 +50,7 @@ async fn writes_over_the_queue_limit_are_rejected_but_one_is_always_accepted() {
     let fixture = Fixture::new();
     let config = DiskConfig { capacity_bytes: MIB, max_write_queue_bytes: 4096, ..DiskConfig::default() };
     let disk = fixture.try_open(config, Arc::new(NoForecast)).unwrap();
-    let gate = fixture.files.gate.lock().unwrap();
+    let gate = fixture.files.gate.lock();
     let first = tokio::spawn({
         let disk = disk.clone();
         async move { put(&disk, 1, &[1], 100_000).await }

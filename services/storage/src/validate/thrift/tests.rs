@@ -2,11 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const SHAPE: Shape = Shape::Struct(&[
-    (1, Shape::INT),
-    (2, Shape::List(&Shape::BINARY)),
-    (3, Shape::Struct(&[(1, Shape::BOOL)])),
-]);
+const SHAPE: Shape = Shape::Struct(&[INT, Shape::List(&BINARY), Shape::Struct(&[BOOL])]);
 
 fn conform(bytes: &[u8]) -> Result<usize, Malformed> {
     let mut walker = Walker::new(bytes);
