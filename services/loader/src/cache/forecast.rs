@@ -20,7 +20,7 @@ use crate::{Job, frame::FrameKey};
 const LINGER: Duration = Duration::from_secs(600);
 /// Maximum number of pairs of order and view that have only ended streams.
 const MAX_LINGERING: usize = 64;
-/// Weight of the newest batch in the mean duration per batch of a stream.
+/// Weight of the newest batch in the moving average of the time per batch of a stream.
 const NEWEST_WEIGHT: f64 = 0.2;
 /// Time per batch of a stream before its second batch.
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
