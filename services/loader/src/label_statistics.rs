@@ -65,7 +65,7 @@ impl LabelStatistics {
             ..v1::Train::default()
         };
         let view = Arc::new(View::resolve(job.snapshot(), &wanted)?);
-        let blocks: Vec<u32> = job.kept_blocks().collect();
+        let blocks: Vec<u32> = job.rows.kept_blocks().collect();
         let mut sampled = Vec::with_capacity(SAMPLED_BLOCKS);
         let step = blocks.len().div_ceil(SAMPLED_BLOCKS).max(1);
         // Takes the middle block of each interval: the first one would bias the mean in sorted data.

@@ -214,7 +214,7 @@ impl Loader {
         let snapshot = reader.snapshot();
         let kept_bytes =
             if wanted.filter.is_empty() { 0 } else { snapshot.rows() / 8 + snapshot.blocks().len() as u64 };
-        let bytes = job.snapshot_bytes() + kept_bytes;
+        let bytes = job.footprint.snapshot_bytes + kept_bytes;
         let reservation =
             self.take_lookup_memory(format!("keeping '{}' in memory", wanted.dataset), bytes)?;
         let kept = self.counter.kept(wanted, &reader).await?;
@@ -297,7 +297,7 @@ impl Loader {
     /// Returns the error of the first block that cannot be read.
     pub async fn warm(&self, job: &Job, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
         let blocks = job.snapshot().blocks().len();
-        let order = job.order(job.train().epoch);
+        let order = job.order.epoch(job.train().epoch);
         let mut room = self.free_bytes();
         let needed = (0..order.windows()).flat_map(|window| order.window(window).blocks).copied();
         let mut fits = Vec::new();
@@ -335,10 +335,10 @@ impl Loader {
             limit: disk.capacity_bytes(),
             advice: "raise --cache-disk, request fewer columns or unpin others".into(),
         };
-        if job.snapshot_bytes() > disk.capacity_bytes() {
-            return Err(too_large(job.snapshot_bytes()));
+        if job.footprint.snapshot_bytes > disk.capacity_bytes() {
+            return Err(too_large(job.footprint.snapshot_bytes));
         }
-        let blocks: Vec<u32> = job.kept_blocks().collect();
+        let blocks: Vec<u32> = job.rows.kept_blocks().collect();
         let ids = blocks.iter().map(|block| job.reader().block_ids().id(*block));
         let pins = Pins::new(disk.clone(), ids.collect());
         let mut pinned = LoadProgress { blocks: blocks.len() as u64, blocks_done: 0, bytes: 0 };
@@ -347,7 +347,7 @@ impl Loader {
             .buffer_unordered(self.config.concurrent_blocks.max(1));
         while let Some((bytes, has_room)) = pinning.next().await {
             if !has_room? {
-                let left = job.snapshot_bytes() - pinned.bytes;
+                let left = job.footprint.snapshot_bytes - pinned.bytes;
                 return Err(too_large(disk.pinned_bytes().saturating_add(left)));
             }
             pinned.blocks_done += 1;
@@ -364,7 +364,7 @@ impl Loader {
     /// Returns [`Error::Invalid`] without a disk tier.
     pub fn unpin(&self, job: &Job) -> Result<(), Error> {
         let disk = self.windows.columns().disk().ok_or_else(no_disk)?;
-        for block in job.kept_blocks() {
+        for block in job.rows.kept_blocks() {
             disk.unpin(job.reader().block_ids().id(block));
         }
         Ok(())

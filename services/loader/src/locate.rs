@@ -98,7 +98,7 @@ pub(crate) async fn locate(
     if cursor.step >= job.steps() {
         return Ok(Vec::new());
     }
-    let parts: Vec<Arc<Job>> = std::iter::once(job).chain(job.mixed()).cloned().collect();
+    let parts: Vec<Arc<Job>> = std::iter::once(job).chain(&job.mixed).cloned().collect();
     let mut located = Vec::with_capacity(parts.len());
     for part in &parts {
         let of = Arc::clone(part);
@@ -131,7 +131,7 @@ pub(crate) async fn locate(
 fn find(job: &Job, cursor: Cursor, rank: u32) -> Result<Found, Error> {
     let mut items: Vec<Location> = Vec::new();
     for (epoch, positions) in job.ranges(cursor, rank) {
-        job.order(epoch).locate_range(positions, &mut items);
+        job.order.epoch(epoch).locate_range(positions, &mut items);
     }
     let mut found = Found::default();
     for (at, Location { block, item }) in items.into_iter().enumerate() {
@@ -147,7 +147,7 @@ fn find(job: &Job, cursor: Cursor, rank: u32) -> Result<Found, Error> {
 /// Reads the filter and key columns of a block and returns the rows of its frame.
 async fn frame_rows(counter: &Counter, job: &Job, block: u32) -> Result<FrameRows, Error> {
     let (mut rows, mut runs) = (Vec::new(), Runs::builder());
-    for BlockRows { block, rows: range } in job.rows_of_frame(block) {
+    for BlockRows { block, rows: range } in job.rows.of_frame(block) {
         // State: rows of the block so far, kept rows so far, rows of the frame, and runs of equal keys.
         let state = (0_u32, 0_u32, rows, runs);
         let selection = job.view().row_selection();

@@ -7,3 +7,4 @@ pub(crate) mod location;
 pub(crate) mod request;
 pub(crate) mod retry_metrics;
 pub(crate) mod state;
+pub(crate) mod target;

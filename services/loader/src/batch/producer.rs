@@ -63,7 +63,7 @@ impl Producer {
         config: Config,
         sender: mpsc::UnboundedSender<Result<PendingBatch, Error>>,
     ) -> Self {
-        let jobs: Vec<Arc<Job>> = std::iter::once(&stream.job).chain(stream.job.mixed()).cloned().collect();
+        let jobs: Vec<Arc<Job>> = std::iter::once(&stream.job).chain(&stream.job.mixed).cloned().collect();
         let footer_item_bytes = jobs.iter().map(|job| job.item_bytes()).max().unwrap_or(0);
         let slabs = windows.slabs().clone();
         let activity = Arc::clone(windows.activity());
@@ -184,7 +184,7 @@ impl Producer {
         let gather = move || {
             let working = activity.begin_for(Stage::Gather, &watch);
             let begun = Instant::now();
-            let assemble = faults.before_gather(|| rows.assemble(job.label(), options, &slabs));
+            let assemble = faults.before_gather(|| rows.assemble(job.label.as_ref(), options, &slabs));
             let (batch, label) = assemble()?;
             let body_bytes = batch.body.len() as u64;
             working.add_output(body_bytes, batch.rows);

@@ -123,7 +123,7 @@ impl Columns {
             metrics::counter!("forebay_cache_coalesced_loads_total", "tier" => "disk")
                 .increment(waiting.len() as u64);
             // The lookup on disk follows the claim. Otherwise columns written in between would be decoded again.
-            self.read(job.decode_flow(), &mut wanted, &mut claim, &permit).await;
+            self.read(job.decode_flow, &mut wanted, &mut claim, &permit).await;
             if !claim.columns.is_empty() {
                 let (decoded, load_time) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
                 if keep && let Some(disk) = self.disk.clone() {
@@ -295,7 +295,7 @@ impl Columns {
             Ok(computed.into_iter().map(Arc::new).collect::<Vec<Chunks>>())
         };
         let what = BlockColumns { reader: job.reader(), block, columns: &positions };
-        let decoded = self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow(), decode);
+        let decoded = self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow, decode);
         let decoded = decoded.await?;
         for (column, chunks) in claim.columns.iter().zip(&decoded) {
             wanted.fields[column.index].found = Some(Arc::clone(chunks));

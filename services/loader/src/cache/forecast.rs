@@ -123,7 +123,10 @@ impl NextUse {
 
     /// Estimated size of the frames of all streamed views, over whole snapshots, in bytes.
     pub(crate) fn frame_bytes(&self) -> u64 {
-        self.schedules().iter().map(|schedule| schedule.job.snapshot_bytes()).fold(0, u64::saturating_add)
+        self.schedules()
+            .iter()
+            .map(|schedule| schedule.job.footprint.snapshot_bytes)
+            .fold(0, u64::saturating_add)
     }
 
     /// True if the block is streamed through more than one view.
@@ -242,7 +245,7 @@ impl Drop for StreamProgress {
 impl ViewSchedule {
     fn next_use(&self, block: u128, tier: Tier, now: u64) -> Option<u64> {
         let block = self.job.reader().block_ids().block(block)?;
-        let rows = self.job.epoch_items();
+        let rows = self.job.rows.epoch_items;
         self.streams().iter().filter_map(|stream| stream.next_use(block, rows, tier, now)).min()
     }
 
@@ -254,7 +257,7 @@ impl ViewSchedule {
     /// trainers often request one epoch at a time.
     fn next_starts(&self, epoch: u64) -> Option<Arc<[u64]>> {
         let next = epoch.checked_add(1)?;
-        Some(self.starts_of(next, || starts(&self.job, &self.job.order(next))))
+        Some(self.starts_of(next, || starts(&self.job, &self.job.order.epoch(next))))
     }
 
     fn starts_of(&self, epoch: u64, make: impl FnOnce() -> Arc<[u64]>) -> Arc<[u64]> {
@@ -313,7 +316,7 @@ fn starts(job: &Job, order: &EpochOrder) -> Arc<[u64]> {
     let windows = (0..order.windows()).map(|window| order.window(window));
     let mut starts: Vec<u64> = Vec::new();
     for window in windows {
-        for rows in window.blocks.iter().flat_map(|block| job.rows_of_frame(*block)) {
+        for rows in window.blocks.iter().flat_map(|block| job.rows.of_frame(*block)) {
             let block = rows.block as usize;
             if starts.len() <= block {
                 starts.resize(block + 1, order.items());

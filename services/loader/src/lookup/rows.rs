@@ -71,7 +71,7 @@ impl LookupRows {
             return Err(Error::TooLarge {
                 what: format!("keeping '{}' in memory", job.train().dataset),
                 needed: bytes,
-                limit: job.snapshot_bytes(),
+                limit: job.footprint.snapshot_bytes,
                 advice: "raise --lookup-memory, or request fewer columns".into(),
             });
         }

@@ -40,7 +40,7 @@ impl Job {
         if batch > max_batch_bytes {
             return Err(Error::batch_too_large(rows, batch, max_batch_bytes));
         }
-        let Some(groups) = self.job_rows().groups() else { return Ok(()) };
+        let Some(groups) = &self.rows.groups else { return Ok(()) };
         let needed = groups.longest.saturating_mul(row_bytes.max(1));
         if needed > max_batch_bytes || u32::try_from(groups.longest).is_err() {
             let what = format!("the longest group, of {} rows,", groups.longest);
@@ -52,34 +52,32 @@ impl Job {
 
     /// Mean number of rows of a full batch of a rank.
     fn rows_per_batch(&self) -> u64 {
-        let (train, rows) = (self.train(), self.job_rows());
+        let (train, rows) = (self.train(), &self.rows);
         if self.is_packed() {
-            return self.full_batch_size().min(rows.rows().max(self.min_rows() as u64));
+            return self.full_batch_size().min(rows.epoch_rows.max(self.min_rows() as u64));
         }
-        if rows.groups().is_none() {
+        if rows.groups.is_none() {
             return train.batch_size;
         }
-        let groups = u128::from(train.batch_size.min(rows.epoch_items()));
-        (groups * u128::from(rows.rows()) / u128::from(rows.epoch_items().max(1))) as u64
+        let groups = u128::from(train.batch_size.min(rows.epoch_items));
+        (groups * u128::from(rows.epoch_rows) / u128::from(rows.epoch_items.max(1))) as u64
     }
 
     /// Size of the largest window of the first epochs, in bytes.
     fn largest_window(&self) -> u64 {
-        let epochs = (CHECKED_BLOCKS / (self.job_rows().items().len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
+        let epochs = (CHECKED_BLOCKS / (self.rows.items.len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
         let (first, count) = (self.train().epoch, self.train().epochs.unwrap_or(1).min(epochs));
-        let largest = |epoch| self.footprint().largest_window(&self.order(epoch));
+        let largest = |epoch| self.footprint.largest_window(&self.order.epoch(epoch));
         (first..=first.saturating_add(count - 1)).map(largest).max().unwrap_or(0)
     }
 
     /// Largest `shuffle.window_rows` with windows of at most `memory_bytes` bytes.
     fn max_window_rows(&self, memory_bytes: u64) -> Option<u64> {
-        let keep_block_order =
-            matches!(self.job_order().shuffle(), Shuffle::Window { keep_block_order: true, .. });
+        let keep_block_order = matches!(self.order.shuffle, Shuffle::Window { keep_block_order: true, .. });
         let fits = |rows: u64| {
             let shuffle = Shuffle::Window { rows, keep_block_order };
-            let largest = |job: &Self| {
-                job.footprint().largest_window(&job.job_order().shuffled(shuffle, self.train().epoch))
-            };
+            let largest =
+                |job: &Self| job.footprint.largest_window(&job.order.shuffled(shuffle, self.train().epoch));
             self.parts().map(largest).fold(0, u64::saturating_add) <= memory_bytes
         };
         // The size of a window does not grow strictly with its rows, so the result is a value that was tested.

@@ -10,7 +10,8 @@ use crate::View;
 #[derive(Debug)]
 pub(crate) struct Footprint {
     frame_bytes: Vec<u64>,
-    snapshot_bytes: u64,
+    /// Size of the frames of all blocks, in bytes.
+    pub(crate) snapshot_bytes: u64,
 }
 
 impl Footprint {
@@ -24,14 +25,9 @@ impl Footprint {
             let offsets = (rows.groups_in(block) * size_of::<u32>()) as u64;
             bytes.fold(offsets, u64::saturating_add)
         };
-        let frame_bytes: Vec<u64> = (0..rows.items().len() as u32).map(frame).collect();
+        let frame_bytes: Vec<u64> = (0..rows.items.len() as u32).map(frame).collect();
         let snapshot_bytes = frame_bytes.iter().copied().fold(0, u64::saturating_add);
         Self { frame_bytes, snapshot_bytes }
-    }
-
-    /// Size of the frames of all blocks, in bytes.
-    pub(crate) fn snapshot_bytes(&self) -> u64 {
-        self.snapshot_bytes
     }
 
     /// Size of the frames of `blocks`, in bytes.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_plan::{Cursor, EpochOrder, Run, Shuffle, Steps};
+use forebay_plan::{Cursor, Run, Shuffle, Steps};
 use forebay_proto::v1;
 use forebay_storage::{Reader, Snapshot};
 use xxhash_rust::xxh3::xxh3_64;
@@ -32,16 +32,20 @@ pub struct Job {
     train: v1::Train,
     reader: Reader,
     view: Arc<View>,
-    rows: JobRows,
-    order: JobOrder,
-    footprint: Footprint,
+    /// Kept rows and groups of each block.
+    pub(crate) rows: JobRows,
+    /// Order of the rows.
+    pub(crate) order: JobOrder,
+    /// Estimated sizes of the frames.
+    pub(crate) footprint: Footprint,
     /// Other datasets of a mixture. Their rows have the same layout as those of this dataset.
-    mixed: Vec<Arc<Job>>,
+    pub(crate) mixed: Vec<Arc<Job>>,
     /// Number of steps per epoch of the mixture, for one of its other datasets.
-    mixture_steps: Option<u64>,
+    pub(crate) mixture_steps: Option<u64>,
     /// Position of the label in a row, if one is named and delivered.
-    label: Option<Label>,
-    decode_flow: Flow,
+    pub(crate) label: Option<Label>,
+    /// Fair-queue flow of decode work.
+    pub(crate) decode_flow: Flow,
 }
 
 impl Job {
@@ -71,15 +75,15 @@ impl Job {
         let rows = JobRows::new(&snapshot, counts);
         let label = label_column(&snapshot, &train.label_column)?.and_then(|column| Label::of(&view, column));
 
-        let packing = Packing::of(train, rows.groups(), rows.rows())?;
+        let packing = Packing::of(train, rows.groups.as_ref(), rows.epoch_rows)?;
         let global_batch = own_rows * world_size;
         let global_rows = match &packing {
             Some(packing) => global_batch * packing.max_rows,
-            None => scaled(global_batch, rows.rows(), rows.epoch_items()),
+            None => scaled(global_batch, rows.epoch_rows, rows.epoch_items),
         };
-        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_rows, rows.rows(), &snapshot)?;
+        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_rows, rows.epoch_rows, &snapshot)?;
         let remainder = resolve_remainder(train, world_size, used == ViewUse::Mixture)?;
-        let units = packing.as_ref().map_or(rows.epoch_items(), |packing| packing.packs);
+        let units = packing.as_ref().map_or(rows.epoch_items, |packing| packing.packs);
         let steps = Steps::new(units, own_rows as u32, world_size as u32, remainder).map_err(plan_error)?;
         let limit = (train.steps > 0).then_some(train.steps);
         let run = Run::new(&steps, train.epoch, epochs, train.start_step, limit).map_err(plan_error)?;
@@ -122,8 +126,8 @@ impl Job {
 
     /// Makes this job one of the other datasets of the mixture of `main`.
     pub(crate) fn join_mixture(&mut self, main: &Self) {
-        let run = *main.order.run();
-        self.order.set_run(run);
+        let run = main.order.run;
+        self.order.run = run;
         self.mixture_steps = Some(main.steps());
         if let Some(last) = run.len().checked_sub(1) {
             // Epochs of this dataset that the job reads. Their windows are checked against the memory.
@@ -161,18 +165,18 @@ impl Job {
         if has_one_size {
             return Some(self.batches(lane).saturating_mul(self.full_batch_size()));
         }
-        let rows = || self.order.run().lane_rows(self.order.steps(), rank, lane, self.lanes());
+        let rows = || self.order.run.lane_rows(&self.order.steps, rank, lane, self.lanes());
         (!self.has_groups()).then(rows)
     }
 
     /// Number of batches of `lane` of a rank.
     pub fn batches(&self, lane: u32) -> u64 {
-        self.order.run().lane_len(lane, self.lanes())
+        self.order.run.lane_len(lane, self.lanes())
     }
 
     /// Summary of the plan for the caller.
     pub fn summary(&self) -> v1::PlanSummary {
-        let order = self.order(self.train.epoch);
+        let order = self.order.epoch(self.train.epoch);
         let blocks = (0..order.windows()).map(|window| order.window(window).blocks.len()).min();
         v1::PlanSummary {
             snapshot: self.train.snapshot.clone(),
@@ -180,7 +184,7 @@ impl Job {
             plan_hash: format!("{:016x}", self.plan_hash()),
             rows: self.epoch_rows(),
             steps: self.steps(),
-            window_rows: match self.order.shuffle() {
+            window_rows: match self.order.shuffle {
                 Shuffle::Window { rows, .. } => Some(rows),
                 Shuffle::Global => Some(self.epoch_rows()),
                 Shuffle::None => None,
@@ -189,21 +193,21 @@ impl Job {
             blocks_per_window: blocks.unwrap_or(0) as u64,
             window_bytes: self
                 .parts()
-                .map(|job| job.footprint.largest_window(&job.order(job.train.epoch)))
+                .map(|job| job.footprint.largest_window(&job.order.epoch(job.train.epoch)))
                 .fold(0, u64::saturating_add),
             batch_size: self.train.batch_size,
             world_size: u64::from(self.world_size()),
             remainder: self.train.remainder,
-            groups: self.rows.groups().map(|_| self.epoch_items()),
+            groups: self.rows.groups.as_ref().map(|_| self.rows.epoch_items),
             mixed_rows: self.mixed.iter().map(|mixed| mixed.own_batch_size()).sum(),
-            packs: self.order.packing().map(|packing| packing.packs),
+            packs: self.order.packing.as_ref().map(|packing| packing.packs),
             max_pack_rows: self.train.max_pack_rows,
         }
     }
 
     /// Number of steps per epoch, equal for all ranks.
     pub fn steps(&self) -> u64 {
-        self.order.steps().count()
+        self.order.steps.count()
     }
 
     /// Names and readers of the job's datasets; the first is its own.
@@ -216,71 +220,31 @@ impl Job {
         std::iter::once(self).chain(self.mixed.iter().map(AsRef::as_ref))
     }
 
-    /// Other datasets of the mixture.
-    pub(crate) fn mixed(&self) -> &[Arc<Self>] {
-        &self.mixed
-    }
-
-    /// Number of steps per epoch of the mixture, if this is one of its other datasets.
-    pub(crate) fn mixture_steps(&self) -> Option<u64> {
-        self.mixture_steps
-    }
-
     /// Number of rows per epoch: the rows of the snapshot that the filter keeps.
     pub fn epoch_rows(&self) -> u64 {
-        self.rows.rows()
-    }
-
-    /// Number of items of the order of an epoch: rows or groups.
-    pub(crate) fn epoch_items(&self) -> u64 {
-        self.rows.epoch_items()
+        self.rows.epoch_rows
     }
 
     /// True if an epoch contains a row of the block, or a group that begins in it.
     pub fn is_needed(&self, block: u32) -> bool {
-        self.rows.items()[block as usize] > 0
+        self.rows.items[block as usize] > 0
     }
 
     /// True if the filter keeps every row of a block.
     pub(crate) fn keeps_all(&self, block: u32) -> bool {
-        self.rows.kept(block) == self.snapshot().blocks()[block as usize].rows
-    }
-
-    /// Blocks and rows that form the frame of a block.
-    pub(crate) fn rows_of_frame(&self, block: u32) -> Vec<BlockRows> {
-        self.rows.of_frame(block)
-    }
-
-    /// Number of groups that begin in a block; 0 without groups.
-    pub(crate) fn groups_in(&self, block: u32) -> usize {
-        self.rows.groups_in(block)
+        self.rows.kept[block as usize] == self.snapshot().blocks()[block as usize].rows
     }
 
     /// True if rows are shuffled in groups.
     pub(crate) fn has_groups(&self) -> bool {
-        self.rows.groups().is_some()
-    }
-
-    /// Kept rows and groups of each block.
-    pub(crate) fn job_rows(&self) -> &JobRows {
-        &self.rows
-    }
-
-    /// Order of the rows.
-    pub(crate) fn job_order(&self) -> &JobOrder {
-        &self.order
-    }
-
-    /// Estimated sizes of the frames.
-    pub(crate) fn footprint(&self) -> &Footprint {
-        &self.footprint
+        self.rows.groups.is_some()
     }
 
     /// Estimated memory to build the frame of a block, in bytes, in addition to the frame: all rows of the columns
     /// read, for one block at a time, and at least the size of the frame.
     pub(crate) fn build_bytes(&self, block: u32) -> u64 {
         let read = |rows: BlockRows| self.read_bytes(rows.block);
-        self.rows_of_frame(block).into_iter().map(read).max().unwrap_or(0).max(self.bytes_of(&[block]))
+        self.rows.of_frame(block).into_iter().map(read).max().unwrap_or(0).max(self.bytes_of(&[block]))
     }
 
     /// Estimated size of all rows of the columns read of a block, in bytes.
@@ -290,34 +254,14 @@ impl Job {
         read.fold(0, u64::saturating_add)
     }
 
-    /// Estimated size of the frames of all blocks, in bytes.
-    pub(crate) fn snapshot_bytes(&self) -> u64 {
-        self.footprint.snapshot_bytes()
-    }
-
     /// Estimated size of the frames of `blocks`, in bytes.
     pub(crate) fn bytes_of(&self, blocks: &[u32]) -> u64 {
         self.footprint.bytes_of(blocks)
     }
 
-    /// Blocks of which the filter keeps at least one row.
-    pub(crate) fn kept_blocks(&self) -> impl Iterator<Item = u32> {
-        self.rows.kept_blocks()
-    }
-
     /// View of the job's rows.
     pub fn view(&self) -> &Arc<View> {
         &self.view
-    }
-
-    /// Position of the label in a row.
-    pub(crate) fn label(&self) -> Option<&Label> {
-        self.label.as_ref()
-    }
-
-    /// Fair-queue flow of decode work.
-    pub(crate) fn decode_flow(&self) -> Flow {
-        self.decode_flow
     }
 
     /// Snapshot that the job reads.
@@ -332,13 +276,13 @@ impl Job {
 
     /// Epoch and step of batch `index` of `lane`.
     pub(crate) fn cursor(&self, lane: u32, index: u64) -> Cursor {
-        self.order.run().cursor(u64::from(lane) + index * u64::from(self.lanes()))
+        self.order.run.cursor(u64::from(lane) + index * u64::from(self.lanes()))
     }
 
     /// True if consecutive batches of a stream are consecutive in the files: file order with one rank and one lane.
     pub(crate) fn is_file_order(&self) -> bool {
         let is_alone = self.world_size() == 1 && self.lanes() == 1 && self.mixed.is_empty();
-        self.order.shuffle() == Shuffle::None && is_alone
+        self.order.shuffle == Shuffle::None && is_alone
     }
 
     pub(crate) fn world_size(&self) -> u32 {
@@ -349,11 +293,6 @@ impl Job {
         self.train.lanes.unwrap_or(1) as u32
     }
 
-    /// Returns the order of `epoch`; O(blocks).
-    pub(crate) fn order(&self, epoch: u64) -> EpochOrder {
-        self.order.epoch(epoch)
-    }
-
     /// Hash of the windows of an epoch: equal for jobs that read the same rows in the same windows.
     pub(crate) fn order_key(&self) -> u64 {
         self.order.key(&self.train.dataset)
@@ -362,12 +301,12 @@ impl Job {
     /// Hash of the order of the rows in the global batches; the same on every server.
     fn plan_hash(&self) -> u64 {
         let remainder = self.train.remainder().as_str_name();
-        let mut identity = format!("{}/{}/{remainder}", self.order.identity(), self.global_batch());
-        if let Some(packing) = self.order.packing() {
+        let mut identity = format!("{}/{}/{remainder}", self.order.identity, self.global_batch());
+        if let Some(packing) = self.order.packing.as_ref() {
             identity += &format!("/packs of {}", packing.max_rows);
         }
         for mixed in &self.mixed {
-            identity += &format!("/{}/{}", mixed.order.identity(), mixed.global_batch());
+            identity += &format!("/{}/{}", mixed.order.identity, mixed.global_batch());
         }
         xxh3_64(identity.as_bytes())
     }

@@ -60,8 +60,8 @@ impl Job {
         // The request is derived from the resolved one, so that a ticket resolves to the same job.
         let train = mixed_request(self.train(), index);
         let mut other = Self::resolve_dataset(&train, other, rows, ViewUse::Mixture)?;
-        if other.epoch_items() < other.global_batch() {
-            let (found, needed) = (other.epoch_items(), other.global_batch());
+        if other.rows.epoch_items < other.global_batch() {
+            let (found, needed) = (other.rows.epoch_items, other.global_batch());
             let reason = format!("the dataset has {found} rows, a step takes {needed}");
             return Err(Error::invalid("fraction", reason));
         }

@@ -10,17 +10,17 @@ use super::{packing::Packing, rows::JobRows};
 /// Order of a job: which items each batch takes, for any epoch.
 #[derive(Debug)]
 pub(crate) struct JobOrder {
-    shuffle: Shuffle,
+    pub(crate) shuffle: Shuffle,
     seed: u64,
     /// Number of items of each block.
     items: Arc<[u32]>,
     rows: u64,
     epoch_items: u64,
-    steps: Steps,
-    run: Run,
-    packing: Option<Packing>,
+    pub(crate) steps: Steps,
+    pub(crate) run: Run,
+    pub(crate) packing: Option<Packing>,
     /// Text of everything that determines the order of an epoch.
-    identity: String,
+    pub(crate) identity: String,
 }
 
 impl JobOrder {
@@ -40,39 +40,13 @@ impl JobOrder {
             Shuffle::None => "none".to_owned(),
         };
         let identity = format!("{prefix}/{seed}/{shuffled}{selection}");
-        let (items, epoch_items, rows) = (Arc::clone(rows.items()), rows.epoch_items(), rows.rows());
+        let (items, epoch_items, rows) = (Arc::clone(&rows.items), rows.epoch_items, rows.epoch_rows);
         Self { shuffle, seed, items, rows, epoch_items, steps, run, packing, identity }
-    }
-
-    /// Text of everything that determines the order of an epoch.
-    pub(crate) fn identity(&self) -> &str {
-        &self.identity
     }
 
     /// Hash of the windows of an epoch of `dataset`.
     pub(crate) fn key(&self, dataset: &str) -> u64 {
         xxh3_64(format!("{dataset}/{}", self.identity).as_bytes())
-    }
-
-    pub(crate) fn shuffle(&self) -> Shuffle {
-        self.shuffle
-    }
-
-    pub(crate) fn steps(&self) -> &Steps {
-        &self.steps
-    }
-
-    pub(crate) fn run(&self) -> &Run {
-        &self.run
-    }
-
-    /// Limits the batches to those of `run`, for a dataset of a mixture.
-    pub(crate) fn set_run(&mut self, run: Run) {
-        self.run = run;
-    }
-
-    pub(crate) fn packing(&self) -> Option<&Packing> {
-        self.packing.as_ref()
     }
 
     /// Returns the order of `epoch`; O(blocks).

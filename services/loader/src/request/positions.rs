@@ -11,10 +11,10 @@ impl Job {
     /// There is one range, possibly empty, unless a dataset of a mixture reaches the end of an epoch. With packs, the
     /// first call of an epoch takes O(groups).
     pub(crate) fn ranges(&self, at: Cursor, rank: u32) -> Vec<(u64, Range<u64>)> {
-        let Some(steps) = self.mixture_steps() else {
-            return vec![(at.epoch, self.job_order().positions(at, rank, || self.order_key()))];
+        let Some(steps) = self.mixture_steps else {
+            return vec![(at.epoch, self.order.positions(at, rank, || self.order_key()))];
         };
-        let (mut start, items) = (self.mixture_position(steps, at, rank), u128::from(self.epoch_items()));
+        let (mut start, items) = (self.mixture_position(steps, at, rank), u128::from(self.rows.epoch_items));
         let mut left = u128::from(self.own_batch_size());
         let mut ranges = Vec::new();
         while left > 0 {
@@ -37,10 +37,10 @@ impl Job {
     /// Position of a batch: in the epoch of its own dataset, and over all epochs of each other dataset.
     pub(crate) fn positions(&self, at: Cursor, rank: u32) -> (u64, Vec<u64>) {
         let of_mixed = |mixed: &Arc<Self>| {
-            let steps = mixed.mixture_steps().unwrap_or(self.steps());
+            let steps = mixed.mixture_steps.unwrap_or(self.steps());
             mixed.mixture_position(steps, at, rank) as u64
         };
-        (self.job_order().steps().rank(at.step, rank).start, self.mixed().iter().map(of_mixed).collect())
+        (self.order.steps.rank(at.step, rank).start, self.mixed.iter().map(of_mixed).collect())
     }
 
     /// Number of consecutive rows of each dataset, its own first, in the repeating pattern of a batch. The numbers are
@@ -54,56 +54,56 @@ impl Job {
 
     /// Number of rows, groups or packs that this dataset contributes to a batch of a rank.
     pub(crate) fn own_batch_size(&self) -> u64 {
-        u64::from(self.job_order().steps().batch_size())
+        u64::from(self.order.steps.batch_size())
     }
 
     /// Size of a global batch of this dataset, in rows, groups or packs.
     pub(crate) fn global_batch(&self) -> u64 {
-        self.job_order().steps().global_batch()
+        self.order.steps.global_batch()
     }
 
     /// Approximate number of positions per step of all ranks in the order of an epoch.
     pub(crate) fn positions_per_step(&self) -> u64 {
-        self.job_order().positions_per_step()
+        self.order.positions_per_step()
     }
 
     /// Returns the packs of an epoch, or `None` without packs. The first call for an epoch takes O(groups).
     pub(crate) fn packs(&self, epoch: u64) -> Option<Arc<Packs>> {
-        self.job_order().packs(epoch, || self.order_key())
+        self.order.packs(epoch, || self.order_key())
     }
 
     /// True if groups are packed, so that locating a batch requires the packs of its epoch.
     pub(crate) fn is_packed(&self) -> bool {
-        self.job_order().packing().is_some()
+        self.order.packing.is_some()
     }
 
     /// Size of a full batch of a rank: in rows including padding, or in groups if groups are not packed.
     pub(crate) fn full_batch_size(&self) -> u64 {
-        self.train().batch_size * self.job_order().packing().map_or(1, |packing| packing.max_rows)
+        self.train().batch_size * self.order.packing.as_ref().map_or(1, |packing| packing.max_rows)
     }
 
     /// Minimum number of rows of every batch, including padding.
     pub(crate) fn min_rows(&self) -> usize {
-        if self.job_order().is_padded() { self.full_batch_size() as usize } else { 0 }
+        if self.order.is_padded() { self.full_batch_size() as usize } else { 0 }
     }
 
     /// Size of the batch at `at`, which may be the last of its epoch, in the unit of [`Self::full_batch_size`].
     pub(crate) fn size(&self, at: Cursor, rank: u32) -> u64 {
-        let own = match self.job_order().packing() {
+        let own = match self.order.packing.as_ref() {
             Some(packing) => {
-                let packs = self.job_order().steps().rank(at.step, rank);
+                let packs = self.order.steps.rank(at.step, rank);
                 (packs.end - packs.start) * packing.max_rows
             }
             None => self.ranges(at, rank).into_iter().map(|(_, range)| range.end - range.start).sum(),
         };
-        let others = self.mixed().iter().map(|mixed| mixed.own_batch_size()).sum::<u64>();
+        let others = self.mixed.iter().map(|mixed| mixed.own_batch_size()).sum::<u64>();
         (own + others).max(self.min_rows() as u64)
     }
 
     /// Mean size in bytes of one item counted by [`Self::size`], estimated from the footers.
     pub(crate) fn item_bytes(&self) -> u64 {
-        let items = if self.is_packed() { self.epoch_rows() } else { self.epoch_items() };
-        self.view().min_row_bytes().max(self.snapshot_bytes() / items.max(1))
+        let items = if self.is_packed() { self.epoch_rows() } else { self.rows.epoch_items };
+        self.view().min_row_bytes().max(self.footprint.snapshot_bytes / items.max(1))
     }
 }
 

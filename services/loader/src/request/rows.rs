@@ -17,13 +17,14 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct JobRows {
     /// Number of rows of each block that the filter keeps; all rows without a filter.
-    kept: Arc<[u32]>,
-    groups: Option<Groups>,
+    pub(crate) kept: Arc<[u32]>,
+    pub(crate) groups: Option<Groups>,
     /// Number of items of each block: its kept rows, or the groups that begin in it.
-    items: Arc<[u32]>,
-    /// Sums of `kept` and `items`.
-    rows: u64,
-    epoch_items: u64,
+    pub(crate) items: Arc<[u32]>,
+    /// Number of kept rows per epoch: the sum of `kept`.
+    pub(crate) epoch_rows: u64,
+    /// Number of items per epoch: the sum of `items`.
+    pub(crate) epoch_items: u64,
 }
 
 impl JobRows {
@@ -36,8 +37,8 @@ impl JobRows {
         let groups = counts.and_then(Counts::groups).cloned();
         let items = groups.as_ref().map_or_else(|| Arc::clone(&kept), |groups| Arc::clone(&groups.begun));
         let sum = |counts: &[u32]| counts.iter().map(|count| u64::from(*count)).sum::<u64>();
-        let (rows, epoch_items) = (sum(&kept), sum(&items));
-        Self { kept, groups, items, rows, epoch_items }
+        let (epoch_rows, epoch_items) = (sum(&kept), sum(&items));
+        Self { kept, groups, items, epoch_rows, epoch_items }
     }
 
     /// Filter and groups as part of the identity of the order: their text, and hashes of the rows and groups of each
@@ -55,34 +56,9 @@ impl JobRows {
         identity
     }
 
-    /// Number of rows per epoch.
-    pub(crate) fn rows(&self) -> u64 {
-        self.rows
-    }
-
-    /// Number of items per epoch.
-    pub(crate) fn epoch_items(&self) -> u64 {
-        self.epoch_items
-    }
-
-    /// Number of items of each block.
-    pub(crate) fn items(&self) -> &Arc<[u32]> {
-        &self.items
-    }
-
-    /// Number of kept rows of a block.
-    pub(crate) fn kept(&self, block: u32) -> u32 {
-        self.kept[block as usize]
-    }
-
     /// Blocks of which at least one row is kept.
     pub(crate) fn kept_blocks(&self) -> impl Iterator<Item = u32> {
-        (0..self.kept.len() as u32).filter(|block| self.kept(*block) > 0)
-    }
-
-    /// Groups, if rows are grouped.
-    pub(crate) fn groups(&self) -> Option<&Groups> {
-        self.groups.as_ref()
+        (0..self.kept.len() as u32).filter(|block| self.kept[*block as usize] > 0)
     }
 
     /// Number of groups that begin in a block; 0 without groups.
@@ -93,7 +69,7 @@ impl JobRows {
     /// Blocks and kept rows that form the frame of a block.
     pub(crate) fn of_frame(&self, block: u32) -> Vec<BlockRows> {
         match &self.groups {
-            None => vec![BlockRows { block, rows: 0..self.kept(block) }],
+            None => vec![BlockRows { block, rows: 0..self.kept[block as usize] }],
             Some(groups) => groups.block_rows(block, &self.kept),
         }
     }

@@ -176,7 +176,7 @@ impl WindowPrefetch {
         let job = Arc::clone(&self.stream.job);
         let compute = move || {
             job.packs(epoch);
-            Ok(Arc::new(job.order(epoch)))
+            Ok(Arc::new(job.order.epoch(epoch)))
         };
         let order = self.pool.run(Priority::Interactive, compute).await?;
         // Room for the orders of the current epoch and of the prefetched windows.

@@ -224,7 +224,7 @@ impl Windows {
 
     async fn build_frame(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
         let permit = self.blocks.permit(expected_bytes.max(job.build_bytes(block))).await?;
-        let (parts, view) = (job.rows_of_frame(block), Arc::clone(job.view()));
+        let (parts, view) = (job.rows.of_frame(block), Arc::clone(job.view()));
         let rows = parts.iter().map(|part| part.rows.len()).sum();
         let place = place_of(job.snapshot(), block);
         let mut builder = FrameBuilder::new(view, rows, place.clone(), &self.slabs)?;
@@ -232,7 +232,7 @@ impl Windows {
         for part in parts {
             builder = self.append(job, part, builder, &permit).await?;
         }
-        let groups = job.groups_in(block);
+        let groups = job.rows.groups_in(block);
         let (activity, id) = (Arc::clone(self.activity()), job.reader().block_ids().id(block));
         let finish = move || {
             let working = activity.begin(Stage::Decode, Purpose::Window, id);
@@ -248,7 +248,7 @@ impl Windows {
             drop(permit);
             Ok(frame)
         };
-        self.blocks.pool().run_for(job.decode_flow(), Priority::Background, finish).await
+        self.blocks.pool().run_for(job.decode_flow, Priority::Background, finish).await
     }
 
     /// Appends the rows of a block to a frame, from cached columns or from storage.
@@ -265,7 +265,7 @@ impl Windows {
             let chunks = self.columns.get(job, block, Arc::clone(permit)).await?;
             let append = move || append(builder, chunks.into_iter().map(Ok), rows);
             let id = job.reader().block_ids().id(block);
-            return self.blocks.decode(permit, Purpose::Window, id, job.decode_flow(), append).await;
+            return self.blocks.decode(permit, Purpose::Window, id, job.decode_flow, append).await;
         }
         let (view, keeps_all) = (Arc::clone(job.view()), job.keeps_all(block));
         let read = view.reads(keeps_all);
@@ -275,7 +275,7 @@ impl Windows {
             append(builder, chunks, rows)
         };
         let what = BlockColumns { reader: job.reader(), block, columns: &read };
-        self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow(), decode).await
+        self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow, decode).await
     }
 }
 
@@ -312,7 +312,7 @@ fn frame_key(job: &Job, block: u32) -> FrameKey {
         false => 0,
         true => {
             let parts =
-                job.rows_of_frame(block).into_iter().map(|BlockRows { block, rows }| (ids.id(block), rows));
+                job.rows.of_frame(block).into_iter().map(|BlockRows { block, rows }| (ids.id(block), rows));
             xxh3_128(format!("{:?}", parts.collect::<Vec<_>>()).as_bytes())
         }
     };

@@ -10,7 +10,7 @@ use crate::{
         column_sizes::{chunk_bytes, leaf_types},
         schema::{column_position, merge},
     },
-    store::request::Target,
+    store::target::Target,
     validate::footer::Footer,
 };
 

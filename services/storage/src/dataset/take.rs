@@ -12,7 +12,7 @@ use crate::{
         partitions::Partitions,
         snapshot::{Parts, delivered_schema, locate, snapshot_id},
     },
-    store::request::Target,
+    store::target::Target,
 };
 
 /// Takes a snapshot of the current files of a dataset.

@@ -14,7 +14,7 @@ use crate::{
     blocking::blocking,
     prune::statistics::BlockMetadata,
     read::ranges::Sparse,
-    store::request::Target,
+    store::target::Target,
     validate::{footer::catch_panics, parquet_shapes::BLOOM_FILTER_HEADER, thrift::Walker},
 };
 

@@ -14,7 +14,7 @@ use parquet::{
 use crate::{
     Block, Error, PartitionValue, Reader,
     blocking::blocking,
-    store::request::Target,
+    store::target::Target,
     validate::footer::{Footer, catch_panics},
 };
 

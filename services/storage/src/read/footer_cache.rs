@@ -20,7 +20,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::{
     Config, Error, Location,
     blocking::blocking,
-    store::{envelope::Envelope, request::Target},
+    store::{envelope::Envelope, target::Target},
     validate::footer::{Footer, parse_footer, read_footer},
 };
 

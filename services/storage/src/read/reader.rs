@@ -15,7 +15,7 @@ use crate::{
         decoder::{Column, Encoded},
         ranges::{Sparse, coalesce, concat, split},
     },
-    store::request::{self, Target},
+    store::{request, target::Target},
     validate::footer::Footer,
 };
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use forebay_cache::Slabs;
 use object_store::local::LocalFileSystem;
 
-use crate::{Error, Version, blocking::blocking, store::request::Target};
+use crate::{Error, Version, blocking::blocking, store::target::Target};
 
 /// Reads `range` of one pinned file, after comparing the version of the open file.
 ///

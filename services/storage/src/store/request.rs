@@ -9,23 +9,8 @@ use object_store::{GetOptions, GetRange, ObjectMeta, PutMode, PutOptions, PutPay
 use crate::{
     Error, Location,
     dataset::version::Version,
-    store::{local_file, location::Kind, retry_metrics::count_retries},
+    store::{local_file, location::Kind, retry_metrics::count_retries, target::Target},
 };
-
-/// A file of a snapshot: its path, its URL for error messages and its pinned version.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) path: Path,
-    pub(crate) url: String,
-    pub(crate) version: Version,
-}
-
-impl Target {
-    /// Returns an [`Error::Changed`] for a file that is not the pinned version.
-    pub(crate) fn changed(&self, found: impl Into<String>) -> Error {
-        Error::Changed { file: self.url.clone(), expected: self.version.to_string(), found: found.into() }
-    }
-}
 
 /// Reads `range` of one pinned file.
 ///

@@ -22,7 +22,7 @@ use crate::{
         time_zones::{embedded_schema, with_zones},
     },
     error::Source,
-    store::request::{self, Target},
+    store::{request, target::Target},
     validate::footer_check::check_footer,
 };
 

@@ -51,7 +51,7 @@ fn job(reader: &Reader, seed: u64, columns: &[&str]) -> Arc<Job> {
 
 /// Advances the stream to the window after 100 batches, one every `pace`. The next `loaded` windows are also loaded.
 async fn begin(progress: &StreamProgress, epoch: u64, window: usize, loaded: usize, pace: Duration) {
-    let order = progress.schedule.job.order(epoch);
+    let order = progress.schedule.job.order.epoch(epoch);
     progress.loading(epoch, order.window(window + loaded).positions.end);
     let start = order.window(window).positions.start;
     for _ in 0..100 {
@@ -65,7 +65,7 @@ async fn begin(progress: &StreamProgress, epoch: u64, window: usize, loaded: usi
 fn expected(job: &Job, position: u64, first_window: usize) -> Vec<u64> {
     let mut starts = vec![None; BLOCKS as usize];
     for (epoch, first) in [(0, first_window), (1, 0)] {
-        let order = job.order(epoch);
+        let order = job.order.epoch(epoch);
         for window in (first..order.windows()).map(|window| order.window(window)) {
             let start = epoch * ROWS + window.positions.start;
             window.blocks.iter().for_each(|block| {
@@ -104,7 +104,7 @@ async fn later_blocks_of_this_epoch_precede_those_of_the_next() {
     assert_eq!(in_memory(&forecast, &job), [u64::MAX; BLOCKS as usize], "nothing is known of it yet");
     for window in 0..5 {
         begin(&progress, 0, window, 0, PACE).await;
-        let position = job.order(0).window(window).positions.start;
+        let position = job.order.epoch(0).window(window).positions.start;
         assert_eq!(in_memory(&forecast, &job), expected(&job, position, window));
         // The window was read from disk when it was loaded, so the next use of its blocks on disk is in the next epoch.
         assert_eq!(on_disk(&forecast, &job), expected(&job, position, window + 1));
@@ -117,7 +117,7 @@ async fn a_loaded_window_is_needed_now_in_memory_and_in_the_next_epoch_on_disk()
     let forecast = NextUse::new();
     let progress = forecast.enter(&job, 0, 0);
     begin(&progress, 0, 2, 1, PACE).await;
-    let order = job.order(0);
+    let order = job.order.epoch(0);
     let (memory, disk) = (in_memory(&forecast, &job), on_disk(&forecast, &job));
     let left_of_epoch = (ROWS - order.window(2).positions.start) / BATCH_ROWS * pace_nanos(PACE);
     for block in order.window(2).blocks {
@@ -137,11 +137,14 @@ async fn the_last_window_uses_the_next_epoch_and_a_prefetched_window_the_one_aft
     let job = job(&reader().await, 7, &["a"]);
     let forecast = NextUse::new();
     let progress = forecast.enter(&job, 0, 0);
-    let last = job.order(0).windows() - 1;
+    let last = job.order.epoch(0).windows() - 1;
     begin(&progress, 0, last, 0, PACE).await;
-    assert_eq!(on_disk(&forecast, &job), expected(&job, job.order(0).window(last).positions.start, last + 1));
+    assert_eq!(
+        on_disk(&forecast, &job),
+        expected(&job, job.order.epoch(0).window(last).positions.start, last + 1)
+    );
     // The next epoch's first window is prefetched, so its blocks' next use on disk is an epoch later.
-    let next = job.order(1);
+    let next = job.order.epoch(1);
     progress.loading(1, next.window(0).positions.end);
     let disk = on_disk(&forecast, &job);
     let first = next.window(0).blocks.iter().map(|block| disk[*block as usize]).min();
@@ -155,7 +158,7 @@ async fn the_earlier_use_of_two_jobs_decides() {
     let (slow, fast) = (job(&reader, 1, &["a"]), job(&reader, 2, &["a"]));
     let forecast = NextUse::new();
     let (of_slow, of_fast) = (forecast.enter(&slow, 0, 0), forecast.enter(&fast, 0, 0));
-    let (order_of_slow, order_of_fast) = (slow.order(0), fast.order(0));
+    let (order_of_slow, order_of_fast) = (slow.order.epoch(0), fast.order.epoch(0));
     of_slow.loading(0, order_of_slow.window(0).positions.end);
     of_fast.loading(0, order_of_fast.window(0).positions.end);
     for _ in 0..100 {
@@ -194,7 +197,7 @@ async fn an_ended_stream_is_expected_to_continue_until_the_same_rank_returns() {
     let job = job(&reader().await, 7, &["a"]);
     let forecast = NextUse::new();
     let first = forecast.enter(&job, 0, 0);
-    let last = job.order(0).windows() - 1;
+    let last = job.order.epoch(0).windows() - 1;
     begin(&first, 0, last, 0, PACE).await;
     let expected_then = on_disk(&forecast, &job);
     drop(first);
@@ -206,7 +209,7 @@ async fn an_ended_stream_is_expected_to_continue_until_the_same_rank_returns() {
     let next = forecast.enter(&job, 0, 0);
     assert_eq!(forecast.schedules()[0].streams().len(), 2, "the rank's old stream is replaced");
     begin(&next, 1, 0, 0, PACE).await;
-    let order = job.order(1);
+    let order = job.order.epoch(1);
     let second = order.window(1);
     let found = on_disk(&forecast, &job);
     for block in second.blocks {
@@ -228,15 +231,15 @@ async fn uses_by_other_views_count_for_columns_and_not_for_frames() {
 
     let of_b = forecast.enter(&b, 0, 0);
     begin(&of_b, 0, 0, 0, PACE).await;
-    of_a.reached(0, 0, 0, &a.order(0));
+    of_a.reached(0, 0, 0, &a.order.epoch(0));
     // The last batch of the first stream took 1 s, with a weight of one fifth.
     begin(&of_a, 0, 0, 0, PACE).await;
-    of_b.reached(0, 0, 0, &b.order(0));
+    of_b.reached(0, 0, 0, &b.order.epoch(0));
     assert_eq!(in_memory(&forecast, &a), expected(&a, 0, 0));
     assert!(forecast.is_shared(id));
     let both = nearest(&expected(&a, 0, 1), &on_disk(&forecast, &b));
     assert_eq!(on_disk(&forecast, &a), both);
-    assert_eq!(forecast.frame_bytes(), a.snapshot_bytes() + b.snapshot_bytes());
+    assert_eq!(forecast.frame_bytes(), a.footprint.snapshot_bytes + b.footprint.snapshot_bytes);
 }
 
 #[tokio::test(start_paused = true)]
