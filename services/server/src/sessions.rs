@@ -5,7 +5,7 @@ mod session;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,7 @@ use dashmap::DashMap;
 use forebay_loader::Made;
 use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Bucket, Buckets, History, Interval};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -102,7 +103,7 @@ impl Sessions {
         }
         let now = Instant::now();
         let number = {
-            let mut totals = self.totals();
+            let mut totals = self.shared.totals.lock();
             totals.begun += 1;
             totals.begun
         };
@@ -145,7 +146,7 @@ impl Sessions {
         }
         let now = Instant::now();
         let (from, settled) = session.report(now, report);
-        let mut totals = self.totals();
+        let mut totals = self.shared.totals.lock();
         totals.settle(&session.train.dataset, from, now, &settled);
         let trainers = totals.trainers.entry(report.dataset.clone()).or_default();
         trainers.wait += report.wait_seconds;
@@ -163,38 +164,36 @@ impl Sessions {
         let mut sent = rates::Sent::default();
         for session in &sessions {
             let (from, settled) = session.tick(now);
-            self.totals().settle(&session.train.dataset, from, now, &settled);
+            self.shared.totals.lock().settle(&session.train.dataset, from, now, &settled);
             sent += session.sent();
         }
-        let mut totals = self.totals();
-        totals.batches.sample_group(now, sent);
-        drop(totals);
+        self.shared.totals.lock().batches.sample_group(now, sent);
         self.shared.sessions.retain(|_, session| !session.ended_before(now, REMOVED_AFTER));
     }
 
     /// Returns the time of all sessions in the last seconds.
     pub(crate) fn history(&self, now: Instant, seconds: usize) -> Vec<Interval> {
-        self.totals().history.before(now, seconds)
+        self.shared.totals.lock().history.before(now, seconds)
     }
 
     /// Returns the time of sessions by dataset, since the start.
     pub(crate) fn by_dataset(&self) -> BTreeMap<String, Buckets> {
-        self.totals().by_dataset.clone()
+        self.shared.totals.lock().by_dataset.clone()
     }
 
     /// Returns the time reported by clients by dataset, since the start.
     pub(crate) fn activities(&self) -> BTreeMap<String, Activities> {
-        self.totals().trainers.clone()
+        self.shared.totals.lock().trainers.clone()
     }
 
     /// Returns the time in which reporting trainers did not compute, since the start.
     pub(crate) fn idle(&self) -> Duration {
-        self.totals().idle
+        self.shared.totals.lock().idle
     }
 
     /// Returns the bytes and rows per second sent to all trainers.
     pub(crate) fn sent_per_second(&self) -> (f64, f64) {
-        let totals = self.totals();
+        let totals = self.shared.totals.lock();
         (totals.batches.bytes_per_second(), totals.batches.rows_per_second())
     }
 
@@ -202,10 +201,6 @@ impl Sessions {
     pub(crate) async fn none_running(&self) {
         // The sender lives as long as `self`, so this returns only when the count is 0.
         drop(self.shared.count.subscribe().wait_for(|count| *count == 0).await);
-    }
-
-    fn totals(&self) -> MutexGuard<'_, Totals> {
-        self.shared.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn gauge(&self) {

@@ -6,7 +6,7 @@ use tonic::Code;
 use super::*;
 
 fn sha256(token: &str) -> String {
-    tokens::digest_of(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(tokens::digest_of(token.as_bytes()))
 }
 
 fn file(folder: &tempfile::TempDir, text: &str) -> std::path::PathBuf {

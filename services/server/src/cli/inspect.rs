@@ -1,11 +1,6 @@
 //! `forebay inspect`: contents of a dataset and the cost of streaming it.
 
-use std::{
-    fmt::Write as _,
-    io::Write as _,
-    sync::{Arc, Mutex, PoisonError},
-    thread::available_parallelism,
-};
+use std::{fmt::Write as _, io::Write as _, sync::Arc, thread::available_parallelism};
 
 use bytesize::ByteSize;
 use clap::Args;
@@ -13,6 +8,7 @@ use forebay_loader::{self as loader, Counted, Job, Loader, Pool, Scheduling};
 use forebay_proto::v1;
 use forebay_storage::{Config, Location, Reader, Snapshot, State, take_snapshot};
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 
 use super::runtime::runtime;
 
@@ -69,18 +65,16 @@ impl Inspect {
         bar.finish_and_clear();
         let train = self.train();
         let reader = Reader::new(Arc::clone(&snapshot), location, &state, config);
-        let mut counted = Mutex::new(Counted::default());
+        let counted = Mutex::new(Counted::default());
         let loader =
             Loader::new(MEMORY_BYTES, loader::Config::default(), Pool::new(threads(), Scheduling::Normal)?);
-        let count = loader
-            .count(&train, &reader, |done| *counted.lock().unwrap_or_else(PoisonError::into_inner) = done);
+        let count = loader.count(&train, &reader, |done| *counted.lock() = done);
         let kept = count.await?;
         let job = Job::resolve(&train, reader, kept.as_deref())?;
         let mut text = String::new();
         describe(&mut text, &self.url, &snapshot)?;
         if !self.filter.is_empty() {
-            let counted = *counted.get_mut().unwrap_or_else(PoisonError::into_inner);
-            kept_rows(&mut text, &job, &counted)?;
+            kept_rows(&mut text, &job, &counted.into_inner())?;
         }
         plan(&mut text, &job.summary(), &snapshot, &self.filter)?;
         Ok(text)

@@ -1,10 +1,6 @@
 //! `/api/v1/live`: the state every second and operational events as they occur, as server-sent events.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Extension,
@@ -12,6 +8,7 @@ use axum::{
     http::{HeaderMap, HeaderName, StatusCode},
     response::{IntoResponse, Response, Sse, sse},
 };
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::{
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc, watch},
@@ -78,8 +75,7 @@ impl Live {
     /// Returns the cell of the current state.
     fn text(&self, for_administrator: bool) -> Arc<OnceCell<Arc<str>>> {
         let tick = self.tick();
-        let mut shared =
-            self.shared[usize::from(for_administrator)].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared[usize::from(for_administrator)].lock();
         if shared.tick < tick {
             *shared = Shared { tick, text: Arc::default() };
         }

@@ -44,8 +44,7 @@ fn names(list: &HeaderValue, tag: &HeaderValue) -> bool {
 }
 
 fn tag_of(bytes: &[u8]) -> HeaderValue {
-    let digest: String =
-        digest(&SHA256, bytes).as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex::encode(&digest(&SHA256, bytes).as_ref()[..8]);
     HeaderValue::try_from(format!("\"{digest}\"")).expect("hexadecimal digits in quotes")
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -13,6 +13,7 @@ use forebay_loader::near;
 use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, take_snapshot};
 use tokio::sync::{Mutex, watch};
 
+use super::retry_delays::retry_delays;
 use crate::{
     Error, Settings,
     auth::Access,
@@ -43,7 +44,7 @@ struct Dataset {
     location: Location,
     phase: watch::Sender<Phase>,
     /// Most recent snapshots and the time at which each was last verified to be current; newest first.
-    seen: std::sync::Mutex<VecDeque<(String, Instant)>>,
+    seen: parking_lot::Mutex<VecDeque<(String, Instant)>>,
     /// Held while a snapshot is taken.
     taking: Mutex<()>,
     /// Held while a pinned snapshot is loaded, so that concurrent requests load it once.
@@ -84,7 +85,7 @@ impl Datasets {
                 Dataset {
                     location,
                     phase,
-                    seen: std::sync::Mutex::default(),
+                    seen: parking_lot::Mutex::default(),
                     taking: Mutex::default(),
                     loading: Mutex::default(),
                 },
@@ -105,14 +106,15 @@ impl Datasets {
     /// Opens dataset `name`, and refreshes it every `refresh_interval` if given. Retries with backoff, and emits an event when the
     /// failure changes.
     pub(crate) async fn run(self, name: String, refresh_interval: Option<Duration>) {
-        let mut backoff = Duration::from_secs(1);
+        let max_backoff = self.shared.limits.max_open_backoff;
+        let mut delays = retry_delays(max_backoff);
         let mut noted = None;
         loop {
             match self.refresh(&Access::everything(), &name).await {
                 Ok(_) => {
                     let Some(interval) = refresh_interval else { return };
                     tokio::time::sleep(interval).await;
-                    backoff = Duration::from_secs(1);
+                    delays = retry_delays(max_backoff);
                     noted = None;
                 }
                 Err(error) => {
@@ -120,8 +122,7 @@ impl Datasets {
                         self.note_failure(&name, &error);
                         noted = Some(error.message().to_owned());
                     }
-                    tokio::time::sleep(backoff).await;
-                    backoff = (backoff * 2).min(self.shared.limits.max_open_backoff);
+                    tokio::time::sleep(delays.next().unwrap_or(max_backoff)).await;
                 }
             }
         }
@@ -241,7 +242,7 @@ impl Datasets {
 
     /// Time since snapshot `id` of dataset `name` was last verified to be current, if known.
     pub(crate) fn age(&self, name: &str, id: &str) -> Option<Duration> {
-        let seen = self.shared.entries.get(name)?.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.shared.entries.get(name)?.seen.lock();
         seen.iter().find(|(seen, _)| seen == id).map(|(_, when)| when.elapsed())
     }
 
@@ -332,7 +333,7 @@ impl Datasets {
 
 impl Dataset {
     fn note_seen(&self, id: &str, when: Instant) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.retain(|(other, _)| other != id);
         seen.push_front((id.to_owned(), when));
         seen.truncate(REMEMBERED_SNAPSHOTS);

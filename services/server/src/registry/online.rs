@@ -7,6 +7,7 @@ use forebay_loader::{Loader, Pool, Priority};
 use forebay_proto::v1;
 use tokio::sync::watch;
 
+use super::retry_delays::retry_delays;
 use crate::{
     Error,
     auth::Access,
@@ -154,12 +155,12 @@ impl OnlineDatasets {
     /// backoff.
     pub(crate) async fn run(self, datasets: Datasets, name: String, max_backoff: Duration) {
         let (Some(online), Some(mut phase)) = (self.get(&name), datasets.watch(&name)) else { return };
-        let mut backoff = Duration::from_secs(1);
+        let mut delays = retry_delays(max_backoff);
         loop {
             let Some(reader) = opened(&mut phase).await else { return };
             match online.load_snapshot(reader).await {
                 Ok(()) => {
-                    backoff = Duration::from_secs(1);
+                    delays = retry_delays(max_backoff);
                     if phase.changed().await.is_err() {
                         return;
                     }
@@ -167,14 +168,14 @@ impl OnlineDatasets {
                 Err(error) => {
                     let error = Error::from(error);
                     let error = error.message();
+                    let delay = delays.next().unwrap_or(max_backoff);
                     tracing::warn!(
                         dataset = name,
                         error,
-                        "loading the lookup index failed, retrying in {backoff:?}"
+                        "loading the lookup index failed, retrying in {delay:?}"
                     );
                     // A new snapshot is tried at once.
-                    drop(tokio::time::timeout(backoff, phase.changed()).await);
-                    backoff = (backoff * 2).min(max_backoff);
+                    drop(tokio::time::timeout(delay, phase.changed()).await);
                 }
             }
         }

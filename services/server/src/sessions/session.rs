@@ -2,16 +2,14 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant, SystemTime},
 };
 
 use forebay_loader::Made;
 use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
+use parking_lot::Mutex;
 
 use super::{
     KEPT_SECONDS,
@@ -98,7 +96,7 @@ impl Session {
     }
 
     pub(super) fn enter(&self, now: Instant, due: (u64, u64), batches: u64) -> Lane {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.streams == 0 {
             // No time was charged while no stream was open.
             state.settled = now;
@@ -114,7 +112,7 @@ impl Session {
     }
 
     pub(super) fn leave(&self, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.streams = state.streams.saturating_sub(1);
         if state.streams == 0 {
             state.ended = Some(now);
@@ -125,7 +123,7 @@ impl Session {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.rows.fetch_add(made.batch.rows, Ordering::Relaxed);
         self.bytes.fetch_add(made.batch.body.len() as u64, Ordering::Relaxed);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let at = (made.metadata.epoch, made.metadata.step);
         if at > (state.epoch, state.step) {
             (state.epoch, state.step) = at;
@@ -137,14 +135,14 @@ impl Session {
 
     /// Sets the statistics of the label over the dataset.
     pub(crate) fn set_label_statistics(&self, label: Known) {
-        self.state().skew.set_known(label);
+        self.state.lock().skew.set_known(label);
     }
 
     /// Settles time by a report of the client. Returns the settled time and its start.
     pub(super) fn report(&self, now: Instant, report: &ReportRequest) -> (Instant, Buckets) {
         let measured = Report { seconds: report.seconds, wait_seconds: report.wait_seconds };
         let settled = self.clock.clock().report(now, measured);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.report = Some(report.clone());
         (state.settle(now, &settled), settled)
     }
@@ -152,18 +150,18 @@ impl Session {
     pub(super) fn tick(&self, now: Instant) -> (Instant, Buckets) {
         let settled = self.clock.clock().tick(now);
         let sent = self.sent();
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.rates.sample(now, sent);
         let from = if settled.sum().is_zero() { state.settled } else { state.settle(now, &settled) };
         (from, settled)
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.state().ended.is_none()
+        self.state.lock().ended.is_none()
     }
 
     pub(super) fn ended_before(&self, now: Instant, time: Duration) -> bool {
-        self.state().ended.is_some_and(|ended| now.saturating_duration_since(ended) > time)
+        self.state.lock().ended.is_some_and(|ended| now.saturating_duration_since(ended) > time)
     }
 
     /// Returns the totals sent.
@@ -174,12 +172,12 @@ impl Session {
 
     /// Returns the number of batches that the streams will send in total.
     pub(crate) fn batches_total(&self) -> u64 {
-        self.state().batches_total
+        self.state.lock().batches_total
     }
 
     /// Returns epoch and step of the latest batch.
     pub(crate) fn at(&self) -> (u64, u64) {
-        let state = self.state();
+        let state = self.state.lock();
         (state.epoch, state.step)
     }
 
@@ -190,18 +188,18 @@ impl Session {
 
     /// Returns the time charged in the last seconds.
     pub(crate) fn history(&self, now: Instant, seconds: usize) -> Vec<Interval> {
-        self.state().history.before(now, seconds)
+        self.state.lock().history.before(now, seconds)
     }
 
     /// Returns the last report of the client, unless it stopped reporting.
     pub(crate) fn last_report(&self) -> Option<ReportRequest> {
         let reports = self.clock.clock().reports();
-        self.state().report.clone().filter(|_| reports)
+        self.state.lock().report.clone().filter(|_| reports)
     }
 
     /// Returns batches, rows and bytes per second.
     pub(crate) fn rates(&self) -> (f64, f64, f64) {
-        let state = self.state();
+        let state = self.state.lock();
         let rates = &state.rates;
         (rates.batches_per_second(), rates.rows_per_second(), rates.bytes_per_second())
     }
@@ -215,25 +213,25 @@ impl Session {
 
     /// Returns the skew of the label.
     pub(crate) fn skew(&self) -> Skew {
-        self.state().skew
+        self.state.lock().skew
     }
 
     /// Returns the time in the two windows of the verdict, the newer one first.
     pub(crate) fn windows(&self, now: Instant) -> (Buckets, Buckets) {
         let (recent, before) = windows(now);
-        let state = self.state();
+        let state = self.state.lock();
         let sum = |window: Range<Instant>| state.history.sum(window.start, window.end);
         (sum(recent), sum(before))
     }
 
     /// Records why a stream failed.
     pub(crate) fn failed(&self, reason: String) {
-        self.state().failure = Some(reason);
+        self.state.lock().failure = Some(reason);
     }
 
     /// Returns why the last failed stream failed.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.state().failure.clone()
+        self.state.lock().failure.clone()
     }
 
     /// Returns the verdict and the time it was judged by.
@@ -243,10 +241,6 @@ impl Session {
         let mut both = recent;
         both += before;
         (verdict, both)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -18,16 +18,14 @@ mod parent;
 mod settings;
 mod span;
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use opentelemetry::{
     InstrumentationScope, SpanId, TraceFlags, TraceId,
     trace::{SpanContext, SpanKind, TraceState},
 };
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, SpanData};
+use parking_lot::Mutex;
 use tokio::{sync::mpsc, time::Instant};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -120,7 +118,7 @@ impl Traces {
     pub(crate) async fn flush(&self, within: Duration) {
         let Some(shared) = &self.shared else { return };
         shared.ending.cancel();
-        let exporting = shared.exporting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let exporting = shared.exporting.lock().take();
         if let Some(exporting) = exporting
             && tokio::time::timeout(within, exporting).await.is_err()
         {

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::available_parallelism,
     time::{Duration, Instant},
 };
@@ -10,6 +10,7 @@ use std::{
 use forebay_loader::Loader;
 use forebay_stall::{Bottleneck, Buckets, Evidence, Verdict, judge};
 use metrics_exporter_prometheus::PrometheusHandle;
+use parking_lot::Mutex;
 
 use super::{Facts, Pipeline, StageStatus, gauges, messages::summary};
 use crate::{
@@ -106,7 +107,7 @@ impl Observer {
 
     /// Returns the pipeline stages, from the store to the trainers.
     pub(crate) fn stages(&self, bottleneck: Bottleneck) -> Vec<StageStatus> {
-        self.pipeline().stages(&self.shared.loader, &self.shared.sessions, bottleneck)
+        self.shared.pipeline.lock().stages(&self.shared.loader, &self.shared.sessions, bottleneck)
     }
 
     /// Returns the facts that advice depends on.
@@ -124,13 +125,9 @@ impl Observer {
         self.shared.gpu_hour_cost
     }
 
-    fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
-        self.shared.pipeline.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn observe(&self, previous: &mut Previous, now: Instant) {
         self.shared.sessions.tick(now);
-        self.pipeline().sample(now, &self.shared.loader);
+        self.shared.pipeline.lock().sample(now, &self.shared.loader);
         let running = self.shared.sessions.list(false);
         let (verdict, _) = Self::judge(&running, now);
         self.note_bottleneck(previous, &verdict, running.len());

@@ -1,15 +1,13 @@
 //! Open spans, and handles to them for child spans.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{borrow::Cow, sync::Arc};
 
 use opentelemetry::{
     Key, KeyValue, Value,
     trace::{Link, SpanContext, SpanKind, Status},
 };
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{NONE, Shared};
@@ -95,8 +93,7 @@ impl Span {
     fn send(&mut self, end: Instant) {
         let Some(mut data) = self.data.take() else { return };
         data.end_time = self.trace.shared.clock.time_of(end).max(data.start_time);
-        let mut notes = self.trace.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        data.attributes.append(&mut notes);
+        data.attributes.append(&mut self.trace.notes.lock());
         self.trace.shared.send(data);
     }
 }
@@ -117,7 +114,7 @@ impl Trace {
 
     /// Sets an attribute of the span.
     pub(crate) fn note(&self, key: &'static str, value: impl Into<Value>) {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.notes.lock();
         if notes.len() < MAX_NOTES {
             notes.push(KeyValue::new(key, value));
         }
