@@ -8,10 +8,12 @@
 //! ```
 //!
 //! - `response`: errors as JSON, and parsing of requests.
+//! - `subscribers`: the limit on subscribers of `live`, and the state that they share.
 //! - `state`: everything that the dashboard shows; its parts are the responses of the routes.
 //! - `resources`, `queue_schema`, `sessions/schema`: JSON of cache tiers, queues and sessions.
 
 mod authorize;
+mod context;
 mod datasets;
 mod events;
 mod explain;
@@ -30,57 +32,24 @@ mod response;
 mod scrape_gauges;
 mod sessions;
 mod state;
+mod subscribers;
 mod throughput_latency;
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::time::Duration;
 
 use axum::{
     Router,
     extract::DefaultBodyLimit,
     middleware::{from_fn, from_fn_with_state},
 };
-use forebay_loader::Loader;
-use metrics_exporter_prometheus::PrometheusHandle;
 
-use crate::{
-    auth::Authenticator, drain::Drain, events::Events, explainer::Explainer, registry::datasets::Datasets,
-    registry::online::OnlineDatasets, registry::queues::Queues, sessions::Sessions, stalls::Observer,
-};
-
+pub(crate) use context::Context;
 pub(crate) use host_check::HostCheck;
 pub(crate) use listener::serve;
-pub(crate) use live::Live;
+pub(crate) use subscribers::Subscribers;
 
 /// Time limit for reading a request. Handlers have time limits of their own.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Components that the HTTP routes read. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Context {
-    pub(crate) datasets: Datasets,
-    pub(crate) sessions: Sessions,
-    pub(crate) observer: Observer,
-    pub(crate) loader: Loader,
-    pub(crate) online: OnlineDatasets,
-    pub(crate) explainer: Explainer,
-    pub(crate) queues: Queues,
-    pub(crate) events: Events,
-    pub(crate) drain: Drain,
-    pub(crate) authenticator: Authenticator,
-    pub(crate) host_check: HostCheck,
-    pub(crate) live: Arc<Live>,
-    pub(crate) recorder: PrometheusHandle,
-    pub(crate) grpc: crate::Address,
-    pub(crate) tls: bool,
-    pub(crate) started: SystemTime,
-    /// Time limit for explaining a batch.
-    pub(crate) explain_timeout: Duration,
-    /// Largest request body in bytes; the body may be a ticket.
-    pub(crate) max_request_bytes: usize,
-}
 
 /// Returns the router. The health probes need no token; all other routes, unknown paths included, are authenticated.
 pub(crate) fn router(context: Context) -> Router {

@@ -34,7 +34,7 @@ pub struct Server {
     http: Address,
     grace_period: Duration,
     services: Services,
-    live: Arc<http::Live>,
+    subscribers: Arc<http::Subscribers>,
     exchanges: Exchanges,
     health: HealthReporter,
     /// Ends `serving` once its connections have sent their data.
@@ -80,8 +80,8 @@ impl Server {
         health.set_serving::<OnlineServer<Unary>>().await;
         let exchanges = Exchanges::new(settings.limits.max_streams);
         let context = flight::Context { services: services.clone(), exchanges: exchanges.clone() };
-        let live = Arc::new(http::Live::new(settings.limits.max_live_subscribers));
-        let state = http_state(&settings, &services, &listeners, &live, recorder, &mut tasks);
+        let subscribers = Arc::new(http::Subscribers::new(settings.limits.max_live_subscribers));
+        let state = http_state(&settings, &services, &listeners, &subscribers, recorder, &mut tasks);
 
         let Listeners { grpc: grpc_connections, http: http_connections, authenticator, .. } = listeners;
         let stop = CancellationToken::new();
@@ -95,7 +95,7 @@ impl Server {
             http,
             grace_period: settings.grace_period,
             services,
-            live,
+            subscribers,
             exchanges,
             health,
             stop,
@@ -170,7 +170,7 @@ impl Server {
             drop(tokio::time::timeout(FLUSH_TIME, serving).await);
         }
         // Subscribers receive the event before their connections are closed.
-        drop(tokio::time::timeout(FLUSH_TIME, self.live.none_left()).await);
+        drop(tokio::time::timeout(FLUSH_TIME, self.subscribers.none_left()).await);
         tokio::time::sleep(SUBSCRIBER_FLUSH_TIME).await;
         let left = self.grace_period.saturating_sub(began.elapsed());
         traces.flush(left.clamp(FLUSH_TIME, TRACES_FLUSH_TIME)).await;
@@ -189,7 +189,7 @@ fn http_state(
     settings: &Settings,
     services: &Services,
     listeners: &Listeners,
-    live: &Arc<http::Live>,
+    subscribers: &Arc<http::Subscribers>,
     recorder: PrometheusHandle,
     tasks: &mut Tasks,
 ) -> http::Context {
@@ -216,7 +216,7 @@ fn http_state(
         drain,
         host_check: http::HostCheck::new(listeners.http.address().is_local(), settings.tokens.is_some()),
         authenticator: listeners.authenticator.clone(),
-        live: Arc::clone(live),
+        subscribers: Arc::clone(subscribers),
         recorder,
         grpc: listeners.grpc.address().clone(),
         tls: listeners.has_tls(),

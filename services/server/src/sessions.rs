@@ -20,10 +20,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::Error;
 
 use rates::Rates;
-pub(crate) use session::{Begin, Session, WINDOW};
+pub(crate) use session::{Begin, KEPT_SECONDS, Session, WINDOW};
 
-/// Length of the kept history, in seconds.
-pub(crate) const KEPT_SECONDS: usize = 600;
 /// Time after which a session without a stream is removed.
 const REMOVED_AFTER: Duration = Duration::from_secs(60);
 

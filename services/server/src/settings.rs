@@ -1,5 +1,7 @@
 //! Settings of the server, resolved once: flags and environment variables override a TOML file, which overrides the defaults.
 
+mod queue_spec;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -14,6 +16,9 @@ use forebay_loader::Scheduling;
 use serde::{Deserialize, Serialize};
 
 use crate::Address;
+
+pub use queue_spec::QueueSpec;
+pub(crate) use queue_spec::check_batching;
 
 /// Settings of a server: the fields of `forebay.toml`. Every field has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
@@ -78,7 +83,7 @@ pub struct Settings {
     /// Limits of lookups.
     pub lookups: forebay_inference::Config,
     /// Batch queues by name. Default: none.
-    pub queues: BTreeMap<String, crate::QueueSpec>,
+    pub queues: BTreeMap<String, QueueSpec>,
     /// Export of traces.
     pub traces: crate::TraceSettings,
     /// Limits on what clients can request.

@@ -13,7 +13,7 @@ use super::Context;
 use crate::{
     Error,
     auth::Access,
-    registry::online::max_age,
+    lookup_request::max_age,
     traces::{Trace, number},
 };
 

@@ -8,12 +8,8 @@ use axum::{
     http::{HeaderMap, HeaderName, StatusCode},
     response::{IntoResponse, Response, Sse, sse},
 };
-use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::{
-    sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc, watch},
-    time::{Instant, MissedTickBehavior, interval_at},
-};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
@@ -24,64 +20,10 @@ use super::{
 };
 use crate::auth::Access;
 
-/// Time between two states. The regular messages also let clients detect broken connections.
-const PERIOD: Duration = Duration::from_secs(1);
 /// Time after which a subscriber that accepts no data is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-
-/// Limit on subscribers, and the state that they share.
-pub(crate) struct Live {
-    permits: Arc<Semaphore>,
-    max: usize,
-    began: Instant,
-    /// Latest state for callers that may read everything: for readers, and for administrators.
-    shared: [Mutex<Shared>; 2],
-}
-
-/// State of one tick, computed by the first subscriber that needs it.
-#[derive(Default)]
-struct Shared {
-    tick: u64,
-    text: Arc<OnceCell<Arc<str>>>,
-}
-
-impl Live {
-    /// Creates a limit of `max` concurrent subscribers.
-    pub(crate) fn new(max: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
-        Self { permits, max, began: Instant::now(), shared: Default::default() }
-    }
-
-    fn enter(&self) -> Result<OwnedSemaphorePermit, Rejection> {
-        let max = self.max;
-        let message =
-            format!("limits.max_live_subscribers ({max}) is reached: close a subscriber or raise the limit");
-        let place = Arc::clone(&self.permits).try_acquire_owned();
-        place.map_err(|_| Rejection::new(StatusCode::SERVICE_UNAVAILABLE, message))
-    }
-
-    /// Waits until no subscriber is connected.
-    pub(crate) async fn none_left(&self) {
-        // The semaphore is never closed: all permits are free once all subscribers are disconnected.
-        drop(self.permits.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await);
-    }
-
-    fn tick(&self) -> u64 {
-        self.began.elapsed().as_secs() / PERIOD.as_secs()
-    }
-
-    /// Returns the cell of the current state.
-    fn text(&self, for_administrator: bool) -> Arc<OnceCell<Arc<str>>> {
-        let tick = self.tick();
-        let mut shared = self.shared[usize::from(for_administrator)].lock();
-        if shared.tick < tick {
-            *shared = Shared { tick, text: Arc::default() };
-        }
-        Arc::clone(&shared.text)
-    }
-}
 
 /// Position in the sequence of events.
 #[derive(Deserialize, IntoParams)]
@@ -114,7 +56,7 @@ pub(super) async fn subscribe(
     if context.drain.is_draining() {
         return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
     }
-    let permit = context.live.enter()?;
+    let permit = context.subscribers.enter()?;
     let last_seen = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()?.parse().ok()).or(from.after);
     let mut noted = context.events.watch();
     let seen = last_seen.unwrap_or(*noted.borrow_and_update());
@@ -141,12 +83,7 @@ struct Subscriber {
 
 impl Subscriber {
     async fn run(mut self) {
-        let live = Arc::clone(&self.context.live);
-        let drain = self.context.drain.clone();
-        // All subscribers share the ticks. The current tick has begun, so its state is sent immediately.
-        let first = live.began + PERIOD * u32::try_from(live.tick()).unwrap_or(u32::MAX);
-        let mut ticks = interval_at(first, PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let (mut ticks, drain) = (self.context.subscribers.ticks(), self.context.drain.clone());
         loop {
             let is_connected = tokio::select! {
                 biased;
@@ -175,7 +112,7 @@ impl Subscriber {
         if self.access.check_everything().is_err() {
             return of_now().await;
         }
-        let shared = self.context.live.text(self.access.check_admin().is_ok());
+        let shared = self.context.subscribers.text(self.access.check_admin().is_ok());
         Arc::clone(shared.get_or_init(of_now).await)
     }
 

@@ -20,7 +20,8 @@ use super::{
 use crate::{
     auth::Access,
     events::{Kind, Note},
-    registry::queues::{Served, check_batching},
+    registry::queues::Served,
+    settings::check_batching,
 };
 
 /// List of queues.

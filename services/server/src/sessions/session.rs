@@ -11,11 +11,10 @@ use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
 use parking_lot::Mutex;
 
-use super::{
-    KEPT_SECONDS,
-    rates::{Rates, Sent},
-};
+use super::rates::{Rates, Sent};
 
+/// Length of the kept history, in seconds.
+pub(crate) const KEPT_SECONDS: usize = 600;
 /// Length of each of the two windows that a verdict compares.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 /// Time that is excluded from windows because it is not settled yet: clients report once per second.

@@ -1,6 +1,6 @@
 //! Constructors of metrics for the tables.
 
-use super::{Absent, Kind, Label, Metric};
+use super::metric::{Absent, Kind, Label, Metric};
 
 /// Bounds of most histograms of seconds: 100 us to 100 s, two per decade.
 pub(super) const SECONDS: &[f64] =

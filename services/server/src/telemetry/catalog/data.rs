@@ -1,9 +1,9 @@
 //! Metrics of the training data path: storage, cache, decoding and batches.
 
 use super::{
-    Metric,
     build::{SECONDS, counter, gauge, histogram, sum},
     labels::{CACHE_ERROR, DATASET, DISK, FOOTER_SOURCE, INSERT_REJECTION, OPERATION, OUTCOME, STAGE, TIER},
+    metric::Metric,
 };
 
 pub(super) const STAGES: &[Metric] = &[

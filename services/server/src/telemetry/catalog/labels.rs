@@ -1,7 +1,7 @@
 //! Labels and their values. No label carries a key, file, job, session or other value chosen by callers, which bounds the
 //! number of series.
 
-use super::{Label, Values};
+use super::metric::{Label, Values};
 
 const fn one_of(key: &'static str, values: &'static [&'static str]) -> Label {
     Label { key, values: Values::OneOf(values) }

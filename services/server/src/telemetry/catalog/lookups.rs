@@ -1,9 +1,9 @@
 //! Metrics of lookups and batch queues.
 
 use super::{
-    Metric,
     build::{LATENCIES, ROWS, counter, gauge, histogram},
     labels::{CLOSE_REASON, QUEUE, REQUEST_OUTCOME},
+    metric::Metric,
 };
 
 pub(super) const LOOKUPS: &[Metric] = &[

@@ -2,7 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::{Absent, GROUPS, Kind, Label, Metric, Values, metrics};
+use super::{
+    GROUPS,
+    metric::{Absent, Kind, Label, Metric, Values},
+    metrics,
+};
 
 const HEAD: &str = r#"# Metrics
 

@@ -1,9 +1,9 @@
 //! Metrics of the server as a process and of the calls it handles.
 
 use super::{
-    Metric,
     build::{SECONDS, counter, gauge, histogram, sum},
     labels::{CODE, DROPPED, EVENT, METHOD, ROUTE, STATUS, VERSION},
+    metric::Metric,
 };
 
 pub(super) const SERVER: &[Metric] = &[

@@ -1,9 +1,9 @@
 //! Metrics of training sessions and of the time they wait.
 
 use super::{
-    Metric,
     build::{gauge, sum},
     labels::{ACTIVITY, BOTTLENECK, DATASET, GPU_STATE, SESSION_ACTIVITY},
+    metric::Metric,
 };
 
 pub(super) const SESSIONS: &[Metric] = &[
