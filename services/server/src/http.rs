@@ -7,6 +7,7 @@
 //!                                                                         +-- openapi: description of all routes
 //! ```
 //!
+//! - `context`: the state of the routes, and what a handler needs for one caller.
 //! - `response`: errors as JSON, and parsing of requests.
 //! - `subscribers`: the limit on subscribers of `live`, and the state that they share.
 //! - `state`: everything that the dashboard shows; its parts are the responses of the routes.
@@ -35,7 +36,7 @@ mod state;
 mod subscribers;
 mod throughput_latency;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -52,7 +53,8 @@ pub(crate) use subscribers::Subscribers;
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns the router. The health probes need no token; all other routes, unknown paths included, are authenticated.
-pub(crate) fn router(context: Context) -> Router {
+pub(crate) fn router(context: Arc<Context>, host_check: HostCheck) -> Router {
+    let limits = &context.services.limits;
     let openapi::Routes { probes, api, .. } = openapi::routes();
     let authenticated_routes = api
         .merge(page::routes())
@@ -62,12 +64,12 @@ pub(crate) fn router(context: Context) -> Router {
     probes
         .method_not_allowed_fallback(response::unknown_method)
         .merge(authenticated_routes)
-        .layer(DefaultBodyLimit::max(context.max_request_bytes))
+        .layer(DefaultBodyLimit::max(limits.max_request_bytes))
         .layer(from_fn_with_state(
-            READ_TIMEOUT.saturating_add(context.explain_timeout),
+            READ_TIMEOUT.saturating_add(limits.explain_timeout),
             response::with_timeout,
         ))
-        .layer(from_fn_with_state(context.host_check, host_check::check))
+        .layer(from_fn_with_state(host_check, host_check::check))
         .layer(from_fn(http_metrics::record))
         .with_state(context)
 }

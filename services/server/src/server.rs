@@ -81,14 +81,26 @@ impl Server {
         let exchanges = Exchanges::new(settings.limits.max_streams);
         let context = flight::Context { services: services.clone(), exchanges: exchanges.clone() };
         let subscribers = Arc::new(http::Subscribers::new(settings.limits.max_live_subscribers));
-        let state = http_state(&settings, &services, &listeners, &subscribers, recorder, &mut tasks);
+        let observer = Observer::new(&settings, &services, recorder.clone());
+        tasks.spawn(observer.clone().run());
+        let host_check = http::HostCheck::new(http.is_local(), settings.tokens.is_some());
+        let state = http::Context {
+            services: services.clone(),
+            observer,
+            authenticator: listeners.authenticator.clone(),
+            subscribers: Arc::clone(&subscribers),
+            recorder,
+            location: grpc.location(listeners.has_tls()),
+            started: SystemTime::now(),
+        };
 
         let Listeners { grpc: grpc_connections, http: http_connections, authenticator, .. } = listeners;
         let stop = CancellationToken::new();
         let router = flight::router(context, authenticator, health_service)?;
         let serving = serve_grpc(grpc_connections, &settings, router, stop.clone());
         let serving = Some(AbortOnDropHandle::new(tokio::spawn(serving)));
-        tasks.spawn(http::serve(http_connections, http::router(state), settings.limits));
+        let http_router = http::router(Arc::new(state), host_check);
+        tasks.spawn(http::serve(http_connections, http_router, settings.limits));
         tracing::info!(%grpc, %http, "listening");
         Ok(Self {
             grpc,
@@ -181,48 +193,6 @@ impl Server {
     async fn none_running(&self) {
         self.services.sessions.none_running().await;
         self.exchanges.none_running().await;
-    }
-}
-
-/// Builds the state of the HTTP routes and starts the observer of the sessions.
-fn http_state(
-    settings: &Settings,
-    services: &Services,
-    listeners: &Listeners,
-    subscribers: &Arc<http::Subscribers>,
-    recorder: PrometheusHandle,
-    tasks: &mut Tasks,
-) -> http::Context {
-    let Services { datasets, sessions, loader, online, explainer, queues, events, drain, .. } =
-        services.clone();
-    let observer = Observer::new(
-        settings,
-        sessions.clone(),
-        loader.clone(),
-        datasets.clone(),
-        events.clone(),
-        recorder.clone(),
-    );
-    tasks.spawn(observer.clone().run());
-    http::Context {
-        datasets,
-        sessions,
-        observer,
-        loader,
-        online,
-        explainer,
-        queues,
-        events,
-        drain,
-        host_check: http::HostCheck::new(listeners.http.address().is_local(), settings.tokens.is_some()),
-        authenticator: listeners.authenticator.clone(),
-        subscribers: Arc::clone(subscribers),
-        recorder,
-        grpc: listeners.grpc.address().clone(),
-        tls: listeners.has_tls(),
-        started: SystemTime::now(),
-        explain_timeout: settings.limits.explain_timeout,
-        max_request_bytes: settings.limits.max_request_bytes,
     }
 }
 

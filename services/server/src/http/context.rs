@@ -1,40 +1,44 @@
-//! State of the HTTP routes.
+//! State of the HTTP routes, and its view by one caller.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
+use std::{sync::Arc, time::SystemTime};
+
+use axum::{
+    Extension,
+    extract::{FromRequestParts, rejection::ExtensionRejection},
+    http::request::Parts,
 };
-
-use forebay_loader::Loader;
 use metrics_exporter_prometheus::PrometheusHandle;
 
-use super::{HostCheck, Subscribers};
+use super::Subscribers;
 use crate::{
-    auth::Authenticator, drain::Drain, events::Events, explainer::Explainer, registry::datasets::Datasets,
-    registry::online::OnlineDatasets, registry::queues::Queues, sessions::Sessions, stalls::Observer,
+    auth::{Access, Authenticator},
+    services::Services,
+    stalls::Observer,
 };
 
-/// Components that the HTTP routes read. Cheap to clone.
-#[derive(Clone)]
+/// Components that the HTTP routes read.
 pub(crate) struct Context {
-    pub(crate) datasets: Datasets,
-    pub(crate) sessions: Sessions,
+    pub(crate) services: Services,
     pub(crate) observer: Observer,
-    pub(crate) loader: Loader,
-    pub(crate) online: OnlineDatasets,
-    pub(crate) explainer: Explainer,
-    pub(crate) queues: Queues,
-    pub(crate) events: Events,
-    pub(crate) drain: Drain,
     pub(crate) authenticator: Authenticator,
-    pub(crate) host_check: HostCheck,
     pub(crate) subscribers: Arc<Subscribers>,
     pub(crate) recorder: PrometheusHandle,
-    pub(crate) grpc: crate::Address,
-    pub(crate) tls: bool,
+    /// Location for Flight clients, such as `grpc://127.0.0.1:8815`.
+    pub(crate) location: String,
     pub(crate) started: SystemTime,
-    /// Time limit for explaining a batch.
-    pub(crate) explain_timeout: Duration,
-    /// Largest request body in bytes; the body may be a ticket.
-    pub(crate) max_request_bytes: usize,
+}
+
+/// The state of the routes and the permissions of the caller, from an authenticated request.
+pub(super) struct View {
+    pub(super) context: Arc<Context>,
+    pub(super) access: Access,
+}
+
+impl FromRequestParts<Arc<Context>> for View {
+    type Rejection = ExtensionRejection;
+
+    async fn from_request_parts(parts: &mut Parts, context: &Arc<Context>) -> Result<Self, Self::Rejection> {
+        let Extension(access) = Extension::<Access>::from_request_parts(parts, context).await?;
+        Ok(Self { context: Arc::clone(context), access })
+    }
 }

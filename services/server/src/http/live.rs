@@ -3,8 +3,6 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
-    Extension,
-    extract::State,
     http::{HeaderMap, HeaderName, StatusCode},
     response::{IntoResponse, Response, Sse, sse},
 };
@@ -14,11 +12,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
 use super::{
-    Context,
+    context::View,
     response::{AuthErrors, Parameters, Problem, Rejection},
     state,
 };
-use crate::auth::Access;
+use crate::services::Services;
 
 /// Time after which a subscriber that accepts no data is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -48,23 +46,23 @@ pub(super) struct From {
     ),
 )]
 pub(super) async fn subscribe(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
+    view: View,
     Parameters(from): Parameters<From>,
     headers: HeaderMap,
 ) -> Result<Response, Rejection> {
-    if context.drain.is_draining() {
+    let Services { drain, events, .. } = &view.context.services;
+    if drain.is_draining() {
         return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
     }
-    let permit = context.subscribers.enter()?;
+    let permit = view.context.subscribers.enter()?;
     let last_seen = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()?.parse().ok()).or(from.after);
-    let mut noted = context.events.watch();
+    let mut noted = events.watch();
     let seen = last_seen.unwrap_or(*noted.borrow_and_update());
     if last_seen.is_some() {
         noted.mark_changed();
     }
     let (sender, messages) = mpsc::channel(1);
-    tokio::spawn(Subscriber { context, access, seen, noted, sender, _permit: permit }.run());
+    tokio::spawn(Subscriber { view, seen, noted, sender, _permit: permit }.run());
     // Buffering proxies would delay the messages.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
     Ok((unbuffered, Sse::new(ReceiverStream::new(messages))).into_response())
@@ -72,8 +70,7 @@ pub(super) async fn subscribe(
 
 /// A subscriber. Runs as a task of its own, so that one that accepts no data can be disconnected.
 struct Subscriber {
-    context: Context,
-    access: Access,
+    view: View,
     /// Id of the last event that was sent or that is not visible to the caller.
     seen: u64,
     noted: watch::Receiver<u64>,
@@ -83,7 +80,8 @@ struct Subscriber {
 
 impl Subscriber {
     async fn run(mut self) {
-        let (mut ticks, drain) = (self.context.subscribers.ticks(), self.context.drain.clone());
+        let (mut ticks, drain) =
+            (self.view.context.subscribers.ticks(), self.view.context.services.drain.clone());
         loop {
             let is_connected = tokio::select! {
                 biased;
@@ -92,7 +90,7 @@ impl Subscriber {
                     self.send_events().await;
                     return;
                 }
-                _ = ticks.tick() => self.access.check_known().is_ok() && self.send_state().await,
+                _ = ticks.tick() => self.view.access.check_known().is_ok() && self.send_state().await,
                 changed = self.noted.changed() => changed.is_ok() && self.send_events().await,
             };
             if !is_connected {
@@ -108,17 +106,18 @@ impl Subscriber {
 
     /// Returns the current state, computed once per tick for all callers that may read everything.
     async fn state(&self) -> Arc<str> {
-        let of_now = async || text(&state::of(&self.context, &self.access));
-        if self.access.check_everything().is_err() {
+        let View { context, access } = &self.view;
+        let of_now = async || text(&state::of(&self.view));
+        if access.check_everything().is_err() {
             return of_now().await;
         }
-        let shared = self.context.subscribers.text(self.access.check_admin().is_ok());
+        let shared = context.subscribers.text(access.check_admin().is_ok());
         Arc::clone(shared.get_or_init(of_now).await)
     }
 
     async fn send_events(&mut self) -> bool {
         let last = *self.noted.borrow_and_update();
-        let events = self.context.events.after(self.seen, &self.access);
+        let events = self.view.context.services.events.after(self.seen, &self.view.access);
         self.seen = last;
         for event in events {
             self.seen = event.id;

@@ -1,6 +1,6 @@
 //! `/api/v1/openapi.json`: the OpenAPI document, generated from the handlers.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use axum::{
     Router,
@@ -55,9 +55,9 @@ impl Modify for Tokens {
 /// All routes except the files of the dashboard.
 pub(super) struct Routes {
     /// Probes, which need no token.
-    pub(super) probes: Router<Context>,
+    pub(super) probes: Router<Arc<Context>>,
     /// Authenticated routes.
-    pub(super) api: Router<Context>,
+    pub(super) api: Router<Arc<Context>>,
     /// Description of both.
     document: openapi::OpenApi,
 }

@@ -1,9 +1,9 @@
 //! `/api/v1/queues`: state of batch queues, and changes of their settings at run time.
 
 use axum::{
-    Extension, Json,
+    Json,
     body::Bytes,
-    extract::{Path, State, rejection::BytesRejection},
+    extract::{Path, rejection::BytesRejection},
     http::{HeaderMap, StatusCode},
 };
 use forebay_inference::queue::QueueConfig;
@@ -13,14 +13,14 @@ use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    Context,
+    context::View,
     queue_schema::{Forecast, QueueSettings, QueueStatus},
     response::{AuthErrors, Parameters, Problem, Rejection, check_json},
 };
 use crate::{
-    auth::Access,
     events::{Kind, Note},
     registry::queues::Served,
+    services::Services,
     settings::check_batching,
 };
 
@@ -77,11 +77,8 @@ pub(super) struct ChangeQuery {
 
 /// Lists the queues for which the caller may read all datasets of the features.
 #[utoipa::path(get, path = "/api/v1/queues", operation_id = "list_queues", tag = "queues", responses((status = 200, body = QueueList), AuthErrors))]
-pub(super) async fn list(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-) -> Json<QueueList> {
-    Json(of(&context, &access))
+pub(super) async fn list(view: View) -> Json<QueueList> {
+    Json(of(&view))
 }
 
 /// Returns a queue.
@@ -94,12 +91,9 @@ pub(super) async fn list(
         AuthErrors,
     ),
 )]
-pub(super) async fn show(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-    Path(name): Path<String>,
-) -> Result<Json<QueueInfo>, Rejection> {
-    Ok(Json(shown(&name, &*context.queues.get(&name, &access)?)))
+pub(super) async fn show(view: View, Path(name): Path<String>) -> Result<Json<QueueInfo>, Rejection> {
+    let served = view.context.services.queues.get(&name, &view.access)?;
+    Ok(Json(shown(&name, &served)))
 }
 
 /// Changes the settings of `batching` that the body contains, until the server restarts. Requires an administrator, except for a
@@ -118,8 +112,7 @@ pub(super) async fn show(
     ),
 )]
 pub(super) async fn change(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
+    View { context, access }: View,
     Path(name): Path<String>,
     Parameters(query): Parameters<ChangeQuery>,
     headers: HeaderMap,
@@ -131,7 +124,8 @@ pub(super) async fn change(
     }
     check_json(&headers)?;
     let body = body?;
-    let served = context.queues.get(&name, &access)?;
+    let Services { queues, events, .. } = &context.services;
+    let served = queues.get(&name, &access)?;
     let most = served.max_answer_bytes;
     let changed_settings = if dry_run {
         let before = served.queue.config();
@@ -144,16 +138,17 @@ pub(super) async fn change(
     if !dry_run && before != batching {
         let by = access.name().map_or_else(String::new, |name| format!(", by token '{name}'"));
         let message = format!("{}{by}", differences(&before, &batching));
-        context.events.note(Note::new(Kind::QueueSettingsChanged, &message).queue(&name, served.reads()));
+        events.note(Note::new(Kind::QueueSettingsChanged, &message).queue(&name, served.reads()));
     }
     let forecast = served.queue.forecast(&batching).map(Forecast::from);
     let forecast_before = dry_run.then(|| served.queue.forecast(&before)).flatten().map(Forecast::from);
     Ok(Json(SettingsChange { name, dry_run, batching: batching.into(), forecast, forecast_before }))
 }
 
-/// Returns the queues visible to `access`.
-pub(super) fn of(context: &Context, access: &Access) -> QueueList {
-    QueueList { queues: context.queues.list(access).map(|(name, served)| shown(name, served)).collect() }
+/// Returns the queues visible to the caller.
+pub(super) fn of(view: &View) -> QueueList {
+    let queues = view.context.services.queues.list(&view.access);
+    QueueList { queues: queues.map(|(name, served)| shown(name, served)).collect() }
 }
 
 fn shown(name: &str, served: &Served) -> QueueInfo {

@@ -1,18 +1,14 @@
 //! `/api/v1/queues/NAME/throughput-latency`: forecasts for other batch sizes.
 
-use axum::{
-    Extension, Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::Path};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    Context,
+    context::View,
     queue_schema::ThroughputLatencyCurve,
     response::{AuthErrors, Problem, Rejection},
 };
-use crate::auth::Access;
 
 /// Throughput-latency curve of a queue.
 #[derive(Serialize, ToSchema)]
@@ -33,11 +29,7 @@ pub(super) struct QueueCurve {
         AuthErrors,
     ),
 )]
-pub(super) async fn show(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-    Path(name): Path<String>,
-) -> Result<Json<QueueCurve>, Rejection> {
-    let served = context.queues.get(&name, &access)?;
+pub(super) async fn show(view: View, Path(name): Path<String>) -> Result<Json<QueueCurve>, Rejection> {
+    let served = view.context.services.queues.get(&name, &view.access)?;
     Ok(Json(QueueCurve { curve: served.queue.throughput_latency_curve().into(), name }))
 }

@@ -18,6 +18,7 @@ use crate::{
     auth::Access,
     events::{Events, Kind, Note, Severity},
     registry::datasets::{Datasets, Phase},
+    services::Services,
     sessions::{Session, Sessions, WINDOW},
     telemetry::metric_readout::MetricReadout,
 };
@@ -59,14 +60,8 @@ struct PreviousSession {
 }
 
 impl Observer {
-    pub(crate) fn new(
-        settings: &Settings,
-        sessions: Sessions,
-        loader: Loader,
-        datasets: Datasets,
-        events: Events,
-        recorder: PrometheusHandle,
-    ) -> Self {
+    pub(crate) fn new(settings: &Settings, services: &Services, recorder: PrometheusHandle) -> Self {
+        let Services { sessions, loader, datasets, events, .. } = services.clone();
         let facts = Facts {
             cpu_threads: loader.cpu_threads(),
             cores: available_parallelism().map_or(1, usize::from),
