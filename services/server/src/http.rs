@@ -11,7 +11,7 @@
 //! - `response`: errors as JSON, and parsing of requests.
 //! - `subscribers`: the limit on subscribers of `live`, and the state that they share.
 //! - `state`: everything that the dashboard shows; its parts are the responses of the routes.
-//! - `resources`, `queue_schema`, `sessions/schema`: JSON of cache tiers, queues and sessions.
+//! - `resources`, `stages`, `queue_schema`, `sessions/schema`: JSON of cache tiers, pipeline stages, queues and sessions.
 
 mod authorize;
 mod context;
@@ -32,6 +32,7 @@ mod resources;
 mod response;
 mod scrape_gauges;
 mod sessions;
+mod stages;
 mod state;
 mod subscribers;
 mod throughput_latency;

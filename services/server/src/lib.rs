@@ -32,6 +32,7 @@ mod http;
 mod listeners;
 mod lookup_request;
 mod registry;
+mod samples;
 mod server;
 mod services;
 mod sessions;

@@ -1,6 +1,5 @@
 //! Sessions of trainers with open batch streams, and their time accounts.
 
-mod rates;
 mod session;
 
 use std::{
@@ -17,9 +16,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::Error;
+use crate::{Error, samples::Samples};
 
-use rates::Rates;
+use session::Sent;
 pub(crate) use session::{Begin, KEPT_SECONDS, Session, WINDOW};
 
 /// Time after which a session without a stream is removed.
@@ -48,7 +47,7 @@ struct Totals {
     trainers: BTreeMap<String, Activities>,
     /// Time in which reporting trainers did not compute.
     idle: Duration,
-    batches: Rates,
+    sent: Samples<Sent>,
 }
 
 /// Time reported by trainers, in seconds.
@@ -79,7 +78,7 @@ impl Sessions {
             by_dataset: BTreeMap::new(),
             trainers: BTreeMap::new(),
             idle: Duration::ZERO,
-            batches: Rates::new(now),
+            sent: Samples::new(now, Sent::default()),
         };
         let count = watch::Sender::new(0);
         let shared = Shared { sessions: DashMap::new(), max_streams, count, totals: Mutex::new(totals) };
@@ -159,13 +158,19 @@ impl Sessions {
     /// Settles time that no report settles, and removes ended sessions. Call about once per second.
     pub(crate) fn tick(&self, now: Instant) {
         let sessions = self.list(true);
-        let mut sent = rates::Sent::default();
+        let mut sent = Sent::default();
         for session in &sessions {
             let (from, settled) = session.tick(now);
             self.shared.totals.lock().settle(&session.train.dataset, from, now, &settled);
             sent += session.sent();
         }
-        self.shared.totals.lock().batches.sample_group(now, sent);
+        let mut totals = self.shared.totals.lock();
+        if totals.sent.latest().is_some_and(|latest| latest.bytes > sent.bytes) {
+            // Totals decrease when sessions are removed.
+            totals.sent = Samples::new(now, sent);
+        }
+        totals.sent.sample(now, sent);
+        drop(totals);
         self.shared.sessions.retain(|_, session| !session.ended_before(now, REMOVED_AFTER));
     }
 
@@ -192,7 +197,7 @@ impl Sessions {
     /// Returns the bytes and rows per second sent to all trainers.
     pub(crate) fn sent_per_second(&self) -> (f64, f64) {
         let totals = self.shared.totals.lock();
-        (totals.batches.bytes_per_second(), totals.batches.rows_per_second())
+        (totals.sent.rate(|sent| sent.bytes as f64), totals.sent.rate(|sent| sent.rows as f64))
     }
 
     /// Waits until no stream is open.

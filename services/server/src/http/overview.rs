@@ -11,11 +11,9 @@ use super::{
     resources::{self, Process, Tier},
     response::AuthErrors,
     sessions::{Verdict, running},
+    stages::{StageStatus, stages},
 };
-use crate::{
-    events::unix_seconds,
-    stalls::{Observer, StageStatus},
-};
+use crate::{events::unix_seconds, stalls::Observer};
 
 /// Summary of the server.
 #[derive(Serialize, ToSchema)]
@@ -96,7 +94,7 @@ pub(super) fn of(view: &View) -> Overview {
     });
     Overview {
         server,
-        pipeline: context.observer.stages(verdict.bottleneck),
+        pipeline: stages(context, verdict.bottleneck),
         verdict: Verdict::new(&verdict, &judged, sessions.len(), &context.observer.facts()),
         cache: resources::tiers(&readout, context),
         process: resources::process(&readout),

@@ -6,7 +6,7 @@ use axum::{
     extract::{Path, rejection::BytesRejection},
     http::{HeaderMap, StatusCode},
 };
-use forebay_inference::queue::QueueConfig;
+use forebay_inference::queue::{self, QueueConfig};
 use forebay_proto::v1;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -41,9 +41,11 @@ pub(super) struct QueueInfo {
     #[schema(value_type = Object)]
     features: v1::Lookup,
     /// Current settings.
-    batching: QueueSettings,
-    #[serde(flatten)]
-    status: QueueStatus,
+    #[schema(value_type = QueueSettings)]
+    batching: QueueConfig,
+    #[serde(flatten, with = "QueueStatus")]
+    #[schema(value_type = QueueStatus)]
+    status: queue::QueueStatus,
     /// Forecast for the current settings and load; null without workers or before the first computed batch.
     #[schema(required)]
     forecast: Option<Forecast>,
@@ -57,7 +59,8 @@ pub(super) struct SettingsChange {
     /// True if nothing was changed.
     dry_run: bool,
     /// Settings after the change.
-    batching: QueueSettings,
+    #[schema(value_type = QueueSettings)]
+    batching: QueueConfig,
     /// Forecast for these settings; null without workers or before the first computed batch.
     #[schema(required)]
     forecast: Option<Forecast>,
@@ -142,7 +145,7 @@ pub(super) async fn change(
     }
     let forecast = served.queue.forecast(&batching).map(Forecast::from);
     let forecast_before = dry_run.then(|| served.queue.forecast(&before)).flatten().map(Forecast::from);
-    Ok(Json(SettingsChange { name, dry_run, batching: batching.into(), forecast, forecast_before }))
+    Ok(Json(SettingsChange { name, dry_run, batching, forecast, forecast_before }))
 }
 
 /// Returns the queues visible to the caller.
@@ -157,8 +160,8 @@ fn shown(name: &str, served: &Served) -> QueueInfo {
     QueueInfo {
         name: name.to_owned(),
         features: served.features.clone(),
-        batching: batching.into(),
-        status: served.queue.status().into(),
+        batching,
+        status: served.queue.status(),
         forecast,
     }
 }

@@ -1,5 +1,6 @@
 //! `/api/v1/sessions` and `/api/v1/stalls`: training sessions and their time accounts.
 
+mod advice;
 mod schema;
 
 use std::{sync::Arc, time::Instant};

@@ -1,8 +1,7 @@
 //! One session: a trainer with its streams of one dataset.
 
 use std::{
-    ops::Range,
-    sync::atomic::{AtomicU64, Ordering},
+    ops::{AddAssign, Range},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -11,7 +10,7 @@ use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
 use parking_lot::Mutex;
 
-use super::rates::{Rates, Sent};
+use crate::samples::Samples;
 
 /// Length of the kept history, in seconds.
 pub(crate) const KEPT_SECONDS: usize = 600;
@@ -25,6 +24,22 @@ fn windows(now: Instant) -> (Range<Instant>, Range<Instant>) {
     let ago = |time| now.checked_sub(time).unwrap_or(now);
     let middle = ago(UNSETTLED + WINDOW);
     (middle..ago(UNSETTLED), ago(UNSETTLED + WINDOW * 2)..middle)
+}
+
+/// Totals sent since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sent {
+    pub(crate) batches: u64,
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+}
+
+impl AddAssign for Sent {
+    fn add_assign(&mut self, other: Self) {
+        self.batches += other.batches;
+        self.rows += other.rows;
+        self.bytes += other.bytes;
+    }
 }
 
 /// Initial values of a session.
@@ -44,9 +59,6 @@ pub(crate) struct Session {
     pub(crate) started: Instant,
     pub(crate) started_at: SystemTime,
     clock: forebay_stall::Session,
-    batches: AtomicU64,
-    rows: AtomicU64,
-    bytes: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -54,14 +66,15 @@ struct State {
     streams: usize,
     ended: Option<Instant>,
     failure: Option<String>,
+    sent: Sent,
     /// Number of batches that the streams will send in total.
     batches_total: u64,
-    epoch: u64,
-    step: u64,
+    /// Epoch and step of the latest batch.
+    at: (u64, u64),
     report: Option<ReportRequest>,
     settled: Instant,
     history: History,
-    rates: Rates,
+    samples: Samples<Sent>,
     skew: Skew,
 }
 
@@ -72,13 +85,13 @@ impl Session {
             streams: 0,
             ended: None,
             failure: None,
+            sent: Sent::default(),
             batches_total: 0,
-            epoch: train.epoch,
-            step: train.start_step,
+            at: (train.epoch, train.start_step),
             report: None,
             settled: now,
             history: History::new(now, KEPT_SECONDS),
-            rates: Rates::new(now),
+            samples: Samples::new(now, Sent::default()),
             skew: Skew::default(),
         };
         Self {
@@ -87,9 +100,6 @@ impl Session {
             started: now,
             started_at: SystemTime::now(),
             clock: forebay_stall::Session::new(now, trainer != 0),
-            batches: AtomicU64::new(0),
-            rows: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
             state: Mutex::new(state),
         }
     }
@@ -104,8 +114,8 @@ impl Session {
         state.ended = None;
         state.failure = None;
         // A reopened lane continues where it stopped.
-        let sent = self.batches.load(Ordering::Relaxed);
-        state.batches_total = if state.streams == 1 { sent + batches } else { state.batches_total + batches };
+        state.batches_total =
+            batches + if state.streams == 1 { state.sent.batches } else { state.batches_total };
         drop(state);
         self.clock.enter(now, due)
     }
@@ -119,14 +129,9 @@ impl Session {
     }
 
     pub(super) fn count(&self, made: &Made) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.rows.fetch_add(made.batch.rows, Ordering::Relaxed);
-        self.bytes.fetch_add(made.batch.body.len() as u64, Ordering::Relaxed);
         let mut state = self.state.lock();
-        let at = (made.metadata.epoch, made.metadata.step);
-        if at > (state.epoch, state.step) {
-            (state.epoch, state.step) = at;
-        }
+        state.sent += Sent { batches: 1, rows: made.batch.rows, bytes: made.batch.body.len() as u64 };
+        state.at = state.at.max((made.metadata.epoch, made.metadata.step));
         if let Some(label) = &made.label {
             state.skew.add(label);
         }
@@ -148,9 +153,9 @@ impl Session {
 
     pub(super) fn tick(&self, now: Instant) -> (Instant, Buckets) {
         let settled = self.clock.clock().tick(now);
-        let sent = self.sent();
         let mut state = self.state.lock();
-        state.rates.sample(now, sent);
+        let sent = state.sent;
+        state.samples.sample(now, sent);
         let from = if settled.sum().is_zero() { state.settled } else { state.settle(now, &settled) };
         (from, settled)
     }
@@ -165,8 +170,7 @@ impl Session {
 
     /// Returns the totals sent.
     pub(crate) fn sent(&self) -> Sent {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Sent { batches: count(&self.batches), rows: count(&self.rows), bytes: count(&self.bytes) }
+        self.state.lock().sent
     }
 
     /// Returns the number of batches that the streams will send in total.
@@ -176,8 +180,7 @@ impl Session {
 
     /// Returns epoch and step of the latest batch.
     pub(crate) fn at(&self) -> (u64, u64) {
-        let state = self.state.lock();
-        (state.epoch, state.step)
+        self.state.lock().at
     }
 
     /// Returns the time charged so far.
@@ -199,8 +202,8 @@ impl Session {
     /// Returns batches, rows and bytes per second.
     pub(crate) fn rates(&self) -> (f64, f64, f64) {
         let state = self.state.lock();
-        let rates = &state.rates;
-        (rates.batches_per_second(), rates.rows_per_second(), rates.bytes_per_second())
+        let rate = |total: fn(&Sent) -> u64| state.samples.rate(|sent| total(sent) as f64);
+        (rate(|sent| sent.batches), rate(|sent| sent.rows), rate(|sent| sent.bytes))
     }
 
     /// Returns the approximate number of batches sent in the two windows.

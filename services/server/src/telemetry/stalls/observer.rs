@@ -7,17 +7,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use forebay_loader::Loader;
-use forebay_stall::{Bottleneck, Buckets, Evidence, Verdict, judge};
+use forebay_loader::{Loader, StageWork};
+use forebay_stall::{Bottleneck, Buckets, Evidence, Stage, Verdict, judge};
 use metrics_exporter_prometheus::PrometheusHandle;
 use parking_lot::Mutex;
 
-use super::{Facts, Pipeline, StageStatus, gauges, messages::summary};
+use super::{Facts, gauges, summary};
 use crate::{
     Settings,
     auth::Access,
     events::{Events, Kind, Note, Severity},
     registry::datasets::{Datasets, Phase},
+    samples::Samples,
     services::Services,
     sessions::{Session, Sessions, WINDOW},
     telemetry::metric_readout::MetricReadout,
@@ -40,7 +41,8 @@ struct Shared {
     /// Facts for advice, without the decoded bytes.
     facts: Facts,
     gpu_hour_cost: Option<f64>,
-    pipeline: Mutex<Pipeline>,
+    /// Work of the stages, in the order of `Stage::ALL`.
+    work: Mutex<Samples<[StageWork; Stage::ALL.len()]>>,
     recorder: PrometheusHandle,
 }
 
@@ -70,8 +72,9 @@ impl Observer {
             disk_bytes: loader.disk_bytes().map_or(0, |(_, capacity)| capacity),
             concurrent_requests: settings.storage.concurrent_requests,
         };
-        let (gpu_hour_cost, pipeline) = (settings.gpu_hour_cost, Mutex::new(Pipeline::new()));
-        let shared = Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, pipeline, recorder };
+        let work = Mutex::new(Samples::new(Instant::now(), work(&loader)));
+        let gpu_hour_cost = settings.gpu_hour_cost;
+        let shared = Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, work, recorder };
         Self { shared: Arc::new(shared) }
     }
 
@@ -100,9 +103,9 @@ impl Observer {
         (judge(&evidence), recent)
     }
 
-    /// Returns the pipeline stages, from the store to the trainers.
-    pub(crate) fn stages(&self, bottleneck: Bottleneck) -> Vec<StageStatus> {
-        self.shared.pipeline.lock().stages(&self.shared.loader, &self.shared.sessions, bottleneck)
+    /// Returns the increase of a part of a stage's work per second, averaged over the last 10 seconds.
+    pub(crate) fn stage_rate(&self, stage: Stage, part: impl Fn(&StageWork) -> f64) -> f64 {
+        self.shared.work.lock().rate(|work| part(&work[stage as usize]))
     }
 
     /// Returns the facts that advice depends on.
@@ -122,7 +125,7 @@ impl Observer {
 
     fn observe(&self, previous: &mut Previous, now: Instant) {
         self.shared.sessions.tick(now);
-        self.shared.pipeline.lock().sample(now, &self.shared.loader);
+        self.shared.work.lock().sample(now, work(&self.shared.loader));
         let running = self.shared.sessions.list(false);
         let (verdict, _) = Self::judge(&running, now);
         self.note_bottleneck(previous, &verdict, running.len());
@@ -200,6 +203,11 @@ impl Observer {
         }
         previous.cache_errors = errors;
     }
+}
+
+/// Work of the stages since the start.
+fn work(loader: &Loader) -> [StageWork; Stage::ALL.len()] {
+    Stage::ALL.map(|stage| loader.work(stage))
 }
 
 /// Describes the trainer of a session in an event.
