@@ -129,7 +129,7 @@ pub(crate) struct Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Whoever comes next removes it otherwise.
+        // If this fails, the next server that binds the path removes it.
         drop(std::fs::remove_file(&self.path));
     }
 }

@@ -1,4 +1,4 @@
-//! What advice depends on besides a verdict.
+//! Facts that advice depends on, besides the verdict.
 
 /// Properties of the server and its datasets that advice depends on.
 #[derive(Debug, Clone, Default)]
