@@ -2,6 +2,22 @@
 
 use metrics::{Label as Pair, Unit, describe_counter, describe_gauge, describe_histogram};
 
+/// Bounds of most histograms of seconds: 100 us to 100 s, two per decade.
+pub(super) const SECONDS: &[f64] =
+    &[1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0];
+
+/// Bounds of histograms of latencies (lookups, queues): 10 us to 10 s, eight per decade.
+pub(super) const LATENCIES: &[f64] = &[
+    1.0e-5, 1.3e-5, 1.8e-5, 2.4e-5, 3.2e-5, 4.2e-5, 5.6e-5, 7.5e-5, 1.0e-4, 1.3e-4, 1.8e-4, 2.4e-4, 3.2e-4,
+    4.2e-4, 5.6e-4, 7.5e-4, 1.0e-3, 1.3e-3, 1.8e-3, 2.4e-3, 3.2e-3, 4.2e-3, 5.6e-3, 7.5e-3, 0.010, 0.013,
+    0.018, 0.024, 0.032, 0.042, 0.056, 0.075, 0.10, 0.13, 0.18, 0.24, 0.32, 0.42, 0.56, 0.75, 1.0, 1.3, 1.8,
+    2.4, 3.2, 4.2, 5.6, 7.5, 10.0,
+];
+
+/// Bounds of histograms of rows.
+pub(super) const ROWS: &[f64] =
+    &[1.0, 4.0, 16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 4096.0, 16_384.0, 65_536.0];
+
 /// Kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Kind {
@@ -14,17 +30,6 @@ pub(crate) enum Kind {
     Gauge,
     /// Distribution over buckets with these upper bounds.
     Histogram(&'static [f64]),
-}
-
-/// Condition under which a metric is absent from a scrape.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Absent {
-    /// Always present; counters start at 0.
-    Never,
-    /// Absent before this first happens.
-    Before(&'static str),
-    /// Absent from a server without this.
-    Without(&'static str),
 }
 
 /// Values of a label.
@@ -48,17 +53,22 @@ pub(crate) struct Label {
 pub(crate) struct Metric {
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// Unit such as `seconds`, `bytes` or `rows`; empty for counts.
-    pub(crate) unit: &'static str,
     pub(crate) labels: &'static [Label],
+    /// Condition under which the metric is absent from a scrape, such as `before the first batch`; empty if it is always present.
+    pub(crate) absent: &'static str,
     pub(crate) help: &'static str,
-    pub(crate) absent: Absent,
 }
 
 impl Metric {
+    /// Unit at the end of the name: `seconds`, `bytes` or `rows`; empty for counts.
+    pub(crate) fn unit(&self) -> &'static str {
+        let name = self.name.trim_end_matches("_total");
+        ["seconds", "bytes", "rows"].into_iter().find(|unit| name.ends_with(unit)).unwrap_or("")
+    }
+
     /// Registers the metric with the recorder. Counters that are always present start at 0.
     pub(crate) fn register(&self) {
-        let unit = match self.unit {
+        let unit = match self.unit() {
             "seconds" => Unit::Seconds,
             "bytes" => Unit::Bytes,
             _ => Unit::Count,
@@ -68,7 +78,7 @@ impl Metric {
             Kind::FractionalCounter | Kind::Gauge => describe_gauge!(self.name, unit, self.help),
             Kind::Histogram(_) => describe_histogram!(self.name, unit, self.help),
         }
-        if self.absent != Absent::Never {
+        if !self.absent.is_empty() {
             return;
         }
         for labels in self.all_labels() {
