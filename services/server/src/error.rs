@@ -169,17 +169,11 @@ impl From<Error> for Status {
 
 impl From<forebay_loader::Error> for Error {
     fn from(error: forebay_loader::Error) -> Self {
-        Self::from(&error)
-    }
-}
-
-impl From<&forebay_loader::Error> for Error {
-    fn from(error: &forebay_loader::Error) -> Self {
         use forebay_loader::Error as Load;
-        let kind = match error {
+        let kind = match &error {
             Load::Invalid { .. } | Load::Value { .. } | Load::Row { .. } => Kind::Invalid,
             Load::TooLarge { .. } => Kind::Limit,
-            Load::Storage(error) => return Self::from(error),
+            Load::Storage(error) => return error.clone().into(),
             Load::Unavailable(_) => Kind::Unavailable,
             Load::Internal(_) => Kind::Internal,
         };
@@ -189,14 +183,8 @@ impl From<&forebay_loader::Error> for Error {
 
 impl From<forebay_storage::Error> for Error {
     fn from(error: forebay_storage::Error) -> Self {
-        Self::from(&error)
-    }
-}
-
-impl From<&forebay_storage::Error> for Error {
-    fn from(error: &forebay_storage::Error) -> Self {
         use forebay_storage::Error as Storage;
-        let kind = match error {
+        let kind = match &error {
             Storage::NotFound { .. } => Kind::NotFound,
             Storage::Unsupported { .. }
             | Storage::Mismatch { .. }

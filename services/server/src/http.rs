@@ -1,8 +1,8 @@
 //! HTTP: the dashboard, the API, the probes and the metrics.
 //!
 //! ```text
-//! listener --> http_metrics --> host_check --> authorize --> page | API --+-- queues, throughput_latency
-//!              rate, errors,    Host header,   tokens,                    +-- datasets, events, sessions, overview, explain
+//! listener --> http_metrics --> host_check --> authorize --> page | API --+-- queues, datasets, events, sessions, overview,
+//!              rate, errors,    Host header,   tokens,                    |   explain
 //!              duration         other sites    administrators             +-- live: state and events as server-sent events
 //!                                                                         +-- openapi: description of all routes
 //! ```
@@ -35,7 +35,6 @@ mod sessions;
 mod stages;
 mod state;
 mod subscribers;
-mod throughput_latency;
 
 use std::{sync::Arc, time::Duration};
 

@@ -37,7 +37,6 @@ mod server;
 mod services;
 mod sessions;
 pub mod settings;
-mod tasks;
 mod telemetry;
 
 pub use address::Address;

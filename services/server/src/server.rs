@@ -12,19 +12,19 @@ use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_proto::v1::online_server::OnlineServer;
 use futures::future::BoxFuture;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::task::JoinSet;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     Address, Settings,
     connections::Connections,
-    events::{Kind, Note},
+    events::{Event, Kind},
     flight::{self, Exchanges, Flight, Unary},
     http,
     listeners::Listeners,
     services::Services,
     stalls::Observer,
-    tasks::Tasks,
     telemetry,
 };
 
@@ -40,7 +40,7 @@ pub struct Server {
     /// Ends `serving` once its connections have sent their data.
     stop: CancellationToken,
     serving: Option<AbortOnDropHandle<()>>,
-    _tasks: Tasks,
+    _tasks: JoinSet<()>,
     _cache_dir: File,
 }
 
@@ -66,7 +66,7 @@ impl Server {
         settings.check()?;
         let cache_dir = lock(&settings.cache_dir)?;
         let recorder = telemetry::recorder::install()?;
-        let mut tasks = Tasks::default();
+        let mut tasks = JoinSet::new();
         let services = Services::build(&settings, &mut tasks).await?;
         let listeners = Listeners::bind(&settings).await?;
         let (grpc, http) = (listeners.grpc.address().clone(), listeners.http.address().clone());
@@ -161,7 +161,7 @@ impl Server {
         let Services { sessions, events, drain, queues, jobs, traces, .. } = &self.services;
         let (streams, grace) = (sessions.streams(), humantime::format_duration(self.grace_period));
         let message = format!("server is stopping; {streams} running streams have {grace} to finish");
-        events.note(Note::new(Kind::Draining, &message));
+        events.note(Event::new(Kind::Draining, &message));
         drain.drain();
         queues.drain();
         self.health.set_not_serving::<FlightServiceServer<Flight>>().await;

@@ -19,7 +19,7 @@ pub(super) struct Datasets {
 }
 
 /// A dataset. Fields that are unknown before it is open are null.
-#[derive(Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 struct Dataset {
     /// Name of the dataset.
     name: String,
@@ -94,10 +94,11 @@ impl OnlineDataset {
 }
 
 /// Lifecycle phase of a dataset.
-#[derive(Clone, Copy, Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum DatasetPhase {
     /// The files are being listed and their footers read for the first time.
+    #[default]
     Opening,
     /// The dataset can be read.
     Open,
@@ -121,20 +122,7 @@ pub(super) fn of(view: &View) -> Datasets {
 fn shown(services: &Services, listed: Listed) -> Dataset {
     let Listed { name, url, phase } = listed;
     let online = services.online.get(&name).map(OnlineDataset::of);
-    let blank = Dataset {
-        name,
-        url,
-        phase: DatasetPhase::Opening,
-        files_done: None,
-        files: None,
-        error: None,
-        snapshot: None,
-        snapshot_age_seconds: None,
-        blocks: None,
-        rows: None,
-        decoded_bytes: None,
-        online,
-    };
+    let blank = Dataset { name, url, online, ..Dataset::default() };
     match phase {
         // The files are not listed yet.
         Phase::Opening { files: 0, .. } => blank,

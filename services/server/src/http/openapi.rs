@@ -19,7 +19,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Context, datasets, events, explain, live, overview, probes, queues, response, response::AuthErrors,
-    sessions, throughput_latency,
+    sessions,
 };
 use crate::events::Event;
 use forebay_explain::Summary;
@@ -76,7 +76,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(datasets::list))
         .routes(routes!(queues::list))
         .routes(routes!(queues::show, queues::change))
-        .routes(routes!(throughput_latency::show))
+        .routes(routes!(queues::throughput_latency))
         .routes(routes!(events::list))
         .routes(routes!(live::subscribe))
         .routes(routes!(explain::jobs))

@@ -1,4 +1,4 @@
-//! `/api/v1/queues`: state of batch queues, and changes of their settings at run time.
+//! `/api/v1/queues`: state of batch queues, forecasts for other batch sizes, and changes of settings at run time.
 
 use axum::{
     Json,
@@ -14,11 +14,11 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{
     context::View,
-    queue_schema::{Forecast, QueueSettings, QueueStatus},
+    queue_schema::{Forecast, QueueSettings, QueueStatus, ThroughputLatencyCurve},
     response::{AuthErrors, Parameters, Problem, Rejection, check_json},
 };
 use crate::{
-    events::{Kind, Note},
+    events::{Event, Kind},
     registry::queues::Served,
     services::Services,
     settings::check_batching,
@@ -69,6 +69,15 @@ pub(super) struct SettingsChange {
     forecast_before: Option<Forecast>,
 }
 
+/// Throughput-latency curve of a queue.
+#[derive(Serialize, ToSchema)]
+pub(super) struct QueueCurve {
+    /// Name of the queue.
+    name: String,
+    #[serde(flatten)]
+    curve: ThroughputLatencyCurve,
+}
+
 /// Options of a change of queue settings.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -97,6 +106,24 @@ pub(super) async fn list(view: View) -> Json<QueueList> {
 pub(super) async fn show(view: View, Path(name): Path<String>) -> Result<Json<QueueInfo>, Rejection> {
     let served = view.context.services.queues.get(&name, &view.access)?;
     Ok(Json(shown(&name, &served)))
+}
+
+/// Returns forecasts of throughput and latency for different batch sizes under the current load.
+#[utoipa::path(
+    get, path = "/api/v1/queues/{name}/throughput-latency", operation_id = "show_throughput_latency", tag = "queues",
+    params(("name" = String, Path, description = "Name of the queue.")),
+    responses(
+        (status = 200, body = QueueCurve),
+        (status = 404, description = "The queue is unknown or not visible to the caller.", body = Problem),
+        AuthErrors,
+    ),
+)]
+pub(super) async fn throughput_latency(
+    view: View,
+    Path(name): Path<String>,
+) -> Result<Json<QueueCurve>, Rejection> {
+    let served = view.context.services.queues.get(&name, &view.access)?;
+    Ok(Json(QueueCurve { curve: served.queue.throughput_latency_curve().into(), name }))
 }
 
 /// Changes the settings of `batching` that the body contains, until the server restarts. Requires an administrator, except for a
@@ -141,7 +168,7 @@ pub(super) async fn change(
     if !dry_run && before != batching {
         let by = access.name().map_or_else(String::new, |name| format!(", by token '{name}'"));
         let message = format!("{}{by}", differences(&before, &batching));
-        events.note(Note::new(Kind::QueueSettingsChanged, &message).queue(&name, served.reads()));
+        events.note(Event::new(Kind::QueueSettingsChanged, &message).queue(&name, served.reads()));
     }
     let forecast = served.queue.forecast(&batching).map(Forecast::from);
     let forecast_before = dry_run.then(|| served.queue.forecast(&before)).flatten().map(Forecast::from);

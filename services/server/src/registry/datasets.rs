@@ -17,7 +17,7 @@ use super::retry_delays::retry_delays;
 use crate::{
     Error, Settings,
     auth::Access,
-    events::{Events, Kind, Note, Severity},
+    events::{Event, Events, Kind, Severity},
     settings::Limits,
 };
 
@@ -149,9 +149,9 @@ impl Datasets {
                     Some(current) => {
                         let before = Opened::of(current.snapshot());
                         self.keep_pinned(name, current);
-                        Note::new(Kind::DatasetChanged, &format!("{opened}, before {before}"))
+                        Event::new(Kind::DatasetChanged, &format!("{opened}, before {before}"))
                     }
-                    None => Note::new(Kind::DatasetOpen, &opened.to_string()),
+                    None => Event::new(Kind::DatasetOpen, &opened.to_string()),
                 };
                 let reader = self.reader(dataset, snapshot);
                 dataset.phase.send_replace(Phase::Open(reader.clone()));
@@ -162,7 +162,7 @@ impl Datasets {
                 if current.is_none() {
                     dataset.phase.send_replace(Phase::Failed(error.clone()));
                 }
-                Err(named(name, &error))
+                Err(named(name, error))
             }
         }
     }
@@ -177,7 +177,7 @@ impl Datasets {
         });
         match waited.unwrap_or_else(|_| dataset.phase.borrow().clone()) {
             Phase::Open(reader) => Ok(reader),
-            Phase::Failed(error) => Err(named(name, &error)),
+            Phase::Failed(error) => Err(named(name, error)),
             Phase::Opening { files_done, files } => Err(Error::unavailable(format!(
                 "dataset '{name}' is being opened ({files_done} of {files} files)"
             ))),
@@ -217,13 +217,14 @@ impl Datasets {
                 };
                 Err(Error::precondition(format!("{error}; {current}")))
             }
-            Err(error) => Err(named(name, &error)),
+            Err(error) => Err(named(name, error)),
         }
     }
 
     /// Adds the dataset to a failure of its stream, and for a changed file the current snapshot.
-    pub(crate) fn stream_error(&self, name: &str, error: &forebay_loader::Error) -> Error {
-        let changed = matches!(error, forebay_loader::Error::Storage(forebay_storage::Error::Changed { .. }));
+    pub(crate) fn stream_error(&self, name: &str, error: forebay_loader::Error) -> Error {
+        let changed =
+            matches!(&error, forebay_loader::Error::Storage(forebay_storage::Error::Changed { .. }));
         let error = Error::from(error).in_dataset(name);
         let current = self.shared.entries.get(name).map(|dataset| dataset.phase.borrow().clone());
         match current {
@@ -307,10 +308,10 @@ impl Datasets {
             .is_some_and(|dataset| matches!(&*dataset.phase.borrow(), Phase::Open(_)));
         let note = if is_open {
             let message = format!("refresh failed, retrying: {}", error.message());
-            Note::new(Kind::DatasetFailed, &message).severity(Severity::Warning)
+            Event::new(Kind::DatasetFailed, &message).severity(Severity::Warning)
         } else {
             let message = format!("opening failed, retrying: {}", error.message());
-            Note::new(Kind::DatasetFailed, &message)
+            Event::new(Kind::DatasetFailed, &message)
         };
         self.shared.events.note(note.dataset(name));
     }
@@ -359,6 +360,6 @@ impl fmt::Display for Opened {
     }
 }
 
-fn named(name: &str, error: &forebay_storage::Error) -> Error {
+fn named(name: &str, error: forebay_storage::Error) -> Error {
     Error::from(error).in_dataset(name)
 }

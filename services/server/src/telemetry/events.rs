@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::auth::Access;
 
-pub(crate) use event::{Event, Kind, Note, Severity};
+pub(crate) use event::{Event, Kind, Severity};
 
 /// Ring buffer of the last `limits.max_events` events. Cheap to clone.
 #[derive(Clone)]
@@ -37,13 +37,15 @@ impl Events {
     }
 
     /// Stores, counts and logs an event. Callers do not log it themselves.
-    pub(crate) fn note(&self, note: Note) {
-        metrics::counter!("forebay_events_total", "kind" => note.kind.name()).increment(1);
-        note.log();
+    pub(crate) fn note(&self, mut event: Event) {
+        metrics::counter!("forebay_events_total", "kind" => event.kind.name()).increment(1);
+        event.log();
         let mut kept = self.shared.kept.lock();
-        let id = *self.shared.last.borrow() + 1;
+        event.id = *self.shared.last.borrow() + 1;
+        event.timestamp = unix_seconds(SystemTime::now());
+        let id = event.id;
         let oldest = if kept.len() >= self.shared.max_events { kept.pop_front() } else { None };
-        kept.push_back(Arc::new(note.into_event(id, unix_seconds(SystemTime::now()))));
+        kept.push_back(Arc::new(event));
         // Under the lock, so that subscribers see ids in order.
         self.shared.last.send_replace(id);
         drop(kept);

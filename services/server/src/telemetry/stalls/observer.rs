@@ -16,7 +16,7 @@ use super::{Facts, gauges, summary};
 use crate::{
     Settings,
     auth::Access,
-    events::{Events, Kind, Note, Severity},
+    events::{Event, Events, Kind, Severity},
     registry::datasets::{Datasets, Phase},
     samples::Samples,
     services::Services,
@@ -144,7 +144,7 @@ impl Observer {
         let is_known = !matches!(verdict.bottleneck, Bottleneck::Unknown | Bottleneck::Idle);
         if is_known && previous.bottleneck != Some(verdict.bottleneck) {
             previous.bottleneck = Some(verdict.bottleneck);
-            self.shared.events.note(Note::new(Kind::BottleneckChanged, &summary(verdict, sessions)));
+            self.shared.events.note(Event::new(Kind::BottleneckChanged, &summary(verdict, sessions)));
         }
     }
 
@@ -155,7 +155,7 @@ impl Observer {
             let is_new = !previous.sessions.contains_key(&session.id);
             let known = previous.sessions.entry(session.id).or_default();
             let note = |kind, message: &str| {
-                let note = Note::new(kind, message).dataset(&session.train.dataset);
+                let note = Event::new(kind, message).dataset(&session.train.dataset);
                 note.session(&format!("{:016x}", session.id))
             };
             let (is_running, trainer) = (session.is_running(), describe(&session));
@@ -199,7 +199,7 @@ impl Observer {
                 "{} new errors in the disk cache: damaged values, failed reads or failed writes",
                 errors - previous.cache_errors
             );
-            self.shared.events.note(Note::new(Kind::CacheError, &message));
+            self.shared.events.note(Event::new(Kind::CacheError, &message));
         }
         previous.cache_errors = errors;
     }
