@@ -17,7 +17,8 @@ pub(crate) struct Listeners {
     pub(crate) grpc: Connections,
     pub(crate) http: Connections,
     pub(crate) authenticator: Authenticator,
-    tls: Option<Arc<Tls>>,
+    /// Certificates, if connections are encrypted.
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 impl Listeners {
@@ -37,11 +38,6 @@ impl Listeners {
         let grpc = listen("--grpc", &settings.grpc).await?;
         let http = listen("--http", &Address::Tcp(settings.http)).await?;
         Ok(Self { grpc, http, authenticator, tls })
-    }
-
-    /// True if connections are encrypted.
-    pub(crate) fn has_tls(&self) -> bool {
-        self.tls.is_some()
     }
 
     /// Starts to reload the credentials when their files change.

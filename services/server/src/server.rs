@@ -90,7 +90,7 @@ impl Server {
             authenticator: listeners.authenticator.clone(),
             subscribers: Arc::clone(&subscribers),
             recorder,
-            location: grpc.location(listeners.has_tls()),
+            location: grpc.location(listeners.tls.is_some()),
             started: SystemTime::now(),
         };
 

@@ -66,15 +66,8 @@ impl Services {
             Explainer::new(datasets.clone(), loader.clone(), pool.clone(), records, Arc::clone(&limits));
         let lookup_pool = Pool::new(settings.lookup_threads, Scheduling::Normal)
             .context("can't start the lookup threads")?;
-        let online = OnlineDatasets::new(
-            &settings.online,
-            &settings.lookups,
-            &loader,
-            &(pool, lookup_pool),
-            &settings.cache_dir,
-        );
-        let queues =
-            Queues::new(&settings.queues, limits.max_pending_requests, settings.lookups.max_answer_bytes)?;
+        let online = OnlineDatasets::new(settings, &loader, &(pool, lookup_pool));
+        let queues = Queues::new(settings)?;
         Ok(Self {
             datasets,
             loader,

@@ -64,8 +64,9 @@ pub(crate) struct Activities {
 
 /// An open stream; dropping it ends the stream.
 pub(crate) struct Running {
-    session: Arc<Session>,
-    lane: forebay_stall::Lane,
+    pub(crate) session: Arc<Session>,
+    /// Records work for the stream.
+    pub(crate) lane: forebay_stall::Lane,
     sessions: Sessions,
 }
 
@@ -230,21 +231,6 @@ impl Totals {
 }
 
 impl Running {
-    /// Returns the lane that records work for the stream.
-    pub(crate) fn lane(&self) -> &forebay_stall::Lane {
-        &self.lane
-    }
-
-    /// Returns the session of the stream.
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-
-    /// Records that the transport requests the next batch.
-    pub(crate) fn batch_requested(&self) {
-        self.lane.batch_requested();
-    }
-
     /// Records that a batch was passed to the transport; `due` is the epoch and step of the next one.
     pub(crate) fn batch_sent(&self, made: &Made, due: (u64, u64)) {
         self.lane.batch_sent(due);

@@ -15,10 +15,6 @@ use super::runtime::runtime;
 /// Memory for the columns that a filter reads, in bytes.
 const MEMORY_BYTES: u64 = 1 << 30;
 
-fn threads() -> usize {
-    available_parallelism().map_or(1, usize::from)
-}
-
 /// Flags of `forebay inspect`.
 #[derive(Debug, Args)]
 pub(super) struct Inspect {
@@ -66,8 +62,9 @@ impl Inspect {
         let train = self.train();
         let reader = Reader::new(Arc::clone(&snapshot), location, &state, config);
         let counted = Mutex::new(Counted::default());
-        let loader =
-            Loader::new(MEMORY_BYTES, loader::Config::default(), Pool::new(threads(), Scheduling::Normal)?);
+        let threads = available_parallelism().map_or(1, usize::from);
+        let pool = Pool::new(threads, Scheduling::Normal)?;
+        let loader = Loader::new(MEMORY_BYTES, loader::Config::default(), pool);
         let count = loader.count(&train, &reader, |done| *counted.lock() = done);
         let kept = count.await?;
         let job = Job::resolve(&train, reader, kept.as_deref())?;

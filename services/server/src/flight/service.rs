@@ -33,16 +33,12 @@ const MAX_TICKET_BYTES: u64 = 16 << 20;
 
 /// The Flight service, except DoGet.
 pub(crate) struct Flight {
-    context: Context,
+    pub(super) context: Context,
 }
 
 type Reply<T> = BoxStream<'static, Result<T, Status>>;
 
 impl Flight {
-    pub(crate) fn new(context: Context) -> Self {
-        Self { context }
-    }
-
     async fn train_info(
         &self,
         access: &Access,

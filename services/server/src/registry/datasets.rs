@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fmt,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -141,17 +140,17 @@ impl Datasets {
         match self.take(name, dataset).await {
             Ok(snapshot) => {
                 dataset.note_seen(snapshot.id(), looked);
-                let opened = Opened::of(&snapshot);
+                let opened = described(&snapshot);
                 let note = match current {
                     Some(current) if current.snapshot().id() == snapshot.id() => {
                         return Ok((current, false));
                     }
                     Some(current) => {
-                        let before = Opened::of(current.snapshot());
+                        let before = described(current.snapshot());
                         self.keep_pinned(name, current);
                         Event::new(Kind::DatasetChanged, &format!("{opened}, before {before}"))
                     }
-                    None => Event::new(Kind::DatasetOpen, &opened.to_string()),
+                    None => Event::new(Kind::DatasetOpen, &opened),
                 };
                 let reader = self.reader(dataset, snapshot);
                 dataset.phase.send_replace(Phase::Open(reader.clone()));
@@ -306,14 +305,11 @@ impl Datasets {
             .entries
             .get(name)
             .is_some_and(|dataset| matches!(&*dataset.phase.borrow(), Phase::Open(_)));
-        let note = if is_open {
-            let message = format!("refresh failed, retrying: {}", error.message());
-            Event::new(Kind::DatasetFailed, &message).severity(Severity::Warning)
-        } else {
-            let message = format!("opening failed, retrying: {}", error.message());
-            Event::new(Kind::DatasetFailed, &message)
-        };
-        self.shared.events.note(note.dataset(name));
+        let (failed, severity) =
+            if is_open { ("refresh", Severity::Warning) } else { ("opening", Severity::Error) };
+        let event =
+            Event::new(Kind::DatasetFailed, &format!("{failed} failed, retrying: {}", error.message()));
+        self.shared.events.note(event.severity(severity).dataset(name));
     }
 
     fn reader(&self, dataset: &Dataset, snapshot: Snapshot) -> Reader {
@@ -342,22 +338,8 @@ impl Dataset {
 }
 
 /// Size and id of a snapshot, for events.
-struct Opened {
-    files: usize,
-    rows: u64,
-    snapshot: String,
-}
-
-impl Opened {
-    fn of(snapshot: &Snapshot) -> Self {
-        Self { files: snapshot.files().len(), rows: snapshot.rows(), snapshot: snapshot.id().to_owned() }
-    }
-}
-
-impl fmt::Display for Opened {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "files: {}, rows: {}, snapshot {}", self.files, self.rows, self.snapshot)
-    }
+fn described(snapshot: &Snapshot) -> String {
+    format!("files: {}, rows: {}, snapshot {}", snapshot.files().len(), snapshot.rows(), snapshot.id())
 }
 
 fn named(name: &str, error: forebay_storage::Error) -> Error {

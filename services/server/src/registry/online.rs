@@ -1,15 +1,15 @@
 //! Lookup indexes of the current snapshots of datasets, by name.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use forebay_inference::{Config, KeySpec, Lookup, OnlineDataset};
+use forebay_inference::{KeySpec, Lookup, OnlineDataset};
 use forebay_loader::{Loader, Pool, Priority};
 use forebay_proto::v1;
 use tokio::sync::watch;
 
 use super::retry_delays::retry_delays;
 use crate::{
-    Error,
+    Error, Settings,
     auth::Access,
     lookup_request::check_lookup,
     registry::datasets::{Datasets, Phase},
@@ -27,21 +27,17 @@ pub(crate) struct OnlineDatasets {
 }
 
 impl OnlineDatasets {
-    /// Registers the datasets of `specs`; indexes are stored in `folder`.
-    pub(crate) fn new(
-        specs: &BTreeMap<String, KeySpec>,
-        config: &Config,
-        loader: &Loader,
-        pools: &(Pool, Pool),
-        folder: &Path,
-    ) -> Self {
+    /// Registers the datasets of `settings.online`; indexes are stored in the cache directory. `pools` are the CPU threads and the
+    /// lookup threads.
+    pub(crate) fn new(settings: &Settings, loader: &Loader, pools: &(Pool, Pool)) -> Self {
+        let config = &settings.lookups;
         let online = |(name, spec): (&String, &KeySpec)| {
-            let folder = folder.join("indexes").join(name);
+            let folder = settings.cache_dir.join("indexes").join(name);
             let online =
                 OnlineDataset::new(name, spec.clone(), config.clone(), loader.clone(), pools.clone(), folder);
             (name.clone(), online)
         };
-        let entries = Arc::new(specs.iter().map(online).collect());
+        let entries = Arc::new(settings.online.iter().map(online).collect());
         Self { entries, lookups: pools.1.clone(), max_keys: config.max_keys }
     }
 

@@ -7,7 +7,7 @@ use arrow_schema::SchemaRef;
 use forebay_inference::{LookupKeys, queue::Queue};
 use forebay_proto::v1::{self, LookupMetadata};
 
-use crate::{Error, auth::Access, settings::QueueSpec, traces::Trace};
+use crate::{Error, QueueSpec, Settings, auth::Access, traces::Trace};
 
 /// Rows of a worker's reply that belong to one request, and the snapshots of the features.
 pub(crate) struct Scored {
@@ -41,21 +41,19 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Creates the queues of `specs`.
+    /// Creates the queues of `settings`.
     ///
     /// # Errors
     /// The first invalid setting.
-    pub(crate) fn new(
-        specs: &BTreeMap<String, QueueSpec>,
-        max_pending: usize,
-        max_answer_bytes: u64,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(settings: &Settings) -> anyhow::Result<Self> {
+        let max_pending = settings.limits.max_pending_requests;
+        let max_answer_bytes = settings.lookups.max_answer_bytes;
         let served = |(name, spec): (&String, &QueueSpec)| {
             let queue = Queue::new(name, spec.batching.clone()).map_err(anyhow::Error::msg)?;
             let features = spec.features.clone();
             Ok((name.clone(), Arc::new(Served { features, queue, max_pending, max_answer_bytes })))
         };
-        Ok(Self { entries: Arc::new(specs.iter().map(served).collect::<anyhow::Result<_>>()?) })
+        Ok(Self { entries: Arc::new(settings.queues.iter().map(served).collect::<anyhow::Result<_>>()?) })
     }
 
     /// Returns the queue `name` if the caller may read all datasets of its features.

@@ -173,14 +173,10 @@ impl Session {
         self.state.lock().sent
     }
 
-    /// Returns the number of batches that the streams will send in total.
-    pub(crate) fn batches_total(&self) -> u64 {
-        self.state.lock().batches_total
-    }
-
-    /// Returns epoch and step of the latest batch.
-    pub(crate) fn at(&self) -> (u64, u64) {
-        self.state.lock().at
+    /// Returns the number of batches that the streams will send in total, and epoch and step of the latest batch.
+    pub(crate) fn progress(&self) -> (u64, (u64, u64)) {
+        let state = self.state.lock();
+        (state.batches_total, state.at)
     }
 
     /// Returns the time charged so far.

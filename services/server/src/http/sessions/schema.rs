@@ -234,7 +234,7 @@ impl SessionInfo {
     pub(in crate::http) fn new(session: &Session, now: Instant, facts: &Facts) -> Self {
         let (verdict, judged) = session.verdict(now);
         let seconds = session.seconds(now);
-        let (sent, batches_total, (epoch, step)) = (session.sent(), session.batches_total(), session.at());
+        let (sent, (batches_total, (epoch, step))) = (session.sent(), session.progress());
         let (batches_per_second, rows_per_second, bytes_per_second) = session.rates();
         let left = batches_total.saturating_sub(sent.batches) as f64;
         let train = &session.train;
