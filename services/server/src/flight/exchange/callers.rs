@@ -89,7 +89,8 @@ pub(super) async fn answers(exchange: Exchange, infer: &v1::Infer) -> Result<Mes
         stopping: false,
     };
     let messages = stream::try_unfold(caller, |mut caller| async move {
-        Ok::<_, Status>(caller.step().await?.map(|message| (message, caller)))
+        let message = caller.step().await?;
+        Ok::<_, Status>(message.map(|message| (message, caller)))
     });
     Ok(messages.boxed())
 }

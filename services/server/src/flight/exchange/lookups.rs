@@ -33,7 +33,8 @@ pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Me
     let keys = BatchReader::new("keys");
     let lookups = Lookups { exchange, wanted, lookup, schema, keys, max_keys };
     let answers = stream::try_unfold(lookups, |mut lookups| async move {
-        Ok::<_, Status>(lookups.next().await?.map(|answer| (answer, lookups)))
+        let answer = lookups.next().await?;
+        Ok::<_, Status>(answer.map(|answer| (answer, lookups)))
     });
     Ok(stream::iter([Ok(head)]).chain(answers).boxed())
 }

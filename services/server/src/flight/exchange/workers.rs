@@ -104,7 +104,8 @@ pub(super) async fn batches(exchange: Exchange, request: &v1::Worker) -> Result<
         _permit: permit,
     };
     let batches = stream::try_unfold(batches, |mut batches| async move {
-        Ok::<_, Status>(batches.next().await?.map(|message| (message, batches)))
+        let message = batches.next().await?;
+        Ok::<_, Status>(message.map(|message| (message, batches)))
     });
     Ok(stream::iter([Ok(head)]).chain(batches).boxed())
 }
