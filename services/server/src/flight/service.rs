@@ -68,7 +68,7 @@ impl Flight {
             .with_ordered(false)
             .with_app_metadata(asked.encoding.encode(&job.summary()))
             .try_with_schema(job.view().schema())
-            .map_err(internal)?;
+            .map_err(|error| internal(&error))?;
         let mut rows = Some(0u64);
         for (rank, lane) in job.endpoints() {
             rows = rows.and_then(|rows| Some(rows.saturating_add(job.rows(rank, lane)?)));
@@ -110,10 +110,10 @@ fn described_info(about: &DatasetInfo, schema: &Schema) -> Result<FlightInfo, St
         .with_descriptor(FlightDescriptor::new_path(vec![about.dataset.clone()]))
         .with_app_metadata(Encoding::Json.encode(about))
         .try_with_schema(schema)
-        .map_err(internal)
+        .map_err(|error| internal(&error))
 }
 
-fn internal(error: ArrowError) -> Status {
+fn internal(error: &ArrowError) -> Status {
     Status::internal(error.to_string())
 }
 
@@ -182,7 +182,7 @@ impl FlightService for Flight {
         };
         let result: Result<SchemaResult, ArrowError> =
             SchemaAsIpc::new(&schema, &IpcWriteOptions::default()).try_into();
-        result.map(Response::new).map_err(internal)
+        result.map(Response::new).map_err(|error| internal(&error))
     }
 
     async fn do_get(&self, _: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {

@@ -88,9 +88,9 @@ enum Audience {
 }
 
 impl Event {
-    /// Creates an event with a message, which is visible to callers that may read every dataset. Recording it sets its id and its
-    /// time. The dashboard shows dataset, queue and session next to the message. A message that is
-    /// too long is shortened in the middle.
+    /// Creates an event with a message. The dashboard shows dataset, queue and session next to the message. A message that is
+    /// too long is shortened in the middle. By default the event is visible to callers that may read every dataset.
+    /// Recording it sets its id and its time.
     pub(crate) fn new(kind: Kind, message: &str) -> Self {
         let (message, severity) = (clip(message), kind.severity());
         let audience = if kind == Kind::Draining { Audience::Everyone } else { Audience::ReadersOfAll };
