@@ -157,7 +157,7 @@ impl Explained {
         let label = self.label(loader).await?;
         let explained = Arc::clone(self);
         let summary = move || Summary::new(&explained, &rows, label.as_ref(), max_listed_rows);
-        pool.run(Priority::Second, summary).await
+        pool.run(Priority::Background, summary).await
     }
 
     /// Request of the batch.

@@ -86,8 +86,8 @@ fn bench(criterion: &mut Criterion) {
     let tensor =
         Tensor { name: "x".into(), columns: vec!["f*".into()], dtype: "float32".into(), ..Tensor::default() };
     let wanted = Train { dataset: "d".into(), tensors: vec![tensor], ..Train::default() };
-    loader.set_aside(6 << 30).unwrap();
-    let lookup_rows = runtime.block_on(loader.resident(&wanted, reader, 16 << 20)).unwrap();
+    loader.reserve_for_lookups(6 << 30).unwrap();
+    let lookup_rows = runtime.block_on(loader.lookup_rows(&wanted, reader, 16 << 20)).unwrap();
 
     // Other rows each time, in random order, so that CPU caches do not help.
     let mut next = 0_u64;

@@ -5,7 +5,7 @@ use std::{collections::VecDeque, hint::black_box, sync::Arc};
 use arrow_array::RecordBatch;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use forebay_cache::Slabs;
-use forebay_loader::{Assembling, Config, Frame, FrameBuilder, Job, RowRef, assemble};
+use forebay_loader::{AssembleOptions, Config, Frame, FrameBuilder, Job, RowRef, assemble};
 use forebay_proto::v1::{Tensor, Train};
 
 #[path = "../tests/fixture/mod.rs"]
@@ -64,7 +64,7 @@ fn bench(criterion: &mut Criterion) {
         };
         let batches: Vec<Vec<RowRef>> = (0..64).map(|_| rows()).collect();
         for hash in [false, true] {
-            let asked = Assembling { hash, max_bytes: u64::MAX, max_held_bytes: 0, least_rows: 0 };
+            let asked = AssembleOptions { hash, max_bytes: u64::MAX, max_held_bytes: 0, min_rows: 0 };
             let mut index = 0;
             // Keeps as many finished batches as a server, so that their memory is not in the CPU cache.
             let (slabs, mut ready) = (Slabs::new(256 << 20), VecDeque::new());

@@ -77,7 +77,8 @@ impl Explainer {
         let max_bytes = self.limits.max_explain_bytes;
         let export = async {
             let explained = self.explained(access, train, at).await?;
-            let exported = self.pool.run(Priority::Second, move || explained.export(format, max_bytes)).await;
+            let exported =
+                self.pool.run(Priority::Background, move || explained.export(format, max_bytes)).await;
             exported.map_err(Error::from)
         };
         self.bounded(export).await

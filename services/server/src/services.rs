@@ -52,7 +52,7 @@ impl Services {
         let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
             .context("can't start the CPU threads")?;
         let loader = open_loader(settings, pool.clone()).await?;
-        loader.set_aside(settings.lookup_memory_bytes()).context("lookup_memory")?;
+        loader.reserve_for_lookups(settings.lookup_memory_bytes()).context("lookup_memory")?;
         let warmed = loader.clone();
         tokio::spawn(async move { warmed.warm_up().await });
 

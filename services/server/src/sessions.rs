@@ -9,7 +9,7 @@ use std::{
 };
 
 use dashmap::DashMap;
-use forebay_loader::Made;
+use forebay_loader::FinishedBatch;
 use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Bucket, Buckets, History, Interval};
 use parking_lot::Mutex;
@@ -232,7 +232,7 @@ impl Totals {
 
 impl Running {
     /// Records that a batch was passed to the transport; `due` is the epoch and step of the next one.
-    pub(crate) fn batch_sent(&self, made: &Made, due: (u64, u64)) {
+    pub(crate) fn batch_sent(&self, made: &FinishedBatch, due: (u64, u64)) {
         self.lane.batch_sent(due);
         self.session.count(made);
     }

@@ -77,17 +77,17 @@ impl KeyIndex {
             Some(4) => {
                 let (filled, count) =
                     fill_shards(&blocks, shards, (pool, flow), narrow_table::fill::<4, 8>).await?;
-                (Table::Four(pool.run(Priority::Second, move || merge(&filled)).await?), count)
+                (Table::Four(pool.run(Priority::Background, move || merge(&filled)).await?), count)
             }
             Some(8) => {
                 let (filled, count) =
                     fill_shards(&blocks, shards, (pool, flow), narrow_table::fill::<8, 12>).await?;
-                (Table::Eight(pool.run(Priority::Second, move || merge(&filled)).await?), count)
+                (Table::Eight(pool.run(Priority::Background, move || merge(&filled)).await?), count)
             }
             _ => {
                 let all_blocks = Arc::clone(&blocks);
                 let stored = move || StoredKeys::new(&all_blocks).map(Arc::new);
-                let keys = pool.run(Priority::Second, stored).await?;
+                let keys = pool.run(Priority::Background, stored).await?;
                 let shared = Arc::clone(&keys);
                 let fill = move |blocks: &[BlockKeys], shard| wide_table::fill(blocks, &shared, shard);
                 let (shards, count) = fill_shards(&blocks, shards, (pool, flow), fill).await?;
@@ -116,7 +116,7 @@ async fn fill_shards<S: Send + 'static>(
 ) -> Result<(Vec<S>, u64), Error> {
     let fill = |shard| {
         let (blocks, fill) = (Arc::clone(blocks), fill.clone());
-        pool.run_for(flow, Priority::Second, move || Ok(fill(&blocks, shard)))
+        pool.run_for(flow, Priority::Background, move || Ok(fill(&blocks, shard)))
     };
     // All shards are submitted at once; the pool limits the parallelism.
     let filled = futures::future::try_join_all((0..shards).map(fill)).await?;

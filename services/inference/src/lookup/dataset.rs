@@ -10,7 +10,7 @@ use std::{
     time::Instant,
 };
 
-use forebay_loader::{Aside, Error, Loader, Pool, Priority, Resident};
+use forebay_loader::{Error, Loader, LookupReservation, LookupRows, Pool, Priority};
 use forebay_proto::v1;
 use forebay_storage::Reader;
 use tokio::sync::OnceCell;
@@ -192,15 +192,15 @@ impl OnlineDataset {
     }
 
     /// Returns the index of a snapshot, read from disk or built and saved, and the reservation of its memory.
-    async fn index(&self, reader: &Reader) -> Result<(Arc<KeyIndex>, Aside), Error> {
+    async fn index(&self, reader: &Reader) -> Result<(Arc<KeyIndex>, LookupReservation), Error> {
         let Shared { spec, folder, pool, config, loader, dataset, .. } = &*self.shared;
         let (bytes, building_bytes) = estimate(reader, spec)?;
         let what = || format!("the index of '{dataset}'");
-        let reservation = loader.take_aside(what(), bytes)?;
-        let _building = loader.take_aside(format!("building {}", what()), building_bytes)?;
+        let reservation = loader.take_lookup_memory(what(), bytes)?;
+        let _building = loader.take_lookup_memory(format!("building {}", what()), building_bytes)?;
         let saved = {
             let (folder, reader, spec) = (folder.clone(), reader.clone(), spec.clone());
-            pool.run(Priority::Second, move || Ok(KeyIndex::open(&folder, &reader, &spec))).await?
+            pool.run(Priority::Background, move || Ok(KeyIndex::open(&folder, &reader, &spec))).await?
         };
         if let Some(saved) = saved {
             return Ok((Arc::new(saved), reservation));
@@ -220,13 +220,13 @@ impl OnlineDataset {
             }
             Ok(())
         };
-        pool.run(Priority::Second, save).await?;
+        pool.run(Priority::Background, save).await?;
         Ok((index, reservation))
     }
 
-    async fn load_rows(&self, selection: &v1::Train, reader: &Reader) -> Result<Arc<Resident>, Error> {
+    async fn load_rows(&self, selection: &v1::Train, reader: &Reader) -> Result<Arc<LookupRows>, Error> {
         let Shared { loader, config, .. } = &*self.shared;
-        loader.resident(selection, reader.clone(), config.max_answer_bytes).await.map(Arc::new)
+        loader.lookup_rows(selection, reader.clone(), config.max_answer_bytes).await.map(Arc::new)
     }
 
     /// Returns the rows of a view and its last-use clock. Loads the rows if necessary, and evicts the least recently used view
@@ -236,7 +236,7 @@ impl OnlineDataset {
         snapshot: &LoadedSnapshot,
         key: &[u8],
         selection: &v1::Train,
-    ) -> Result<(Arc<Resident>, Arc<AtomicU64>), Error> {
+    ) -> Result<(Arc<LookupRows>, Arc<AtomicU64>), Error> {
         let View { rows, last_use, .. } = {
             let fresh = || View::new(selection.clone());
             snapshot.views().entry(key.to_vec()).or_insert_with(fresh).clone()

@@ -8,7 +8,7 @@ use std::{
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Field, Schema, SchemaRef};
-use forebay_loader::{Error, Priority, Resident, WireBatch};
+use forebay_loader::{Error, LookupRows, Priority, WireBatch};
 use forebay_proto::v1;
 
 use super::{
@@ -37,19 +37,19 @@ struct DatasetLookup {
     columns: Vec<String>,
     view: ViewKey,
     /// Snapshot and rows of the last answer, with the last-use clock of their view.
-    last: Option<(Weak<LoadedSnapshot>, Weak<Resident>, Arc<AtomicU64>)>,
+    last: Option<(Weak<LoadedSnapshot>, Weak<LookupRows>, Arc<AtomicU64>)>,
 }
 
 /// Snapshot and rows of one dataset during a lookup.
 struct Source {
     snapshot: Arc<LoadedSnapshot>,
-    rows: Arc<Resident>,
+    rows: Arc<LookupRows>,
 }
 
 /// Answer to a lookup. All rows of one dataset are from one snapshot.
 pub struct Answer {
     /// For each dataset, the rows that the answer was gathered from.
-    pub lookup_rows: Vec<Arc<Resident>>,
+    pub lookup_rows: Vec<Arc<LookupRows>>,
     /// For each dataset, the number of keys that were found.
     pub found: Vec<u64>,
     /// One row per key, in the order of the keys. The columns of the datasets follow each other.
@@ -90,7 +90,7 @@ impl Lookup {
     /// # Errors
     /// [`Error::Invalid`] for an invalid selection; [`Error::TooLarge`] if the rows do not fit in memory; [`Error::Unavailable`]
     /// before the first snapshot is loaded.
-    pub async fn lookup_rows(&mut self) -> Result<Vec<Arc<Resident>>, Error> {
+    pub async fn lookup_rows(&mut self) -> Result<Vec<Arc<LookupRows>>, Error> {
         Ok(self.sources().await?.into_iter().map(|source| source.rows).collect())
     }
 
@@ -99,7 +99,7 @@ impl Lookup {
     ///
     /// # Errors
     /// [`Error::Invalid`] if two columns have the same name.
-    pub fn schema(&mut self, lookup_rows: &[Arc<Resident>]) -> Result<SchemaRef, Error> {
+    pub fn schema(&mut self, lookup_rows: &[Arc<LookupRows>]) -> Result<SchemaRef, Error> {
         if let [only] = lookup_rows {
             return Ok(Arc::clone(only.view().schema()));
         }
@@ -115,7 +115,7 @@ impl Lookup {
         Ok(schema)
     }
 
-    fn joined_schema(&self, lookup_rows: &[Arc<Resident>]) -> Result<SchemaRef, Error> {
+    fn joined_schema(&self, lookup_rows: &[Arc<LookupRows>]) -> Result<SchemaRef, Error> {
         let (mut fields, mut names): (Vec<Field>, HashSet<String>) = Default::default();
         for (at, (dataset, rows)) in self.datasets.iter().zip(lookup_rows).enumerate() {
             let dataset_fields = rows.view().schema().fields();
@@ -201,10 +201,10 @@ impl Lookup {
                 lookup_rows.push(rows);
             }
             let found = batches.iter().map(|batch| batch.rows).collect();
-            Ok(Answer { lookup_rows, found, batch: WireBatch::beside(batches)? })
+            Ok(Answer { lookup_rows, found, batch: WireBatch::join_columns(batches)? })
         };
         let answer: Answer =
-            if is_short { answer() } else { online.lookup_pool().run(Priority::First, answer).await }?;
+            if is_short { answer() } else { online.lookup_pool().run(Priority::Interactive, answer).await }?;
         metrics::counter!("forebay_lookup_keys_total").increment(count as u64);
         metrics::counter!("forebay_lookup_keys_found_total").increment(answer.found.iter().sum());
         metrics::histogram!("forebay_lookup_duration_seconds").record(started.elapsed());

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use forebay_loader::{Aside, Resident};
+use forebay_loader::{LookupReservation, LookupRows};
 use forebay_proto::{Encoding, v1};
 use forebay_storage::Reader;
 use tokio::sync::OnceCell;
@@ -20,7 +20,7 @@ pub(super) struct LoadedSnapshot {
     pub(super) reader: Reader,
     pub(super) index: Arc<KeyIndex>,
     /// Memory of the index.
-    _reservation: Aside,
+    _reservation: LookupReservation,
     views: Mutex<HashMap<ViewKey, View>>,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct LoadedSnapshot {
 #[derive(Clone)]
 pub(super) struct View {
     pub(super) selection: v1::Train,
-    pub(super) rows: Arc<OnceCell<Arc<Resident>>>,
+    pub(super) rows: Arc<OnceCell<Arc<LookupRows>>>,
     /// Logical time of the last use; 0 for a view without uses.
     pub(super) last_use: Arc<AtomicU64>,
 }
@@ -47,7 +47,7 @@ impl LoadedSnapshot {
     pub(super) fn new(
         reader: Reader,
         index: Arc<KeyIndex>,
-        reservation: Aside,
+        reservation: LookupReservation,
         views: HashMap<ViewKey, View>,
     ) -> Self {
         Self { reader, index, _reservation: reservation, views: Mutex::new(views) }

@@ -78,7 +78,7 @@ fn spec(key: &[&str], order_by: Option<&str>) -> KeySpec {
 
 fn online(spec: KeySpec, memory_bytes: u64, folder: &Path, config: Config) -> OnlineDataset {
     let loader = Loader::new(2 * memory_bytes, forebay_loader::Config::default(), pool());
-    loader.set_aside(memory_bytes).unwrap();
+    loader.reserve_for_lookups(memory_bytes).unwrap();
     OnlineDataset::new("d", spec, config, loader, (pool(), pool()), folder.to_owned())
 }
 
@@ -449,7 +449,7 @@ async fn a_lookup_and_a_stream_of_the_same_rows_do_not_disturb_each_other() {
     }
     let reader = fixture.reader().await;
     let loader = Loader::new(1 << 28, forebay_loader::Config::default(), pool());
-    loader.set_aside(1 << 27).unwrap();
+    loader.reserve_for_lookups(1 << 27).unwrap();
     let tensor = Tensor {
         name: "x".into(),
         columns: vec!["user_id".into()],

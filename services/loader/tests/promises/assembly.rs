@@ -10,14 +10,14 @@ use arrow_buffer::{NullBuffer, ScalarBuffer};
 use arrow_schema::DataType;
 use arrow_select::interleave::interleave_record_batch;
 use forebay_cache::Slabs;
-use forebay_loader::{Assembling, Config, FrameBuilder, RowRef, WireBatch, assemble};
+use forebay_loader::{AssembleOptions, Config, FrameBuilder, RowRef, WireBatch, assemble};
 use forebay_proto::v1::{self, Shuffle, Train};
 use proptest::prelude::*;
 
 use crate::fixture::{decode, drain, everything::everything, job, loader, reader, store};
 
-const ANY: Assembling =
-    Assembling { hash: true, max_bytes: u64::MAX, max_held_bytes: u64::MAX, least_rows: 0 };
+const ANY: AssembleOptions =
+    AssembleOptions { hash: true, max_bytes: u64::MAX, max_held_bytes: u64::MAX, min_rows: 0 };
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
@@ -58,7 +58,7 @@ proptest! {
         prop_assert_eq!(decoded.columns(), expected.columns());
         prop_assert_eq!(batch.hash, Some(xxhash_rust::xxh3::xxh3_64(&batch.body.to_vec())));
         check_canonical(&decoded);
-        // Assembling the same rows again gives the same bytes.
+        // AssembleOptions the same rows again gives the same bytes.
         prop_assert_eq!(assemble(job.view(), &frames, &rows, ANY, &Slabs::new(0)).unwrap(), batch);
     }
 }
@@ -101,7 +101,7 @@ async fn rows_of_one_tensor_in_file_order_are_sent_as_they_lie() {
             Arc::new(builder.finish().unwrap())
         });
         let with = |rows: &[RowRef], max_held_bytes| {
-            let asked = Assembling { max_held_bytes, ..ANY };
+            let asked = AssembleOptions { max_held_bytes, ..ANY };
             assemble(job.view(), &frames, rows, asked, &Slabs::new(0)).unwrap()
         };
         let places = |batch: &WireBatch| -> Vec<*const u8> {

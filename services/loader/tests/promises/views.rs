@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, cast::AsArray, types::*};
-use forebay_loader::{Config, Counted, Error, Job};
+use forebay_loader::{Config, CountProgress, Error, Job};
 use forebay_proto::v1::{Shuffle, Tensor, Train, shuffle};
 use forebay_storage::Reader;
 
@@ -184,7 +184,8 @@ async fn footers_answer_for_blocks_that_lie_in_order_and_counts_are_kept() {
         kept.count(&request, &reader, |done| seen.lock().unwrap().push(done)).await.unwrap().unwrap();
     assert_eq!(counted.rows()[..], [19_000, 20_000, 0, 19_000]);
     let last = *seen.lock().unwrap().last().unwrap();
-    let expected = Counted { blocks: 4, blocks_done: 4, blocks_read: 2, rows: 80_000, rows_kept: 58_000 };
+    let expected =
+        CountProgress { blocks: 4, blocks_done: 4, blocks_read: 2, rows: 80_000, rows_kept: 58_000 };
     assert_eq!((seen.lock().unwrap().len(), last), (4, expected));
 
     // Another server reuses the stored counts for an equivalent filter.
@@ -232,7 +233,7 @@ async fn page_indexes_and_bloom_filters_answer_where_row_groups_cannot() {
         ("user = 'v' OR day < 3", 300, 0),
     ] {
         let request = Train { dataset: "d".into(), filter: filter.into(), batch_size: 1, ..Train::default() };
-        let last = Mutex::new(Counted::default());
+        let last = Mutex::new(CountProgress::default());
         let counted = loader.count(&request, &reader, |done| *last.lock().unwrap() = done).await.unwrap();
         assert_eq!(counted.unwrap().rows()[..], [kept], "{filter}");
         assert_eq!(last.lock().unwrap().blocks_read, read, "{filter}");

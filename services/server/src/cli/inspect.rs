@@ -4,7 +4,7 @@ use std::{fmt::Write as _, io::Write as _, sync::Arc, thread::available_parallel
 
 use bytesize::ByteSize;
 use clap::Args;
-use forebay_loader::{self as loader, Counted, Job, Loader, Pool, Scheduling};
+use forebay_loader::{self as loader, CountProgress, Job, Loader, Pool, Scheduling};
 use forebay_proto::v1;
 use forebay_storage::{Config, Location, Reader, Snapshot, State, take_snapshot};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -61,7 +61,7 @@ impl Inspect {
         bar.finish_and_clear();
         let train = self.train();
         let reader = Reader::new(Arc::clone(&snapshot), location, &state, config);
-        let counted = Mutex::new(Counted::default());
+        let counted = Mutex::new(CountProgress::default());
         let threads = available_parallelism().map_or(1, usize::from);
         let pool = Pool::new(threads, Scheduling::Normal)?;
         let loader = Loader::new(MEMORY_BYTES, loader::Config::default(), pool);
@@ -122,7 +122,7 @@ fn describe(text: &mut String, url: &str, snapshot: &Snapshot) -> std::fmt::Resu
     writeln!(text)
 }
 
-fn kept_rows(text: &mut String, job: &Job, counted: &Counted) -> std::fmt::Result {
+fn kept_rows(text: &mut String, job: &Job, counted: &CountProgress) -> std::fmt::Result {
     let blocks = job.snapshot().blocks().len() as u64;
     let needed = (0..blocks as u32).filter(|block| job.is_needed(*block)).count() as u64;
     writeln!(text, "kept         {} of {} rows by the filter", job.epoch_rows(), job.snapshot().rows())?;

@@ -1,7 +1,7 @@
 //! DoAction.
 
 use arrow_flight::{Action, ActionType, Result as ActionResult};
-use forebay_loader::{Counted, Warmed};
+use forebay_loader::{CountProgress, LoadProgress};
 use forebay_proto::{
     Encoding,
     v1::{
@@ -154,15 +154,21 @@ fn report(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Er
 
 async fn count(context: Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     let (train, reader, encoding) = context.request(access, body).await?;
-    let counted = move |Counted { blocks, blocks_done, blocks_read, rows, rows_kept }| {
+    let counted = move |CountProgress { blocks, blocks_done, blocks_read, rows, rows_kept }| {
         result(encoding, &CountResult { blocks, blocks_done, blocks_read, rows, rows_kept })
     };
     Ok(progress_stream(move |sender| async move {
-        let progress = |done: Counted| drop(sender.send(Ok(counted(done))));
+        let progress = |done: CountProgress| drop(sender.send(Ok(counted(done))));
         let counts = context.services.loader.count(&train, &reader, &progress).await?;
         let (blocks, rows) = (reader.snapshot().blocks().len() as u64, reader.snapshot().rows());
         let rows_kept = counts.map_or(rows, |counts| counts.rows().iter().map(|rows| u64::from(*rows)).sum());
-        Ok(counted(Counted { blocks, blocks_done: blocks, rows, rows_kept, ..Counted::default() }))
+        Ok(counted(CountProgress {
+            blocks,
+            blocks_done: blocks,
+            rows,
+            rows_kept,
+            ..CountProgress::default()
+        }))
     }))
 }
 
@@ -175,11 +181,11 @@ enum Tier {
 
 async fn load(context: Context, access: &Access, body: &[u8], tier: Tier) -> Result<Results, Error> {
     let Asked { job, encoding } = one_dataset(&context, access, body).await?;
-    let warmed = move |Warmed { blocks, blocks_done, bytes }| {
+    let warmed = move |LoadProgress { blocks, blocks_done, bytes }| {
         result(encoding, &WarmResult { blocks, blocks_done, bytes })
     };
     Ok(progress_stream(move |sender| async move {
-        let progress = |done: Warmed| drop(sender.send(Ok(warmed(done))));
+        let progress = |done: LoadProgress| drop(sender.send(Ok(warmed(done))));
         let loaded = match tier {
             Tier::Memory => context.services.loader.warm(&job, &progress).await?,
             Tier::Disk => context.services.loader.pin(&job, &progress).await?,

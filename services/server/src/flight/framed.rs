@@ -16,7 +16,7 @@ use arrow_flight::{FlightData, SchemaAsIpc, Ticket};
 use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::Schema;
 use bytes::{BufMut, Bytes, BytesMut};
-use forebay_loader::{Batches, Job, Made, WireBatch};
+use forebay_loader::{Batches, FinishedBatch, Job, WireBatch};
 use forebay_proto::{
     Encoding,
     v1::{self, BatchMetadata},
@@ -151,11 +151,11 @@ fn read(job: &Job) -> Vec<String> {
 }
 
 /// Stages of a batch, for its trace.
-fn stages(made: &Made) -> Vec<traces::Stage> {
+fn stages(made: &FinishedBatch) -> Vec<traces::Stage> {
     let stage =
         |name, start: Instant, end: Instant| traces::Stage { name, start: start.into(), end: end.into() };
     let seen = made.seen.iter().map(|(seen, start, end)| stage(seen.name(), *start, *end));
-    [stage("window", made.begun, made.begun + made.windows)]
+    [stage("window", made.begun, made.begun + made.window_wait)]
         .into_iter()
         .chain(seen)
         .chain([stage("gather", made.gathered.0, made.gathered.1)])
@@ -273,13 +273,13 @@ impl Sender {
                 let message = "the server is stopping; continue with the next step on another server";
                 return Err(Status::unavailable(message));
             }
-            next = self.batches.next_made() => next,
+            next = self.batches.next_finished() => next,
         };
         let Some(next) = next else { return Ok(None) };
         // A token may be revoked while the stream runs.
         self.read.iter().try_for_each(|dataset| self.access.check(dataset))?;
         let made = next.map_err(|error| self.datasets.stream_error(&self.read[0], error))?;
-        let Made { metadata, batch, .. } = &made;
+        let FinishedBatch { metadata, batch, .. } = &made;
         self.running.batch_sent(&made, (metadata.epoch, metadata.step + self.lanes));
         if let Some(traced) = &mut self.traced {
             traced.came(metadata, batch.body.len() as u64, stages(&made));

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::Context;
 use dashmap::DashMap;
-use forebay_loader::near;
+use forebay_loader::similar_names;
 use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, take_snapshot};
 use tokio::sync::{Mutex, watch};
 
@@ -278,10 +278,10 @@ impl Datasets {
         self.shared.entries.get(name).ok_or_else(|| {
             let readable =
                 || self.shared.entries.keys().map(String::as_str).filter(|name| access.may_read(name));
-            let near = near(name, readable());
-            let hint = match near.is_empty() {
+            let similar = similar_names(name, readable());
+            let hint = match similar.is_empty() {
                 true => format!("this server has {} datasets", readable().count()),
-                false => format!("did you mean '{}'?", near.join("' or '")),
+                false => format!("did you mean '{}'?", similar.join("' or '")),
             };
             Error::not_found(format!("there is no dataset '{name}'; {hint}"))
         })

@@ -3,7 +3,7 @@
 mod notes;
 
 use forebay_explain::{JobRecord, name_prefix};
-use forebay_loader::near;
+use forebay_loader::similar_names;
 use forebay_storage::{DocumentMeta, Documents, State};
 use futures::{StreamExt, stream};
 
@@ -78,9 +78,9 @@ impl Jobs {
             .collect();
         names.sort_unstable();
         names.dedup();
-        let near = near(wanted, names.iter().copied());
-        let hint = match (near.is_empty(), names.len()) {
-            (false, _) => format!("did you mean '{}'?", near.join("' or '")),
+        let similar = similar_names(wanted, names.iter().copied());
+        let hint = match (similar.is_empty(), names.len()) {
+            (false, _) => format!("did you mean '{}'?", similar.join("' or '")),
             (true, 0) => "no jobs are recorded".to_owned(),
             (true, count) => format!("{count} names are recorded"),
         };

@@ -102,7 +102,7 @@ impl OnlineDatasets {
         if bytes <= INLINE_BYTES {
             return Ok(work());
         }
-        let done = self.lookups.run(Priority::First, move || Ok(work())).await;
+        let done = self.lookups.run(Priority::Interactive, move || Ok(work())).await;
         done.map_err(Error::from)
     }
 

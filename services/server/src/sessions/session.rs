@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use forebay_loader::Made;
+use forebay_loader::FinishedBatch;
 use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
 use parking_lot::Mutex;
@@ -128,7 +128,7 @@ impl Session {
         }
     }
 
-    pub(super) fn count(&self, made: &Made) {
+    pub(super) fn count(&self, made: &FinishedBatch) {
         let mut state = self.state.lock();
         state.sent += Sent { batches: 1, rows: made.batch.rows, bytes: made.batch.body.len() as u64 };
         state.at = state.at.max((made.metadata.epoch, made.metadata.step));

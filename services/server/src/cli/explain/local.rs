@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use forebay_explain::{At, Explained, Format, JobList, Summary, check_pinned};
-use forebay_loader::{Loader, Pool, Priority, near};
+use forebay_loader::{Loader, Pool, Priority, similar_names};
 use forebay_proto::v1;
 use forebay_storage::{Location, Reader, State, load_snapshot};
 
@@ -56,7 +56,7 @@ impl Local {
     pub(super) async fn export(&self, wanted: &Wanted, at: At, format: Format) -> anyhow::Result<Vec<u8>> {
         let (train, _) = self.request(wanted).await?;
         let explained = self.explained(&train, at).await?;
-        Ok(self.pool.run(Priority::Second, move || explained.export(format, u64::MAX)).await?)
+        Ok(self.pool.run(Priority::Background, move || explained.export(format, u64::MAX)).await?)
     }
 
     /// Returns the request of a job, and the ids of earlier jobs with its name.
@@ -82,10 +82,10 @@ impl Local {
 
     async fn reader(&self, dataset: &str, snapshot: &str) -> anyhow::Result<Reader> {
         let unknown = || {
-            let near = near(dataset, self.settings.datasets.keys().map(String::as_str));
-            let hint = match near.as_slice() {
+            let similar = similar_names(dataset, self.settings.datasets.keys().map(String::as_str));
+            let hint = match similar.as_slice() {
                 [] => String::new(),
-                near => format!("; did you mean '{}'?", near.join("', '")),
+                similar => format!("; did you mean '{}'?", similar.join("', '")),
             };
             anyhow!("the job reads dataset '{dataset}': add --dataset {dataset}=URL{hint}")
         };
