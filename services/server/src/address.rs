@@ -31,6 +31,15 @@ impl Address {
         }
     }
 
+    /// Location for Flight clients, such as `grpc://127.0.0.1:8815`.
+    pub(crate) fn location(&self, tls: bool) -> String {
+        match self {
+            Self::Tcp(address) if tls => format!("grpc+tls://{address}"),
+            Self::Tcp(address) => format!("grpc://{address}"),
+            Self::Unix(path) => format!("grpc+unix://{}", path.display()),
+        }
+    }
+
     /// True if only this machine can reach the address.
     pub(crate) fn is_local(&self) -> bool {
         match self {
@@ -120,7 +129,7 @@ pub(crate) struct Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Whoever comes next removes it otherwise.
+        // If this fails, the next server that binds the path removes it.
         drop(std::fs::remove_file(&self.path));
     }
 }

@@ -170,10 +170,7 @@ impl Serve {
     }
 
     fn settings(self) -> anyhow::Result<Settings> {
-        let mut settings = match &self.config {
-            Some(path) => Settings::read(path)?,
-            None => Settings::default(),
-        };
+        let mut settings = self.config.as_deref().map(Settings::read).transpose()?.unwrap_or_default();
         settings.add_datasets(&self.datasets)?;
         settings.add_online(&self.online)?;
         set(&mut settings.cache_dir, self.cache_dir);

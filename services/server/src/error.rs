@@ -40,38 +40,6 @@ enum Kind {
     Internal,
 }
 
-impl Kind {
-    fn grpc(self) -> Code {
-        match self {
-            Self::Invalid => Code::InvalidArgument,
-            Self::Unauthenticated => Code::Unauthenticated,
-            Self::PermissionDenied => Code::PermissionDenied,
-            Self::NotFound => Code::NotFound,
-            Self::Precondition => Code::FailedPrecondition,
-            Self::Limit => Code::ResourceExhausted,
-            Self::Corrupt => Code::DataLoss,
-            Self::Unavailable => Code::Unavailable,
-            Self::Timeout => Code::DeadlineExceeded,
-            Self::Cancelled => Code::Cancelled,
-            Self::Internal => Code::Internal,
-        }
-    }
-
-    fn http(self) -> StatusCode {
-        match self {
-            Self::Invalid => StatusCode::BAD_REQUEST,
-            Self::Unauthenticated => StatusCode::UNAUTHORIZED,
-            Self::PermissionDenied => StatusCode::FORBIDDEN,
-            Self::NotFound => StatusCode::NOT_FOUND,
-            Self::Precondition => StatusCode::CONFLICT,
-            Self::Limit => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::Unavailable | Self::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Timeout => StatusCode::GATEWAY_TIMEOUT,
-            Self::Corrupt | Self::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-        }
-    }
-}
-
 impl Error {
     fn new(kind: Kind, message: impl AsRef<str>) -> Self {
         Self { kind, message: clip(message.as_ref()) }
@@ -144,12 +112,34 @@ impl Error {
 
     /// Status code over gRPC.
     pub(crate) fn grpc_code(&self) -> Code {
-        self.kind.grpc()
+        match self.kind {
+            Kind::Invalid => Code::InvalidArgument,
+            Kind::Unauthenticated => Code::Unauthenticated,
+            Kind::PermissionDenied => Code::PermissionDenied,
+            Kind::NotFound => Code::NotFound,
+            Kind::Precondition => Code::FailedPrecondition,
+            Kind::Limit => Code::ResourceExhausted,
+            Kind::Corrupt => Code::DataLoss,
+            Kind::Unavailable => Code::Unavailable,
+            Kind::Timeout => Code::DeadlineExceeded,
+            Kind::Cancelled => Code::Cancelled,
+            Kind::Internal => Code::Internal,
+        }
     }
 
     /// Status code over HTTP.
     pub(crate) fn http_code(&self) -> StatusCode {
-        self.kind.http()
+        match self.kind {
+            Kind::Invalid => StatusCode::BAD_REQUEST,
+            Kind::Unauthenticated => StatusCode::UNAUTHORIZED,
+            Kind::PermissionDenied => StatusCode::FORBIDDEN,
+            Kind::NotFound => StatusCode::NOT_FOUND,
+            Kind::Precondition => StatusCode::CONFLICT,
+            Kind::Limit => StatusCode::PAYLOAD_TOO_LARGE,
+            Kind::Unavailable | Kind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
+            Kind::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            Kind::Corrupt | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+        }
     }
 }
 
@@ -169,17 +159,11 @@ impl From<Error> for Status {
 
 impl From<forebay_loader::Error> for Error {
     fn from(error: forebay_loader::Error) -> Self {
-        Self::from(&error)
-    }
-}
-
-impl From<&forebay_loader::Error> for Error {
-    fn from(error: &forebay_loader::Error) -> Self {
         use forebay_loader::Error as Load;
-        let kind = match error {
+        let kind = match &error {
             Load::Invalid { .. } | Load::Value { .. } | Load::Row { .. } => Kind::Invalid,
             Load::TooLarge { .. } => Kind::Limit,
-            Load::Storage(error) => return Self::from(error),
+            Load::Storage(error) => return error.clone().into(),
             Load::Unavailable(_) => Kind::Unavailable,
             Load::Internal(_) => Kind::Internal,
         };
@@ -189,14 +173,8 @@ impl From<&forebay_loader::Error> for Error {
 
 impl From<forebay_storage::Error> for Error {
     fn from(error: forebay_storage::Error) -> Self {
-        Self::from(&error)
-    }
-}
-
-impl From<&forebay_storage::Error> for Error {
-    fn from(error: &forebay_storage::Error) -> Self {
         use forebay_storage::Error as Storage;
-        let kind = match error {
+        let kind = match &error {
             Storage::NotFound { .. } => Kind::NotFound,
             Storage::Unsupported { .. }
             | Storage::Mismatch { .. }

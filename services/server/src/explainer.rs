@@ -61,7 +61,7 @@ impl Explainer {
         let summary = async {
             let explained = self.explained(access, train, at).await?;
             let summary = explained.summary(&self.loader, &self.pool, max_listed_rows).await;
-            summary.map_err(|error| self.datasets.stream_error(&train.dataset, &error))
+            summary.map_err(|error| self.datasets.stream_error(&train.dataset, error))
         };
         self.bounded(summary).await
     }
@@ -91,7 +91,7 @@ impl Explainer {
             readers.push(self.datasets.pinned(access, &mixed.dataset, &mixed.snapshot).await?);
         }
         let explained = Explained::build(&self.loader, train, readers, at).await;
-        explained.map(Arc::new).map_err(|error| self.datasets.stream_error(&train.dataset, &error))
+        explained.map(Arc::new).map_err(|error| self.datasets.stream_error(&train.dataset, error))
     }
 
     /// Runs `work` within the concurrency limit and the timeout.

@@ -37,12 +37,13 @@ pub(crate) fn router(
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
     let max_request_bytes = context.services.limits.max_request_bytes;
-    let flight =
-        FlightServiceServer::new(Flight::new(context.clone())).max_decoding_message_size(max_request_bytes);
+    let flight = FlightServiceServer::new(Flight { context: context.clone() })
+        .max_decoding_message_size(max_request_bytes);
     // Replies of workers are larger than requests, so DoExchange has its own message limit.
-    let exchanges = FlightServiceServer::new(Flight::new(context.clone()))
+    let exchanges = FlightServiceServer::new(Flight { context: context.clone() })
         .max_decoding_message_size(context.services.limits.max_exchange_bytes);
-    let unary = OnlineServer::new(Unary::new(context.clone())).max_decoding_message_size(max_request_bytes);
+    let unary =
+        OnlineServer::new(Unary { context: context.clone() }).max_decoding_message_size(max_request_bytes);
     let layer =
         CallLayer::new(context.services.drain.clone(), authenticator, context.services.traces.clone());
     Ok(tonic::service::Routes::new(flight)

@@ -1,17 +1,20 @@
 //! HTTP: the dashboard, the API, the probes and the metrics.
 //!
 //! ```text
-//! listener --> http_metrics --> host_check --> authorize --> page | API --+-- queues, throughput_latency
-//!              rate, errors,    Host header,   tokens,                    +-- datasets, events, sessions, overview, explain
+//! listener --> http_metrics --> host_check --> authorize --> page | API --+-- queues, datasets, events, sessions, overview,
+//!              rate, errors,    Host header,   tokens,                    |   explain
 //!              duration         other sites    administrators             +-- live: state and events as server-sent events
 //!                                                                         +-- openapi: description of all routes
 //! ```
 //!
+//! - `context`: the state of the routes, and what a handler needs for one caller.
 //! - `response`: errors as JSON, and parsing of requests.
+//! - `subscribers`: the limit on subscribers of `live`, and the state that they share.
 //! - `state`: everything that the dashboard shows; its parts are the responses of the routes.
-//! - `resources`, `queue_schema`, `sessions/schema`: JSON of cache tiers, queues and sessions.
+//! - `resources`, `stages`, `queue_schema`, `sessions/schema`: JSON of cache tiers, pipeline stages, queues and sessions.
 
 mod authorize;
+mod context;
 mod datasets;
 mod events;
 mod explain;
@@ -29,61 +32,29 @@ mod resources;
 mod response;
 mod scrape_gauges;
 mod sessions;
+mod stages;
 mod state;
-mod throughput_latency;
+mod subscribers;
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
     extract::DefaultBodyLimit,
     middleware::{from_fn, from_fn_with_state},
 };
-use forebay_loader::Loader;
-use metrics_exporter_prometheus::PrometheusHandle;
 
-use crate::{
-    auth::Authenticator, drain::Drain, events::Events, explainer::Explainer, registry::datasets::Datasets,
-    registry::online::OnlineDatasets, registry::queues::Queues, sessions::Sessions, stalls::Observer,
-};
-
+pub(crate) use context::Context;
 pub(crate) use host_check::HostCheck;
 pub(crate) use listener::serve;
-pub(crate) use live::Live;
+pub(crate) use subscribers::Subscribers;
 
 /// Time limit for reading a request. Handlers have time limits of their own.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Components that the HTTP routes read. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Context {
-    pub(crate) datasets: Datasets,
-    pub(crate) sessions: Sessions,
-    pub(crate) observer: Observer,
-    pub(crate) loader: Loader,
-    pub(crate) online: OnlineDatasets,
-    pub(crate) explainer: Explainer,
-    pub(crate) queues: Queues,
-    pub(crate) events: Events,
-    pub(crate) drain: Drain,
-    pub(crate) authenticator: Authenticator,
-    pub(crate) host_check: HostCheck,
-    pub(crate) live: Arc<Live>,
-    pub(crate) recorder: PrometheusHandle,
-    pub(crate) grpc: crate::Address,
-    pub(crate) tls: bool,
-    pub(crate) started: SystemTime,
-    /// Time limit for explaining a batch.
-    pub(crate) explain_timeout: Duration,
-    /// Largest request body in bytes; the body may be a ticket.
-    pub(crate) max_request_bytes: usize,
-}
-
 /// Returns the router. The health probes need no token; all other routes, unknown paths included, are authenticated.
-pub(crate) fn router(context: Context) -> Router {
+pub(crate) fn router(context: Arc<Context>, host_check: HostCheck) -> Router {
+    let limits = &context.services.limits;
     let openapi::Routes { probes, api, .. } = openapi::routes();
     let authenticated_routes = api
         .merge(page::routes())
@@ -93,12 +64,12 @@ pub(crate) fn router(context: Context) -> Router {
     probes
         .method_not_allowed_fallback(response::unknown_method)
         .merge(authenticated_routes)
-        .layer(DefaultBodyLimit::max(context.max_request_bytes))
+        .layer(DefaultBodyLimit::max(limits.max_request_bytes))
         .layer(from_fn_with_state(
-            READ_TIMEOUT.saturating_add(context.explain_timeout),
+            READ_TIMEOUT.saturating_add(limits.explain_timeout),
             response::with_timeout,
         ))
-        .layer(from_fn_with_state(context.host_check, host_check::check))
+        .layer(from_fn_with_state(host_check, host_check::check))
         .layer(from_fn(http_metrics::record))
         .with_state(context)
 }

@@ -30,19 +30,19 @@ mod explainer;
 mod flight;
 mod http;
 mod listeners;
+mod lookup_request;
 mod registry;
+mod samples;
 mod server;
 mod services;
 mod sessions;
 pub mod settings;
-mod tasks;
 mod telemetry;
 
 pub use address::Address;
 pub use forebay_loader::Scheduling;
-pub use registry::queues::QueueSpec;
 pub use server::Server;
-pub use settings::{Limits, Settings, Tls};
+pub use settings::{Limits, QueueSpec, Settings, Tls};
 pub use telemetry::traces::Settings as TraceSettings;
 
 use error::Error;

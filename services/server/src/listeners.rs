@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::Context;
+use tokio::task::JoinSet;
 
 use crate::{
     Address, Settings,
     auth::{Acceptor, Authenticator, Tls},
     connections::Connections,
-    events::{Events, Kind, Note},
-    tasks::Tasks,
+    events::{Event, Events, Kind},
 };
 
 /// Bound sockets and the credentials of both sides.
@@ -17,7 +17,8 @@ pub(crate) struct Listeners {
     pub(crate) grpc: Connections,
     pub(crate) http: Connections,
     pub(crate) authenticator: Authenticator,
-    tls: Option<Arc<Tls>>,
+    /// Certificates, if connections are encrypted.
+    pub(crate) tls: Option<Arc<Tls>>,
 }
 
 impl Listeners {
@@ -39,18 +40,13 @@ impl Listeners {
         Ok(Self { grpc, http, authenticator, tls })
     }
 
-    /// True if connections are encrypted.
-    pub(crate) fn has_tls(&self) -> bool {
-        self.tls.is_some()
-    }
-
     /// Starts to reload the credentials when their files change.
-    pub(crate) fn watch_credentials(&self, settings: &Settings, events: &Events, tasks: &mut Tasks) {
+    pub(crate) fn watch_credentials(&self, settings: &Settings, events: &Events, tasks: &mut JoinSet<()>) {
         let interval = settings.credentials_reload_interval;
         let failed = |events: Events| {
             move |error: &anyhow::Error| {
                 let message = format!("credential reload failed; keeping previous: {error:#}");
-                events.note(Note::new(Kind::ReloadFailed, &message));
+                events.note(Event::new(Kind::ReloadFailed, &message));
             }
         };
         if let Some(tls) = &self.tls {

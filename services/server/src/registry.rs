@@ -4,3 +4,4 @@ pub(crate) mod datasets;
 pub(crate) mod jobs;
 pub(crate) mod online;
 pub(crate) mod queues;
+mod retry_delays;

@@ -12,19 +12,19 @@ use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_proto::v1::online_server::OnlineServer;
 use futures::future::BoxFuture;
 use metrics_exporter_prometheus::PrometheusHandle;
+use tokio::task::JoinSet;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     Address, Settings,
     connections::Connections,
-    events::{Kind, Note},
+    events::{Event, Kind},
     flight::{self, Exchanges, Flight, Unary},
     http,
     listeners::Listeners,
     services::Services,
     stalls::Observer,
-    tasks::Tasks,
     telemetry,
 };
 
@@ -34,13 +34,13 @@ pub struct Server {
     http: Address,
     grace_period: Duration,
     services: Services,
-    live: Arc<http::Live>,
+    subscribers: Arc<http::Subscribers>,
     exchanges: Exchanges,
     health: HealthReporter,
     /// Ends `serving` once its connections have sent their data.
     stop: CancellationToken,
     serving: Option<AbortOnDropHandle<()>>,
-    _tasks: Tasks,
+    _tasks: JoinSet<()>,
     _cache_dir: File,
 }
 
@@ -66,7 +66,7 @@ impl Server {
         settings.check()?;
         let cache_dir = lock(&settings.cache_dir)?;
         let recorder = telemetry::recorder::install()?;
-        let mut tasks = Tasks::default();
+        let mut tasks = JoinSet::new();
         let services = Services::build(&settings, &mut tasks).await?;
         let listeners = Listeners::bind(&settings).await?;
         let (grpc, http) = (listeners.grpc.address().clone(), listeners.http.address().clone());
@@ -80,22 +80,34 @@ impl Server {
         health.set_serving::<OnlineServer<Unary>>().await;
         let exchanges = Exchanges::new(settings.limits.max_streams);
         let context = flight::Context { services: services.clone(), exchanges: exchanges.clone() };
-        let live = Arc::new(http::Live::new(settings.limits.max_live_subscribers));
-        let state = http_state(&settings, &services, &listeners, &live, recorder, &mut tasks);
+        let subscribers = Arc::new(http::Subscribers::new(settings.limits.max_live_subscribers));
+        let observer = Observer::new(&settings, &services, recorder.clone());
+        tasks.spawn(observer.clone().run());
+        let host_check = http::HostCheck::new(http.is_local(), settings.tokens.is_some());
+        let state = http::Context {
+            services: services.clone(),
+            observer,
+            authenticator: listeners.authenticator.clone(),
+            subscribers: Arc::clone(&subscribers),
+            recorder,
+            location: grpc.location(listeners.tls.is_some()),
+            started: SystemTime::now(),
+        };
 
         let Listeners { grpc: grpc_connections, http: http_connections, authenticator, .. } = listeners;
         let stop = CancellationToken::new();
         let router = flight::router(context, authenticator, health_service)?;
         let serving = serve_grpc(grpc_connections, &settings, router, stop.clone());
         let serving = Some(AbortOnDropHandle::new(tokio::spawn(serving)));
-        tasks.spawn(http::serve(http_connections, http::router(state), settings.limits));
+        let http_router = http::router(Arc::new(state), host_check);
+        tasks.spawn(http::serve(http_connections, http_router, settings.limits));
         tracing::info!(%grpc, %http, "listening");
         Ok(Self {
             grpc,
             http,
             grace_period: settings.grace_period,
             services,
-            live,
+            subscribers,
             exchanges,
             health,
             stop,
@@ -149,7 +161,7 @@ impl Server {
         let Services { sessions, events, drain, queues, jobs, traces, .. } = &self.services;
         let (streams, grace) = (sessions.streams(), humantime::format_duration(self.grace_period));
         let message = format!("server is stopping; {streams} running streams have {grace} to finish");
-        events.note(Note::new(Kind::Draining, &message));
+        events.note(Event::new(Kind::Draining, &message));
         drain.drain();
         queues.drain();
         self.health.set_not_serving::<FlightServiceServer<Flight>>().await;
@@ -170,7 +182,7 @@ impl Server {
             drop(tokio::time::timeout(FLUSH_TIME, serving).await);
         }
         // Subscribers receive the event before their connections are closed.
-        drop(tokio::time::timeout(FLUSH_TIME, self.live.none_left()).await);
+        drop(tokio::time::timeout(FLUSH_TIME, self.subscribers.none_left()).await);
         tokio::time::sleep(SUBSCRIBER_FLUSH_TIME).await;
         let left = self.grace_period.saturating_sub(began.elapsed());
         traces.flush(left.clamp(FLUSH_TIME, TRACES_FLUSH_TIME)).await;
@@ -181,48 +193,6 @@ impl Server {
     async fn none_running(&self) {
         self.services.sessions.none_running().await;
         self.exchanges.none_running().await;
-    }
-}
-
-/// Builds the state of the HTTP routes and starts the observer of the sessions.
-fn http_state(
-    settings: &Settings,
-    services: &Services,
-    listeners: &Listeners,
-    live: &Arc<http::Live>,
-    recorder: PrometheusHandle,
-    tasks: &mut Tasks,
-) -> http::Context {
-    let Services { datasets, sessions, loader, online, explainer, queues, events, drain, .. } =
-        services.clone();
-    let observer = Observer::new(
-        settings,
-        sessions.clone(),
-        loader.clone(),
-        datasets.clone(),
-        events.clone(),
-        recorder.clone(),
-    );
-    tasks.spawn(observer.clone().run());
-    http::Context {
-        datasets,
-        sessions,
-        observer,
-        loader,
-        online,
-        explainer,
-        queues,
-        events,
-        drain,
-        host_check: http::HostCheck::new(listeners.http.address().is_local(), settings.tokens.is_some()),
-        authenticator: listeners.authenticator.clone(),
-        live: Arc::clone(live),
-        recorder,
-        grpc: listeners.grpc.address().clone(),
-        tls: listeners.has_tls(),
-        started: SystemTime::now(),
-        explain_timeout: settings.limits.explain_timeout,
-        max_request_bytes: settings.limits.max_request_bytes,
     }
 }
 

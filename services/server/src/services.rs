@@ -6,6 +6,7 @@ use anyhow::Context;
 use forebay_cache::DiskConfig;
 use forebay_loader::{Loader, Pool, Scheduling};
 use forebay_storage::{Location, State};
+use tokio::task::JoinSet;
 
 use crate::{
     Settings,
@@ -20,7 +21,6 @@ use crate::{
     },
     sessions::Sessions,
     settings::Limits,
-    tasks::Tasks,
     traces::Traces,
 };
 
@@ -41,11 +41,12 @@ pub(crate) struct Services {
 }
 
 impl Services {
-    /// Opens the state and the caches and starts the CPU threads. `tasks` receives the background work, except opening the datasets.
+    /// Opens the state and the caches and starts the CPU threads. `tasks`, which aborts its tasks when it is dropped,
+    /// receives the background work, except opening the datasets.
     ///
     /// # Errors
     /// If a setting is invalid, the caches can't be opened, or threads can't be started.
-    pub(crate) async fn build(settings: &Settings, tasks: &mut Tasks) -> anyhow::Result<Self> {
+    pub(crate) async fn build(settings: &Settings, tasks: &mut JoinSet<()>) -> anyhow::Result<Self> {
         let state = Location::parse(&settings.state_url(), &settings.storage).context("state")?;
         let state = State::open(state, Some(settings.cache_dir.join("footers")), &settings.storage);
         let pool = Pool::new(settings.cpu_threads, settings.cpu_scheduling)
@@ -65,15 +66,8 @@ impl Services {
             Explainer::new(datasets.clone(), loader.clone(), pool.clone(), records, Arc::clone(&limits));
         let lookup_pool = Pool::new(settings.lookup_threads, Scheduling::Normal)
             .context("can't start the lookup threads")?;
-        let online = OnlineDatasets::new(
-            &settings.online,
-            &settings.lookups,
-            &loader,
-            &(pool, lookup_pool),
-            &settings.cache_dir,
-        );
-        let queues =
-            Queues::new(&settings.queues, limits.max_pending_requests, settings.lookups.max_answer_bytes)?;
+        let online = OnlineDatasets::new(settings, &loader, &(pool, lookup_pool));
+        let queues = Queues::new(settings)?;
         Ok(Self {
             datasets,
             loader,
@@ -90,7 +84,7 @@ impl Services {
     }
 
     /// Starts to open the datasets and lookup indexes, and to form batches of the queues.
-    pub(crate) fn start(&self, settings: &Settings, tasks: &mut Tasks) {
+    pub(crate) fn start(&self, settings: &Settings, tasks: &mut JoinSet<()>) {
         for name in settings.datasets.keys() {
             tasks.spawn(self.datasets.clone().run(name.clone(), settings.refresh_interval));
         }

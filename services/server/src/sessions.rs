@@ -1,11 +1,10 @@
 //! Sessions of trainers with open batch streams, and their time accounts.
 
-mod rates;
 mod session;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -13,16 +12,15 @@ use dashmap::DashMap;
 use forebay_loader::FinishedBatch;
 use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Bucket, Buckets, History, Interval};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::Error;
+use crate::{Error, samples::Samples};
 
-use rates::Rates;
-pub(crate) use session::{Begin, Session, WINDOW};
+use session::Sent;
+pub(crate) use session::{Begin, KEPT_SECONDS, Session, WINDOW};
 
-/// Length of the kept history, in seconds.
-pub(crate) const KEPT_SECONDS: usize = 600;
 /// Time after which a session without a stream is removed.
 const REMOVED_AFTER: Duration = Duration::from_secs(60);
 
@@ -49,7 +47,7 @@ struct Totals {
     trainers: BTreeMap<String, Activities>,
     /// Time in which reporting trainers did not compute.
     idle: Duration,
-    batches: Rates,
+    sent: Samples<Sent>,
 }
 
 /// Time reported by trainers, in seconds.
@@ -66,8 +64,9 @@ pub(crate) struct Activities {
 
 /// An open stream; dropping it ends the stream.
 pub(crate) struct Running {
-    session: Arc<Session>,
-    lane: forebay_stall::Lane,
+    pub(crate) session: Arc<Session>,
+    /// Records work for the stream.
+    pub(crate) lane: forebay_stall::Lane,
     sessions: Sessions,
 }
 
@@ -80,7 +79,7 @@ impl Sessions {
             by_dataset: BTreeMap::new(),
             trainers: BTreeMap::new(),
             idle: Duration::ZERO,
-            batches: Rates::new(now),
+            sent: Samples::new(now, Sent::default()),
         };
         let count = watch::Sender::new(0);
         let shared = Shared { sessions: DashMap::new(), max_streams, count, totals: Mutex::new(totals) };
@@ -102,7 +101,7 @@ impl Sessions {
         }
         let now = Instant::now();
         let number = {
-            let mut totals = self.totals();
+            let mut totals = self.shared.totals.lock();
             totals.begun += 1;
             totals.begun
         };
@@ -145,7 +144,7 @@ impl Sessions {
         }
         let now = Instant::now();
         let (from, settled) = session.report(now, report);
-        let mut totals = self.totals();
+        let mut totals = self.shared.totals.lock();
         totals.settle(&session.train.dataset, from, now, &settled);
         let trainers = totals.trainers.entry(report.dataset.clone()).or_default();
         trainers.wait += report.wait_seconds;
@@ -160,52 +159,52 @@ impl Sessions {
     /// Settles time that no report settles, and removes ended sessions. Call about once per second.
     pub(crate) fn tick(&self, now: Instant) {
         let sessions = self.list(true);
-        let mut sent = rates::Sent::default();
+        let mut sent = Sent::default();
         for session in &sessions {
             let (from, settled) = session.tick(now);
-            self.totals().settle(&session.train.dataset, from, now, &settled);
+            self.shared.totals.lock().settle(&session.train.dataset, from, now, &settled);
             sent += session.sent();
         }
-        let mut totals = self.totals();
-        totals.batches.sample_group(now, sent);
+        let mut totals = self.shared.totals.lock();
+        if totals.sent.latest().is_some_and(|latest| latest.bytes > sent.bytes) {
+            // Totals decrease when sessions are removed.
+            totals.sent = Samples::new(now, sent);
+        }
+        totals.sent.sample(now, sent);
         drop(totals);
         self.shared.sessions.retain(|_, session| !session.ended_before(now, REMOVED_AFTER));
     }
 
     /// Returns the time of all sessions in the last seconds.
     pub(crate) fn history(&self, now: Instant, seconds: usize) -> Vec<Interval> {
-        self.totals().history.before(now, seconds)
+        self.shared.totals.lock().history.before(now, seconds)
     }
 
     /// Returns the time of sessions by dataset, since the start.
     pub(crate) fn by_dataset(&self) -> BTreeMap<String, Buckets> {
-        self.totals().by_dataset.clone()
+        self.shared.totals.lock().by_dataset.clone()
     }
 
     /// Returns the time reported by clients by dataset, since the start.
     pub(crate) fn activities(&self) -> BTreeMap<String, Activities> {
-        self.totals().trainers.clone()
+        self.shared.totals.lock().trainers.clone()
     }
 
     /// Returns the time in which reporting trainers did not compute, since the start.
     pub(crate) fn idle(&self) -> Duration {
-        self.totals().idle
+        self.shared.totals.lock().idle
     }
 
     /// Returns the bytes and rows per second sent to all trainers.
     pub(crate) fn sent_per_second(&self) -> (f64, f64) {
-        let totals = self.totals();
-        (totals.batches.bytes_per_second(), totals.batches.rows_per_second())
+        let totals = self.shared.totals.lock();
+        (totals.sent.rate(|sent| sent.bytes as f64), totals.sent.rate(|sent| sent.rows as f64))
     }
 
     /// Waits until no stream is open.
     pub(crate) async fn none_running(&self) {
         // The sender lives as long as `self`, so this returns only when the count is 0.
         drop(self.shared.count.subscribe().wait_for(|count| *count == 0).await);
-    }
-
-    fn totals(&self) -> MutexGuard<'_, Totals> {
-        self.shared.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn gauge(&self) {
@@ -232,21 +231,6 @@ impl Totals {
 }
 
 impl Running {
-    /// Returns the lane that records work for the stream.
-    pub(crate) fn lane(&self) -> &forebay_stall::Lane {
-        &self.lane
-    }
-
-    /// Returns the session of the stream.
-    pub(crate) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-
-    /// Records that the transport requests the next batch.
-    pub(crate) fn batch_requested(&self) {
-        self.lane.batch_requested();
-    }
-
     /// Records that a batch was passed to the transport; `due` is the epoch and step of the next one.
     pub(crate) fn batch_sent(&self, made: &FinishedBatch, due: (u64, u64)) {
         self.lane.batch_sent(due);

@@ -1,5 +1,7 @@
 //! Settings of the server, resolved once: flags and environment variables override a TOML file, which overrides the defaults.
 
+mod queue_spec;
+
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
@@ -14,6 +16,9 @@ use forebay_loader::Scheduling;
 use serde::{Deserialize, Serialize};
 
 use crate::Address;
+
+pub use queue_spec::QueueSpec;
+pub(crate) use queue_spec::check_batching;
 
 /// Settings of a server: the fields of `forebay.toml`. Every field has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
@@ -78,7 +83,7 @@ pub struct Settings {
     /// Limits of lookups.
     pub lookups: forebay_inference::Config,
     /// Batch queues by name. Default: none.
-    pub queues: BTreeMap<String, crate::QueueSpec>,
+    pub queues: BTreeMap<String, QueueSpec>,
     /// Export of traces.
     pub traces: crate::TraceSettings,
     /// Limits on what clients can request.
@@ -279,29 +284,23 @@ impl Settings {
                 .check(&self.online, self.lookups.max_answer_bytes)
                 .with_context(|| format!("queues.{name}"))?;
         }
-        ensure!(
-            self.limits.max_pending_requests >= 1,
-            "limits.max_pending_requests is 0, expected at least 1"
-        );
-        ensure!(self.limits.max_events >= 1, "limits.max_events is 0, expected at least 1");
-        ensure!(
-            self.limits.max_concurrent_explains >= 1,
-            "limits.max_concurrent_explains is 0, expected at least 1"
-        );
-        let backoff = self.limits.max_open_backoff;
-        ensure!(
-            backoff >= Duration::from_secs(1),
-            "limits.max_open_backoff is {backoff:?}, expected at least 1s"
-        );
-        let threads = [
+        let at_least_one = [
+            ("limits.max_pending_requests", self.limits.max_pending_requests),
+            ("limits.max_events", self.limits.max_events),
+            ("limits.max_concurrent_explains", self.limits.max_concurrent_explains),
             ("cpu_threads", self.cpu_threads),
             ("io_threads", self.io_threads),
             ("blocking_threads", self.blocking_threads),
             ("lookup_threads", self.lookup_threads),
         ];
-        for (name, count) in threads {
-            ensure!(count >= 1, "{name} is 0, expected at least 1");
+        for (name, number) in at_least_one {
+            ensure!(number >= 1, "{name} is 0, expected at least 1");
         }
+        let backoff = self.limits.max_open_backoff;
+        ensure!(
+            backoff >= Duration::from_secs(1),
+            "limits.max_open_backoff is {backoff:?}, expected at least 1s"
+        );
         ensure!(
             self.cache_memory.0 >= 1 << 20,
             "cache_memory is {}, expected at least 1 MiB",

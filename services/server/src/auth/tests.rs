@@ -6,7 +6,7 @@ use tonic::Code;
 use super::*;
 
 fn sha256(token: &str) -> String {
-    tokens::digest_of(token.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(tokens::digest_of(token.as_bytes()))
 }
 
 fn file(folder: &tempfile::TempDir, text: &str) -> std::path::PathBuf {
@@ -33,14 +33,14 @@ fn without_a_token_file_every_caller_reads_everything() {
 
 #[test]
 fn without_a_token_file_changes_are_rejected_unless_the_server_is_insecure() {
-    let everybody =
+    let caller =
         |insecure| Authenticator::new(None, insecure).unwrap().authenticate(&HeaderMap::new()).unwrap();
-    let refused = everybody(false).check_admin().unwrap_err();
+    let refused = caller(false).check_admin().unwrap_err();
     assert_eq!(refused.grpc_code(), Code::PermissionDenied);
     for word in ["--tokens", "admin = true", "--insecure"] {
         assert!(refused.message().contains(word), "{word} is not in {refused}");
     }
-    assert!(everybody(true).check_admin().is_ok());
+    assert!(caller(true).check_admin().is_ok());
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn missing_unknown_expired_and_malformed_tokens_are_rejected() {
     assert!(refused(&HeaderMap::new()).contains("authorization: Bearer"));
     assert!(refused(&headers("Bearer of-old")).contains("'old' expired at 2020-01-01"));
     for value in [
-        "Bearer of-nobody",
+        "Bearer of-unknown",
         "Bearer",
         "Bearer ",
         "of-old",

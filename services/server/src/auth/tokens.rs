@@ -62,7 +62,8 @@ impl Tokens {
         let written: BTreeMap<String, Written> = toml::from_str(text)?;
         let mut grants = HashMap::new();
         for (name, token) in written {
-            let digest = hex(&token.sha256).with_context(|| {
+            let mut digest = Digest::default();
+            hex::decode_to_slice(&token.sha256, &mut digest).ok().with_context(|| {
                 format!("token '{name}': sha256 is not 64 hexadecimal digits; `printf %s TOKEN | sha256sum` prints them")
             })?;
             ensure!(digest != digest_of(b""), "token '{name}': sha256 is the digest of the empty string");
@@ -146,19 +147,6 @@ pub(super) fn token_of(header: &[u8]) -> Option<Vec<u8>> {
 /// SHA-256 of `token`. Tokens are looked up by digest, so that the time of the lookup reveals nothing about a token.
 pub(super) fn digest_of(token: &[u8]) -> Digest {
     digest(&SHA256, token).as_ref().try_into().expect("SHA-256 has 32 bytes")
-}
-
-fn hex(text: &str) -> Option<Digest> {
-    let mut digest = Digest::default();
-    let text = text.as_bytes();
-    if text.len() != 2 * digest.len() {
-        return None;
-    }
-    for (byte, pair) in digest.iter_mut().zip(text.chunks_exact(2)) {
-        let nibble = |digit: u8| char::from(digit).to_digit(16);
-        *byte = u8::try_from(nibble(pair[0])? << 4 | nibble(pair[1])?).ok()?;
-    }
-    Some(digest)
 }
 
 fn instant(time: &toml::value::Datetime) -> anyhow::Result<SystemTime> {

@@ -1,12 +1,9 @@
 //! A value that is parsed from files and reloaded when they change.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
+use parking_lot::RwLock;
 
 type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> anyhow::Result<T> + Send + Sync>;
 
@@ -35,7 +32,7 @@ impl<T: Send + Sync + 'static> Watched<T> {
 
     /// Value of the last valid contents.
     pub(crate) fn current(&self) -> Arc<T> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     /// Reloads the files every `interval`; never returns. An invalid change is ignored and passed to `failed` once.
@@ -69,12 +66,12 @@ impl<T: Send + Sync + 'static> Watched<T> {
     /// If a file can't be read or is invalid.
     pub(super) fn reload(&self) -> anyhow::Result<bool> {
         let read = contents(&self.files)?;
-        if *self.read.read().unwrap_or_else(PoisonError::into_inner) == read {
+        if *self.read.read() == read {
             return Ok(false);
         }
         let current = Arc::new((self.parse)(&read).with_context(|| names(&self.files))?);
-        *self.read.write().unwrap_or_else(PoisonError::into_inner) = read;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        *self.read.write() = read;
+        *self.current.write() = current;
         Ok(true)
     }
 }

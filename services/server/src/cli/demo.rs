@@ -88,21 +88,16 @@ impl Demo {
         let mut trainer = Trainer::connect(server.grpc()).await?;
         let roles = self.roles(&trainer.schema(&name).await?)?;
         let train = self.request(&name, &roles);
-        let mut report = Report::new(&source, server.http().to_string(), &roles.features, &roles.label);
-        let summary = trainer.plan(&train).await?;
-        report.plan(&summary);
+        let plan = trainer.plan(&train).await?;
+        let mut epochs = Vec::new();
         for epoch in [0, 1] {
-            let passed = trainer.train_epoch(&v1::Train { epoch, ..train.clone() }).await?;
-            report.epoch(epoch, passed);
+            epochs.push((epoch, trainer.train_epoch(&v1::Train { epoch, ..train.clone() }).await?));
         }
         let again = trainer.digest_of(&train).await?;
-        report.finish(&again);
+        let (dashboard, features) = (server.http().to_string(), roles.features.len());
+        let report = Report { source, dashboard, features, label: roles.label, plan, epochs, again };
         print!("{report}");
         ensure!(report.is_repeatable(), "two streams with the same seed differ");
-        self.end(server).await
-    }
-
-    async fn end(&self, server: Server) -> anyhow::Result<()> {
         if self.serve {
             println!("\nserving at grpc://{}; interrupt to stop", server.grpc());
             return server.run_until_signal().await;

@@ -3,22 +3,20 @@
 mod local;
 mod remote;
 mod text;
+mod wanted;
 
-use std::{
-    io::{Read, Write as _},
-    path::{Path, PathBuf},
-};
+use std::{io::Write as _, path::PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
-use forebay_explain::{At, DEFAULT_MAX_LISTED_ROWS, Format, JobList, Summary};
-use forebay_proto::{Encoding, v1};
+use forebay_explain::{At, DEFAULT_MAX_LISTED_ROWS, Format};
 use serde::de::DeserializeOwned;
 
 use super::runtime::runtime;
 use crate::Settings;
 use local::Local;
-use remote::{Remote, Wanted};
+use remote::Remote;
+use wanted::Wanted;
 
 /// Flags of `forebay explain`.
 #[derive(Debug, Args)]
@@ -96,42 +94,28 @@ impl Explain {
                 None => Source::Local(Box::new(Local::new(settings)?)),
             };
             if self.list {
-                return self.list(&source).await;
+                let jobs = match source {
+                    Source::Local(local) => local.jobs().await?,
+                    Source::Remote(remote) => remote.jobs().await?,
+                };
+                return self.show(jobs, text::jobs);
             }
-            match format {
-                Some(format) => self.write(&source, format).await,
-                None => self.explain(&source).await,
-            }
+            let wanted = Wanted::read(self.job_name.as_deref(), self.ticket.as_deref())?;
+            let at = At { epoch: self.epoch, step: self.step, rank: self.rank };
+            let Some((path, format)) = self.output.as_deref().zip(format) else {
+                let listed = self.max_listed_rows.unwrap_or(DEFAULT_MAX_LISTED_ROWS);
+                let summary = match source {
+                    Source::Local(local) => local.summary(&wanted, at, listed).await?,
+                    Source::Remote(remote) => remote.summary(&wanted, at, listed).await?,
+                };
+                return self.show(summary, text::summary);
+            };
+            let batch = match source {
+                Source::Local(local) => local.export(&wanted, at, format).await?,
+                Source::Remote(remote) => remote.export(&wanted, at, format).await?,
+            };
+            std::fs::write(path, batch).with_context(|| format!("can't write {}", path.display()))
         })
-    }
-
-    async fn list(&self, source: &Source) -> anyhow::Result<()> {
-        let jobs = match source {
-            Source::Local(local) => serde_json::to_vec(&JobList::from(local.jobs().await?))?,
-            Source::Remote(remote) => remote.jobs().await?,
-        };
-        self.show(jobs, text::jobs)
-    }
-
-    async fn explain(&self, source: &Source) -> anyhow::Result<()> {
-        let listed = self.max_listed_rows.unwrap_or(DEFAULT_MAX_LISTED_ROWS);
-        let summary = match (source, self.ticket()?) {
-            (Source::Local(local), Some(train)) => {
-                serde_json::to_vec(&local.summary(&train, self.at(), listed).await?)?
-            }
-            (Source::Local(local), None) => {
-                let found = local.job(self.job()).await?;
-                let summary = local.summary(&found.record.request, self.at(), listed).await?;
-                serde_json::to_vec(&Summary { others: found.others, ..summary })?
-            }
-            (Source::Remote(remote), Some(train)) => {
-                remote.summary(&Wanted::Request(&train), self.at(), listed).await?
-            }
-            (Source::Remote(remote), None) => {
-                remote.summary(&Wanted::Job(self.job()), self.at(), listed).await?
-            }
-        };
-        self.show(summary, text::summary)
     }
 
     /// Prints JSON, either as it is or as text.
@@ -146,64 +130,8 @@ impl Explain {
         Ok(std::io::stdout().write_all(&shown)?)
     }
 
-    async fn write(&self, source: &Source, format: Format) -> anyhow::Result<()> {
-        let bytes = match (source, self.ticket()?) {
-            (Source::Local(local), Some(train)) => local.export(&train, self.at(), format).await?,
-            (Source::Local(local), None) => {
-                let found = local.job(self.job()).await?;
-                local.export(&found.record.request, self.at(), format).await?
-            }
-            (Source::Remote(remote), Some(train)) => {
-                remote.export(&Wanted::Request(&train), self.at(), format).await?
-            }
-            (Source::Remote(remote), None) => {
-                remote.export(&Wanted::Job(self.job()), self.at(), format).await?
-            }
-        };
-        let path = self.output.as_deref().unwrap_or(Path::new("batch"));
-        std::fs::write(path, bytes).with_context(|| format!("can't write {}", path.display()))
-    }
-
-    fn at(&self) -> At {
-        At { epoch: self.epoch, step: self.step, rank: self.rank }
-    }
-
-    fn job(&self) -> &str {
-        self.job_name.as_deref().unwrap_or_default()
-    }
-
-    /// Request of --ticket, if given.
-    fn ticket(&self) -> anyhow::Result<Option<v1::Train>> {
-        let Some(path) = &self.ticket else {
-            if self.job_name.is_none() {
-                bail!(
-                    "the job is missing: give --job-name NAME or --ticket FILE; --list shows the recorded jobs"
-                );
-            }
-            return Ok(None);
-        };
-        let mut bytes = Vec::new();
-        let read = match path.to_str() {
-            Some("-") => std::io::stdin().read_to_end(&mut bytes).map(drop),
-            _ => std::fs::read(path).map(|read| bytes = read),
-        };
-        read.with_context(|| format!("can't read {}", path.display()))?;
-        let start = bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
-        // Files may have whitespace before JSON; a command in protobuf never starts with whitespace.
-        let bytes = if bytes.get(start) == Some(&b'{') { &bytes[start..] } else { &bytes[..] };
-        let command: v1::Command =
-            Encoding::of(bytes).decode("Command", bytes).with_context(|| format!("in {}", path.display()))?;
-        match command.train {
-            Some(train) => Ok(Some(train)),
-            None => bail!("{}: expected a ticket for batches, {{\"train\": {{...}}}}", path.display()),
-        }
-    }
-
     fn settings(&self) -> anyhow::Result<Settings> {
-        let mut settings = match &self.config {
-            Some(path) => Settings::read(path)?,
-            None => Settings::default(),
-        };
+        let mut settings = self.config.as_deref().map(Settings::read).transpose()?.unwrap_or_default();
         settings.add_datasets(&self.datasets)?;
         settings.cache_dir = self.cache_dir.clone().unwrap_or(settings.cache_dir);
         settings.state = self.state.clone().or(settings.state);

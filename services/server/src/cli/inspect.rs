@@ -1,11 +1,6 @@
 //! `forebay inspect`: contents of a dataset and the cost of streaming it.
 
-use std::{
-    fmt::Write as _,
-    io::Write as _,
-    sync::{Arc, Mutex, PoisonError},
-    thread::available_parallelism,
-};
+use std::{fmt::Write as _, io::Write as _, sync::Arc, thread::available_parallelism};
 
 use bytesize::ByteSize;
 use clap::Args;
@@ -13,15 +8,12 @@ use forebay_loader::{self as loader, CountProgress, Job, Loader, Pool, Schedulin
 use forebay_proto::v1;
 use forebay_storage::{Config, Location, Reader, Snapshot, State, take_snapshot};
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 
 use super::runtime::runtime;
 
 /// Memory for the columns that a filter reads, in bytes.
 const MEMORY_BYTES: u64 = 1 << 30;
-
-fn threads() -> usize {
-    available_parallelism().map_or(1, usize::from)
-}
 
 /// Flags of `forebay inspect`.
 #[derive(Debug, Args)]
@@ -69,18 +61,17 @@ impl Inspect {
         bar.finish_and_clear();
         let train = self.train();
         let reader = Reader::new(Arc::clone(&snapshot), location, &state, config);
-        let mut counted = Mutex::new(CountProgress::default());
-        let loader =
-            Loader::new(MEMORY_BYTES, loader::Config::default(), Pool::new(threads(), Scheduling::Normal)?);
-        let count = loader
-            .count(&train, &reader, |done| *counted.lock().unwrap_or_else(PoisonError::into_inner) = done);
+        let counted = Mutex::new(CountProgress::default());
+        let threads = available_parallelism().map_or(1, usize::from);
+        let pool = Pool::new(threads, Scheduling::Normal)?;
+        let loader = Loader::new(MEMORY_BYTES, loader::Config::default(), pool);
+        let count = loader.count(&train, &reader, |done| *counted.lock() = done);
         let kept = count.await?;
         let job = Job::resolve(&train, reader, kept.as_deref())?;
         let mut text = String::new();
         describe(&mut text, &self.url, &snapshot)?;
         if !self.filter.is_empty() {
-            let counted = *counted.get_mut().unwrap_or_else(PoisonError::into_inner);
-            kept_rows(&mut text, &job, &counted)?;
+            kept_rows(&mut text, &job, &counted.into_inner())?;
         }
         plan(&mut text, &job.summary(), &snapshot, &self.filter)?;
         Ok(text)

@@ -11,6 +11,8 @@ use forebay_proto::{
 };
 use forebay_storage::Reader;
 use futures::{StreamExt, stream, stream::BoxStream};
+use prost::Message;
+use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
@@ -18,6 +20,12 @@ use tonic::Status;
 
 use super::{Context, commands::Asked};
 use crate::{Error, auth::Access};
+
+/// Results of an action.
+type Results = BoxStream<'static, Result<ActionResult, Status>>;
+
+/// Channel for the progress of an action.
+type Progress = mpsc::UnboundedSender<Result<ActionResult, Status>>;
 
 /// Maximum time that a report covers, in seconds.
 const MAX_REPORT_SECONDS: f64 = 3600.0;
@@ -74,11 +82,7 @@ pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
 }
 
 /// Runs an action and streams its results.
-pub(super) async fn run(
-    context: Context,
-    access: Access,
-    action: Action,
-) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+pub(super) async fn run(context: Context, access: Access, action: Action) -> Result<Results, Error> {
     let known = || types().map(|action| action.r#type).collect::<Vec<_>>().join(", ");
     match action.r#type.as_str() {
         "refresh" => refresh(&context, &access, &action.body).await,
@@ -88,47 +92,34 @@ pub(super) async fn run(
         "unpin" => unpin(&context, &access, &action.body).await,
         "drop-cache" => drop_cache(&context, &access, &action.body).await,
         "report" => report(&context, &access, &action.body),
-        other => Err(Error::invalid(format!("unknown action '{other}', expected one of {}", known())).into()),
+        other => Err(Error::invalid(format!("unknown action '{other}', expected one of {}", known()))),
     }
 }
 
-async fn refresh(
-    context: &Context,
-    access: &Access,
-    body: &[u8],
-) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+async fn refresh(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     let encoding = Encoding::of(body);
-    let request: RefreshRequest = encoding.decode("RefreshRequest", body).map_err(Error::from)?;
+    let request: RefreshRequest = encoding.decode("RefreshRequest", body)?;
     let (reader, changed) = context.services.datasets.refresh(access, &request.dataset).await?;
     let snapshot = reader.snapshot();
-    let result = RefreshResult {
+    let refreshed = RefreshResult {
         dataset: request.dataset,
         snapshot: snapshot.id().to_owned(),
         changed,
         rows: snapshot.rows(),
         files: snapshot.files().len() as u64,
     };
-    let result = ActionResult { body: encoding.encode(&result).into() };
-    Ok(stream::iter([Ok(result)]).boxed())
+    Ok(stream::iter([Ok(result(encoding, &refreshed))]).boxed())
 }
 
-async fn unpin(
-    context: &Context,
-    access: &Access,
-    body: &[u8],
-) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+async fn unpin(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     let asked = one_dataset(context, access, body).await?;
-    context.services.loader.unpin(&asked.job).map_err(Error::from)?;
+    context.services.loader.unpin(&asked.job)?;
     Ok(stream::empty().boxed())
 }
 
-async fn drop_cache(
-    context: &Context,
-    access: &Access,
-    body: &[u8],
-) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+async fn drop_cache(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     let encoding = Encoding::of(body);
-    let request: DropCacheRequest = encoding.decode("DropCacheRequest", body).map_err(Error::from)?;
+    let request: DropCacheRequest = encoding.decode("DropCacheRequest", body)?;
     let readers = match request.dataset.as_str() {
         "" => {
             access.check_everything()?;
@@ -141,77 +132,66 @@ async fn drop_cache(
         readers.as_ref().is_none_or(|readers| readers.iter().any(of))
     };
     let (memory_bytes, disk_bytes) = context.services.loader.drop_cache(picks).await;
-    let result = DropCacheResult { memory_bytes, disk_bytes };
-    let result = ActionResult { body: encoding.encode(&result).into() };
-    Ok(stream::iter([Ok(result)]).boxed())
+    let dropped = DropCacheResult { memory_bytes, disk_bytes };
+    Ok(stream::iter([Ok(result(encoding, &dropped))]).boxed())
 }
 
-fn report(
-    context: &Context,
-    access: &Access,
-    body: &[u8],
-) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
-    let report: ReportRequest = Encoding::of(body).decode("ReportRequest", body).map_err(Error::from)?;
+fn report(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
+    let report: ReportRequest = Encoding::of(body).decode("ReportRequest", body)?;
     access.check(&report.dataset)?;
-    let parts = [report.wait_seconds, report.compute_seconds, report.copy_seconds];
-    if [report.seconds].iter().chain(&parts).any(|seconds| !(0.0..=MAX_REPORT_SECONDS).contains(seconds)) {
+    let parts = [report.seconds, report.wait_seconds, report.compute_seconds, report.copy_seconds];
+    if parts.iter().any(|seconds| !(0.0..=MAX_REPORT_SECONDS).contains(seconds)) {
         let message = format!("seconds: expected every time of a report to be 0 to {MAX_REPORT_SECONDS}");
-        return Err(Error::invalid(message).into());
+        return Err(Error::invalid(message));
     }
     if let Some(share) = report.gpu_utilization.filter(|share| !(0.0..=1.0).contains(share)) {
-        return Err(Error::invalid(format!("gpu_utilization: is {share}, expected 0 to 1")).into());
+        return Err(Error::invalid(format!("gpu_utilization: is {share}, expected 0 to 1")));
     }
     // Reports of trainers without a stream on this server are ignored.
     context.services.sessions.reported(&report);
     Ok(stream::empty().boxed())
 }
 
-async fn count(
-    context: Context,
-    access: &Access,
-    body: &[u8],
-) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
+async fn count(context: Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     let (train, reader, encoding) = context.request(access, body).await?;
+    let counted = move |CountProgress { blocks, blocks_done, blocks_read, rows, rows_kept }| {
+        result(encoding, &CountResult { blocks, blocks_done, blocks_read, rows, rows_kept })
+    };
     Ok(progress_stream(move |sender| async move {
-        let progress = |counted: CountProgress| {
-            let CountProgress { blocks, blocks_done, blocks_read, rows, rows_kept } = counted;
-            let result = CountResult { blocks, blocks_done, blocks_read, rows, rows_kept };
-            drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
-        };
-        match context.services.loader.count(&train, &reader, &progress).await {
-            Ok(counts) => {
-                let (snapshot, rows) = (reader.snapshot(), reader.snapshot().rows());
-                let kept =
-                    counts.map_or(rows, |counts| counts.rows().iter().map(|rows| u64::from(*rows)).sum());
-                let blocks = snapshot.blocks().len() as u64;
-                progress(CountProgress {
-                    blocks,
-                    blocks_done: blocks,
-                    rows,
-                    rows_kept: kept,
-                    ..CountProgress::default()
-                });
-            }
-            Err(error) => drop(sender.send(Err(Error::from(error).into()))),
-        }
+        let progress = |done: CountProgress| drop(sender.send(Ok(counted(done))));
+        let counts = context.services.loader.count(&train, &reader, &progress).await?;
+        let (blocks, rows) = (reader.snapshot().blocks().len() as u64, reader.snapshot().rows());
+        let rows_kept = counts.map_or(rows, |counts| counts.rows().iter().map(|rows| u64::from(*rows)).sum());
+        Ok(counted(CountProgress {
+            blocks,
+            blocks_done: blocks,
+            rows,
+            rows_kept,
+            ..CountProgress::default()
+        }))
     }))
 }
 
-type Results = mpsc::UnboundedSender<Result<ActionResult, Status>>;
+/// Cache tier that blocks are loaded into.
+#[derive(Clone, Copy)]
+enum Tier {
+    Memory,
+    Disk,
+}
 
-/// Streams the results of `work`, which is aborted when the stream is dropped.
-fn progress_stream<F: Future<Output = ()> + Send + 'static>(
-    work: impl FnOnce(Results) -> F,
-) -> BoxStream<'static, Result<ActionResult, Status>> {
-    // One small message per block, so the snapshot bounds the queue.
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let task = AbortOnDropHandle::new(tokio::spawn(work(sender)));
-    let results = UnboundedReceiverStream::new(receiver).map(move |result| {
-        // The task is aborted when the stream is dropped.
-        let _ = &task;
-        result
-    });
-    results.boxed()
+async fn load(context: Context, access: &Access, body: &[u8], tier: Tier) -> Result<Results, Error> {
+    let Asked { job, encoding } = one_dataset(&context, access, body).await?;
+    let warmed = move |LoadProgress { blocks, blocks_done, bytes }| {
+        result(encoding, &WarmResult { blocks, blocks_done, bytes })
+    };
+    Ok(progress_stream(move |sender| async move {
+        let progress = |done: LoadProgress| drop(sender.send(Ok(warmed(done))));
+        let loaded = match tier {
+            Tier::Memory => context.services.loader.warm(&job, &progress).await?,
+            Tier::Disk => context.services.loader.pin(&job, &progress).await?,
+        };
+        Ok(warmed(loaded))
+    }))
 }
 
 /// Decodes a job that reads one dataset.
@@ -223,34 +203,25 @@ async fn one_dataset(context: &Context, access: &Access, body: &[u8]) -> Result<
     Err(Error::invalid("mix: the blocks of one dataset are loaded at a time; send one request per dataset"))
 }
 
-/// Cache tier that blocks are loaded into.
-#[derive(Clone, Copy)]
-enum Tier {
-    Memory,
-    Disk,
+fn result(encoding: Encoding, message: &(impl Message + Serialize)) -> ActionResult {
+    ActionResult { body: encoding.encode(message).into() }
 }
 
-async fn load(
-    context: Context,
-    access: &Access,
-    body: &[u8],
-    tier: Tier,
-) -> Result<BoxStream<'static, Result<ActionResult, Status>>, Status> {
-    let asked = one_dataset(&context, access, body).await?;
-    let encoding = asked.encoding;
-    Ok(progress_stream(move |sender| async move {
-        let progress = |warmed: LoadProgress| {
-            let result =
-                WarmResult { blocks: warmed.blocks, blocks_done: warmed.blocks_done, bytes: warmed.bytes };
-            drop(sender.send(Ok(ActionResult { body: encoding.encode(&result).into() })));
-        };
-        let loaded = match tier {
-            Tier::Memory => context.services.loader.warm(&asked.job, &progress).await,
-            Tier::Disk => context.services.loader.pin(&asked.job, &progress).await,
-        };
-        match loaded {
-            Ok(warmed) => progress(warmed),
-            Err(error) => drop(sender.send(Err(Error::from(error).into()))),
-        }
-    }))
+/// Streams the progress of `work` and then its result. The work is aborted when the stream is dropped.
+fn progress_stream<F>(work: impl FnOnce(Progress) -> F) -> Results
+where
+    F: Future<Output = Result<ActionResult, Error>> + Send + 'static,
+{
+    // One small message per block, so the snapshot bounds the queue.
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let working = work(sender.clone());
+    let task = AbortOnDropHandle::new(tokio::spawn(async move {
+        drop(sender.send(working.await.map_err(Status::from)));
+    }));
+    let results = UnboundedReceiverStream::new(receiver).map(move |result| {
+        // The task is aborted when the stream is dropped.
+        let _ = &task;
+        result
+    });
+    results.boxed()
 }

@@ -30,6 +30,14 @@ impl CallLayer {
     pub(crate) fn new(drain: Drain, authenticator: Authenticator, traces: Traces) -> Self {
         Self { drain, authenticator, traces }
     }
+
+    fn authorize(&self, headers: &http::HeaderMap) -> Result<Access, Status> {
+        let access = self.authenticator.authenticate(headers)?;
+        if self.drain.is_draining() {
+            return Err(stopping().into());
+        }
+        Ok(access)
+    }
 }
 
 /// Permissions of the caller, which [`CallLayer`] stored in the request's extensions.
@@ -47,8 +55,7 @@ impl<S> tower::Layer<S> for CallLayer {
     type Service = CallService<S>;
 
     fn layer(&self, inner: S) -> CallService<S> {
-        let Self { drain, authenticator, traces } = self.clone();
-        CallService { inner, drain, authenticator, traces }
+        CallService { inner, layer: self.clone() }
     }
 }
 
@@ -56,9 +63,7 @@ impl<S> tower::Layer<S> for CallLayer {
 #[derive(Clone)]
 pub(crate) struct CallService<S> {
     inner: S,
-    drain: Drain,
-    authenticator: Authenticator,
-    traces: Traces,
+    layer: CallLayer,
 }
 
 impl<S, B> tower::Service<http::Request<B>> for CallService<S>
@@ -78,10 +83,10 @@ where
         let mut call = Call::new(method(request.uri().path()));
         // Orchestrators check health without a token, and also while the server drains.
         if call.method != "health" {
-            match self.authorize(request.headers()) {
+            match self.layer.authorize(request.headers()) {
                 Ok(access) => {
                     request.extensions_mut().insert(access);
-                    call.start_span(&self.traces, &mut request);
+                    call.start_span(&self.layer.traces, &mut request);
                 }
                 Err(refused) => {
                     return Box::pin(async move { Ok(call.observe(refused.into_http::<Body>())) });
@@ -90,16 +95,6 @@ where
         }
         let answer = self.inner.call(request).instrument(call.log.clone());
         Box::pin(async { Ok(call.observe(answer.await?)) })
-    }
-}
-
-impl<S> CallService<S> {
-    fn authorize(&self, headers: &http::HeaderMap) -> Result<Access, Status> {
-        let access = self.authenticator.authenticate(headers)?;
-        if self.drain.is_draining() {
-            return Err(stopping().into());
-        }
-        Ok(access)
     }
 }
 

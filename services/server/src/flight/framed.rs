@@ -86,8 +86,7 @@ async fn answer(
     let running = context.services.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer)?;
     context.services.jobs.note(job.train());
     let schema = schema_message(job.view().schema())?;
-    let batches =
-        context.services.loader.watched_batches(Arc::clone(&job), rank, lane, running.lane().clone());
+    let batches = context.services.loader.watched_batches(Arc::clone(&job), rank, lane, running.lane.clone());
     let learning = learn_label(context, &job, &running);
     let sender = Sender {
         frames: VecDeque::from([schema]),
@@ -169,7 +168,7 @@ fn learn_label(context: &Context, job: &Arc<Job>, running: &Running) -> Option<A
         return None;
     }
     let (loader, job, session) =
-        (context.services.loader.clone(), Arc::clone(job), Arc::clone(running.session()));
+        (context.services.loader.clone(), Arc::clone(job), Arc::clone(&running.session));
     Some(AbortOnDropHandle::new(tokio::spawn(async move {
         match loader.label(&job).await {
             Ok(known) => known.into_iter().for_each(|known| session.set_label_statistics(known)),
@@ -251,7 +250,7 @@ impl Sender {
             Ok(Some(first)) => return Some(Frame::data(first)),
             Ok(None) => Status::new(Code::Ok, ""),
             Err(status) => {
-                self.running.session().failed(status.message().to_owned());
+                self.running.session.failed(status.message().to_owned());
                 status
             }
         };
@@ -266,7 +265,7 @@ impl Sender {
         }
         let has_more = self.batches.remaining() > 0;
         if has_more {
-            self.running.batch_requested();
+            self.running.lane.batch_requested();
         }
         let next = tokio::select! {
             biased;
@@ -279,7 +278,7 @@ impl Sender {
         let Some(next) = next else { return Ok(None) };
         // A token may be revoked while the stream runs.
         self.read.iter().try_for_each(|dataset| self.access.check(dataset))?;
-        let made = next.map_err(|error| self.datasets.stream_error(&self.read[0], &error))?;
+        let made = next.map_err(|error| self.datasets.stream_error(&self.read[0], error))?;
         let FinishedBatch { metadata, batch, .. } = &made;
         self.running.batch_sent(&made, (metadata.epoch, metadata.step + self.lanes));
         if let Some(traced) = &mut self.traced {

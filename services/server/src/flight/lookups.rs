@@ -13,7 +13,8 @@ use super::Context;
 use crate::{
     Error,
     auth::Access,
-    registry::online::max_age,
+    lookup_request::max_age,
+    services::Services,
     traces::{Trace, number},
 };
 
@@ -50,6 +51,20 @@ impl Context {
         Ok(LookedUp { schema, batch: answer.batch, about, permit })
     }
 
+    /// Prepares a lookup, and returns the schema of its answers.
+    pub(super) async fn prepare(
+        &self,
+        access: &Access,
+        wanted: &v1::Lookup,
+    ) -> Result<(Lookup, SchemaRef), Error> {
+        let Services { online, datasets, drain, .. } = &self.services;
+        let mut lookup = online.lookup(datasets, access, wanted).await?;
+        let lookup_rows = drain.unless_drained(lookup.lookup_rows()).await?;
+        let schema = lookup_rows.and_then(|lookup_rows| lookup.schema(&lookup_rows));
+        let schema = schema.map_err(|error| datasets.stream_error(&wanted.dataset, error))?;
+        Ok((lookup, schema))
+    }
+
     /// Looks up `keys`. Returns their rows, the schema, and the snapshots of the rows.
     pub(super) async fn answer(
         &self,
@@ -60,7 +75,7 @@ impl Context {
         let answer = self.services.drain.unless_drained(lookup.look_up(keys)).await?;
         let answer = answer.and_then(|answer| Ok((lookup.schema(&answer.lookup_rows)?, answer)));
         let (schema, answer) =
-            answer.map_err(|error| self.services.datasets.stream_error(&wanted.dataset, &error))?;
+            answer.map_err(|error| self.services.datasets.stream_error(&wanted.dataset, error))?;
         let about = self.metadata(wanted, &answer)?;
         Ok((schema, answer, about))
     }

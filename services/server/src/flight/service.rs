@@ -6,6 +6,7 @@ use arrow_flight::{
     SchemaResult, Ticket, flight_service_server::FlightService,
 };
 use arrow_ipc::writer::IpcWriteOptions;
+use arrow_schema::{ArrowError, Schema};
 use forebay_proto::{Encoding, v1::DatasetInfo};
 use forebay_storage::Snapshot;
 use futures::{StreamExt, stream, stream::BoxStream};
@@ -32,16 +33,12 @@ const MAX_TICKET_BYTES: u64 = 16 << 20;
 
 /// The Flight service, except DoGet.
 pub(crate) struct Flight {
-    context: Context,
+    pub(super) context: Context,
 }
 
 type Reply<T> = BoxStream<'static, Result<T, Status>>;
 
 impl Flight {
-    pub(crate) fn new(context: Context) -> Self {
-        Self { context }
-    }
-
     async fn train_info(
         &self,
         access: &Access,
@@ -71,7 +68,7 @@ impl Flight {
             .with_ordered(false)
             .with_app_metadata(asked.encoding.encode(&job.summary()))
             .try_with_schema(job.view().schema())
-            .map_err(|error| Status::internal(error.to_string()))?;
+            .map_err(|error| internal(&error))?;
         let mut rows = Some(0u64);
         for (rank, lane) in job.endpoints() {
             rows = rows.and_then(|rows| Some(rows.saturating_add(job.rows(rank, lane)?)));
@@ -93,12 +90,9 @@ fn dataset_info(name: &str, snapshot: &Snapshot) -> Result<FlightInfo, Status> {
         blocks: snapshot.blocks().len() as u64,
         error: String::new(),
     };
-    let info = FlightInfo::new()
-        .with_descriptor(FlightDescriptor::new_path(vec![name.to_owned()]))
+    Ok(described_info(&about, snapshot.schema())?
         .with_total_records(i64::try_from(snapshot.rows()).unwrap_or(i64::MAX))
-        .with_total_bytes(i64::try_from(snapshot.uncompressed_bytes()).unwrap_or(i64::MAX))
-        .with_app_metadata(Encoding::Json.encode(&about));
-    info.try_with_schema(snapshot.schema()).map_err(|error| Status::internal(error.to_string()))
+        .with_total_bytes(i64::try_from(snapshot.uncompressed_bytes()).unwrap_or(i64::MAX)))
 }
 
 fn listed_info(listed: &Listed) -> Result<FlightInfo, Status> {
@@ -108,11 +102,19 @@ fn listed_info(listed: &Listed) -> Result<FlightInfo, Status> {
         Phase::Failed(error) => error.to_string(),
     };
     let about = DatasetInfo { dataset: listed.name.clone(), error, ..DatasetInfo::default() };
+    described_info(&about, &Schema::empty())
+}
+
+fn described_info(about: &DatasetInfo, schema: &Schema) -> Result<FlightInfo, Status> {
     FlightInfo::new()
-        .with_descriptor(FlightDescriptor::new_path(vec![listed.name.clone()]))
-        .with_app_metadata(Encoding::Json.encode(&about))
-        .try_with_schema(&arrow_schema::Schema::empty())
-        .map_err(|error| Status::internal(error.to_string()))
+        .with_descriptor(FlightDescriptor::new_path(vec![about.dataset.clone()]))
+        .with_app_metadata(Encoding::Json.encode(about))
+        .try_with_schema(schema)
+        .map_err(|error| internal(&error))
+}
+
+fn internal(error: &ArrowError) -> Status {
+    Status::internal(error.to_string())
 }
 
 fn unimplemented<T>(method: &str, instead: &str) -> Result<T, Status> {
@@ -178,11 +180,9 @@ impl FlightService for Flight {
                 self.context.services.datasets.current(&access, name).await?.snapshot().schema().clone()
             }
         };
-        let options = IpcWriteOptions::default();
-        let result = SchemaAsIpc::new(&schema, &options).try_into();
-        result
-            .map(Response::new)
-            .map_err(|error: arrow_schema::ArrowError| Status::internal(error.to_string()))
+        let result: Result<SchemaResult, ArrowError> =
+            SchemaAsIpc::new(&schema, &IpcWriteOptions::default()).try_into();
+        result.map(Response::new).map_err(|error| internal(&error))
     }
 
     async fn do_get(&self, _: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
@@ -196,7 +196,7 @@ impl FlightService for Flight {
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
         let access = call_layer::access(request.extensions())?;
         let action = request.into_inner();
-        actions::run(self.context.clone(), access, action).await.map(Response::new)
+        Ok(Response::new(actions::run(self.context.clone(), access, action).await?))
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {

@@ -7,13 +7,7 @@ use super::{Context, call_layer, lookups::LookedUp, packed::pack};
 
 /// The service `Online`.
 pub(crate) struct Unary {
-    context: Context,
-}
-
-impl Unary {
-    pub(super) fn new(context: Context) -> Self {
-        Self { context }
-    }
+    pub(super) context: Context,
 }
 
 #[async_trait]

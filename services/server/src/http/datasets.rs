@@ -1,14 +1,14 @@
 //! `/api/v1/datasets`: datasets and their state.
 
-use axum::{Extension, Json, extract::State};
+use axum::Json;
 use forebay_inference::Progress;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Context, response::AuthErrors};
+use super::{context::View, response::AuthErrors};
 use crate::{
-    auth::Access,
     registry::datasets::{Listed, Phase},
+    services::Services,
 };
 
 /// List of datasets.
@@ -19,7 +19,7 @@ pub(super) struct Datasets {
 }
 
 /// A dataset. Fields that are unknown before it is open are null.
-#[derive(Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 struct Dataset {
     /// Name of the dataset.
     name: String,
@@ -94,10 +94,11 @@ impl OnlineDataset {
 }
 
 /// Lifecycle phase of a dataset.
-#[derive(Clone, Copy, Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum DatasetPhase {
     /// The files are being listed and their footers read for the first time.
+    #[default]
     Opening,
     /// The dataset can be read.
     Open,
@@ -107,37 +108,21 @@ enum DatasetPhase {
 
 /// Lists the datasets that the caller may read.
 #[utoipa::path(get, path = "/api/v1/datasets", operation_id = "list_datasets", tag = "datasets", responses((status = 200, body = Datasets), AuthErrors))]
-pub(super) async fn list(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-) -> Json<Datasets> {
-    Json(of(&context, &access))
+pub(super) async fn list(view: View) -> Json<Datasets> {
+    Json(of(&view))
 }
 
-/// Returns the datasets that `access` may read.
-pub(super) fn of(context: &Context, access: &Access) -> Datasets {
-    Datasets {
-        datasets: context.datasets.list(access).into_iter().map(|listed| shown(context, listed)).collect(),
-    }
+/// Returns the datasets that the caller may read.
+pub(super) fn of(view: &View) -> Datasets {
+    let services = &view.context.services;
+    let listed = services.datasets.list(&view.access).into_iter();
+    Datasets { datasets: listed.map(|listed| shown(services, listed)).collect() }
 }
 
-fn shown(context: &Context, listed: Listed) -> Dataset {
+fn shown(services: &Services, listed: Listed) -> Dataset {
     let Listed { name, url, phase } = listed;
-    let online = context.online.get(&name).map(OnlineDataset::of);
-    let blank = Dataset {
-        name,
-        url,
-        phase: DatasetPhase::Opening,
-        files_done: None,
-        files: None,
-        error: None,
-        snapshot: None,
-        snapshot_age_seconds: None,
-        blocks: None,
-        rows: None,
-        decoded_bytes: None,
-        online,
-    };
+    let online = services.online.get(&name).map(OnlineDataset::of);
+    let blank = Dataset { name, url, online, ..Dataset::default() };
     match phase {
         // The files are not listed yet.
         Phase::Opening { files: 0, .. } => blank,
@@ -150,7 +135,7 @@ fn shown(context: &Context, listed: Listed) -> Dataset {
         Phase::Open(reader) => {
             let snapshot = reader.snapshot();
             let files = Some(snapshot.files().len() as u64);
-            let age = context.datasets.age(&blank.name, snapshot.id());
+            let age = services.datasets.age(&blank.name, snapshot.id());
             Dataset {
                 phase: DatasetPhase::Open,
                 files_done: files,

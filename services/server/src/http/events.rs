@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use axum::{Extension, Json, extract::State};
+use axum::Json;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    Context,
+    context::View,
     response::{AuthErrors, Parameters},
 };
-use crate::{auth::Access, events::Event};
+use crate::events::Event;
 
 /// Default number of events per response.
 const DEFAULT_LIMIT: usize = 200;
@@ -39,13 +39,9 @@ pub(super) struct EventList {
     get, path = "/api/v1/events", operation_id = "list_events", tag = "events",
     params(EventQuery), responses((status = 200, body = EventList), AuthErrors),
 )]
-pub(super) async fn list(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-    Parameters(query): Parameters<EventQuery>,
-) -> Json<EventList> {
+pub(super) async fn list(view: View, Parameters(query): Parameters<EventQuery>) -> Json<EventList> {
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
-    let mut events = context.events.after(query.after.unwrap_or(0), &access);
+    let mut events = view.context.services.events.after(query.after.unwrap_or(0), &view.access);
     if query.after.is_none() {
         events.drain(..events.len().saturating_sub(limit));
     }

@@ -1,9 +1,9 @@
 //! `/api/v1/jobs` and `/api/v1/explain`: streamed jobs, and reconstruction of their batches.
 
 use axum::{
-    Extension, Json,
+    Json,
     body::Bytes,
-    extract::{State, rejection::BytesRejection},
+    extract::rejection::BytesRejection,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -13,10 +13,10 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    Context,
+    context::View,
     response::{AuthErrors, Parameters, Problem, Rejection},
 };
-use crate::{Error, auth::Access};
+use crate::Error;
 
 /// Selection of a batch and of the response format.
 #[derive(Deserialize, IntoParams)]
@@ -91,11 +91,8 @@ pub(super) enum Explanation {
     get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "explain",
     responses((status = 200, body = JobList), AuthErrors),
 )]
-pub(super) async fn jobs(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-) -> Result<Json<JobList>, Rejection> {
-    Ok(Json(context.explainer.jobs(&access).await?.into()))
+pub(super) async fn jobs(view: View) -> Result<Json<JobList>, Rejection> {
+    Ok(Json(view.context.services.explainer.jobs(&view.access).await?.into()))
 }
 
 /// Reconstructs a batch of a job: returns locations and statistics of its rows or, with a file `format`, the batch itself.
@@ -108,16 +105,15 @@ pub(super) async fn jobs(
     responses(Explanation, AuthErrors)
 )]
 pub(super) async fn explain(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
+    view: View,
     Parameters(query): Parameters<ExplainQuery>,
 ) -> Result<Response, Rejection> {
     if query.step.is_none() {
         let message = "step: is missing, expected the number of a step";
         return Err(Rejection::new(StatusCode::BAD_REQUEST, message));
     }
-    let found = context.explainer.job(&access, &query.job_name).await?;
-    answer(&context, &access, &query, &found.record.request, found.others).await
+    let found = view.context.services.explainer.job(&view.access, &query.job_name).await?;
+    answer(&view, &query, &found.record.request, found.others).await
 }
 
 /// Reconstructs a batch like `GET`, for a ticket in the body, or another command that pins its snapshots, instead of a job.
@@ -127,8 +123,7 @@ pub(super) async fn explain(
     params(ExplainQuery), request_body = Object, responses(Explanation, AuthErrors),
 )]
 pub(super) async fn explain_request(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
+    view: View,
     Parameters(query): Parameters<ExplainQuery>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Rejection> {
@@ -136,23 +131,23 @@ pub(super) async fn explain_request(
     let command: v1::Command = Encoding::of(&body).decode("Command", &body).map_err(Error::from)?;
     let expected = "expected a ticket for batches, {\"train\": {...}}";
     let train = command.train.ok_or_else(|| Rejection::new(StatusCode::BAD_REQUEST, expected))?;
-    answer(&context, &access, &query, &train, Vec::new()).await
+    answer(&view, &query, &train, Vec::new()).await
 }
 
 async fn answer(
-    context: &Context,
-    access: &Access,
+    View { context, access }: &View,
     query: &ExplainQuery,
     train: &v1::Train,
     others: Vec<String>,
 ) -> Result<Response, Rejection> {
+    let explainer = &context.services.explainer;
     let at = At { epoch: query.epoch, step: query.step, rank: query.rank };
     let Some(format) = query.format.format() else {
         let max_listed_rows = query.max_listed_rows.unwrap_or(DEFAULT_MAX_LISTED_ROWS);
-        let summary = context.explainer.summary(access, train, at, max_listed_rows).await?;
+        let summary = explainer.summary(access, train, at, max_listed_rows).await?;
         return Ok(Json(Summary { others, ..summary }).into_response());
     };
-    let bytes = context.explainer.export(access, train, at, format).await?;
+    let bytes = explainer.export(access, train, at, format).await?;
     let id = JobRecord::new(train, 0.0).id;
     let (epoch, step) = (at.epoch.unwrap_or(train.epoch), at.step.unwrap_or(train.start_step));
     let rank = at.rank.or(train.rank).unwrap_or(0);

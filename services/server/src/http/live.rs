@@ -1,91 +1,27 @@
 //! `/api/v1/live`: the state every second and operational events as they occur, as server-sent events.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
-    Extension,
-    extract::State,
     http::{HeaderMap, HeaderName, StatusCode},
     response::{IntoResponse, Response, Sse, sse},
 };
 use serde::Deserialize;
-use tokio::{
-    sync::{OnceCell, OwnedSemaphorePermit, Semaphore, mpsc, watch},
-    time::{Instant, MissedTickBehavior, interval_at},
-};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use utoipa::IntoParams;
 
 use super::{
-    Context,
+    context::View,
     response::{AuthErrors, Parameters, Problem, Rejection},
     state,
 };
-use crate::auth::Access;
+use crate::services::Services;
 
-/// Time between two states. The regular messages also let clients detect broken connections.
-const PERIOD: Duration = Duration::from_secs(1);
 /// Time after which a subscriber that accepts no data is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-
-/// Limit on subscribers, and the state that they share.
-pub(crate) struct Live {
-    permits: Arc<Semaphore>,
-    max: usize,
-    began: Instant,
-    /// Latest state for callers that may read everything: for readers, and for administrators.
-    shared: [Mutex<Shared>; 2],
-}
-
-/// State of one tick, computed by the first subscriber that needs it.
-#[derive(Default)]
-struct Shared {
-    tick: u64,
-    text: Arc<OnceCell<Arc<str>>>,
-}
-
-impl Live {
-    /// Creates a limit of `max` concurrent subscribers.
-    pub(crate) fn new(max: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
-        Self { permits, max, began: Instant::now(), shared: Default::default() }
-    }
-
-    fn enter(&self) -> Result<OwnedSemaphorePermit, Rejection> {
-        let max = self.max;
-        let message =
-            format!("limits.max_live_subscribers ({max}) is reached: close a subscriber or raise the limit");
-        let place = Arc::clone(&self.permits).try_acquire_owned();
-        place.map_err(|_| Rejection::new(StatusCode::SERVICE_UNAVAILABLE, message))
-    }
-
-    /// Waits until no subscriber is connected.
-    pub(crate) async fn none_left(&self) {
-        // The semaphore is never closed: all permits are free once all subscribers are disconnected.
-        drop(self.permits.acquire_many(u32::try_from(self.max).unwrap_or(u32::MAX)).await);
-    }
-
-    fn tick(&self) -> u64 {
-        self.began.elapsed().as_secs() / PERIOD.as_secs()
-    }
-
-    /// Returns the cell of the current state.
-    fn text(&self, for_administrator: bool) -> Arc<OnceCell<Arc<str>>> {
-        let tick = self.tick();
-        let mut shared =
-            self.shared[usize::from(for_administrator)].lock().unwrap_or_else(PoisonError::into_inner);
-        if shared.tick < tick {
-            *shared = Shared { tick, text: Arc::default() };
-        }
-        Arc::clone(&shared.text)
-    }
-}
 
 /// Position in the sequence of events.
 #[derive(Deserialize, IntoParams)]
@@ -110,23 +46,23 @@ pub(super) struct From {
     ),
 )]
 pub(super) async fn subscribe(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
+    view: View,
     Parameters(from): Parameters<From>,
     headers: HeaderMap,
 ) -> Result<Response, Rejection> {
-    if context.drain.is_draining() {
+    let Services { drain, events, .. } = &view.context.services;
+    if drain.is_draining() {
         return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
     }
-    let permit = context.live.enter()?;
+    let permit = view.context.subscribers.enter()?;
     let last_seen = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()?.parse().ok()).or(from.after);
-    let mut noted = context.events.watch();
+    let mut noted = events.watch();
     let seen = last_seen.unwrap_or(*noted.borrow_and_update());
     if last_seen.is_some() {
         noted.mark_changed();
     }
     let (sender, messages) = mpsc::channel(1);
-    tokio::spawn(Subscriber { context, access, seen, noted, sender, _permit: permit }.run());
+    tokio::spawn(Subscriber { view, seen, noted, sender, _permit: permit }.run());
     // Buffering proxies would delay the messages.
     let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
     Ok((unbuffered, Sse::new(ReceiverStream::new(messages))).into_response())
@@ -134,8 +70,7 @@ pub(super) async fn subscribe(
 
 /// A subscriber. Runs as a task of its own, so that one that accepts no data can be disconnected.
 struct Subscriber {
-    context: Context,
-    access: Access,
+    view: View,
     /// Id of the last event that was sent or that is not visible to the caller.
     seen: u64,
     noted: watch::Receiver<u64>,
@@ -145,12 +80,8 @@ struct Subscriber {
 
 impl Subscriber {
     async fn run(mut self) {
-        let live = Arc::clone(&self.context.live);
-        let drain = self.context.drain.clone();
-        // All subscribers share the ticks. The current tick has begun, so its state is sent immediately.
-        let first = live.began + PERIOD * u32::try_from(live.tick()).unwrap_or(u32::MAX);
-        let mut ticks = interval_at(first, PERIOD);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let (mut ticks, drain) =
+            (self.view.context.subscribers.ticks(), self.view.context.services.drain.clone());
         loop {
             let is_connected = tokio::select! {
                 biased;
@@ -159,7 +90,7 @@ impl Subscriber {
                     self.send_events().await;
                     return;
                 }
-                _ = ticks.tick() => self.access.check_known().is_ok() && self.send_state().await,
+                _ = ticks.tick() => self.view.access.check_known().is_ok() && self.send_state().await,
                 changed = self.noted.changed() => changed.is_ok() && self.send_events().await,
             };
             if !is_connected {
@@ -175,17 +106,18 @@ impl Subscriber {
 
     /// Returns the current state, computed once per tick for all callers that may read everything.
     async fn state(&self) -> Arc<str> {
-        let of_now = async || text(&state::of(&self.context, &self.access));
-        if self.access.check_everything().is_err() {
+        let View { context, access } = &self.view;
+        let of_now = async || text(&state::of(&self.view));
+        if access.check_everything().is_err() {
             return of_now().await;
         }
-        let shared = self.context.live.text(self.access.check_admin().is_ok());
+        let shared = context.subscribers.text(access.check_admin().is_ok());
         Arc::clone(shared.get_or_init(of_now).await)
     }
 
     async fn send_events(&mut self) -> bool {
         let last = *self.noted.borrow_and_update();
-        let events = self.context.events.after(self.seen, &self.access);
+        let events = self.view.context.services.events.after(self.seen, &self.view.access);
         self.seen = last;
         for event in events {
             self.seen = event.id;

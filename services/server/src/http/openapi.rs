@@ -1,6 +1,6 @@
 //! `/api/v1/openapi.json`: the OpenAPI document, generated from the handlers.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use axum::{
     Router,
@@ -19,7 +19,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
     Context, datasets, events, explain, live, overview, probes, queues, response, response::AuthErrors,
-    sessions, throughput_latency,
+    sessions,
 };
 use crate::events::Event;
 use forebay_explain::Summary;
@@ -55,9 +55,9 @@ impl Modify for Tokens {
 /// All routes except the files of the dashboard.
 pub(super) struct Routes {
     /// Probes, which need no token.
-    pub(super) probes: Router<Context>,
+    pub(super) probes: Router<Arc<Context>>,
     /// Authenticated routes.
-    pub(super) api: Router<Context>,
+    pub(super) api: Router<Arc<Context>>,
     /// Description of both.
     document: openapi::OpenApi,
 }
@@ -76,7 +76,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(datasets::list))
         .routes(routes!(queues::list))
         .routes(routes!(queues::show, queues::change))
-        .routes(routes!(throughput_latency::show))
+        .routes(routes!(queues::throughput_latency))
         .routes(routes!(events::list))
         .routes(routes!(live::subscribe))
         .routes(routes!(explain::jobs))

@@ -2,22 +2,18 @@
 
 use std::time::{Instant, SystemTime};
 
-use axum::{Extension, Json, extract::State};
+use axum::Json;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    Context,
+    context::View,
     resources::{self, Process, Tier},
     response::AuthErrors,
     sessions::{Verdict, running},
+    stages::{StageStatus, stages},
 };
-use crate::{
-    Address,
-    auth::Access,
-    events::unix_seconds,
-    stalls::{Observer, StageStatus},
-};
+use crate::{events::unix_seconds, stalls::Observer};
 
 /// Summary of the server.
 #[derive(Serialize, ToSchema)]
@@ -70,49 +66,38 @@ struct ServerInfo {
 
 /// Returns a summary of the server.
 #[utoipa::path(get, path = "/api/v1/overview", operation_id = "show_overview", tag = "server", responses((status = 200, body = Overview), AuthErrors))]
-pub(super) async fn show(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-) -> Json<Overview> {
-    Json(of(&context, &access))
+pub(super) async fn show(view: View) -> Json<Overview> {
+    Json(of(&view))
 }
 
-/// Returns the summary visible to `access`.
-pub(super) fn of(context: &Context, access: &Access) -> Overview {
+/// Returns the summary visible to the caller.
+pub(super) fn of(view: &View) -> Overview {
+    let View { context, access } = view;
     let (started_at, now) = (unix_seconds(context.started), unix_seconds(SystemTime::now()));
     let server = ServerInfo {
         version: env!("CARGO_PKG_VERSION"),
         started_at,
         uptime_seconds: (now - started_at).max(0.0),
         now,
-        draining: context.drain.is_draining(),
-        grpc: location(context),
+        draining: context.services.drain.is_draining(),
+        grpc: context.location.clone(),
         can_administer: access.check_admin().is_ok(),
     };
     let (instant, readout) = (Instant::now(), resources::read_metrics(context));
-    let sessions = running(context, access);
+    let sessions = running(view);
     let (verdict, judged) = Observer::judge(&sessions, instant);
     let cost = context.observer.gpu_hour_cost().map(|gpu_hour_cost| {
         let idle =
             sessions.iter().filter_map(|session| Some(1.0 - session.verdict(instant).0.compute_fraction?));
-        let idle_total = context.sessions.idle().as_secs_f64() / 3600.0 * gpu_hour_cost;
+        let idle_total = context.services.sessions.idle().as_secs_f64() / 3600.0 * gpu_hour_cost;
         Cost { gpu_hour_cost, idle_per_hour: idle.sum::<f64>() * gpu_hour_cost, idle_total }
     });
     Overview {
         server,
-        pipeline: context.observer.stages(verdict.bottleneck),
+        pipeline: stages(context, verdict.bottleneck),
         verdict: Verdict::new(&verdict, &judged, sessions.len(), &context.observer.facts()),
         cache: resources::tiers(&readout, context),
         process: resources::process(&readout),
         cost,
-    }
-}
-
-/// Returns the location for Flight clients.
-fn location(context: &Context) -> String {
-    match &context.grpc {
-        Address::Tcp(address) if context.tls => format!("grpc+tls://{address}"),
-        Address::Tcp(address) => format!("grpc://{address}"),
-        Address::Unix(path) => format!("grpc+unix://{}", path.display()),
     }
 }

@@ -1,6 +1,6 @@
 //! Files of the dashboard, built from `page/src` and embedded in the binary.
 
-use std::future::ready;
+use std::{future::ready, sync::Arc};
 
 use axum::{
     Router,
@@ -13,7 +13,7 @@ use ring::digest::{SHA256, digest};
 use super::Context;
 
 /// Returns the routes of the dashboard, which reads all of its data from the API.
-pub(super) fn routes() -> Router<Context> {
+pub(super) fn routes() -> Router<Arc<Context>> {
     Router::new()
         .route("/", file("text/html; charset=utf-8", include_bytes!("../../page/dist/index.html")))
         .route("/page.js", file("text/javascript; charset=utf-8", include_bytes!("../../page/dist/page.js")))
@@ -22,7 +22,7 @@ pub(super) fn routes() -> Router<Context> {
 }
 
 /// Returns a route that serves a file, or 304 if the caller has it cached.
-fn file(kind: &'static str, bytes: &'static [u8]) -> MethodRouter<Context> {
+fn file(kind: &'static str, bytes: &'static [u8]) -> MethodRouter<Arc<Context>> {
     let tag = tag_of(bytes);
     get(move |headers: HeaderMap| ready(answer(&headers, kind, bytes, tag)))
 }
@@ -44,8 +44,7 @@ fn names(list: &HeaderValue, tag: &HeaderValue) -> bool {
 }
 
 fn tag_of(bytes: &[u8]) -> HeaderValue {
-    let digest: String =
-        digest(&SHA256, bytes).as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex::encode(&digest(&SHA256, bytes).as_ref()[..8]);
     HeaderValue::try_from(format!("\"{digest}\"")).expect("hexadecimal digits in quotes")
 }
 

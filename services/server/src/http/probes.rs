@@ -1,9 +1,9 @@
 //! Liveness and readiness probes, and the metrics.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
-    Extension, Json,
+    Json,
     extract::State,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
@@ -13,10 +13,11 @@ use utoipa::ToSchema;
 
 use super::{
     Context,
+    context::View,
     response::{AuthErrors, Rejection},
     scrape_gauges,
 };
-use crate::{auth::Access, registry::datasets::Phase, telemetry::recorder};
+use crate::{registry::datasets::Phase, services::Services, telemetry::recorder};
 
 /// Readiness of the server. Datasets are listed only for callers that may read them.
 #[derive(Serialize, ToSchema)]
@@ -45,17 +46,15 @@ pub(super) async fn alive() -> &'static str {
     responses((status = 200, description = "The server accepts new work.", body = Readiness), (status = 503, description = "The server is starting or shutting down.", body = Readiness)),
 )]
 pub(super) async fn ready(
-    State(context): State<Context>,
+    State(context): State<Arc<Context>>,
     headers: HeaderMap,
 ) -> (StatusCode, Json<Readiness>) {
     let (mut opening, mut preparing, mut failed) = (Vec::new(), Vec::new(), BTreeMap::new());
-    let named = context
-        .authenticator
-        .authenticate(&headers)
-        .map(|access| context.datasets.list(&access))
-        .unwrap_or_default();
+    let Services { datasets, online, drain, .. } = &context.services;
+    let access = context.authenticator.authenticate(&headers);
+    let named = access.map(|access| datasets.list(&access)).unwrap_or_default();
     for dataset in named {
-        if context.online.unready().any(|name| name == dataset.name) {
+        if online.unready().any(|name| name == dataset.name) {
             preparing.push(dataset.name.clone());
         }
         match dataset.phase {
@@ -66,8 +65,8 @@ pub(super) async fn ready(
             Phase::Open(_) => {}
         }
     }
-    let draining = context.drain.is_draining();
-    let ready = context.datasets.all_tried() && context.online.unready().next().is_none() && !draining;
+    let draining = drain.is_draining();
+    let ready = datasets.all_tried() && online.unready().next().is_none() && !draining;
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(Readiness { ready, draining, opening, preparing, failed }))
 }
@@ -77,10 +76,7 @@ pub(super) async fn ready(
     get, path = "/metrics", operation_id = "metrics", tag = "probes",
     responses((status = 200, description = "Metrics in the Prometheus text format, version 0.0.4.", body = String), AuthErrors),
 )]
-pub(super) async fn scrape(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-) -> Result<Response, Rejection> {
+pub(super) async fn scrape(View { context, access }: View) -> Result<Response, Rejection> {
     access.check_everything()?;
     scrape_gauges::update(&context);
     let text = recorder::render(&context.recorder);

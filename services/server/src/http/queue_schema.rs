@@ -1,63 +1,78 @@
 //! JSON forms of a queue's settings, status and forecasts.
 //!
-//! `forebay_inference` depends on no transport, so the schemas of the HTTP API are declared here.
+//! `forebay_inference` depends on no transport, so the schemas of the HTTP API are declared here. The compiler compares the types
+//! with `remote` with those of the queue, field by field.
 
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 
 use forebay_inference::queue;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 /// Settings of a batch queue. In a request, omitted fields keep their values.
-#[derive(Debug, PartialEq, Serialize, ToSchema)]
+#[derive(ToSchema)]
 #[serde(default)]
 #[schema(as = QueueConfig)]
+#[expect(dead_code, reason = "only its description is used")]
 pub(super) struct QueueSettings {
     /// Maximum rows per batch and per request, 1 to 1,048,576. Default: 4,096.
+    #[schema(default = 4096)]
     max_batch_rows: u64,
     /// Maximum bytes of the features of a batch, estimated from the mean row size. At most half of
     /// `lookups.max_answer_bytes`. Default: 8 MiB.
+    #[schema(default = 8_388_608)]
     max_batch_bytes: u64,
     /// Maximum time for which a request waits for further requests while a worker is free, 0 to 1 hour. Default: 5 ms.
-    #[serde(with = "humantime_serde")]
-    #[schema(value_type = String, default = "5ms", example = "5ms")]
-    max_batch_delay: Duration,
+    #[schema(default = "5ms", example = "5ms")]
+    max_batch_delay: String,
     /// True if a free worker receives a batch before `max_batch_delay`, as soon as waiting longer is expected to cost more
     /// latency than it saves. Default: true.
+    #[schema(default = true)]
     eager_dispatch: bool,
     /// Deadline of a request without a `timeout`, counted from its arrival, up to 1 hour. Default: 100 ms.
-    #[serde(with = "humantime_serde")]
-    #[schema(value_type = String, default = "100ms", example = "100ms")]
-    default_timeout: Duration,
+    #[schema(default = "100ms", example = "100ms")]
+    default_timeout: String,
     /// Maximum predicted time until an answer, 0 to 1 hour. Requests with a longer prediction are refused, even if their own
     /// deadline is later. Default: 10 s.
-    #[serde(with = "humantime_serde")]
-    #[schema(value_type = String, default = "10s", example = "10s")]
-    max_predicted_wait: Duration,
+    #[schema(default = "10s", example = "10s")]
+    max_predicted_wait: String,
     /// Maximum number of queued requests. Default: 16,384.
+    #[schema(default = 16_384)]
     max_queue_requests: usize,
     /// Maximum number of queued rows. Default: 1,048,576.
+    #[schema(default = 1_048_576)]
     max_queue_rows: u64,
     /// Maximum bytes of the keys of all unanswered requests. Default: 64 MiB.
+    #[schema(default = 67_108_864)]
     max_queue_bytes: u64,
     /// Maximum number of workers that receive a request before it fails because each of them disconnected. Default: 2.
+    #[schema(default = 2)]
     max_attempts: u32,
     /// Maximum number of batches that one worker may have at a time. Default: 8.
+    #[schema(default = 8)]
     max_credits: u64,
     /// Batch sizes, in rows, to which batches are padded with rows of nulls and zeros. A batch is padded to the smallest size
     /// that holds it; a larger batch is not padded. At most 64 sizes of 1 to `max_batch_rows`. Default: empty, no padding.
+    #[schema(default = json!([]))]
     pad_to: Vec<u64>,
 }
 
 /// Current state of a queue.
 #[derive(Serialize, ToSchema)]
+#[serde(remote = "queue::QueueStatus")]
 pub(super) struct QueueStatus {
-    load: Load,
+    #[serde(with = "Load")]
+    #[schema(value_type = Load)]
+    load: queue::Load,
     /// Learned cost of a batch.
-    model: Coefficients,
+    #[serde(with = "Coefficients")]
+    #[schema(value_type = Coefficients)]
+    model: queue::Coefficients,
     /// Mean absolute error of the model's predictions, in seconds.
     model_error: f64,
-    outcomes: Outcomes,
+    #[serde(with = "Outcomes")]
+    #[schema(value_type = Outcomes)]
+    outcomes: queue::Outcomes,
     /// Number of batches by the rule that closed them: `rows`, `bytes`, `delay`, `deadline`, `idle` or `drain`.
     #[schema(value_type = HashMap<String, u64>)]
     close_reasons: HashMap<&'static str, u64>,
@@ -65,6 +80,7 @@ pub(super) struct QueueStatus {
 
 /// Current load of a queue.
 #[derive(Serialize, ToSchema)]
+#[serde(remote = "queue::Load")]
 struct Load {
     /// Number of connected workers.
     workers: usize,
@@ -84,6 +100,7 @@ struct Load {
 
 /// Coefficients of the cost model: a batch takes `fixed + row * rows + byte * bytes` seconds.
 #[derive(Serialize, ToSchema)]
+#[serde(remote = "queue::Coefficients")]
 struct Coefficients {
     /// Seconds per batch.
     fixed: f64,
@@ -95,6 +112,7 @@ struct Coefficients {
 
 /// Number of requests by outcome since the queue was created.
 #[derive(Serialize, ToSchema)]
+#[serde(remote = "queue::Outcomes")]
 struct Outcomes {
     /// Admitted requests.
     admitted: u64,
@@ -163,72 +181,6 @@ struct CurvePoint {
     forecast: Forecast,
 }
 
-impl Default for QueueSettings {
-    fn default() -> Self {
-        queue::QueueConfig::default().into()
-    }
-}
-
-impl From<queue::QueueConfig> for QueueSettings {
-    fn from(config: queue::QueueConfig) -> Self {
-        Self {
-            max_batch_rows: config.max_batch_rows,
-            max_batch_bytes: config.max_batch_bytes,
-            max_batch_delay: config.max_batch_delay,
-            eager_dispatch: config.eager_dispatch,
-            default_timeout: config.default_timeout,
-            max_predicted_wait: config.max_predicted_wait,
-            max_queue_requests: config.max_queue_requests,
-            max_queue_rows: config.max_queue_rows,
-            max_queue_bytes: config.max_queue_bytes,
-            max_attempts: config.max_attempts,
-            max_credits: config.max_credits,
-            pad_to: config.pad_to,
-        }
-    }
-}
-
-impl From<queue::QueueStatus> for QueueStatus {
-    fn from(status: queue::QueueStatus) -> Self {
-        let queue::QueueStatus { load, model, model_error, outcomes, close_reasons } = status;
-        Self { load: load.into(), model: model.into(), model_error, outcomes: outcomes.into(), close_reasons }
-    }
-}
-
-impl From<queue::Load> for Load {
-    fn from(load: queue::Load) -> Self {
-        Self {
-            workers: load.workers,
-            queued_requests: load.queued_requests,
-            queued_rows: load.queued_rows,
-            batches: load.batches,
-            requests_per_second: load.requests_per_second,
-            predicted_wait_seconds: load.predicted_wait_seconds,
-        }
-    }
-}
-
-impl From<queue::Coefficients> for Coefficients {
-    fn from(queue::Coefficients { fixed, row, byte }: queue::Coefficients) -> Self {
-        Self { fixed, row, byte }
-    }
-}
-
-impl From<queue::Outcomes> for Outcomes {
-    fn from(outcomes: queue::Outcomes) -> Self {
-        Self {
-            admitted: outcomes.admitted,
-            admitted_rows: outcomes.admitted_rows,
-            admitted_bytes: outcomes.admitted_bytes,
-            refused: outcomes.refused,
-            answered: outcomes.answered,
-            expired: outcomes.expired,
-            cancelled: outcomes.cancelled,
-            failed: outcomes.failed,
-        }
-    }
-}
-
 impl From<queue::Forecast> for Forecast {
     fn from(forecast: queue::Forecast) -> Self {
         Self {
@@ -265,13 +217,16 @@ impl From<queue::ThroughputLatencyCurve> for ThroughputLatencyCurve {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+    use utoipa::PartialSchema;
+
     use super::*;
 
     #[test]
     fn the_settings_of_the_api_are_those_of_the_configuration_file() {
-        let config =
-            queue::QueueConfig { pad_to: vec![8, 64], max_credits: 3, ..queue::QueueConfig::default() };
-        let configured = serde_json::to_value(&config).unwrap();
-        assert_eq!(serde_json::to_value(QueueSettings::from(config)).unwrap(), configured);
+        let described = serde_json::to_value(QueueSettings::schema()).unwrap();
+        let Value::Object(described) = &described["properties"] else { panic!("{described}") };
+        let defaults = described.iter().map(|(name, field)| (name.clone(), field["default"].clone()));
+        assert_eq!(Value::Object(defaults.collect()), json!(queue::QueueConfig::default()));
     }
 }

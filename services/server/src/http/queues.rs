@@ -1,26 +1,27 @@
-//! `/api/v1/queues`: state of batch queues, and changes of their settings at run time.
+//! `/api/v1/queues`: state of batch queues, forecasts for other batch sizes, and changes of settings at run time.
 
 use axum::{
-    Extension, Json,
+    Json,
     body::Bytes,
-    extract::{Path, State, rejection::BytesRejection},
+    extract::{Path, rejection::BytesRejection},
     http::{HeaderMap, StatusCode},
 };
-use forebay_inference::queue::QueueConfig;
+use forebay_inference::queue::{self, QueueConfig};
 use forebay_proto::v1;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    Context,
-    queue_schema::{Forecast, QueueSettings, QueueStatus},
+    context::View,
+    queue_schema::{Forecast, QueueSettings, QueueStatus, ThroughputLatencyCurve},
     response::{AuthErrors, Parameters, Problem, Rejection, check_json},
 };
 use crate::{
-    auth::Access,
-    events::{Kind, Note},
-    registry::queues::{Served, check_batching},
+    events::{Event, Kind},
+    registry::queues::Served,
+    services::Services,
+    settings::check_batching,
 };
 
 /// List of queues.
@@ -40,9 +41,11 @@ pub(super) struct QueueInfo {
     #[schema(value_type = Object)]
     features: v1::Lookup,
     /// Current settings.
-    batching: QueueSettings,
-    #[serde(flatten)]
-    status: QueueStatus,
+    #[schema(value_type = QueueSettings)]
+    batching: QueueConfig,
+    #[serde(flatten, with = "QueueStatus")]
+    #[schema(value_type = QueueStatus)]
+    status: queue::QueueStatus,
     /// Forecast for the current settings and load; null without workers or before the first computed batch.
     #[schema(required)]
     forecast: Option<Forecast>,
@@ -56,13 +59,23 @@ pub(super) struct SettingsChange {
     /// True if nothing was changed.
     dry_run: bool,
     /// Settings after the change.
-    batching: QueueSettings,
+    #[schema(value_type = QueueSettings)]
+    batching: QueueConfig,
     /// Forecast for these settings; null without workers or before the first computed batch.
     #[schema(required)]
     forecast: Option<Forecast>,
     /// Forecast for the previous settings; null unless this is a dry run.
     #[schema(required)]
     forecast_before: Option<Forecast>,
+}
+
+/// Throughput-latency curve of a queue.
+#[derive(Serialize, ToSchema)]
+pub(super) struct QueueCurve {
+    /// Name of the queue.
+    name: String,
+    #[serde(flatten)]
+    curve: ThroughputLatencyCurve,
 }
 
 /// Options of a change of queue settings.
@@ -76,11 +89,8 @@ pub(super) struct ChangeQuery {
 
 /// Lists the queues for which the caller may read all datasets of the features.
 #[utoipa::path(get, path = "/api/v1/queues", operation_id = "list_queues", tag = "queues", responses((status = 200, body = QueueList), AuthErrors))]
-pub(super) async fn list(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-) -> Json<QueueList> {
-    Json(of(&context, &access))
+pub(super) async fn list(view: View) -> Json<QueueList> {
+    Json(of(&view))
 }
 
 /// Returns a queue.
@@ -93,12 +103,27 @@ pub(super) async fn list(
         AuthErrors,
     ),
 )]
-pub(super) async fn show(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
+pub(super) async fn show(view: View, Path(name): Path<String>) -> Result<Json<QueueInfo>, Rejection> {
+    let served = view.context.services.queues.get(&name, &view.access)?;
+    Ok(Json(shown(&name, &served)))
+}
+
+/// Returns forecasts of throughput and latency for different batch sizes under the current load.
+#[utoipa::path(
+    get, path = "/api/v1/queues/{name}/throughput-latency", operation_id = "show_throughput_latency", tag = "queues",
+    params(("name" = String, Path, description = "Name of the queue.")),
+    responses(
+        (status = 200, body = QueueCurve),
+        (status = 404, description = "The queue is unknown or not visible to the caller.", body = Problem),
+        AuthErrors,
+    ),
+)]
+pub(super) async fn throughput_latency(
+    view: View,
     Path(name): Path<String>,
-) -> Result<Json<QueueInfo>, Rejection> {
-    Ok(Json(shown(&name, &*context.queues.get(&name, &access)?)))
+) -> Result<Json<QueueCurve>, Rejection> {
+    let served = view.context.services.queues.get(&name, &view.access)?;
+    Ok(Json(QueueCurve { curve: served.queue.throughput_latency_curve().into(), name }))
 }
 
 /// Changes the settings of `batching` that the body contains, until the server restarts. Requires an administrator, except for a
@@ -117,8 +142,7 @@ pub(super) async fn show(
     ),
 )]
 pub(super) async fn change(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
+    View { context, access }: View,
     Path(name): Path<String>,
     Parameters(query): Parameters<ChangeQuery>,
     headers: HeaderMap,
@@ -130,7 +154,8 @@ pub(super) async fn change(
     }
     check_json(&headers)?;
     let body = body?;
-    let served = context.queues.get(&name, &access)?;
+    let Services { queues, events, .. } = &context.services;
+    let served = queues.get(&name, &access)?;
     let most = served.max_answer_bytes;
     let changed_settings = if dry_run {
         let before = served.queue.config();
@@ -143,16 +168,17 @@ pub(super) async fn change(
     if !dry_run && before != batching {
         let by = access.name().map_or_else(String::new, |name| format!(", by token '{name}'"));
         let message = format!("{}{by}", differences(&before, &batching));
-        context.events.note(Note::new(Kind::QueueSettingsChanged, &message).queue(&name, served.reads()));
+        events.note(Event::new(Kind::QueueSettingsChanged, &message).queue(&name, served.reads()));
     }
     let forecast = served.queue.forecast(&batching).map(Forecast::from);
     let forecast_before = dry_run.then(|| served.queue.forecast(&before)).flatten().map(Forecast::from);
-    Ok(Json(SettingsChange { name, dry_run, batching: batching.into(), forecast, forecast_before }))
+    Ok(Json(SettingsChange { name, dry_run, batching, forecast, forecast_before }))
 }
 
-/// Returns the queues visible to `access`.
-pub(super) fn of(context: &Context, access: &Access) -> QueueList {
-    QueueList { queues: context.queues.list(access).map(|(name, served)| shown(name, served)).collect() }
+/// Returns the queues visible to the caller.
+pub(super) fn of(view: &View) -> QueueList {
+    let queues = view.context.services.queues.list(&view.access);
+    QueueList { queues: queues.map(|(name, served)| shown(name, served)).collect() }
 }
 
 fn shown(name: &str, served: &Served) -> QueueInfo {
@@ -161,8 +187,8 @@ fn shown(name: &str, served: &Served) -> QueueInfo {
     QueueInfo {
         name: name.to_owned(),
         features: served.features.clone(),
-        batching: batching.into(),
-        status: served.queue.status().into(),
+        batching,
+        status: served.queue.status(),
         forecast,
     }
 }

@@ -55,7 +55,8 @@ pub(super) fn read_metrics(context: &Context) -> MetricReadout {
 
 /// Returns the cache tiers: memory, and disk if configured.
 pub(super) fn tiers(readout: &MetricReadout, context: &Context) -> Vec<Tier> {
-    let names = ["memory", "disk"].into_iter().take(1 + usize::from(context.loader.disk_bytes().is_some()));
+    let names =
+        ["memory", "disk"].into_iter().take(1 + usize::from(context.services.loader.disk_bytes().is_some()));
     names.map(|name| tier(readout, name)).collect()
 }
 

@@ -4,14 +4,15 @@ use forebay_storage::Reader;
 use metrics::gauge;
 
 use super::Context;
-use crate::{auth::Access, registry::datasets::Phase, telemetry::process};
+use crate::{auth::Access, registry::datasets::Phase, services::Services, telemetry::process};
 
 /// Sets the gauges to the current values.
 pub(super) fn update(context: &Context) {
+    let Services { datasets, queues, drain, .. } = &context.services;
     process::update();
-    gauge!("forebay_draining").set(f64::from(u8::from(context.drain.is_draining())));
+    gauge!("forebay_draining").set(f64::from(u8::from(drain.is_draining())));
     let everything = Access::everything();
-    for listed in context.datasets.list(&everything) {
+    for listed in datasets.list(&everything) {
         let reader = match &listed.phase {
             Phase::Open(reader) => Some(reader),
             Phase::Opening { .. } | Phase::Failed(_) => None,
@@ -20,12 +21,12 @@ pub(super) fn update(context: &Context) {
         gauge!("forebay_dataset_open", "dataset" => listed.name.clone()).set(is_open);
         let Some(snapshot) = reader.map(Reader::snapshot) else { continue };
         gauge!("forebay_dataset_rows", "dataset" => listed.name.clone()).set(snapshot.rows() as f64);
-        if let Some(age) = context.datasets.age(&listed.name, snapshot.id()) {
+        if let Some(age) = datasets.age(&listed.name, snapshot.id()) {
             let gauge = gauge!("forebay_dataset_snapshot_age_seconds", "dataset" => listed.name.clone());
             gauge.set(age.as_secs_f64());
         }
     }
-    for (name, served) in context.queues.list(&everything) {
+    for (name, served) in queues.list(&everything) {
         let workers = served.queue.status().load.workers;
         gauge!("forebay_queue_workers", "queue" => name.to_owned()).set(workers as f64);
     }

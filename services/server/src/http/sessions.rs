@@ -1,25 +1,19 @@
 //! `/api/v1/sessions` and `/api/v1/stalls`: training sessions and their time accounts.
 
+mod advice;
 mod schema;
 
 use std::{sync::Arc, time::Instant};
 
-use axum::{
-    Extension, Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, extract::Path, http::StatusCode};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    Context,
+    context::View,
     response::{AuthErrors, Parameters, Problem, Rejection},
 };
-use crate::{
-    auth::Access,
-    sessions::{KEPT_SECONDS, Session},
-};
+use crate::sessions::{KEPT_SECONDS, Session};
 
 use schema::SessionInfo;
 pub(super) use schema::{Stalls, Verdict};
@@ -79,13 +73,12 @@ pub(super) struct TimeRange {
     params(SessionQuery), responses((status = 200, body = SessionList), AuthErrors),
 )]
 pub(super) async fn list(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
+    view: View,
     Parameters(query): Parameters<SessionQuery>,
 ) -> Result<Json<SessionList>, Rejection> {
-    let after = query.after.map(|id| find(&context, &access, &id)).transpose()?;
+    let after = query.after.map(|id| find(&view, &id)).transpose()?;
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    Ok(Json(of(&context, &access, limit, after.as_deref())))
+    Ok(Json(of(&view, limit, after.as_deref())))
 }
 
 /// Returns a session and its time accounts. A session remains available for a minute after its end.
@@ -98,14 +91,10 @@ pub(super) async fn list(
         AuthErrors,
     ),
 )]
-pub(super) async fn show(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
-    Path(id): Path<String>,
-) -> Result<Json<SessionDetails>, Rejection> {
-    let found = find(&context, &access, &id)?;
+pub(super) async fn show(view: View, Path(id): Path<String>) -> Result<Json<SessionDetails>, Rejection> {
+    let found = find(&view, &id)?;
     let now = Instant::now();
-    let session = SessionInfo::new(&found, now, &context.observer.facts());
+    let session = SessionInfo::new(&found, now, &view.context.observer.facts());
     let stalls = Stalls::new([found.history(now, DEFAULT_SECONDS)]);
     Ok(Json(SessionDetails { session, stalls }))
 }
@@ -121,21 +110,20 @@ pub(super) async fn show(
     ),
 )]
 pub(super) async fn stalls(
-    State(context): State<Context>,
-    Extension(access): Extension<Access>,
+    view: View,
     Parameters(time): Parameters<TimeRange>,
 ) -> Result<Json<Stalls>, Rejection> {
     let seconds = time.seconds.unwrap_or(DEFAULT_SECONDS).min(KEPT_SECONDS);
     if let Some(id) = time.session {
-        let history = find(&context, &access, &id)?.history(Instant::now(), seconds);
+        let history = find(&view, &id)?.history(Instant::now(), seconds);
         return Ok(Json(Stalls::new([history])));
     }
-    Ok(Json(stalls_of(&context, &access, seconds, time.job_name.as_deref())))
+    Ok(Json(stalls_of(&view, seconds, time.job_name.as_deref())))
 }
 
-/// Returns the `limit` oldest running sessions visible to `access` that started after `after`.
-pub(super) fn of(context: &Context, access: &Access, limit: usize, after: Option<&Session>) -> SessionList {
-    let (running, facts, now) = (running(context, access), context.observer.facts(), Instant::now());
+/// Returns the `limit` oldest running sessions visible to the caller that started after `after`.
+pub(super) fn of(view: &View, limit: usize, after: Option<&Session>) -> SessionList {
+    let (running, facts, now) = (running(view), view.context.observer.facts(), Instant::now());
     let start = after.map_or(0, |after| {
         running.partition_point(|session| (session.started, session.id) <= (after.started, after.id))
     });
@@ -144,34 +132,29 @@ pub(super) fn of(context: &Context, access: &Access, limit: usize, after: Option
     SessionList { total: running.len() as u64, sessions }
 }
 
-/// Returns the time accounts of the sessions visible to `access`, or of those of one job.
-pub(super) fn stalls_of(
-    context: &Context,
-    access: &Access,
-    seconds: usize,
-    job_name: Option<&str>,
-) -> Stalls {
-    let now = Instant::now();
+/// Returns the time accounts of the sessions visible to the caller, or of those of one job.
+pub(super) fn stalls_of(View { context, access }: &View, seconds: usize, job_name: Option<&str>) -> Stalls {
+    let (sessions, now) = (&context.services.sessions, Instant::now());
     if access.check_everything().is_ok() && job_name.is_none() {
         // The history of all sessions includes those that ended.
-        return Stalls::new([context.sessions.history(now, seconds)]);
+        return Stalls::new([sessions.history(now, seconds)]);
     }
-    let mut sessions = context.sessions.list(true);
+    let mut sessions = sessions.list(true);
     sessions.retain(|session| access.may_read(&session.train.dataset));
     sessions.retain(|session| job_name.is_none_or(|name| session.train.job_name == name));
     Stalls::new(sessions.iter().map(|session| session.history(now, seconds)))
 }
 
-/// Returns the running sessions visible to `access`, oldest first.
-pub(super) fn running(context: &Context, access: &Access) -> Vec<Arc<Session>> {
-    let mut running = context.sessions.list(false);
-    running.retain(|session| access.may_read(&session.train.dataset));
+/// Returns the running sessions visible to the caller, oldest first.
+pub(super) fn running(view: &View) -> Vec<Arc<Session>> {
+    let mut running = view.context.services.sessions.list(false);
+    running.retain(|session| view.access.may_read(&session.train.dataset));
     running
 }
 
-fn find(context: &Context, access: &Access, id: &str) -> Result<Arc<Session>, Rejection> {
+fn find(View { context, access }: &View, id: &str) -> Result<Arc<Session>, Rejection> {
     let unknown = || Rejection::new(StatusCode::NOT_FOUND, format!("session '{id}' is unknown or has ended"));
     let known = u64::from_str_radix(id, 16).ok().filter(|_| id.len() == 16);
-    let found = known.and_then(|id| context.sessions.get(id)).ok_or_else(unknown)?;
+    let found = known.and_then(|id| context.services.sessions.get(id)).ok_or_else(unknown)?;
     if access.may_read(&found.train.dataset) { Ok(found) } else { Err(unknown()) }
 }

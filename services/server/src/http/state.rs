@@ -4,13 +4,12 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    Context,
+    context::View,
     datasets::{self, Datasets},
     overview::{self, Overview},
     queues::{self, QueueList},
     sessions::{self, SessionList, Stalls},
 };
-use crate::auth::Access;
 
 /// Length of the time accounts in the state, in seconds.
 const SECONDS: usize = 2;
@@ -30,13 +29,13 @@ pub(super) struct State {
     datasets: Datasets,
 }
 
-/// Returns the state visible to `access`.
-pub(super) fn of(context: &Context, access: &Access) -> State {
+/// Returns the state visible to the caller.
+pub(super) fn of(view: &View) -> State {
     State {
-        overview: overview::of(context, access),
-        sessions: sessions::of(context, access, sessions::DEFAULT_LIMIT, None),
-        stalls: sessions::stalls_of(context, access, SECONDS, None),
-        queues: queues::of(context, access),
-        datasets: datasets::of(context, access),
+        overview: overview::of(view),
+        sessions: sessions::of(view, sessions::DEFAULT_LIMIT, None),
+        stalls: sessions::stalls_of(view, SECONDS, None),
+        queues: queues::of(view),
+        datasets: datasets::of(view),
     }
 }

@@ -2,8 +2,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fmt,
-    sync::{Arc, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -13,10 +12,11 @@ use forebay_loader::similar_names;
 use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, take_snapshot};
 use tokio::sync::{Mutex, watch};
 
+use super::retry_delays::retry_delays;
 use crate::{
     Error, Settings,
     auth::Access,
-    events::{Events, Kind, Note, Severity},
+    events::{Event, Events, Kind, Severity},
     settings::Limits,
 };
 
@@ -43,7 +43,7 @@ struct Dataset {
     location: Location,
     phase: watch::Sender<Phase>,
     /// Most recent snapshots and the time at which each was last verified to be current; newest first.
-    seen: std::sync::Mutex<VecDeque<(String, Instant)>>,
+    seen: parking_lot::Mutex<VecDeque<(String, Instant)>>,
     /// Held while a snapshot is taken.
     taking: Mutex<()>,
     /// Held while a pinned snapshot is loaded, so that concurrent requests load it once.
@@ -84,7 +84,7 @@ impl Datasets {
                 Dataset {
                     location,
                     phase,
-                    seen: std::sync::Mutex::default(),
+                    seen: parking_lot::Mutex::default(),
                     taking: Mutex::default(),
                     loading: Mutex::default(),
                 },
@@ -105,14 +105,15 @@ impl Datasets {
     /// Opens dataset `name`, and refreshes it every `refresh_interval` if given. Retries with backoff, and emits an event when the
     /// failure changes.
     pub(crate) async fn run(self, name: String, refresh_interval: Option<Duration>) {
-        let mut backoff = Duration::from_secs(1);
+        let max_backoff = self.shared.limits.max_open_backoff;
+        let mut delays = retry_delays(max_backoff);
         let mut noted = None;
         loop {
             match self.refresh(&Access::everything(), &name).await {
                 Ok(_) => {
                     let Some(interval) = refresh_interval else { return };
                     tokio::time::sleep(interval).await;
-                    backoff = Duration::from_secs(1);
+                    delays = retry_delays(max_backoff);
                     noted = None;
                 }
                 Err(error) => {
@@ -120,8 +121,7 @@ impl Datasets {
                         self.note_failure(&name, &error);
                         noted = Some(error.message().to_owned());
                     }
-                    tokio::time::sleep(backoff).await;
-                    backoff = (backoff * 2).min(self.shared.limits.max_open_backoff);
+                    tokio::time::sleep(delays.next().unwrap_or(max_backoff)).await;
                 }
             }
         }
@@ -140,17 +140,17 @@ impl Datasets {
         match self.take(name, dataset).await {
             Ok(snapshot) => {
                 dataset.note_seen(snapshot.id(), looked);
-                let opened = Opened::of(&snapshot);
+                let opened = described(&snapshot);
                 let note = match current {
                     Some(current) if current.snapshot().id() == snapshot.id() => {
                         return Ok((current, false));
                     }
                     Some(current) => {
-                        let before = Opened::of(current.snapshot());
+                        let before = described(current.snapshot());
                         self.keep_pinned(name, current);
-                        Note::new(Kind::DatasetChanged, &format!("{opened}, before {before}"))
+                        Event::new(Kind::DatasetChanged, &format!("{opened}, before {before}"))
                     }
-                    None => Note::new(Kind::DatasetOpen, &opened.to_string()),
+                    None => Event::new(Kind::DatasetOpen, &opened),
                 };
                 let reader = self.reader(dataset, snapshot);
                 dataset.phase.send_replace(Phase::Open(reader.clone()));
@@ -161,7 +161,7 @@ impl Datasets {
                 if current.is_none() {
                     dataset.phase.send_replace(Phase::Failed(error.clone()));
                 }
-                Err(named(name, &error))
+                Err(named(name, error))
             }
         }
     }
@@ -176,7 +176,7 @@ impl Datasets {
         });
         match waited.unwrap_or_else(|_| dataset.phase.borrow().clone()) {
             Phase::Open(reader) => Ok(reader),
-            Phase::Failed(error) => Err(named(name, &error)),
+            Phase::Failed(error) => Err(named(name, error)),
             Phase::Opening { files_done, files } => Err(Error::unavailable(format!(
                 "dataset '{name}' is being opened ({files_done} of {files} files)"
             ))),
@@ -216,13 +216,14 @@ impl Datasets {
                 };
                 Err(Error::precondition(format!("{error}; {current}")))
             }
-            Err(error) => Err(named(name, &error)),
+            Err(error) => Err(named(name, error)),
         }
     }
 
     /// Adds the dataset to a failure of its stream, and for a changed file the current snapshot.
-    pub(crate) fn stream_error(&self, name: &str, error: &forebay_loader::Error) -> Error {
-        let changed = matches!(error, forebay_loader::Error::Storage(forebay_storage::Error::Changed { .. }));
+    pub(crate) fn stream_error(&self, name: &str, error: forebay_loader::Error) -> Error {
+        let changed =
+            matches!(&error, forebay_loader::Error::Storage(forebay_storage::Error::Changed { .. }));
         let error = Error::from(error).in_dataset(name);
         let current = self.shared.entries.get(name).map(|dataset| dataset.phase.borrow().clone());
         match current {
@@ -241,7 +242,7 @@ impl Datasets {
 
     /// Time since snapshot `id` of dataset `name` was last verified to be current, if known.
     pub(crate) fn age(&self, name: &str, id: &str) -> Option<Duration> {
-        let seen = self.shared.entries.get(name)?.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.shared.entries.get(name)?.seen.lock();
         seen.iter().find(|(seen, _)| seen == id).map(|(_, when)| when.elapsed())
     }
 
@@ -304,14 +305,11 @@ impl Datasets {
             .entries
             .get(name)
             .is_some_and(|dataset| matches!(&*dataset.phase.borrow(), Phase::Open(_)));
-        let note = if is_open {
-            let message = format!("refresh failed, retrying: {}", error.message());
-            Note::new(Kind::DatasetFailed, &message).severity(Severity::Warning)
-        } else {
-            let message = format!("opening failed, retrying: {}", error.message());
-            Note::new(Kind::DatasetFailed, &message)
-        };
-        self.shared.events.note(note.dataset(name));
+        let (failed, severity) =
+            if is_open { ("refresh", Severity::Warning) } else { ("opening", Severity::Error) };
+        let event =
+            Event::new(Kind::DatasetFailed, &format!("{failed} failed, retrying: {}", error.message()));
+        self.shared.events.note(event.severity(severity).dataset(name));
     }
 
     fn reader(&self, dataset: &Dataset, snapshot: Snapshot) -> Reader {
@@ -332,7 +330,7 @@ impl Datasets {
 
 impl Dataset {
     fn note_seen(&self, id: &str, when: Instant) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.retain(|(other, _)| other != id);
         seen.push_front((id.to_owned(), when));
         seen.truncate(REMEMBERED_SNAPSHOTS);
@@ -340,24 +338,10 @@ impl Dataset {
 }
 
 /// Size and id of a snapshot, for events.
-struct Opened {
-    files: usize,
-    rows: u64,
-    snapshot: String,
+fn described(snapshot: &Snapshot) -> String {
+    format!("files: {}, rows: {}, snapshot {}", snapshot.files().len(), snapshot.rows(), snapshot.id())
 }
 
-impl Opened {
-    fn of(snapshot: &Snapshot) -> Self {
-        Self { files: snapshot.files().len(), rows: snapshot.rows(), snapshot: snapshot.id().to_owned() }
-    }
-}
-
-impl fmt::Display for Opened {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "files: {}, rows: {}, snapshot {}", self.files, self.rows, self.snapshot)
-    }
-}
-
-fn named(name: &str, error: &forebay_storage::Error) -> Error {
+fn named(name: &str, error: forebay_storage::Error) -> Error {
     Error::from(error).in_dataset(name)
 }

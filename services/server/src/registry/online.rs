@@ -1,49 +1,19 @@
 //! Lookup indexes of the current snapshots of datasets, by name.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use forebay_inference::{Config, KeySpec, Lookup, OnlineDataset};
+use forebay_inference::{KeySpec, Lookup, OnlineDataset};
 use forebay_loader::{Loader, Pool, Priority};
 use forebay_proto::v1;
 use tokio::sync::watch;
 
+use super::retry_delays::retry_delays;
 use crate::{
-    Error,
+    Error, Settings,
     auth::Access,
+    lookup_request::check_lookup,
     registry::datasets::{Datasets, Phase},
 };
-
-/// Maximum number of `joins` per lookup.
-const MAX_JOINS: usize = 16;
-
-/// Checks a lookup without opening anything.
-///
-/// # Errors
-/// Invalid if `joins` are nested or too many, or `max_age_seconds` is invalid.
-pub(crate) fn check_lookup(wanted: &v1::Lookup) -> Result<(), Error> {
-    if wanted.joins.len() > MAX_JOINS {
-        let found = wanted.joins.len();
-        return Err(Error::invalid(format!("joins: names {found} lookups, expected at most {MAX_JOINS}")));
-    }
-    if wanted.joins.iter().any(|other| !other.joins.is_empty()) {
-        return Err(Error::invalid(
-            "joins: a joined lookup has `joins` of its own; move them to the outer `joins`",
-        ));
-    }
-    std::iter::once(wanted).chain(&wanted.joins).try_for_each(|part| max_age(part).map(drop))
-}
-
-/// Maximum age of the snapshot of an answer; `None` means no limit.
-///
-/// # Errors
-/// Invalid if `max_age_seconds` is negative or not a number.
-pub(crate) fn max_age(wanted: &v1::Lookup) -> Result<Option<Duration>, Error> {
-    let seconds = wanted.max_age_seconds;
-    let invalid =
-        || Error::invalid(format!("lookup.max_age_seconds: is {seconds}, expected seconds of 0 or more"));
-    let age = Duration::try_from_secs_f64(seconds).map_err(|_| invalid())?;
-    Ok((!age.is_zero()).then_some(age))
-}
 
 /// Maximum size of an answer that is processed on the network thread, in bytes.
 const INLINE_BYTES: usize = 128 << 10;
@@ -57,21 +27,17 @@ pub(crate) struct OnlineDatasets {
 }
 
 impl OnlineDatasets {
-    /// Registers the datasets of `specs`; indexes are stored in `folder`.
-    pub(crate) fn new(
-        specs: &BTreeMap<String, KeySpec>,
-        config: &Config,
-        loader: &Loader,
-        pools: &(Pool, Pool),
-        folder: &Path,
-    ) -> Self {
+    /// Registers the datasets of `settings.online`; indexes are stored in the cache directory. `pools` are the CPU threads and the
+    /// lookup threads.
+    pub(crate) fn new(settings: &Settings, loader: &Loader, pools: &(Pool, Pool)) -> Self {
+        let config = &settings.lookups;
         let online = |(name, spec): (&String, &KeySpec)| {
-            let folder = folder.join("indexes").join(name);
+            let folder = settings.cache_dir.join("indexes").join(name);
             let online =
                 OnlineDataset::new(name, spec.clone(), config.clone(), loader.clone(), pools.clone(), folder);
             (name.clone(), online)
         };
-        let entries = Arc::new(specs.iter().map(online).collect());
+        let entries = Arc::new(settings.online.iter().map(online).collect());
         Self { entries, lookups: pools.1.clone(), max_keys: config.max_keys }
     }
 
@@ -154,12 +120,12 @@ impl OnlineDatasets {
     /// backoff.
     pub(crate) async fn run(self, datasets: Datasets, name: String, max_backoff: Duration) {
         let (Some(online), Some(mut phase)) = (self.get(&name), datasets.watch(&name)) else { return };
-        let mut backoff = Duration::from_secs(1);
+        let mut delays = retry_delays(max_backoff);
         loop {
             let Some(reader) = opened(&mut phase).await else { return };
             match online.load_snapshot(reader).await {
                 Ok(()) => {
-                    backoff = Duration::from_secs(1);
+                    delays = retry_delays(max_backoff);
                     if phase.changed().await.is_err() {
                         return;
                     }
@@ -167,14 +133,14 @@ impl OnlineDatasets {
                 Err(error) => {
                     let error = Error::from(error);
                     let error = error.message();
+                    let delay = delays.next().unwrap_or(max_backoff);
                     tracing::warn!(
                         dataset = name,
                         error,
-                        "loading the lookup index failed, retrying in {backoff:?}"
+                        "loading the lookup index failed, retrying in {delay:?}"
                     );
                     // A new snapshot is tried at once.
-                    drop(tokio::time::timeout(backoff, phase.changed()).await);
-                    backoff = (backoff * 2).min(max_backoff);
+                    drop(tokio::time::timeout(delay, phase.changed()).await);
                 }
             }
         }

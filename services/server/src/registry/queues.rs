@@ -2,67 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use anyhow::ensure;
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
-use documented::DocumentedFields;
-use forebay_inference::{
-    KeySpec, LookupKeys,
-    queue::{Queue, QueueConfig},
-};
+use forebay_inference::{LookupKeys, queue::Queue};
 use forebay_proto::v1::{self, LookupMetadata};
-use serde::{Deserialize, Serialize};
 
-use crate::{Error, auth::Access, traces::Trace};
-
-/// Settings of a queue, from `forebay.toml`.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, DocumentedFields)]
-#[serde(default, deny_unknown_fields)]
-pub struct QueueSpec {
-    /// Lookup that produces the features of a row, as in docs/how-to/batch-queues.md: `dataset`, `columns`, `tensors`, `select`, `joins`.
-    /// Required.
-    pub features: v1::Lookup,
-    /// Batching and admission.
-    pub batching: QueueConfig,
-}
-
-impl QueueSpec {
-    /// Checks the settings without opening anything.
-    pub(crate) fn check(
-        &self,
-        online: &BTreeMap<String, KeySpec>,
-        max_answer_bytes: u64,
-    ) -> anyhow::Result<()> {
-        crate::registry::online::check_lookup(&self.features)
-            .map_err(|error| anyhow::anyhow!("features: {error}"))?;
-        for part in std::iter::once(&self.features).chain(&self.features.joins) {
-            ensure!(!part.dataset.is_empty(), "features: dataset is missing, expected the name of a dataset");
-            ensure!(part.keys.is_empty(), "features: has `keys`, which callers send with their requests");
-            let name = &part.dataset;
-            ensure!(
-                online.contains_key(name),
-                "features: dataset '{name}' does not serve lookups; add [online.{name}]"
-            );
-        }
-        check_batching(&self.batching, max_answer_bytes)
-            .map_err(|reason| anyhow::anyhow!("batching.{reason}"))
-    }
-}
-
-/// Checks batching settings against the server's other settings.
-///
-/// # Errors
-/// The invalid setting, its value and what was expected.
-pub(crate) fn check_batching(batching: &QueueConfig, max_answer_bytes: u64) -> Result<(), String> {
-    batching.validate()?;
-    let (found, most) = (batching.max_batch_bytes, max_answer_bytes / 2);
-    if found > most {
-        return Err(format!(
-            "max_batch_bytes is {found}, expected at most {most}, half of lookups.max_answer_bytes"
-        ));
-    }
-    Ok(())
-}
+use crate::{Error, QueueSpec, Settings, auth::Access, traces::Trace};
 
 /// Rows of a worker's reply that belong to one request, and the snapshots of the features.
 pub(crate) struct Scored {
@@ -96,21 +41,19 @@ pub(crate) struct Queues {
 }
 
 impl Queues {
-    /// Creates the queues of `specs`.
+    /// Creates the queues of `settings`.
     ///
     /// # Errors
     /// The first invalid setting.
-    pub(crate) fn new(
-        specs: &BTreeMap<String, QueueSpec>,
-        max_pending: usize,
-        max_answer_bytes: u64,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn new(settings: &Settings) -> anyhow::Result<Self> {
+        let max_pending = settings.limits.max_pending_requests;
+        let max_answer_bytes = settings.lookups.max_answer_bytes;
         let served = |(name, spec): (&String, &QueueSpec)| {
             let queue = Queue::new(name, spec.batching.clone()).map_err(anyhow::Error::msg)?;
             let features = spec.features.clone();
             Ok((name.clone(), Arc::new(Served { features, queue, max_pending, max_answer_bytes })))
         };
-        Ok(Self { entries: Arc::new(specs.iter().map(served).collect::<anyhow::Result<_>>()?) })
+        Ok(Self { entries: Arc::new(settings.queues.iter().map(served).collect::<anyhow::Result<_>>()?) })
     }
 
     /// Returns the queue `name` if the caller may read all datasets of its features.

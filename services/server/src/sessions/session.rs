@@ -1,23 +1,19 @@
 //! One session: a trainer with its streams of one dataset.
 
 use std::{
-    ops::Range,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    ops::{AddAssign, Range},
     time::{Duration, Instant, SystemTime},
 };
 
 use forebay_loader::FinishedBatch;
 use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
+use parking_lot::Mutex;
 
-use super::{
-    KEPT_SECONDS,
-    rates::{Rates, Sent},
-};
+use crate::samples::Samples;
 
+/// Length of the kept history, in seconds.
+pub(crate) const KEPT_SECONDS: usize = 600;
 /// Length of each of the two windows that a verdict compares.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
 /// Time that is excluded from windows because it is not settled yet: clients report once per second.
@@ -28,6 +24,22 @@ fn windows(now: Instant) -> (Range<Instant>, Range<Instant>) {
     let ago = |time| now.checked_sub(time).unwrap_or(now);
     let middle = ago(UNSETTLED + WINDOW);
     (middle..ago(UNSETTLED), ago(UNSETTLED + WINDOW * 2)..middle)
+}
+
+/// Totals sent since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Sent {
+    pub(crate) batches: u64,
+    pub(crate) rows: u64,
+    pub(crate) bytes: u64,
+}
+
+impl AddAssign for Sent {
+    fn add_assign(&mut self, other: Self) {
+        self.batches += other.batches;
+        self.rows += other.rows;
+        self.bytes += other.bytes;
+    }
 }
 
 /// Initial values of a session.
@@ -47,9 +59,6 @@ pub(crate) struct Session {
     pub(crate) started: Instant,
     pub(crate) started_at: SystemTime,
     clock: forebay_stall::Session,
-    batches: AtomicU64,
-    rows: AtomicU64,
-    bytes: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -57,14 +66,15 @@ struct State {
     streams: usize,
     ended: Option<Instant>,
     failure: Option<String>,
+    sent: Sent,
     /// Number of batches that the streams will send in total.
     batches_total: u64,
-    epoch: u64,
-    step: u64,
+    /// Epoch and step of the latest batch.
+    at: (u64, u64),
     report: Option<ReportRequest>,
     settled: Instant,
     history: History,
-    rates: Rates,
+    samples: Samples<Sent>,
     skew: Skew,
 }
 
@@ -75,13 +85,13 @@ impl Session {
             streams: 0,
             ended: None,
             failure: None,
+            sent: Sent::default(),
             batches_total: 0,
-            epoch: train.epoch,
-            step: train.start_step,
+            at: (train.epoch, train.start_step),
             report: None,
             settled: now,
             history: History::new(now, KEPT_SECONDS),
-            rates: Rates::new(now),
+            samples: Samples::new(now, Sent::default()),
             skew: Skew::default(),
         };
         Self {
@@ -90,15 +100,12 @@ impl Session {
             started: now,
             started_at: SystemTime::now(),
             clock: forebay_stall::Session::new(now, trainer != 0),
-            batches: AtomicU64::new(0),
-            rows: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
             state: Mutex::new(state),
         }
     }
 
     pub(super) fn enter(&self, now: Instant, due: (u64, u64), batches: u64) -> Lane {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.streams == 0 {
             // No time was charged while no stream was open.
             state.settled = now;
@@ -107,14 +114,14 @@ impl Session {
         state.ended = None;
         state.failure = None;
         // A reopened lane continues where it stopped.
-        let sent = self.batches.load(Ordering::Relaxed);
-        state.batches_total = if state.streams == 1 { sent + batches } else { state.batches_total + batches };
+        state.batches_total =
+            batches + if state.streams == 1 { state.sent.batches } else { state.batches_total };
         drop(state);
         self.clock.enter(now, due)
     }
 
     pub(super) fn leave(&self, now: Instant) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.streams = state.streams.saturating_sub(1);
         if state.streams == 0 {
             state.ended = Some(now);
@@ -122,14 +129,9 @@ impl Session {
     }
 
     pub(super) fn count(&self, made: &FinishedBatch) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.rows.fetch_add(made.batch.rows, Ordering::Relaxed);
-        self.bytes.fetch_add(made.batch.body.len() as u64, Ordering::Relaxed);
-        let mut state = self.state();
-        let at = (made.metadata.epoch, made.metadata.step);
-        if at > (state.epoch, state.step) {
-            (state.epoch, state.step) = at;
-        }
+        let mut state = self.state.lock();
+        state.sent += Sent { batches: 1, rows: made.batch.rows, bytes: made.batch.body.len() as u64 };
+        state.at = state.at.max((made.metadata.epoch, made.metadata.step));
         if let Some(label) = &made.label {
             state.skew.add(label);
         }
@@ -137,50 +139,44 @@ impl Session {
 
     /// Sets the statistics of the label over the dataset.
     pub(crate) fn set_label_statistics(&self, label: Known) {
-        self.state().skew.set_known(label);
+        self.state.lock().skew.set_known(label);
     }
 
     /// Settles time by a report of the client. Returns the settled time and its start.
     pub(super) fn report(&self, now: Instant, report: &ReportRequest) -> (Instant, Buckets) {
         let measured = Report { seconds: report.seconds, wait_seconds: report.wait_seconds };
         let settled = self.clock.clock().report(now, measured);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.report = Some(report.clone());
         (state.settle(now, &settled), settled)
     }
 
     pub(super) fn tick(&self, now: Instant) -> (Instant, Buckets) {
         let settled = self.clock.clock().tick(now);
-        let sent = self.sent();
-        let mut state = self.state();
-        state.rates.sample(now, sent);
+        let mut state = self.state.lock();
+        let sent = state.sent;
+        state.samples.sample(now, sent);
         let from = if settled.sum().is_zero() { state.settled } else { state.settle(now, &settled) };
         (from, settled)
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        self.state().ended.is_none()
+        self.state.lock().ended.is_none()
     }
 
     pub(super) fn ended_before(&self, now: Instant, time: Duration) -> bool {
-        self.state().ended.is_some_and(|ended| now.saturating_duration_since(ended) > time)
+        self.state.lock().ended.is_some_and(|ended| now.saturating_duration_since(ended) > time)
     }
 
     /// Returns the totals sent.
     pub(crate) fn sent(&self) -> Sent {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Sent { batches: count(&self.batches), rows: count(&self.rows), bytes: count(&self.bytes) }
+        self.state.lock().sent
     }
 
-    /// Returns the number of batches that the streams will send in total.
-    pub(crate) fn batches_total(&self) -> u64 {
-        self.state().batches_total
-    }
-
-    /// Returns epoch and step of the latest batch.
-    pub(crate) fn at(&self) -> (u64, u64) {
-        let state = self.state();
-        (state.epoch, state.step)
+    /// Returns the number of batches that the streams will send in total, and epoch and step of the latest batch.
+    pub(crate) fn progress(&self) -> (u64, (u64, u64)) {
+        let state = self.state.lock();
+        (state.batches_total, state.at)
     }
 
     /// Returns the time charged so far.
@@ -190,20 +186,20 @@ impl Session {
 
     /// Returns the time charged in the last seconds.
     pub(crate) fn history(&self, now: Instant, seconds: usize) -> Vec<Interval> {
-        self.state().history.before(now, seconds)
+        self.state.lock().history.before(now, seconds)
     }
 
     /// Returns the last report of the client, unless it stopped reporting.
     pub(crate) fn last_report(&self) -> Option<ReportRequest> {
         let reports = self.clock.clock().reports();
-        self.state().report.clone().filter(|_| reports)
+        self.state.lock().report.clone().filter(|_| reports)
     }
 
     /// Returns batches, rows and bytes per second.
     pub(crate) fn rates(&self) -> (f64, f64, f64) {
-        let state = self.state();
-        let rates = &state.rates;
-        (rates.batches_per_second(), rates.rows_per_second(), rates.bytes_per_second())
+        let state = self.state.lock();
+        let rate = |total: fn(&Sent) -> u64| state.samples.rate(|sent| total(sent) as f64);
+        (rate(|sent| sent.batches), rate(|sent| sent.rows), rate(|sent| sent.bytes))
     }
 
     /// Returns the approximate number of batches sent in the two windows.
@@ -215,25 +211,25 @@ impl Session {
 
     /// Returns the skew of the label.
     pub(crate) fn skew(&self) -> Skew {
-        self.state().skew
+        self.state.lock().skew
     }
 
     /// Returns the time in the two windows of the verdict, the newer one first.
     pub(crate) fn windows(&self, now: Instant) -> (Buckets, Buckets) {
         let (recent, before) = windows(now);
-        let state = self.state();
+        let state = self.state.lock();
         let sum = |window: Range<Instant>| state.history.sum(window.start, window.end);
         (sum(recent), sum(before))
     }
 
     /// Records why a stream failed.
     pub(crate) fn failed(&self, reason: String) {
-        self.state().failure = Some(reason);
+        self.state.lock().failure = Some(reason);
     }
 
     /// Returns why the last failed stream failed.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.state().failure.clone()
+        self.state.lock().failure.clone()
     }
 
     /// Returns the verdict and the time it was judged by.
@@ -243,10 +239,6 @@ impl Session {
         let mut both = recent;
         both += before;
         (verdict, both)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

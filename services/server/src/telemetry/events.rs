@@ -4,15 +4,16 @@ mod event;
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::auth::Access;
 
-pub(crate) use event::{Event, Kind, Note, Severity};
+pub(crate) use event::{Event, Kind, Severity};
 
 /// Ring buffer of the last `limits.max_events` events. Cheap to clone.
 #[derive(Clone)]
@@ -36,13 +37,15 @@ impl Events {
     }
 
     /// Stores, counts and logs an event. Callers do not log it themselves.
-    pub(crate) fn note(&self, note: Note) {
-        metrics::counter!("forebay_events_total", "kind" => note.kind.name()).increment(1);
-        note.log();
-        let mut kept = self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = *self.shared.last.borrow() + 1;
+    pub(crate) fn note(&self, mut event: Event) {
+        metrics::counter!("forebay_events_total", "kind" => event.kind.name()).increment(1);
+        event.log();
+        let mut kept = self.shared.kept.lock();
+        event.id = *self.shared.last.borrow() + 1;
+        event.timestamp = unix_seconds(SystemTime::now());
+        let id = event.id;
         let oldest = if kept.len() >= self.shared.max_events { kept.pop_front() } else { None };
-        kept.push_back(Arc::new(note.into_event(id, unix_seconds(SystemTime::now()))));
+        kept.push_back(Arc::new(event));
         // Under the lock, so that subscribers see ids in order.
         self.shared.last.send_replace(id);
         drop(kept);
@@ -52,7 +55,7 @@ impl Events {
     /// Returns the events after `id` that are visible to `access`, oldest first. An id beyond the last event, which stems from
     /// before a restart of the server, returns all events.
     pub(crate) fn after(&self, id: u64, access: &Access) -> Vec<Arc<Event>> {
-        let kept = self.shared.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.shared.kept.lock();
         let id = if id > *self.shared.last.borrow() { 0 } else { id };
         let start = kept.partition_point(|event| event.id <= id);
         let mut events: Vec<_> = kept.range(start..).cloned().collect();

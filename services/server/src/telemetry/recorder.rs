@@ -1,17 +1,16 @@
 //! The process-wide metrics recorder and its Prometheus output.
 
-use std::sync::{Mutex, PoisonError};
-
 use anyhow::Context;
 use metrics::gauge;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use parking_lot::Mutex;
 
 use super::catalog::{Kind, Metric, metrics};
 
 /// Returns the recorder of the process. The first call installs it; later servers of the process share it.
 pub(crate) fn install() -> anyhow::Result<PrometheusHandle> {
     static RECORDER: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
-    let mut installed = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut installed = RECORDER.lock();
     if let Some(recorder) = &*installed {
         return Ok(recorder.clone());
     }

@@ -1,10 +1,10 @@
 //! Time accounts of all sessions, and the bottlenecks derived from them.
 
+mod facts;
 mod gauges;
-mod messages;
 mod observer;
-mod pipeline;
+mod summary;
 
-pub(crate) use messages::{Advice, Facts, summary};
+pub(crate) use facts::Facts;
 pub(crate) use observer::Observer;
-pub(crate) use pipeline::{Pipeline, StageStatus};
+pub(crate) use summary::summary;

@@ -8,41 +8,19 @@ use forebay_proto::v1::PlanSummary;
 use super::trainer::Passed;
 
 pub(super) struct Report {
-    source: String,
-    dashboard: String,
-    features: usize,
-    label: String,
-    plan: PlanSummary,
-    epochs: Vec<(u64, Passed)>,
-    again: String,
+    pub(super) source: String,
+    /// Address of the dashboard.
+    pub(super) dashboard: String,
+    /// Number of columns that the trainer predicts from.
+    pub(super) features: usize,
+    pub(super) label: String,
+    pub(super) plan: PlanSummary,
+    pub(super) epochs: Vec<(u64, Passed)>,
+    /// Digest of the first epoch, streamed a second time.
+    pub(super) again: String,
 }
 
 impl Report {
-    pub(super) fn new(source: &str, dashboard: String, features: &[String], label: &str) -> Self {
-        Self {
-            source: source.to_owned(),
-            dashboard,
-            features: features.len(),
-            label: label.to_owned(),
-            plan: PlanSummary::default(),
-            epochs: Vec::new(),
-            again: String::new(),
-        }
-    }
-
-    pub(super) fn plan(&mut self, plan: &PlanSummary) {
-        self.plan = plan.clone();
-    }
-
-    pub(super) fn epoch(&mut self, epoch: u64, passed: Passed) {
-        self.epochs.push((epoch, passed));
-    }
-
-    /// Adds the digest of the first epoch, streamed a second time.
-    pub(super) fn finish(&mut self, again: &str) {
-        self.again = again.to_owned();
-    }
-
     pub(super) fn is_repeatable(&self) -> bool {
         self.epochs.first().is_some_and(|(_, passed)| passed.digest == self.again)
     }

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
-use forebay_explain::{At, Explained, Format, JobRecord, Summary, check_pinned};
+use forebay_explain::{At, Explained, Format, JobList, Summary, check_pinned};
 use forebay_loader::{Loader, Pool, Priority, similar_names};
 use forebay_proto::v1;
 use forebay_storage::{Location, Reader, State, load_snapshot};
 
-use crate::{
-    Settings,
-    registry::jobs::{Found, Jobs},
-};
+use super::wanted::Wanted;
+use crate::{Settings, registry::jobs::Jobs};
 
 /// Rebuilds batches in this process.
 pub(super) struct Local {
@@ -37,28 +35,39 @@ impl Local {
         Ok(Self { settings, state, jobs, loader, pool })
     }
 
-    pub(super) async fn jobs(&self) -> anyhow::Result<Vec<JobRecord>> {
-        Ok(self.jobs.list().await?)
+    /// Recorded jobs, as the JSON of `GET /api/v1/jobs`.
+    pub(super) async fn jobs(&self) -> anyhow::Result<Vec<u8>> {
+        Ok(serde_json::to_vec(&JobList::from(self.jobs.list().await?))?)
     }
 
-    pub(super) async fn job(&self, wanted: &str) -> anyhow::Result<Found> {
-        let found = self.jobs.find(wanted, |_| true).await;
-        found.map_err(|error| anyhow!("{error} (in {})", self.settings.state_url()))
-    }
-
+    /// Summary of a batch, as the JSON of `GET /api/v1/explain`.
     pub(super) async fn summary(
         &self,
-        train: &v1::Train,
+        wanted: &Wanted,
         at: At,
         max_listed_rows: usize,
-    ) -> anyhow::Result<Summary> {
-        let explained = self.explained(train, at).await?;
-        Ok(explained.summary(&self.loader, &self.pool, max_listed_rows).await?)
+    ) -> anyhow::Result<Vec<u8>> {
+        let (train, others) = self.request(wanted).await?;
+        let explained = self.explained(&train, at).await?;
+        let summary = explained.summary(&self.loader, &self.pool, max_listed_rows).await?;
+        Ok(serde_json::to_vec(&Summary { others, ..summary })?)
     }
 
-    pub(super) async fn export(&self, train: &v1::Train, at: At, format: Format) -> anyhow::Result<Vec<u8>> {
-        let explained = self.explained(train, at).await?;
+    pub(super) async fn export(&self, wanted: &Wanted, at: At, format: Format) -> anyhow::Result<Vec<u8>> {
+        let (train, _) = self.request(wanted).await?;
+        let explained = self.explained(&train, at).await?;
         Ok(self.pool.run(Priority::Background, move || explained.export(format, u64::MAX)).await?)
+    }
+
+    /// Returns the request of a job, and the ids of earlier jobs with its name.
+    async fn request(&self, wanted: &Wanted) -> anyhow::Result<(v1::Train, Vec<String>)> {
+        let job = match wanted {
+            Wanted::Job(job) => job,
+            Wanted::Request(train) => return Ok((v1::Train::clone(train), Vec::new())),
+        };
+        let found = self.jobs.find(job, |_| true).await;
+        let found = found.map_err(|error| anyhow!("{error} (in {})", self.settings.state_url()))?;
+        Ok((found.record.request, found.others))
     }
 
     async fn explained(&self, train: &v1::Train, at: At) -> anyhow::Result<Arc<Explained>> {

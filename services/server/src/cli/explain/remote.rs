@@ -7,19 +7,14 @@ use forebay_explain::{At, Format};
 use forebay_proto::{Encoding, v1};
 use serde::Deserialize;
 
+use super::wanted::Wanted;
+
 /// HTTP client of a server.
 pub(super) struct Remote {
     client: reqwest::Client,
     /// Base URL, such as `http://127.0.0.1:8816`.
     url: String,
     token: Option<String>,
-}
-
-/// Job of the batch.
-pub(super) enum Wanted<'a> {
-    /// Name or id of the job.
-    Job(&'a str),
-    Request(&'a v1::Train),
 }
 
 #[derive(Deserialize)]
@@ -65,23 +60,18 @@ impl Remote {
     /// Summary as the JSON that was received, because numbers can change when they are parsed.
     pub(super) async fn summary(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &Wanted,
         at: At,
         max_listed_rows: usize,
     ) -> anyhow::Result<Vec<u8>> {
         self.bytes(self.request(wanted, at).query(&[("max_listed_rows", max_listed_rows)])).await
     }
 
-    pub(super) async fn export(
-        &self,
-        wanted: &Wanted<'_>,
-        at: At,
-        format: Format,
-    ) -> anyhow::Result<Vec<u8>> {
+    pub(super) async fn export(&self, wanted: &Wanted, at: At, format: Format) -> anyhow::Result<Vec<u8>> {
         self.bytes(self.request(wanted, at).query(&[("format", format.name())])).await
     }
 
-    fn request(&self, wanted: &Wanted<'_>, at: At) -> reqwest::RequestBuilder {
+    fn request(&self, wanted: &Wanted, at: At) -> reqwest::RequestBuilder {
         let url = format!("{}/api/v1/explain", self.url);
         let request = match wanted {
             Wanted::Job(job) => self.client.get(url).query(&[("job_name", job)]),

@@ -7,8 +7,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use arrow_flight::{FlightData, SchemaAsIpc};
-use arrow_ipc::writer::IpcWriteOptions;
+use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use forebay_inference::{
     Lookup,
@@ -26,7 +25,7 @@ use futures::{
 };
 use tonic::{Code, Status};
 
-use super::stream::{Exchange, Messages};
+use super::stream::{Exchange, Messages, schema_message};
 use crate::{
     Error,
     drain::stopping,
@@ -89,13 +88,9 @@ pub(super) async fn answers(exchange: Exchange, infer: &v1::Infer) -> Result<Mes
         is_done: false,
         stopping: false,
     };
-    let messages = stream::unfold(Some(caller), |caller| async {
-        let mut caller = caller?;
-        match caller.step().await {
-            Ok(Some(message)) => Some((Ok(message), Some(caller))),
-            Ok(None) => None,
-            Err(status) => Some((Err(status), None)),
-        }
+    let messages = stream::try_unfold(caller, |mut caller| async move {
+        let message = caller.step().await?;
+        Ok::<_, Status>(message.map(|message| (message, caller)))
     });
     Ok(messages.boxed())
 }
@@ -189,7 +184,7 @@ impl Caller {
         })?;
         let timeout = (!timeout.is_zero()).then_some(timeout);
         let failed = |error| {
-            self.exchange.context.services.datasets.stream_error(&self.served.features.dataset, &error)
+            self.exchange.context.services.datasets.stream_error(&self.served.features.dataset, error)
         };
         let rows = keys.num_rows() as u64;
         let keys = self.lookup.encode(&keys).await.map_err(failed)?;
@@ -244,7 +239,7 @@ impl Caller {
             close_reason: answer.close_reason.name().to_owned(),
         };
         if !std::mem::replace(&mut self.sent_schema, true) {
-            self.ready.push_back(FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default())));
+            self.ready.push_back(schema_message(&schema));
         }
         self.ready.push_back(rows.with_app_metadata(self.exchange.encoding.encode(&about)));
     }

@@ -1,16 +1,15 @@
 //! Lookups over DoExchange: receives keys and sends rows, in order.
 
 use arrow_array::RecordBatch;
-use arrow_flight::{FlightData, SchemaAsIpc};
-use arrow_ipc::writer::IpcWriteOptions;
+use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use forebay_inference::Lookup;
 use forebay_proto::v1;
-use futures::{Stream, StreamExt, stream};
+use futures::{StreamExt, stream};
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::stream::{Exchange, Messages, message};
+use super::stream::{Exchange, Messages, message, schema_message};
 use crate::{Error, flight::batches::BatchReader, traces::number};
 
 /// A stream of lookups.
@@ -28,30 +27,19 @@ struct Lookups {
 pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Messages, Status> {
     let context = &exchange.context;
     context.check_access(&exchange.access, &wanted)?;
-    let mut lookup =
-        context.services.online.lookup(&context.services.datasets, &exchange.access, &wanted).await?;
-    let lookup_rows = context.services.drain.unless_drained(lookup.lookup_rows()).await?;
-    let failed = |error| context.services.datasets.stream_error(&wanted.dataset, &error);
-    let schema = lookup_rows.and_then(|lookup_rows| lookup.schema(&lookup_rows)).map_err(failed)?;
-    let head = FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default()));
+    let (lookup, schema) = context.prepare(&exchange.access, &wanted).await?;
+    let head = schema_message(&schema);
     let max_keys = context.services.online.max_keys();
     let keys = BatchReader::new("keys");
     let lookups = Lookups { exchange, wanted, lookup, schema, keys, max_keys };
-    Ok(stream::iter([Ok(head)]).chain(lookups.answers()).boxed())
+    let answers = stream::try_unfold(lookups, |mut lookups| async move {
+        let answer = lookups.next().await?;
+        Ok::<_, Status>(answer.map(|answer| (answer, lookups)))
+    });
+    Ok(stream::iter([Ok(head)]).chain(answers).boxed())
 }
 
 impl Lookups {
-    fn answers(self) -> impl Stream<Item = Result<FlightData, Status>> + Send {
-        stream::unfold(Some(self), |lookups| async {
-            let mut lookups = lookups?;
-            match lookups.next().await {
-                Ok(Some(answer)) => Some((Ok(answer), Some(lookups))),
-                Ok(None) => None,
-                Err(status) => Some((Err(status), None)),
-            }
-        })
-    }
-
     async fn next(&mut self) -> Result<Option<FlightData>, Status> {
         let Some(keys) = self.next_keys().await? else { return Ok(None) };
         let Exchange { context, access, encoding, trace, .. } = &self.exchange;

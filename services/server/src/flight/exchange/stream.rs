@@ -1,6 +1,8 @@
 //! State that all kinds of DoExchange streams share.
 
-use arrow_flight::FlightData;
+use arrow_flight::{FlightData, SchemaAsIpc};
+use arrow_ipc::writer::IpcWriteOptions;
+use arrow_schema::Schema;
 use forebay_inference::Answer;
 use forebay_proto::Encoding;
 use futures::stream::BoxStream;
@@ -22,6 +24,11 @@ pub(super) struct Exchange {
     pub(super) permit: OwnedSemaphorePermit,
     /// Trace of the call, if it is traced.
     pub(super) trace: Option<Trace>,
+}
+
+/// The message of a schema.
+pub(super) fn schema_message(schema: &Schema) -> FlightData {
+    SchemaAsIpc::new(schema, &IpcWriteOptions::default()).into()
 }
 
 /// The message of an answer.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_flight::{FlightData, SchemaAsIpc};
+use arrow_flight::FlightData;
 use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use arrow_schema::SchemaRef;
 use dashmap::DashMap;
@@ -20,13 +20,13 @@ use tokio::{sync::OwnedSemaphorePermit, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
-use super::stream::{Exchange, Messages, message};
+use super::stream::{Exchange, Messages, message, schema_message};
 use crate::{
     Error,
     auth::Access,
     drain::stopping,
     error::clip,
-    events::{Events, Kind, Note},
+    events::{Event, Kind},
     flight::{Context, batches::BatchReader},
     registry::queues::{Asked, Scored, Served},
     traces::{Span, number},
@@ -38,9 +38,6 @@ const DEFAULT_CREDITS: u64 = 2;
 /// Maximum number of rows per reply: that of any batch.
 const MAX_REPLY_ROWS: usize = 1 << 20;
 
-/// Batches that the worker is computing, by id.
-type AtWork = Arc<DashMap<BatchId, Gathered>>;
-
 /// A batch that the worker is computing.
 struct Gathered {
     /// Snapshots of the features.
@@ -49,19 +46,25 @@ struct Gathered {
     spans: Option<(Span, Span)>,
 }
 
-/// Sends batches to the worker.
-struct Batches {
+/// A worker's connection, for both directions of its stream.
+struct Connection {
     context: Context,
-    encoding: Encoding,
     access: Access,
     queue: String,
     served: Arc<Served>,
+    /// Batches that the worker is computing.
+    at_work: DashMap<BatchId, Gathered>,
+}
+
+/// Sends batches to the worker.
+struct Batches {
+    connection: Arc<Connection>,
+    encoding: Encoding,
     lookup: Lookup,
     schema: SchemaRef,
     worker: Worker<Asked, Scored>,
     /// Dropped after `worker`, so that the worker is removed before the event is emitted.
     _presence: Presence,
-    at_work: AtWork,
     /// Task that receives replies; it ends before the worker leaves only with an error.
     inward: AbortOnDropHandle<Result<(), Status>>,
     _permit: OwnedSemaphorePermit,
@@ -69,14 +72,10 @@ struct Batches {
 
 /// Receives replies from the worker, in a task of its own, so that replies are read while a send is blocked.
 struct Inward {
-    context: Context,
-    access: Access,
-    queue: String,
-    served: Arc<Served>,
+    connection: Arc<Connection>,
     messages: Messages,
     replies: Replies<Asked, Scored>,
     reader: BatchReader,
-    at_work: AtWork,
 }
 
 /// Streams batches as they are formed. Ends with a status if the server stops or the worker sends an invalid reply.
@@ -84,82 +83,68 @@ pub(super) async fn batches(exchange: Exchange, request: &v1::Worker) -> Result<
     let Exchange { context, access, encoding, messages, permit, .. } = exchange;
     let served = context.services.queues.get(&request.queue, &access)?;
     access.check_worker(&request.queue)?;
-    let queue = request.queue.clone();
-    let mut lookup =
-        context.services.online.lookup(&context.services.datasets, &access, &served.features).await?;
-    let lookup_rows = context.services.drain.unless_drained(lookup.lookup_rows()).await?;
-    let failed = |error| context.services.datasets.stream_error(&served.features.dataset, &error);
-    let schema = lookup_rows.and_then(|lookup_rows| lookup.schema(&lookup_rows)).map_err(failed)?;
-    let head = FlightData::from(SchemaAsIpc::new(&schema, &IpcWriteOptions::default()));
+    let (lookup, schema) = context.prepare(&access, &served.features).await?;
+    let head = schema_message(&schema);
     let credits = if request.credits == 0 { DEFAULT_CREDITS } else { request.credits };
     let worker = served.queue.add_worker(credits);
-    let presence = Presence::new(context.services.events.clone(), &queue, &served, credits);
-    let at_work = AtWork::default();
-    let inward = Inward {
-        context: context.clone(),
-        access: access.clone(),
-        queue: queue.clone(),
-        served: Arc::clone(&served),
-        messages,
-        replies: worker.replies(),
-        reader: BatchReader::new("reply"),
-        at_work: Arc::clone(&at_work),
-    };
+    let (queue, at_work) = (request.queue.clone(), DashMap::new());
+    let connection = Arc::new(Connection { context, access, queue, served, at_work });
+    let presence = Presence::new(&connection, credits);
+    let (replies, reader) = (worker.replies(), BatchReader::new("reply"));
+    let inward = Inward { connection: Arc::clone(&connection), messages, replies, reader };
     let inward = AbortOnDropHandle::new(tokio::spawn(inward.run()));
     let batches = Batches {
-        context,
+        connection,
         encoding,
-        access,
-        queue,
-        served,
         lookup,
         schema,
         worker,
         _presence: presence,
-        at_work,
         inward,
         _permit: permit,
     };
-    let batches = stream::unfold(Some(batches), |batches| async {
-        let mut batches = batches?;
-        match batches.next().await {
-            Ok(Some(message)) => Some((Ok(message), Some(batches))),
-            Ok(None) => None,
-            Err(status) => Some((Err(status), None)),
-        }
+    let batches = stream::try_unfold(batches, |mut batches| async move {
+        let message = batches.next().await?;
+        Ok::<_, Status>(message.map(|message| (message, batches)))
     });
     Ok(stream::iter([Ok(head)]).chain(batches).boxed())
 }
 
 /// Emits an event when a worker connects and when it disconnects.
 struct Presence {
-    events: Events,
-    queue: String,
-    served: Arc<Served>,
+    connection: Arc<Connection>,
 }
 
 impl Presence {
-    fn new(events: Events, queue: &str, served: &Arc<Served>, credits: u64) -> Self {
-        let presence = Self { events, queue: queue.to_owned(), served: Arc::clone(served) };
-        presence.note(Kind::WorkerJoined, &format!("worker connected, credits {credits}"));
-        presence
-    }
-
-    fn note(&self, kind: Kind, words: &str) {
-        self.events.note(Note::new(kind, words).queue(&self.queue, self.served.reads()));
+    fn new(connection: &Arc<Connection>, credits: u64) -> Self {
+        connection.note(Kind::WorkerJoined, &format!("worker connected, credits {credits}"));
+        Self { connection: Arc::clone(connection) }
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.note(Kind::WorkerLeft, "worker disconnected");
+        self.connection.note(Kind::WorkerLeft, "worker disconnected");
+    }
+}
+
+impl Connection {
+    fn note(&self, kind: Kind, words: &str) {
+        let event = Event::new(kind, words).queue(&self.queue, self.served.reads());
+        self.context.services.events.note(event);
+    }
+
+    /// Checks the permissions of the worker again, because a token may be revoked while the stream runs.
+    fn check_access(&self) -> Result<(), Error> {
+        self.context.check_access(&self.access, &self.served.features)?;
+        self.access.check_worker(&self.queue)
     }
 }
 
 impl Batches {
     async fn next(&mut self) -> Result<Option<FlightData>, Status> {
         loop {
-            let drain = self.context.services.drain.clone();
+            let drain = self.connection.context.services.drain.clone();
             let batch = tokio::select! {
                 biased;
                 () = drain.interrupted() => return Err(stopping().into()),
@@ -167,8 +152,7 @@ impl Batches {
             };
             let Some(batch) = batch else { return self.end().await };
             let id = batch.id;
-            self.context.check_access(&self.access, &self.served.features)?;
-            self.access.check_worker(&self.queue)?;
+            self.connection.check_access()?;
             if !self.worker.replies().has_waiting_requests(id) {
                 let cancelled = Failure::Features("all requests of the batch were cancelled".to_owned());
                 self.worker.replies().reply(id, Err(cancelled));
@@ -180,7 +164,7 @@ impl Batches {
                     return Ok(Some(message));
                 }
                 Err(BatchFailure::Batch(error)) => {
-                    self.at_work.remove(&id);
+                    self.connection.at_work.remove(&id);
                     self.worker.replies().reply(id, Err(Failure::Features(error.message().to_owned())));
                 }
                 Err(BatchFailure::Worker(error)) => return Err(error.into()),
@@ -195,17 +179,18 @@ impl Batches {
             ended = &mut self.inward => {
                 ended.unwrap_or_else(|error| Err(Error::internal(error.to_string()).into())).map(|()| None)
             }
-            () = self.context.services.drain.drained() => Err(stopping().into()),
+            () = self.connection.context.services.drain.drained() => Err(stopping().into()),
         }
     }
 
     async fn gather(&mut self, batch: Batch<Asked>) -> Result<FlightData, BatchFailure> {
+        let Connection { context, queue, served, at_work, .. } = &*self.connection;
         let began = Instant::now();
         let Batch { id, payloads, rows, padded_rows, close_reason, deadline, previous_attempts } = batch;
         let traced = payloads.iter().filter_map(|asked| Some(asked.trace.as_ref()?.context().clone()));
-        let mut span = self.context.services.traces.linked("micro-batch", traced.collect(), began);
+        let mut span = context.services.traces.linked("micro-batch", traced.collect(), began);
         if let Some(span) = &mut span {
-            span.set("forebay.queue", self.queue.clone());
+            span.set("forebay.queue", queue.clone());
             span.set("forebay.rows", number(rows));
             span.set("forebay.requests", number(payloads.len() as u64));
             span.set("forebay.reason", close_reason.name());
@@ -220,11 +205,9 @@ impl Batches {
                 "the key has another type in the new snapshot",
             )));
         }
-        let failed = |error| {
-            BatchFailure::Batch(
-                self.context.services.datasets.stream_error(&self.served.features.dataset, &error),
-            )
-        };
+        let features = &served.features;
+        let failed =
+            |error| BatchFailure::Batch(context.services.datasets.stream_error(&features.dataset, error));
         let answer = self
             .lookup
             .gather(keys, usize::try_from(padded_rows).unwrap_or(usize::MAX))
@@ -236,13 +219,13 @@ impl Batches {
                 "the columns of the features have changed with a new snapshot; begin another exchange",
             )));
         }
-        let about = self.context.metadata(&self.served.features, &answer).map_err(BatchFailure::Batch)?;
+        let about = context.metadata(features, &answer).map_err(BatchFailure::Batch)?;
         let spans = span.map(|span| {
             span.trace().child("gather", began).end(Instant::now());
             let worker = span.trace().child("worker", Instant::now());
             (worker, span)
         });
-        self.at_work.insert(id, Gathered { features: Arc::new(about.clone()), spans });
+        at_work.insert(id, Gathered { features: Arc::new(about.clone()), spans });
         let request = BatchRequest {
             batch: id.0,
             valid_rows: rows,
@@ -272,9 +255,7 @@ impl Inward {
 
     async fn replies(&mut self) -> Result<(), Status> {
         while let Some(message) = self.messages.next().await.transpose()? {
-            // A token may be revoked while the stream runs.
-            self.context.check_access(&self.access, &self.served.features)?;
-            self.access.check_worker(&self.queue)?;
+            self.connection.check_access()?;
             self.reply(&message)?;
         }
         Ok(())
@@ -294,7 +275,7 @@ impl Inward {
         let id = if reply.batch == 0 { self.replies.oldest_batch() } else { Some(BatchId(reply.batch)) };
         let unknown = || Error::invalid(format!("reply: this worker has no batch {}", reply.batch));
         let id = id.ok_or_else(unknown)?;
-        let (_, Gathered { features, spans }) = self.at_work.remove(&id).ok_or_else(unknown)?;
+        let (_, Gathered { features, spans }) = self.connection.at_work.remove(&id).ok_or_else(unknown)?;
         let shape = self.replies.shape(id).ok_or_else(unknown)?;
         if let Some((worker, mut span)) = spans {
             drop(worker);

@@ -13,7 +13,7 @@ fn paths(document: &Value) -> BTreeSet<String> {
 }
 
 /// Returns the paths of a router from its debug output; axum has no other list of them.
-fn routed(router: &Router<Context>) -> BTreeSet<String> {
+fn routed(router: &Router<Arc<Context>>) -> BTreeSet<String> {
     let printed = format!("{router:?}");
     let texts = printed.split('"').skip(1).step_by(2);
     // "/" and the private name belong to the fallback. The page at "/" is not part of these routers.

@@ -32,7 +32,7 @@ fn the_embedded_page_is_built_from_the_current_sources() {
         hashed.update(format!("{}\n{}\n", relative(path), bytes.len()).as_bytes());
         hashed.update(&bytes);
     }
-    let found: String = hashed.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let found = hex::encode(hashed.finish());
     let built = std::fs::read_to_string(home.join("dist/SOURCES")).unwrap();
     assert_eq!(
         built,

@@ -9,23 +9,27 @@ use forebay_stall::{Bucket, Buckets, Interval};
 use serde::Serialize;
 use utoipa::ToSchema;
 
+use super::advice::{Advice, advice};
 use crate::{
+    events::unix_seconds,
     sessions::{Session, WINDOW},
-    stalls::{Advice, Facts, summary},
-    telemetry::events::unix_seconds,
+    stalls::{Facts, summary},
 };
 
 /// Bottleneck of one or several trainers.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 pub(in crate::http) struct Verdict {
     /// Stage or activity that limits the throughput.
-    pub(in crate::http) bottleneck: Bottleneck,
+    #[schema(value_type = Bottleneck)]
+    bottleneck: forebay_stall::Bottleneck,
     /// Severity of the wait.
-    level: Level,
+    #[schema(value_type = Level)]
+    level: forebay_stall::Level,
     /// The verdict in one or two sentences.
     summary: String,
     /// Confidence in the bottleneck.
-    confidence: Confidence,
+    #[schema(value_type = Confidence)]
+    confidence: forebay_stall::Confidence,
     /// Fraction of the time that the trainers compute, 0 to 1; null if one of them does not report.
     #[schema(required)]
     compute_fraction: Option<f64>,
@@ -35,8 +39,8 @@ pub(in crate::http) struct Verdict {
     /// Fraction of the time in each bucket, 0 to 1, by bucket name; the fractions sum to 1, or are all 0 without trainers.
     bucket_fractions: BTreeMap<&'static str, f64>,
     /// Effect of removing the bottleneck; null if the trainers are the bottleneck or the bottleneck is unknown.
-    #[schema(required)]
-    what_if: Option<WhatIf>,
+    #[schema(required, value_type = Option<WhatIf>)]
+    what_if: Option<forebay_stall::WhatIf>,
     /// Recommended changes, most promising first; empty if there are none.
     advice: Vec<Advice>,
     /// Length of the time that was judged, in seconds.
@@ -46,9 +50,10 @@ pub(in crate::http) struct Verdict {
 }
 
 /// Stage or activity that limits the throughput of the trainers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(in crate::http) enum Bottleneck {
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its description is used")]
+enum Bottleneck {
     /// The trainers' own computation.
     Compute,
     /// The network between server and trainers.
@@ -70,8 +75,9 @@ pub(in crate::http) enum Bottleneck {
 }
 
 /// Severity of the wait.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its description is used")]
 enum Level {
     /// The wait fraction is below 5%.
     None,
@@ -82,8 +88,9 @@ enum Level {
 }
 
 /// Confidence in a verdict.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "only its description is used")]
 enum Confidence {
     /// Too little data, or two windows that disagree.
     None,
@@ -94,7 +101,8 @@ enum Confidence {
 }
 
 /// Effect of removing the bottleneck.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, ToSchema)]
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only its description is used")]
 struct WhatIf {
     /// Bottleneck that is removed.
     removed: Bottleneck,
@@ -102,50 +110,6 @@ struct WhatIf {
     speedup: f64,
     /// Bottleneck after the removal.
     next_bottleneck: Bottleneck,
-}
-
-impl From<forebay_stall::Bottleneck> for Bottleneck {
-    fn from(bottleneck: forebay_stall::Bottleneck) -> Self {
-        use forebay_stall::Bottleneck as From;
-        match bottleneck {
-            From::Compute => Self::Compute,
-            From::Network => Self::Network,
-            From::Gather => Self::Gather,
-            From::Decode => Self::Decode,
-            From::Storage => Self::Storage,
-            From::Queued => Self::Queued,
-            From::ComputeOrNetwork => Self::ComputeOrNetwork,
-            From::Idle => Self::Idle,
-            From::Unknown => Self::Unknown,
-        }
-    }
-}
-
-impl From<forebay_stall::Level> for Level {
-    fn from(level: forebay_stall::Level) -> Self {
-        match level {
-            forebay_stall::Level::None => Self::None,
-            forebay_stall::Level::Moderate => Self::Moderate,
-            forebay_stall::Level::InputBound => Self::InputBound,
-        }
-    }
-}
-
-impl From<forebay_stall::Confidence> for Confidence {
-    fn from(confidence: forebay_stall::Confidence) -> Self {
-        match confidence {
-            forebay_stall::Confidence::None => Self::None,
-            forebay_stall::Confidence::Low => Self::Low,
-            forebay_stall::Confidence::High => Self::High,
-        }
-    }
-}
-
-impl From<forebay_stall::WhatIf> for WhatIf {
-    fn from(what_if: forebay_stall::WhatIf) -> Self {
-        let forebay_stall::WhatIf { removed, speedup, next_bottleneck } = what_if;
-        Self { removed: removed.into(), speedup, next_bottleneck: next_bottleneck.into() }
-    }
 }
 
 impl Verdict {
@@ -157,15 +121,15 @@ impl Verdict {
         facts: &Facts,
     ) -> Self {
         Self {
-            bottleneck: verdict.bottleneck.into(),
-            level: verdict.level.into(),
+            bottleneck: verdict.bottleneck,
+            level: verdict.level,
             summary: summary(verdict, sessions),
-            confidence: verdict.confidence.into(),
+            confidence: verdict.confidence,
             compute_fraction: verdict.compute_fraction,
             wait_fraction: verdict.wait_fraction,
             bucket_fractions: by_bucket(|bucket| judged.fraction(bucket)),
-            what_if: verdict.what_if.map(WhatIf::from),
-            advice: facts.advice(verdict),
+            what_if: verdict.what_if,
+            advice: advice(verdict, facts),
             window_seconds: WINDOW.as_secs_f64() * 2.0,
             sessions,
         }
@@ -173,7 +137,7 @@ impl Verdict {
 }
 
 /// One trainer with its batch streams of one dataset.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = Session)]
 pub(in crate::http) struct SessionInfo {
     /// Identifier of the session, 16 hexadecimal digits.
@@ -230,7 +194,7 @@ pub(in crate::http) struct SessionInfo {
 }
 
 /// Activity of a client in the interval of its latest report.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = Client)]
 struct ClientInfo {
     /// Fraction of the time spent waiting for batches, 0 to 1.
@@ -245,7 +209,7 @@ struct ClientInfo {
 }
 
 /// Distribution of the label over the batches of a session.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 #[schema(as = Label)]
 struct LabelInfo {
     /// Name of the label column.
@@ -270,7 +234,7 @@ impl SessionInfo {
     pub(in crate::http) fn new(session: &Session, now: Instant, facts: &Facts) -> Self {
         let (verdict, judged) = session.verdict(now);
         let seconds = session.seconds(now);
-        let (sent, batches_total, (epoch, step)) = (session.sent(), session.batches_total(), session.at());
+        let (sent, (batches_total, (epoch, step))) = (session.sent(), session.progress());
         let (batches_per_second, rows_per_second, bytes_per_second) = session.rates();
         let left = batches_total.saturating_sub(sent.batches) as f64;
         let train = &session.train;
@@ -323,7 +287,7 @@ impl SessionInfo {
 }
 
 /// Time of trainers by bucket, one value per interval.
-#[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 pub(in crate::http) struct Stalls {
     /// Length of an interval, in seconds.
     interval_seconds: f64,

@@ -2,11 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
 use forebay_proto::v1;
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
 use super::{JobRecord, Jobs};
@@ -73,7 +74,7 @@ impl Notes {
 impl Shared {
     /// Returns true if a job is due to be written, and marks it as written.
     fn is_due(&self, id: &str, now: Instant) -> bool {
-        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = self.noted.lock();
         if noted.get(id).is_some_and(|noted| now.duration_since(*noted) < WRITTEN_FOR) {
             return false;
         }
@@ -87,7 +88,7 @@ impl Shared {
 
     /// Marks a job as not written.
     fn forget(&self, id: &str) {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.noted.lock().remove(id);
     }
 
     async fn write(self: Arc<Self>, jobs: Jobs, mut records: mpsc::Receiver<JobRecord>) {

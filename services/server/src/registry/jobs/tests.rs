@@ -68,7 +68,7 @@ async fn a_job_is_found_by_id_and_by_name_and_the_one_seen_last_is_meant() {
 }
 
 #[tokio::test]
-async fn a_damaged_record_is_left_out_and_made_again() {
+async fn a_damaged_record_is_omitted_and_rebuilt() {
     let folder = tempfile::tempdir().unwrap();
     let jobs = jobs(folder.path(), 100);
     let (whole, damaged) = (JobRecord::new(&train("ctr", 1), 10.0), JobRecord::new(&train("ctr", 2), 20.0));

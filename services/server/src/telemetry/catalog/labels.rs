@@ -1,10 +1,13 @@
 //! Labels and their values. No label carries a key, file, job, session or other value chosen by callers, which bounds the
 //! number of series.
 
-use super::{Label, Values};
+use super::metric::{Label, Values};
 
-const fn one_of(key: &'static str, values: &'static [&'static str]) -> Label {
-    Label { key, values: Values::OneOf(values) }
+/// Declares labels with a fixed set of values.
+macro_rules! labels {
+    ($($name:ident = $key:literal: $($value:literal)|+;)*) => {
+        $(pub(super) const $name: Label = Label { key: $key, values: Values::OneOf(&[$($value),+]) };)*
+    };
 }
 
 const fn of(key: &'static str, what: &'static str) -> Label {
@@ -17,83 +20,30 @@ pub(super) const QUEUE: Label = of("queue", "names under `[queues]` in the confi
 pub(super) const ROUTE: Label =
     of("route", "route templates of the server, such as `/api/v1/queues/{name}`; `other` for unknown paths");
 pub(super) const STATUS: Label = of("code", "HTTP status codes");
+pub(super) const CODE: Label = Label { key: "code", values: Values::OneOf(&forebay_proto::CODE_NAMES) };
 
-pub(super) const METHOD: Label = one_of(
-    "method",
-    &[
-        "DoAction",
-        "DoExchange",
-        "DoGet",
-        "DoPut",
-        "GetFlightInfo",
-        "GetSchema",
-        "Handshake",
-        "ListActions",
-        "ListFlights",
-        "Lookup",
-        "PollFlightInfo",
-        "health",
-        "other",
-    ],
-);
-
-pub(super) const CODE: Label = one_of("code", &forebay_proto::CODE_NAMES);
-
-pub(super) const SESSION_ACTIVITY: Label = one_of(
-    "activity",
-    &["compute", "network", "gather", "decode", "storage", "queued", "compute_or_network"],
-);
-pub(super) const BOTTLENECK: Label = one_of(
-    "bottleneck",
-    &["compute", "network", "gather", "decode", "storage", "queued", "compute_or_network", "idle", "unknown"],
-);
-pub(super) const ACTIVITY: Label = one_of("activity", &["wait", "compute", "copy"]);
-pub(super) const GPU_STATE: Label = one_of("state", &["busy", "idle"]);
-pub(super) const STAGE: Label = one_of("stage", &["storage", "decode", "gather", "send"]);
-pub(super) const TIER: Label = one_of("tier", &["memory", "disk"]);
-pub(super) const INSERT_REJECTION: Label =
-    one_of("reason", &["needed_later", "too_large", "busy", "failing"]);
-pub(super) const CACHE_ERROR: Label = one_of(
-    "kind",
-    &[
-        "checksum",
-        "length",
-        "header",
-        "version",
-        "foreign",
-        "temporary",
-        "read",
-        "write",
-        "no_space",
-        "remove",
-        "list",
-    ],
-);
-pub(super) const DISK: Label = one_of("tier", &["disk"]);
-pub(super) const OPERATION: Label = one_of("operation", &["get", "head", "list", "put"]);
-pub(super) const OUTCOME: Label = one_of("outcome", &["ok", "error"]);
-pub(super) const FOOTER_SOURCE: Label = one_of("source", &["file", "disk"]);
-pub(super) const REQUEST_OUTCOME: Label =
-    one_of("outcome", &["answered", "refused", "expired", "cancelled", "failed"]);
-pub(super) const CLOSE_REASON: Label =
-    one_of("close_reason", &["rows", "bytes", "delay", "deadline", "idle", "drain"]);
-pub(super) const EVENT: Label = one_of(
-    "kind",
-    &[
-        "dataset_open",
-        "dataset_failed",
-        "dataset_changed",
-        "session_started",
-        "session_ended",
-        "session_failed",
-        "queue_settings_changed",
-        "worker_joined",
-        "worker_left",
-        "cache_error",
-        "reload_failed",
-        "draining",
-        "bottleneck_changed",
-        "label_skew",
-    ],
-);
-pub(super) const DROPPED: Label = one_of("reason", &["queue", "export"]);
+labels! {
+    METHOD = "method": "DoAction" | "DoExchange" | "DoGet" | "DoPut" | "GetFlightInfo" | "GetSchema"
+        | "Handshake" | "ListActions" | "ListFlights" | "Lookup" | "PollFlightInfo" | "health" | "other";
+    SESSION_ACTIVITY = "activity": "compute" | "network" | "gather" | "decode" | "storage" | "queued"
+        | "compute_or_network";
+    BOTTLENECK = "bottleneck": "compute" | "network" | "gather" | "decode" | "storage" | "queued"
+        | "compute_or_network" | "idle" | "unknown";
+    ACTIVITY = "activity": "wait" | "compute" | "copy";
+    GPU_STATE = "state": "busy" | "idle";
+    STAGE = "stage": "storage" | "decode" | "gather" | "send";
+    TIER = "tier": "memory" | "disk";
+    INSERT_REJECTION = "reason": "needed_later" | "too_large" | "busy" | "failing";
+    CACHE_ERROR = "kind": "checksum" | "length" | "header" | "version" | "foreign" | "temporary" | "read"
+        | "write" | "no_space" | "remove" | "list";
+    DISK = "tier": "disk";
+    OPERATION = "operation": "get" | "head" | "list" | "put";
+    OUTCOME = "outcome": "ok" | "error";
+    FOOTER_SOURCE = "source": "file" | "disk";
+    REQUEST_OUTCOME = "outcome": "answered" | "refused" | "expired" | "cancelled" | "failed";
+    CLOSE_REASON = "close_reason": "rows" | "bytes" | "delay" | "deadline" | "idle" | "drain";
+    EVENT = "kind": "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started"
+        | "session_ended" | "session_failed" | "queue_settings_changed" | "worker_joined" | "worker_left"
+        | "cache_error" | "reload_failed" | "draining" | "bottleneck_changed" | "label_skew";
+    DROPPED = "reason": "queue" | "export";
+}

@@ -2,7 +2,11 @@
 
 use std::fmt::Write as _;
 
-use super::{Absent, GROUPS, Kind, Label, Metric, Values, metrics};
+use super::{
+    GROUPS,
+    metric::{Kind, Label, Metric, Values},
+    metrics,
+};
 
 const HEAD: &str = r#"# Metrics
 
@@ -26,7 +30,7 @@ configuration bounds the number of series. Counters that are never absent start 
 /// Renders the page.
 pub(super) fn render() -> String {
     let mut page = HEAD.to_owned();
-    for group in &GROUPS {
+    for group in GROUPS {
         let _ = write!(
             page,
             "\n## {}\n\n| metric | type | labels | description | absent |\n|---|---|---|---|---|\n",
@@ -40,19 +44,16 @@ pub(super) fn render() -> String {
 }
 
 fn row(metric: &Metric) -> String {
-    let Metric { name, kind, unit, labels, help, absent } = metric;
+    let Metric { name, kind, labels, absent, help } = metric;
     let kind = match kind {
         Kind::Counter | Kind::FractionalCounter => "counter",
         Kind::Gauge => "gauge",
         Kind::Histogram(_) => "histogram",
     };
+    let unit = metric.unit();
     let kind = if unit.is_empty() { kind.to_owned() } else { format!("{kind}, {unit}") };
     let labels: Vec<String> = labels.iter().map(|label| format!("`{}`", label.key)).collect();
-    let absent = match absent {
-        Absent::Never => "never".to_owned(),
-        Absent::Before(what) => format!("before {what}"),
-        Absent::Without(what) => format!("without {what}"),
-    };
+    let absent = if absent.is_empty() { "never" } else { *absent };
     format!("| `{name}` | {kind} | {} | {help} | {absent} |", labels.join(", "))
 }
 

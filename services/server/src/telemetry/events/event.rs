@@ -53,14 +53,14 @@ pub(crate) enum Severity {
 }
 
 /// An operational event.
-#[derive(Debug, Clone, Serialize, ToSchema)]
+#[derive(Serialize, ToSchema)]
 pub(crate) struct Event {
     /// Sequence number, consecutive from 1 since the start of the server.
     pub(crate) id: u64,
     /// Time of the event, in Unix seconds.
-    timestamp: f64,
+    pub(super) timestamp: f64,
     /// Kind of the event.
-    kind: Kind,
+    pub(super) kind: Kind,
     /// Severity of the event.
     severity: Severity,
     /// Description of the event, in one sentence.
@@ -79,7 +79,6 @@ pub(crate) struct Event {
 }
 
 /// Callers that may see an event.
-#[derive(Debug, Clone, PartialEq, Eq)]
 enum Audience {
     Everyone,
     /// Callers that may read all of these datasets.
@@ -88,24 +87,15 @@ enum Audience {
     ReadersOfAll,
 }
 
-/// An event that is not recorded yet. By default it is visible to callers that may read every dataset.
-pub(crate) struct Note {
-    pub(super) kind: Kind,
-    severity: Severity,
-    message: String,
-    dataset: Option<String>,
-    queue: Option<String>,
-    session: Option<String>,
-    audience: Audience,
-}
-
-impl Note {
+impl Event {
     /// Creates an event with a message. The dashboard shows dataset, queue and session next to the message. A message that is
-    /// too long is shortened in the middle.
+    /// too long is shortened in the middle. By default the event is visible to callers that may read every dataset.
+    /// Recording it sets its id and its time.
     pub(crate) fn new(kind: Kind, message: &str) -> Self {
         let (message, severity) = (clip(message), kind.severity());
         let audience = if kind == Kind::Draining { Audience::Everyone } else { Audience::ReadersOfAll };
-        Self { kind, severity, message, dataset: None, queue: None, session: None, audience }
+        let (dataset, queue, session) = (None, None, None);
+        Self { id: 0, timestamp: 0.0, kind, severity, message, dataset, queue, session, audience }
     }
 
     /// Overrides the default severity of the kind.
@@ -141,13 +131,6 @@ impl Note {
         }
     }
 
-    pub(super) fn into_event(self, id: u64, timestamp: f64) -> Event {
-        let Self { kind, severity, message, dataset, queue, session, audience } = self;
-        Event { id, timestamp, kind, severity, message, dataset, queue, session, audience }
-    }
-}
-
-impl Event {
     /// True if the caller may see the event.
     pub(super) fn is_visible_to(&self, access: &Access) -> bool {
         match &self.audience {

@@ -10,7 +10,7 @@ fn the_oldest_events_are_dropped_and_an_id_from_before_a_restart_returns_all() {
     let (events, access) = (Events::new(3), Access::everything());
     assert!(events.after(0, &access).is_empty());
     for _ in 0..5 {
-        events.note(Note::new(Kind::Draining, "x"));
+        events.note(Event::new(Kind::Draining, "x"));
     }
     assert_eq!(ids(&events.after(0, &access)), [3, 4, 5]);
     assert_eq!(ids(&events.after(4, &access)), [5]);
@@ -31,12 +31,12 @@ fn an_event_is_visible_to_callers_that_may_read_its_datasets() {
         .unwrap();
 
     let events = Events::new(10);
-    events.note(Note::new(Kind::DatasetOpen, "1").dataset("users"));
-    events.note(Note::new(Kind::DatasetOpen, "2").dataset("payments"));
-    events.note(Note::new(Kind::WorkerJoined, "3").queue("ranker", ["users", "items"].into_iter()));
-    events.note(Note::new(Kind::WorkerJoined, "4").queue("fraud", ["users", "payments"].into_iter()));
-    events.note(Note::new(Kind::ReloadFailed, "5: contains a path"));
-    events.note(Note::new(Kind::Draining, "6"));
+    events.note(Event::new(Kind::DatasetOpen, "1").dataset("users"));
+    events.note(Event::new(Kind::DatasetOpen, "2").dataset("payments"));
+    events.note(Event::new(Kind::WorkerJoined, "3").queue("ranker", ["users", "items"].into_iter()));
+    events.note(Event::new(Kind::WorkerJoined, "4").queue("fraud", ["users", "payments"].into_iter()));
+    events.note(Event::new(Kind::ReloadFailed, "5: contains a path"));
+    events.note(Event::new(Kind::Draining, "6"));
     assert_eq!(ids(&events.after(0, &reader)), [1, 3, 6]);
     assert_eq!(ids(&events.after(0, &Access::everything())), [1, 2, 3, 4, 5, 6]);
 }
@@ -46,7 +46,7 @@ async fn subscribers_are_notified_after_an_event_is_stored() {
     let events = Events::new(10);
     let mut watched = events.watch();
     let noting = events.clone();
-    let noted = tokio::spawn(async move { noting.note(Note::new(Kind::Draining, "x")) });
+    let noted = tokio::spawn(async move { noting.note(Event::new(Kind::Draining, "x")) });
     watched.changed().await.unwrap();
     assert_eq!(ids(&events.after(0, &Access::everything())), [*watched.borrow()]);
     noted.await.unwrap();

@@ -2,21 +2,24 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread::available_parallelism,
     time::{Duration, Instant},
 };
 
-use forebay_loader::Loader;
-use forebay_stall::{Bottleneck, Buckets, Evidence, Verdict, judge};
+use forebay_loader::{Loader, StageWork};
+use forebay_stall::{Bottleneck, Buckets, Evidence, Stage, Verdict, judge};
 use metrics_exporter_prometheus::PrometheusHandle;
+use parking_lot::Mutex;
 
-use super::{Facts, Pipeline, StageStatus, gauges, messages::summary};
+use super::{Facts, gauges, summary};
 use crate::{
     Settings,
     auth::Access,
-    events::{Events, Kind, Note, Severity},
+    events::{Event, Events, Kind, Severity},
     registry::datasets::{Datasets, Phase},
+    samples::Samples,
+    services::Services,
     sessions::{Session, Sessions, WINDOW},
     telemetry::metric_readout::MetricReadout,
 };
@@ -38,7 +41,8 @@ struct Shared {
     /// Facts for advice, without the decoded bytes.
     facts: Facts,
     gpu_hour_cost: Option<f64>,
-    pipeline: Mutex<Pipeline>,
+    /// Work of the stages, in the order of `Stage::ALL`.
+    work: Mutex<Samples<[StageWork; Stage::ALL.len()]>>,
     recorder: PrometheusHandle,
 }
 
@@ -58,14 +62,8 @@ struct PreviousSession {
 }
 
 impl Observer {
-    pub(crate) fn new(
-        settings: &Settings,
-        sessions: Sessions,
-        loader: Loader,
-        datasets: Datasets,
-        events: Events,
-        recorder: PrometheusHandle,
-    ) -> Self {
+    pub(crate) fn new(settings: &Settings, services: &Services, recorder: PrometheusHandle) -> Self {
+        let Services { sessions, loader, datasets, events, .. } = services.clone();
         let facts = Facts {
             cpu_threads: loader.cpu_threads(),
             cores: available_parallelism().map_or(1, usize::from),
@@ -74,8 +72,9 @@ impl Observer {
             disk_bytes: loader.disk_bytes().map_or(0, |(_, capacity)| capacity),
             concurrent_requests: settings.storage.concurrent_requests,
         };
-        let (gpu_hour_cost, pipeline) = (settings.gpu_hour_cost, Mutex::new(Pipeline::new()));
-        let shared = Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, pipeline, recorder };
+        let work = Mutex::new(Samples::new(Instant::now(), work(&loader)));
+        let gpu_hour_cost = settings.gpu_hour_cost;
+        let shared = Shared { sessions, loader, datasets, events, facts, gpu_hour_cost, work, recorder };
         Self { shared: Arc::new(shared) }
     }
 
@@ -104,9 +103,9 @@ impl Observer {
         (judge(&evidence), recent)
     }
 
-    /// Returns the pipeline stages, from the store to the trainers.
-    pub(crate) fn stages(&self, bottleneck: Bottleneck) -> Vec<StageStatus> {
-        self.pipeline().stages(&self.shared.loader, &self.shared.sessions, bottleneck)
+    /// Returns the increase of a part of a stage's work per second, averaged over the last 10 seconds.
+    pub(crate) fn stage_rate(&self, stage: Stage, part: impl Fn(&StageWork) -> f64) -> f64 {
+        self.shared.work.lock().rate(|work| part(&work[stage as usize]))
     }
 
     /// Returns the facts that advice depends on.
@@ -124,13 +123,9 @@ impl Observer {
         self.shared.gpu_hour_cost
     }
 
-    fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
-        self.shared.pipeline.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn observe(&self, previous: &mut Previous, now: Instant) {
         self.shared.sessions.tick(now);
-        self.pipeline().sample(now, &self.shared.loader);
+        self.shared.work.lock().sample(now, work(&self.shared.loader));
         let running = self.shared.sessions.list(false);
         let (verdict, _) = Self::judge(&running, now);
         self.note_bottleneck(previous, &verdict, running.len());
@@ -149,7 +144,7 @@ impl Observer {
         let is_known = !matches!(verdict.bottleneck, Bottleneck::Unknown | Bottleneck::Idle);
         if is_known && previous.bottleneck != Some(verdict.bottleneck) {
             previous.bottleneck = Some(verdict.bottleneck);
-            self.shared.events.note(Note::new(Kind::BottleneckChanged, &summary(verdict, sessions)));
+            self.shared.events.note(Event::new(Kind::BottleneckChanged, &summary(verdict, sessions)));
         }
     }
 
@@ -160,7 +155,7 @@ impl Observer {
             let is_new = !previous.sessions.contains_key(&session.id);
             let known = previous.sessions.entry(session.id).or_default();
             let note = |kind, message: &str| {
-                let note = Note::new(kind, message).dataset(&session.train.dataset);
+                let note = Event::new(kind, message).dataset(&session.train.dataset);
                 note.session(&format!("{:016x}", session.id))
             };
             let (is_running, trainer) = (session.is_running(), describe(&session));
@@ -204,10 +199,15 @@ impl Observer {
                 "{} new errors in the disk cache: damaged values, failed reads or failed writes",
                 errors - previous.cache_errors
             );
-            self.shared.events.note(Note::new(Kind::CacheError, &message));
+            self.shared.events.note(Event::new(Kind::CacheError, &message));
         }
         previous.cache_errors = errors;
     }
+}
+
+/// Work of the stages since the start.
+fn work(loader: &Loader) -> [StageWork; Stage::ALL.len()] {
+    Stage::ALL.map(|stage| loader.work(stage))
 }
 
 /// Describes the trainer of a session in an event.

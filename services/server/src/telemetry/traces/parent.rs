@@ -1,49 +1,30 @@
 //! Trace context of a caller, in the format of W3C Trace Context.
 
+use std::collections::HashMap;
+
 use opentelemetry::{
     Context,
-    propagation::{Extractor, TextMapPropagator},
+    propagation::TextMapPropagator,
     trace::{SpanContext, TraceContextExt},
 };
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 
 /// Parses the headers `traceparent` and `tracestate`.
 pub(super) fn of_headers(headers: &http::HeaderMap) -> Option<SpanContext> {
-    headers.get("traceparent")?;
-    extract(&Headers(headers))
+    let value = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    extract(value("traceparent")?, value("tracestate"))
 }
 
 /// Parses a `traceparent` value.
 pub(super) fn of_text(traceparent: &str) -> Option<SpanContext> {
-    (!traceparent.is_empty()).then(|| extract(&Text(traceparent))).flatten()
+    if traceparent.is_empty() { None } else { extract(traceparent, None) }
 }
 
-fn extract(from: &dyn Extractor) -> Option<SpanContext> {
-    let context = TraceContextPropagator::new().extract_with_context(&Context::new(), from);
+fn extract(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
+    let values = [("traceparent", Some(traceparent)), ("tracestate", tracestate)];
+    let values = values.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+    let values: HashMap<String, String> = values.collect();
+    let context = TraceContextPropagator::new().extract_with_context(&Context::new(), &values);
     let caller = context.span().span_context().clone();
     caller.is_valid().then_some(caller)
-}
-
-struct Headers<'a>(&'a http::HeaderMap);
-
-impl Extractor for Headers<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        self.0.keys().map(http::HeaderName::as_str).collect()
-    }
-}
-
-struct Text<'a>(&'a str);
-
-impl Extractor for Text<'_> {
-    fn get(&self, key: &str) -> Option<&str> {
-        (key == "traceparent").then_some(self.0)
-    }
-
-    fn keys(&self) -> Vec<&str> {
-        vec!["traceparent"]
-    }
 }

@@ -1,18 +1,16 @@
 //! Open spans, and handles to them for child spans.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{borrow::Cow, sync::Arc};
 
 use opentelemetry::{
-    Key, KeyValue, Value,
+    Key, KeyValue, SpanId, Value,
     trace::{Link, SpanContext, SpanKind, Status},
 };
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::{NONE, Shared};
+use super::sink::Sink;
 
 /// Largest number of links of a span; further links are counted.
 const MAX_LINKS: usize = 128;
@@ -28,24 +26,24 @@ pub(crate) struct Span {
 /// Handle to an open span, which creates child spans and sets attributes. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Trace {
-    shared: Arc<Shared>,
+    sink: Arc<Sink>,
     context: SpanContext,
     notes: Arc<Mutex<Vec<KeyValue>>>,
 }
 
 impl Span {
-    pub(super) fn new(
-        shared: Arc<Shared>,
+    /// Starts a span that began at `start`.
+    pub(super) fn start(
+        sink: &Arc<Sink>,
         name: Cow<'static, str>,
         kind: SpanKind,
-        context: SpanContext,
         parent: Option<&SpanContext>,
         start: Instant,
     ) -> Self {
-        let start = shared.clock.time_of(start);
+        let (context, start) = (sink.context(parent), sink.clock.time_of(start));
         let data = SpanData {
             span_context: context.clone(),
-            parent_span_id: parent.map_or(NONE, SpanContext::span_id),
+            parent_span_id: parent.map_or(SpanId::INVALID, SpanContext::span_id),
             parent_span_is_remote: parent.is_some_and(SpanContext::is_remote),
             span_kind: kind,
             name,
@@ -57,9 +55,10 @@ impl Span {
             events: SpanEvents::default(),
             links: SpanLinks::default(),
             status: Status::Unset,
-            instrumentation_scope: shared.scope.clone(),
+            instrumentation_scope: sink.scope.clone(),
         };
-        Self { trace: Trace { shared, context, notes: Arc::default() }, data: Some(data) }
+        let trace = Trace { sink: Arc::clone(sink), context, notes: Arc::default() };
+        Self { trace, data: Some(data) }
     }
 
     /// Returns a handle to the span.
@@ -94,10 +93,9 @@ impl Span {
 
     fn send(&mut self, end: Instant) {
         let Some(mut data) = self.data.take() else { return };
-        data.end_time = self.trace.shared.clock.time_of(end).max(data.start_time);
-        let mut notes = self.trace.notes.lock().unwrap_or_else(PoisonError::into_inner);
-        data.attributes.append(&mut notes);
-        self.trace.shared.send(data);
+        data.end_time = self.trace.sink.clock.time_of(end).max(data.start_time);
+        data.attributes.append(&mut self.trace.notes.lock());
+        self.trace.sink.send(data);
     }
 }
 
@@ -112,12 +110,12 @@ impl Drop for Span {
 impl Trace {
     /// Starts a child span that began at `start`.
     pub(crate) fn child(&self, name: &'static str, start: Instant) -> Span {
-        self.shared.span(name.into(), SpanKind::Internal, Some(&self.context), start)
+        Span::start(&self.sink, name.into(), SpanKind::Internal, Some(&self.context), start)
     }
 
     /// Sets an attribute of the span.
     pub(crate) fn note(&self, key: &'static str, value: impl Into<Value>) {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.notes.lock();
         if notes.len() < MAX_NOTES {
             notes.push(KeyValue::new(key, value));
         }

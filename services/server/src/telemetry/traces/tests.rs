@@ -1,5 +1,6 @@
 use http::{HeaderMap, HeaderValue};
 use opentelemetry::trace::{SpanContext, SpanId, TraceId};
+use opentelemetry_sdk::trace::SpanData;
 
 use super::*;
 
@@ -9,7 +10,7 @@ const NOT_TRACED: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0
 /// Returns traces with a queue of `max_queue` spans, and the queue.
 fn traces(sample: f64, max_queue: usize) -> (Traces, mpsc::Receiver<SpanData>) {
     let (spans, queue) = mpsc::channel(max_queue);
-    let shared = Shared {
+    let sink = Sink {
         spans,
         sample,
         scope: InstrumentationScope::builder("test").build(),
@@ -18,7 +19,7 @@ fn traces(sample: f64, max_queue: usize) -> (Traces, mpsc::Receiver<SpanData>) {
         ending: CancellationToken::new(),
         exporting: Mutex::default(),
     };
-    (Traces { shared: Some(Arc::new(shared)) }, queue)
+    (Traces { sink: Some(Arc::new(sink)) }, queue)
 }
 
 fn headers(traceparent: &'static str) -> HeaderMap {
