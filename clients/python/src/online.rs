@@ -1,10 +1,6 @@
 //! Lookups and requests to queues. Their exchanges stay open between calls.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use arrow_array::RecordBatch;
 use arrow_schema::Fields;
@@ -15,6 +11,7 @@ use forebay_client::{
         v1::{Command, Lookup},
     },
 };
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::{runtime::Runtime, sync::OnceCell};
 use tonic::Code;
@@ -28,6 +25,7 @@ const MOST: usize = 8;
 /// starts without them.
 #[derive(Default)]
 pub(crate) struct Online {
+    /// Never locked while the GIL is released, so that no fork copies a locked mutex.
     open: Mutex<Option<Open>>,
 }
 
@@ -115,7 +113,7 @@ impl Online {
         let mut again = true;
         loop {
             let (runtime, exchange, known) = {
-                let mut open = self.lock();
+                let mut open = self.open.lock();
                 let open = opened(&mut open)?;
                 let (exchange, known) = kind(open).take(request, keys.schema_ref().fields(), &make);
                 (Arc::clone(&open.runtime), exchange, known)
@@ -126,7 +124,7 @@ impl Online {
             };
             let changed =
                 matches!(error, Error::BatchMismatch(_)) || error.code() == Some(Code::FailedPrecondition);
-            if changed && let Some(open) = self.lock().as_mut() {
+            if changed && let Some(open) = self.open.lock().as_mut() {
                 kind(open).forget(&exchange);
             }
             if !(again && known && changed) {
@@ -134,11 +132,6 @@ impl Online {
             }
             again = false;
         }
-    }
-
-    /// Locks the state. The lock is never held while the GIL is released, so that no fork copies a locked mutex.
-    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -161,7 +154,7 @@ fn opened(open: &mut Option<Open>) -> PyResult<&mut Open> {
 
 impl Drop for Online {
     fn drop(&mut self) {
-        let Some(open) = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(open) = self.open.get_mut().take() else { return };
         if open.process != std::process::id() {
             std::mem::forget(open);
             return;

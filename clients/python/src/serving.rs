@@ -1,8 +1,7 @@
 //! A worker of a batch queue, with a thread of its own.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-
 use forebay_client::{Client, Error};
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
     prelude::*,
@@ -57,13 +56,9 @@ impl Worker {
 
     /// Locks the worker without waiting, because the owner of the lock may be waiting for the GIL.
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<Running>>> {
-        match self.running.try_lock() {
-            Ok(running) => Ok(running),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(PyRuntimeError::new_err("another thread is waiting for the next batch of this worker"))
-            }
-        }
+        self.running.try_lock().ok_or_else(|| {
+            PyRuntimeError::new_err("another thread is waiting for the next batch of this worker")
+        })
     }
 }
 
@@ -103,7 +98,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if let Some(running) = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(running) = self.running.get_mut().take() {
             Python::attach(|py| running.end(py));
         }
     }
@@ -124,7 +119,7 @@ impl InferenceBatch {
     }
 
     fn take(&self) -> Option<forebay_client::InferenceBatch> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.work.lock().take()
     }
 }
 

@@ -1,11 +1,9 @@
 //! The batches of one rank, received by threads that end with the stream.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError, TryLockError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use forebay_client::{Cursor, DeviceBatch, Error, Failures, Stats, Training};
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
     prelude::*,
@@ -137,13 +135,9 @@ impl Stream {
 
     /// Locks the stream without waiting, because the owner of the lock may be waiting for the GIL.
     fn lock(&self) -> PyResult<MutexGuard<'_, Option<Running>>> {
-        match self.running.try_lock() {
-            Ok(running) => Ok(running),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(PyRuntimeError::new_err("another thread is waiting for the next batch of this iterator"))
-            }
-        }
+        self.running.try_lock().ok_or_else(|| {
+            PyRuntimeError::new_err("another thread is waiting for the next batch of this iterator")
+        })
     }
 
     fn of<T>(&self, look: impl FnOnce(&Running) -> T) -> PyResult<T> {
@@ -237,7 +231,7 @@ fn tell(py: Python<'_>, failures: &Failures, told: &mut u64) -> PyResult<()> {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Some(running) = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(running) = self.running.get_mut().take() {
             Python::attach(|py| running.end(py));
         }
     }

@@ -1,7 +1,7 @@
 //! An open-loop load: requests are sent when they are due, independently of earlier answers.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -9,6 +9,7 @@ use anyhow::Context;
 use arrow_array::{Int64Array, RecordBatch};
 use forebay_client::{Caller, Client, Config, Error};
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 
 use super::{
@@ -122,7 +123,7 @@ impl Load {
         })?;
         let outcomes = Arc::into_inner(outcomes).context("requests are still running")?;
         let Outcomes { latencies, mut measured, seconds, overhead, rejection_seconds } =
-            outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+            outcomes.into_inner();
         let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e9;
         measured.answers_per_second = measured.answered as f64 / time.as_secs_f64();
         (measured.p50, measured.p99, measured.max) = (at(0.5), at(0.99), latencies.max() as f64 / 1e9);
@@ -162,7 +163,7 @@ async fn send(
 ) {
     let answer = caller.ask(keys, Some(timeout)).await;
     let latency = due.elapsed();
-    let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut outcomes = outcomes.lock();
     outcomes.measured.due += 1;
     match answer {
         Ok(answer) if latency <= timeout => {

@@ -1,13 +1,14 @@
 //! A simulated accelerator that serves a queue.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use arrow_array::{Float32Array, RecordBatch};
 use forebay_client::{Client, Config};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::setup::{QUEUE, Setup, batch_time};
@@ -47,7 +48,7 @@ impl Worker {
                 if replied.is_err() {
                     break;
                 }
-                let mut totals = counted.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut totals = counted.lock();
                 totals.batches += 1;
                 totals.rows += rows;
                 totals.busy_seconds += began.elapsed().as_secs_f64();
@@ -64,11 +65,11 @@ impl Worker {
     }
 
     pub(super) fn totals(&self) -> Totals {
-        *self.totals.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.totals.lock()
     }
 
     /// Sets the totals to zero.
     pub(super) fn reset(&self) {
-        *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = Totals::default();
+        *self.totals.lock() = Totals::default();
     }
 }

@@ -1,14 +1,11 @@
 //! One DoExchange stream with any number of requests in flight.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -82,12 +79,12 @@ impl<M: AnswerMetadata> Exchange<M> {
     /// Returns true if the exchange accepts requests.
     pub(super) fn is_open(&self) -> bool {
         // The connection may drop the request body before the end of the response is received.
-        self.shared.lock().outgoing.as_ref().is_some_and(|outgoing| !outgoing.is_closed())
+        self.shared.state.lock().outgoing.as_ref().is_some_and(|outgoing| !outgoing.is_closed())
     }
 
     /// Returns the error that ended the exchange.
     pub(super) fn failure(&self) -> Option<Error> {
-        self.shared.lock().failure.as_ref().map(Error::copy)
+        self.shared.state.lock().failure.as_ref().map(Error::copy)
     }
 
     /// Sends a request. `metadata` returns the metadata for its number. `permit` is released when the server has answered.
@@ -103,7 +100,7 @@ impl<M: AnswerMetadata> Exchange<M> {
         metadata: impl FnOnce(u64) -> Vec<u8>,
         permit: OwnedSemaphorePermit,
     ) -> Result<PendingAnswer<M>, Error> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let State { outgoing, sent, next, pending, .. } = &mut *state;
         let ended = || Error::lost(&self.shared.url, "the exchange has ended");
         let outgoing = outgoing.as_ref().ok_or_else(ended)?;
@@ -139,7 +136,7 @@ impl<M: AnswerMetadata> PendingAnswer<M> {
 impl<M: AnswerMetadata> Drop for PendingAnswer<M> {
     /// Cancels the request if it has no answer yet.
     fn drop(&mut self) {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         if state.pending.contains_key(&self.number)
             && let Some(outgoing) = &state.outgoing
             && let Some(metadata) = M::cancellation(self.number)
@@ -152,16 +149,10 @@ impl<M: AnswerMetadata> Drop for PendingAnswer<M> {
     }
 }
 
-impl<M> Shared<M> {
-    fn lock(&self) -> MutexGuard<'_, State<M>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<M: AnswerMetadata> Shared<M> {
     /// Ends the exchange and fails all pending requests with `failure`.
     fn end(&self, failure: Option<Error>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.outgoing.take().is_none() {
             return;
         }
@@ -182,7 +173,7 @@ impl<M: AnswerMetadata> Shared<M> {
 
     /// Ends the exchange unless requests are pending. Returns true if it has ended.
     fn end_if_idle(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let idle = state.pending.is_empty();
         if idle {
             state.outgoing = None;
@@ -192,7 +183,7 @@ impl<M: AnswerMetadata> Shared<M> {
 
     /// Removes the pending request that `metadata` answers.
     fn take(&self, metadata: &M) -> Result<Pending<M>, Error> {
-        let pending = &mut self.lock().pending;
+        let pending = &mut self.state.lock().pending;
         let taken = match M::IN_ORDER {
             true => pending.pop_first().map(|(_, pending)| pending),
             false => pending.remove(&metadata.request()),

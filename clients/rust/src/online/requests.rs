@@ -1,8 +1,9 @@
 //! Requests of one kind, over successive exchanges.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use forebay_proto::v1::Command;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::{answer::AnswerMetadata, exchange::Exchange};
@@ -54,7 +55,7 @@ impl<M: AnswerMetadata> Requests<M> {
 
     /// Returns the open exchange. Opens one with a single attempt if there is none.
     pub(super) async fn exchange(&self) -> Result<Arc<Exchange<M>>, Error> {
-        let mut opening = match &mut *lock(&self.current) {
+        let mut opening = match &mut *self.current.lock() {
             Current::Open(exchange) if exchange.is_open() => return Ok(Arc::clone(exchange)),
             Current::Opening(opening) if opening.has_changed().is_ok() => opening.clone(),
             ended => {
@@ -87,7 +88,7 @@ impl<M: AnswerMetadata> Requests<M> {
                 () = sender.closed() => return,
             };
             let Some(current) = current.upgrade() else { return };
-            *lock(&current) = match &opened {
+            *current.lock() = match &opened {
                 Ok(exchange) => Current::Open(Arc::clone(exchange)),
                 Err(_) => Current::Closed,
             };
@@ -122,8 +123,4 @@ impl ExchangeOpener {
         };
         Ok(Exchange::start(opened, schema, self.route.config().idle_timeout))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,11 +2,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use crate::batches::Item;
 
@@ -41,7 +43,7 @@ impl Failures {
 
     /// Returns the error of the last failed attempt.
     pub fn last(&self) -> Option<String> {
-        self.0.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.last_failure.lock().clone()
     }
 }
 
@@ -55,8 +57,7 @@ impl Utilization {
     pub fn set(&self, utilization: f64) -> bool {
         let Some(meter) = self.0.upgrade() else { return false };
         if (0.0..=1.0).contains(&utilization) {
-            let mut last = meter.utilization.lock().unwrap_or_else(PoisonError::into_inner);
-            *last = Some((utilization, Instant::now()));
+            *meter.utilization.lock() = Some((utilization, Instant::now()));
         }
         true
     }
@@ -92,14 +93,14 @@ enum Activity {
 impl Meter {
     /// Records that the trainer requested a batch at `at`, after computing for `computed` since the last one.
     pub(super) fn requested(&self, at: Instant, computed: Option<Duration>) {
-        let mut activity = self.activity();
+        let mut activity = self.activity.lock();
         computed.into_iter().for_each(|time| add(&self.busy_nanos, time));
         *activity = Some((Activity::Waiting, at));
     }
 
     /// Records that the trainer received `batch` at `at`, after waiting for `waited`.
     pub(super) fn delivered(&self, at: Instant, waited: Duration, batch: &impl Item) {
-        let mut activity = self.activity();
+        let mut activity = self.activity.lock();
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.rows.fetch_add(batch.rows(), Ordering::Relaxed);
         self.bytes.fetch_add(batch.len_bytes(), Ordering::Relaxed);
@@ -114,24 +115,24 @@ impl Meter {
 
     /// Returns the utilization of the device, unless the last record is too old.
     pub(super) fn utilization(&self, now: Instant) -> Option<f64> {
-        let (utilization, at) = (*self.utilization.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let (utilization, at) = (*self.utilization.lock())?;
         (now.saturating_duration_since(at) < UTILIZATION_MAX_AGE).then_some(utilization)
     }
 
     /// Records that the trainer receives no more batches.
     pub(super) fn ended(&self) {
-        *self.activity() = None;
+        *self.activity.lock() = None;
     }
 
     /// Records a failed attempt.
     pub(super) fn failed(&self, error: String) {
-        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        *self.last_failure.lock() = Some(error);
         self.retries.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the counters, including the current activity until `now`.
     pub(super) fn stats_until(&self, now: Instant) -> Stats {
-        let activity = self.activity();
+        let activity = self.activity.lock();
         let mut stats = self.stats();
         match *activity {
             Some((Activity::Waiting, since)) => stats.wait += now.saturating_duration_since(since),
@@ -165,10 +166,6 @@ impl Meter {
     /// Returns a handle that records the utilization of the device.
     pub(super) fn utilization_handle(self: &Arc<Self>) -> Utilization {
         Utilization(Arc::downgrade(self))
-    }
-
-    fn activity(&self) -> MutexGuard<'_, Option<(Activity, Instant)>> {
-        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
