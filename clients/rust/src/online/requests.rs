@@ -53,7 +53,7 @@ impl<M: AnswerMetadata> Requests<M> {
         &self.opener.route
     }
 
-    /// Returns the open exchange. Opens one with a single attempt if there is none.
+    /// Returns the open exchange. If necessary, opens one with a single attempt.
     pub(super) async fn exchange(&self) -> Result<Arc<Exchange<M>>, Error> {
         let mut opening = match &mut *self.current.lock() {
             Current::Open(exchange) if exchange.is_open() => return Ok(Arc::clone(exchange)),
