@@ -13,8 +13,8 @@ use tokio::runtime::Handle;
 
 use super::setup::{QUEUE, Setup, batch_time};
 
-/// Work of the accelerator since the last reset.
-#[derive(Debug, Clone, Copy, Default)]
+/// Work of the accelerator.
+#[derive(Default)]
 pub(super) struct Totals {
     pub(super) batches: u64,
     pub(super) rows: u64,
@@ -64,12 +64,8 @@ impl Worker {
         }
     }
 
-    pub(super) fn totals(&self) -> Totals {
-        *self.totals.lock()
-    }
-
-    /// Sets the totals to zero.
-    pub(super) fn reset(&self) {
-        *self.totals.lock() = Totals::default();
+    /// Returns the work since the last call.
+    pub(super) fn take_totals(&self) -> Totals {
+        std::mem::take(&mut *self.totals.lock())
     }
 }
