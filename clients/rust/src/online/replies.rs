@@ -36,7 +36,7 @@ impl Replies {
     /// Sends rows with `metadata`, after their schema if they are the first ones. Does not wait: the channel has capacity for one
     /// reply per credit. Replies to a server that sends more batches than credits are lost.
     pub(super) fn send_rows(&self, rows: &EncodedRows, metadata: Bytes) -> Result<(), Error> {
-        self.send(&rows.message(metadata), Some(rows.schema()))
+        self.send(&rows.message(metadata), Some(&rows.schema))
     }
 
     /// Sends `metadata` without rows.

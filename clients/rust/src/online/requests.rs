@@ -53,6 +53,11 @@ impl<M: AnswerMetadata> Requests<M> {
         &self.opener.route
     }
 
+    /// Opens an exchange, with retries if the route has any, until the retry deadline.
+    pub(super) async fn open(&self) -> Result<Arc<Exchange<M>>, Error> {
+        self.route().run(self.route().config().retry_deadline, || self.exchange()).await
+    }
+
     /// Returns the open exchange. If necessary, opens one with a single attempt.
     pub(super) async fn exchange(&self) -> Result<Arc<Exchange<M>>, Error> {
         let mut opening = match &mut *self.current.lock() {
@@ -63,7 +68,7 @@ impl<M: AnswerMetadata> Requests<M> {
                     && let Some(error) = exchange.failure()
                 {
                     tracing::debug!(%error, "exchange failed; opening another one");
-                    self.opener.route.failed(exchange.server(), &error);
+                    self.opener.route.failed(exchange.server, &error);
                 }
                 let opening = self.begin();
                 *ended = Current::Opening(opening.clone());
@@ -73,7 +78,7 @@ impl<M: AnswerMetadata> Requests<M> {
         let opened = opening.wait_for(Option::is_some).await;
         match opened.as_deref() {
             Ok(Some(Ok(exchange))) => Ok(Arc::clone(exchange)),
-            Ok(Some(Err(error))) => Err(error.copy()),
+            Ok(Some(Err(error))) => Err(error.clone()),
             Ok(None) | Err(_) => Err(Error::protocol("opening an exchange ended without a result")),
         }
     }

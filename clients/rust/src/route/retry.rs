@@ -19,7 +19,8 @@ const DELAYS: ExponentialBuilder = ExponentialBuilder::new()
 pub(crate) struct Attempts {
     servers: usize,
     began: Instant,
-    deadline: Instant,
+    /// Time after which no attempt starts.
+    pub(crate) deadline: Instant,
     failed: u32,
     delays: ExponentialBackoff,
     last: Option<Error>,
@@ -69,11 +70,6 @@ impl Attempts {
         }
         let remaining = self.deadline.saturating_duration_since(Instant::now());
         self.delays.next().unwrap_or(remaining).min(remaining)
-    }
-
-    /// Returns the time after which no attempt starts.
-    pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
     }
 
     /// Returns the final error after the deadline. Includes the error of the last attempt, if one failed.
