@@ -4,19 +4,17 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use arrow_array::RecordBatch;
 use arrow_schema::Fields;
-use forebay_client::{
-    Answer, Caller, Client, Error, Found, Lookups,
-    proto::{
-        Encoding,
-        v1::{Command, Lookup},
-    },
-};
+use forebay_client::{Answer, Caller, Client, Error, Found, Lookups, proto::v1::Lookup};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::{runtime::Runtime, sync::OnceCell};
 use tonic::Code;
 
-use crate::{errors::raised, waiting};
+use crate::{
+    errors::raised,
+    tier::command,
+    waiting::{self, Owned},
+};
 
 /// Maximum number of open exchanges per kind. The least recently used one is closed.
 const MOST: usize = 8;
@@ -26,15 +24,13 @@ const MOST: usize = 8;
 #[derive(Default)]
 pub(crate) struct Online {
     /// Never locked while the GIL is released, so that no fork copies a locked mutex.
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<Owned<Open>>>,
 }
 
 struct Open {
     runtime: Arc<Runtime>,
     lookups: Recent<OnceCell<Lookups>>,
     callers: Recent<Caller>,
-    /// ID of the process that owns the thread.
-    process: u32,
 }
 
 /// Recently used exchanges by request and key columns. The latest is last.
@@ -125,7 +121,7 @@ impl Online {
             let changed =
                 matches!(error, Error::BatchMismatch(_)) || error.code() == Some(Code::FailedPrecondition);
             if changed && let Some(open) = self.open.lock().as_mut() {
-                kind(open).forget(&exchange);
+                kind(&mut open.value).forget(&exchange);
             }
             if !(again && known && changed) {
                 return Err(raised(py, &error));
@@ -136,35 +132,27 @@ impl Online {
 }
 
 /// Returns the state of this process, created if needed.
-fn opened(open: &mut Option<Open>) -> PyResult<&mut Open> {
-    let process = std::process::id();
-    if let Some(forked) = open.take_if(|open| open.process != process) {
-        // The thread exists only in the parent process. Waiting for it here would never end.
-        std::mem::forget(forked);
-    }
+fn opened(open: &mut Option<Owned<Open>>) -> PyResult<&mut Open> {
+    // In a forked child, waiting for the thread of the parent process would never end.
+    std::mem::forget(open.take_if(|open| open.was_forked()));
     match open {
-        Some(open) => Ok(open),
+        Some(open) => Ok(&mut open.value),
         None => {
             let runtime = Arc::new(waiting::runtime(1)?);
             let (lookups, callers) = (Recent { entries: Vec::new() }, Recent { entries: Vec::new() });
-            Ok(open.insert(Open { runtime, lookups, callers, process }))
+            Ok(&mut open.insert(Owned::new(Open { runtime, lookups, callers })).value)
         }
     }
 }
 
 impl Drop for Online {
     fn drop(&mut self) {
-        let Some(open) = self.open.get_mut().take() else { return };
-        if open.process != std::process::id() {
-            std::mem::forget(open);
-            return;
+        if let Some(open) = self.open.get_mut().take() {
+            Python::attach(|py| open.end(py, drop));
         }
-        Python::attach(|py| py.detach(|| drop(open)));
     }
 }
 
 fn wanted(request: &str) -> Result<Lookup, Error> {
-    let command: Result<Command, _> = Encoding::Json.decode("Command", request.as_bytes());
-    let command = command.map_err(|error| Error::Request(error.to_string()))?;
-    command.lookup.ok_or_else(|| Error::Request("the request has no field 'lookup'".into()))
+    command(request)?.lookup.ok_or_else(|| Error::Request("the request has no field 'lookup'".into()))
 }
