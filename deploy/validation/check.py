@@ -41,11 +41,11 @@ COMMAND_TIMEOUT_S = 120
 
 
 class Missing(Exception):
-    """What a part needs is not here; the reason."""
+    """The requirements of a part are not installed. Contains the reason."""
 
 
 class Broken(Exception):
-    """A file can't be read far enough to look at the rest of it."""
+    """A file is malformed, so that its content cannot be checked."""
 
 
 def tool(name: str) -> str:
@@ -69,7 +69,7 @@ def run(*command: str | Path, env: dict[str, str] | None = None) -> tuple[int, s
 
 
 def failed(*command: str | Path) -> Iterator[str]:
-    """What a command says that does not end well."""
+    """Yields the output of a command if it fails."""
     status, out, err = run(*command)
     if status != 0:
         yield f"{Path(str(command[0])).name}: {(out + err).strip()}"
@@ -157,7 +157,7 @@ def dashboard(root: Path) -> Iterator[str]:
     for unknown in sorted(set(re.findall(r"\$\w+", committed)) - variables):
         yield f"forebay.json: there is no variable {unknown}"
 
-    # As rules, so that promtool parses them; what Grafana puts in stands in for its variables.
+    # As rules, so that promtool parses them. Values such as Grafana inserts replace its variables.
     filled = [re.sub(r"\$\w+", ".*", each.replace("$__rate_interval", "1m")) for each in expressions(made)]
     rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(filled)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -232,7 +232,7 @@ def compose(root: Path) -> Iterator[str]:
 
 # --- chart ------------------------------------------------------------------------------------------------------------
 
-# Values that must be refused, and a word of why.
+# Values that the chart must reject, and a word of the reason.
 REFUSED = {
     "datasets.clicks=s3://b/c": "insecure=true",
     "insecure=true": "datasets is empty",
@@ -247,7 +247,7 @@ REFUSED = {
 
 
 def faults_of(manifest: dict[str, Any]) -> Iterator[str]:
-    """What a cluster would not take."""
+    """Yields the reasons for which a cluster would reject the manifest."""
     name = f"{manifest['kind']} {manifest['metadata']['name']}"
     if schema := custom_resources.SCHEMAS.get(manifest["kind"]):
         for error in jsonschema.Draft7Validator(schema).iter_errors(manifest):
@@ -262,7 +262,7 @@ def faults_of(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def faults_between(manifests: list[dict[str, Any]]) -> Iterator[str]:
-    """Names that point nowhere, and what only several manifests show together."""
+    """Yields the references between manifests that do not match, and unsafe settings of the pod."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for manifest in manifests:
         by_kind.setdefault(manifest["kind"], []).append(manifest)
@@ -319,7 +319,7 @@ def faults_between(manifests: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def faults_of_settings(manifests: list[dict[str, Any]]) -> Iterator[str]:
-    """Of forebay.toml, by TOML and, if it has been built, the server."""
+    """Yields the errors in forebay.toml that the TOML parser and, if it is built, the server report."""
     texts = [each["data"]["forebay.toml"] for each in manifests if "forebay.toml" in each.get("data", {})]
     (text,) = texts
     try:

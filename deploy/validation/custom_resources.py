@@ -1,6 +1,6 @@
-"""What the Prometheus operator's resources look like, as far as the chart uses them: nothing else may stand there.
+"""Schemas of the Prometheus operator's resources, limited to the fields that the chart uses. Other fields are errors.
 
-After the documentation of its API, monitoring.coreos.com/v1.
+The source is the documentation of its API, monitoring.coreos.com/v1.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ FAULTS = {
         "#down",
         "runbook_url",
     ),
-    "a scrape of nobody": (
+    "a scrape without targets": (
         "prometheus",
         "deploy/prometheus/prometheus.yml",
         "static_configs:",
@@ -141,7 +141,7 @@ FAULTS = {
         '["cash:/var',
         "cash",
     ),
-    "a dependency on nobody": (
+    "a dependency that does not exist": (
         "compose",
         "deploy/compose/compose.yaml",
         "demo-upload: { condition",
@@ -156,7 +156,7 @@ FAULTS = {
         "grafana/grafana:latest",
         "one version",
     ),
-    "a port for everybody": (
+    "a port that is open to other machines": (
         "compose",
         "deploy/compose/compose.yaml",
         '"127.0.0.1:9090:9090"',
@@ -192,7 +192,7 @@ FAULTS = {
         "failureThreshold: six",
         "six",
     ),
-    "a Service that selects nobody": (
+    "a Service that selects no pod": (
         "chart",
         f"{CHART}/templates/service.yaml",
         'selector: {{ include "forebay.selector" . | nindent 4 }}',

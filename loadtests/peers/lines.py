@@ -11,13 +11,12 @@ def say(line: dict) -> None:
     print(json.dumps(line), flush=True)
 
 
-def answer_all(run: Callable[[str, float | None], dict]) -> None:
-    """Performs all requested runs until standard input ends."""
+def answer_all(run: Callable[..., dict]) -> None:
+    """Performs all requested runs until standard input ends. The fields of a request are the arguments of `run`."""
     say({"ready": True})
     for line in sys.stdin:
-        request = json.loads(line)
         try:
-            say(run(request["ticket"], request["compute_ms"]))
+            say(run(**json.loads(line)))
         except Exception as error:
             say({"error": f"{type(error).__name__}: {error}"})
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Callable
 
 import numpy as np
 
-from lines import say
+from lines import answer_all, say
 
 WIDTH = 39
 # Number of users in Feast. Writing two thousand takes a second.
@@ -136,12 +137,7 @@ def main() -> None:
     methods = {"forebay": through_pyarrow, "package": through_package, "redis": through_redis, "feast": through_feast}
     ask = methods[method](url)
     ask(np.zeros(1, np.int64))
-    say({"ready": True})
-    for line in sys.stdin:
-        try:
-            say(run(ask, **json.loads(line)))
-        except Exception as error:
-            say({"error": f"{type(error).__name__}: {error}"})
+    answer_all(partial(run, ask))
 
 
 if __name__ == "__main__":

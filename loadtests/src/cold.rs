@@ -6,37 +6,30 @@ use std::{
     fs::File,
     hint::black_box,
     path::PathBuf,
-    process::Command,
     sync::atomic::{AtomicUsize, Ordering},
     time::Instant,
 };
 
 use anyhow::{Context, ensure};
-use arrow_flight::{Action, FlightClient};
 use clap::Args;
-use forebay_proto::{Encoding, v1};
-use futures::TryStreamExt;
-use parquet::arrow::{
-    ProjectionMask,
-    arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder},
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
 };
 use serde::Serialize;
 use serde_json::json;
-use tokio::runtime::Runtime;
 
 use crate::{
     chart::{Bar, Chart},
     data::Dataset,
-    interference::{Clock, Patience},
+    interference::Patience,
     machine::Machine,
     output::Output,
-    process::Process,
-    protocol::{RunRequest, RunResult, say},
+    protocol::{RunResult, say},
     scenario::Scenario,
-    server::{self, Server, Transport},
+    session::Session,
     source::Source,
-    stats::median,
     table,
+    turns::Turns,
     usage::Usage,
 };
 
@@ -58,7 +51,7 @@ pub(crate) struct Cold {
 }
 
 /// Wall and CPU time of one activity.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize)]
 struct Cost {
     seconds: f64,
     cpu_seconds: f64,
@@ -66,7 +59,7 @@ struct Cost {
 }
 
 /// Measurements of one turn.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Serialize)]
 struct Turn {
     alone: Cost,
     /// parquet-rs alone, for the rows of one window.
@@ -75,19 +68,13 @@ struct Turn {
     warm: Cost,
     /// A second cold epoch, after `drop-cache`.
     again: Cost,
-    foreign_share: f64,
 }
 
 impl Cold {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let (scenario, data) = self.source.load()?;
         let machine = Machine::this();
-        let mut turns = Vec::new();
-        for round in 1..=self.rounds {
-            eprintln!("round {round} of {}", self.rounds);
-            let one = || self.turn(&scenario, &data);
-            turns.push(self.patience.undisturbed(|turn: &Turn| turn.foreign_share, one)?);
-        }
+        let turns = Turns::measure(self.rounds, &self.patience, |_| self.turn(&scenario, &data))?;
         println!(
             "{}: {}\n{machine}\n{} rows; {} turns, medians\n",
             scenario.name,
@@ -96,71 +83,41 @@ impl Cold {
             turns.len()
         );
         report(&turns, machine.cores as f64);
-        let chart = chart(&scenario, &machine, &turns);
+        let bars = COSTS.map(|(name, cost)| {
+            let is_forebay = name.contains("epoch") || name.contains("again");
+            Bar::of(name, turns.values(|turn| cost(turn).seconds), is_forebay)
+        });
+        let chart = Chart::bars(&format!("Cold epochs: {}", scenario.name), &machine, "seconds", bars);
         self.output.write("cold", &machine, &json!({ "scenario": scenario, "turns": turns }), &chart)
     }
 
-    fn turn(&self, scenario: &Scenario, data: &Dataset) -> anyhow::Result<Turn> {
-        let clock = Clock::now()?;
-        let server = Server::start(&scenario.name, &data.path, Transport::Tcp)?;
-        let train = scenario.train(0, 1);
-        let window_rows = Runtime::new()?.block_on(async {
-            let rows = server::opened(server.url(), &train).await?;
-            ensure!(rows == data.sizes.rows, "the server has {rows} rows of {}", data.sizes.rows);
-            let client = forebay_client::Connection::open(server.url(), std::sync::Arc::default()).await?;
-            anyhow::Ok(client.plan(&train).await?.summary.window_rows)
-        })?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["consume", "--client", "forebay", "--url", server.url()]);
-        let mut consumer = Process::spawn("consume", command)?;
-        consumer.ready()?;
-        let used =
-            |consumer: &Process| anyhow::Ok(server.usage()?.cpu_seconds + consumer.usage()?.cpu_seconds);
-        let mut epoch = |epoch: u64| -> anyhow::Result<Cost> {
-            let command = v1::Command::from(scenario.train(epoch, 1));
-            let ticket = String::from_utf8(Encoding::Json.encode(&command))?;
-            let before = used(&consumer)?;
-            let RunResult { seconds, first_batch_seconds, rows, .. } =
-                consumer.run(&RunRequest { ticket, compute_ms: None })?;
-            ensure!(rows == data.sizes.rows, "received {rows} rows of {}", data.sizes.rows);
-            Ok(Cost { seconds, cpu_seconds: used(&consumer)? - before, first_batch_seconds })
+    fn turn(&self, scenario: &Scenario, data: &Dataset) -> anyhow::Result<(Turn, f64)> {
+        let mut session = Session::start(scenario, &data.path, &scenario.train(0, 1))?;
+        let epoch = |session: &mut Session, epoch: u64| {
+            let (result, cpu_seconds) = session.run(scenario.train(epoch, 1), data.sizes.rows)?;
+            let RunResult { seconds, first_batch_seconds, .. } = result;
+            anyhow::Ok(Cost { seconds, cpu_seconds, first_batch_seconds })
         };
-        let (cold, warm) = (epoch(0)?, epoch(1)?);
-        Runtime::new()?.block_on(drop_cache(server.url()))?;
-        let again = epoch(0)?;
-        let own = used(&consumer)?;
-        drop((consumer, server));
-        let alone = self.decode(None)?;
-        let alone_window = self.decode(window_rows)?;
-        let own = own + alone.cpu_seconds + alone_window.cpu_seconds;
-        Ok(Turn { alone, alone_window, cold, warm, again, foreign_share: clock.foreign_share_since(own)? })
+        let (cold, warm) = (epoch(&mut session, 0)?, epoch(&mut session, 1)?);
+        session.drop_cache()?;
+        let again = epoch(&mut session, 0)?;
+        let (own_seconds, window_rows) = (session.cpu_seconds()?, session.plan().window_rows);
+        drop(session);
+        let (alone, alone_window) = (self.decode(None)?, self.decode(window_rows)?);
+        let own_seconds = own_seconds + alone.cpu_seconds + alone_window.cpu_seconds;
+        Ok((Turn { alone, alone_window, cold, warm, again }, own_seconds))
     }
 
     /// Runs the decoder in its own process.
     fn decode(&self, rows: Option<u64>) -> anyhow::Result<Cost> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["decode", "--scenario", &self.source.scenario]);
-        if let Some(folder) = &self.source.data {
-            command.arg("--data").arg(folder);
-        }
-        if let Some(rows) = rows {
-            command.args(["--rows", &rows.to_string()]);
-        }
-        let mut process = Process::spawn("decode", command)?;
-        let done = process.ready()?;
-        let seconds = |name: &str| done[name].as_f64().with_context(|| format!("decode printed no {name}"));
+        let rows = rows.map(|rows| rows.to_string());
+        let flags: Vec<&str> = rows.iter().flat_map(|rows| ["--rows", rows.as_str()]).collect();
+        let process = self.source.spawn("decode", &flags)?;
+        let seconds =
+            |name: &str| process.ready[name].as_f64().with_context(|| format!("decode printed no {name}"));
         let (seconds, cpu_seconds) = (seconds("seconds")?, seconds("cpu_seconds")?);
         Ok(Cost { seconds, cpu_seconds, first_batch_seconds: seconds })
     }
-}
-
-/// Empties both cache tiers of the server at `url`.
-async fn drop_cache(url: &str) -> anyhow::Result<()> {
-    let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
-    let action = Action { r#type: "drop-cache".into(), body: b"{}".as_slice().into() };
-    let answers = FlightClient::new(channel).do_action(action).await?;
-    answers.try_collect::<Vec<_>>().await?;
-    Ok(())
 }
 
 /// A name, and the cost of a turn that it denotes.
@@ -174,40 +131,25 @@ const COSTS: [NamedCost; 5] = [
     ("cold again, after drop-cache", |turn| turn.again),
 ];
 
-fn chart(scenario: &Scenario, machine: &Machine, turns: &[Turn]) -> Chart {
-    let bar = |(name, cost): (&str, fn(&Turn) -> Cost)| {
-        Bar::of(
-            name,
-            turns.iter().map(|turn| cost(turn).seconds),
-            name.contains("epoch") || name.contains("again"),
-        )
-    };
-    let bars = COSTS.into_iter().filter_map(bar).collect();
-    Chart::bars(&format!("Cold epochs: {}", scenario.name), machine, "seconds", bars)
-}
-
-fn report(turns: &[Turn], cores: f64) {
-    let middle = |of: fn(&Turn) -> f64| median(turns.iter().map(of));
+fn report(turns: &Turns<Turn>, cores: f64) {
     println!("{:<28} {:>9} {:>9} {:>16}", "", "wall, s", "CPU, s", "first batch, s");
     for (name, cost) in COSTS {
-        let of = |of: fn(Cost) -> f64| median(turns.iter().map(|turn| of(cost(turn))));
+        let of = |of: fn(Cost) -> f64| turns.median(|turn| of(cost(turn)));
         let (wall, cpu) = (of(|cost| cost.seconds), of(|cost| cost.cpu_seconds));
         println!("{name:<28} {wall:>9.3} {cpu:>9.2} {:>16.3}", of(|cost| cost.first_batch_seconds));
     }
-    let ratio = middle(|turn| turn.cold.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
+    let median = |value: fn(&Turn) -> f64| turns.median(value);
+    let ratio = median(|turn| turn.cold.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
     println!("\ncold CPU / (parquet-rs alone + warm)          {ratio:.2}");
-    let ratio = middle(|turn| turn.again.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
+    let ratio = median(|turn| turn.again.cpu_seconds / (turn.alone.cpu_seconds + turn.warm.cpu_seconds));
     println!("cold again, CPU / (parquet-rs alone + warm)   {ratio:.2}");
-    let busy = middle(|turn| turn.cold.cpu_seconds / turn.cold.seconds) / cores;
+    let busy = median(|turn| turn.cold.cpu_seconds / turn.cold.seconds) / cores;
     println!("cores busy during the cold epoch              {:.0}%", busy * 100.0);
-    let first = middle(|turn| turn.cold.first_batch_seconds / turn.alone_window.seconds);
+    let first = median(|turn| turn.cold.first_batch_seconds / turn.alone_window.seconds);
     println!("first batch / parquet-rs alone, one window    {first:.2}");
-    let first = middle(|turn| turn.again.first_batch_seconds / turn.alone_window.seconds);
+    let first = median(|turn| turn.again.first_batch_seconds / turn.alone_window.seconds);
     println!("cold again, first batch / one window         {first:.2}");
-    println!(
-        "CPU share of other processes                      {:.1}%",
-        middle(|turn| turn.foreign_share) * 100.0
-    );
+    println!("CPU share of other processes                      {:.1}%", turns.foreign_percent());
 }
 
 /// Flags of `forebay-load decode`.
@@ -240,15 +182,10 @@ impl Decode {
         let decode = || -> anyhow::Result<u64> {
             let mut rows = 0;
             while let Some((file, footer, group)) = groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                let builder =
+                let reader =
                     ParquetRecordBatchReaderBuilder::new_with_metadata(File::open(file)?, footer.clone());
-                let all: Vec<String> =
-                    builder.schema().fields().iter().map(|field| field.name().clone()).collect();
-                let columns = table::columns(&scenario.request, &all)?;
-                let mask =
-                    ProjectionMask::columns(builder.parquet_schema(), columns.iter().map(String::as_str));
-                let reader = builder.with_projection(mask).with_row_groups(vec![*group]);
-                for batch in reader.with_batch_size(DECODE_ROWS).build()? {
+                let (reader, _) = table::projected(reader, &scenario.request)?;
+                for batch in reader.with_row_groups(vec![*group]).with_batch_size(DECODE_ROWS).build()? {
                     rows += black_box(batch?).num_rows() as u64;
                 }
             }

@@ -7,7 +7,6 @@ mod clicks;
 mod columns;
 mod flights;
 mod images;
-mod layout;
 mod lists;
 mod random;
 mod writer;

@@ -66,7 +66,8 @@ impl Infer {
         for &max_batch_rows in &self.batch_rows {
             for &delay in &delays {
                 for load in &self.loads {
-                    let cell = bench.measure(Setting { max_batch_rows, delay }, load * capacity)?;
+                    let cell =
+                        bench.measure(Setting { max_batch_rows, delay }, load * capacity, self.setup.time)?;
                     eprintln!("{cell}");
                     cells.push(cell);
                 }
@@ -84,7 +85,7 @@ impl Tune {
         let mut cells = Vec::new();
         for max_batch_rows in [64, 256, 1024, 4096] {
             for delay in [Some(Duration::ZERO), Some(target / 8), Some(target / 3), None] {
-                let cell = bench.measure(Setting { max_batch_rows, delay }, self.rate)?;
+                let cell = bench.measure(Setting { max_batch_rows, delay }, self.rate, self.setup.time)?;
                 eprintln!("{cell}");
                 cells.push(cell);
             }
@@ -140,14 +141,14 @@ fn report(command: &str, setup: &Setup, cells: &[Cell], capacity: f64) -> anyhow
 }
 
 /// A server with its worker and its callers.
-struct Bench {
-    load: Load,
+struct Bench<'a> {
+    load: Load<'a>,
     worker: Worker,
     server: Server,
     runtime: Runtime,
 }
 
-impl Drop for Bench {
+impl Drop for Bench<'_> {
     fn drop(&mut self) {
         // The thread of the worker uses the runtime, and must end before it.
         self.server.stop();
@@ -155,8 +156,8 @@ impl Drop for Bench {
     }
 }
 
-impl Bench {
-    fn start(setup: &Setup) -> anyhow::Result<Self> {
+impl<'a> Bench<'a> {
+    fn start(setup: &'a Setup) -> anyhow::Result<Self> {
         ensure!(setup.rows > 0 && setup.callers > 0, "--rows and --callers: expected at least 1");
         let (scenario, data) = Source::built_in("users").load()?;
         let features = json!({ "dataset": scenario.name, "tensors": scenario.request.tensors });
@@ -181,16 +182,12 @@ impl Bench {
         // Warm-up: opens the exchanges and trains the cost model of the queue.
         let setting = Setting { max_batch_rows: 1024, delay: None };
         for fraction in [0.05, 0.3, 0.8] {
-            bench.measure_for(setting, fraction * setup.capacity(1024), Duration::from_millis(700))?;
+            bench.measure(setting, fraction * setup.capacity(1024), Duration::from_millis(700))?;
         }
         Ok(bench)
     }
 
-    fn measure(&self, setting: Setting, rate: f64) -> anyhow::Result<Cell> {
-        self.measure_for(setting, rate, self.load.time)
-    }
-
-    fn measure_for(&self, setting: Setting, rate: f64, time: Duration) -> anyhow::Result<Cell> {
+    fn measure(&self, setting: Setting, rate: f64, time: Duration) -> anyhow::Result<Cell> {
         let delay = setting.delay.unwrap_or(Duration::from_secs(1));
         let batching = json!({
             "max_batch_rows": setting.max_batch_rows,
@@ -199,9 +196,9 @@ impl Bench {
         });
         let path = format!("/api/v1/queues/{QUEUE}");
         self.server.http("PATCH", &path, &batching.to_string())?;
-        self.worker.reset();
+        self.worker.take_totals();
         let measured = self.load.measure(&self.runtime, rate, time)?;
-        let totals = self.worker.totals();
+        let totals = self.worker.take_totals();
         let status = self.server.http("GET", &path, "")?;
         let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
         let batches = totals.batches.max(1) as f64;

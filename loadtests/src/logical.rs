@@ -76,8 +76,7 @@ impl Sizes {
             let found = self.columns.iter().find(|(column, _)| column == name);
             found.map(|(_, bytes)| *bytes).with_context(|| format!("the data have no column {name}"))
         };
-        let is_all = request.columns.is_empty() && request.tensors.is_empty();
-        if is_all {
+        if request.is_all() {
             return Ok(self.columns.iter().map(|(_, bytes)| bytes).sum());
         }
         let mut bytes = 0;

@@ -1,7 +1,6 @@
 //! `forebay-load lookups`: features by key, compared with Redis and Feast: rows per second, and latency at equal load.
 
 use std::{
-    net::TcpListener,
     path::PathBuf,
     process::Command,
     sync::Arc,
@@ -12,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use arrow_array::{Int64Array, RecordBatch};
 use clap::Args;
 use forebay_client::{Client, Config};
-use forebay_proto::{Encoding, v1};
+use forebay_proto::v1;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tonic::transport::Endpoint;
@@ -20,16 +19,17 @@ use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::{
     chart::{Bar, Chart},
-    interference::{Clock, Patience},
+    interference::Patience,
     machine::Machine,
     output::Output,
-    process::Process,
+    process::{Process, free_port},
     protocol::{RunRequest, RunResult},
     python::Python,
     scenario::Scenario,
     server::{Server, Transport},
     source::Source,
     stats::median,
+    turns::Turns,
     usage::Usage,
 };
 
@@ -70,33 +70,24 @@ impl Method {
     /// All methods. The last one is the reference of the ratios.
     const ALL: [Self; 4] = [Self::Forebay, Self::Package, Self::Feast, Self::Redis];
 
+    /// Returns the name of the method, its argument of `peers/lookups.py`, and the Python module that it requires.
+    fn describe(self) -> [&'static str; 3] {
+        match self {
+            Self::Forebay => ["Forebay, stock pyarrow", "forebay", "pyarrow.flight"],
+            Self::Package => ["Forebay, package", "package", "forebay"],
+            Self::Feast => ["Feast, SQLite", "feast", "feast"],
+            Self::Redis => ["Redis, MGET", "redis", "redis"],
+        }
+    }
+
     fn name(self) -> &'static str {
-        match self {
-            Self::Forebay => "Forebay, stock pyarrow",
-            Self::Package => "Forebay, package",
-            Self::Feast => "Feast, SQLite",
-            Self::Redis => "Redis, MGET",
-        }
+        self.describe()[0]
     }
 
-    /// Argument of `peers/lookups.py`.
-    fn argument(self) -> &'static str {
-        match self {
-            Self::Forebay => "forebay",
-            Self::Package => "package",
-            Self::Feast => "feast",
-            Self::Redis => "redis",
-        }
-    }
-
-    /// Python module that the method requires.
-    fn module(self) -> &'static str {
-        match self {
-            Self::Forebay => "pyarrow.flight",
-            Self::Package => "forebay",
-            Self::Feast => "feast",
-            Self::Redis => "redis",
-        }
+    /// Starts a caller.
+    fn caller(self, python: &Python, url: &str) -> anyhow::Result<Process> {
+        let [_, argument, _] = self.describe();
+        script(python, &[argument, url])
     }
 }
 
@@ -109,14 +100,14 @@ struct CallerResult {
 }
 
 /// Measurements of all callers.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 struct Measured {
     requests_per_second: f64,
     p50: f64,
     p99: f64,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 struct Turn {
     /// Closed-loop load: each caller sends the next request after an answer. One entry per method.
     closed_loop: Vec<Measured>,
@@ -124,7 +115,13 @@ struct Turn {
     open_loop: Vec<Measured>,
     /// Requests per second of the open-loop load.
     rate: f64,
-    foreign_share: f64,
+}
+
+impl Turn {
+    /// Returns the rate of method `at` under closed-loop load, with `keys` rows per request.
+    fn rows_per_second(&self, at: usize, keys: usize) -> f64 {
+        self.closed_loop[at].requests_per_second * keys as f64
+    }
 }
 
 impl Lookups {
@@ -135,27 +132,24 @@ impl Lookups {
         let path = data.path.display().to_string();
         let mut methods = Vec::new();
         for method in Method::ALL {
-            match method {
-                Method::Redis if redis.is_none() => println!("skipped: Redis: redis-server is missing"),
-                method if !python.has(method.module()) => {
-                    println!("skipped: {}: Python has no module {}", method.name(), method.module());
-                }
-                method => methods.push(method),
+            let [name, _, module] = method.describe();
+            if method == Method::Redis && redis.is_none() {
+                println!("skipped: Redis: redis-server is missing");
+            } else if python.has(module) {
+                methods.push(method);
+            } else {
+                println!("skipped: {name}: Python has no module {module}");
             }
         }
         if let Some(redis) = &redis
             && methods.contains(&Method::Redis)
         {
-            let mut command = python.command("lookups.py");
-            command.args(["fill", &redis.url, &path]);
-            Process::spawn("lookups.py fill", command)?.ready()?;
+            script(&python, &["fill", &redis.url, &path])?;
         }
         let feast = tempfile::tempdir()?;
         let feast_folder = feast.path().display().to_string();
         if methods.contains(&Method::Feast) {
-            let mut command = python.command("lookups.py");
-            command.args(["fill-feast", &feast_folder, &path]);
-            Process::spawn("lookups.py fill-feast", command)?.ready()?;
+            script(&python, &["fill-feast", &feast_folder, &path])?;
         }
         let (tensor, tensor_data) = Source::built_in("tensor").load()?;
         let tensor_flag = format!("{}={}", tensor.name, tensor_data.path.display());
@@ -174,11 +168,8 @@ impl Lookups {
                 Method::Feast => &feast_folder,
                 Method::Forebay | Method::Package => server.url(),
             };
-            callers.push(
-                (0..self.callers)
-                    .map(|_| caller(&python, *method, url))
-                    .collect::<anyhow::Result<Vec<_>>>()?,
-            );
+            let started = (0..self.callers).map(|_| method.caller(&python, url));
+            callers.push(started.collect::<anyhow::Result<Vec<_>>>()?);
         }
         let users = data.sizes.rows;
         let mut with_training = Vec::new();
@@ -189,12 +180,8 @@ impl Lookups {
         let singles = (0..self.rounds)
             .map(|_| Single::measure(server.url(), users))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let mut turns = Vec::new();
-        for round in 1..=self.rounds {
-            eprintln!("round {round} of {}", self.rounds);
-            let one = || self.turn(&mut callers, users, round);
-            turns.push(self.patience.undisturbed(|turn: &Turn| turn.foreign_share, one)?);
-        }
+        let one = |round: usize| self.turn(&mut callers, users, round);
+        let turns = Turns::measure(self.rounds, &self.patience, one)?;
         let machine = Machine::this();
         println!(
             "{machine}\n{users} users, 39 float32 each; {} callers, {} keys per request; {} turns, medians\n",
@@ -219,20 +206,26 @@ impl Lookups {
             of(|single| single.echo) * 1e6,
             of(|single| single.lookup / single.echo),
         );
-        let chart = self.chart(&machine, &methods, &turns);
+        let bars = methods.iter().enumerate().map(|(at, method)| {
+            let is_forebay = matches!(method, Method::Forebay | Method::Package);
+            let rates = turns.values(|turn| turn.rows_per_second(at, self.keys) / 1e3);
+            Bar::of(method.name(), rates, is_forebay)
+        });
+        let chart = Chart::bars("Lookups by key", &machine, "k rows/s", bars);
         let measurements =
             json!({ "methods": methods, "turns": turns, "singles": singles, "with_training": with_training });
         self.output.write("lookups", &machine, &measurements, &chart)
     }
 
-    /// Measures all methods. The order rotates from round to round.
-    fn turn(&self, callers: &mut [Vec<Process>], users: u64, round: usize) -> anyhow::Result<Turn> {
-        let clock = Clock::now()?;
+    /// Measures all methods. The order rotates from round to round. Also returns the CPU seconds.
+    fn turn(&self, callers: &mut [Vec<Process>], users: u64, round: usize) -> anyhow::Result<(Turn, f64)> {
+        // This process and its children: callers and servers.
+        let used = || anyhow::Ok(Usage::of_tree(std::process::id())?.cpu_seconds);
         let before = used()?;
         let count = callers.len();
         let order = || (0..count).map(|at| (at + round) % count);
-        let none = Measured { requests_per_second: 0.0, p50: 0.0, p99: 0.0 };
-        let (mut closed_loop, mut open_loop) = (vec![none; count], vec![none; count]);
+        let (mut closed_loop, mut open_loop) =
+            (vec![Measured::default(); count], vec![Measured::default(); count]);
         for at in order() {
             closed_loop[at] = self.ask(&mut callers[at], users, None)?;
         }
@@ -241,8 +234,7 @@ impl Lookups {
         for at in order().filter(|at| closed_loop[*at].requests_per_second > rate) {
             open_loop[at] = self.ask(&mut callers[at], users, Some(rate / self.callers as f64))?;
         }
-        let foreign_share = clock.foreign_share_since(used()? - before)?;
-        Ok(Turn { closed_loop, open_loop, rate, foreign_share })
+        Ok((Turn { closed_loop, open_loop, rate }, used()? - before))
     }
 
     /// Returns the p99 of lookups with and without a concurrent training job at full speed.
@@ -260,19 +252,9 @@ impl Lookups {
             quantile(&before, &server.histogram(LOOKUP_SECONDS)?, 0.99)
         };
         let alone = p99(callers)?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["consume", "--client", "forebay", "--url", server.url()]);
-        let mut trainer = Process::spawn("consume", command)?;
-        trainer.ready()?;
-        let ask = |epoch, epochs| -> anyhow::Result<RunRequest> {
-            let train = tensor.train(epoch, epochs);
-            Ok(RunRequest {
-                ticket: String::from_utf8(Encoding::Json.encode(&v1::Command::from(train)))?,
-                compute_ms: None,
-            })
-        };
-        trainer.run(&ask(0, 1)?)?;
-        trainer.send(&ask(1, TRAINING_EPOCHS)?)?;
+        let mut trainer = Process::consumer("forebay", server.url())?;
+        trainer.run(&RunRequest::of(tensor.train(0, 1)))?;
+        trainer.send(&RunRequest::of(tensor.train(1, TRAINING_EPOCHS)))?;
         let training = p99(callers)?;
         let result: RunResult = trainer.receive()?;
         ensure!(
@@ -299,37 +281,25 @@ impl Lookups {
         Ok(Measured { requests_per_second, p50, p99 })
     }
 
-    fn chart(&self, machine: &Machine, methods: &[Method], turns: &[Turn]) -> Chart {
-        let bar = |(at, method): (usize, &Method)| {
-            let rate = |turn: &Turn| turn.closed_loop[at].requests_per_second * self.keys as f64 / 1e3;
-            let is_forebay = matches!(method, Method::Forebay | Method::Package);
-            Bar::of(method.name(), turns.iter().map(rate), is_forebay)
-        };
-        let bars = methods.iter().enumerate().filter_map(bar).collect();
-        Chart::bars("Lookups by key", machine, "k rows/s", bars)
-    }
-
-    fn report(&self, methods: &[Method], turns: &[Turn]) {
+    fn report(&self, methods: &[Method], turns: &Turns<Turn>) {
         println!(
             "{:<24} {:>10} {:>8} {:>8} {:>8} {:>14} {:>8}",
             "", "k rows/s", "ratio", "p50 ms", "p99 ms", "equal load: p50", "p99 ms"
         );
-        let of = |value: &dyn Fn(&Turn) -> f64| median(turns.iter().map(value));
         let last = methods.len().saturating_sub(1);
         for (at, method) in methods.iter().enumerate() {
             println!(
                 "{:<24} {:>10.0} {:>8.2} {:>8.2} {:>8.2} {:>14.2} {:>8.2}",
                 method.name(),
-                of(&|turn| turn.closed_loop[at].requests_per_second) * self.keys as f64 / 1e3,
-                of(&|turn| turn.closed_loop[at].requests_per_second
-                    / turn.closed_loop[last].requests_per_second),
-                of(&|turn| turn.closed_loop[at].p50) * 1e3,
-                of(&|turn| turn.closed_loop[at].p99) * 1e3,
-                of(&|turn| turn.open_loop[at].p50) * 1e3,
-                of(&|turn| turn.open_loop[at].p99) * 1e3,
+                turns.median(|turn| turn.rows_per_second(at, self.keys)) / 1e3,
+                turns.median(|turn| turn.rows_per_second(at, 1) / turn.rows_per_second(last, 1)),
+                turns.median(|turn| turn.closed_loop[at].p50) * 1e3,
+                turns.median(|turn| turn.closed_loop[at].p99) * 1e3,
+                turns.median(|turn| turn.open_loop[at].p50) * 1e3,
+                turns.median(|turn| turn.open_loop[at].p99) * 1e3,
             );
         }
-        println!("\nequal load: {:.0} requests/s", of(&|turn| turn.rate));
+        println!("\nequal load: {:.0} requests/s", turns.median(|turn| turn.rate));
     }
 }
 
@@ -400,17 +370,11 @@ impl Single {
     }
 }
 
-fn caller(python: &Python, method: Method, url: &str) -> anyhow::Result<Process> {
+/// Starts `peers/lookups.py` and waits until it is ready.
+fn script(python: &Python, arguments: &[&str]) -> anyhow::Result<Process> {
     let mut command = python.command("lookups.py");
-    command.args([method.argument(), url]);
-    let mut caller = Process::spawn("lookups.py", command)?;
-    caller.ready()?;
-    Ok(caller)
-}
-
-/// Returns the CPU seconds of this process and its children: callers and servers.
-fn used() -> anyhow::Result<f64> {
-    Ok(Usage::of_tree(std::process::id())?.cpu_seconds)
+    command.args(arguments);
+    Process::spawn("lookups.py", command)
 }
 
 /// `redis-server` on a free port, without persistence. Dropping it stops it.
@@ -425,29 +389,11 @@ impl Redis {
         if Command::new("redis-server").arg("--version").output().is_err() || !python.has("redis") {
             return Ok(None);
         }
-        // Redis does not support port 0.
-        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+        let port = free_port()?;
         let mut command = Command::new("redis-server");
-        command.args([
-            "--port",
-            &port,
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-            "--daemonize",
-            "no",
-        ]);
-        let process = Process::spawn_without_input("redis-server", command)?;
-        let deadline = std::time::Instant::now() + Duration::from_secs(10);
-        while std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
-            if std::time::Instant::now() > deadline {
-                return Err(anyhow::anyhow!("redis-server does not listen")).context("redis-server");
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--daemonize", "no"]);
+        command.args(["--save", "", "--appendonly", "no"]);
+        let process = Process::other_server("redis-server", command, port)?;
         Ok(Some(Self { url: format!("redis://127.0.0.1:{port}"), _process: process }))
     }
 }

@@ -10,10 +10,18 @@
 //! - [`train`]: ranks that read from one server. [`accelerator`] implements MLPerf Storage's rule, [`share`] searches for the
 //!   largest share of an accelerator that is kept busy.
 //! - [`peers`]: the systems compared, each a server and a consumer process with the [`protocol`] of JSON lines.
-//! - [`process`], [`usage`], [`server`], [`python`]: child processes and their resources.
-//! - [`stats`], [`machine`], [`interference`], [`logical`]: parts of a measurement. [`output`] writes JSON, [`chart`] draws SVG.
+//! - [`process`], [`usage`], [`server`], [`session`], [`python`]: child processes and their resources.
+//! - [`turns`], [`stats`], [`machine`], [`interference`], [`logical`]: parts of a measurement. [`output`] writes JSON, [`chart`]
+//!   draws SVG.
 
 #![forbid(unsafe_code)]
+
+/// Names and texts of the files in a folder next to `src`. The names are without the suffix.
+macro_rules! included {
+    ($folder:literal $suffix:literal: $($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../", $folder, "/", $name, $suffix)))),*]
+    };
+}
 
 mod accelerator;
 mod chart;
@@ -39,15 +47,17 @@ mod remote;
 mod request;
 mod scenario;
 mod server;
+mod session;
 mod share;
 mod soak;
 mod source;
 mod stats;
 mod table;
 mod train;
+mod turns;
 mod usage;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use source::Source;
 
@@ -105,7 +115,7 @@ enum Command {
     /// Run many jobs with different views in little memory, some of them stalled: progress and peak memory.
     Soak(soak::Soak),
     /// Generate the data of a scenario and print their path.
-    Data(GenerateData),
+    Data(Source),
     /// Draw the chart of a result that was written with --json.
     Chart(output::DrawChart),
     /// A consumer process for `peers`.
@@ -116,27 +126,10 @@ enum Command {
     Decode(cold::Decode),
     /// The copy-only baseline of `peers`.
     #[command(hide = true)]
-    ServeCopyOnly(peers::copy_only::ServeCopyOnly),
+    ServeCopyOnly(Source),
     /// The stock arrow-flight server of `peers`.
     #[command(hide = true)]
     ServeStock(peers::stock::ServeStock),
-}
-
-/// Flags of `forebay-load data`.
-#[derive(Debug, Args)]
-struct GenerateData {
-    #[command(flatten)]
-    source: Source,
-}
-
-impl GenerateData {
-    fn run(&self) -> anyhow::Result<()> {
-        let (scenario, data) = self.source.load()?;
-        let bytes = data.sizes.epoch_bytes(&scenario.request)?;
-        println!("{}: {}", scenario.name, scenario.about);
-        println!("{} rows, {bytes} bytes per epoch, in {}", data.sizes.rows, data.path.display());
-        Ok(())
-    }
 }
 
 fn main() -> std::process::ExitCode {
@@ -153,10 +146,10 @@ fn main() -> std::process::ExitCode {
         Command::Remote(remote) => remote.run(),
         Command::Soak(soak) => soak.run(),
         Command::Decode(decode) => decode.run(),
-        Command::Data(data) => data.run(),
+        Command::Data(source) => source.run(),
         Command::Chart(chart) => chart.run(),
         Command::Consume(consume) => consume.run(),
-        Command::ServeCopyOnly(serve) => serve.run(),
+        Command::ServeCopyOnly(source) => peers::copy_only::run(&source),
         Command::ServeStock(serve) => serve.run(),
     };
     match done {

@@ -12,22 +12,13 @@ mod system;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
-use clap::Args;
+use anyhow::Context;
+use clap::{Args, ValueEnum};
 
-use crate::{
-    data::Dataset,
-    interference::{Clock, Patience},
-    logical,
-    output::Output,
-    python::Python,
-    scenario::Scenario,
-    share,
-    source::Source,
-};
+use crate::{interference::Patience, logical, output::Output, python::Python, share, source::Source};
 use report::Report;
 use results::{SystemResults, Turn};
-use system::{Comparison, Running, System};
+use system::{Comparison, System};
 
 /// Flags of `forebay-load peers`.
 #[derive(Debug, Args)]
@@ -38,8 +29,8 @@ pub(crate) struct Peers {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Names of the systems to compare, separated by commas [default: all that support the scenario].
-    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-    only: Vec<String>,
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
+    only: Vec<System>,
     /// Also find the largest share of a simulated accelerator that each system keeps 70% busy.
     #[arg(long)]
     find_share: bool,
@@ -56,9 +47,12 @@ impl Peers {
     /// Runs all systems and reports.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let (scenario, data) = self.source.load()?;
-        let systems = self.systems(&scenario)?;
+        let mut systems = self.only;
+        if systems.is_empty() {
+            systems.extend(System::value_variants().iter().filter(|system| system.supports(&scenario)));
+        }
         let python = if systems.iter().any(|system| system.requires_python()) {
-            Python::prepare(self.python.clone())
+            Python::prepare(self.python)
         } else {
             Err(anyhow::anyhow!("no system requires Python"))
         };
@@ -67,7 +61,7 @@ impl Peers {
         for round in 1..=self.rounds {
             for (system, results) in systems.iter().zip(&mut results) {
                 eprintln!("round {round} of {}: {}", self.rounds, system.name());
-                let one = || turn(&comparison, *system, &scenario, &data);
+                let one = || turn(&comparison, *system);
                 match self.patience.undisturbed(|turn: &Turn| turn.foreign_share, one) {
                     Ok(turn) => results.turns.push(turn),
                     Err(error) => results.failures.push(format!("{error:#}")),
@@ -77,7 +71,7 @@ impl Peers {
         if self.find_share {
             for (system, results) in systems.iter().zip(&mut results) {
                 eprintln!("share: {}", system.name());
-                match find_share(&comparison, *system, &scenario, results, &self.patience) {
+                match find_share(&comparison, *system, results, &self.patience) {
                     Ok(found) => results.share = Some(found),
                     Err(error) => results.failures.push(format!("share: {error:#}")),
                 }
@@ -87,33 +81,12 @@ impl Peers {
         print!("{report}");
         self.output.write("peers", &report.machine, &report, &report.chart())
     }
-
-    fn systems(&self, scenario: &Scenario) -> anyhow::Result<Vec<System>> {
-        if self.only.is_empty() {
-            let supports = |system: &System| system.supports(scenario);
-            return Ok(System::ALL.into_iter().filter(supports).collect());
-        }
-        let named = |name: &String| match System::ALL.iter().find(|system| system.name() == name) {
-            Some(system) => Ok(*system),
-            None => {
-                let all: Vec<&str> = System::ALL.iter().map(|system| system.name()).collect();
-                bail!("--only {name}: expected one of {}", all.join(", "))
-            }
-        };
-        self.only.iter().map(named).collect()
-    }
 }
 
 /// Starts a system, warms it up, and measures one run.
-fn turn(
-    comparison: &Comparison<'_>,
-    system: System,
-    scenario: &Scenario,
-    data: &Dataset,
-) -> anyhow::Result<Turn> {
-    let mut running = comparison.start(system)?;
-    running.run(0, 1, None)?;
-    let turn = measured(&mut running, &mut 1, scenario.epochs, None)?;
+fn turn(comparison: &Comparison<'_>, system: System) -> anyhow::Result<Turn> {
+    let Comparison { scenario, data, .. } = comparison;
+    let turn = comparison.start(system)?.measure(scenario.epochs, None)?;
     let result = &turn.result;
     let expected = data.sizes.rows * scenario.epochs;
     anyhow::ensure!(result.rows == expected, "{} rows were received, expected {expected}", result.rows);
@@ -121,49 +94,20 @@ fn turn(
     Ok(turn)
 }
 
-/// Measures a run of `epochs` epochs, which starts at `epoch` and advances it.
-fn measured(
-    running: &mut Running<'_>,
-    epoch: &mut u64,
-    epochs: u64,
-    compute_ms: Option<f64>,
-) -> anyhow::Result<Turn> {
-    let before = running.usage()?;
-    let clock = Clock::now()?;
-    let result = running.run(*epoch, epochs, compute_ms)?;
-    *epoch += epochs;
-    let after = running.usage()?;
-    let server_cpu_seconds = after.server.cpu_seconds - before.server.cpu_seconds;
-    let client_cpu_seconds = after.client.cpu_seconds - before.client.cpu_seconds;
-    Ok(Turn {
-        result,
-        server_cpu_seconds,
-        client_cpu_seconds,
-        server_peak_rss_bytes: after.server.peak_rss_bytes,
-        client_peak_rss_bytes: after.client.peak_rss_bytes,
-        foreign_share: clock.foreign_share_since(server_cpu_seconds + client_cpu_seconds)?,
-    })
-}
-
 /// Searches for the largest share, starting at the speed of the system without an accelerator.
 fn find_share(
     comparison: &Comparison<'_>,
     system: System,
-    scenario: &Scenario,
     results: &SystemResults,
     patience: &Patience,
 ) -> anyhow::Result<share::Found> {
     let seconds_per_batch = results.spread(|turn| turn.result.seconds / turn.result.batches as f64);
     let seconds_per_batch = seconds_per_batch.context("the system has no successful run")?.median;
     let mut running = comparison.start(system)?;
-    running.run(0, 1, None)?;
-    let mut epoch = 1;
+    let scenario = comparison.scenario;
     share::search(share::guess(scenario.compute_ms / 1e3, seconds_per_batch), |share| {
-        share::repeated(&mut || {
-            let compute_ms = scenario.compute_ms / share;
-            let one = || measured(&mut running, &mut epoch, scenario.epochs, Some(compute_ms));
-            let turn = patience.undisturbed(|turn: &Turn| turn.foreign_share, one)?;
-            turn.result.au.context("the consumer reported no utilization")
-        })
+        let one = || running.measure(scenario.epochs, Some(scenario.compute_ms / share));
+        let turn = patience.undisturbed(|turn: &Turn| turn.foreign_share, one)?;
+        turn.result.au.context("the consumer reported no utilization")
     })
 }

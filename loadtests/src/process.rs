@@ -2,12 +2,13 @@
 
 use std::{
     io::{BufRead, BufReader, Read, Seek, SeekFrom, Write},
+    net::{TcpListener, TcpStream},
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -28,6 +29,8 @@ const LOG_TAIL_BYTES: usize = 2000;
 
 /// A child process. Dropping it closes its input and then kills it.
 pub(crate) struct Process {
+    /// The first line of the process: `{"ready": true}` and perhaps more, or null if it was not awaited.
+    pub(crate) ready: Value,
     name: String,
     child: Child,
     input: Option<ChildStdin>,
@@ -36,14 +39,37 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `command`, which exits when its input ends. Its standard error is part of later error messages.
+    /// Starts `command`, which exits when its input ends, and waits until it has loaded its data. Its standard error is part of
+    /// error messages.
     pub(crate) fn spawn(name: &str, command: Command) -> anyhow::Result<Self> {
-        Self::spawn_with(name, command, Stdio::piped())
+        let mut process = Self::spawn_with(name, command, Stdio::piped())?;
+        process.ready = process.line(LOAD_TIMEOUT)?;
+        Ok(process)
     }
 
-    /// Starts `command` without input. It is killed when dropped.
-    pub(crate) fn spawn_without_input(name: &str, command: Command) -> anyhow::Result<Self> {
-        Self::spawn_with(name, command, Stdio::null())
+    /// Starts `forebay-load consume` with a client library, connected to the server at `url`.
+    pub(crate) fn consumer(client: &str, url: &str) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["consume", "--client", client, "--url", url]);
+        Self::spawn("consume", command)
+    }
+
+    /// Starts a server without input, and waits for the line with its address. It is killed when dropped.
+    pub(crate) fn server(name: &str, command: Command) -> anyhow::Result<Self> {
+        let mut process = Self::spawn_with(name, command, Stdio::null())?;
+        process.ready = process.line(LISTEN_TIMEOUT)?;
+        Ok(process)
+    }
+
+    /// Starts a server of another project without input, and waits until it listens at `port`. It is killed when dropped.
+    pub(crate) fn other_server(name: &str, command: Command, port: u16) -> anyhow::Result<Self> {
+        let process = Self::spawn_with(name, command, Stdio::null())?;
+        let deadline = Instant::now() + LISTEN_TIMEOUT;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            ensure!(Instant::now() < deadline, "{name} does not listen\n{}", process.log_tail());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(process)
     }
 
     fn spawn_with(name: &str, mut command: Command, input: Stdio) -> anyhow::Result<Self> {
@@ -60,17 +86,7 @@ impl Process {
                 }
             }
         });
-        Ok(Self { name: name.to_owned(), input: child.stdin.take(), child, lines, log })
-    }
-
-    /// Waits for the line after the data are loaded.
-    pub(crate) fn ready(&mut self) -> anyhow::Result<Value> {
-        self.line(LOAD_TIMEOUT)
-    }
-
-    /// Waits for the line with the address.
-    pub(crate) fn listening(&mut self) -> anyhow::Result<Value> {
-        self.line(LISTEN_TIMEOUT)
+        Ok(Self { ready: Value::Null, name: name.to_owned(), input: child.stdin.take(), child, lines, log })
     }
 
     /// Performs one run.
@@ -142,6 +158,21 @@ impl Process {
         }
         false
     }
+}
+
+/// Runs `command` to its end. The error contains the last line of its standard error.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
+    let done = command.stdin(Stdio::null()).output();
+    let name = command.get_program().display();
+    let done = done.with_context(|| format!("can't run {name}"))?;
+    let log = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "{name}: {}", log.trim().lines().last().unwrap_or("failed"));
+    Ok(())
+}
+
+/// Returns a port that no process listens at, for servers that cannot choose one themselves.
+pub(crate) fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 impl Drop for Process {

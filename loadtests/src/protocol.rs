@@ -7,6 +7,7 @@
 use std::io::Write;
 
 use anyhow::Context;
+use forebay_proto::{Encoding, v1};
 use serde::{Deserialize, Serialize};
 
 use crate::stats::Spread;
@@ -18,6 +19,18 @@ pub(crate) struct RunRequest {
     pub(crate) ticket: String,
     /// Time of the simulated accelerator per batch, in milliseconds. Absent: batches are dropped on arrival.
     pub(crate) compute_ms: Option<f64>,
+}
+
+impl RunRequest {
+    /// Requests `train`, without a simulated accelerator.
+    pub(crate) fn of(train: v1::Train) -> Self {
+        Self { ticket: ticket(train), compute_ms: None }
+    }
+}
+
+/// Returns the ticket of `train` in JSON.
+pub(crate) fn ticket(train: v1::Train) -> String {
+    String::from_utf8_lossy(&Encoding::Json.encode(&v1::Command::from(train))).into_owned()
 }
 
 /// Measurements of one run.

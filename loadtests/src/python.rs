@@ -2,27 +2,17 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
-use anyhow::{Context, ensure};
 use tempfile::TempDir;
 
-use crate::paths;
+use crate::{paths, process::run};
 
-const SCRIPTS: [(&str, &str); 10] = [
-    ("accelerator.py", include_str!("../peers/accelerator.py")),
-    ("client.py", include_str!("../peers/client.py")),
-    ("flight_server.py", include_str!("../peers/flight_server.py")),
-    ("lines.py", include_str!("../peers/lines.py")),
-    ("loader.py", include_str!("../peers/loader.py")),
-    ("lookups.py", include_str!("../peers/lookups.py")),
-    ("package.py", include_str!("../peers/package.py")),
-    ("petastorm_loader.py", include_str!("../peers/petastorm_loader.py")),
-    ("copy_only.py", include_str!("../peers/copy_only.py")),
-    ("torch_loader.py", include_str!("../peers/torch_loader.py")),
-];
-const TABLE: (&str, &str) = ("table.py", include_str!("../peers/table.py"));
+const SCRIPTS: &[(&str, &str)] = included!(
+    "peers" "": "accelerator.py" "client.py" "copy_only.py" "flight_server.py" "lines.py" "loader.py"
+    "lookups.py" "package.py" "petastorm_loader.py" "table.py" "torch_loader.py"
+);
 const REQUIREMENTS: &str = include_str!("../peers/requirements.txt");
 const VARIABLE: &str = "FOREBAY_PYTHON";
 
@@ -36,7 +26,7 @@ impl Python {
     /// Selects the interpreter: `named`, `FOREBAY_PYTHON`, the environment of the acceptance tests, or a new environment.
     pub(crate) fn prepare(named: Option<PathBuf>) -> anyhow::Result<Self> {
         let scripts = tempfile::tempdir()?;
-        for (name, text) in SCRIPTS.iter().chain([&TABLE]) {
+        for (name, text) in SCRIPTS {
             std::fs::write(scripts.path().join(name), text)?;
         }
         let interpreter = match named.or_else(|| std::env::var_os(VARIABLE).map(PathBuf::from)) {
@@ -81,13 +71,4 @@ fn environment() -> anyhow::Result<PathBuf> {
     run(&mut install)?;
     std::fs::rename(unfinished, stamp)?;
     Ok(python(&folder))
-}
-
-fn run(command: &mut Command) -> anyhow::Result<()> {
-    let done = command.stdin(Stdio::null()).output();
-    let name = command.get_program().display();
-    let done = done.with_context(|| format!("can't run {name}"))?;
-    let log = String::from_utf8_lossy(&done.stderr);
-    ensure!(done.status.success(), "{name}: {}", log.trim().lines().last().unwrap_or("failed"));
-    Ok(())
 }

@@ -1,11 +1,11 @@
 //! `forebay-load ranking`: the features of queries, sent with every item or once per batch, to the Rust client and to the Python
 //! package, warm.
 
-use std::{path::PathBuf, process::Command};
+use std::path::PathBuf;
 
 use anyhow::ensure;
 use clap::Args;
-use forebay_proto::{Encoding, v1};
+use forebay_proto::v1;
 use serde::Serialize;
 use serde_json::json;
 use tokio::runtime::Runtime;
@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use crate::{
     chart::{Bar, Chart},
     data::Dataset,
-    interference::{Clock, Patience},
+    interference::Patience,
     machine::Machine,
     output::Output,
     process::Process,
@@ -22,7 +22,7 @@ use crate::{
     scenario::Scenario,
     server::{self, Server, Transport},
     source::Source,
-    stats::median,
+    turns::Turns,
 };
 
 /// Flags of `forebay-load ranking`.
@@ -71,20 +71,14 @@ impl Method {
             columns: vec![columns.to_owned()],
             ..v1::Tensor::default()
         };
-        let train = v1::Train {
-            group_by: vec!["query_id".to_owned()],
-            tensors: vec![tensor("item", "i_*")],
-            ..scenario.train(0, 1)
-        };
+        let (query, item, key) = (tensor("query", "q_*"), tensor("item", "i_*"), "query_id".to_owned());
+        let train = v1::Train { group_by: vec![key.clone()], ..scenario.train(0, 1) };
         match self {
-            Self::Plain | Self::PythonPlain => {
-                v1::Train { tensors: vec![tensor("query", "q_*"), tensor("item", "i_*")], ..train }
-            }
+            Self::Plain | Self::PythonPlain => v1::Train { tensors: vec![query, item], ..train },
             Self::Distinct | Self::PythonDistinct | Self::PythonExpanded => {
-                let v1::Tensor { name, columns, .. } = tensor("query", "q_*");
-                let key = train.group_by.clone();
-                let dedupe = v1::Dedupe { key, tensor: name, columns, ..v1::Dedupe::default() };
-                v1::Train { dedupe: vec![dedupe], ..train }
+                let v1::Tensor { name: tensor, columns, .. } = query;
+                let dedupe = v1::Dedupe { key: vec![key], tensor, columns, ..v1::Dedupe::default() };
+                v1::Train { tensors: vec![item], dedupe: vec![dedupe], ..train }
             }
         }
     }
@@ -96,47 +90,38 @@ impl Method {
             Process::spawn("package.py", command)
         };
         match self {
-            Self::Plain | Self::Distinct => {
-                let mut command = Command::new(std::env::current_exe()?);
-                command.args(["consume", "--client", "forebay", "--url", url]);
-                Process::spawn("consume", command)
-            }
+            Self::Plain | Self::Distinct => Process::consumer("forebay", url),
             Self::PythonPlain | Self::PythonDistinct => script(&[]),
             Self::PythonExpanded => script(&["--expand"]),
         }
     }
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 struct Turn {
     /// Results in the order of [`Method::ALL`].
     result: Vec<RunResult>,
-    foreign_share: f64,
 }
 
 impl Ranking {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
-        let source = Source::built_in("ranking");
-        let (scenario, data) = source.load()?;
+        let (scenario, data) = Source::built_in("ranking").load()?;
         let python = Python::prepare(self.python.clone())?;
-        let mut turns = Vec::new();
-        for round in 1..=self.rounds {
-            eprintln!("round {round} of {}", self.rounds);
-            let one = || turn(&scenario, &data, &python, round);
-            turns.push(self.patience.undisturbed(|turn: &Turn| turn.foreign_share, one)?);
-        }
+        let one = |round: usize| turn(&scenario, &data, &python, round);
+        let turns = Turns::measure(self.rounds, &self.patience, one)?;
         let machine = Machine::this();
         println!("{machine}\n{} rows; {} turns, medians\n", data.sizes.rows, turns.len());
         report(&turns);
-        let chart = chart(&machine, &turns);
+        let bar = |at: usize| Bar::of(Method::ALL[at].name(), turns.values(|turn| turn.rate(at) / 1e6), true);
+        let bars = (0..Method::ALL.len()).map(bar);
+        let chart = Chart::bars("Features of queries", &machine, "M rows/s", bars);
         self.output.write("ranking", &machine, &json!({ "scenario": scenario, "turns": turns }), &chart)
     }
 }
 
-/// Measures a warm run of each method. The order rotates from round to round.
-fn turn(scenario: &Scenario, data: &Dataset, python: &Python, round: usize) -> anyhow::Result<Turn> {
-    let clock = Clock::now()?;
-    let mut own = 0.0;
+/// Measures a warm run of each method. The order rotates from round to round. Also returns the CPU seconds.
+fn turn(scenario: &Scenario, data: &Dataset, python: &Python, round: usize) -> anyhow::Result<(Turn, f64)> {
+    let mut own_seconds = 0.0;
     let mut result = vec![RunResult::default(); Method::ALL.len()];
     let server = Server::start(&scenario.name, &data.path, Transport::Tcp)?;
     for at in 0..Method::ALL.len() {
@@ -144,49 +129,42 @@ fn turn(scenario: &Scenario, data: &Dataset, python: &Python, round: usize) -> a
         let train = Method::ALL[at].request(scenario);
         Runtime::new()?.block_on(server::opened(server.url(), &train))?;
         let mut consumer = Method::ALL[at].consumer(python, server.url())?;
-        consumer.ready()?;
         for (epoch, epochs) in [(0, 1), (1, scenario.epochs)] {
             let train = v1::Train { epoch, epochs: Some(epochs), ..train.clone() };
-            let ticket = String::from_utf8(Encoding::Json.encode(&v1::Command::from(train)))?;
-            result[at] = consumer.run(&RunRequest { ticket, compute_ms: None })?;
+            result[at] = consumer.run(&RunRequest::of(train))?;
             let rows = result[at].rows;
             ensure!(rows == epochs * data.sizes.rows, "received {rows} rows in {epochs} epochs");
         }
-        own += consumer.usage()?.cpu_seconds;
+        own_seconds += consumer.usage()?.cpu_seconds;
     }
-    let foreign_share = clock.foreign_share_since(own + server.usage()?.cpu_seconds)?;
-    Ok(Turn { result, foreign_share })
+    Ok((Turn { result }, own_seconds + server.usage()?.cpu_seconds))
 }
 
-fn rate(turn: &Turn, at: usize) -> f64 {
-    turn.result[at].rows as f64 / turn.result[at].seconds
+impl Turn {
+    fn rate(&self, at: usize) -> f64 {
+        self.result[at].rows as f64 / self.result[at].seconds
+    }
+
+    fn bytes_per_row(&self, at: usize) -> f64 {
+        self.result[at].bytes as f64 / self.result[at].rows as f64
+    }
 }
 
-fn chart(machine: &Machine, turns: &[Turn]) -> Chart {
-    let bar = |(at, method): (usize, Method)| {
-        Bar::of(method.name(), turns.iter().map(|turn| rate(turn, at) / 1e6), true)
-    };
-    let bars = Method::ALL.into_iter().enumerate().filter_map(bar).collect();
-    Chart::bars("Features of queries", machine, "M rows/s", bars)
-}
-
-fn report(turns: &[Turn]) {
-    let bytes = |turn: &Turn, at: usize| turn.result[at].bytes as f64 / turn.result[at].rows as f64;
+fn report(turns: &Turns<Turn>) {
     println!("{:<26} {:>10} {:>14} {:>8}", "", "M rows/s", "bytes per row", "ratio");
     for (at, method) in Method::ALL.iter().enumerate() {
         let plain = if at < 2 { 0 } else { 2 };
         println!(
             "{:<26} {:>10.2} {:>14.1} {:>8.2}",
             method.name(),
-            median(turns.iter().map(|turn| rate(turn, at))) / 1e6,
-            median(turns.iter().map(|turn| bytes(turn, at))),
-            median(turns.iter().map(|turn| rate(turn, at) / rate(turn, plain))),
+            turns.median(|turn| turn.rate(at)) / 1e6,
+            turns.median(|turn| turn.bytes_per_row(at)),
+            turns.median(|turn| turn.rate(at) / turn.rate(plain)),
         );
     }
     // With every item: 60 values. Once per batch: 20 values, an index and an offset per item, and 40 values per query.
     let predicted = 240.0 / (80.0 + 8.0 + 160.0 / 20.0);
-    let found = median(turns.iter().map(|turn| bytes(turn, 0) / bytes(turn, 1)));
+    let found = turns.median(|turn| turn.bytes_per_row(0) / turn.bytes_per_row(1));
     println!("\nbytes, with every item / once per batch {found:.3} (predicted {predicted:.3})");
-    let foreign_share = median(turns.iter().map(|turn| turn.foreign_share)) * 100.0;
-    println!("CPU share of other processes                {foreign_share:.1}%");
+    println!("CPU share of other processes                {:.1}%", turns.foreign_percent());
 }

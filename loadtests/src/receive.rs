@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use forebay_client::{Batch, Error};
+use forebay_client::{Batch, Client, Error};
+use forebay_proto::v1;
 use futures::FutureExt;
 
 use crate::{
@@ -43,6 +44,16 @@ fn arrived(batch: Option<Result<Batch, Error>>) -> anyhow::Result<Option<Arrived
     // Decodes the batch, as a trainer does.
     let rows = batch.record_batch()?.num_rows() as u64;
     Ok(Some(Arrived { rows, bytes: batch.body().len() as u64, epoch: Some(batch.metadata.epoch) }))
+}
+
+/// Receives all batches of one rank of `train`.
+pub(crate) async fn receive_rank(
+    client: &Client,
+    train: &v1::Train,
+    compute: Option<Duration>,
+) -> anyhow::Result<RunResult> {
+    let asked = Instant::now();
+    receive(&mut client.train(train).await?, asked, compute).await
 }
 
 /// Receives all batches of `source`, which was requested at `asked`. The thread sleeps while the accelerator computes, like

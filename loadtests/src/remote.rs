@@ -2,14 +2,14 @@
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener as StdListener},
+    net::SocketAddr,
     path::PathBuf,
     process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::Args;
 use forebay_client::{Client, Config};
 use serde::Serialize;
@@ -29,8 +29,8 @@ use crate::{
     data::Dataset,
     machine::Machine,
     output::Output,
-    process::Process,
-    receive::receive,
+    process::{Process, free_port},
+    receive::receive_rank,
     scenario::Scenario,
     server::{self, Server, Transport},
     source::Source,
@@ -86,12 +86,12 @@ impl Remote {
         let mut command = Command::new(&self.s3_server);
         command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
         command.args(["--access-key", KEY, "--secret-key", KEY]).arg(root);
-        let _store = Process::spawn_without_input("the S3 server", command)?;
+        let _store = Process::other_server("the S3 server", command, port)?;
         let near = SocketAddr::from(([127, 0, 0, 1], port));
         let far = runtime.block_on(delayed(near, self.latency / 2))?;
         let mut turns = Vec::new();
         for round in 1..=self.rounds {
-            for place in [Place::Local, Place::Store, Place::DelayedStore] {
+            for (_, place) in PLACES {
                 eprintln!("round {round} of {}: {place:?}", self.rounds);
                 let server = match place {
                     Place::Local => Server::start(&scenario.name, &data.path, Transport::Tcp)?,
@@ -107,22 +107,17 @@ impl Remote {
             scenario.name, scenario.about, data.sizes.rows, self.latency, self.rounds
         );
         report(&turns, data.sizes.rows as f64);
-        let chart = chart(&scenario, &machine, &turns, data.sizes.rows as f64);
+        let rates = PLACES.into_iter().flat_map(|place| STATES.map(|state| (place, state)));
+        let bars = rates.map(|((name, place), (state, seconds))| {
+            let turns = turns.iter().filter(|turn| turn.place == place);
+            let rates = turns.map(|turn| data.sizes.rows as f64 / seconds(turn) / 1e6);
+            Bar::of(format!("{name}, {state}"), rates, true)
+        });
+        let title = format!("Remote storage: {}", scenario.name);
+        let chart = Chart::bars(&title, &machine, "M rows/s", bars);
         let measurements = json!({ "scenario": scenario, "latency": self.latency, "turns": turns });
         self.output.write("remote", &machine, &measurements, &chart)
     }
-}
-
-fn chart(scenario: &Scenario, machine: &Machine, turns: &[Turn], rows: f64) -> Chart {
-    let mut bars = Vec::new();
-    for (name, place) in PLACES {
-        for (state, seconds) in STATES {
-            let rates =
-                turns.iter().filter(|turn| turn.place == place).map(|turn| rows / seconds(turn) / 1e6);
-            bars.extend(Bar::of(format!("{name}, {state}"), rates, true));
-        }
-    }
-    Chart::bars(&format!("Remote storage: {}", scenario.name), machine, "M rows/s", bars)
 }
 
 /// A name, and the figure of a turn that it denotes.
@@ -166,34 +161,21 @@ fn start(scenario: &Scenario, bucket: &str, store: SocketAddr) -> anyhow::Result
 
 async fn turn(place: Place, scenario: &Scenario, data: &Dataset, server: &Server) -> anyhow::Result<Turn> {
     let started = Instant::now();
-    let rows = server::opened(server.url(), &scenario.train(0, 1)).await?;
+    let rows = server::opened(server.url(), &scenario.train(0, 1)).await?.rows;
     ensure!(rows == data.sizes.rows, "the server has {rows} rows of {}", data.sizes.rows);
     let open = started.elapsed().as_secs_f64();
     let client = Client::new([server.url()], Config::default())?;
     let mut seconds = [0.0; 2];
     for (epoch, seconds) in seconds.iter_mut().enumerate() {
-        let asked = Instant::now();
-        let mut batches = client.train(&scenario.train(epoch as u64, 1)).await?;
-        let result = receive(&mut batches, asked, None).await?;
+        let result = receive_rank(&client, &scenario.train(epoch as u64, 1), None).await?;
         ensure!(result.rows == rows, "received {} rows of {rows}", result.rows);
         *seconds = result.seconds;
     }
     Ok(Turn { place, open, cold: seconds[0], warm: seconds[1] })
 }
 
-fn free_port() -> anyhow::Result<u16> {
-    Ok(StdListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
-
 /// Starts a proxy for `target` that delays every byte by `delay` in each direction. Returns its address.
 async fn delayed(target: SocketAddr, delay: Duration) -> anyhow::Result<SocketAddr> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while TcpStream::connect(target).await.is_err() {
-        if Instant::now() > deadline {
-            bail!("no server listens at {target}");
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move {

@@ -14,3 +14,10 @@ pub(crate) struct Request {
     #[serde(default)]
     pub(crate) tensors: Vec<v1::Tensor>,
 }
+
+impl Request {
+    /// Returns true if all columns are requested.
+    pub(crate) fn is_all(&self) -> bool {
+        self.columns.is_empty() && self.tensors.is_empty()
+    }
+}

@@ -9,23 +9,10 @@ use serde::{Deserialize, Serialize};
 use crate::{data::Data, request::Request};
 
 /// The built-in scenarios.
-const BUILT_IN: [(&str, &str); 15] = [
-    ("tensor", include_str!("../scenarios/tensor.toml")),
-    ("clicks-tensors", include_str!("../scenarios/clicks-tensors.toml")),
-    ("dlrm", include_str!("../scenarios/dlrm.toml")),
-    ("clicks", include_str!("../scenarios/clicks.toml")),
-    ("clicks-files", include_str!("../scenarios/clicks-files.toml")),
-    ("clicks-nulls", include_str!("../scenarios/clicks-nulls.toml")),
-    ("lists", include_str!("../scenarios/lists.toml")),
-    ("lineitem", include_str!("../scenarios/lineitem.toml")),
-    ("flights", include_str!("../scenarios/flights.toml")),
-    ("images", include_str!("../scenarios/images.toml")),
-    ("computed", include_str!("../scenarios/computed.toml")),
-    ("filtered", include_str!("../scenarios/filtered.toml")),
-    ("ranking", include_str!("../scenarios/ranking.toml")),
-    ("users", include_str!("../scenarios/users.toml")),
-    ("soak", include_str!("../scenarios/soak.toml")),
-];
+const BUILT_IN: &[(&str, &str)] = included!(
+    "scenarios" ".toml": "tensor" "clicks-tensors" "dlrm" "clicks" "clicks-files" "clicks-nulls" "lists"
+    "lineitem" "flights" "images" "computed" "filtered" "ranking" "users" "soak"
+);
 
 /// A scenario file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -67,11 +67,13 @@ impl Server {
             .arg(format!("{dataset}={url}"))
             .args(flags)
             .envs(variables.iter().map(|(name, value)| (name, value)));
-        let mut process = Process::spawn_without_input("forebay", command)?;
-        let ready = process.listening()?;
-        let grpc = ready["grpc"].as_str().context("the ready line has no grpc")?;
-        let http = ready["http"].as_str().context("the ready line has no http")?.to_owned();
-        let url = if grpc.starts_with("unix:") { grpc.to_owned() } else { format!("http://{grpc}") };
+        let process = Process::server("forebay", command)?;
+        let address = |name: &str| {
+            let address = process.ready[name].as_str();
+            address.map(str::to_owned).with_context(|| format!("the ready line has no {name}"))
+        };
+        let (grpc, http) = (address("grpc")?, address("http")?);
+        let url = if grpc.starts_with("unix:") { grpc } else { format!("http://{grpc}") };
         Ok(Self { url, http, process, _folder: folder })
     }
 
@@ -134,13 +136,13 @@ impl Server {
     }
 }
 
-/// Waits until the server at `url` has opened the dataset of `train`, and returns the rows per epoch.
-pub(crate) async fn opened(url: &str, train: &v1::Train) -> anyhow::Result<u64> {
+/// Waits until the server at `url` has opened the dataset of `train`, and returns its plan.
+pub(crate) async fn opened(url: &str, train: &v1::Train) -> anyhow::Result<v1::PlanSummary> {
     let deadline = tokio::time::Instant::now() + OPEN_TIMEOUT;
     let connection = Connection::open(url, Arc::default()).await?;
     loop {
         match connection.plan(train).await {
-            Ok(info) => return Ok(info.summary.rows),
+            Ok(plan) => return Ok(plan.summary),
             Err(Error::Status(status)) if status.code() == tonic::Code::Unavailable => {
                 if tokio::time::Instant::now() > deadline {
                     bail!("{}", status.message());

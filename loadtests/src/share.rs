@@ -36,22 +36,19 @@ pub(crate) fn guess(compute_seconds: f64, delivery_seconds: f64) -> f64 {
     compute_seconds / (TARGET * delivery_seconds)
 }
 
-/// Returns the median utilization of [`RUNS_PER_PROBE`] runs.
-pub(crate) fn repeated(one_run: &mut impl FnMut() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
-    let utilizations = (0..RUNS_PER_PROBE).map(|_| one_run()).collect::<anyhow::Result<Vec<f64>>>()?;
-    Ok(Spread::of(utilizations).context("a utilization is a number")?.median)
-}
-
-/// Searches the largest share, starting at `guess`. `measure` returns the utilization of a share.
+/// Searches the largest share, starting at `guess`. `one_run` returns the utilization of a share, of which the median of
+/// [`RUNS_PER_PROBE`] runs counts.
 pub(crate) fn search(
     guess: f64,
-    mut measure: impl FnMut(f64) -> anyhow::Result<f64>,
+    mut one_run: impl FnMut(f64) -> anyhow::Result<f64>,
 ) -> anyhow::Result<Found> {
     let mut found = Found { best: None, probes: Vec::new() };
     let (mut held, mut failed): (Option<f64>, Option<f64>) = (None, None);
     let mut share = guess;
     while found.probes.len() < MAX_PROBES {
-        let probe = Probe { share, utilization: measure(share)? };
+        let utilizations = (0..RUNS_PER_PROBE).map(|_| one_run(share)).collect::<anyhow::Result<Vec<_>>>()?;
+        let utilization = Spread::of(utilizations).context("a utilization is a number")?.median;
+        let probe = Probe { share, utilization };
         found.probes.push(probe);
         if probe.utilization >= TARGET {
             held = Some(share);

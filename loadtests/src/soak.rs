@@ -97,7 +97,7 @@ impl Soak {
             let state = if job < self.stalled { "stalled" } else { "running" };
             Bar::of(format!("job {job}, {state}"), [*rows as f64 / 1e6], job >= self.stalled)
         };
-        let bars = rows.iter().enumerate().filter_map(bar).collect();
+        let bars = rows.iter().enumerate().map(bar);
         let chart = Chart::bars("Concurrent jobs in little memory", &machine, "M rows", bars);
         let measurements =
             json!({ "rows": rows, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak });

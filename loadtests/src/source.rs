@@ -1,12 +1,13 @@
 //! The flags that select a scenario and its data.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::Command};
 
 use clap::Args;
 
 use crate::{
     data::{self, Dataset},
     paths,
+    process::Process,
     scenario::Scenario,
 };
 
@@ -15,10 +16,10 @@ use crate::{
 pub(crate) struct Source {
     /// Name of a built-in scenario, or path of a scenario file.
     #[arg(long, value_name = "NAME|FILE")]
-    pub(crate) scenario: String,
+    scenario: String,
     /// Folder of the generated data [default: target/loadtests/data].
     #[arg(long, value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
+    data: Option<PathBuf>,
 }
 
 impl Source {
@@ -36,5 +37,24 @@ impl Source {
         };
         let dataset = data::prepare(&scenario.name, &scenario.data, &folder)?;
         Ok((scenario, dataset))
+    }
+
+    /// Generates the data and prints their path and sizes.
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        let (scenario, data) = self.load()?;
+        let bytes = data.sizes.epoch_bytes(&scenario.request)?;
+        println!("{}: {}", scenario.name, scenario.about);
+        println!("{} rows, {bytes} bytes per epoch, in {}", data.sizes.rows, data.path.display());
+        Ok(())
+    }
+
+    /// Starts a subcommand of this program with the same flags and `flags`, and waits until it is ready.
+    pub(crate) fn spawn(&self, subcommand: &str, flags: &[&str]) -> anyhow::Result<Process> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args([subcommand, "--scenario", &self.scenario]).args(flags);
+        if let Some(folder) = &self.data {
+            command.arg("--data").arg(folder);
+        }
+        Process::spawn(subcommand, command)
     }
 }

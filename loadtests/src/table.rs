@@ -39,11 +39,9 @@ pub(crate) fn load(path: &Path, request: &Request, rows: usize) -> anyhow::Resul
     let mut batches = Vec::new();
     let mut remaining = rows;
     for file in files(path)? {
-        let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(&file)?)?;
-        let all: Vec<String> = builder.schema().fields().iter().map(|field| field.name().clone()).collect();
-        let needed = columns(request, &all)?;
-        let mask = ProjectionMask::columns(builder.parquet_schema(), needed.iter().map(String::as_str));
-        for batch in builder.with_projection(mask).with_batch_size(READ_ROWS.min(rows.max(1))).build()? {
+        let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&file)?)?;
+        let (reader, all) = projected(reader, request)?;
+        for batch in reader.with_batch_size(READ_ROWS.min(rows.max(1))).build()? {
             if remaining == 0 {
                 break;
             }
@@ -57,9 +55,20 @@ pub(crate) fn load(path: &Path, request: &Request, rows: usize) -> anyhow::Resul
     Ok(concat_batches(&first.schema(), &batches)?)
 }
 
+/// Restricts `reader` to the columns of `request`. Also returns the names of all columns.
+pub(crate) fn projected(
+    reader: ParquetRecordBatchReaderBuilder<File>,
+    request: &Request,
+) -> anyhow::Result<(ParquetRecordBatchReaderBuilder<File>, Vec<String>)> {
+    let all: Vec<String> = reader.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let needed = columns(request, &all)?;
+    let mask = ProjectionMask::columns(reader.parquet_schema(), needed.iter().map(String::as_str));
+    Ok((reader.with_projection(mask), all))
+}
+
 /// Returns all columns that `request` reads, including those of tensors.
-pub(crate) fn columns(request: &Request, all: &[String]) -> anyhow::Result<Vec<String>> {
-    if request.columns.is_empty() && request.tensors.is_empty() {
+fn columns(request: &Request, all: &[String]) -> anyhow::Result<Vec<String>> {
+    if request.is_all() {
         return Ok(all.to_vec());
     }
     let mut needed = request.columns.clone();
@@ -99,8 +108,7 @@ pub(crate) fn expand<'a>(
 
 /// Returns `batch` with the columns and tensors of `request`.
 fn delivered(batch: &RecordBatch, request: &Request, all: &[String]) -> anyhow::Result<RecordBatch> {
-    let is_all = request.columns.is_empty() && request.tensors.is_empty();
-    let plain_columns = if is_all { all } else { &request.columns };
+    let plain_columns = if request.is_all() { all } else { &request.columns };
     let (mut fields, mut arrays) = (Vec::new(), Vec::new());
     for name in plain_columns {
         let array = plain(column(batch, name)?)?;

@@ -20,7 +20,7 @@ use crate::{
     logical,
     output::Output,
     protocol::RunResult,
-    receive::receive,
+    receive::receive_rank,
     scenario::Scenario,
     server::{self, Server, Transport},
     share,
@@ -76,18 +76,21 @@ impl Train {
         ensure!(self.share.is_none_or(|share| share > 0.0), "--share: expected more than 0");
         let (scenario, data) = self.source.load()?;
         let mut trainer = Trainer::new(&self, &scenario, &data)?;
-        trainer.warm_up()?;
+        // Warm-up.
+        trainer.one_run(1, None)?;
         let compute = self.share.map(|share| scenario.compute(share));
         let mut runs = Vec::new();
         for _ in 0..self.runs {
-            runs.push(self.patience.undisturbed(|run: &Run| run.foreign_share, || trainer.one_run(compute))?);
+            runs.push(
+                self.patience.undisturbed(|run: &Run| run.foreign_share, || trainer.next_run(compute))?,
+            );
         }
         let found = if self.find_share { Some(trainer.find_share(&runs)?) } else { None };
         let conditions = Conditions {
             ranks: self.ranks,
             share: self.share,
             hash: self.hash,
-            client: self.client_config()?,
+            client: trainer.config.clone(),
             epoch_bytes: trainer.epoch_bytes,
             epochs: trainer.epochs,
         };
@@ -95,9 +98,7 @@ impl Train {
         print!("{report}");
         self.output.write("train", &report.machine, &report, &report.chart())
     }
-}
 
-impl Train {
     fn client_config(&self) -> anyhow::Result<Config> {
         let Some(file) = &self.client else { return Ok(Config::default()) };
         let text = std::fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
@@ -111,7 +112,9 @@ struct Trainer<'a> {
     scenario: &'a Scenario,
     runtime: Runtime,
     server: Option<Server>,
+    config: Config,
     clients: Vec<Client>,
+    /// Epochs per run.
     epochs: u64,
     /// The next unread epoch.
     epoch: u64,
@@ -121,30 +124,24 @@ struct Trainer<'a> {
 
 impl<'a> Trainer<'a> {
     fn new(flags: &'a Train, scenario: &'a Scenario, data: &Dataset) -> anyhow::Result<Self> {
-        let runtime = Runtime::new()?;
-        let server = match flags.server {
-            Some(_) => None,
-            None => Some(Server::start(&scenario.name, &data.path, flags.transport)?),
-        };
-        let url = match (&flags.server, &server) {
-            (Some(url), _) => url.clone(),
-            (None, server) => server.as_ref().context("a server was started")?.url().to_owned(),
-        };
-        let config = flags.client_config()?;
-        let clients = runtime.block_on(async {
-            let rows = server::opened(&url, &scenario.train(0, 1)).await?;
-            ensure!(rows == data.sizes.rows, "the server has {rows} rows, the data {}", data.sizes.rows);
-            let mut clients = Vec::new();
-            for _ in 0..flags.ranks {
-                clients.push(Client::new([&url], config.clone())?);
+        let (runtime, config) = (Runtime::new()?, flags.client_config()?);
+        let (url, server) = match &flags.server {
+            Some(url) => (url.clone(), None),
+            None => {
+                let server = Server::start(&scenario.name, &data.path, flags.transport)?;
+                (server.url().to_owned(), Some(server))
             }
-            anyhow::Ok(clients)
-        })?;
+        };
+        let rows = runtime.block_on(server::opened(&url, &scenario.train(0, 1)))?.rows;
+        ensure!(rows == data.sizes.rows, "the server has {rows} rows, the data {}", data.sizes.rows);
+        let clients = (0..flags.ranks).map(|_| Client::new([&url], config.clone()));
+        let clients = clients.collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
             flags,
             scenario,
             runtime,
             server,
+            config,
             clients,
             epochs: flags.epochs.unwrap_or(scenario.epochs).max(1),
             epoch: 0,
@@ -153,19 +150,16 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    fn warm_up(&mut self) -> anyhow::Result<()> {
-        let epochs = std::mem::replace(&mut self.epochs, 1);
-        self.one_run(None)?;
-        self.epochs = epochs;
-        Ok(())
+    /// Measures a run of the next epochs with all ranks.
+    fn next_run(&mut self, compute: Option<Duration>) -> anyhow::Result<Run> {
+        self.one_run(self.epochs, compute)
     }
 
-    /// Measures a run of the next epochs with all ranks.
-    fn one_run(&mut self, compute: Option<Duration>) -> anyhow::Result<Run> {
+    fn one_run(&mut self, epochs: u64, compute: Option<Duration>) -> anyhow::Result<Run> {
         let train = v1::Train {
             world_size: Some(self.flags.ranks),
             content_hash: Some(self.flags.hash),
-            ..self.scenario.train(self.epoch, self.epochs)
+            ..self.scenario.train(self.epoch, epochs)
         };
         let usage = || self.server.as_ref().map(Server::usage).transpose();
         let (server_before, client_before) = (usage()?, Usage::own()?);
@@ -177,7 +171,7 @@ impl<'a> Trainer<'a> {
                 .zip(&self.clients)
                 .map(|(rank, client)| {
                     let train = v1::Train { rank: Some(rank), ..train.clone() };
-                    scope.spawn(move || runtime.block_on(one_rank(client, &train, compute)))
+                    scope.spawn(move || runtime.block_on(receive_rank(client, &train, compute)))
                 })
                 .collect();
             let result = ranks.into_iter().map(|rank| rank.join().expect("a rank does not panic"));
@@ -191,10 +185,10 @@ impl<'a> Trainer<'a> {
         let foreign_share =
             clock.foreign_share_since(server_cpu_seconds.unwrap_or(0.0) + client_cpu_seconds)?;
         let rows: u64 = ranks.iter().map(|rank| rank.rows).sum();
-        let expected = self.epoch_rows * self.epochs;
+        let expected = self.epoch_rows * epochs;
         ensure!(rows == expected, "received {rows} rows, expected {expected}");
-        logical::check_bytes(ranks.iter().map(|rank| rank.bytes).sum(), self.epoch_bytes * self.epochs)?;
-        self.epoch += self.epochs;
+        logical::check_bytes(ranks.iter().map(|rank| rank.bytes).sum(), self.epoch_bytes * epochs)?;
+        self.epoch += epochs;
         let mut firsts: Vec<f64> = ranks.iter().map(|rank| rank.first_batch_seconds).collect();
         firsts.sort_by(f64::total_cmp);
         let used: Option<Vec<f64>> = ranks.iter().map(|rank| rank.au).collect();
@@ -217,18 +211,11 @@ impl<'a> Trainer<'a> {
         let delivery = |run: &Run| run.seconds * self.flags.ranks as f64 / run.batches as f64;
         let fastest = runs.iter().map(delivery).fold(f64::INFINITY, f64::min);
         let guess = share::guess(self.scenario.compute_ms / 1e3, fastest);
-        let scenario = self.scenario;
-        let patience = &self.flags.patience;
+        let (patience, scenario) = (&self.flags.patience, self.scenario);
         share::search(guess, |share| {
-            let mut one = || {
-                let run = patience.undisturbed(
-                    |run: &Run| run.foreign_share,
-                    || self.one_run(Some(scenario.compute(share))),
-                )?;
-                run.au
-                    .context("the utilization of a rank requires two batches: use fewer ranks or more epochs")
-            };
-            share::repeated(&mut one)
+            let one = || self.next_run(Some(scenario.compute(share)));
+            let run = patience.undisturbed(|run: &Run| run.foreign_share, one)?;
+            run.au.context("the utilization of a rank requires two batches: use fewer ranks or more epochs")
         })
     }
 
@@ -241,14 +228,4 @@ impl<'a> Trainer<'a> {
 
 fn longest(waits: impl Iterator<Item = Option<Spread>>) -> Option<f64> {
     waits.flatten().map(|waits| waits.max).max_by(f64::total_cmp)
-}
-
-async fn one_rank(
-    client: &Client,
-    train: &v1::Train,
-    compute: Option<Duration>,
-) -> anyhow::Result<RunResult> {
-    let asked = Instant::now();
-    let mut batches = client.train(train).await?;
-    receive(&mut batches, asked, compute).await
 }

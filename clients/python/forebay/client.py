@@ -189,28 +189,28 @@ class Client:
             if not max_pack_rows:
                 raise TypeError("train() requires batch_size, or max_pack_rows with group_by")
             batch_size = 1
-        request: dict[str, Any] = {"dataset": dataset, "batch_size": batch_size, "seed": seed, "lanes": lanes}
-        request.update(rank=rank, world_size=world_size, epoch=epoch)
-        if tensors is not None:
-            request["tensors"] = _tensors(tensors, "name")
-        if dedupe is not None:
-            request["dedupe"] = _tensors(dedupe, "tensor")
-        if mix is not None:
-            mixed = ((name, what if isinstance(what, Mapping) else {"fraction": what}) for name, what in mix.items())
-            request["mix"] = [{"dataset": name, **what} for name, what in mixed]
-        optional = {
-            "columns": list(columns) if columns is not None else None,
-            "select": list(select) if select is not None else None,
-            "filter": filter,
-            "group_by": list(group_by) if group_by is not None else None,
-            "max_pack_rows": max_pack_rows,
-            "shuffle": shuffle,
-            "remainder": remainder,
-            "snapshot": snapshot,
-            "job_name": job_name,
-            "label_column": label_column,
+        mixed = ((name, what if isinstance(what, Mapping) else {"fraction": what}) for name, what in (mix or {}).items())
+        request: dict[str, Any] = {
+            "dataset": dataset,
+            "batch_size": batch_size,
+            "seed": seed,
+            "lanes": lanes,
+            "rank": rank,
+            "world_size": world_size,
+            "epoch": epoch,
+            **_projection(columns, tensors, select, filter),
+            **_given(
+                dedupe=_tensors(dedupe, "tensor"),
+                mix=None if mix is None else [{"dataset": name, **what} for name, what in mixed],
+                group_by=_listed(group_by),
+                max_pack_rows=max_pack_rows,
+                shuffle=shuffle,
+                remainder=remainder,
+                snapshot=snapshot,
+                job_name=job_name,
+                label_column=label_column,
+            ),
         }
-        request.update((name, value) for name, value in optional.items() if value is not None)
         return _dataset_class()(
             self._cluster,
             request,
@@ -268,13 +268,9 @@ class Client:
             DeadlineError: No server answered until the retry deadline expired.
             Error: Any other error of `forebay.errors`, according to the server's status.
         """
-        request = {"dataset": dataset, **_projection(columns, tensors, select, filter)}
-        if max_age_seconds is not None:
-            request["max_age_seconds"] = max_age_seconds
-        if key is not None:
-            request["key"] = list(key)
-        if joins is not None:
-            request["joins"] = [_join(name, **what) for name, what in joins.items()]
+        joined = None if joins is None else [_join(name, **what) for name, what in joins.items()]
+        optional = _given(max_age_seconds=max_age_seconds, key=_listed(key), joins=joined)
+        request = {"dataset": dataset, **_projection(columns, tensors, select, filter), **optional}
         return Rows(*self._cluster.native.lookup(json.dumps({"lookup": request}), sending.keys(keys)))
 
     def infer(self, queue: str, keys: Any, *, timeout: float | None = None) -> Rows:
@@ -363,17 +359,17 @@ def _rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int,
 def _projection(
     columns: Sequence[str] | None, tensors: Tensors | None, select: Sequence[str] | None, filter: str | None
 ) -> dict[str, Any]:
-    """Returns the given fields of a lookup."""
-    fields: dict[str, Any] = {}
-    if columns is not None:
-        fields["columns"] = list(columns)
-    if tensors is not None:
-        fields["tensors"] = _tensors(tensors, "name")
-    if select is not None:
-        fields["select"] = list(select)
-    if filter is not None:
-        fields["filter"] = filter
-    return fields
+    """Returns the given fields of a request that select columns and rows."""
+    return _given(columns=_listed(columns), tensors=_tensors(tensors, "name"), select=_listed(select), filter=filter)
+
+
+def _given(**fields: Any) -> dict[str, Any]:
+    """Returns the fields that are not None."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _listed(values: Sequence[str] | None) -> list[str] | None:
+    return None if values is None else list(values)
 
 
 def _join(
@@ -389,8 +385,10 @@ def _join(
     return {"dataset": dataset, "key": list(key), **_projection(columns, tensors, select, filter)}
 
 
-def _tensors(tensors: Tensors, name_field: str) -> list[dict[str, Any]]:
+def _tensors(tensors: Tensors | None, name_field: str) -> list[dict[str, Any]] | None:
     """Returns tensors as the protocol has them: a list of messages with a name."""
+    if tensors is None:
+        return None
     if not isinstance(tensors, Mapping):
         return [dict(tensor) for tensor in tensors]
     messages = []

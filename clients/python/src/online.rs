@@ -1,25 +1,20 @@
 //! Lookups and requests to queues. Their exchanges stay open between calls.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use arrow_array::RecordBatch;
 use arrow_schema::Fields;
-use forebay_client::{
-    Answer, Caller, Client, Error, Found, Lookups,
-    proto::{
-        Encoding,
-        v1::{Command, Lookup},
-    },
-};
+use forebay_client::{Answer, Caller, Client, Error, Found, Lookups, proto::v1::Lookup};
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::{runtime::Runtime, sync::OnceCell};
 use tonic::Code;
 
-use crate::{errors::raised, waiting};
+use crate::{
+    errors::raised,
+    tier::command,
+    waiting::{self, Owned},
+};
 
 /// Maximum number of open exchanges per kind. The least recently used one is closed.
 const MOST: usize = 8;
@@ -28,15 +23,14 @@ const MOST: usize = 8;
 /// starts without them.
 #[derive(Default)]
 pub(crate) struct Online {
-    open: Mutex<Option<Open>>,
+    /// Never locked while the GIL is released, so that no fork copies a locked mutex.
+    open: Mutex<Option<Owned<Open>>>,
 }
 
 struct Open {
     runtime: Arc<Runtime>,
     lookups: Recent<OnceCell<Lookups>>,
     callers: Recent<Caller>,
-    /// ID of the process that owns the thread.
-    process: u32,
 }
 
 /// Recently used exchanges by request and key columns. The latest is last.
@@ -115,7 +109,7 @@ impl Online {
         let mut again = true;
         loop {
             let (runtime, exchange, known) = {
-                let mut open = self.lock();
+                let mut open = self.open.lock();
                 let open = opened(&mut open)?;
                 let (exchange, known) = kind(open).take(request, keys.schema_ref().fields(), &make);
                 (Arc::clone(&open.runtime), exchange, known)
@@ -126,8 +120,8 @@ impl Online {
             };
             let changed =
                 matches!(error, Error::BatchMismatch(_)) || error.code() == Some(Code::FailedPrecondition);
-            if changed && let Some(open) = self.lock().as_mut() {
-                kind(open).forget(&exchange);
+            if changed && let Some(open) = self.open.lock().as_mut() {
+                kind(&mut open.value).forget(&exchange);
             }
             if !(again && known && changed) {
                 return Err(raised(py, &error));
@@ -135,43 +129,30 @@ impl Online {
             again = false;
         }
     }
-
-    /// Locks the state. The lock is never held while the GIL is released, so that no fork copies a locked mutex.
-    fn lock(&self) -> MutexGuard<'_, Option<Open>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Returns the state of this process, created if needed.
-fn opened(open: &mut Option<Open>) -> PyResult<&mut Open> {
-    let process = std::process::id();
-    if let Some(forked) = open.take_if(|open| open.process != process) {
-        // The thread exists only in the parent process. Waiting for it here would never end.
-        std::mem::forget(forked);
-    }
+fn opened(open: &mut Option<Owned<Open>>) -> PyResult<&mut Open> {
+    // In a forked child, waiting for the thread of the parent process would never end.
+    std::mem::forget(open.take_if(|open| open.was_forked()));
     match open {
-        Some(open) => Ok(open),
+        Some(open) => Ok(&mut open.value),
         None => {
             let runtime = Arc::new(waiting::runtime(1)?);
             let (lookups, callers) = (Recent { entries: Vec::new() }, Recent { entries: Vec::new() });
-            Ok(open.insert(Open { runtime, lookups, callers, process }))
+            Ok(&mut open.insert(Owned::new(Open { runtime, lookups, callers })).value)
         }
     }
 }
 
 impl Drop for Online {
     fn drop(&mut self) {
-        let Some(open) = self.open.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        if open.process != std::process::id() {
-            std::mem::forget(open);
-            return;
+        if let Some(open) = self.open.get_mut().take() {
+            Python::attach(|py| open.end(py, drop));
         }
-        Python::attach(|py| py.detach(|| drop(open)));
     }
 }
 
 fn wanted(request: &str) -> Result<Lookup, Error> {
-    let command: Result<Command, _> = Encoding::Json.decode("Command", request.as_bytes());
-    let command = command.map_err(|error| Error::Request(error.to_string()))?;
-    command.lookup.ok_or_else(|| Error::Request("the request has no field 'lookup'".into()))
+    command(request)?.lookup.ok_or_else(|| Error::Request("the request has no field 'lookup'".into()))
 }

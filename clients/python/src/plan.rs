@@ -1,15 +1,12 @@
 //! The plan of a job.
 
-use forebay_client::{
-    Client, Device,
-    proto::{
-        Encoding,
-        v1::{Command, PlanSummary},
-    },
-};
+use forebay_client::{Client, Device, proto::v1::Command};
 use pyo3::prelude::*;
 
-use crate::stream::{Receiving, Stream};
+use crate::{
+    stream::{Receiving, Stream},
+    tier::json,
+};
 
 /// The plan of a job, and the client that starts it.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -29,14 +26,13 @@ impl Plan {
     /// Request with all defaults resolved, as JSON.
     #[getter]
     fn resolved(&self) -> String {
-        let command = Command::from(self.plan.resolved.clone());
-        String::from_utf8_lossy(&Encoding::Json.encode(&command)).into_owned()
+        json(&Command::from(self.plan.resolved.clone()))
     }
 
     /// `PlanSummary` of the server, as JSON.
     #[getter]
     fn summary(&self) -> String {
-        String::from_utf8_lossy(&Encoding::Json.encode::<PlanSummary>(&self.plan.summary)).into_owned()
+        json(&self.plan.summary)
     }
 
     /// Names and types of the columns, in order.

@@ -8,7 +8,7 @@ use arrow_array::{
 };
 use arrow_buffer::Buffer;
 use arrow_data::ArrayData;
-use arrow_schema::{DataType, Field, Schema, TimeUnit};
+use arrow_schema::{DataType, Field, Schema};
 use pyo3::{
     prelude::*,
     types::{PyBytes, PyList},
@@ -16,6 +16,7 @@ use pyo3::{
 
 use crate::{
     arrow::{array_of, batch_or_array, table_of},
+    column::data_type,
     errors::of_class,
 };
 
@@ -121,39 +122,6 @@ fn matrix(values: ArrayRef, rows: usize, length: usize) -> Result<ArrayRef, Stri
     let item = Arc::new(Field::new("item", values.data_type().clone(), false));
     let made = FixedSizeListArray::try_new_with_length(item, length, values, None, rows);
     made.map(|made| Arc::new(made) as ArrayRef).map_err(|error| error.to_string())
-}
-
-/// Returns the Arrow type of the NumPy type string `kind`.
-fn data_type(kind: &str) -> Option<DataType> {
-    use DataType::{
-        Boolean, Date32, Duration, Float16, Float32, Float64, Int8, Int16, Int32, Int64, Timestamp, UInt8,
-        UInt16, UInt32, UInt64,
-    };
-    Some(match kind {
-        "|b1" => Boolean,
-        "|i1" => Int8,
-        "<i2" => Int16,
-        "<i4" => Int32,
-        "<i8" => Int64,
-        "|u1" => UInt8,
-        "<u2" => UInt16,
-        "<u4" => UInt32,
-        "<u8" => UInt64,
-        "<f2" => Float16,
-        "<f4" => Float32,
-        "<f8" => Float64,
-        // Four bytes wide, unlike `<M8[D]` of NumPy.
-        "date32" => Date32,
-        "<M8[s]" => Timestamp(TimeUnit::Second, None),
-        "<M8[ms]" => Timestamp(TimeUnit::Millisecond, None),
-        "<M8[us]" => Timestamp(TimeUnit::Microsecond, None),
-        "<M8[ns]" => Timestamp(TimeUnit::Nanosecond, None),
-        "<m8[s]" => Duration(TimeUnit::Second),
-        "<m8[ms]" => Duration(TimeUnit::Millisecond),
-        "<m8[us]" => Duration(TimeUnit::Microsecond),
-        "<m8[ns]" => Duration(TimeUnit::Nanosecond),
-        _ => return None,
-    })
 }
 
 fn unsendable(column: &Bound<'_, PyAny>, name: &str, why: &str) -> PyErr {

@@ -1,15 +1,20 @@
 //! A worker of a batch queue, with a thread of its own.
 
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-
 use forebay_client::{Client, Error};
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
     prelude::*,
 };
 use tokio::runtime::Runtime;
 
-use crate::{batch::Batch, errors::raised, rows::rows, tier::json, waiting};
+use crate::{
+    batch::Batch,
+    errors::raised,
+    rows::rows,
+    tier::json,
+    waiting::{self, Owned},
+};
 
 /// Name of the reply column if the reply is a single array.
 const SCORE: &str = "score";
@@ -17,32 +22,19 @@ const SCORE: &str = "score";
 /// A worker of a batch queue. Closing or dropping it ends its thread and connection.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Worker {
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<Owned<Running>>>,
 }
 
 struct Running {
     worker: forebay_client::Worker,
     runtime: Runtime,
-    /// ID of the process that opened the worker. A forked child has a copy of the memory, but no thread.
-    process: u32,
 }
 
 impl Running {
-    fn was_forked(&self) -> bool {
-        self.process != std::process::id()
-    }
-
     /// Closes the worker after its replies were received, then ends its thread.
-    fn end(self, py: Python<'_>) {
-        if self.was_forked() {
-            // The thread exists only in the parent process. Waiting for it here would never end.
-            std::mem::forget(self);
-            return;
-        }
-        py.detach(|| {
-            let Self { worker, runtime, .. } = self;
-            runtime.block_on(worker.close());
-        });
+    fn close(self) {
+        let Self { worker, runtime } = self;
+        runtime.block_on(worker.close());
     }
 }
 
@@ -52,18 +44,14 @@ impl Worker {
         let runtime = waiting::runtime(1)?;
         let opened = waiting::wait(py, &runtime, client.worker(queue, credits), || Ok(()))?;
         let worker = opened.map_err(|error| raised(py, &error))?;
-        Ok(Self { running: Mutex::new(Some(Running { worker, runtime, process: std::process::id() })) })
+        Ok(Self { running: Mutex::new(Some(Owned::new(Running { worker, runtime }))) })
     }
 
     /// Locks the worker without waiting, because the owner of the lock may be waiting for the GIL.
-    fn lock(&self) -> PyResult<MutexGuard<'_, Option<Running>>> {
-        match self.running.try_lock() {
-            Ok(running) => Ok(running),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(PyRuntimeError::new_err("another thread is waiting for the next batch of this worker"))
-            }
-        }
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<Owned<Running>>>> {
+        self.running.try_lock().ok_or_else(|| {
+            PyRuntimeError::new_err("another thread is waiting for the next batch of this worker")
+        })
     }
 }
 
@@ -76,12 +64,12 @@ impl Worker {
     /// Waits for the next batch. Releases the GIL while waiting.
     fn __next__(&self, py: Python<'_>) -> PyResult<InferenceBatch> {
         let mut running = self.lock()?;
-        if running.as_ref().is_some_and(Running::was_forked) {
+        if running.as_ref().is_some_and(Owned::was_forked) {
             return Err(PyRuntimeError::new_err(
                 "this worker was created before a fork; call Client.worker in each process",
             ));
         }
-        let Some(Running { worker, runtime, .. }) = running.as_mut() else {
+        let Some(Owned { value: Running { worker, runtime }, .. }) = running.as_mut() else {
             return Err(PyStopIteration::new_err(()));
         };
         let next = waiting::wait(py, runtime, worker.next(), || Ok(()))?;
@@ -95,7 +83,7 @@ impl Worker {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let running = self.lock()?.take();
         if let Some(running) = running {
-            running.end(py);
+            running.end(py, Running::close);
         }
         Ok(())
     }
@@ -103,8 +91,8 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        if let Some(running) = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            Python::attach(|py| running.end(py));
+        if let Some(running) = self.running.get_mut().take() {
+            Python::attach(|py| running.end(py, Running::close));
         }
     }
 }
@@ -124,7 +112,7 @@ impl InferenceBatch {
     }
 
     fn take(&self) -> Option<forebay_client::InferenceBatch> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.work.lock().take()
     }
 }
 

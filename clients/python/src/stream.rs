@@ -1,11 +1,9 @@
 //! The batches of one rank, received by threads that end with the stream.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError, TryLockError},
-    time::Duration,
-};
+use std::time::Duration;
 
-use forebay_client::{Cursor, DeviceBatch, Error, Failures, Stats, Training};
+use forebay_client::{Cursor, DeviceBatch, Error, Failures, Training};
+use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
     prelude::*,
@@ -13,7 +11,11 @@ use pyo3::{
 };
 use tokio::runtime::Runtime;
 
-use crate::{batch::Batch, errors::raised, waiting};
+use crate::{
+    batch::Batch,
+    errors::raised,
+    waiting::{self, Owned},
+};
 
 /// Maximum number of receiving threads per stream.
 const MAX_THREADS: u64 = 4;
@@ -21,7 +23,7 @@ const MAX_THREADS: u64 = 4;
 /// A running stream. Closing or dropping it ends its threads and connections.
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Stream {
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<Owned<Running>>>,
 }
 
 /// Receives the utilization of the GPU, also while the stream waits for a batch.
@@ -48,6 +50,16 @@ enum Received {
     OnDevice(DeviceBatch),
 }
 
+/// Calls a method of the training, which is the same for both kinds of memory.
+macro_rules! training {
+    ($receiving:expr, $method:ident($($argument:expr),*)) => {
+        match $receiving {
+            Receiving::OnHost(training) => training.$method($($argument),*),
+            Receiving::OnDevice(training) => training.$method($($argument),*),
+        }
+    };
+}
+
 impl Receiving {
     async fn next(&mut self) -> Option<Result<Received, Error>> {
         match self {
@@ -55,69 +67,14 @@ impl Receiving {
             Self::OnDevice(training) => Some(training.next().await?.map(Received::OnDevice)),
         }
     }
-
-    fn cursor(&self) -> Cursor {
-        match self {
-            Self::OnHost(training) => training.cursor(),
-            Self::OnDevice(training) => training.cursor(),
-        }
-    }
-
-    fn stats(&self) -> Stats {
-        match self {
-            Self::OnHost(training) => training.stats(),
-            Self::OnDevice(training) => training.stats(),
-        }
-    }
-
-    fn failures(&self) -> Failures {
-        match self {
-            Self::OnHost(training) => training.failures(),
-            Self::OnDevice(training) => training.failures(),
-        }
-    }
-
-    fn utilization(&self) -> forebay_client::Utilization {
-        match self {
-            Self::OnHost(training) => training.utilization(),
-            Self::OnDevice(training) => training.utilization(),
-        }
-    }
-
-    fn copied(&self, time: Duration) {
-        match self {
-            Self::OnHost(training) => training.copied(time),
-            Self::OnDevice(training) => training.copied(time),
-        }
-    }
 }
 
+/// A training and its threads. The tasks of the training end before the threads.
 struct Running {
     training: Receiving,
     runtime: Runtime,
     /// Number of logged failures.
     told: u64,
-    /// ID of the process that opened the stream. A forked child has a copy of the memory, but no threads.
-    process: u32,
-}
-
-impl Running {
-    fn was_forked(&self) -> bool {
-        self.process != std::process::id()
-    }
-
-    /// Ends the tasks of the stream, then its threads.
-    fn end(self, py: Python<'_>) {
-        if self.was_forked() {
-            // The threads exist only in the parent process. Waiting for them here would never end.
-            std::mem::forget(self);
-            return;
-        }
-        py.detach(|| {
-            drop(self.training);
-            drop(self.runtime);
-        });
-    }
 }
 
 impl Stream {
@@ -131,24 +88,22 @@ impl Stream {
         let entered = runtime.enter();
         let training = start().map_err(|error| raised(py, &error))?;
         drop(entered);
-        let process = std::process::id();
-        Ok(Self { running: Mutex::new(Some(Running { training, runtime, told: 0, process })) })
+        Ok(Self { running: Mutex::new(Some(Owned::new(Running { training, runtime, told: 0 }))) })
     }
 
     /// Locks the stream without waiting, because the owner of the lock may be waiting for the GIL.
-    fn lock(&self) -> PyResult<MutexGuard<'_, Option<Running>>> {
-        match self.running.try_lock() {
-            Ok(running) => Ok(running),
-            Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => {
-                Err(PyRuntimeError::new_err("another thread is waiting for the next batch of this iterator"))
-            }
-        }
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<Owned<Running>>>> {
+        self.running.try_lock().ok_or_else(|| {
+            PyRuntimeError::new_err("another thread is waiting for the next batch of this iterator")
+        })
     }
 
-    fn of<T>(&self, look: impl FnOnce(&Running) -> T) -> PyResult<T> {
+    fn of<T>(&self, look: impl FnOnce(&Receiving) -> T) -> PyResult<T> {
         let running = self.lock()?;
-        running.as_ref().map(look).ok_or_else(|| PyRuntimeError::new_err("the stream is closed"))
+        running
+            .as_ref()
+            .map(|running| look(&running.value.training))
+            .ok_or_else(|| PyRuntimeError::new_err("the stream is closed"))
     }
 }
 
@@ -161,15 +116,15 @@ impl Stream {
     /// Waits for the next batch. Releases the GIL while waiting.
     fn __next__(&self, py: Python<'_>) -> PyResult<Batch> {
         let mut running = self.lock()?;
-        if running.as_ref().is_some_and(Running::was_forked) {
+        if running.as_ref().is_some_and(Owned::was_forked) {
             return Err(PyRuntimeError::new_err(
                 "this iterator was created before a fork; start a new iteration in each process",
             ));
         }
-        let Some(Running { training, runtime, told, .. }) = running.as_mut() else {
+        let Some(Owned { value: Running { training, runtime, told }, .. }) = running.as_mut() else {
             return Err(PyStopIteration::new_err(()));
         };
-        let failures = training.failures();
+        let failures = training!(training, failures());
         let next = waiting::wait(py, runtime, training.next(), || tell(py, &failures, told))?;
         match next {
             Some(Ok(Received::OnHost(batch))) => Batch::new(py, &batch),
@@ -182,15 +137,13 @@ impl Stream {
     /// Epoch and step of the next batch.
     #[getter]
     fn cursor(&self) -> PyResult<(u64, u64)> {
-        self.of(|running| {
-            let cursor = running.training.cursor();
-            (cursor.epoch, cursor.step)
-        })
+        let Cursor { epoch, step } = self.of(|receiving| training!(receiving, cursor()))?;
+        Ok((epoch, step))
     }
 
     /// Counters of the stream since its start.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.of(|running| running.training.stats())?;
+        let stats = self.of(|receiving| training!(receiving, stats()))?;
         let dict = PyDict::new(py);
         dict.set_item("batches", stats.batches)?;
         dict.set_item("rows", stats.rows)?;
@@ -205,19 +158,19 @@ impl Stream {
     /// Records time that was spent on copying a batch to a device.
     fn record_copy(&self, seconds: f64) -> PyResult<()> {
         let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
-        self.of(|running| running.training.copied(time))
+        self.of(|receiving| training!(receiving, copied(time)))
     }
 
     /// Handle that receives the utilization of the GPU.
     fn utilization(&self) -> PyResult<Utilization> {
-        self.of(|running| Utilization(running.training.utilization()))
+        self.of(|receiving| Utilization(training!(receiving, utilization())))
     }
 
     /// Closes the stream. Its threads and connections have ended when this returns.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let running = self.lock()?.take();
         if let Some(running) = running {
-            running.end(py);
+            running.end(py, drop);
         }
         Ok(())
     }
@@ -237,8 +190,8 @@ fn tell(py: Python<'_>, failures: &Failures, told: &mut u64) -> PyResult<()> {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if let Some(running) = self.running.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            Python::attach(|py| running.end(py));
+        if let Some(running) = self.running.get_mut().take() {
+            Python::attach(|py| running.end(py, drop));
         }
     }
 }

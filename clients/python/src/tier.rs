@@ -84,10 +84,14 @@ pub(crate) fn json<M: prost::Message + serde::Serialize>(message: &M) -> String 
     String::from_utf8_lossy(&Encoding::Json.encode(message)).into_owned()
 }
 
+/// Decodes a command from JSON.
+pub(crate) fn command(request: &str) -> Result<Command, Error> {
+    let command = Encoding::Json.decode("Command", request.as_bytes());
+    command.map_err(|error| Error::Request(error.to_string()))
+}
+
 fn train(request: &str) -> Result<Train, Error> {
-    let command: Result<Command, _> = Encoding::Json.decode("Command", request.as_bytes());
-    let command = command.map_err(|error| Error::Request(error.to_string()))?;
-    command.train.ok_or_else(|| Error::Request("the request has no field 'train'".into()))
+    command(request)?.train.ok_or_else(|| Error::Request("the request has no field 'train'".into()))
 }
 
 /// Returns the default configuration with the changes in `options`. An unknown option is an error.

@@ -8,6 +8,32 @@ use tokio::runtime::{Builder, Runtime};
 /// Interval of the checks for signals such as Ctrl-C.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// A value with threads of this process. A forked child has a copy of the value, but no threads.
+pub(crate) struct Owned<T> {
+    pub(crate) value: T,
+    process: u32,
+}
+
+impl<T: Send> Owned<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value, process: std::process::id() }
+    }
+
+    /// Returns true if the threads are those of the parent process.
+    pub(crate) fn was_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// Ends the value by `end`, with the GIL released. In a forked child, waiting for the threads would never end.
+    pub(crate) fn end(self, py: Python<'_>, end: impl FnOnce(T) + Send) {
+        if self.was_forked() {
+            std::mem::forget(self);
+            return;
+        }
+        py.detach(|| end(self.value));
+    }
+}
+
 /// Creates a runtime with `threads` threads, which end when it is dropped.
 pub(crate) fn runtime(threads: usize) -> PyResult<Runtime> {
     let built = Builder::new_multi_thread()

@@ -65,12 +65,12 @@ impl Batch {
     /// # Errors
     /// [`Error::Protocol`] if header and body do not match the schema of the stream.
     pub fn record_batch(&self) -> Result<RecordBatch, Error> {
-        let message = root_as_message(&self.header).map_err(|error| malformed(&error))?;
+        let message = root_as_message(&self.header).map_err(Error::malformed("batch"))?;
         let batch = record_batch(&self.header)?;
         let body = Buffer::from(self.body.clone());
         let schema = SchemaRef::clone(&self.schema);
         read_record_batch(&body, batch, schema, &Default::default(), None, &message.version())
-            .map_err(|error| malformed(&error))
+            .map_err(Error::malformed("batch"))
     }
 
     /// Returns the values of a column or tensor, without a copy. For a ragged tensor, these are the concatenated items of all
@@ -80,10 +80,9 @@ impl Batch {
     /// [`Error::Request`] if the batch has no column of this name; the errors of [`record_batch`](Self::record_batch).
     pub fn column(&self, name: &str) -> Result<ArrayRef, Error> {
         let batch = self.record_batch()?;
-        let (index, field) = self.schema.column_with_name(name).ok_or_else(|| {
-            let names: Vec<_> = self.schema.fields().iter().map(|field| field.name().as_str()).collect();
-            Error::Request(format!("no column '{name}', expected one of {}", names.join(", ")))
-        })?;
+        let names = self.schema.fields().iter().map(|field| field.name().as_str());
+        let found = self.schema.column_with_name(name);
+        let (index, field) = found.ok_or_else(|| Error::no_column(name, names))?;
         Ok(Arc::clone(values(field, batch.column(index))))
     }
 
@@ -98,12 +97,8 @@ impl Batch {
 }
 
 fn record_batch(header: &[u8]) -> Result<arrow_ipc::RecordBatch<'_>, Error> {
-    let message = root_as_message(header).map_err(|error| malformed(&error))?;
+    let message = root_as_message(header).map_err(Error::malformed("batch"))?;
     message.header_as_record_batch().ok_or_else(|| {
         Error::protocol(format!("received a message of type {:?}, expected a batch", message.header_type()))
     })
-}
-
-fn malformed(error: &dyn std::fmt::Display) -> Error {
-    Error::protocol(format!("malformed batch: {error}"))
 }

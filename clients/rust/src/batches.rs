@@ -19,30 +19,19 @@ pub(crate) trait Source: Send + 'static {
 
 /// A batch in host or device memory.
 pub(crate) trait Item: Send + 'static {
-    /// Returns the number of rows.
-    fn rows(&self) -> u64;
-
-    /// Returns the length of the body in bytes.
-    fn len_bytes(&self) -> u64;
+    /// Returns the number of rows, and the length of the body in bytes.
+    fn rows_and_bytes(&self) -> (u64, u64);
 }
 
 impl Item for Batch {
-    fn rows(&self) -> u64 {
-        self.rows()
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.body().len() as u64
+    fn rows_and_bytes(&self) -> (u64, u64) {
+        (self.rows(), self.body().len() as u64)
     }
 }
 
 impl Item for DeviceBatch {
-    fn rows(&self) -> u64 {
-        self.rows()
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes()
+    fn rows_and_bytes(&self) -> (u64, u64) {
+        (self.rows(), self.len_bytes())
     }
 }
 
@@ -105,7 +94,8 @@ async fn receive<B: Item>(
             }
         };
         // A batch larger than the whole budget is admitted alone.
-        let size = kibibytes(batch.len_bytes()).min(capacity);
+        let (_, bytes) = batch.rows_and_bytes();
+        let size = kibibytes(bytes).min(capacity);
         // The semaphore is never closed.
         let Ok(permit) = Arc::clone(&budget).acquire_many_owned(size).await else { return };
         slot.send(Ok(Received { batch, _permit: permit }));

@@ -61,7 +61,7 @@ impl Connection {
         let config = self.transport.config();
         let slabs = Slabs::new(config.idle_slab_bytes);
         let stream = TicketStream::open(&self.transport, ticket, 0, slabs).await?;
-        let schema = Arc::clone(stream.schema());
+        let schema = Arc::clone(&stream.schema);
         Ok(Batches::receive(stream, schema, config))
     }
 

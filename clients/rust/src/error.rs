@@ -1,13 +1,15 @@
 //! The error type, with one variant for each way in which a caller reacts.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tonic::{Code, Status};
+use tower::BoxError;
 
-type Cause = Box<dyn std::error::Error + Send + Sync>;
+/// The error of a transport. Shared, because every waiter for a connection receives it.
+type Cause = Arc<dyn std::error::Error + Send + Sync>;
 
 /// A failure of a call or of a stream.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The request, or a file named by the configuration, is invalid. Retrying does not help.
     #[error("{0}")]
@@ -68,7 +70,24 @@ impl Error {
         Self::Protocol(reason.into())
     }
 
-    pub(crate) fn lost(url: &str, source: impl Into<Cause>) -> Self {
+    /// Returns the conversion of an error in the encoding of `what`.
+    pub(crate) fn malformed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> Self {
+        move |error| Self::Protocol(format!("malformed {what}: {error}"))
+    }
+
+    /// Returns the error for a column `name` that is not among `names`.
+    pub(crate) fn no_column<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Self {
+        let names: Vec<_> = names.collect();
+        Self::Request(format!("no column '{name}', expected one of {}", names.join(", ")))
+    }
+
+    pub(crate) fn connect(url: &str, source: impl Into<BoxError>) -> Self {
+        let source: BoxError = source.into();
+        Self::Connect { url: url.to_owned(), source: source.into() }
+    }
+
+    pub(crate) fn lost(url: &str, source: impl Into<BoxError>) -> Self {
+        let source: BoxError = source.into();
         Self::Lost { url: url.to_owned(), source: source.into() }
     }
 
@@ -91,28 +110,6 @@ impl Error {
             Self::RequestRejected { code, .. } => Some(*code),
             Self::RetryDeadlineExceeded { last, .. } => last.code(),
             _ => None,
-        }
-    }
-
-    /// Copies the error for another waiter. Causes are copied as text, because they cannot be cloned.
-    pub(crate) fn copy(&self) -> Self {
-        let text = |source: &Cause| source.to_string().into();
-        match self {
-            Self::Request(reason) => Self::Request(reason.clone()),
-            Self::Connect { url, source } => Self::Connect { url: url.clone(), source: text(source) },
-            Self::Lost { url, source } => Self::Lost { url: url.clone(), source: text(source) },
-            Self::Status(status) => Self::Status(status.clone()),
-            Self::Protocol(reason) => Self::Protocol(reason.clone()),
-            Self::BatchMismatch(reason) => Self::BatchMismatch(reason.clone()),
-            Self::Device(reason) => Self::Device(reason.clone()),
-            Self::RequestRejected { code, message, retry_after } => {
-                Self::RequestRejected { code: *code, message: message.clone(), retry_after: *retry_after }
-            }
-            Self::RetryDeadlineExceeded { waited, attempts, last } => Self::RetryDeadlineExceeded {
-                waited: *waited,
-                attempts: *attempts,
-                last: Box::new(last.copy()),
-            },
         }
     }
 }

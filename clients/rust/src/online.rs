@@ -1,7 +1,7 @@
 //! Lookups and batch queues, over DoExchange streams.
 //!
 //! ```text
-//! Lookups, Caller --> Requests: opens an exchange when there is none
+//! Lookups, Caller --> Requests: opens an exchange when needed
 //!                        |
 //!                     Exchange: requests in flight --> one answer for each
 //!

@@ -87,42 +87,52 @@ pub struct Training<B = Batch> {
     _reporter: Option<AbortOnDropHandle<()>>,
 }
 
+/// The parts of a training that its lanes and its reporter share. Cheap to clone.
+#[derive(Clone)]
+struct Job {
+    servers: Servers,
+    plan: Arc<Plan>,
+    meter: Arc<Meter>,
+    /// ID by which the server distinguishes trainers. Never 0, which stands for no trainer.
+    trainer: u64,
+}
+
+impl Job {
+    fn new(servers: &Servers, plan: Plan) -> Self {
+        let trainer = fastrand::u64(1..);
+        Self { servers: servers.clone(), plan: Arc::new(plan), meter: Arc::default(), trainer }
+    }
+}
+
 impl Training {
     /// Starts to receive the batches of `plan` into host memory.
     pub(crate) fn start(servers: &Servers, plan: Plan) -> Self {
-        let (plan, meter, trainer) = (Arc::new(plan), Arc::default(), random_trainer_id());
+        let job = Job::new(servers, plan);
         let slabs = Slabs::new(servers.config().idle_slab_bytes);
-        let lanes = Lanes::receive(servers, &plan, &slabs, &meter, trainer);
-        Self::new(lanes, servers, plan, meter, trainer)
+        Self::new(Lanes::receive(&job, &slabs), job)
     }
 }
 
 impl Training<DeviceBatch> {
     /// Starts to receive the batches of `plan` into the memory of `device`.
     pub(crate) fn start_on(servers: &Servers, plan: Plan, device: &Device) -> Result<Self, Error> {
-        let (plan, meter, trainer) = (Arc::new(plan), Arc::default(), random_trainer_id());
+        let job = Job::new(servers, plan);
         let slabs = Slabs::pinned(servers.config().idle_slab_bytes, Arc::new(device.clone()));
-        let received = Lanes::receive(servers, &plan, &slabs, &meter, trainer);
+        let received = Lanes::receive(&job, &slabs);
         // One prefetched batch and the one in use alternate between two buffers.
         let config = Config { prefetch_batches: 1, ..(**servers.config()).clone() };
         let uploads = Uploads::new(received, device)?;
-        let lanes = Lanes::single(uploads, SchemaRef::clone(&plan.schema), &config);
-        Ok(Self::new(lanes, servers, plan, meter, trainer))
+        let lanes = Lanes::single(uploads, SchemaRef::clone(&job.plan.schema), &config);
+        Ok(Self::new(lanes, job))
     }
-}
-
-/// Returns an ID by which the server distinguishes trainers. Never 0, which stands for no trainer.
-fn random_trainer_id() -> u64 {
-    fastrand::u64(1..)
 }
 
 #[allow(private_bounds)] // The trait is sealed.
 impl<B: Item> Training<B> {
-    fn new(lanes: Lanes<B>, servers: &Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u64) -> Self {
-        let reporter = servers.config().report.then(|| {
-            let reports = reporter::report(servers.clone(), Arc::clone(&plan), Arc::clone(&meter), trainer);
-            AbortOnDropHandle::new(tokio::spawn(reports))
-        });
+    fn new(lanes: Lanes<B>, job: Job) -> Self {
+        let reports = || AbortOnDropHandle::new(tokio::spawn(reporter::report(job.clone())));
+        let reporter = job.servers.config().report.then(reports);
+        let Job { plan, meter, .. } = job;
         Self { plan, lanes, ended: false, meter, delivered: None, requested: None, _reporter: reporter }
     }
 

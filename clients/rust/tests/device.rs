@@ -6,7 +6,7 @@
 
 mod common;
 
-use std::{collections::HashSet, process::Command, sync::Mutex};
+use std::{collections::HashSet, process::Command};
 
 use arrow_array::cast::AsArray;
 use common::{server, train};
@@ -211,9 +211,6 @@ async fn verify_guarantees(mut consumer: impl Consumer) {
     }
 }
 
-/// A process has one driver, and the mock driver verifies at its end that everything was released.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
 #[tokio::test(flavor = "multi_thread")]
 async fn the_host_fulfils_the_guarantees_of_a_device() {
     verify_guarantees(OnHost(Vec::new())).await;
@@ -221,7 +218,6 @@ async fn the_host_fulfils_the_guarantees_of_a_device() {
 
 #[test]
 fn a_gpu_fulfils_the_guarantees_of_a_device() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap();
     let consumer = match OnCuda::new() {
         Ok(consumer) => consumer,
         Err(error) => return println!("skipped: {error}"),

@@ -2,11 +2,14 @@
 
 use std::{ops::Range, sync::Arc};
 
-use arrow_array::{ArrayRef, Float32Array, Int8Array, Int64Array, StringArray};
+use arrow_array::{
+    ArrayRef, ArrowPrimitiveType, PrimitiveArray, StringArray,
+    types::{Float32Type, Int8Type, Int64Type},
+};
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 
-use super::{layout::Layout, random::Random, writer::Table};
+use super::{random::Random, writer::Table};
 
 const FLOATS: usize = 13;
 const IDS: usize = 26;
@@ -43,28 +46,25 @@ pub(crate) struct Clicks {
 
 impl Clicks {
     pub(super) fn table(&self) -> Table {
-        let layout = Layout { rows: self.rows, files: self.files, row_group_rows: self.row_group_rows };
-        let mut table = Table::new(layout);
+        let mut table = Table::new(self.rows, self.files, self.row_group_rows);
         let random = Random::of_column(0);
-        table.push("label".to_owned(), DataType::Int8, move |rows| {
-            let clicked = |row| i8::from(random.happens(row, CLICKED_PERCENT));
-            Arc::new(Int8Array::from_iter_values(rows.map(clicked)))
-        });
-        table.push("query_id".to_owned(), DataType::Int64, |rows| {
-            Arc::new(Int64Array::from_iter_values(rows.map(|row| (row / ROWS_A_QUERY) as i64)))
-        });
+        table.push_numbers::<Int8Type>("label", move |row| i8::from(random.happens(row, CLICKED_PERCENT)));
+        table.push_numbers::<Int64Type>("query_id", |row| (row / ROWS_A_QUERY) as i64);
         for number in 0..FLOATS {
             let (random, nulls) = (Random::of_column(table.width()), self.float_null_percent);
+            // Whole numbers with a long tail.
+            let count = move |row| (random.unit(row).powi(4) * 1000.0).floor() as f32;
             table.push(format!("dense{number:02}"), DataType::Float32, move |rows| {
-                counts(random, nulls, rows)
+                nullable::<Float32Type>(random, nulls, rows, count)
             });
         }
         for number in 0..IDS {
             let is_nullable = number % ID_COLUMNS_A_NULLABLE == 0;
             let nulls = if is_nullable { self.id_null_percent } else { 0 };
-            let random = Random::of_column(table.width());
+            let (random, cardinality) = (Random::of_column(table.width()), cardinality(number));
+            let id = move |row| random.skewed(row, cardinality) as i64;
             table.push(format!("id{number:02}"), DataType::Int64, move |rows| {
-                ids(random, cardinality(number), nulls, rows)
+                nullable::<Int64Type>(random, nulls, rows, id)
             });
         }
         for number in 0..self.strings {
@@ -80,25 +80,16 @@ fn cardinality(number: usize) -> u64 {
     (FEWEST_IDS * (MOST_IDS / FEWEST_IDS).powf(step)) as u64
 }
 
-/// Whole numbers with a long tail.
-fn counts(random: Random, null_percent: u32, rows: Range<u64>) -> ArrayRef {
+/// Returns an array with `value` of each row, or null for `null_percent` of the rows.
+fn nullable<T: ArrowPrimitiveType>(
+    random: Random,
+    null_percent: u32,
+    rows: Range<u64>,
+    value: impl Fn(u64) -> T::Native,
+) -> ArrayRef {
     let nulls = random.other(0);
-    let value = |row| (random.unit(row).powi(4) * 1000.0).floor() as f32;
-    if null_percent == 0 {
-        return Arc::new(Float32Array::from_iter_values(rows.map(value)));
-    }
     let values = rows.map(|row| (!nulls.happens(row, null_percent)).then(|| value(row)));
-    Arc::new(values.collect::<Float32Array>())
-}
-
-fn ids(random: Random, cardinality: u64, null_percent: u32, rows: Range<u64>) -> ArrayRef {
-    let nulls = random.other(0);
-    let value = |row| random.skewed(row, cardinality) as i64;
-    if null_percent == 0 {
-        return Arc::new(Int64Array::from_iter_values(rows.map(value)));
-    }
-    let values = rows.map(|row| (!nulls.happens(row, null_percent)).then(|| value(row)));
-    Arc::new(values.collect::<Int64Array>())
+    Arc::new(values.collect::<PrimitiveArray<T>>())
 }
 
 /// Returns words of 4 to 16 letters. Equal ids give equal words.

@@ -1,12 +1,9 @@
 //! Wide tables of four-byte numbers.
 
-use std::sync::Arc;
-
-use arrow_array::{Float32Array, Int32Array, Int64Array};
-use arrow_schema::DataType;
+use arrow_array::types::{Float32Type, Int32Type, Int64Type};
 use serde::{Deserialize, Serialize};
 
-use super::{layout::Layout, random::Random, writer::Table};
+use super::{random::Random, writer::Table};
 
 /// Distinct values of an integer column.
 const INTEGERS: u64 = 1 << 20;
@@ -35,25 +32,19 @@ const STRIDE: u64 = 1_000_000_007;
 
 impl Columns {
     pub(super) fn table(&self) -> Table {
-        let layout = Layout { rows: self.rows, files: self.files, row_group_rows: self.row_group_rows };
-        let mut table = Table::new(layout);
+        let mut table = Table::new(self.rows, self.files, self.row_group_rows);
         for number in 0..self.float32 {
             let random = Random::of_column(table.width());
-            table.push(format!("f{number:03}"), DataType::Float32, move |rows| {
-                Arc::new(Float32Array::from_iter_values(rows.map(|row| random.unit(row) as f32)))
-            });
+            table.push_numbers::<Float32Type>(format!("f{number:03}"), move |row| random.unit(row) as f32);
         }
         for number in 0..self.int32 {
             let random = Random::of_column(table.width());
-            table.push(format!("i{number:03}"), DataType::Int32, move |rows| {
-                Arc::new(Int32Array::from_iter_values(rows.map(|row| random.skewed(row, INTEGERS) as i32)))
-            });
+            let value = move |row| random.skewed(row, INTEGERS) as i32;
+            table.push_numbers::<Int32Type>(format!("i{number:03}"), value);
         }
         if self.id {
-            let rows_in_all = self.rows;
-            table.push("id".to_owned(), DataType::Int64, move |rows| {
-                Arc::new(Int64Array::from_iter_values(rows.map(|row| (row * STRIDE % rows_in_all) as i64)))
-            });
+            let rows = self.rows;
+            table.push_numbers::<Int64Type>("id", move |row| (row * STRIDE % rows) as i64);
         }
         table
     }

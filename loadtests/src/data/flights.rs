@@ -2,13 +2,13 @@
 
 use std::{
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::paths;
+use crate::{paths, process::run};
 
 const PACKAGE: &str = "vega-datasets@3.2.1";
 const MEMBER: &str = "package/data/flights-3m.parquet";
@@ -52,13 +52,5 @@ fn fetch(folder: &Path, file: &Path) -> anyhow::Result<()> {
         .context("npm packed nothing")?;
     run(Command::new("tar").arg("-xzf").arg(archive).arg(MEMBER).current_dir(work.path()))?;
     std::fs::rename(work.path().join(MEMBER), file)?;
-    Ok(())
-}
-
-fn run(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.stdin(Stdio::null()).stdout(Stdio::null()).status();
-    let name = command.get_program().display();
-    let status = status.with_context(|| format!("can't run {name}"))?;
-    ensure!(status.success(), "{name} ended with {status}");
     Ok(())
 }

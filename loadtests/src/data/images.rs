@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, BinaryArray, Int32Array};
+use arrow_array::{ArrayRef, BinaryArray, types::Int32Type};
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
 
-use super::{layout::Layout, random::Random, writer::Table};
+use super::{random::Random, writer::Table};
 
 const CLASSES: u64 = 1000;
 
@@ -26,10 +26,9 @@ pub(crate) struct Images {
 
 impl Images {
     pub(super) fn table(&self) -> Table {
-        let layout = Layout { rows: self.rows, files: self.files, row_group_rows: self.row_group_rows };
-        let mut table = Table::new(layout);
+        let mut table = Table::new(self.rows, self.files, self.row_group_rows);
         let (random, mean) = (Random::of_column(0), self.mean_bytes);
-        table.push("image".to_owned(), DataType::Binary, move |rows| -> ArrayRef {
+        table.push("image", DataType::Binary, move |rows| -> ArrayRef {
             let image = |row| {
                 let bytes = mean / 2 + random.below(row, mean + 1);
                 let noise = random.other(row);
@@ -39,9 +38,7 @@ impl Images {
             Arc::new(BinaryArray::from_iter_values(rows.map(image)))
         });
         let random = Random::of_column(1);
-        table.push("label".to_owned(), DataType::Int32, move |rows| {
-            Arc::new(Int32Array::from_iter_values(rows.map(|row| random.below(row, CLASSES) as i32)))
-        });
+        table.push_numbers::<Int32Type>("label", move |row| random.below(row, CLASSES) as i32);
         table
     }
 }

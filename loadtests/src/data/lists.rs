@@ -7,7 +7,7 @@ use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field};
 use serde::{Deserialize, Serialize};
 
-use super::{layout::Layout, random::Random, writer::Table};
+use super::{random::Random, writer::Table};
 
 const IDS: u64 = 1_000_000;
 
@@ -29,8 +29,7 @@ pub(crate) struct Lists {
 
 impl Lists {
     pub(super) fn table(&self) -> Table {
-        let layout = Layout { rows: self.rows, files: self.files, row_group_rows: self.row_group_rows };
-        let mut table = Table::new(layout);
+        let mut table = Table::new(self.rows, self.files, self.row_group_rows);
         let max = 2 * self.mean_values;
         let item = Arc::new(Field::new("item", DataType::Int64, true));
         for number in 0..self.columns {

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::Context;
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, ArrowPrimitiveType, PrimitiveArray, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use forebay_sample_data::once;
 use parquet::{
@@ -19,31 +19,43 @@ use parquet::{
 };
 use std::sync::Arc;
 
-use super::layout::Layout;
-
 /// The values of one column in a range of rows.
 type Values = Box<dyn Fn(Range<u64>) -> ArrayRef + Send + Sync>;
 
 /// A table that is a function of its row numbers.
 pub(super) struct Table {
-    layout: Layout,
+    rows: u64,
+    files: u64,
+    row_group_rows: u64,
     fields: Vec<Field>,
     columns: Vec<Values>,
 }
 
 impl Table {
-    pub(super) fn new(layout: Layout) -> Self {
-        Self { layout, fields: Vec::new(), columns: Vec::new() }
+    /// Creates a table without columns, to be divided into `files` files with row groups of `row_group_rows` rows.
+    pub(super) fn new(rows: u64, files: u64, row_group_rows: u64) -> Self {
+        Self { rows, files, row_group_rows, fields: Vec::new(), columns: Vec::new() }
     }
 
     pub(super) fn push(
         &mut self,
-        name: String,
+        name: impl Into<String>,
         data_type: DataType,
         values: impl Fn(Range<u64>) -> ArrayRef + Send + Sync + 'static,
     ) {
         self.fields.push(Field::new(name, data_type, true));
         self.columns.push(Box::new(values));
+    }
+
+    /// Adds a column with `value` of each row.
+    pub(super) fn push_numbers<T: ArrowPrimitiveType>(
+        &mut self,
+        name: impl Into<String>,
+        value: impl Fn(u64) -> T::Native + Send + Sync + 'static,
+    ) {
+        self.push(name, T::DATA_TYPE, move |rows| {
+            Arc::new(PrimitiveArray::<T>::from_iter_values(rows.map(&value)))
+        });
     }
 
     /// Number of columns.
@@ -60,13 +72,13 @@ impl Table {
 /// Writes the files of `table` to the folder `place`, unless it exists. An interrupted write leaves no incomplete folder.
 pub(super) fn at(place: &Path, table: &Table) -> anyhow::Result<PathBuf> {
     once::generated(place, |folder| {
-        eprintln!("generating {} rows in {}", table.layout.rows, place.display());
+        eprintln!("generating {} rows in {}", table.rows, place.display());
         write_files(folder, table)
     })
 }
 
 fn write_files(folder: &Path, table: &Table) -> anyhow::Result<()> {
-    let files = table.layout.files.clamp(1, table.layout.rows.max(1));
+    let files = table.files.clamp(1, table.rows.max(1));
     let next = AtomicU64::new(0);
     let work = || -> anyhow::Result<()> {
         loop {
@@ -74,7 +86,7 @@ fn write_files(folder: &Path, table: &Table) -> anyhow::Result<()> {
             if file >= files {
                 return Ok(());
             }
-            let rows = table.layout.rows * file / files..table.layout.rows * (file + 1) / files;
+            let rows = table.rows * file / files..table.rows * (file + 1) / files;
             write_file(&folder.join(format!("part-{file:04}.parquet")), table, rows)?;
         }
     };
@@ -90,7 +102,7 @@ fn write_files(folder: &Path, table: &Table) -> anyhow::Result<()> {
 
 fn write_file(path: &Path, table: &Table, rows: Range<u64>) -> anyhow::Result<()> {
     let schema = Arc::new(Schema::new(table.fields.clone()));
-    let group_rows = table.layout.row_group_rows.max(1);
+    let group_rows = table.row_group_rows.max(1);
     let mut properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_max_row_group_row_count(Some(group_rows as usize));

@@ -1,19 +1,21 @@
 //! An open-loop load: requests are sent when they are due, independently of earlier answers.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::Context;
 use arrow_array::{Int64Array, RecordBatch};
 use forebay_client::{Caller, Client, Config, Error};
+use futures::future::try_join_all;
 use hdrhistogram::Histogram;
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 
 use super::{
     cell::Measured,
-    setup::{Arrivals, QUEUE, Setup},
+    setup::{Arrivals, QUEUE, Setup, batch_time},
 };
 
 /// Requests per burst.
@@ -24,16 +26,10 @@ const LONGEST: Duration = Duration::from_secs(60);
 const DIGITS: u8 = 3;
 
 /// A load of requests for one queue.
-pub(super) struct Load {
+pub(super) struct Load<'a> {
+    setup: &'a Setup,
     url: String,
-    rows: usize,
-    callers: usize,
-    timeout: Duration,
-    arrivals: Arrivals,
-    fixed: Duration,
-    row: Duration,
     keys: Keys,
-    pub(super) time: Duration,
 }
 
 /// Outcomes of the requests so far.
@@ -70,26 +66,16 @@ impl Keys {
     }
 }
 
-impl Load {
-    pub(super) fn new(setup: &Setup, url: &str, keys: u64) -> Self {
-        Self {
-            url: url.to_owned(),
-            rows: setup.rows,
-            callers: setup.callers,
-            timeout: setup.timeout,
-            arrivals: setup.arrivals,
-            fixed: setup.fixed,
-            row: setup.row,
-            keys: Keys::new(keys, setup.zipf),
-            time: setup.time,
-        }
+impl<'a> Load<'a> {
+    pub(super) fn new(setup: &'a Setup, url: &str, keys: u64) -> Self {
+        Self { setup, url: url.to_owned(), keys: Keys::new(keys, setup.zipf) }
     }
 
     /// Sends `rate` requests per second for `time`.
     pub(super) fn measure(&self, runtime: &Runtime, rate: f64, time: Duration) -> anyhow::Result<Measured> {
         let config = Config { max_in_flight: 100_000, ..Config::default() };
         let client = Client::new([&self.url], config)?;
-        let callers = (0..self.callers).map(|_| runtime.block_on(client.infer(QUEUE)).map(Arc::new));
+        let callers = (0..self.setup.callers).map(|_| runtime.block_on(client.infer(QUEUE)).map(Arc::new));
         let callers = callers.collect::<Result<Vec<_>, _>>()?;
         let latencies = Histogram::new_with_max(LONGEST.as_nanos() as u64, DIGITS)?;
         let outcomes = Outcomes {
@@ -108,21 +94,16 @@ impl Load {
             // This thread has no other work and wakes up about 60 us late, which counts as latency.
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             let (caller, outcomes) = (Arc::clone(&callers[number % callers.len()]), Arc::clone(&outcomes));
-            let (timeout, fixed, row) = (self.timeout, self.fixed, self.row);
+            let &Setup { timeout, fixed, row, .. } = self.setup;
             running.push(
                 runtime
                     .spawn(async move { send(&caller, &keys, due, timeout, (fixed, row), &outcomes).await }),
             );
         }
-        runtime.block_on(async {
-            for request in running {
-                request.await?;
-            }
-            anyhow::Ok(())
-        })?;
+        runtime.block_on(try_join_all(running))?;
         let outcomes = Arc::into_inner(outcomes).context("requests are still running")?;
         let Outcomes { latencies, mut measured, seconds, overhead, rejection_seconds } =
-            outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
+            outcomes.into_inner();
         let at = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e9;
         measured.answers_per_second = measured.answered as f64 / time.as_secs_f64();
         (measured.p50, measured.p99, measured.max) = (at(0.5), at(0.99), latencies.max() as f64 / 1e9);
@@ -135,14 +116,14 @@ impl Load {
     fn requests(&self, rate: f64, time: Duration) -> anyhow::Result<Vec<(Duration, RecordBatch)>> {
         let mut random = fastrand::Rng::with_seed(7);
         let (mut due, mut requests) = (0.0, Vec::new());
-        let at_once = if self.arrivals == Arrivals::Bursts { BURST } else { 1 };
+        let at_once = if self.setup.arrivals == Arrivals::Bursts { BURST } else { 1 };
         loop {
             due -= (1.0 - random.f64()).ln() / rate * at_once as f64;
             if due >= time.as_secs_f64() {
                 return Ok(requests);
             }
             for _ in 0..at_once {
-                let keys = self.keys.sample(self.rows, &mut random);
+                let keys = self.keys.sample(self.setup.rows, &mut random);
                 requests.push((
                     Duration::from_secs_f64(due),
                     RecordBatch::try_from_iter([("id", Arc::new(keys) as _)])?,
@@ -162,14 +143,14 @@ async fn send(
 ) {
     let answer = caller.ask(keys, Some(timeout)).await;
     let latency = due.elapsed();
-    let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut outcomes = outcomes.lock();
     outcomes.measured.due += 1;
     match answer {
         Ok(answer) if latency <= timeout => {
             outcomes.measured.answered += 1;
             // A latency above the bound of the histogram exceeds every timeout.
             let _ = outcomes.latencies.record(latency.as_nanos() as u64);
-            let computing = fixed.as_secs_f64() + row.as_secs_f64() * answer.metadata.batch_rows as f64;
+            let computing = batch_time(fixed, row, answer.metadata.batch_rows).as_secs_f64();
             outcomes.seconds += latency.as_secs_f64();
             outcomes.overhead += latency.as_secs_f64() - answer.metadata.queue_seconds - computing;
         }

@@ -1,19 +1,20 @@
 //! A simulated accelerator that serves a queue.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
 use arrow_array::{Float32Array, RecordBatch};
 use forebay_client::{Client, Config};
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use super::setup::{QUEUE, Setup, batch_time};
 
-/// Work of the accelerator since the last reset.
-#[derive(Debug, Clone, Copy, Default)]
+/// Work of the accelerator.
+#[derive(Default)]
 pub(super) struct Totals {
     pub(super) batches: u64,
     pub(super) rows: u64,
@@ -47,7 +48,7 @@ impl Worker {
                 if replied.is_err() {
                     break;
                 }
-                let mut totals = counted.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut totals = counted.lock();
                 totals.batches += 1;
                 totals.rows += rows;
                 totals.busy_seconds += began.elapsed().as_secs_f64();
@@ -63,12 +64,8 @@ impl Worker {
         }
     }
 
-    pub(super) fn totals(&self) -> Totals {
-        *self.totals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets the totals to zero.
-    pub(super) fn reset(&self) {
-        *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = Totals::default();
+    /// Returns the work since the last call.
+    pub(super) fn take_totals(&self) -> Totals {
+        std::mem::take(&mut *self.totals.lock())
     }
 }

@@ -17,6 +17,9 @@ use crate::{
 /// Name of the system that ratios refer to.
 const FOREBAY: &str = "forebay";
 
+/// Heads of the columns of the report.
+const HEAD: &str = "system                 M rows/s    MB/s         (range)  ratio first, ms  CPU s/M rows  peak RSS GiB   share others % quiet";
+
 /// Measurements of all systems.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
@@ -89,11 +92,11 @@ impl Report {
     /// Returns a chart with the rate of each system.
     pub(super) fn chart(&self) -> Chart {
         let bar = |line: &Line| {
-            let name = line.results.name;
-            let value = line.megabytes_per_second?;
-            Some(Bar { label: name.to_owned(), value, is_forebay: name.starts_with(FOREBAY) })
+            let label = line.results.name.clone();
+            let is_forebay = label.starts_with(FOREBAY);
+            Some(Bar { label, value: line.megabytes_per_second?, is_forebay })
         };
-        Chart::bars(&self.scenario.name, &self.machine, "MB/s", self.lines.iter().filter_map(bar).collect())
+        Chart::bars(&self.scenario.name, &self.machine, "MB/s", self.lines.iter().map(bar))
     }
 }
 
@@ -110,21 +113,7 @@ impl Display for Report {
             scenario.batch_size,
             scenario.epochs
         )?;
-        writeln!(
-            f,
-            "{:<21} {:>9} {:>7} {:>15} {:>6} {:>9} {:>13} {:>13} {:>7} {:>8} {:>5}",
-            "system",
-            "M rows/s",
-            "MB/s",
-            "(range)",
-            "ratio",
-            "first, ms",
-            "CPU s/M rows",
-            "peak RSS GiB",
-            "share",
-            "others %",
-            "quiet"
-        )?;
+        writeln!(f, "{HEAD}")?;
         for line in &self.lines {
             line.fmt(f)?;
         }
@@ -149,7 +138,7 @@ impl Display for Report {
 
 impl Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.results.name;
+        let name = &self.results.name;
         let (Some(rows), Some(bytes)) = (self.rows_per_second, self.megabytes_per_second) else {
             return writeln!(f, "{name:<21} FAILED");
         };

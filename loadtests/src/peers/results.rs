@@ -20,8 +20,8 @@ pub(super) struct Turn {
 /// All runs of one system.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct SystemResults {
-    pub(super) name: &'static str,
-    pub(super) about: &'static str,
+    pub(super) name: String,
+    pub(super) about: String,
     pub(super) turns: Vec<Turn>,
     pub(super) failures: Vec<String>,
     pub(super) share: Option<share::Found>,

@@ -106,12 +106,13 @@ struct Stock {
 
 /// Content of a ticket.
 #[derive(Deserialize)]
-struct TicketContent {
+pub(super) struct TicketContent {
     epoch: u64,
-    epochs: u64,
+    pub(super) epochs: u64,
 }
 
 type Reply<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+type Answer<T> = Result<Response<T>, Status>;
 
 impl Stock {
     /// Returns shuffled batches, which are prefetched on other threads.
@@ -149,24 +150,14 @@ fn gather(table: &RecordBatch, rows: &[u32]) -> Result<RecordBatch, ArrowError> 
     RecordBatch::try_new(table.schema(), columns.collect::<Result<_, _>>()?)
 }
 
-/// Returns a Fisher-Yates shuffle of `0..rows` with SplitMix64.
+/// Returns a shuffle of `0..rows`.
 fn permutation(rows: usize, seed: u64) -> Vec<u32> {
-    let mut state = seed;
-    let mut below = |n: usize| {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((u128::from(z ^ (z >> 31)) * n as u128) >> 64) as usize
-    };
     let mut order: Vec<u32> = (0..rows as u32).collect();
-    for at in (1..rows).rev() {
-        order.swap(at, below(at + 1));
-    }
+    fastrand::Rng::with_seed(seed).shuffle(&mut order);
     order
 }
 
-fn unsupported<T>() -> Result<T, Status> {
+fn unsupported<T>() -> Answer<T> {
     Err(Status::unimplemented("only DoGet is served"))
 }
 
@@ -180,7 +171,7 @@ impl FlightService for Stock {
     type ListActionsStream = Reply<ActionType>;
     type DoExchangeStream = Reply<FlightData>;
 
-    async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+    async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
         let ticket: TicketContent = serde_json::from_slice(&request.into_inner().ticket)
             .map_err(|error| Status::invalid_argument(error.to_string()))?;
         let stream = FlightDataEncoderBuilder::new()
@@ -191,45 +182,39 @@ impl FlightService for Stock {
         Ok(Response::new(Box::pin(stream)))
     }
 
-    async fn handshake(
-        &self,
-        _: Request<Streaming<HandshakeRequest>>,
-    ) -> Result<Response<Self::HandshakeStream>, Status> {
+    async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Answer<Self::HandshakeStream> {
         unsupported()
     }
 
-    async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
+    async fn list_flights(&self, _: Request<Criteria>) -> Answer<Self::ListFlightsStream> {
         unsupported()
     }
 
-    async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+    async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Answer<FlightInfo> {
         unsupported()
     }
 
-    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
+    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Answer<PollInfo> {
         unsupported()
     }
 
-    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Answer<SchemaResult> {
         unsupported()
     }
 
-    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Answer<Self::DoPutStream> {
         unsupported()
     }
 
-    async fn do_action(&self, _: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+    async fn do_action(&self, _: Request<Action>) -> Answer<Self::DoActionStream> {
         unsupported()
     }
 
-    async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
+    async fn list_actions(&self, _: Request<Empty>) -> Answer<Self::ListActionsStream> {
         unsupported()
     }
 
-    async fn do_exchange(
-        &self,
-        _: Request<Streaming<FlightData>>,
-    ) -> Result<Response<Self::DoExchangeStream>, Status> {
+    async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Answer<Self::DoExchangeStream> {
         unsupported()
     }
 }

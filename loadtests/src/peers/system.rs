@@ -1,20 +1,19 @@
 //! The systems compared, and how each is started and driven.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
-
 use anyhow::Context;
-use forebay_proto::{Encoding, v1};
-use serde_json::json;
+use clap::{ValueEnum, builder::PossibleValue};
+use forebay_proto::v1;
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use super::results::Turn;
 use crate::{
     data::{Data, Dataset},
+    interference::Clock,
     process::Process,
-    protocol::{RunRequest, RunResult},
+    protocol::{RunRequest, RunResult, ticket},
     python::Python,
+    request::Request,
     scenario::Scenario,
     server::{self, Server, Transport},
     source::Source,
@@ -22,102 +21,87 @@ use crate::{
     usage::Usage,
 };
 
-/// A system that delivers batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A system that delivers batches. The comments are the descriptions in the help and in reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum System {
+    /// Copy-only baseline: batches encoded once, Forebay's framing -> forebay-client.
     CopyOnly,
+    /// Shuffled, warm -> forebay-client.
     Forebay,
+    /// Shuffled, warm, --cpu-scheduling idle -> forebay-client.
     ForebayIdle,
+    /// Shuffle none, warm -> forebay-client.
     ForebayInOrder,
+    /// Shuffled, warm, all lists as one ragged tensor -> forebay-client.
     ForebayRagged,
+    /// arrow-flight + tonic, table in RAM, take, shuffled -> arrow-flight client.
     Stock,
+    /// Like stock, with plain columns instead of tensors.
     StockColumns,
+    /// Copy-only baseline: pyarrow server with one prepared batch -> pyarrow client.
     CopyOnlyPyarrow,
+    /// Shuffled, warm -> pyarrow client.
     ForebayPyarrow,
+    /// Shuffled, warm, --cpu-scheduling idle -> pyarrow client.
     ForebayPyarrowIdle,
+    /// Shuffled, warm, with content hashes -> pyarrow client.
     ForebayPyarrowHash,
+    /// pyarrow server, table in RAM, take, shuffled -> pyarrow client.
     PyarrowServer,
+    /// Like pyarrow-server, with plain columns instead of tensors.
     PyarrowServerColumns,
+    /// 2 worker processes, row groups, shuffle buffer, shared memory.
     PyarrowLoader,
+    /// Shuffled, warm -> the Python package forebay, to NumPy.
     ForebayPython,
+    /// Like forebay-python, over a Unix socket.
     ForebayPythonUnix,
+    /// PyTorch DataLoader, 2 workers, row groups by pyarrow, shuffle buffer.
     TorchLoader,
+    /// Like torch-loader, with one tensor per column, stacked by the trainer.
     TorchLoaderColumns,
+    /// Petastorm batch reader, 2 worker processes, shuffling queue.
     PetastormLoader,
 }
 
-impl System {
-    pub(super) const ALL: [Self; 19] = [
-        Self::CopyOnly,
-        Self::Forebay,
-        Self::ForebayIdle,
-        Self::ForebayInOrder,
-        Self::ForebayRagged,
-        Self::Stock,
-        Self::StockColumns,
-        Self::CopyOnlyPyarrow,
-        Self::ForebayPyarrow,
-        Self::ForebayPyarrowIdle,
-        Self::ForebayPyarrowHash,
-        Self::PyarrowServer,
-        Self::PyarrowServerColumns,
-        Self::PyarrowLoader,
-        Self::ForebayPython,
-        Self::ForebayPythonUnix,
-        Self::TorchLoader,
-        Self::TorchLoaderColumns,
-        Self::PetastormLoader,
-    ];
+/// The program that receives the batches of a system.
+enum Consumer {
+    /// This program, with a client library.
+    Rust(&'static str),
+    /// A script that receives from a Flight server.
+    Client(&'static str),
+    /// A script that reads the files itself.
+    Loader(&'static str),
+}
 
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::CopyOnly => "copy-only",
-            Self::Forebay => "forebay",
-            Self::ForebayIdle => "forebay-idle",
-            Self::ForebayInOrder => "forebay-in-order",
-            Self::ForebayRagged => "forebay-ragged",
-            Self::Stock => "stock",
-            Self::StockColumns => "stock-columns",
-            Self::CopyOnlyPyarrow => "copy-only-pyarrow",
-            Self::ForebayPyarrow => "forebay-pyarrow",
-            Self::ForebayPyarrowIdle => "forebay-pyarrow-idle",
-            Self::ForebayPyarrowHash => "forebay-pyarrow-hash",
-            Self::PyarrowServer => "pyarrow-server",
-            Self::PyarrowServerColumns => "pyarrow-server-columns",
-            Self::PyarrowLoader => "pyarrow-loader",
-            Self::ForebayPython => "forebay-python",
-            Self::ForebayPythonUnix => "forebay-python-unix",
-            Self::TorchLoader => "torch-loader",
-            Self::TorchLoaderColumns => "torch-loader-columns",
-            Self::PetastormLoader => "petastorm-loader",
-        }
+impl System {
+    /// Returns the name on the command line.
+    pub(super) fn name(self) -> String {
+        self.value().get_name().to_owned()
     }
 
-    pub(super) fn about(self) -> &'static str {
+    /// Returns the description.
+    pub(super) fn about(self) -> String {
+        self.value().get_help().map(ToString::to_string).unwrap_or_default()
+    }
+
+    fn value(self) -> PossibleValue {
+        self.to_possible_value().expect("no system is skipped")
+    }
+
+    fn consumer(self) -> Consumer {
         match self {
-            Self::CopyOnly => "copy-only baseline: batches encoded once, Forebay's framing -> forebay-client",
-            Self::Forebay => "shuffled, warm -> forebay-client",
-            Self::ForebayIdle => "shuffled, warm, --cpu-scheduling idle -> forebay-client",
-            Self::ForebayInOrder => "shuffle none, warm -> forebay-client",
-            Self::ForebayRagged => "shuffled, warm, all lists as one ragged tensor -> forebay-client",
-            Self::Stock => "arrow-flight + tonic, table in RAM, take, shuffled -> arrow-flight client",
-            Self::StockColumns => "like stock, with plain columns instead of tensors",
-            Self::CopyOnlyPyarrow => {
-                "copy-only baseline: pyarrow server with one prepared batch -> pyarrow client"
-            }
-            Self::ForebayPyarrow => "shuffled, warm -> pyarrow client",
-            Self::ForebayPyarrowIdle => "shuffled, warm, --cpu-scheduling idle -> pyarrow client",
-            Self::ForebayPyarrowHash => "shuffled, warm, with content hashes -> pyarrow client",
-            Self::PyarrowServer => "pyarrow server, table in RAM, take, shuffled -> pyarrow client",
-            Self::PyarrowServerColumns => "like pyarrow-server, with plain columns instead of tensors",
-            Self::PyarrowLoader => "2 worker processes, row groups, shuffle buffer, shared memory",
-            Self::ForebayPython => "shuffled, warm -> the Python package forebay, to NumPy",
-            Self::ForebayPythonUnix => "like forebay-python, over a Unix socket",
-            Self::TorchLoader => "PyTorch DataLoader, 2 workers, row groups by pyarrow, shuffle buffer",
-            Self::TorchLoaderColumns => {
-                "like torch-loader, with one tensor per column, stacked by the trainer"
-            }
-            Self::PetastormLoader => "Petastorm batch reader, 2 worker processes, shuffling queue",
+            Self::CopyOnly
+            | Self::Forebay
+            | Self::ForebayIdle
+            | Self::ForebayInOrder
+            | Self::ForebayRagged => Consumer::Rust("forebay"),
+            Self::Stock | Self::StockColumns => Consumer::Rust("stock"),
+            Self::ForebayPython | Self::ForebayPythonUnix => Consumer::Client("package.py"),
+            Self::PyarrowLoader => Consumer::Loader("loader.py"),
+            Self::TorchLoader | Self::TorchLoaderColumns => Consumer::Loader("torch_loader.py"),
+            Self::PetastormLoader => Consumer::Loader("petastorm_loader.py"),
+            _ => Consumer::Client("client.py"),
         }
     }
 
@@ -135,16 +119,7 @@ impl System {
     }
 
     pub(super) fn requires_python(self) -> bool {
-        !matches!(
-            self,
-            Self::CopyOnly
-                | Self::Forebay
-                | Self::ForebayIdle
-                | Self::ForebayInOrder
-                | Self::ForebayRagged
-                | Self::Stock
-                | Self::StockColumns
-        )
+        !matches!(self.consumer(), Consumer::Rust(_))
     }
 
     /// Returns true if the system differs from the others on a scenario. Some differ only with tensors or lists.
@@ -160,25 +135,20 @@ impl System {
 /// The scenario, the data and the programs of all systems.
 pub(super) struct Comparison<'a> {
     source: &'a Source,
-    scenario: &'a Scenario,
-    data: &'a Dataset,
+    pub(super) scenario: &'a Scenario,
+    pub(super) data: &'a Dataset,
     python: anyhow::Result<Python>,
-    program: PathBuf,
-    /// The request with resolved column names, with tensors and without.
-    request: serde_json::Value,
-    columns_request: serde_json::Value,
-}
-
-/// Resources that both sides have used.
-pub(super) struct Used {
-    pub(super) server: Usage,
-    pub(super) client: Usage,
+    /// The request of scripts, with tensors and without.
+    request: Value,
+    columns_request: Value,
 }
 
 /// A running system.
 pub(super) struct Running<'a> {
     scenario: &'a Scenario,
     system: System,
+    /// The next unread epoch.
+    epoch: u64,
     // Fields are dropped in order: the consumer stops before the server.
     consumer: Process,
     server: Side,
@@ -199,43 +169,24 @@ impl<'a> Comparison<'a> {
         data: &'a Dataset,
         python: anyhow::Result<Python>,
     ) -> anyhow::Result<Self> {
-        let files: Vec<String> =
-            table::files(&data.path)?.iter().map(|file| file.display().to_string()).collect();
-        let names = |patterns: &[String]| table::expand(patterns, data.sizes.names());
-        let tensors = scenario.request.tensors.iter().map(|tensor| {
-            Ok(json!({ "name": tensor.name, "columns": names(&tensor.columns)?, "dtype": tensor.dtype }))
-        });
-        let tensors = tensors.collect::<anyhow::Result<Vec<_>>>()?;
-        let plain: Vec<&str> = match (scenario.request.columns.as_slice(), tensors.is_empty()) {
-            ([], true) => data.sizes.names().collect(),
-            (columns, _) => columns.iter().map(String::as_str).collect(),
-        };
-        let request = json!({
-            "files": files, "columns": plain, "tensors": tensors, "batch_size": scenario.batch_size,
-        });
-        let columns = table::without_tensors(&scenario.request, data.sizes.names())?.columns;
-        let columns_request = json!({
-            "files": files, "columns": columns, "tensors": [], "batch_size": scenario.batch_size,
-        });
-        let program = std::env::current_exe().context("can't determine the path of this program")?;
-        Ok(Self { source, scenario, data, python, program, request, columns_request })
+        let columns = table::without_tensors(&scenario.request, data.sizes.names())?;
+        let request = script_request(scenario, &scenario.request, data)?;
+        let columns_request = script_request(scenario, &columns, data)?;
+        Ok(Self { source, scenario, data, python, request, columns_request })
     }
 
-    /// Starts the server, if the system has one, and the consumer, and waits until both are ready.
+    /// Starts the server, if the system has one, and the consumer, and streams one epoch of warm-up.
     pub(super) fn start(&self, system: System) -> anyhow::Result<Running<'a>> {
-        let mut server = match system {
-            System::CopyOnly => Side::Other(self.own_program("serve-copy-only", &[])?),
-            System::Stock => Side::Other(self.own_program("serve-stock", &[])?),
-            System::StockColumns => Side::Other(self.own_program("serve-stock", &["--without-tensors"])?),
+        let server = match system {
+            System::CopyOnly => Side::Other(self.source.spawn("serve-copy-only", &[])?),
+            System::Stock => Side::Other(self.source.spawn("serve-stock", &[])?),
+            System::StockColumns => Side::Other(self.source.spawn("serve-stock", &["--without-tensors"])?),
             System::CopyOnlyPyarrow => Side::Other(self.script("copy_only.py", &self.request)?),
             System::PyarrowServer => Side::Other(self.script("flight_server.py", &self.request)?),
             System::PyarrowServerColumns => {
                 Side::Other(self.script("flight_server.py", &self.columns_request)?)
             }
-            System::PyarrowLoader
-            | System::TorchLoader
-            | System::TorchLoaderColumns
-            | System::PetastormLoader => Side::None,
+            _ if matches!(system.consumer(), Consumer::Loader(_)) => Side::None,
             _ => Side::Forebay(Server::start_with(
                 &self.scenario.name,
                 &self.data.path.display().to_string(),
@@ -244,85 +195,83 @@ impl<'a> Comparison<'a> {
                 &[],
             )?),
         };
-        let url = match &mut server {
+        let url = match &server {
             Side::Forebay(server) => {
                 Runtime::new()?.block_on(server::opened(server.url(), &self.scenario.train(0, 1)))?;
-                server.url().to_owned()
+                server.url()
             }
-            Side::Other(process) => {
-                let ready = process.ready()?;
-                ready["url"].as_str().context("the ready line has no url")?.to_owned()
-            }
-            Side::None => String::new(),
+            Side::Other(process) => process.ready["url"].as_str().context("the ready line has no url")?,
+            Side::None => "",
         };
-        let mut consumer = match system {
-            System::Stock | System::StockColumns => self.consumer("stock", &url)?,
-            other if !other.requires_python() => self.consumer("forebay", &url)?,
-            System::PyarrowLoader => self.script("loader.py", &self.request)?,
-            System::TorchLoader => self.script("torch_loader.py", &self.request)?,
-            System::TorchLoaderColumns => {
+        let consumer = match system.consumer() {
+            Consumer::Rust(client) => Process::consumer(client, url)?,
+            Consumer::Client(script) => self.script(script, &url.replace("http://", "grpc://"))?,
+            Consumer::Loader(script) => {
                 let mut request = self.request.clone();
-                request["by_column"] = true.into();
-                self.script("torch_loader.py", &request)?
+                request["by_column"] = (system == System::TorchLoaderColumns).into();
+                self.script(script, &request)?
             }
-            System::PetastormLoader => self.script("petastorm_loader.py", &self.request)?,
-            System::ForebayPython | System::ForebayPythonUnix => self.client("package.py", &url)?,
-            _ => self.client("client.py", &url)?,
         };
-        consumer.ready()?;
-        Ok(Running { scenario: self.scenario, system, consumer, server })
+        let mut running = Running { scenario: self.scenario, system, epoch: 0, consumer, server };
+        running.run(1, None)?;
+        Ok(running)
     }
 
-    fn python(&self) -> anyhow::Result<&Python> {
-        self.python.as_ref().map_err(|error| anyhow::anyhow!("python: {error:#}"))
-    }
-
-    /// Starts a script that loads the data.
-    fn script(&self, name: &'static str, request: &serde_json::Value) -> anyhow::Result<Process> {
-        let mut command = self.python()?.command(name);
-        command.arg(request.to_string());
+    /// Starts a script with one argument: the request of the data, or the URL of a server.
+    fn script(&self, name: &str, argument: &impl ToString) -> anyhow::Result<Process> {
+        let python = self.python.as_ref().map_err(|error| anyhow::anyhow!("python: {error:#}"))?;
+        let mut command = python.command(name);
+        command.arg(argument.to_string());
         Process::spawn(name, command)
-    }
-
-    /// Starts a script that receives from the Flight server at `url`.
-    fn client(&self, name: &'static str, url: &str) -> anyhow::Result<Process> {
-        let mut command = self.python()?.command(name);
-        command.arg(url.replace("http://", "grpc://"));
-        Process::spawn(name, command)
-    }
-
-    fn own_program(&self, subcommand: &'static str, flags: &[&str]) -> anyhow::Result<Process> {
-        let mut command = Command::new(&self.program);
-        command.args([subcommand, "--scenario", &self.source.scenario]).args(flags);
-        if let Some(folder) = &self.source.data {
-            command.arg("--data").arg(Path::new(folder));
-        }
-        Process::spawn(subcommand, command)
-    }
-
-    fn consumer(&self, client: &'static str, url: &str) -> anyhow::Result<Process> {
-        let mut command = Command::new(&self.program);
-        command.args(["consume", "--client", client, "--url", url]);
-        Process::spawn("consume", command)
     }
 }
 
+/// Returns the files and the columns of `request` for scripts, with resolved names.
+fn script_request(scenario: &Scenario, request: &Request, data: &Dataset) -> anyhow::Result<Value> {
+    let files: Vec<String> =
+        table::files(&data.path)?.iter().map(|file| file.display().to_string()).collect();
+    let columns: Vec<String> = match request.is_all() {
+        true => data.sizes.names().map(str::to_owned).collect(),
+        false => request.columns.clone(),
+    };
+    let tensors = request.tensors.iter().map(|tensor| {
+        let names = table::expand(&tensor.columns, data.sizes.names())?;
+        Ok(json!({ "name": tensor.name, "columns": names, "dtype": tensor.dtype }))
+    });
+    let tensors = tensors.collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(json!({ "files": files, "columns": columns, "tensors": tensors, "batch_size": scenario.batch_size }))
+}
+
 impl Running<'_> {
-    /// Streams `epochs` epochs, starting at `epoch`.
-    pub(super) fn run(
-        &mut self,
-        epoch: u64,
-        epochs: u64,
-        compute_ms: Option<f64>,
-    ) -> anyhow::Result<RunResult> {
-        self.consumer.run(&RunRequest { ticket: self.ticket(epoch, epochs), compute_ms })
+    /// Streams the next `epochs` epochs and measures both sides.
+    pub(super) fn measure(&mut self, epochs: u64, compute_ms: Option<f64>) -> anyhow::Result<Turn> {
+        let (server_before, client_before) = (self.server.usage()?, self.consumer.usage()?);
+        let clock = Clock::now()?;
+        let result = self.run(epochs, compute_ms)?;
+        let (server, client) = (self.server.usage()?, self.consumer.usage()?);
+        let server_cpu_seconds = server.cpu_seconds - server_before.cpu_seconds;
+        let client_cpu_seconds = client.cpu_seconds - client_before.cpu_seconds;
+        Ok(Turn {
+            result,
+            server_cpu_seconds,
+            client_cpu_seconds,
+            server_peak_rss_bytes: server.peak_rss_bytes,
+            client_peak_rss_bytes: client.peak_rss_bytes,
+            foreign_share: clock.foreign_share_since(server_cpu_seconds + client_cpu_seconds)?,
+        })
     }
 
-    fn ticket(&self, epoch: u64, epochs: u64) -> String {
+    fn run(&mut self, epochs: u64, compute_ms: Option<f64>) -> anyhow::Result<RunResult> {
+        let result = self.consumer.run(&RunRequest { ticket: self.ticket(epochs), compute_ms })?;
+        self.epoch += epochs;
+        Ok(result)
+    }
+
+    fn ticket(&self, epochs: u64) -> String {
         if !matches!(self.server, Side::Forebay(_)) {
-            return json!({ "epoch": epoch, "epochs": epochs }).to_string();
+            return json!({ "epoch": self.epoch, "epochs": epochs }).to_string();
         }
-        let mut train = self.scenario.train(epoch, epochs);
+        let mut train = self.scenario.train(self.epoch, epochs);
         match self.system {
             System::ForebayPyarrowHash => train.content_hash = Some(true),
             System::ForebayInOrder => {
@@ -337,16 +286,16 @@ impl Running<'_> {
             }
             _ => {}
         }
-        let command = Encoding::Json.encode(&v1::Command::from(train));
-        String::from_utf8_lossy(&command).into_owned()
+        ticket(train)
     }
+}
 
-    pub(super) fn usage(&self) -> anyhow::Result<Used> {
-        let server = match &self.server {
-            Side::Forebay(server) => server.usage()?,
-            Side::Other(process) => process.usage()?,
-            Side::None => Usage::default(),
-        };
-        Ok(Used { server, client: self.consumer.usage()? })
+impl Side {
+    fn usage(&self) -> anyhow::Result<Usage> {
+        match self {
+            Self::Forebay(server) => server.usage(),
+            Self::Other(process) => process.usage(),
+            Self::None => Ok(Usage::default()),
+        }
     }
 }

@@ -15,7 +15,7 @@ const SMALL: &str = r#"
 
 #[test]
 fn every_built_in_scenario_parses_and_has_its_name() {
-    for (name, _) in BUILT_IN {
+    for &(name, _) in BUILT_IN {
         let scenario = Scenario::named(name).expect(name);
         assert_eq!(scenario.name, name);
     }

@@ -76,10 +76,9 @@ impl Report {
     /// Returns a chart with the rate of each run.
     pub(super) fn chart(&self) -> Chart {
         let rate = |run: &Run| run.rows as f64 * self.bytes_per_row / run.seconds / 1e6;
-        let bars = (1..)
-            .zip(&self.runs)
-            .filter_map(|(number, run)| Bar::of(format!("run {number}"), [rate(run)], true));
-        Chart::bars(&format!("forebay, {}", self.scenario.name), &self.machine, "MB/s", bars.collect())
+        let bar = |(number, run)| Bar::of(format!("run {number}"), [rate(run)], true);
+        let bars = (1..).zip(&self.runs).map(bar);
+        Chart::bars(&format!("forebay, {}", self.scenario.name), &self.machine, "MB/s", bars)
     }
 }
 

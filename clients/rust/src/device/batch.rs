@@ -68,10 +68,7 @@ impl DeviceBatch {
     /// [`Error::Request`] if the batch has no column of this name, or the column is not an array of plain values.
     pub fn tensor(&self, name: &str) -> Result<&Tensor, Error> {
         let found = self.columns.iter().find(|(found, _)| found == name);
-        let (_, tensor) = found.ok_or_else(|| {
-            let names: Vec<_> = self.names().collect();
-            Error::Request(format!("no column '{name}', expected one of {}", names.join(", ")))
-        })?;
+        let (_, tensor) = found.ok_or_else(|| Error::no_column(name, self.names()))?;
         tensor.as_ref().map_err(|reason| {
             Error::Request(format!("column '{name}' {reason}; it is not available on the device"))
         })

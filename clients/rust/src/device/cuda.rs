@@ -4,11 +4,12 @@
 use std::{
     collections::VecDeque,
     ffi::c_void,
-    sync::{Arc, Mutex, Once, PoisonError},
+    sync::{Arc, Once},
 };
 
 use bytes::Bytes;
 use cudarc::driver::{DriverError, result, sys};
+use parking_lot::Mutex;
 
 use super::{
     backend::{Backend, Copier, Memory},
@@ -249,7 +250,7 @@ struct Buffers {
 
 impl Buffers {
     fn take(&self, len: usize) -> Result<Buffer, Error> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if let Some(found) = idle.iter().position(|buffer| buffer.len >= len) {
             return Ok(idle.remove(found));
         }
@@ -261,7 +262,7 @@ impl Buffers {
     }
 
     fn put_back(&self, buffer: Buffer) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.push(buffer);
         // The oldest buffer is freed, because it may be too short for current batches.
         let surplus = (idle.len() > MAX_IDLE_BUFFERS).then(|| idle.remove(0));
@@ -353,7 +354,7 @@ impl Memory for Loaded {
         let _entered = self.home.context.enter()?;
         // SAFETY: guaranteed by the caller.
         unsafe { self.copied.before(stream.cast()) }?;
-        let mut consumers = self.consumers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut consumers = self.consumers.lock();
         if !consumers.streams.contains(&(stream as usize)) {
             consumers.streams.push(stream as usize);
         }
@@ -363,7 +364,7 @@ impl Memory for Loaded {
     fn ready_unordered(&self) -> Result<(), Error> {
         let _entered = self.home.context.enter()?;
         self.copied.wait()?;
-        self.consumers.lock().unwrap_or_else(PoisonError::into_inner).unordered = true;
+        self.consumers.lock().unordered = true;
         Ok(())
     }
 
@@ -383,7 +384,7 @@ impl Drop for Loaded {
     fn drop(&mut self) {
         let Some(mut buffer) = self.buffer.take() else { return };
         let context = &self.home.context;
-        let consumers = self.consumers.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let consumers = self.consumers.get_mut();
         buffer.until.push(Arc::clone(&self.copied));
         let entered = context.enter();
         let ended = entered.as_ref().map_err(|_| ()).and_then(|_| {

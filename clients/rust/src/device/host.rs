@@ -8,21 +8,14 @@ use super::{
     backend::{Backend, Copier, Memory},
     place::Place,
 };
-use crate::{
-    Error,
-    memory::{Pin, PinMemory},
-};
+use crate::{Error, memory::PinMemory};
 
 /// The host.
 pub(super) struct Host;
 
 struct Body(Bytes);
 
-impl PinMemory for Host {
-    fn pin(&self, _: &mut [u8]) -> Option<Pin> {
-        None
-    }
-}
+impl PinMemory for Host {}
 
 impl Backend for Host {
     fn place(&self) -> Place {

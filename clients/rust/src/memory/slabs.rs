@@ -4,10 +4,11 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use memmap2::MmapMut;
+use parking_lot::Mutex;
 
 use super::pin::{Pin, PinMemory};
 
@@ -65,7 +66,7 @@ impl Slabs {
     }
 
     fn take_idle(&self, len: usize) -> Option<Memory> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         // A small batch must not occupy a much longer slab for as long as the consumer keeps it.
         let fits = |slab: &Memory| slab.map.len() >= len && slab.map.len() / 2 <= len.max(GRAIN_BYTES);
         let found = idle.slabs.iter().rposition(fits)?;
@@ -110,7 +111,7 @@ impl AsRef<[u8]> for Slab {
 impl Drop for Slab {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else { return };
-        let mut idle = self.home.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.home.lock();
         if idle.bytes + memory.map.len() <= idle.max_bytes {
             idle.bytes += memory.map.len();
             idle.slabs.push(memory);
@@ -134,7 +135,7 @@ mod tests {
         drop((first, second));
         assert_eq!(slabs.take((1 << 20) - 5).unwrap().as_ptr(), address);
         drop([slabs.take(1 << 20), slabs.take(1 << 20), slabs.take(1 << 20), slabs.take(1 << 20)]);
-        assert_eq!(slabs.idle.lock().unwrap().bytes, 3 << 20);
+        assert_eq!(slabs.idle.lock().bytes, 3 << 20);
     }
 
     #[test]

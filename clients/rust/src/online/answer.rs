@@ -1,6 +1,6 @@
 //! Answers of the server to requests of an exchange.
 
-use crate::Batch;
+use crate::{Batch, Error};
 
 /// The metadata of an answer.
 pub(super) trait AnswerMetadata: prost::Message + Default + 'static {
@@ -20,4 +20,19 @@ pub(super) struct RawAnswer<M> {
     /// Rows of the answer; `None` if the server sent only metadata.
     pub(super) rows: Option<Batch>,
     pub(super) metadata: M,
+}
+
+impl<M> RawAnswer<M> {
+    /// Returns the rows and the metadata.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] without rows; [`Error::BatchMismatch`] unless there is one row for each of `keys` keys.
+    pub(super) fn into_rows(self, keys: usize) -> Result<(Batch, M), Error> {
+        let batch = self.rows.ok_or_else(|| Error::protocol("received an answer without rows"))?;
+        if batch.rows() != keys as u64 {
+            let rows = batch.rows();
+            return Err(Error::BatchMismatch(format!("received {rows} rows for {keys} keys")));
+        }
+        Ok((batch, self.metadata))
+    }
 }

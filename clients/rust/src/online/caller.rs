@@ -57,8 +57,7 @@ impl Caller {
     /// Creates a caller and opens its exchange.
     pub(crate) async fn open(route: Route, queue: &str) -> Result<Self, Error> {
         let caller = Self::new(route, queue);
-        let route = caller.requests.route();
-        route.run(route.config().retry_deadline, || caller.requests.exchange()).await?;
+        caller.requests.open().await?;
         Ok(caller)
     }
 
@@ -79,15 +78,11 @@ impl Caller {
             timeout.map_or(config.retry_deadline, |timeout| timeout.saturating_add(config.answer_grace));
         let encoded = EncodedRows::new(keys)?;
         let answer = tokio::time::timeout(limit, self.answer(&encoded, timeout)).await;
-        let RawAnswer { rows, metadata } = answer.map_err(|_| self.timed_out())??;
-        if let Some(failure) = metadata.error {
+        let mut answer = answer.map_err(|_| self.timed_out())??;
+        if let Some(failure) = answer.metadata.error.take() {
             return Err(rejected(failure));
         }
-        let rows = rows.ok_or_else(|| Error::protocol("received an answer without rows"))?;
-        if rows.rows() != keys.num_rows() as u64 {
-            let (rows, keys) = (rows.rows(), keys.num_rows());
-            return Err(Error::BatchMismatch(format!("received {rows} rows for {keys} keys")));
-        }
+        let (rows, metadata) = answer.into_rows(keys.num_rows())?;
         Ok(Answer { rows, metadata })
     }
 

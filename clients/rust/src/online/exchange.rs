@@ -1,14 +1,11 @@
 //! One DoExchange stream with any number of requests in flight.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -21,8 +18,10 @@ use crate::{
 
 /// An open DoExchange stream. Dropping it ends the stream.
 pub(super) struct Exchange<M> {
-    server: usize,
-    schema: Option<SchemaRef>,
+    /// Index of the server.
+    pub(super) server: usize,
+    /// Schema of all answers; `None` if answers are not in order.
+    pub(super) schema: Option<SchemaRef>,
     shared: Arc<Shared<M>>,
     _receiver: AbortOnDropHandle<()>,
 }
@@ -69,25 +68,15 @@ impl<M: AnswerMetadata> Exchange<M> {
         Self { server, schema, shared, _receiver: receiver }
     }
 
-    /// Returns the schema of all answers; `None` if answers are not in order.
-    pub(super) fn schema(&self) -> Option<&SchemaRef> {
-        self.schema.as_ref()
-    }
-
-    /// Returns the index of the server.
-    pub(super) fn server(&self) -> usize {
-        self.server
-    }
-
     /// Returns true if the exchange accepts requests.
     pub(super) fn is_open(&self) -> bool {
         // The connection may drop the request body before the end of the response is received.
-        self.shared.lock().outgoing.as_ref().is_some_and(|outgoing| !outgoing.is_closed())
+        self.shared.state.lock().outgoing.as_ref().is_some_and(|outgoing| !outgoing.is_closed())
     }
 
     /// Returns the error that ended the exchange.
     pub(super) fn failure(&self) -> Option<Error> {
-        self.shared.lock().failure.as_ref().map(Error::copy)
+        self.shared.state.lock().failure.clone()
     }
 
     /// Sends a request. `metadata` returns the metadata for its number. `permit` is released when the server has answered.
@@ -103,13 +92,13 @@ impl<M: AnswerMetadata> Exchange<M> {
         metadata: impl FnOnce(u64) -> Vec<u8>,
         permit: OwnedSemaphorePermit,
     ) -> Result<PendingAnswer<M>, Error> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.state.lock();
         let State { outgoing, sent, next, pending, .. } = &mut *state;
         let ended = || Error::lost(&self.shared.url, "the exchange has ended");
         let outgoing = outgoing.as_ref().ok_or_else(ended)?;
         let message = framed(&rows.message(metadata(*next)))?;
         // `try_send` finds room, because the channel has capacity for every permit.
-        if let Some(schema) = sent.message_before(rows.schema())? {
+        if let Some(schema) = sent.message_before(&rows.schema)? {
             outgoing.try_send(schema).map_err(|_| ended())?;
         }
         outgoing.try_send(message).map_err(|_| ended())?;
@@ -139,7 +128,7 @@ impl<M: AnswerMetadata> PendingAnswer<M> {
 impl<M: AnswerMetadata> Drop for PendingAnswer<M> {
     /// Cancels the request if it has no answer yet.
     fn drop(&mut self) {
-        let state = self.shared.lock();
+        let state = self.shared.state.lock();
         if state.pending.contains_key(&self.number)
             && let Some(outgoing) = &state.outgoing
             && let Some(metadata) = M::cancellation(self.number)
@@ -152,28 +141,21 @@ impl<M: AnswerMetadata> Drop for PendingAnswer<M> {
     }
 }
 
-impl<M> Shared<M> {
-    fn lock(&self) -> MutexGuard<'_, State<M>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<M: AnswerMetadata> Shared<M> {
     /// Ends the exchange and fails all pending requests with `failure`.
-    fn end(&self, failure: Option<Error>) {
-        let mut state = self.lock();
+    fn end(&self, failure: &Error) {
+        let mut state = self.state.lock();
         if state.outgoing.take().is_none() {
             return;
         }
         let pending = std::mem::take(&mut state.pending);
-        state.failure = failure.as_ref().map(Error::copy);
+        state.failure = Some(failure.clone());
         drop(state);
-        let Some(failure) = failure else { return };
         for (index, (_, pending)) in pending.into_iter().enumerate() {
             // The status belongs to the first request. The server has not processed the others, so they can be retried.
             let error = match M::IN_ORDER && index > 0 && !failure.is_transient() {
                 true => Error::lost(&self.url, format!("an earlier request ended the exchange: {failure}")),
-                false => failure.copy(),
+                false => failure.clone(),
             };
             // Fails if the caller was dropped.
             drop(pending.answer.send(Err(error)));
@@ -182,7 +164,7 @@ impl<M: AnswerMetadata> Shared<M> {
 
     /// Ends the exchange unless requests are pending. Returns true if it has ended.
     fn end_if_idle(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let idle = state.pending.is_empty();
         if idle {
             state.outgoing = None;
@@ -192,7 +174,7 @@ impl<M: AnswerMetadata> Shared<M> {
 
     /// Removes the pending request that `metadata` answers.
     fn take(&self, metadata: &M) -> Result<Pending<M>, Error> {
-        let pending = &mut self.lock().pending;
+        let pending = &mut self.state.lock().pending;
         let taken = match M::IN_ORDER {
             true => pending.pop_first().map(|(_, pending)| pending),
             false => pending.remove(&metadata.request()),
@@ -228,7 +210,7 @@ impl<M: AnswerMetadata> Receiver<M> {
                 break error;
             }
         };
-        self.shared.end(Some(failure));
+        self.shared.end(&failure);
     }
 
     fn deliver(&mut self, message: Message) -> Result<(), Error> {
@@ -241,15 +223,15 @@ impl<M: AnswerMetadata> Receiver<M> {
             self.schema = Some(schema);
             return Ok(());
         }
-        let metadata = M::decode(message.app_metadata.as_slice())
-            .map_err(|error| Error::protocol(format!("malformed metadata of an answer: {error}")))?;
+        let metadata = M::decode(message.app_metadata.as_slice());
+        let metadata = metadata.map_err(Error::malformed("metadata of an answer"))?;
         let pending = self.shared.take(&metadata)?;
         let rows = match (message.header.is_empty(), &self.schema) {
             (true, _) => Ok(None),
             (false, Some(schema)) => Batch::new(message, SchemaRef::clone(schema)).map(Some),
             (false, None) => Err(Error::protocol("received an answer before its schema")),
         };
-        let failure = rows.as_ref().err().map(Error::copy);
+        let failure = rows.as_ref().err().cloned();
         // Fails if the caller was dropped.
         drop(pending.answer.send(rows.map(|rows| RawAnswer { rows, metadata })));
         failure.map_or(Ok(()), Err)
@@ -259,6 +241,6 @@ impl<M: AnswerMetadata> Receiver<M> {
 impl<M: AnswerMetadata> Drop for Receiver<M> {
     /// Fails the pending requests, also if the task was aborted or panicked.
     fn drop(&mut self) {
-        self.shared.end(Some(Error::lost(&self.shared.url, "receiving has ended")));
+        self.shared.end(&Error::lost(&self.shared.url, "receiving has ended"));
     }
 }

@@ -4,10 +4,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use forebay_proto::v1::{Command, Lookup, LookupMetadata};
 
-use super::{
-    answer::{AnswerMetadata, RawAnswer},
-    requests::Requests,
-};
+use super::{answer::AnswerMetadata, requests::Requests};
 use crate::{Batch, Error, route::Route, wire::EncodedRows};
 
 /// Lookups of the same columns of one dataset. Any number of lookups can be in flight. They share one DoExchange stream, which is
@@ -45,9 +42,7 @@ impl Lookups {
     pub(crate) async fn open(route: Route, lookup: &Lookup) -> Result<Self, Error> {
         let command = Command { lookup: Some(lookup.clone()), ..Command::default() };
         let requests = Requests::new(route, command);
-        let deadline = requests.route().config().retry_deadline;
-        let exchange = requests.route().run(deadline, || requests.exchange()).await?;
-        let schema = exchange.schema().cloned();
+        let schema = requests.open().await?.schema.clone();
         let schema = schema.ok_or_else(|| Error::protocol("the answers have no schema"))?;
         Ok(Self { requests, schema })
     }
@@ -73,29 +68,24 @@ impl Lookups {
     pub async fn get(&self, keys: &RecordBatch) -> Result<Found, Error> {
         let encoded = EncodedRows::new(keys)?;
         let route = self.requests.route();
-        let run = || route.run(route.config().retry_deadline, || self.attempt(&encoded));
-        let found = match run().await {
+        let run = || route.run(route.config().retry_deadline, || self.attempt(&encoded, keys.num_rows()));
+        match run().await {
             // The token of the exchange has expired. A new exchange reads the token file again.
-            Err(error) if route.config().can_renew_token(&error) => run().await?,
-            found => found?,
-        };
-        if found.batch.rows() != keys.num_rows() as u64 {
-            let (rows, keys) = (found.batch.rows(), keys.num_rows());
-            return Err(Error::BatchMismatch(format!("received {rows} rows for {keys} keys")));
+            Err(error) if route.config().can_renew_token(&error) => run().await,
+            found => found,
         }
-        Ok(found)
     }
 
-    async fn attempt(&self, keys: &EncodedRows) -> Result<Found, Error> {
+    async fn attempt(&self, encoded: &EncodedRows, keys: usize) -> Result<Found, Error> {
         let permit = self.requests.permit().await;
         let exchange = self.requests.exchange().await?;
-        if exchange.schema() != Some(&self.schema) {
+        if exchange.schema.as_ref() != Some(&self.schema) {
             return Err(Error::BatchMismatch(
                 "the columns have changed since the first lookup; open new lookups".into(),
             ));
         }
-        let RawAnswer { rows, metadata } = exchange.send(keys, |_| Vec::new(), permit)?.wait().await?;
-        let batch = rows.ok_or_else(|| Error::protocol("received an answer without rows"))?;
+        let answer = exchange.send(encoded, |_| Vec::new(), permit)?.wait().await?;
+        let (batch, metadata) = answer.into_rows(keys)?;
         Ok(Found { batch, metadata })
     }
 }

@@ -1,10 +1,11 @@
 //! Replies of a worker.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use crate::{
@@ -35,7 +36,7 @@ impl Replies {
     /// Sends rows with `metadata`, after their schema if they are the first ones. Does not wait: the channel has capacity for one
     /// reply per credit. Replies to a server that sends more batches than credits are lost.
     pub(super) fn send_rows(&self, rows: &EncodedRows, metadata: Bytes) -> Result<(), Error> {
-        self.send(&rows.message(metadata), Some(rows.schema()))
+        self.send(&rows.message(metadata), Some(&rows.schema))
     }
 
     /// Sends `metadata` without rows.
@@ -45,7 +46,7 @@ impl Replies {
 
     fn send(&self, message: &FlightData, schema: Option<&SchemaRef>) -> Result<(), Error> {
         let message = framed(message)?;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let ended = || {
             Error::lost(&self.url, "the exchange has ended; the server assigns the batch to another worker")
         };
@@ -61,10 +62,6 @@ impl Replies {
 
     /// Ends the stream of replies.
     pub(super) fn close(&self) {
-        self.lock().outgoing = None;
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().outgoing = None;
     }
 }

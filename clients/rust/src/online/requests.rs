@@ -1,8 +1,9 @@
 //! Requests of one kind, over successive exchanges.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use forebay_proto::v1::Command;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::{answer::AnswerMetadata, exchange::Exchange};
@@ -52,9 +53,14 @@ impl<M: AnswerMetadata> Requests<M> {
         &self.opener.route
     }
 
-    /// Returns the open exchange. Opens one with a single attempt if there is none.
+    /// Opens an exchange, with retries if the route has any, until the retry deadline.
+    pub(super) async fn open(&self) -> Result<Arc<Exchange<M>>, Error> {
+        self.route().run(self.route().config().retry_deadline, || self.exchange()).await
+    }
+
+    /// Returns the open exchange. If necessary, opens one with a single attempt.
     pub(super) async fn exchange(&self) -> Result<Arc<Exchange<M>>, Error> {
-        let mut opening = match &mut *lock(&self.current) {
+        let mut opening = match &mut *self.current.lock() {
             Current::Open(exchange) if exchange.is_open() => return Ok(Arc::clone(exchange)),
             Current::Opening(opening) if opening.has_changed().is_ok() => opening.clone(),
             ended => {
@@ -62,7 +68,7 @@ impl<M: AnswerMetadata> Requests<M> {
                     && let Some(error) = exchange.failure()
                 {
                     tracing::debug!(%error, "exchange failed; opening another one");
-                    self.opener.route.failed(exchange.server(), &error);
+                    self.opener.route.failed(exchange.server, &error);
                 }
                 let opening = self.begin();
                 *ended = Current::Opening(opening.clone());
@@ -72,7 +78,7 @@ impl<M: AnswerMetadata> Requests<M> {
         let opened = opening.wait_for(Option::is_some).await;
         match opened.as_deref() {
             Ok(Some(Ok(exchange))) => Ok(Arc::clone(exchange)),
-            Ok(Some(Err(error))) => Err(error.copy()),
+            Ok(Some(Err(error))) => Err(error.clone()),
             Ok(None) | Err(_) => Err(Error::protocol("opening an exchange ended without a result")),
         }
     }
@@ -87,7 +93,7 @@ impl<M: AnswerMetadata> Requests<M> {
                 () = sender.closed() => return,
             };
             let Some(current) = current.upgrade() else { return };
-            *lock(&current) = match &opened {
+            *current.lock() = match &opened {
                 Ok(exchange) => Current::Open(Arc::clone(exchange)),
                 Err(_) => Current::Closed,
             };
@@ -122,8 +128,4 @@ impl ExchangeOpener {
         };
         Ok(Exchange::start(opened, schema, self.route.config().idle_timeout))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

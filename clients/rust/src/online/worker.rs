@@ -146,7 +146,7 @@ impl Worker {
         }
         let mut attempts = self.attempts.take().unwrap_or_else(|| self.route.attempts(config.retry_deadline));
         let delay = attempts.delay_after(error);
-        if Instant::now() >= attempts.deadline() {
+        if Instant::now() >= attempts.deadline {
             self.ended = true;
             return Err(attempts.deadline_exceeded());
         }
@@ -163,12 +163,8 @@ struct Features {
 }
 
 impl Item for Features {
-    fn rows(&self) -> u64 {
-        self.batch.rows()
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.batch.body().len() as u64
+    fn rows_and_bytes(&self) -> (u64, u64) {
+        self.batch.rows_and_bytes()
     }
 }
 
@@ -180,8 +176,8 @@ struct FeatureStream {
 
 impl FeatureStream {
     fn features(&self, message: Message) -> Result<Features, Error> {
-        let metadata = BatchRequest::decode(message.app_metadata.as_slice())
-            .map_err(|error| Error::protocol(format!("malformed metadata of a batch: {error}")))?;
+        let metadata = BatchRequest::decode(message.app_metadata.as_slice());
+        let metadata = metadata.map_err(Error::malformed("metadata of a batch"))?;
         let batch = Batch::new(message, SchemaRef::clone(&self.schema))?;
         if metadata.valid_rows > batch.rows() {
             let (valid, rows) = (metadata.valid_rows, batch.rows());

@@ -2,21 +2,27 @@
 
 use std::time::Duration;
 
+use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::time::Instant;
 
 use crate::Error;
 
-/// Base of the exponential delay. The first delay is at most twice as long.
-const BASE_DELAY: Duration = Duration::from_millis(50);
-/// Upper bound of every delay.
-const MAX_DELAY: Duration = Duration::from_secs(5);
+/// Delays of 50 ms to 2.5 s, which double from round to round. The jitter adds up to the delay itself, so that no delay exceeds
+/// 5 s.
+const DELAYS: ExponentialBuilder = ExponentialBuilder::new()
+    .with_jitter()
+    .with_min_delay(Duration::from_millis(50))
+    .with_max_delay(Duration::from_millis(2500))
+    .without_max_times();
 
 /// The attempts of one call, on a number of servers, until a deadline.
 pub(crate) struct Attempts {
     servers: usize,
     began: Instant,
-    deadline: Instant,
+    /// Time after which no attempt starts.
+    pub(crate) deadline: Instant,
     failed: u32,
+    delays: ExponentialBackoff,
     last: Option<Error>,
 }
 
@@ -24,7 +30,7 @@ impl Attempts {
     /// Starts the time of `timeout` for a call that any of `servers` servers can answer.
     pub(crate) fn new(servers: usize, timeout: Duration) -> Self {
         let began = Instant::now();
-        Self { servers, began, deadline: began + timeout, failed: 0, last: None }
+        Self { servers, began, deadline: began + timeout, failed: 0, delays: DELAYS.build(), last: None }
     }
 
     /// Runs `attempt` until it succeeds, fails with an error that is not transient, or the deadline expires.
@@ -63,12 +69,7 @@ impl Attempts {
             return Duration::ZERO;
         }
         let remaining = self.deadline.saturating_duration_since(Instant::now());
-        backoff(self.failed / servers, fastrand::f64()).min(remaining)
-    }
-
-    /// Returns the time after which no attempt starts.
-    pub(crate) fn deadline(&self) -> Instant {
-        self.deadline
+        self.delays.next().unwrap_or(remaining).min(remaining)
     }
 
     /// Returns the final error after the deadline. Includes the error of the last attempt, if one failed.
@@ -82,22 +83,25 @@ impl Attempts {
     }
 }
 
-/// Returns the delay after round number `round`, counted from 1. `random`, from 0 to 1, places it between half of the upper
-/// bound and the upper bound.
-fn backoff(round: u32, random: f64) -> Duration {
-    let bound = BASE_DELAY.saturating_mul(1 << round.min(10)).min(MAX_DELAY);
-    bound.mul_f64(0.5 + random / 2.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn delays_double_up_to_the_maximum_with_jitter_of_one_half() {
-        let bounds = [1, 2, 3, 6, 7, 1000].map(|round| backoff(round, 1.0).as_millis());
-        assert_eq!(bounds, [100, 200, 400, 3200, 5000, 5000]);
-        assert_eq!(backoff(3, 0.0).as_millis(), 200);
+        let mut attempts = Attempts::new(1, Duration::from_secs(3600));
+        for longest in [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000] {
+            let delay = attempts.delay_after(Error::protocol("down")).as_secs_f64() * 1e3;
+            // The delays are doubled in single precision.
+            let bounds = f64::from(longest) * 0.499..=f64::from(longest) * 1.001;
+            assert!(bounds.contains(&delay), "{delay} ms is not in {bounds:?}");
+        }
+    }
+
+    #[test]
+    fn no_delay_exceeds_the_remaining_time() {
+        let mut attempts = Attempts::new(1, Duration::from_millis(10));
+        assert!(attempts.delay_after(Error::protocol("down")) <= Duration::from_millis(10));
     }
 
     #[test]

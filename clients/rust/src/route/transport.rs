@@ -39,7 +39,6 @@ impl Transport {
     /// Connects to `url`; see [`Connection::open`](crate::Connection::open).
     pub(crate) async fn open(url: &str, config: Arc<Config>) -> Result<Self, Error> {
         let invalid = |error: tonic::transport::Error| Error::Request(format!("{url}: {}", causes(&error)));
-        let failed = |source| Error::Connect { url: url.to_owned(), source };
         let address = address(url);
         let mut endpoint = Endpoint::from_shared(address.clone())
             .map_err(invalid)?
@@ -56,7 +55,8 @@ impl Transport {
         }
         // The timeout of the endpoint does not include the TLS handshake.
         let connected = tokio::time::timeout(config.connect_timeout, endpoint.connect()).await;
-        let channel = connected.map_err(|late| failed(late.into()))?.map_err(|error| failed(error.into()))?;
+        let channel = connected.map_err(|late| Error::connect(url, late))?;
+        let channel = channel.map_err(|error| Error::connect(url, error))?;
         Ok(Self { url: url.into(), channel, config })
     }
 

@@ -1,15 +1,12 @@
 //! The lanes of a rank, merged.
 
-use std::sync::Arc;
-
 use arrow_schema::SchemaRef;
 
-use super::{lane::Lane, meter::Meter, plan::Plan};
+use super::{Job, lane::Lane};
 use crate::{
     Batch, Batches, Config, Error,
     batches::{Item, Source},
     memory::Slabs,
-    route::Servers,
 };
 
 /// The streams of one rank, merged into the order of steps.
@@ -42,19 +39,12 @@ impl<B: Item> Lanes<B> {
 }
 
 impl Lanes<Batch> {
-    /// Starts to receive all lanes of `plan`. The lanes share the byte budget of the rank equally.
-    pub(super) fn receive(
-        servers: &Servers,
-        plan: &Arc<Plan>,
-        slabs: &Slabs,
-        meter: &Arc<Meter>,
-        trainer: u64,
-    ) -> Self {
-        let config = servers.config();
+    /// Starts to receive all lanes of `job`. The lanes share the byte budget of the rank equally.
+    pub(super) fn receive(job: &Job, slabs: &Slabs) -> Self {
+        let (config, plan) = (job.servers.config(), &job.plan);
         let per_lane = Config { prefetch_bytes: config.prefetch_bytes / plan.lanes(), ..(**config).clone() };
         let lanes = (0..plan.lanes()).map(|lane| {
-            let meter = Arc::clone(meter);
-            let lane = Lane::new(servers.clone(), Arc::clone(plan), slabs.clone(), meter, trainer, lane);
+            let lane = Lane::new(job.clone(), slabs.clone(), lane);
             Batches::receive(lane, SchemaRef::clone(&plan.schema), &per_lane)
         });
         Self { lanes: lanes.collect(), next: 0 }

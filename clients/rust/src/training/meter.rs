@@ -1,12 +1,11 @@
 //! Time and data counters of a trainer.
 
 use std::{
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use crate::batches::Item;
 
@@ -36,12 +35,12 @@ pub struct Failures(Arc<Meter>);
 impl Failures {
     /// Returns the number of failed attempts; see [`Stats::retries`].
     pub fn count(&self) -> u64 {
-        self.0.retries.load(Ordering::Relaxed)
+        self.0.state.lock().stats.retries
     }
 
     /// Returns the error of the last failed attempt.
     pub fn last(&self) -> Option<String> {
-        self.0.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.state.lock().last_failure.clone()
     }
 }
 
@@ -55,8 +54,7 @@ impl Utilization {
     pub fn set(&self, utilization: f64) -> bool {
         let Some(meter) = self.0.upgrade() else { return false };
         if (0.0..=1.0).contains(&utilization) {
-            let mut last = meter.utilization.lock().unwrap_or_else(PoisonError::into_inner);
-            *last = Some((utilization, Instant::now()));
+            meter.state.lock().utilization = Some((utilization, Instant::now()));
         }
         true
     }
@@ -68,72 +66,80 @@ const UTILIZATION_MAX_AGE: Duration = Duration::from_secs(3);
 /// The counters of one training. A trainer writes them while other tasks read.
 #[derive(Default)]
 pub(super) struct Meter {
-    batches: AtomicU64,
-    rows: AtomicU64,
-    bytes: AtomicU64,
-    wait_nanos: AtomicU64,
-    /// Time of compute and copies.
-    busy_nanos: AtomicU64,
-    copy_nanos: AtomicU64,
-    retries: AtomicU64,
-    last_failure: Mutex<Option<String>>,
-    /// Current activity of the trainer and its start; `None` before the first request and after the end.
-    activity: Mutex<Option<(Activity, Instant)>>,
-    /// Last recorded utilization and the time of the record.
-    utilization: Mutex<Option<(f64, Instant)>>,
+    state: Mutex<State>,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Default)]
+struct State {
+    /// Counters of completed activities. The time of copies is also part of `compute`.
+    stats: Stats,
+    last_failure: Option<String>,
+    /// Current activity of the trainer and its start; `None` before the first request and after the end.
+    activity: Option<(Activity, Instant)>,
+    /// Last recorded utilization and the time of the record.
+    utilization: Option<(f64, Instant)>,
+}
+
 enum Activity {
     Waiting,
     Computing,
 }
 
+impl State {
+    /// Returns the counters of completed activities.
+    fn completed(&self) -> Stats {
+        let Stats { compute, copy, .. } = self.stats;
+        Stats { compute: compute.saturating_sub(copy), ..self.stats }
+    }
+}
+
 impl Meter {
     /// Records that the trainer requested a batch at `at`, after computing for `computed` since the last one.
     pub(super) fn requested(&self, at: Instant, computed: Option<Duration>) {
-        let mut activity = self.activity();
-        computed.into_iter().for_each(|time| add(&self.busy_nanos, time));
-        *activity = Some((Activity::Waiting, at));
+        let mut state = self.state.lock();
+        state.stats.compute += computed.unwrap_or_default();
+        state.activity = Some((Activity::Waiting, at));
     }
 
     /// Records that the trainer received `batch` at `at`, after waiting for `waited`.
     pub(super) fn delivered(&self, at: Instant, waited: Duration, batch: &impl Item) {
-        let mut activity = self.activity();
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.rows.fetch_add(batch.rows(), Ordering::Relaxed);
-        self.bytes.fetch_add(batch.len_bytes(), Ordering::Relaxed);
-        add(&self.wait_nanos, waited);
-        *activity = Some((Activity::Computing, at));
+        let ((rows, bytes), mut state) = (batch.rows_and_bytes(), self.state.lock());
+        state.stats.batches += 1;
+        state.stats.rows += rows;
+        state.stats.bytes += bytes;
+        state.stats.wait += waited;
+        state.activity = Some((Activity::Computing, at));
     }
 
     /// Records a copy to a device.
     pub(super) fn copied(&self, time: Duration) {
-        add(&self.copy_nanos, time);
+        let copy = &mut self.state.lock().stats.copy;
+        *copy = copy.saturating_add(time);
     }
 
     /// Returns the utilization of the device, unless the last record is too old.
     pub(super) fn utilization(&self, now: Instant) -> Option<f64> {
-        let (utilization, at) = (*self.utilization.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let (utilization, at) = self.state.lock().utilization?;
         (now.saturating_duration_since(at) < UTILIZATION_MAX_AGE).then_some(utilization)
     }
 
     /// Records that the trainer receives no more batches.
     pub(super) fn ended(&self) {
-        *self.activity() = None;
+        self.state.lock().activity = None;
     }
 
     /// Records a failed attempt.
     pub(super) fn failed(&self, error: String) {
-        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-        self.retries.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.last_failure = Some(error);
+        state.stats.retries += 1;
     }
 
     /// Returns the counters, including the current activity until `now`.
     pub(super) fn stats_until(&self, now: Instant) -> Stats {
-        let activity = self.activity();
-        let mut stats = self.stats();
-        match *activity {
+        let state = self.state.lock();
+        let mut stats = state.completed();
+        match state.activity {
             Some((Activity::Waiting, since)) => stats.wait += now.saturating_duration_since(since),
             Some((Activity::Computing, since)) => stats.compute += now.saturating_duration_since(since),
             None => {}
@@ -143,18 +149,7 @@ impl Meter {
 
     /// Returns the counters of completed activities.
     pub(super) fn stats(&self) -> Stats {
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let time = |counter: &AtomicU64| Duration::from_nanos(count(counter));
-        let copy = time(&self.copy_nanos);
-        Stats {
-            batches: count(&self.batches),
-            rows: count(&self.rows),
-            bytes: count(&self.bytes),
-            wait: time(&self.wait_nanos),
-            compute: time(&self.busy_nanos).saturating_sub(copy),
-            copy,
-            retries: count(&self.retries),
-        }
+        self.state.lock().completed()
     }
 
     /// Returns a handle to the failed attempts.
@@ -166,12 +161,4 @@ impl Meter {
     pub(super) fn utilization_handle(self: &Arc<Self>) -> Utilization {
         Utilization(Arc::downgrade(self))
     }
-
-    fn activity(&self) -> MutexGuard<'_, Option<(Activity, Instant)>> {
-        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn add(counter: &AtomicU64, time: Duration) {
-    counter.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
 }

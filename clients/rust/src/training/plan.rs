@@ -133,40 +133,34 @@ impl Plan {
             }
             None => offsets.is_empty(),
         };
-        if !groups_cover_rows {
+        let mismatch = |difference: String| {
             let batch = self.describe(found, items);
-            return Err(Error::BatchMismatch(format!(
-                "the groups of the batch of {batch} do not cover its rows"
-            )));
+            Err(Error::BatchMismatch(format!("the batch of {batch} {difference}")))
+        };
+        if !groups_cover_rows {
+            return mismatch("has groups that do not cover its rows".into());
         }
         let max_pack_rows = self.summary.max_pack_rows;
         if self.summary.packs.is_some()
             && (groups < expected.rows || found.rows > expected.rows.saturating_mul(max_pack_rows))
         {
-            let (batch, rows) = (self.describe(found, items), found.rows);
-            return Err(Error::BatchMismatch(format!(
-                "the batch of {batch} has {rows} rows in {groups} groups, expected at least one group and at most \
-                 {max_pack_rows} rows per pack"
-            )));
+            return mismatch(format!(
+                "has {} rows in {groups} groups, expected at least one group and at most {max_pack_rows} rows per pack",
+                found.rows
+            ));
         }
         let expected_rows = match self.summary.remainder() {
             Remainder::Pad => self.summary.batch_size.saturating_mul(max_pack_rows.max(1)),
             _ => found.rows,
         };
         if rows != expected_rows {
-            return Err(Error::BatchMismatch(format!(
-                "the batch of {} has {rows} rows, expected {expected_rows}",
-                self.describe(found, items)
-            )));
+            return mismatch(format!("has {rows} rows, expected {expected_rows}"));
         }
         match (found.content_hash, hash) {
-            (Some(sent), Some(received)) if sent != received => Err(Error::BatchMismatch(format!(
-                "the batch of {} was received with hash {received:016x}, expected {sent:016x}",
-                self.describe(found, items)
-            ))),
-            (None, Some(_)) => {
-                Err(Error::BatchMismatch(format!("the batch of {} has no hash", self.describe(found, items))))
+            (Some(sent), Some(received)) if sent != received => {
+                mismatch(format!("was received with hash {received:016x}, expected {sent:016x}"))
             }
+            (None, Some(_)) => mismatch("has no hash".into()),
             _ => Ok(()),
         }
     }

@@ -1,23 +1,17 @@
 //! Reports of a trainer to the server.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use forebay_proto::{Encoding, v1::ReportRequest};
 
-use super::{
-    meter::{Meter, Stats},
-    plan::Plan,
-};
-use crate::route::Servers;
+use super::{Job, Stats};
 
 /// Interval of the reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reports wait and compute time to the server in use once per second. Returns if the server rejects a report.
-pub(super) async fn report(servers: Servers, plan: Arc<Plan>, meter: Arc<Meter>, trainer: u64) {
+pub(super) async fn report(job: Job) {
+    let Job { servers, plan, meter, trainer } = job;
     let mut before = (Instant::now(), meter.stats());
     let mut transport = None;
     loop {

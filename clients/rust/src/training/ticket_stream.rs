@@ -11,7 +11,8 @@ use crate::{Batch, Error, batches::Source, memory::Slabs, route::Transport, wire
 
 /// The batches of one ticket, in the order of the server. Ends with an error if the connection is lost.
 pub(crate) struct TicketStream {
-    schema: SchemaRef,
+    /// Schema of every batch.
+    pub(crate) schema: SchemaRef,
     response: Response,
 }
 
@@ -26,11 +27,6 @@ impl TicketStream {
         let mut response = transport.get(ticket, trainer, slabs).await?;
         let schema = response.read_schema().await?;
         Ok(Self { schema, response })
-    }
-
-    /// Returns the schema of every batch.
-    pub(crate) fn schema(&self) -> &SchemaRef {
-        &self.schema
     }
 }
 

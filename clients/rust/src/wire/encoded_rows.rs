@@ -11,7 +11,8 @@ use crate::Error;
 
 /// An encoded record batch.
 pub(crate) struct EncodedRows {
-    schema: SchemaRef,
+    /// Schema of the rows.
+    pub(crate) schema: SchemaRef,
     message: FlightData,
 }
 
@@ -35,11 +36,6 @@ impl EncodedRows {
         let (_, message) =
             encoded.map_err(|error| Error::Request(format!("can't encode the rows: {error}")))?;
         Ok(Self { schema, message: message.into() })
-    }
-
-    /// Returns the schema of the rows.
-    pub(crate) fn schema(&self) -> &SchemaRef {
-        &self.schema
     }
 
     /// Returns the message of the rows, with `metadata`.

@@ -17,9 +17,7 @@ pub(crate) struct Message {
 impl Message {
     /// Returns the schema in the message; `None` if it is a message of another type.
     pub(crate) fn schema(&self) -> Result<Option<SchemaRef>, Error> {
-        let malformed =
-            |error: &dyn std::fmt::Display| Error::protocol(format!("malformed message: {error}"));
-        let root = arrow_ipc::root_as_message(&self.header).map_err(|error| malformed(&error))?;
+        let root = arrow_ipc::root_as_message(&self.header).map_err(Error::malformed("message"))?;
         let schema: Option<Schema> = root.header_as_schema().map(arrow_ipc::convert::fb_to_schema);
         Ok(schema.map(Arc::new))
     }
