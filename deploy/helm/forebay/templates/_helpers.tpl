@@ -2,7 +2,7 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 52 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* The longest suffix is "-headless". */}}
+{{- /* Names have at most 63 characters. The longest suffix is "-headless". */}}
 {{- define "forebay.fullname" -}}
 {{- if .Values.fullnameOverride }}
 {{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
@@ -29,27 +29,27 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- default (ternary (include "forebay.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name }}
 {{- end }}
 
-{{- /* Whether trainers come over TCP. */}}
+{{- /* "yes" if trainers connect over TCP, empty if they connect to a Unix socket. */}}
 {{- define "forebay.tcp" -}}
 {{- if not (and (eq .Values.kind "DaemonSet") .Values.socket.enabled) }}yes{{ end }}
 {{- end }}
 
-{{- /* What the server would refuse, said before anything is installed. */}}
+{{- /* Rejects settings that the server would reject, before anything is installed. */}}
 {{- define "forebay.check" -}}
 {{- if not .Values.datasets }}
 {{- fail "datasets is empty: --set datasets.clicks=s3://bucket/clicks" }}
 {{- end }}
 {{- if not (or .Values.insecure (and .Values.tls.secretName .Values.tokens.secretName)) }}
-{{- fail "the pod can be reached by others: set tls.secretName and tokens.secretName, or insecure=true if everybody there may read everything" }}
+{{- fail "the server listens on all addresses of the pod: set tls.secretName and tokens.secretName, or insecure=true to let every client read every dataset" }}
 {{- end }}
 {{- if and .Values.tls.clientAuth (not .Values.tls.secretName) }}
-{{- fail "tls.clientAuth needs tls.secretName" }}
+{{- fail "tls.clientAuth requires tls.secretName" }}
 {{- end }}
 {{- if and (eq .Values.kind "StatefulSet") (not .Values.cache.persistent) (not .Values.cacheDisk) }}
-{{- fail "cache.persistent=false needs cacheDisk, less than cache.size: a pod that fills its emptyDir is evicted" }}
+{{- fail "cache.persistent=false requires cacheDisk, less than cache.size: Kubernetes evicts a pod that fills its emptyDir" }}
 {{- end }}
 {{- if and .Values.socket.enabled (ne .Values.kind "DaemonSet") }}
-{{- fail "socket.enabled is for kind=DaemonSet: a socket is of one host" }}
+{{- fail "socket.enabled requires kind=DaemonSet: clients on other nodes cannot connect to a Unix socket" }}
 {{- end }}
 {{- end }}
 
@@ -66,24 +66,24 @@ periodSeconds: {{ .root.Values.probes.periodSeconds }}
 timeoutSeconds: {{ .root.Values.probes.timeoutSeconds }}
 {{- end }}
 
-{{- /* The pod, the same for both kinds. */}}
+{{- /* The pod template of both kinds. */}}
 {{- define "forebay.pod" -}}
 metadata:
   labels:
     {{- include "forebay.labels" . | nindent 4 }}
     {{- with .Values.podLabels }}{{ toYaml . | nindent 4 }}{{ end }}
   annotations:
-    # Settings are read at the start: new ones make new pods.
+    # The server reads its settings only when it starts. A changed checksum replaces the pods.
     checksum/config: {{ include (print $.Template.BasePath "/configmap.yaml") . | sha256sum }}
     {{- with .Values.podAnnotations }}{{ toYaml . | nindent 4 }}{{ end }}
 spec:
   serviceAccountName: {{ include "forebay.serviceAccount" . }}
-  # It never asks Kubernetes for anything.
+  # The server does not use the Kubernetes API.
   automountServiceAccountToken: false
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets: {{ toYaml . | nindent 4 }}
   {{- end }}
-  # The grace period of streams, and what comes before and after.
+  # The grace period of streams plus 15 s for the steps before and after it.
   terminationGracePeriodSeconds: {{ add .Values.gracePeriodSeconds 15 }}
   securityContext:
     runAsNonRoot: true
@@ -138,7 +138,7 @@ spec:
         - { name: grpc, containerPort: 8815 }
         {{- end }}
         - { name: http, containerPort: 8816 }
-      # Datasets that are being opened hold back readiness and not life: a restart would only begin again.
+      # Opening datasets delays readiness but not liveness, because a restarted server would open them again.
       startupProbe:
         {{- include "forebay.probe" (dict "root" . "path" "/livez") | nindent 8 }}
         failureThreshold: {{ div .Values.probes.startupSeconds .Values.probes.periodSeconds | max 1 }}

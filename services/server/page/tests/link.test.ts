@@ -51,7 +51,7 @@ test('a late error of a closed stream changes nothing', () => {
   assert.deepEqual(acts, [[0, 'open'], [1, 'close']]);
 });
 
-test('a page that nobody sees sleeps, and wakes at once', () => {
+test('a hidden page closes the stream and reopens it when it becomes visible', () => {
   const { link, acts } = play([0, 'tick'], [50, 'state'], [60_000, 'sleep'], [90_000, 'tick'], [120_000, 'wake'], [120_010, 'state']);
   assert.deepEqual(acts, [[0, 'open'], [60_000, 'close'], [120_000, 'open']]);
   assert.equal(link.stale, false);

@@ -1,4 +1,4 @@
-"""The HTTP API: who may ask for what, that its document holds, that reading changes nothing, and what is sent live."""
+"""The HTTP API: authorization of each route, conformance to its OpenAPI document, read-only requests, and live updates."""
 
 from __future__ import annotations
 
@@ -41,12 +41,13 @@ TOKENS: dict[str, str] = {
     "old": 'datasets = ["*"]\nadmin = true\nexpires = 2020-01-01T00:00:00Z',
 }
 
-EVERYBODY, READERS, OF_THE_QUEUE = (200, 200, 200, 200), (401, 200, 200, 200), (401, 404, 200, 200)
+# Status of a request: without a valid token, with a token for one dataset, for all datasets, and of an administrator.
+ANY_CLIENT, READERS, QUEUE_READERS = (200, 200, 200, 200), (401, 200, 200, 200), (401, 404, 200, 200)
 
-# What a request ends with without a token, and with one for one dataset, for all, and of an admin.
+# The routes of the OpenAPI document.
 ROUTES: dict[tuple[str, str], tuple[int, int, int, int]] = {
-    ("GET", "/livez"): EVERYBODY,
-    ("GET", "/readyz"): EVERYBODY,
+    ("GET", "/livez"): ANY_CLIENT,
+    ("GET", "/readyz"): ANY_CLIENT,
     ("GET", "/metrics"): (401, 403, 200, 200),
     ("GET", "/api/v1/overview"): READERS,
     ("GET", "/api/v1/sessions"): READERS,
@@ -54,20 +55,20 @@ ROUTES: dict[tuple[str, str], tuple[int, int, int, int]] = {
     ("GET", "/api/v1/stalls"): READERS,
     ("GET", "/api/v1/datasets"): READERS,
     ("GET", "/api/v1/queues"): READERS,
-    ("GET", "/api/v1/queues/{name}"): OF_THE_QUEUE,
-    ("GET", "/api/v1/queues/{name}/throughput-latency"): OF_THE_QUEUE,
+    ("GET", "/api/v1/queues/{name}"): QUEUE_READERS,
+    ("GET", "/api/v1/queues/{name}/throughput-latency"): QUEUE_READERS,
     ("PATCH", "/api/v1/queues/{name}"): (401, 403, 403, 200),
     ("GET", "/api/v1/events"): READERS,
     ("GET", "/api/v1/live"): READERS,
     ("GET", "/api/v1/jobs"): READERS,
     ("GET", "/api/v1/explain"): READERS,
-    # A question too long for a URL; it changes nothing.
+    # A query that is too long for a URL. It changes nothing.
     ("POST", "/api/v1/explain"): READERS,
     ("GET", "/api/v1/openapi.json"): READERS,
 }
-# What has no JSON.
+# Routes whose answers are not JSON.
 TEXTS = ("/livez", "/metrics", "/api/v1/live")
-# Beside the API: the page's files, and what there is not.
+# Requests that the document does not describe: files of the dashboard, unknown routes and methods.
 OTHERS: dict[tuple[str, str], tuple[int, int, int, int]] = {
     ("GET", "/"): READERS,
     ("GET", "/page.js"): READERS,
@@ -81,7 +82,7 @@ OTHERS: dict[tuple[str, str], tuple[int, int, int, int]] = {
 
 
 def write_tokens(path: Path, tokens: dict[str, str]) -> None:
-    """The token of a name is `token-of-NAME`."""
+    """Writes a token file from the fields of each token. The token of a name is `token-of-NAME`."""
     digest = {name: hashlib.sha256(f"token-of-{name}".encode()).hexdigest() for name in tokens}
     replace(path, "".join(f'[{name}]\nsha256 = "{digest[name]}"\n{grant}\n' for name, grant in tokens.items()))
 
@@ -89,7 +90,7 @@ def write_tokens(path: Path, tokens: dict[str, str]) -> None:
 def write_features(folder: Path) -> dict[str, Path]:
     for name, key, rows in (("users", "user_id", 5000), ("items", "item_id", 2000), ("payments", "id", 10)):
         numbers = np.arange(rows)
-        # A queue has columns of several, each once.
+        # The queue joins datasets, so their columns need different names.
         value = "f" if name == "users" else f"{name}_f"
         table = pa.table({key: numbers, value: numbers.astype(np.float32)})
         pq.write_table(table, folder / f"{name}.parquet", row_group_size=1000)
@@ -117,7 +118,7 @@ def open_server(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @dataclass
 class Known:
-    """What the server knows of: a session of a trainer, its job, and a ticket of it."""
+    """The id of a session that the server lists, and the ticket of its stream. Its job is named `a job`."""
 
     session: str
     ticket: bytes
@@ -134,7 +135,7 @@ class Known:
 def known(locked: Server) -> Iterator[Known]:
     client = flight.connect(locked.location)
     options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer token-of-users")])
-    train = b'{"train": {"dataset": "users", "batch_size": 10, "epochs": 1000, "job": "a job"}}'
+    train = b'{"train": {"dataset": "users", "batch_size": 10, "epochs": 1000, "job_name": "a job"}}'
     info = client.get_flight_info(flight.FlightDescriptor.for_command(train), options)
     ticket = info.endpoints[0].ticket
     batches = client.do_get(ticket, options)
@@ -153,11 +154,11 @@ def document(locked: Server) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("method", "path"), [*ROUTES, *OTHERS], ids=" ".join)
-def test_every_route_asks_for_a_token_and_every_change_for_an_admin(
+def test_routes_require_a_token_and_changes_require_an_administrator(
     locked: Server, known: Known, method: str, path: str
 ) -> None:
-    nobody, one, everything, admin = {**ROUTES, **OTHERS}[method, path]
-    expected = {None: nobody, "nobody": nobody, "old": nobody, "users": one, "all": everything, "admin": admin}
+    invalid, one, everything, admin = {**ROUTES, **OTHERS}[method, path]
+    expected = {None: invalid, "unknown": invalid, "old": invalid, "users": one, "all": everything, "admin": admin}
     path, body = known.path(path), known.body(method)
     found = {}
     for name in expected:
@@ -166,11 +167,11 @@ def test_every_route_asks_for_a_token_and_every_change_for_an_admin(
         if answer.status >= 400:
             assert answer.error, "an error has a message"
         if answer.status == 401:
-            assert "Basic" in answer.headers["www-authenticate"], "a browser asks its user"
+            assert "Basic" in answer.headers["www-authenticate"], "browsers ask their user for the token"
     assert found == expected
 
 
-def test_the_document_is_valid_and_this_table_has_all_of_its_routes(document: dict[str, Any]) -> None:
+def test_the_openapi_document_is_valid_and_describes_the_routes_of_this_table(document: dict[str, Any]) -> None:
     OpenAPIV31SpecValidator(document).validate()
     described = {(method.upper(), path) for path, item in document["paths"].items() for method in item}
     assert described == set(ROUTES)
@@ -183,7 +184,7 @@ def check_schema(document: dict[str, Any], answer: Answer, method: str, path: st
 
 
 @pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if route[1] not in TEXTS], ids=" ".join)
-def test_answers_are_as_the_document_says(
+def test_answers_match_their_schemas(
     locked: Server, document: dict[str, Any], known: Known, method: str, path: str
 ) -> None:
     for name in ("users", "admin"):
@@ -195,7 +196,7 @@ def test_answers_are_as_the_document_says(
             assert session["job_name"] == "a job" and session["batches_total"] == 500_000 and session["client"] is None
 
 
-def test_what_is_sent_live_and_what_a_change_answers_are_as_the_document_says(
+def test_live_messages_and_answers_to_changes_match_their_schemas(
     locked: Server, document: dict[str, Any]
 ) -> None:
     schema = document["paths"]["/api/v1/live"]["get"]["responses"]["200"]["content"]["text/event-stream"]["schema"]
@@ -213,7 +214,7 @@ def test_what_is_sent_live_and_what_a_change_answers_are_as_the_document_says(
         check_schema(document, answer, "PATCH", "/api/v1/queues/{name}")
 
 
-def test_what_a_change_would_do_is_told_to_every_reader_of_the_queue(locked: Server, open_server: Server) -> None:
+def test_every_reader_of_a_queue_may_request_a_dry_run(locked: Server, open_server: Server) -> None:
     for name, status in [("all", 200), ("admin", 200), ("users", 404), (None, 401)]:
         assert tune(locked, {"max_batch_rows": 7}, name, "?dry_run").status == status, name
         for query in ("", "?dry_run=false"):
@@ -225,10 +226,10 @@ def test_what_a_change_would_do_is_told_to_every_reader_of_the_queue(locked: Ser
         assert get(server, "/api/v1/queues/ranker", name)["batching"]["max_batch_rows"] == 1000
 
 
-def test_no_get_changes_anything(locked: Server, known: Known) -> None:
+def test_get_and_head_change_nothing(locked: Server, known: Known) -> None:
     def seen() -> tuple[Any, Any]:
         queues, events = get(locked, "/api/v1/queues", "admin"), get(locked, "/api/v1/events", "admin")
-        # What trainers do goes on meanwhile.
+        # Trainers cause other events in the meantime.
         tunings = [event for event in events["events"] if event["kind"] == "queue_settings_changed"]
         return [queue["batching"] for queue in queues["queues"]], tunings
 
@@ -243,7 +244,7 @@ def test_no_get_changes_anything(locked: Server, known: Known) -> None:
     assert seen() == before
 
 
-def test_without_tokens_everybody_reads_and_nobody_changes_anything_unless_told(
+def test_without_tokens_every_client_reads_and_changes_require_insecure(
     open_server: Server, pool: Pool, tmp_path: Path
 ) -> None:
     assert get(open_server, "/api/v1/overview")["server"]["can_administer"] is False
@@ -256,7 +257,7 @@ def test_without_tokens_everybody_reads_and_nobody_changes_anything_unless_told(
     assert tune(insecure, {"max_batch_rows": 10}).json["batching"]["max_batch_rows"] == 10
 
 
-def test_a_change_is_json_small_and_from_no_other_site(locked: Server) -> None:
+def test_a_change_must_be_small_json_from_the_same_site(locked: Server) -> None:
     for headers, status, words in [
         ({"content_type": "text/plain"}, 415, "application/json"),
         ({"content_type": "application/x-www-form-urlencoded"}, 415, "application/json"),
@@ -274,26 +275,26 @@ def test_a_change_is_json_small_and_from_no_other_site(locked: Server) -> None:
     assert long.status == 413 and long.error
     sizes = tune(locked, {"pad_to": [1] * 65}, "admin", "?dry_run")
     assert sizes.status == 422 and "pad_to has 65 sizes, expected at most 64" in sizes.error
-    assert tune(locked, {}, "admin", "?dryrun").status == 400, "a misspelt parameter changes nothing"
+    assert tune(locked, {}, "admin", "?dryrun").status == 400, "a misspelled parameter changes nothing"
     assert get(locked, "/api/v1/queues/ranker", "admin")["batching"]["max_attempts"] == 2
 
 
-def test_a_name_that_was_made_to_mean_this_machine_reads_nothing(open_server: Server, locked: Server) -> None:
+def test_dns_rebinding_is_rejected(open_server: Server, locked: Server) -> None:
     refused = ask(open_server, "GET", "/api/v1/datasets", host="evil.example:8816")
     assert refused.status == 403 and "localhost" in refused.error
     for host in ("localhost", "127.0.0.1:1", "[::1]"):
         assert ask(open_server, "GET", "/api/v1/datasets", host=host).status == 200, host
-    # Its page has no token.
+    # With tokens, any host is accepted: a page of another site has no token.
     assert ask(locked, "GET", "/api/v1/datasets", host="evil.example").status == 401
     assert ask(locked, "GET", "/api/v1/datasets", host="forebay.example", **bearer("all")).status == 200
 
 
-def test_pages_of_other_sites_read_nothing_and_their_links_may_be_followed(open_server: Server) -> None:
+def test_pages_of_other_sites_cannot_read_but_may_link_to_the_dashboard(open_server: Server) -> None:
     assert ask(open_server, "GET", "/api/v1/live", sec_fetch_site="cross-site", sec_fetch_mode="cors").status == 403
     assert ask(open_server, "GET", "/", sec_fetch_site="cross-site", sec_fetch_mode="navigate").status == 200
 
 
-def test_every_answer_has_its_policy_and_a_file_that_is_known_is_not_sent_again(open_server: Server) -> None:
+def test_answers_have_security_headers_and_unchanged_files_are_not_sent_again(open_server: Server) -> None:
     for path in ("/", "/page.js", "/api/v1/datasets", "/api/v1/none"):
         headers = ask(open_server, "GET", path).headers
         policy = dict(each.strip().split(" ", 1) for each in headers["content-security-policy"].split(";"))
@@ -308,7 +309,7 @@ def test_every_answer_has_its_policy_and_a_file_that_is_known_is_not_sent_again(
         assert again.status == 304 and not again.body
 
 
-def test_a_restricted_token_sees_its_own_datasets_queues_and_events_only(locked: Server) -> None:
+def test_a_restricted_token_sees_only_its_own_datasets_queues_and_events(locked: Server) -> None:
     assert tune(locked, {"max_attempts": 3}, "admin").status == 200
     assert tune(locked, {"max_attempts": 2}, "admin").status == 200
 
@@ -339,18 +340,18 @@ def test_a_restricted_token_sees_its_own_datasets_queues_and_events_only(locked:
 
 
 def tuning(listener: Listener) -> Message:
-    """The next event of that kind."""
+    """Returns the next event `queue_settings_changed`."""
     return next(message for message in listener.of("event") if message.data["kind"] == "queue_settings_changed")
 
 
-def test_a_state_comes_at_once_and_every_second_and_an_event_when_it_happens(locked: Server) -> None:
+def test_the_state_is_sent_at_once_and_every_second_and_events_when_they_occur(locked: Server) -> None:
     began = time.monotonic()
     with Listener(locked, "all") as listener:
         states = listener.of("state")
         times = [next(states).at for _ in range(4)]
-        assert times[0] - began < 0.9, "the first one comes at once"
+        assert times[0] - began < 0.9, "the first state is sent at once"
         assert times[3] - times[1] == pytest.approx(2, abs=0.5)
-        # Right after a state, so that it is not the next one that brings it.
+        # Directly after a state: the event must arrive before the next state.
         noted = time.monotonic()
         assert tune(locked, {"max_batch_delay": "7ms"}, "admin").status == 200
         message = tuning(listener)
@@ -358,7 +359,7 @@ def test_a_state_comes_at_once_and_every_second_and_an_event_when_it_happens(loc
         assert "max_batch_delay: 7ms, before 5ms" in message.data["message"] and "'admin'" in message.data["message"]
         assert message.id == message.data["id"] <= next(states).id
     assert tune(locked, {"max_batch_delay": "5ms"}, "admin").status == 200
-    # Who was away gets what happened meanwhile, once.
+    # A listener that reconnects receives the events that it missed, once.
     with Listener(locked, "all", last_event_id=str(message.id)) as listener:
         missed = tuning(listener)
         assert missed.id > message.id and "before 7ms" in missed.data["message"]
@@ -368,7 +369,7 @@ def test_events_are_read_page_by_page(locked: Server) -> None:
     every = [event["id"] for event in get(locked, "/api/v1/events", "all")["events"]]
     assert every == sorted(every) and len(every) >= 3
     last = get(locked, "/api/v1/events?limit=2", "all")["events"]
-    assert len(last) == 2 and last[-1]["id"] >= every[-1], "the last ones"
+    assert len(last) == 2 and last[-1]["id"] >= every[-1], "the newest events"
     following = get(locked, f"/api/v1/events?limit=1&after={every[0]}", "all")["events"]
     assert [event["id"] for event in following] == every[1:2]
     later = get(locked, f"/api/v1/events?after={every[-1]}", "all")["events"]
@@ -387,7 +388,7 @@ def test_the_65th_subscriber_is_rejected_until_another_one_disconnects(open_serv
         listener.close()
 
 
-def test_a_listener_hears_of_the_drain_and_its_stream_ends(pool: Pool, tmp_path: Path) -> None:
+def test_a_listener_receives_the_drain_event_and_its_stream_ends(pool: Pool, tmp_path: Path) -> None:
     server = start(pool, tmp_path)
     with Listener(server) as listener:
         messages = listener.messages()
@@ -397,7 +398,7 @@ def test_a_listener_hears_of_the_drain_and_its_stream_ends(pool: Pool, tmp_path:
     assert server.wait() == 0
 
 
-def test_a_listener_whose_token_is_taken_back_hears_no_more(pool: Pool, tmp_path: Path) -> None:
+def test_the_stream_of_a_listener_ends_when_its_token_is_revoked(pool: Pool, tmp_path: Path) -> None:
     write_tokens(tmp_path / "tokens.toml", TOKENS)
     server = start(pool, tmp_path, tokens=tmp_path / "tokens.toml")
     with Listener(server, "all") as listener, Listener(server, "admin") as other:
@@ -407,10 +408,10 @@ def test_a_listener_whose_token_is_taken_back_hears_no_more(pool: Pool, tmp_path
         assert failed["kind"] == "reload_failed" and failed["severity"] == "error" and "token 'a'" in failed["message"]
         write_tokens(tmp_path / "tokens.toml", {"admin": TOKENS["admin"]})
         for _ in listener.messages():
-            pass  # It ends.
+            pass  # The stream ends.
 
 
-def test_what_happens_to_datasets_and_workers_is_an_event(pool: Pool, tmp_path: Path) -> None:
+def test_changes_of_datasets_and_workers_are_recorded_as_events(pool: Pool, tmp_path: Path) -> None:
     (tmp_path / "growing").mkdir()
     table = pa.table({"a": np.arange(100)})
     pq.write_table(table, tmp_path / "growing" / "0.parquet")
@@ -438,29 +439,29 @@ def test_what_happens_to_datasets_and_workers_is_an_event(pool: Pool, tmp_path: 
 
     worker = flight.connect(server.location)
     writer, reader = worker.do_exchange(flight.FlightDescriptor.for_command(b'{"worker": {"queue": "ranker"}}'))
-    # With its first message pyarrow says what it wants.
+    # pyarrow sends the descriptor of the exchange with the first message.
     writer.begin(pa.schema([("score", pa.float32())]))
     until(lambda: len(events(kind="worker_joined", queue="ranker")) == 1)
     writer.done_writing()
     reader.cancel()
     worker.close()
     until(lambda: len(events(kind="worker_left", queue="ranker")) == 1)
-    # An event is logged once, and counted.
+    # Each event is logged once and counted.
     log = server.log()
     assert log.count("dataset_failed") == 1 and log.count("worker_left") == 1
     metrics = ask(server, "GET", "/metrics").body.decode()
     assert 'forebay_events_total{kind="dataset_changed"} 1' in metrics
 
 
-def test_requests_are_counted_by_the_template_of_their_route(open_server: Server) -> None:
+def test_requests_are_counted_by_route_template(open_server: Server) -> None:
     get(open_server, "/api/v1/queues/ranker")
-    ask(open_server, "GET", "/api/v1/queues/unheard-of")
+    ask(open_server, "GET", "/api/v1/queues/no-such-queue")
     ask(open_server, "GET", "/some/path?secret")
     text = ask(open_server, "GET", "/metrics").body.decode()
     counted = [line for line in text.splitlines() if line.startswith("forebay_http_requests_total")]
     for labels in ('route="/api/v1/queues/{name}",code="200"', 'route="/api/v1/queues/{name}",code="404"', 'route="other",code="404"'):
         assert any(labels in line for line in counted), counted
-    assert "unheard-of" not in text and "/some" not in text and "secret" not in text
+    assert "no-such-queue" not in text and "/some" not in text and "secret" not in text
     assert 'forebay_http_request_duration_seconds_bucket{route="/metrics"' in ask(open_server, "GET", "/metrics").body.decode()
 
 

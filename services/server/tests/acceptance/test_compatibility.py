@@ -1,4 +1,4 @@
-"""What an earlier server wrote is read by this one, or refused with a sentence that says what to do.
+"""The current server reads the tickets, requests, manifests, counts, job records and indexes of an earlier version.
 
 `compatibility/COMMIT` holds data, a cache directory, tickets and hashes of batches, as `compatibility/record.py` recorded
 them with the server and the Python package of that commit.
@@ -65,7 +65,7 @@ def test_tickets_of_an_earlier_server_give_the_same_bytes(client: Client, name: 
         assert hashes(client, stream["json"].encode()) == stream["hashes"]
         ticket = flight.Ticket(bytes.fromhex(stream["protobuf"]))
         metadata = [chunk.app_metadata.to_pybytes() for chunk in client.flight.do_get(ticket)]
-        # A fixed64, which protobuf writes little-endian.
+        # The hash is a fixed64, which protobuf encodes in little-endian order.
         expected = [int(recorded).to_bytes(8, "little") for recorded in stream["hashes"]]
         assert len(metadata) == len(expected) and all(map(bytes.__contains__, metadata, expected))
 
@@ -79,7 +79,7 @@ def test_requests_with_earlier_names_have_the_same_plan(client: Client, name: st
 
 
 def test_a_resolved_request_has_no_field_that_the_earlier_version_lacks(client: Client) -> None:
-    """Only the names of fields differ."""
+    """Compares the names of the fields, apart from the renamed ones."""
     renamed = {"job_name": "job", "content_hash": "hash", "label_column": "label"}
     for recorded in REQUESTS.values():
         plan = client.plan(**recorded["request"])
@@ -89,12 +89,12 @@ def test_a_resolved_request_has_no_field_that_the_earlier_version_lacks(client: 
         assert {{**renamed, **new}.get(field, field) for field in now} == set(then)
 
 
-def test_a_manifest_of_an_earlier_server_pins_its_snapshot(client: Client) -> None:
+def test_a_snapshot_with_a_manifest_of_an_earlier_server_can_be_requested(client: Client) -> None:
     snapshot = REQUESTS["default"]["summary"]["snapshot"]
     assert client.plan(dataset="events", batch_size=64, snapshot=snapshot).snapshot == snapshot
 
 
-def test_rows_that_an_earlier_server_counted_are_counted_again_to_the_same_numbers(client: Client) -> None:
+def test_row_counts_equal_those_of_an_earlier_server(client: Client) -> None:
     then = REQUESTS["filter"]["count"]
     now = client.action("count-rows", {"train": REQUESTS["filter"]["request"]})[-1]
     assert [int(now[field]) for field in ("blocks", "rows", "rows_kept")] == [

@@ -1,4 +1,4 @@
-"""Any batch again: the same bytes a day and two snapshots later, from the rows that it is said to be made of."""
+"""`forebay explain`: reproduces batches byte for byte, a day and two snapshots later, and lists the rows that they contain."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ ROWS, ROW_GROUP_ROWS = 60_000, 5000
 DAY_S = 86_400
 ALL_ROWS = ["--max-listed-rows", "1000000"]
 
-TENSOR = {"tensors": [{"name": "x", "columns": ["a", "b"], "dtype": "float32", "fill": 0}]}
+TENSOR = {"tensors": [{"name": "x", "columns": ["a", "b"], "dtype": "float32", "null_value": 0}]}
 ITEMS = {"tensors": [{"name": "items", "columns": ["items"], "ragged": True}]}
 DISTINCT = {"dedupe": [{"key": ["user"], "tensor": "who", "columns": ["user"]}]}
-# All of them send the id, with what else there is to send.
+# Every job sends the column `id`.
 JOBS: dict[str, dict[str, Any]] = {
     "windows": {"shuffle": {"window_rows": 20_000}, "world_size": 3, "lanes": 2, "epochs": 2},
     "global": {"shuffle": {"global": {}}, "world_size": 2, "columns": ["id", "name", "items"]},
     "file-order": {"shuffle": {"none": {}}, "batch_size": 1000, "seed": 0},
-    "tensors": {"columns": ["id"], **TENSOR, "shuffle": {"window_rows": 30_000, "in_order": True}, "lanes": 3},
+    "tensors": {"columns": ["id"], **TENSOR, "shuffle": {"window_rows": 30_000, "keep_block_order": True}, "lanes": 3},
     "filtered": {"filter": "a > 0.3 AND id % 7 <> 2", "select": ["id", "a * 2 AS y"], "world_size": 2},
     "grouped": {"group_by": ["user"], "filter": "id % 5 <> 1", "columns": ["id", "user"], **DISTINCT, "batch_size": 50},
-    "packed": {"group_by": ["user"], "batch_rows": 300, "columns": ["id", "user"], "batch_size": 2, "world_size": 2, "remainder": "PAD"},
+    "packed": {"group_by": ["user"], "max_pack_rows": 300, "columns": ["id", "user"], "batch_size": 2, "world_size": 2, "remainder": "PAD"},
     "padded": {"columns": ["id"], **ITEMS, "remainder": "PAD", "batch_size": 1700, "world_size": 2},
-    "mixture": {"columns": ["id"], **TENSOR, "mix": [{"dataset": "more", "share": 0.25, "filter": "b < 40"}]},
+    "mixture": {"columns": ["id"], **TENSOR, "mix": [{"dataset": "more", "fraction": 0.25, "filter": "b < 40"}]},
 }
 REQUESTS = {
-    name: {"dataset": "rows", "batch_size": 800, "seed": 5, "job": name, "label": "click", **job}
+    name: {"dataset": "rows", "batch_size": 800, "seed": 5, "job_name": name, "label_column": "click", **job}
     for name, job in JOBS.items()
 }
 Key = tuple[int, int, int]
@@ -71,7 +71,7 @@ def write(path: Path, start: int, rows: int) -> None:
 
 @dataclass
 class Past:
-    """What was streamed, and what is left of it: datasets that have grown twice since, and the state."""
+    """The batches of all jobs as they were sent, the state, and the datasets, which have grown in two snapshots since."""
 
     rows: Path
     more: Path
@@ -89,17 +89,17 @@ class Past:
         return self.cache_dir / "state"
 
     def local(self) -> list[str]:
-        """What it takes to do without a server."""
+        """Returns the arguments with which `forebay explain` works without a server."""
         return ["--state", str(self.state), "--dataset", f"rows={self.rows}", "--dataset", f"more={self.more}"]
 
     def picked(self, job: str) -> list[Key]:
-        """Some batches of a job: the first one, the last one of every rank, and one between."""
+        """Returns the keys of some batches of a job: the first one, one in the middle, and the last one of every rank."""
         keys = sorted(self.sent[job])
         return sorted({keys[0], keys[len(keys) // 2], *keys[-3:]})
 
 
-def a_day_later(record: Path) -> None:
-    """Sets a record back by a day, as if it had been written then."""
+def backdate(record: Path) -> None:
+    """Changes a job record as if it had been written a day earlier."""
     head, _, body = record.read_bytes().partition(b"\n")
     fields = json.loads(body)
     fields["first_seen"] -= DAY_S
@@ -125,7 +125,7 @@ def past(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Past:
             batches = [batch for ticket in plan.tickets for batch in client.read(ticket)]
             made.sent[name] = {(batch.meta.epoch, batch.meta.step, batch.meta.rank): batch for batch in batches}
     server.stop()
-    # Two snapshots more: one at a start, one by a refresh. New files lie before, between and behind the old ones.
+    # Two more snapshots: one from a restart, one from a refresh. The new files sort before, between and after the old ones.
     write(made.rows / "a-new.parquet", 2_000_000, 9000)
     write(made.rows / "part-2b.parquet", 3_000_000, 9000)
     server = module_pool.start(made.datasets, cache_dir=made.cache_dir)
@@ -139,13 +139,13 @@ def past(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Past:
     records = list((made.state / "jobs").iterdir())
     assert len(records) == len(REQUESTS)
     for record in records:
-        a_day_later(record)
+        backdate(record)
     return made
 
 
 @pytest.fixture(scope="module")
 def later(past: Past, module_pool: Pool) -> Iterator[Server]:
-    """A server of the datasets as they are now, with nothing in memory or on its disk."""
+    """A server of the grown datasets with empty caches."""
     yield module_pool.start(
         past.datasets, cache_dir=past.cache_dir.with_name("another-cache"), state=past.state, cpu_threads=1
     )
@@ -162,7 +162,7 @@ def at(key: Key) -> list[str]:
 
 
 def message_of(stream: bytes) -> tuple[pa.RecordBatch, pa.Buffer]:
-    """The batch of an Arrow stream, and the body of its message."""
+    """Returns the batch of an Arrow stream and the body of its message."""
     reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(stream))
     assert reader.read_next_message().type == "schema"
     body = reader.read_next_message().body
@@ -181,7 +181,7 @@ def check_bytes(stream: bytes, sent: Batch) -> None:
 
 
 def stored(row_ranges: list[dict[str, Any]], columns: list[str]) -> list[dict[str, Any]]:
-    """The rows of the row ranges, read with nothing but a Parquet reader, in the order of the batch."""
+    """Reads the rows of the row ranges with a plain Parquet reader. Returns them in the order of the batch."""
     rows: dict[int, dict[str, Any]] = {}
     for row_range in row_ranges:
         assert row_range["row_count"] == len(row_range["rows"]) == len(row_range["batch_row_indices"])
@@ -208,7 +208,7 @@ def test_a_batch_is_reproduced_byte_for_byte_a_day_and_two_snapshots_later(
 
 
 @pytest.mark.parametrize("job", REQUESTS)
-def test_the_rows_that_are_named_are_those_of_the_batch(past: Past, later: Server, job: str) -> None:
+def test_the_listed_rows_are_the_rows_of_the_batch(past: Past, later: Server, job: str) -> None:
     for key in past.picked(job):
         sent = past.sent[job][key]
         text = explain("--job-name", job, *at(key), *past.local(), "--json", *ALL_ROWS)
@@ -226,7 +226,7 @@ def test_the_rows_that_are_named_are_those_of_the_batch(past: Past, later: Serve
             int(past.plans[job]["steps"]),
             past.plans[job]["snapshot"],
         )
-        # The label is told of, whether or not it was sent.
+        # The statistics of the label do not require that its column was sent.
         clicks = [row["click"] for row in rows if row["click"] is not None]
         assert summary["label"]["nulls"] == len(rows) - len(clicks)
         assert summary["label"]["mean"] == (pytest.approx(sum(clicks) / len(clicks)) if clicks else None)
@@ -252,7 +252,7 @@ def test_parquet_and_json_hold_the_same_values(past: Past, later: Server, tmp_pa
                 assert pa.RecordBatch.from_pylist(rows, data.schema).equals(data)
 
 
-def test_columns_say_what_they_hold(past: Past) -> None:
+def test_column_statistics_match_the_data(past: Past) -> None:
     key = past.picked("windows")[1]
     data = past.sent["windows"][key].data
     summary = json.loads(explain("--job-name", "windows", *at(key), *past.local(), "--json"))
@@ -267,13 +267,13 @@ def test_columns_say_what_they_hold(past: Past) -> None:
     assert all(word in text for word in ["windows", summary["id"], "part-", "row group", "mean", summary["content_hash"]])
 
 
-def test_a_ticket_will_do_as_well_as_a_job(past: Past, later: Server, tmp_path: Path) -> None:
+def test_a_batch_can_be_selected_by_ticket_instead_of_job_name(past: Past, later: Server, tmp_path: Path) -> None:
     ticket, out = tmp_path / "ticket.json", tmp_path / "batch.arrow"
     for job in ["windows", "mixture"]:
         ticket.write_bytes(past.tickets[job])
         train = json.loads(past.tickets[job])["train"]
         for source in (past.local(), ["--server", later.http]):
-            # Of what is left out the ticket decides: its first step, and its rank.
+            # Step and rank are those of the ticket by default: its first step, and its rank.
             explain("--ticket", ticket, *source, "--output", out)
             check_bytes(out.read_bytes(), past.sent[job][0, 0, int(train.get("rank", 0))])
             explain("--ticket", ticket, "--step", 3, "--rank", 0, *source, "--output", out)
@@ -284,7 +284,7 @@ def test_a_ticket_will_do_as_well_as_a_job(past: Past, later: Server, tmp_path: 
         assert "snapshot: is missing" in explain("--ticket", ticket, *source, fails=True)
 
 
-def test_a_ticket_that_is_explained_may_be_as_long_as_one_that_is_streamed(past: Past, later: Server) -> None:
+def test_the_longest_ticket_of_a_stream_can_be_explained(past: Past, later: Server) -> None:
     for length, status in [(1 << 20, 200), ((1 << 20) + 1, 413)]:
         body = past.tickets["windows"].ljust(length)
         request = urllib.request.Request(f"http://{later.http}/api/v1/explain?step=3&rank=0&format=arrow", body, method="POST")
@@ -310,27 +310,27 @@ def test_jobs_are_listed_with_their_requests(past: Past, later: Server) -> None:
     assert time.time() - 1.5 * DAY_S < mixture["first_seen"] <= mixture["last_seen"] < time.time() - 0.9 * DAY_S
     text = explain("--list", "--state", past.state)
     assert all(job["id"] in text for job in here)
-    # A job may be named by its id.
+    # A job can also be selected by its id.
     by_id = json.loads(explain("--job-name", mixture["id"], "--step", 1, *past.local(), "--json"))
     assert (by_id["job_name"], by_id["id"]) == ("mixture", mixture["id"])
 
 
-def test_of_two_jobs_of_one_name_the_one_that_was_seen_last_is_meant(pool: Pool, past: Past, tmp_path: Path) -> None:
+def test_a_job_name_selects_the_most_recently_seen_job(pool: Pool, past: Past, tmp_path: Path) -> None:
     server = pool.start({"rows": past.rows})
     ids = []
     with Client(server.location) as client:
         for seed, jobs in ((1, 1), (2, 2), (1, 2)):
-            (batch,) = client.batches(dataset="rows", batch_size=100, seed=seed, job="twice", steps=1)
+            (batch,) = client.batches(dataset="rows", batch_size=100, seed=seed, job_name="twice", steps=1)
             until(lambda: len(json.loads(server.http_get("/api/v1/jobs")[1])["jobs"]) == jobs)
             summary = json.loads(explain("--job-name", "twice", "--step", 0, "--server", server.http, "--json"))
             ids.append((summary["id"], summary["others"]))
     (first, none), (second, before), (still, _) = ids
     assert none == [] and before == [first] and second != first
-    # It was seen a moment ago: that is not written again.
+    # The first job was streamed again, but the record of a job that was seen a moment ago is not rewritten.
     assert still == second
 
 
-def test_what_can_not_be_explained_is_refused_in_words(past: Past, later: Server, tmp_path: Path) -> None:
+def test_invalid_requests_are_rejected_with_the_reason(past: Past, later: Server, tmp_path: Path) -> None:
     steps = int(past.plans["windows"]["steps"])
     for source in (past.local(), ["--server", later.http]):
         for arguments, words in [
@@ -344,11 +344,11 @@ def test_what_can_not_be_explained_is_refused_in_words(past: Past, later: Server
         ]:
             error = explain(*arguments, *source, fails=True)
             assert all(word in error for word in words), (arguments, error)
-    # Without a server somebody has to say where the data is.
+    # Without a server, the caller must name the URL of every dataset of the job.
     error = explain("--job-name", "mixture", "--step", 0, *past.local()[:4], fails=True)
     assert "--dataset more=URL" in error
     assert "no jobs are recorded" in explain("--job-name", "x", "--step", 0, "--state", tmp_path, fails=True)
-    # Over HTTP each has its status.
+    # Over HTTP, each error has its own status.
     for query, status, word in [
         ("job_name=window&step=0", 404, "did you mean"),
         ("job_name=windows", 400, "step"),
@@ -360,17 +360,17 @@ def test_what_can_not_be_explained_is_refused_in_words(past: Past, later: Server
         assert found == status and word in json.loads(body)["error"], body
 
 
-def test_a_file_that_changed_and_a_snapshot_that_is_gone_are_named(pool: Pool, tmp_path: Path) -> None:
+def test_errors_name_changed_files_and_missing_snapshots(pool: Pool, tmp_path: Path) -> None:
     for part in range(3):
         write(tmp_path / "rows" / f"part-{part}.parquet", part * 20_000, 20_000)
     server = pool.start({"rows": tmp_path / "rows"}, cache_dir=tmp_path / "cache")
     with Client(server.location) as client:
-        sent = list(client.batches(dataset="rows", batch_size=100, job="old", shuffle={"none": {}}, steps=400))
+        sent = list(client.batches(dataset="rows", batch_size=100, job_name="old", shuffle={"none": {}}, steps=400))
     server.stop()
     write(tmp_path / "rows" / "part-1.parquet", 20_000, 19_999)
     server = pool.start({"rows": tmp_path / "rows"}, cache_dir=tmp_path / "cache", cache_disk=0)
     local = ["--state", tmp_path / "cache" / "state", "--dataset", f"rows={tmp_path / 'rows'}"]
-    # What doesn't lie in that file is explained all the same.
+    # Batches without rows of the changed file can still be explained.
     explain("--job-name", "old", "--step", 0, *local, "--output", tmp_path / "batch.arrow")
     check_bytes((tmp_path / "batch.arrow").read_bytes(), sent[0])
     for source in (local, ["--server", server.http]):
@@ -385,7 +385,7 @@ def test_a_file_that_changed_and_a_snapshot_that_is_gone_are_named(pool: Pool, t
         assert "has no snapshot" in error and "rows" in error, error
 
 
-def test_a_caller_sees_and_explains_jobs_of_datasets_it_may_read(pool: Pool, past: Past, tmp_path: Path) -> None:
+def test_a_caller_sees_and_explains_only_jobs_of_datasets_it_may_read(pool: Pool, past: Past, tmp_path: Path) -> None:
     tokens = token_file(tmp_path / "tokens.toml", rows=(["rows"], None), all=(["*"], None), none=(["payments"], None))
     server = pool.start(past.datasets, state=past.state, tokens=tokens)
 
@@ -395,7 +395,7 @@ def test_a_caller_sees_and_explains_jobs_of_datasets_it_may_read(pool: Pool, pas
 
     seen = {who: json.loads(get("/api/v1/jobs", who)[1])["jobs"] for who in ("rows", "all", "none")}
     assert {job["job_name"] for job in seen["all"]} == set(REQUESTS)
-    # A mixture is of both.
+    # The mixture contains rows of a dataset that this token may not read.
     assert {job["job_name"] for job in seen["rows"]} == set(REQUESTS) - {"mixture"}
     assert seen["none"] == []
     mixture = next(job["id"] for job in seen["all"] if job["job_name"] == "mixture")
@@ -415,32 +415,32 @@ def test_a_caller_sees_and_explains_jobs_of_datasets_it_may_read(pool: Pool, pas
     assert "token" in explain(*asked, fails=True)
 
 
-def test_a_stream_neither_waits_nor_fails_where_jobs_can_not_be_written(pool: Pool, past: Past, tmp_path: Path) -> None:
+def test_a_stream_neither_waits_nor_fails_if_job_records_cannot_be_saved(pool: Pool, past: Past, tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
-    (state / "jobs").write_text("in the way")
+    (state / "jobs").write_text("a file instead of a folder")
     server = pool.start({"rows": past.rows}, state=state)
     with Client(server.location) as client:
         for seed in range(5):
-            assert len(list(client.batches(dataset="rows", batch_size=100, seed=seed, job="j", steps=3))) == 3
+            assert len(list(client.batches(dataset="rows", batch_size=100, seed=seed, job_name="j", steps=3))) == 3
     server.stop()
     assert server.log().count("cannot save job records") == 1
 
 
-def test_no_more_jobs_are_remembered_than_are_allowed(pool: Pool, past: Past, tmp_path: Path) -> None:
+def test_the_newest_job_records_are_kept_up_to_max_jobs(pool: Pool, past: Past, tmp_path: Path) -> None:
     config = tmp_path / "forebay.toml"
     config.write_text("[limits]\nmax_jobs = 4\n")
     server = pool.start({"rows": past.rows}, config=config)
     with Client(server.location) as client:
         for seed in range(9):
-            list(client.batches(dataset="rows", batch_size=100, seed=seed, job=f"job-{seed}", steps=1))
+            list(client.batches(dataset="rows", batch_size=100, seed=seed, job_name=f"job-{seed}", steps=1))
             time.sleep(0.02)
     server.stop()
     kept = json.loads(explain("--list", "--json", "--cache-dir", server.cache_dir, "--config", config))["jobs"]
     assert {job["job_name"] for job in kept} == {f"job-{seed}" for seed in range(5, 9)}
 
 
-def test_what_is_too_large_over_http_is_written_without_a_server(pool: Pool, past: Past, tmp_path: Path) -> None:
+def test_a_batch_too_large_for_http_can_be_written_without_a_server(pool: Pool, past: Past, tmp_path: Path) -> None:
     config = tmp_path / "forebay.toml"
     config.write_text("[limits]\nmax_explain_bytes = 10000\n")
     server = pool.start(past.datasets, state=past.state, config=config)
@@ -454,8 +454,8 @@ def test_what_is_too_large_over_http_is_written_without_a_server(pool: Pool, pas
 DOCUMENT = (ROOT / "docs" / "how-to" / "explain-a-batch.md").read_text()
 
 
-def test_the_page_on_explain_runs_as_it_is_pasted(pool: Pool, tmp_path: Path) -> None:
-    """Every command of docs/how-to/explain-a-batch.md, in one folder, one after the other."""
+def test_the_commands_of_the_how_to_guide_run_as_written(pool: Pool, tmp_path: Path) -> None:
+    """Runs every code block of docs/how-to/explain-a-batch.md, in order, in one folder."""
     rows = 5_400_000
     users = pa.array(range(rows), pa.int64())
     clicks = pa.table({"user": users, "price": pa.array([0.5] * rows, pa.float32()), "click": [False, True] * (rows // 2)})

@@ -1,4 +1,4 @@
-"""What a window costs in quality, on data sorted by label: the worst case; and who is told of it."""
+"""Shuffling quality of windows in the worst case, data sorted by label, and the detection of label skew."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def labels() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def server(module_pool: Pool, labels: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """All negatives, then all positives, in 64 blocks."""
+    """A server of a dataset that is sorted by label: all negatives, then all positives, in 64 blocks."""
     path = tmp_path_factory.mktemp("sorted") / "sorted.parquet"
     pq.write_table(pa.table({"label": labels}), path, row_group_size=GROUP_ROWS)
     return module_pool.start({"sorted": path})
@@ -50,13 +50,13 @@ def batch_means(client: Client, batch_rows: int, **request: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("shuffle", [{"shuffle": {"global": {}}}, {}], ids=["global", "default"])
-def test_where_one_window_holds_all_batch_label_means_are_those_of_a_fair_draw(
+def test_with_one_window_the_label_means_of_batches_match_random_sampling(
     client: Client, labels: np.ndarray, shuffle: dict, seed: int
 ) -> None:
     share = labels.mean()
     means = batch_means(client, BATCH_ROWS, seed=seed, **shuffle)
     assert len(means) == ROWS // BATCH_ROWS
-    # Drawn without replacement: binomial, less the finite population's share.
+    # Sampling without replacement: the binomial deviation with the finite population correction.
     deviation = np.sqrt(share * (1 - share) / BATCH_ROWS * (ROWS - BATCH_ROWS) / (ROWS - 1))
     scores = (means - share) / deviation
     assert np.abs(scores).max() < 5
@@ -80,14 +80,14 @@ def test_over_8_windows_means_vary_like_a_sample_of_blocks(
     in_a_window = BLOCKS // WINDOWS
     predicted = block_means.var(ddof=1) / in_a_window * (1 - in_a_window / BLOCKS)
     fair = labels.mean() * (1 - labels.mean()) / window_rows
-    print(f"variance of window label means: {measured:.3e}; a sample of blocks {predicted:.3e}; a fair draw {fair:.3e}")
+    print(f"variance of window label means: {measured:.3e}; a sample of blocks {predicted:.3e}; random sampling of rows {fair:.3e}")
     record_property("window_mean_variance", measured)
     record_property("window_mean_variance_predicted", predicted)
-    # 200 means estimate a variance to about 11 %; the bound is four times that.
+    # A variance that is estimated from 200 means has a standard error of about 11%. The bound is four times as large.
     assert 0.55 < measured / predicted < 1.45
 
 
-def test_inside_a_window_batch_label_means_are_those_of_a_fair_draw_from_it(client: Client) -> None:
+def test_within_a_window_the_label_means_of_batches_match_random_sampling_of_its_rows(client: Client) -> None:
     window_rows = ROWS // WINDOWS
     batches_a_window = window_rows // BATCH_ROWS
     means = batch_means(client, BATCH_ROWS, shuffle={"window_rows": window_rows}, seed=4).reshape(
@@ -116,8 +116,8 @@ def events_of_skew(server: Server) -> list[dict]:
 def test_a_sorted_stream_is_flagged_and_a_shuffled_one_is_not(
     server: Server, client: Client, request_for_order: dict, is_flagged: bool
 ) -> None:
-    told = len(events_of_skew(server))
-    request = {"batch_size": BATCH_ROWS, "label": "label", "epochs": 100, **request_for_order}
+    events_before = len(events_of_skew(server))
+    request = {"batch_size": BATCH_ROWS, "label_column": "label", "epochs": 100, **request_for_order}
     batches = client.batches(dataset="sorted", **request)
 
     def label() -> dict:
@@ -127,12 +127,12 @@ def test_a_sorted_stream_is_flagged_and_a_shuffled_one_is_not(
         for _ in range(2 * ROWS // BATCH_ROWS):
             next(batches)
         until(lambda: label()["batches"] >= 2 * ROWS // BATCH_ROWS and label()["dataset_mean"] is not None)
-        # The observer has looked meanwhile.
+        # The server checks sessions once per second. Wait for the next check.
         time.sleep(1.5)
         assert label()["column"] == "label"
         assert label()["skewed"] is is_flagged, label()
         assert label()["dataset_mean"] == pytest.approx(POSITIVE_SHARE, abs=0.02)
         gauge = f'forebay_label_skewed_sessions{{dataset="sorted"}} {int(is_flagged)}'
         until(lambda: gauge in server.http_get("/metrics")[1])
-        until(lambda: len(events_of_skew(server)) == told + is_flagged)
+        until(lambda: len(events_of_skew(server)) == events_before + is_flagged)
     until(lambda: not get(server, "/api/v1/sessions")["sessions"])

@@ -1,4 +1,4 @@
-"""The metrics are what docs/reference/metrics.md says, all of them, in bounded number, and cheap."""
+"""Metrics: conformance to docs/reference/metrics.md, a bounded number of series, and the cost of a scrape."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from test_unary import get, key_columns
 FILE_ROWS, COLUMNS = 16_384, 24
 TRAIN: dict[str, Any] = {"dataset": "rows", "batch_size": 1024, "shuffle": {"window_rows": 2 * FILE_ROWS}}
 
-# Of trainers that report, and of a server that was told what a GPU costs: test_stalls.py has the first.
-OF_REPORTS = {"forebay_trainer_seconds_total", "forebay_trainer_gpu_seconds_total", "forebay_idle_gpu_cost_total"}
-# Sessions are looked at once a second.
-LOOK_S = 2.5
+# Metrics that exist only if trainers send reports, or if a GPU cost is configured. The servers here have neither.
+ABSENT_HERE = {"forebay_trainer_seconds_total", "forebay_trainer_gpu_seconds_total", "forebay_idle_gpu_cost_total"}
+# The server samples sessions once per second. This pause contains two samples.
+SAMPLING_S = 2.5
 
 
 def write_rows(folder: Path, number: int, rows: int = FILE_ROWS) -> None:
@@ -40,7 +40,7 @@ def write_rows(folder: Path, number: int, rows: int = FILE_ROWS) -> None:
 
 @pytest.fixture(scope="module")
 def busy(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Rows that exceed the memory tier and lie on disk, two datasets that are looked up, and a queue over them."""
+    """A server with a dataset that exceeds the memory tier, two datasets for lookups, and a queue that joins these two."""
     folder = tmp_path_factory.mktemp("busy")
     (folder / "rows").mkdir()
     for number in range(8):
@@ -57,21 +57,21 @@ def busy(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="module")
 def idle(busy: Server) -> Scrape:
-    """Before anything was asked of it."""
+    """The metrics before the first request."""
     time.sleep(0.3)
     return scrape(busy)
 
 
 @pytest.fixture(scope="module")
 def worked(busy: Server, idle: Scrape) -> Scrape:
-    """After it has done everything once."""
+    """The metrics after requests of every kind."""
     exercise(busy)
-    time.sleep(LOOK_S)
+    time.sleep(SAMPLING_S)
     return scrape(busy)
 
 
 def exercise(server: Server, first: int = 0, jobs: int = 2) -> None:
-    """Whole epochs that memory can't hold, SQL, lookups, a queue with its worker, and something that is refused."""
+    """Sends requests of every kind: epochs that exceed memory, SQL, lookups, a queue with a worker, and invalid requests."""
     with Client(server.location) as client:
         client.refresh("rows")
         for _ in range(2):
@@ -92,8 +92,8 @@ def exercise(server: Server, first: int = 0, jobs: int = 2) -> None:
     server.http_get("/")
 
 
-# What the page does not name, for it is this server's own.
-OWN = {"dataset": {"rows", "users", "items"}, "queue": {"ranker"}}
+# Label values that the documentation cannot list, because they come from the configuration of this server.
+CONFIGURED = {"dataset": {"rows", "users", "items"}, "queue": {"ranker"}}
 
 
 def allowed(name: str, key: str, value: str) -> bool:
@@ -101,7 +101,7 @@ def allowed(name: str, key: str, value: str) -> bool:
     if listed is not None:
         return value in listed
     patterns = {"version": r"\d+\.\d+\.\d+", "code": r"[1-5]\d\d", "route": r"/[a-z0-9/{}._*-]*|other"}
-    return value in OWN[key] if key in OWN else re.fullmatch(patterns[key], value) is not None
+    return value in CONFIGURED[key] if key in CONFIGURED else re.fullmatch(patterns[key], value) is not None
 
 
 def test_every_sample_is_documented_with_its_type_labels_values_and_buckets(worked: Scrape) -> None:
@@ -121,21 +121,21 @@ def test_every_sample_is_documented_with_its_type_labels_values_and_buckets(work
         assert tuple(sorted(found)) == (*documented()[name].buckets, float("inf")), name
 
 
-def test_what_is_never_absent_is_there_before_anything_was_asked(idle: Scrape) -> None:
+def test_metrics_that_are_never_absent_exist_before_the_first_request(idle: Scrape) -> None:
     always = {name for name, metric in documented().items() if metric.absent == "never"}
     assert always <= idle.names()
 
 
-def test_a_scrape_stays_below_200_kb_also_of_a_server_that_has_done_everything(busy: Server, worked: Scrape) -> None:
+def test_a_scrape_stays_below_200_kb_after_requests_of_every_kind(busy: Server, worked: Scrape) -> None:
     assert worked.samples and len(busy.http_get("/metrics")[1]) < 200_000
 
 
-def test_every_documented_metric_is_seen(worked: Scrape) -> None:
+def test_every_documented_metric_is_exposed(worked: Scrape) -> None:
     missing = set(documented()) - worked.names()
-    assert missing <= OF_REPORTS
+    assert missing <= ABSENT_HERE
 
 
-def test_what_was_done_is_counted(worked: Scrape) -> None:
+def test_metrics_count_what_the_requests_caused(worked: Scrape) -> None:
     for name in [
         "forebay_cache_saved_seconds_total",
         "forebay_cache_hits_total",
@@ -172,15 +172,15 @@ def test_what_was_done_is_counted(worked: Scrape) -> None:
     assert time.time() - 600 < worked.value("process_start_time_seconds") < time.time() + 2
 
 
-def test_the_process_takes_what_the_kernel_says(busy: Server, worked: Scrape) -> None:
+def test_process_metrics_match_the_kernel(busy: Server, worked: Scrape) -> None:
     found = scrape(busy)
     assert found.value("process_resident_memory_bytes") == pytest.approx(busy.memory_bytes(), rel=0.2)
     assert found.value("process_virtual_memory_bytes") == pytest.approx(busy.memory_bytes("VmSize"), rel=0.2)
     assert found.value("process_threads") == pytest.approx(len(list(Path(f"/proc/{busy.pid}/task").iterdir())), abs=4)
 
 
-def test_other_jobs_keys_files_and_paths_are_no_other_series(busy: Server, worked: Scrape) -> None:
-    time.sleep(LOOK_S)
+def test_more_jobs_keys_files_and_paths_add_no_series(busy: Server, worked: Scrape) -> None:
+    time.sleep(SAMPLING_S)
     before = scrape(busy).series()
     folder = Path(next(path for path in busy_folder(busy)))
     numbers = count(100)
@@ -199,19 +199,19 @@ def test_other_jobs_keys_files_and_paths_are_no_other_series(busy: Server, worke
             caller.close()
     for number in range(200):
         busy.http_get(f"/no/such/path/{number}")
-    time.sleep(LOOK_S)
+    time.sleep(SAMPLING_S)
     grown = scrape(busy).series() - before
     assert not grown
 
 
 def busy_folder(server: Server) -> list[str]:
-    """Where the rows of the busy server lie."""
+    """Returns the path of the dataset `rows`, from the command line of the server, as a list of one item."""
     command = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode().split("\0")
     return [word.partition("=")[2] for word in command if word.startswith("rows=")]
 
 
-def test_a_scrape_is_small_and_quick(busy: Server, worked: Scrape) -> None:
-    """The limits are 200 KB and 50 ms."""
+def test_a_scrape_is_small_and_fast(busy: Server, worked: Scrape) -> None:
+    """Verifies the limits of 200 KB and 50 ms."""
     took: list[float] = []
     size = 0
     for _ in range(21):
@@ -226,7 +226,7 @@ def test_a_scrape_is_small_and_quick(busy: Server, worked: Scrape) -> None:
 
 
 class Shaky(BaseHTTPRequestHandler):
-    """One file over HTTP, which answers every third request with 503."""
+    """An HTTP server of one file. It answers every third request with status 503."""
 
     content = b""
     requests = 0
@@ -266,7 +266,7 @@ class Shaky(BaseHTTPRequestHandler):
         pass
 
 
-def test_retries_and_read_amplification_are_what_the_store_saw(pool: Pool, tmp_path: Path) -> None:
+def test_retries_and_read_amplification_match_the_requests_to_the_store(pool: Pool, tmp_path: Path) -> None:
     write_rows(tmp_path, 0, rows=100_000)
     path = tmp_path / "part-000.parquet"
     Shaky.content = path.read_bytes()
@@ -283,7 +283,7 @@ def test_retries_and_read_amplification_are_what_the_store_saw(pool: Pool, tmp_p
     group = file.row_group(0)
     chunks = [group.column(n).total_compressed_size for n in (0, 2)]
     assert found.value("forebay_storage_requested_bytes_total") == sum(chunks) + file.serialized_size + 8
-    # The column between them is read along, and the footer with what lies before it.
+    # One request reads both columns and the column between them. The footer is read with some bytes before it.
     between = group.column(1).total_compressed_size
     read = found.value("forebay_storage_read_bytes_total")
     assert read >= sum(chunks) + between + file.serialized_size + 8

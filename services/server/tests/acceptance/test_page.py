@@ -1,4 +1,4 @@
-"""The operations page of a real server in a real browser: what it shows is what the API says, and it works for everybody."""
+"""The dashboard of a running server in Chromium: its data matches the API, and all of its controls are accessible."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from test_queues import ITEMS, QUEUES, USERS, Caller, score, serve, status
 SCREENSHOTS = ROOT / "target" / "acceptance" / "screenshots"
 BUCKETS = ["compute", "compute_or_network", "network", "gather", "decode", "storage", "queued"]
 MAX_ROWS = 1000
-# Sessions by the hundred, over connections of 200 calls each.
+# Number of sessions in the load test, and of calls per connection.
 MANY, CALLS = 1000, 200
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    # Without one of its own this is skipped, with the reason that prepare.py wrote down.
+    # If the machine has no browser and prepare.py could not fetch one, the tests are skipped with the reason.
     fallback = Path() if browsers.of_this_machine() else prepared("chromium")
     with browsers.launched(fallback) as browser:
         yield browser
@@ -56,9 +56,9 @@ def write_tables(folder: Path) -> dict[str, Path]:
 
 
 def train(server: Server, rank: int, enough: threading.Event) -> None:
-    """A rank that computes for a moment with every batch."""
+    """Reads the batches of a rank, with a short pause after each, until `enough` is set."""
     with Client(server.location) as client:
-        # A server that was stopped for good ends its streams.
+        # Streams fail if the server is stopped first.
         try:
             for _ in client.batches(dataset="clicks", batch_size=4096, world_size=2, rank=rank, epochs=1_000_000):
                 if enough.wait(0.01):
@@ -68,7 +68,7 @@ def train(server: Server, rank: int, enough: threading.Event) -> None:
 
 
 def call(server: Server, enough: threading.Event) -> None:
-    """Requests of many sizes, from which the queue learns what a batch takes."""
+    """Sends requests of many sizes, from which the queue estimates the time of a batch, until `enough` is set."""
     caller, rng = Caller(server), np.random.default_rng(7)
     while not enough.wait(0.02):
         users = rng.integers(0, USERS, int(rng.integers(1, 200)))
@@ -85,7 +85,7 @@ def slow(batch: pa.RecordBatch, about: dict) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def loaded(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with two ranks that train, and a queue with a worker and a caller; anybody may tune it."""
+    """A server with two training ranks, and a queue with a worker and a caller. Every client may change the queue."""
     folder = tmp_path_factory.mktemp("page")
     (folder / "forebay.toml").write_text("insecure = true\n" + QUEUES)
     server = module_pool.start(write_tables(folder), config=folder / "forebay.toml")
@@ -116,7 +116,7 @@ def url(server: Server) -> str:
 
 @pytest.fixture
 def page(chromium: Any, loaded: Server) -> Iterator[Opened]:
-    """The page; whatever a test does with it, it stays within its policy and its server."""
+    """The dashboard. After each test, it must have no policy violations, no errors, and no requests to other hosts."""
     with opened(chromium, url(loaded)) as seen:
         yield seen
         assert seen.violations() == []
@@ -160,7 +160,7 @@ def test_the_table_of_session_time_matches_the_api(page: Opened, loaded: Server)
 
     def equal() -> bool:
         shown, stalls = table_of(page), get(loaded, "stalls?seconds=60")
-        # The newest ones may still grow.
+        # The newest intervals may still change.
         settled = stalls["times"][:-3]
         common = [index for index, at in enumerate(settled) if round(at, 3) in shown]
         for index in common:
@@ -173,7 +173,7 @@ def test_the_table_of_session_time_matches_the_api(page: Opened, loaded: Server)
     until(equal, 40)
 
 
-def test_the_pipeline_the_cache_and_the_sessions_are_those_of_the_api(page: Opened, loaded: Server) -> None:
+def test_pipeline_cache_and_sessions_match_the_api(page: Opened, loaded: Server) -> None:
     overview = get(loaded, "overview")
     for stage in overview["pipeline"]:
         assert page.page.get_by_test_id(f"pipeline-{stage['stage']}").is_visible()
@@ -221,7 +221,7 @@ def test_a_slider_previews_a_change_and_apply_makes_it(page: Opened, loaded: Ser
     until(lambda: status(loaded)["batching"]["max_batch_rows"] == wanted)
     until(lambda: page.text("queue-ranker-forecast").startswith("Applied"))
 
-    # Somebody else turns it back: the page follows.
+    # Another client restores the setting, and the page shows it.
     body = json.dumps({"max_batch_rows": MAX_ROWS}).encode()
     headers = {"content-type": "application/json"}
     urllib.request.urlopen(urllib.request.Request(f"{url(loaded)}api/v1/queues/ranker", body, headers, method="PATCH"))
@@ -232,7 +232,7 @@ def test_every_control_is_reachable_by_tab_and_shows_focus(page: Opened) -> None
     slider = page.page.get_by_test_id("queue-ranker-rows")
     slider.focus()
     slider.press("ArrowLeft")
-    # Once round, from there to there.
+    # Press Tab until the focus is back at the slider.
     reached: set[str] = set()
     for _ in range(200):
         page.page.keyboard.press("Tab")
@@ -273,7 +273,7 @@ def test_the_page_fits_and_text_has_enough_contrast(chromium: Any, loaded: Serve
         seen.page.get_by_test_id("stall-table-toggle").click()
         seen.page.wait_for_selector("#stall-table-body tr")
         seen.page.emulate_media(reduced_motion="reduce")
-        # The page is drawn again as data arrive, so a measurement may fall between two states.
+        # The page is redrawn when data arrives, so a measurement may observe an intermediate layout.
         until(lambda: seen.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), failure="too wide")
         poor = lambda: seen.page.evaluate(POOR_CONTRAST)
         until(lambda: poor() == [], failure=lambda: f"poor contrast: {poor()}")
@@ -284,7 +284,8 @@ def test_the_page_fits_and_text_has_enough_contrast(chromium: Any, loaded: Serve
         assert seen.violations() == [] and seen.errors == []
 
 
-# Text whose colour is too near to that of what lies below it: less than 4.5 to 1, or 3 to 1 where it is large (WCAG 2.2 AA).
+# Returns the elements whose text has too little contrast to its background: less than 4.5 to 1, or 3 to 1 for large text
+# (WCAG 2.2 AA).
 POOR_CONTRAST = """() => {
     const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
     const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
@@ -326,7 +327,7 @@ def test_a_silent_server_is_shown_as_stale_until_it_returns(page: Opened, loaded
 def test_a_stopped_server_is_shown_as_stale(chromium: Any, pool: Pool, tmp_path: Path) -> None:
     server = pool.start({"clicks": write_tables(tmp_path)["clicks"]})
     with opened(chromium, url(server)) as seen:
-        # Nothing runs yet, and the page says how to begin.
+        # Without sessions, the page shows the address for trainers.
         assert server.location in seen.text("sessions-empty")
         assert seen.page.locator("#queues-empty").is_visible()
         server.kill()
@@ -351,10 +352,10 @@ def test_a_reader_enters_an_administrator_token_to_change_settings(chromium: Any
         slider, apply = seen.page.get_by_test_id("queue-ranker-rows"), seen.page.get_by_test_id("queue-ranker-apply")
         slider.press("ArrowLeft")
         assert apply.is_disabled() and "token" in seen.text("queue-ranker")
-        # What it would do they are told: it has learned nothing yet to say it in numbers.
+        # Readers see the forecast too. It has no numbers, because the queue has not measured a batch yet.
         until(lambda: seen.text("queue-ranker-forecast") != "")
         assert not seen.page.get_by_test_id("queue-ranker-error").is_visible()
-        seen.page.get_by_test_id("admin-token").fill("token-of-nobody")
+        seen.page.get_by_test_id("admin-token").fill("token-of-unknown")
         apply.click()
         seen.page.get_by_test_id("queue-ranker-error").wait_for(state="visible")
         assert rows() == MAX_ROWS
@@ -374,12 +375,12 @@ def every_session(server: Server) -> list[dict]:
     return found
 
 
-def test_a_thousand_sessions_stay_usable(chromium: Any, pool: Pool, tmp_path: Path) -> None:
-    # Nothing is made ahead for so many who read one batch and then no more.
+def test_the_dashboard_stays_responsive_with_a_thousand_sessions(chromium: Any, pool: Pool, tmp_path: Path) -> None:
+    # Minimizes prefetching, because each of the 1,000 readers takes only one batch.
     (tmp_path / "forebay.toml").write_text("[loader]\nprefetch_bytes = 1\n")
     server = pool.start({"clicks": write_tables(tmp_path)["clicks"]}, config=tmp_path / "forebay.toml")
     request = command(dataset="clicks", columns=["x0"], batch_size=4096, epochs=1_000_000)
-    # Or clients of one place would share a connection, and take what they have not asked for.
+    # By default, clients of one address share a connection, and gRPC enlarges the flow-control window beyond what is read.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
     with ExitStack() as connections:
         readers = []
@@ -397,7 +398,7 @@ def test_a_thousand_sessions_stay_usable(chromium: Any, pool: Pool, tmp_path: Pa
             assert seen.page.locator("#sessions-body tr").count() == 50
             seen.page.evaluate("window.longest = 0")
             seen.page.wait_for_timeout(12_000)
-            # A page that is busy for half a second at a time feels stuck.
+            # No task of the page may block its thread for half a second.
             assert seen.page.evaluate("window.longest") < 500
             last = every_session(server)[-1]["id"]
             seen.page.get_by_test_id("sessions-filter").fill(last)

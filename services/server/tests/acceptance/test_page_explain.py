@@ -1,4 +1,4 @@
-"""The page's "Explain a batch": what it shows of a batch is what the API says, and what it hands out is what was sent."""
+"""The section "Explain a batch" of the dashboard: its content matches the API, and its downloads equal the sent batch."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from test_page import POOR_CONTRAST, SCREENSHOTS, chromium, get, url  # noqa: F4
 
 ROWS, FILES, GROUP_ROWS = 20_000, 3, 1000
 BATCH_ROWS, RANKS, STEPS = 500, 2, 20
-# More than a float of 64 bits can tell apart.
+# 64-bit floats cannot represent such large integers exactly.
 FIRST_ID = 2**60 + 1
-REQUEST = {"dataset": "clicks", "batch_size": BATCH_ROWS, "world_size": RANKS, "shuffle": {"global": {}}, "label": "click"}
+REQUEST = {"dataset": "clicks", "batch_size": BATCH_ROWS, "world_size": RANKS, "shuffle": {"global": {}}, "label_column": "click"}
 STEP, RANK = 13, 1
 
 
@@ -33,7 +33,7 @@ def write(folder: Path) -> Path:
         columns = {
             "id": pa.array([FIRST_ID + row for row in rows], pa.int64()),
             "price": pa.array([None if row % 11 == 0 else float("nan") if row % 17 == 0 else row * 0.37 for row in rows]),
-            # Other people's words, which never become elements.
+            # The page must display markup in values as text.
             "name": [f"<b>row {row}</b>" for row in rows],
             "click": pa.array([None if row % 101 == 0 else row % 3 == 0 for row in rows], pa.bool_()),
         }
@@ -43,7 +43,8 @@ def write(folder: Path) -> Path:
 
 @dataclass
 class Past:
-    """A server that streamed a job, another of its name before it, and still streams one."""
+    """A server with two past jobs of the same name and two running ones: the last batch of the second past job, and the id of
+    the first."""
 
     server: Server
     sent: Batch
@@ -57,12 +58,12 @@ class Past:
 def past(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Past]:
     server = module_pool.start({"clicks": write(tmp_path_factory.mktemp("explain") / "clicks")})
     with Client(server.location) as client:
-        list(client.batches(**REQUEST, job="ctr-v3", seed=1, rank=RANK, steps=1))
+        list(client.batches(**REQUEST, job_name="ctr-v3", seed=1, rank=RANK, steps=1))
         until(lambda: len(get(server, "jobs")["jobs"]) == 1)
         (before,) = get(server, "jobs")["jobs"]
-        *_, sent = client.batches(**REQUEST, job="ctr-v3", seed=2, rank=RANK, steps=STEP + 1)
-        # Both go on, one of them without a name.
-        running = [client.batches(**REQUEST, **more, rank=RANK, epochs=1000) for more in ({"job": "runs"}, {"seed": 3})]
+        *_, sent = client.batches(**REQUEST, job_name="ctr-v3", seed=2, rank=RANK, steps=STEP + 1)
+        # Two running jobs, one of them without a name.
+        running = [client.batches(**REQUEST, **more, rank=RANK, epochs=1000) for more in ({"job_name": "runs"}, {"seed": 3})]
         for stream in running:
             next(stream)
         until(lambda: len(get(server, "jobs")["jobs"]) == 4)
@@ -73,7 +74,8 @@ def past(module_pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def page(chromium: Any, past: Past) -> Iterator[Opened]:  # noqa: F811
-    """The page with its jobs listed; whatever a test does with it, it stays within its policy and its server."""
+    """The dashboard with its jobs listed. After each test, it must have no policy violations, no errors, and no requests to
+    other hosts."""
     with opened(chromium, url(past.server)) as seen:
         list_jobs(seen)
         yield seen
@@ -169,10 +171,10 @@ def test_errors_of_the_server_are_shown(page: Opened, past: Past) -> None:
     _, body = past.server.http_get(f"/api/v1/explain?job_name=ctr-v3&step={STEPS}&rank={RANK}")
     assert trouble.get_attribute("role") == "alert" and json.loads(body)["error"] in trouble.inner_text()
     assert not page.page.get_by_test_id("explain-answer").is_visible()
-    # The browser tells its console of every refusal.
+    # The browser logs every failed request to the console.
     assert all("400" in error for error in page.errors)
     page.errors.clear()
-    # The job has no such rank: that needs no server.
+    # The page itself rejects ranks that the job does not have.
     ask(page, rank=RANKS)
     assert page.page.get_by_test_id("explain-rank").evaluate("input => input.validity.rangeOverflow")
     ask(page)
@@ -244,7 +246,7 @@ def test_without_jobs_the_page_explains_how_to_record_one(chromium: Any, pool: P
         seen.page.get_by_test_id("explain-empty").wait_for(state="visible")
         assert "job_name=" in seen.text("explain-empty") and not seen.page.get_by_test_id("explain-ask").is_visible()
         with Client(server.location) as client:
-            list(client.batches(**REQUEST, job="first", rank=0, steps=1))
+            list(client.batches(**REQUEST, job_name="first", rank=0, steps=1))
         until(lambda: len(get(server, "jobs")["jobs"]) == 1)
         seen.page.get_by_test_id("explain-reload").press("Enter")
         ask(seen, 0, 0, "first · clicks")
@@ -254,7 +256,7 @@ def test_without_jobs_the_page_explains_how_to_record_one(chromium: Any, pool: P
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_fits_and_can_be_read(chromium: Any, past: Past, width: int, theme: str) -> None:  # noqa: F811
+def test_the_explanation_fits_and_text_has_enough_contrast(chromium: Any, past: Past, width: int, theme: str) -> None:  # noqa: F811
     with opened(chromium, url(past.server), width, theme) as seen:
         list_jobs(seen)
         ask(seen)

@@ -1,5 +1,5 @@
-"""deploy/ as far as it runs without containers: Debian's Prometheus scrapes real servers, and alerts fire; the services of the
-compose file, started by hand."""
+"""The files of deploy/ without containers: Prometheus scrapes servers with the shipped configuration, alerts fire, and the services
+of the compose file work together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from test_auth import start as locked_server
 DEPLOY = ROOT / "deploy"
 START_TIMEOUT_S = 30
 FIRE_TIMEOUT_S = 60
-# `for`, and the windows of `rate`, become so short that a test can wait for them.
+# Values that replace `for` and the windows of `rate` in the rules, so that alerts fire within seconds.
 FOR = "1s"
 WINDOW = "10s"
 
@@ -46,7 +46,7 @@ columns = ["value"]
 
 
 def program(name: str) -> str:
-    """On the PATH, or where `make deploy-check` puts it."""
+    """Returns the path of a program on PATH or of `make deploy-check`. Skips the test if there is none."""
     fetched = ROOT / "target" / "deploy" / "bin" / name
     found = shutil.which(name) or (str(fetched) if fetched.exists() else None)
     if not found:
@@ -54,8 +54,8 @@ def program(name: str) -> str:
     return found
 
 
-def hurried(rules: str) -> str:
-    """The same rules, in a hurry."""
+def with_short_times(rules: str) -> str:
+    """Returns the rules with a short `for` and short windows."""
     rules = re.sub(r"^(\s+for:) \S+$", rf"\1 {FOR}", rules, flags=re.M)
     return re.sub(r"\[\d+m\]", f"[{WINDOW}]", rules)
 
@@ -68,7 +68,7 @@ def free_port() -> int:
 
 @dataclass
 class Prometheus:
-    """One that runs, and what it says."""
+    """A running Prometheus and requests to its HTTP API."""
 
     process: subprocess.Popen
     url: str
@@ -87,14 +87,14 @@ class Prometheus:
             return False
 
     def query(self, expression: str) -> list[dict[str, str]]:
-        """The labels of what an expression gives now."""
+        """Returns the labels of each current result of an expression."""
         return [each["metric"] for each in self.get("query", query=expression)["result"]]
 
     def target_is(self, health: str) -> bool:
         return [each["health"] for each in self.get("targets")["activeTargets"]] == [health]
 
     def firing(self, name: str) -> list[dict[str, str]]:
-        """The labels of an alert that fires."""
+        """Returns the labels of each firing instance of an alert."""
         alerts = self.get("alerts")["alerts"]
         return [each["labels"] for each in alerts if each["labels"]["alertname"] == name and each["state"] == "firing"]
 
@@ -115,11 +115,11 @@ class Prometheus:
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
-    """Prometheus with the configuration and rules of deploy/, but for where the server is and how long everything takes."""
+    """Starts Prometheus with the configuration and rules of deploy/. Only the address of the server and the times differ."""
     started: list[subprocess.Popen] = []
 
     def start(server: Server, secrets: dict[str, bytes] | None = None) -> Prometheus:
-        """With `secrets` it goes by the lines of prometheus.yml that are commented out: TLS and a token."""
+        """Starts Prometheus for a server. With `secrets`, uncomments the lines of prometheus.yml for TLS and a token."""
         binary, folder = program("prometheus"), tmp_path / "prometheus"
         folder.mkdir()
         settings = (DEPLOY / "prometheus/prometheus.yml").read_text()
@@ -131,7 +131,7 @@ def watch(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
             for name, content in secrets.items():
                 (folder / name).write_bytes(content)
         (folder / "prometheus.yml").write_text(settings)
-        (folder / "alerts.yaml").write_text(hurried((DEPLOY / "prometheus/alerts.yaml").read_text()))
+        (folder / "alerts.yaml").write_text(with_short_times((DEPLOY / "prometheus/alerts.yaml").read_text()))
         address, log = f"127.0.0.1:{free_port()}", folder / "log"
         with log.open("w") as out:
             process = subprocess.Popen(
@@ -160,7 +160,7 @@ def watch(tmp_path: Path) -> Iterator[Callable[..., Prometheus]]:
         process.wait(30)
 
 
-def test_prometheus_reads_every_metric_and_a_dead_server_sets_off_the_alert(
+def test_prometheus_stores_every_metric_and_an_alert_fires_when_the_server_is_killed(
     pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
     server = pool.start({"good": write_good(tmp_path / "good.parquet")})
@@ -172,8 +172,8 @@ def test_prometheus_reads_every_metric_and_a_dead_server_sets_off_the_alert(
     stored = {name for name in prometheus.get("label/__name__/values")}
     lost = {name for name in families if not any(each.startswith(name) for each in stored)}
     assert not lost
-    prometheus.until(lambda: not prometheus.firing("ForebayDown"), "the alert is there with the server")
-    # Names and words of promtool's own, if it is there.
+    prometheus.until(lambda: not prometheus.firing("ForebayDown"), "ForebayDown fires for a running server")
+    # promtool checks the names and the help texts.
     checked = subprocess.run([program("promtool"), "check", "metrics"], input=text, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
@@ -181,7 +181,7 @@ def test_prometheus_reads_every_metric_and_a_dead_server_sets_off_the_alert(
     prometheus.until_fires("ForebayDown", instance=server.http, severity="critical")
 
 
-def test_a_dataset_that_cannot_be_opened_sets_off_the_alert_until_it_can(
+def test_an_alert_fires_while_a_dataset_cannot_be_opened(
     pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -195,16 +195,16 @@ def test_a_dataset_that_cannot_be_opened_sets_off_the_alert_until_it_can(
     assert {each["dataset"] for each in prometheus.firing("ForebayDatasetUnavailable")} == {"broken"}
 
     write_good(data / "b.parquet", start=2000)
-    prometheus.until(lambda: not prometheus.firing("ForebayDatasetUnavailable"), "the alert stays")
+    prometheus.until(lambda: not prometheus.firing("ForebayDatasetUnavailable"), "the alert still fires")
 
 
 def waiting_requests(server: Server, queue: str) -> float:
-    """How many requests wait in a queue, by the server's own metrics."""
+    """Returns the number of requests that wait in a queue, from the metrics of the server."""
     found = re.search(rf'^forebay_queue_requests{{queue="{queue}"}} (\S+)$', server.http_get("/metrics")[1], re.M)
     return float(found[1]) if found else 0
 
 
-def test_a_queue_that_is_asked_and_has_no_worker_sets_off_the_alert(
+def test_an_alert_fires_for_a_queue_with_requests_and_without_workers(
     pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
     config = tmp_path / "forebay.toml"
@@ -212,24 +212,24 @@ def test_a_queue_that_is_asked_and_has_no_worker_sets_off_the_alert(
     server = pool.start({"good": write_good(tmp_path / "good.parquet")}, config=config)
     prometheus = watch(server)
     descriptor = flight.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "scores"}}).encode())
-    # The client and the reader stay alive: a call whose handles are collected may be cancelled.
+    # Keeps references to the client and the reader, because a call may be cancelled when its handles are garbage collected.
     with flight.connect(server.location) as client:
         writer, reader = client.do_exchange(descriptor)
         batch = pa.record_batch({"id": pa.array([1, 2, 3], pa.int64())})
         writer.begin(batch.schema)
-        # The request outlives every wait below.
-        writer.write_with_metadata(batch, json.dumps({"timeout": 10 * FIRE_TIMEOUT_S}).encode())
+        # The request must not expire during the waits below.
+        writer.write_with_metadata(batch, json.dumps({"timeout_seconds": 10 * FIRE_TIMEOUT_S}).encode())
         prometheus.until(lambda: waiting_requests(server, "scores") == 1, "the request does not wait")
         prometheus.until_fires("ForebayQueueWithoutWorkers", queue="scores")
         assert {each["queue"] for each in prometheus.firing("ForebayQueueWithoutWorkers")} == {"scores"}
         writer.close()
 
 
-def test_tokens_that_make_no_sense_set_off_the_alert_by_their_first_error(
+def test_an_alert_fires_at_the_first_error_of_an_invalid_token_file(
     pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
-    """Prometheus gets in with what prometheus.yml says of servers with TLS and tokens."""
-    folder = tmp_path / "door"
+    """Uses the settings that prometheus.yml contains for servers with TLS and tokens."""
+    folder = tmp_path / "credentials"
     folder.mkdir()
     locked = locked_server(pool, write_good(tmp_path / "good.parquet"), folder)
     prometheus = watch(locked.server, {"ca.pem": locked.authority.cert_pem.bytes(), "token": b"token-of-all"})
@@ -239,7 +239,7 @@ def test_tokens_that_make_no_sense_set_off_the_alert_by_their_first_error(
 
 
 def compose() -> dict[str, Any]:
-    """The compose file, by docker compose itself."""
+    """Returns the services of the compose file, as docker compose reads it."""
     command = [program("docker-compose"), "--file", str(DEPLOY / "compose/compose.yaml"), "config", "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert done.returncode == 0, done.stderr
@@ -249,7 +249,7 @@ def compose() -> dict[str, Any]:
 def test_the_services_of_the_compose_file_work_together(
     pool: Pool, watch: Callable[..., Prometheus], tmp_path: Path
 ) -> None:
-    """Its demo data, its store (moto's in place of Versity's), its server and its Prometheus, started by hand."""
+    """Starts the services by hand: the demo data, a store (moto instead of Versity), the server and Prometheus."""
     services = compose()
     made = forebay(*services["demo-data"]["command"], env={"FOREBAY_CACHE_DIR": str(tmp_path / "demo")})
     assert made.returncode == 0, made.stderr
@@ -261,9 +261,9 @@ def test_the_services_of_the_compose_file_work_together(
     with s3_server(tmp_path / "s3.log") as endpoint:
         store = make_bucket(endpoint, bucket)
         store.upload_folder(tmp_path / "demo" / source, prefix)
-        # moto asks nobody who he is: the credentials of the file do.
+        # moto accepts any credentials, so those of the compose file work.
         server = pool.start({}, env={**environment, "AWS_ENDPOINT": endpoint})
         with Client(server.location) as client:
             assert client.digest(dataset="lineitem", batch_size=4096, columns=["l_orderkey"])
         prometheus = watch(server)
-        prometheus.until(lambda: prometheus.query('forebay_build_info{job="forebay"}'), "nothing is stored")
+        prometheus.until(lambda: prometheus.query('forebay_build_info{job="forebay"}'), "no metric of the server is stored")

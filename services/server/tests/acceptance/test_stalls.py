@@ -1,4 +1,4 @@
-"""The page names what holds a trainer back: a delay is injected into each stage in turn."""
+"""Stall accounting: the server charges a delay that is injected into a stage to this stage, and names it as the bottleneck."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from trainer import Trainer
 BATCH = 4096
 COMPUTE_S = 0.002
 VERDICT_WITHIN_S = 30
-# From the narrowest window on, so that each block is waited for; memory for few, so that none stays.
+# Windows of one block, so that the trainer waits for each block, and a cache that is too small to keep blocks.
 ONE_BLOCK = {"shuffle": {"window_rows": 16_384}}
 COLD = 'cache_memory = "4 MiB"\ncache_disk = 0\n'
 
-# The first test to ask for the runs waits for all of them, which do little but wait for a minute and a half.
+# The first test waits for the runs of all scenarios, which take about a minute and a half.
 pytestmark = pytest.mark.timeout(600)
 
 
 @dataclass
 class Seen:
-    """What one run showed."""
+    """Measurements of one run."""
 
     waited: float = 0.0
     computed: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
     wall: float = 0.0
+    # Seconds until each bottleneck was named for the first time.
     named_after: dict[str, float] = field(default_factory=dict)
-    # The last one that was one.
+    # The last verdict that named a bottleneck.
     verdict: dict[str, Any] = field(default_factory=dict)
 
 
@@ -67,7 +68,7 @@ def watch(server: Server, trainer: Trainer, steps: int | None) -> Seen:
     trainer.run(steps)
     done.set()
     asker.join()
-    # Ended, it is remembered for a minute.
+    # The server keeps an ended session for a minute. Wait until its last report is included.
     time.sleep(1.5)
     events = get(server, "/api/v1/events")["events"]
     ids = [event["session"] for event in events if event["session"] and event["dataset"] == "flights"]
@@ -85,7 +86,7 @@ def config(folder: Path, text: str) -> Path:
 
 @dataclass
 class Place:
-    """Where scenarios run."""
+    """Data that the scenarios share, locally and in a bucket, and a folder for their files."""
 
     folder: Path
     data: Path
@@ -98,7 +99,7 @@ class Place:
         return {"dataset": "flights", "columns": ["delay", "distance"], "batch_size": BATCH, "epochs": 10, **more}
 
 
-# Each takes a pool of its own and whether its delay is injected, and gives what a run of some steps showed.
+# Each scenario runs a trainer for some steps on a server of its own pool, with the delay if `slow` is true.
 
 
 def storage(place: Place, pool: Pool, slow: bool) -> Seen:
@@ -134,7 +135,7 @@ def compute(place: Place, pool: Pool, slow: bool) -> Seen:
 
 
 def queued(place: Place, pool: Pool, slow: bool) -> Seen:
-    # Its batches lie in memory, one is made at a time, and the only thread decodes for somebody else, 250 ms at a time.
+    # The blocks stay in memory and one batch is prefetched at a time. The only CPU thread decodes blocks of another job, 250 ms each.
     few = pool.folder / "few.parquet"
     pq.write_table(pq.ParquetFile(sorted(place.data.iterdir())[0]).read_row_group(0), few)
     text = 'cpu_threads = 1\n[loader]\nprefetch_bytes = 1\n[loader.fault_injection]\ndecode = "250ms"\n'
@@ -162,7 +163,7 @@ SCENARIOS: dict[str, Callable[[Place, Pool, bool], Seen]] = {
 
 @pytest.fixture(scope="module")
 def runs(small_groups: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Seen, Seen]]:
-    """Of each scenario a run without a delay and one with it. All run at once: they do little but wait."""
+    """Measurements of each scenario without and with its delay. The runs with a delay are concurrent: they mostly wait."""
     folder = tmp_path_factory.mktemp("stalls")
     with s3_server(folder / "s3.log") as endpoint:
         bucket = Bucket(endpoint, "stalls")
@@ -190,7 +191,7 @@ def test_a_delay_in_a_stage_is_charged_to_it_and_named_as_bottleneck(stage: str,
     print(f"{stage}: before {before}, after {after}")
     of_trainer = (lambda seen: seen.computed) if stage == "compute" else (lambda seen: seen.waited)
     injected = of_trainer(after) - of_trainer(before)
-    assert injected > 15, "the delay is too short to tell"
+    assert injected > 15, "the delay is too short to measure"
     charged = after.seconds[stage] - before.seconds[stage]
     assert charged == pytest.approx(injected, rel=0.1)
     assert sum(after.seconds.values()) == pytest.approx(after.waited + after.computed, rel=0.01)
@@ -200,12 +201,11 @@ def test_a_delay_in_a_stage_is_charged_to_it_and_named_as_bottleneck(stage: str,
     assert not others, f"also named: {others}"
 
 
-
-def test_a_slow_bucket_without_a_cache_starves_the_accelerator_and_the_cache_feeds_it(
+def test_a_cache_removes_the_bottleneck_of_a_slow_bucket(
     small_groups: Path, tmp_path: Path
 ) -> None:
-    """A loader that reads its bucket anew in each epoch keeps its accelerator at a fraction; with the cache the second epoch
-    runs as fast as the accelerator."""
+    """Compares training without and with a cache. Without it, every epoch reads the bucket, and the accelerator is mostly idle.
+    With it, the second epoch runs as fast as the accelerator."""
     compute, columns = 0.01, ["delay", "distance"]
     train = {"dataset": "flights", "columns": columns, "batch_size": BATCH, **ONE_BLOCK}
     with s3_server(tmp_path / "s3.log") as endpoint:
@@ -217,7 +217,7 @@ def test_a_slow_bucket_without_a_cache_starves_the_accelerator_and_the_cache_fee
             env = {**bucket.environment, "AWS_ENDPOINT": f"http://{way}"}
 
             def run(name: str, settings: str, *epochs: int) -> dict[str, Any]:
-                """The last verdict of the last of so many epochs, one after another."""
+                """Trains for each of the numbers of epochs, one after another. Returns the last verdict of the last run."""
                 (tmp_path / name).mkdir()
                 pool = Pool(tmp_path / name)
                 try:

@@ -1,4 +1,4 @@
-"""Records what a server of an earlier commit leaves behind: a cache directory, tickets, states and the hashes of batches.
+"""Records the artefacts of a server of an earlier commit: its cache directory, tickets, states and the hashes of batches.
 
     record.py BINARY PROTO_DIR PACKAGE_DIR OUT
 
@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 binary, protos, package, out = (Path(argument).resolve() for argument in sys.argv[1:])
 ROWS, GROUP_ROWS, FILES = 600, 150, 3
-# A fixed modification time: snapshots pin it.
+# A fixed modification time, because snapshots contain it.
 MTIME_NS = 1_750_000_000_123_456_789
 
 
