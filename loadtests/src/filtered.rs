@@ -57,7 +57,7 @@ impl Filtered {
             }
         }
         let rows = data.sizes.rows * SELECTED.len() as u64;
-        let one = |round: usize| turn(&scenario, &all, &selected, rows, round % 2 == 0);
+        let one = |round: usize| turn(&scenario, &all, &selected, rows, round.is_multiple_of(2));
         let turns = Turns::measure(self.rounds, &self.patience, one)?;
         let machine = Machine::this();
         println!(
