@@ -34,8 +34,10 @@ wheel: ## the Python package with the server, under target/python/wheels
 	$(CARGO) build --release --workspace
 	$(PYTHON) $(PACKAGE)/prepare.py
 
-lint: ## formatting, clippy, documentation, dependencies
+lint: ## formatting, language, circles of imports, clippy, documentation, dependencies
 	$(CARGO) fmt --all --check
+	.ci/prose
+	.ci/circles
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps
 	.ci/deny

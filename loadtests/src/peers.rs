@@ -57,7 +57,8 @@ impl Peers {
             Err(anyhow::anyhow!("no system requires Python"))
         };
         let comparison = Comparison::new(&self.source, &scenario, &data, python)?;
-        let mut results: Vec<SystemResults> = systems.iter().copied().map(SystemResults::new).collect();
+        let results = systems.iter().map(|system| SystemResults::new(system.name(), system.about()));
+        let mut results: Vec<_> = results.collect();
         for round in 1..=self.rounds {
             for (system, results) in systems.iter().zip(&mut results) {
                 eprintln!("round {round} of {}: {}", self.rounds, system.name());

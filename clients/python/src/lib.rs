@@ -17,6 +17,7 @@ mod column;
 mod device;
 mod dlpack;
 mod errors;
+mod json;
 mod online;
 mod plan;
 mod rows;

@@ -12,7 +12,7 @@ use tonic::Code;
 
 use crate::{
     errors::raised,
-    tier::command,
+    json::command,
     waiting::{self, Owned},
 };
 

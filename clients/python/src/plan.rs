@@ -4,8 +4,8 @@ use forebay_client::{Client, Device, proto::v1::Command};
 use pyo3::prelude::*;
 
 use crate::{
+    json::json,
     stream::{Receiving, Stream},
-    tier::json,
 };
 
 /// The plan of a job, and the client that starts it.

@@ -11,8 +11,8 @@ use tokio::runtime::Runtime;
 use crate::{
     batch::Batch,
     errors::raised,
+    json::json,
     rows::rows,
-    tier::json,
     waiting::{self, Owned},
 };
 

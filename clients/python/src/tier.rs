@@ -2,20 +2,23 @@
 
 use std::time::Duration;
 
-use forebay_client::{
-    Client, Config, Error, Token,
-    proto::{
-        Encoding,
-        v1::{Command, Train},
-    },
-};
+use forebay_client::{Client, Config, Error, Token, proto::v1::Train};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
     types::{PyBytes, PyDict},
 };
 
-use crate::{batch::Batch, errors::raised, online::Online, plan::Plan, rows::rows, serving::Worker, waiting};
+use crate::{
+    batch::Batch,
+    errors::raised,
+    json::{command, json},
+    online::Online,
+    plan::Plan,
+    rows::rows,
+    serving::Worker,
+    waiting,
+};
 
 /// The client of a cluster. Opens connections and starts a thread with the first lookup or request.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -77,17 +80,6 @@ impl Cluster {
         let results = results.map_err(|error| raised(py, &error))?;
         Ok(results.iter().map(|body| PyBytes::new(py, body)).collect())
     }
-}
-
-/// Encodes a message as JSON.
-pub(crate) fn json<M: prost::Message + serde::Serialize>(message: &M) -> String {
-    String::from_utf8_lossy(&Encoding::Json.encode(message)).into_owned()
-}
-
-/// Decodes a command from JSON.
-pub(crate) fn command(request: &str) -> Result<Command, Error> {
-    let command = Encoding::Json.decode("Command", request.as_bytes());
-    command.map_err(|error| Error::Request(error.to_string()))
 }
 
 fn train(request: &str) -> Result<Train, Error> {

@@ -20,6 +20,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{Batch, Config, Device, DeviceBatch, Error, batches::Item, memory::Slabs, route::Servers};
 
+mod job;
 mod lane;
 mod lanes;
 mod meter;
@@ -29,6 +30,7 @@ mod reporter;
 mod ticket_stream;
 mod uploads;
 
+use job::Job;
 use lanes::Lanes;
 use meter::Meter;
 pub use meter::{Failures, Stats, Utilization};
@@ -85,23 +87,6 @@ pub struct Training<B = Batch> {
     /// Time of the first request for the next batch.
     requested: Option<Instant>,
     _reporter: Option<AbortOnDropHandle<()>>,
-}
-
-/// The parts of a training that its lanes and its reporter share. Cheap to clone.
-#[derive(Clone)]
-struct Job {
-    servers: Servers,
-    plan: Arc<Plan>,
-    meter: Arc<Meter>,
-    /// ID by which the server distinguishes trainers. Never 0, which stands for no trainer.
-    trainer: u64,
-}
-
-impl Job {
-    fn new(servers: &Servers, plan: Plan) -> Self {
-        let trainer = fastrand::u64(1..);
-        Self { servers: servers.clone(), plan: Arc::new(plan), meter: Arc::default(), trainer }
-    }
 }
 
 impl Training {

@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::system::System;
 use crate::{interference::MAX_FOREIGN_SHARE, protocol::RunResult, share, stats::Spread};
 
 /// One measured run of one system.
@@ -34,14 +33,8 @@ impl Turn {
 }
 
 impl SystemResults {
-    pub(super) fn new(system: System) -> Self {
-        Self {
-            name: system.name(),
-            about: system.about(),
-            turns: Vec::new(),
-            failures: Vec::new(),
-            share: None,
-        }
+    pub(super) fn new(name: String, about: String) -> Self {
+        Self { name, about, turns: Vec::new(), failures: Vec::new(), share: None }
     }
 
     /// Returns the spread of a value over the undisturbed turns, or over all turns if none was undisturbed.

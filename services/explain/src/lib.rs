@@ -27,7 +27,7 @@ use std::sync::Arc;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
-use forebay_loader::{Error, Job, Loader, Pool, Priority, WireBatch, check_mixture};
+use forebay_loader::{Error, Job, Loader, WireBatch, check_mixture};
 use forebay_proto::v1::{self, BatchMetadata};
 use forebay_storage::Reader;
 use serde::Deserialize;
@@ -135,28 +135,6 @@ impl Explained {
         Ok(Self { job, metadata, steps, header, body, batch })
     }
 
-    /// Summarizes the batch, and lists at most `max_listed_rows` rows per row group.
-    ///
-    /// # Errors
-    /// With a filter or groups, the error of the first block that can't be read; the errors of the label column.
-    pub async fn summary(
-        self: &Arc<Self>,
-        loader: &Loader,
-        pool: &Pool,
-        max_listed_rows: usize,
-    ) -> Result<Summary, Error> {
-        let BatchMetadata { epoch, step, rank, .. } = self.metadata;
-        let rows = loader.locate(&self.job, epoch, step, rank as u32).await?;
-        if rows.len() as u64 != self.metadata.rows {
-            let (found, sent) = (rows.len(), self.metadata.rows);
-            return Err(Error::Internal(format!("located {found} rows of a batch of {sent}")));
-        }
-        let label = self.label(loader).await?;
-        let explained = Arc::clone(self);
-        let summary = move || Summary::new(&explained, &rows, label.as_ref(), max_listed_rows);
-        pool.run(Priority::Background, summary).await
-    }
-
     /// Request of the batch.
     fn train(&self) -> &v1::Train {
         self.job.train()
@@ -169,34 +147,5 @@ impl Explained {
     /// Rows of the batch, without padding.
     fn rows(&self) -> RecordBatch {
         self.batch.slice(0, self.batch.num_rows().min(self.metadata.rows as usize))
-    }
-
-    /// Returns a batch with the label of each row: this batch if it has the column, else one of the same rows.
-    async fn label(&self, loader: &Loader) -> Result<Option<RecordBatch>, Error> {
-        let train = self.train();
-        if train.label_column.is_empty() {
-            return Ok(None);
-        }
-        let is_label = |field: &arrow_schema::Field| {
-            field.name() == &train.label_column && !field.data_type().is_nested()
-        };
-        if self.schema().fields().iter().any(|field| is_label(field)) {
-            return Ok(Some(self.rows()));
-        }
-        let only = v1::Train {
-            columns: vec![train.label_column.clone()],
-            tensors: Vec::new(),
-            dedupe: Vec::new(),
-            ..train.clone()
-        };
-        let mut readers = self.job.readers().map(|(_, reader)| reader.clone()).collect();
-        // Other datasets of a mixture may not have the column.
-        let is_mixture = !train.mix.is_empty();
-        let made = Box::pin(Self::build(loader, &only, std::mem::take(&mut readers), At::default())).await;
-        match made {
-            Ok(labels) => Ok(Some(labels.rows())),
-            Err(Error::Invalid { .. }) if is_mixture => Ok(None),
-            Err(error) => Err(error),
-        }
     }
 }

@@ -1,23 +1,26 @@
 //! The explanation of a batch.
 
+use std::sync::Arc;
+
 use arrow_array::RecordBatch;
-use arrow_schema::ArrowError;
-use forebay_loader::{Error, StoredRow};
+use arrow_schema::{ArrowError, Field};
+use forebay_loader::{Error, Loader, Pool, Priority, StoredRow};
+use forebay_proto::v1::{self, BatchMetadata};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{
-    Explained, JobRecord,
+    At, Explained, JobRecord,
     column::Column,
     row_ranges::{RowRange, row_ranges},
 };
 
-/// An explained batch.
+/// Explanation of a batch: where its rows are stored, and statistics of its columns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Explanation)]
 pub struct Summary {
-    /// Name of the job; may be empty.
+    /// Name of the job; empty if the request has none.
     pub job_name: String,
     /// Id of the job: 32 hexadecimal digits.
     pub id: String,
@@ -25,19 +28,19 @@ pub struct Summary {
     pub dataset: String,
     /// Id of the pinned snapshot.
     pub snapshot: String,
-    /// Epoch of the batch.
+    /// Epoch of the batch, counted from 0.
     pub epoch: u64,
-    /// Step of the batch in its epoch.
+    /// Step of the batch in its epoch, counted from 0.
     pub step: u64,
     /// Number of steps per epoch.
     pub steps: u64,
-    /// Rank that received the batch.
+    /// Rank that received the batch, counted from 0.
     pub rank: u64,
     /// Number of ranks.
     pub world_size: u64,
-    /// Rows, groups or packs per rank and step.
+    /// Number of rows, groups or packs per rank and step.
     pub batch_size: u64,
-    /// Number of rows, without padding.
+    /// Number of rows of the batch, without padding.
     pub rows: u64,
     /// Number of rows of padding.
     pub padding: u64,
@@ -47,11 +50,11 @@ pub struct Summary {
     /// Maximum number of rows per pack of groups; 0 without packs.
     #[serde(default)]
     pub max_pack_rows: u64,
-    /// Position of the first row, group or pack in the global order of the epoch.
+    /// Position of the first row, group or pack in the global order of the epoch, counted from 0.
     pub position: u64,
     /// Positions of the first rows of the other datasets of a mixture, counted over all their epochs.
     pub mixed_positions: Vec<u64>,
-    /// XXH3-64 of the body of the Arrow IPC message, 16 hexadecimal digits.
+    /// Hash (XXH3-64) of the body of the Arrow IPC message, 16 hexadecimal digits; null if it was not computed.
     #[schema(required)]
     pub content_hash: Option<String>,
     /// Size of the body of the Arrow IPC message, in bytes.
@@ -65,7 +68,7 @@ pub struct Summary {
     /// Statistics of the label; null if the request names no label column, or not all datasets of a mixture have it.
     #[schema(required)]
     pub label: Option<Label>,
-    /// Ids of earlier jobs with this name.
+    /// Ids of the less recently streamed jobs with this name.
     #[serde(default)]
     pub others: Vec<String>,
 }
@@ -76,11 +79,11 @@ pub struct Summary {
 pub struct Label {
     /// Name of the label column.
     pub column: String,
-    /// Number of nulls.
+    /// Number of null labels.
     pub nulls: usize,
-    /// Minimum, in the form of a column's.
+    /// Minimum, of the same type as `BatchColumn.min`.
     pub min: Value,
-    /// Maximum, in the form of a column's.
+    /// Maximum, of the same type as `BatchColumn.min`.
     pub max: Value,
     /// Mean; null if the label is not numeric.
     pub mean: Value,
@@ -130,6 +133,57 @@ impl Summary {
             label,
             others: Vec::new(),
         })
+    }
+}
+
+impl Explained {
+    /// Summarizes the batch, and lists at most `max_listed_rows` rows per row group.
+    ///
+    /// # Errors
+    /// With a filter or groups, the error of the first block that can't be read; the errors of the label column.
+    pub async fn summary(
+        self: &Arc<Self>,
+        loader: &Loader,
+        pool: &Pool,
+        max_listed_rows: usize,
+    ) -> Result<Summary, Error> {
+        let BatchMetadata { epoch, step, rank, .. } = self.metadata;
+        let rows = loader.locate(&self.job, epoch, step, rank as u32).await?;
+        if rows.len() as u64 != self.metadata.rows {
+            let (found, sent) = (rows.len(), self.metadata.rows);
+            return Err(Error::Internal(format!("located {found} rows of a batch of {sent}")));
+        }
+        let label = self.label(loader).await?;
+        let explained = Arc::clone(self);
+        let summary = move || Summary::new(&explained, &rows, label.as_ref(), max_listed_rows);
+        pool.run(Priority::Background, summary).await
+    }
+
+    /// Returns a batch with the label of each row: this batch if it has the column, else one of the same rows.
+    async fn label(&self, loader: &Loader) -> Result<Option<RecordBatch>, Error> {
+        let train = self.train();
+        if train.label_column.is_empty() {
+            return Ok(None);
+        }
+        let is_label = |field: &Field| field.name() == &train.label_column && !field.data_type().is_nested();
+        if self.schema().fields().iter().any(|field| is_label(field)) {
+            return Ok(Some(self.rows()));
+        }
+        let only = v1::Train {
+            columns: vec![train.label_column.clone()],
+            tensors: Vec::new(),
+            dedupe: Vec::new(),
+            ..train.clone()
+        };
+        let mut readers = self.job.readers().map(|(_, reader)| reader.clone()).collect();
+        // Other datasets of a mixture may not have the column.
+        let is_mixture = !train.mix.is_empty();
+        let made = Box::pin(Self::build(loader, &only, std::mem::take(&mut readers), At::default())).await;
+        match made {
+            Ok(labels) => Ok(Some(labels.rows())),
+            Err(Error::Invalid { .. }) if is_mixture => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    Job,
+    job::Job,
     ticket_stream::{TicketStream, ticket},
 };
 use crate::{Batch, Error, batches::Source, memory::Slabs, route::Attempts};

@@ -2,7 +2,7 @@
 
 use arrow_schema::SchemaRef;
 
-use super::{Job, lane::Lane};
+use super::{job::Job, lane::Lane};
 use crate::{
     Batch, Batches, Config, Error,
     batches::{Item, Source},

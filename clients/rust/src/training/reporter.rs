@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use forebay_proto::{Encoding, v1::ReportRequest};
 
-use super::{Job, Stats};
+use super::{job::Job, meter::Stats};
 
 /// Interval of the reports.
 const REPORT_INTERVAL: Duration = Duration::from_secs(1);
