@@ -1,4 +1,4 @@
-//! DoAction.
+//! The actions of the Flight method `DoAction`.
 
 use arrow_flight::{Action, ActionType, Result as ActionResult};
 use forebay_loader::{CountProgress, LoadProgress};
@@ -24,35 +24,40 @@ use crate::{Error, auth::Access};
 /// Results of an action.
 type Results = BoxStream<'static, Result<ActionResult, Status>>;
 
-/// Channel for the progress of an action.
-type Progress = mpsc::UnboundedSender<Result<ActionResult, Status>>;
+/// Sender for the results of an action that reports progress.
+type ResultSender = mpsc::UnboundedSender<Result<ActionResult, Status>>;
 
-/// Maximum time that a report covers, in seconds.
+/// Maximum value of each time in a report, in seconds.
 const MAX_REPORT_SECONDS: f64 = 3600.0;
+
+// Each constant is the name of an action and its description in `ListActions`.
 
 const REFRESH: (&str, &str) = (
     "refresh",
-    "Take a snapshot of a dataset and make it current. \
-     Body: {\"dataset\": NAME}. Result: {\"dataset\", \"snapshot\", \"changed\", \"rows\", \"files\"}. \
-     Running streams and tickets keep their snapshot.",
+    "List the files of a dataset and make the result its current snapshot. \
+     Running streams and existing tickets keep their snapshot. \
+     Body: {\"dataset\": NAME}. Result: {\"dataset\", \"snapshot\", \"changed\", \"rows\", \"files\"}.",
 );
 
 const WARM: (&str, &str) = (
     "warm",
-    "Load the blocks of a job into memory, as far as they fit. Body: a command, {\"train\": {...}}. \
-     Results, as progress: {\"blocks\", \"blocks_done\", \"bytes\"}.",
+    "Load data of a training job into the memory cache until the cache is full, in the order of the job's first epoch. \
+     Body: a command, {\"train\": {...}}. \
+     Results: {\"blocks\", \"blocks_done\", \"bytes\"}, after each block of rows and at the end.",
 );
 
 const COUNT: (&str, &str) = (
     "count-rows",
-    "Count the rows that match the filter of a job, as the first request with the filter does. Body: a command, \
-     {\"train\": {...}}. Results, as progress: {\"blocks\", \"blocks_done\", \"blocks_read\", \"rows\", \"rows_kept\"}.",
+    "Count the rows that match the filter of a training job. The first request with the filter then starts without \
+     counting them. Body: a command, {\"train\": {...}}. Results: {\"blocks\", \"blocks_done\", \"blocks_read\", \"rows\", \
+     \"rows_kept\"}, after each block of rows and at the end.",
 );
 
 const PIN: (&str, &str) = (
     "pin",
-    "Load the columns of a job into the disk cache and keep them there until `unpin` or a restart. \
-     Body: a command, {\"train\": {...}}. Results, as progress: {\"blocks\", \"blocks_done\", \"bytes\"}.",
+    "Load the columns of a training job into the disk cache and keep them there until `unpin` or a restart. \
+     Body: a command, {\"train\": {...}}. \
+     Results: {\"blocks\", \"blocks_done\", \"bytes\"}, after each block of rows and at the end.",
 );
 
 const UNPIN: (&str, &str) = (
@@ -62,18 +67,19 @@ const UNPIN: (&str, &str) = (
 
 const DROP_CACHE: (&str, &str) = (
     "drop-cache",
-    "Drop a dataset, or everything, from the memory and disk caches, pinned or not. Running streams continue. \
-     Body: {\"dataset\": NAME}, or {} for everything. Result: {\"memory_bytes\", \"disk_bytes\"}.",
+    "Remove a dataset, or all datasets, from the memory and disk caches, including pinned columns. Running streams \
+     continue. Body: {\"dataset\": NAME}, or {} for all datasets. Result, the freed bytes: {\"memory_bytes\", \"disk_bytes\"}.",
 );
 
 const REPORT: (&str, &str) = (
     "report",
-    "Report how a trainer spent its time since the last report, about once per second. Body: {\"dataset\", \"trainer\", \"rank\", \
-     \"seconds\", \"wait_seconds\", \"compute_seconds\", \"copy_seconds\", \"steps\", \"rows\"}; its DoGet calls carry \
-     the trainer in the header forebay-trainer, as 16 hexadecimal digits. No result.",
+    "Report how a trainer spent its time since its last report. A trainer sends a report about once per second. \
+     Body: {\"dataset\", \"trainer\", \"rank\", \"seconds\", \"wait_seconds\", \"compute_seconds\", \"copy_seconds\", \
+     \"steps\", \"rows\"}. \"trainer\" is a non-zero number that the trainer chooses. The DoGet calls of the trainer carry \
+     the same number in the header forebay-trainer, as 16 hexadecimal digits. No result.",
 );
 
-/// All actions with their descriptions.
+/// Returns the name and the description of every action, for `ListActions`.
 pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
     [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, REPORT].into_iter().map(|(name, description)| ActionType {
         r#type: name.to_owned(),
@@ -81,9 +87,9 @@ pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
     })
 }
 
-/// Runs an action and streams its results.
+/// Runs an action and returns the stream of its results.
 pub(super) async fn run(context: Context, access: Access, action: Action) -> Result<Results, Error> {
-    let known = || types().map(|action| action.r#type).collect::<Vec<_>>().join(", ");
+    let names = || types().map(|action| action.r#type).collect::<Vec<_>>().join(", ");
     match action.r#type.as_str() {
         "refresh" => refresh(&context, &access, &action.body).await,
         "warm" => load(context, &access, &action.body, Tier::Memory).await,
@@ -92,7 +98,7 @@ pub(super) async fn run(context: Context, access: Access, action: Action) -> Res
         "unpin" => unpin(&context, &access, &action.body).await,
         "drop-cache" => drop_cache(&context, &access, &action.body).await,
         "report" => report(&context, &access, &action.body),
-        other => Err(Error::invalid(format!("unknown action '{other}', expected one of {}", known()))),
+        other => Err(Error::invalid(format!("unknown action '{other}', expected one of {}", names()))),
     }
 }
 
@@ -120,6 +126,7 @@ async fn unpin(context: &Context, access: &Access, body: &[u8]) -> Result<Result
 async fn drop_cache(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     let encoding = Encoding::of(body);
     let request: DropCacheRequest = encoding.decode("DropCacheRequest", body)?;
+    // `None`: all datasets.
     let readers = match request.dataset.as_str() {
         "" => {
             access.check_everything()?;
@@ -127,11 +134,11 @@ async fn drop_cache(context: &Context, access: &Access, body: &[u8]) -> Result<R
         }
         name => Some(context.services.datasets.open_readers(access, name)?),
     };
-    let picks = |block: u128| {
-        let of = |reader: &Reader| reader.block_ids().block(block).is_some();
-        readers.as_ref().is_none_or(|readers| readers.iter().any(of))
+    let is_selected = |block: u128| {
+        let has_block = |reader: &Reader| reader.block_ids().block(block).is_some();
+        readers.as_ref().is_none_or(|readers| readers.iter().any(has_block))
     };
-    let (memory_bytes, disk_bytes) = context.services.loader.drop_cache(picks).await;
+    let (memory_bytes, disk_bytes) = context.services.loader.drop_cache(is_selected).await;
     let dropped = DropCacheResult { memory_bytes, disk_bytes };
     Ok(stream::iter([Ok(result(encoding, &dropped))]).boxed())
 }
@@ -139,30 +146,31 @@ async fn drop_cache(context: &Context, access: &Access, body: &[u8]) -> Result<R
 fn report(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     let report: ReportRequest = Encoding::of(body).decode("ReportRequest", body)?;
     access.check(&report.dataset)?;
-    let parts = [report.seconds, report.wait_seconds, report.compute_seconds, report.copy_seconds];
-    if parts.iter().any(|seconds| !(0.0..=MAX_REPORT_SECONDS).contains(seconds)) {
-        let message = format!("seconds: expected every time of a report to be 0 to {MAX_REPORT_SECONDS}");
-        return Err(Error::invalid(message));
+    let times = [report.seconds, report.wait_seconds, report.compute_seconds, report.copy_seconds];
+    if times.iter().any(|seconds| !(0.0..=MAX_REPORT_SECONDS).contains(seconds)) {
+        return Err(Error::invalid(format!(
+            "seconds, wait_seconds, compute_seconds, copy_seconds: expected 0 to {MAX_REPORT_SECONDS} each"
+        )));
     }
     if let Some(share) = report.gpu_utilization.filter(|share| !(0.0..=1.0).contains(share)) {
         return Err(Error::invalid(format!("gpu_utilization: is {share}, expected 0 to 1")));
     }
-    // Reports of trainers without a stream on this server are ignored.
+    // A report from a trainer without a stream on this server has no effect.
     context.services.sessions.reported(&report);
     Ok(stream::empty().boxed())
 }
 
 async fn count(context: Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
     let (train, reader, encoding) = context.request(access, body).await?;
-    let counted = move |CountProgress { blocks, blocks_done, blocks_read, rows, rows_kept }| {
+    let to_result = move |CountProgress { blocks, blocks_done, blocks_read, rows, rows_kept }| {
         result(encoding, &CountResult { blocks, blocks_done, blocks_read, rows, rows_kept })
     };
     Ok(progress_stream(move |sender| async move {
-        let progress = |done: CountProgress| drop(sender.send(Ok(counted(done))));
+        let progress = |done: CountProgress| drop(sender.send(Ok(to_result(done))));
         let counts = context.services.loader.count(&train, &reader, &progress).await?;
         let (blocks, rows) = (reader.snapshot().blocks().len() as u64, reader.snapshot().rows());
         let rows_kept = counts.map_or(rows, |counts| counts.rows().iter().map(|rows| u64::from(*rows)).sum());
-        Ok(counted(CountProgress {
+        Ok(to_result(CountProgress {
             blocks,
             blocks_done: blocks,
             rows,
@@ -172,7 +180,7 @@ async fn count(context: Context, access: &Access, body: &[u8]) -> Result<Results
     }))
 }
 
-/// Cache tier that blocks are loaded into.
+/// Cache tier into which blocks are loaded.
 #[derive(Clone, Copy)]
 enum Tier {
     Memory,
@@ -181,45 +189,48 @@ enum Tier {
 
 async fn load(context: Context, access: &Access, body: &[u8], tier: Tier) -> Result<Results, Error> {
     let Asked { job, encoding } = one_dataset(&context, access, body).await?;
-    let warmed = move |LoadProgress { blocks, blocks_done, bytes }| {
+    let to_result = move |LoadProgress { blocks, blocks_done, bytes }| {
         result(encoding, &WarmResult { blocks, blocks_done, bytes })
     };
     Ok(progress_stream(move |sender| async move {
-        let progress = |done: LoadProgress| drop(sender.send(Ok(warmed(done))));
+        let progress = |done: LoadProgress| drop(sender.send(Ok(to_result(done))));
         let loaded = match tier {
             Tier::Memory => context.services.loader.warm(&job, &progress).await?,
             Tier::Disk => context.services.loader.pin(&job, &progress).await?,
         };
-        Ok(warmed(loaded))
+        Ok(to_result(loaded))
     }))
 }
 
-/// Decodes a job that reads one dataset.
+/// Decodes a command and resolves its job. Returns an error if the job mixes several datasets.
 async fn one_dataset(context: &Context, access: &Access, body: &[u8]) -> Result<Asked, Error> {
     let asked = context.job(access, body).await?;
     if asked.job.train().mix.is_empty() {
         return Ok(asked);
     }
-    Err(Error::invalid("mix: the blocks of one dataset are loaded at a time; send one request per dataset"))
+    Err(Error::invalid(
+        "mix: the blocks of one dataset can be loaded per request, but the job mixes several; send one request for each dataset",
+    ))
 }
 
 fn result(encoding: Encoding, message: &(impl Message + Serialize)) -> ActionResult {
     ActionResult { body: encoding.encode(message).into() }
 }
 
-/// Streams the progress of `work` and then its result. The work is aborted when the stream is dropped.
-fn progress_stream<F>(work: impl FnOnce(Progress) -> F) -> Results
+/// Returns a stream of the results that `work` sends as progress, followed by its final result. Dropping the stream aborts
+/// the work.
+fn progress_stream<F>(work: impl FnOnce(ResultSender) -> F) -> Results
 where
     F: Future<Output = Result<ActionResult, Error>> + Send + 'static,
 {
-    // One small message per block, so the snapshot bounds the queue.
+    // The queue needs no bound: `work` sends at most one small message for each block of the snapshot.
     let (sender, receiver) = mpsc::unbounded_channel();
     let working = work(sender.clone());
     let task = AbortOnDropHandle::new(tokio::spawn(async move {
         drop(sender.send(working.await.map_err(Status::from)));
     }));
     let results = UnboundedReceiverStream::new(receiver).map(move |result| {
-        // The task is aborted when the stream is dropped.
+        // The stream owns the task, so that dropping the stream aborts the task.
         let _ = &task;
         result
     });

@@ -1,23 +1,22 @@
 //! The service `forebay.v1.Online`: lookups for clients without Arrow.
 
-use forebay_proto::v1::{self, LookupAnswer, online_server::Online};
+use std::sync::Arc;
+
+use forebay_proto::v1::{Lookup, LookupAnswer, online_server::Online};
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{Context, call_layer, lookups::LookedUp, packed::pack};
+use super::{call_layer, methods::Methods};
 
 /// The service `Online`.
 pub(crate) struct Unary {
-    pub(super) context: Context,
+    pub(super) methods: Arc<dyn Methods>,
 }
 
 #[async_trait]
 impl Online for Unary {
-    async fn lookup(&self, request: Request<v1::Lookup>) -> Result<Response<LookupAnswer>, Status> {
+    async fn lookup(&self, request: Request<Lookup>) -> Result<Response<LookupAnswer>, Status> {
         let access = call_layer::access(request.extensions())?;
         let trace = call_layer::trace(request.extensions());
-        let found = self.context.look_up(&access, request.into_inner(), trace.as_ref()).await?;
-        let LookedUp { schema, batch, about, permit: _permit } = found;
-        let packed = self.context.services.online.work(batch.body.len(), move || pack(&schema, batch));
-        Ok(Response::new(LookupAnswer { metadata: Some(about), columns: packed.await?? }))
+        self.methods.look_up_packed(access, trace, request.into_inner()).await.map(Response::new)
     }
 }

@@ -1,0 +1,234 @@
+//! What the gRPC methods do, except DoGet.
+
+use arrow_flight::{
+    Action, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, Result as ActionResult, SchemaAsIpc,
+    SchemaResult, Ticket,
+};
+use arrow_ipc::writer::IpcWriteOptions;
+use arrow_schema::{ArrowError, Schema};
+use forebay_proto::{
+    Encoding,
+    v1::{DatasetInfo, Lookup, LookupAnswer},
+};
+use forebay_storage::Snapshot;
+use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
+use tonic::{Status, Streaming};
+
+use super::{
+    Context, actions,
+    commands::{Described, described, ticket},
+    exchange,
+    lookups::LookedUp,
+    packed::pack,
+};
+use crate::{
+    auth::Access,
+    registry::datasets::{Listed, Phase},
+    traces::Trace,
+};
+
+/// Maximum number of endpoints per FlightInfo.
+const MAX_ENDPOINTS: u64 = 4096;
+
+/// Value of an unknown number in Flight.
+const UNKNOWN: i64 = -1;
+
+/// Maximum total size of the tickets of a FlightInfo, in bytes.
+const MAX_TICKET_BYTES: u64 = 16 << 20;
+
+/// Stream of the messages of a response.
+pub(super) type Reply<T> = BoxStream<'static, Result<T, Status>>;
+
+/// Result of a method, which is awaited on any thread.
+type Answer<'a, T> = BoxFuture<'a, Result<T, Status>>;
+
+/// The gRPC methods, as a trait object for the services of tonic.
+///
+/// With a plain [`Context`] in these services, the compiler would prove anew for each method of their traits that all the state
+/// of the server can be shared by threads. That would take 30 s.
+pub(super) trait Methods: Send + Sync {
+    /// ListFlights.
+    fn list_flights(&self, access: &Access) -> Vec<Result<FlightInfo, Status>>;
+
+    /// GetFlightInfo.
+    fn flight_info(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, FlightInfo>;
+
+    /// GetSchema.
+    fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, SchemaResult>;
+
+    /// DoAction.
+    fn action(&self, access: Access, action: Action) -> Answer<'_, Reply<ActionResult>>;
+
+    /// DoExchange.
+    fn exchange(
+        &self,
+        access: Access,
+        trace: Option<Trace>,
+        messages: Streaming<FlightData>,
+    ) -> Answer<'_, Reply<FlightData>>;
+
+    /// Lookup of the service `Online`.
+    fn look_up_packed(
+        &self,
+        access: Access,
+        trace: Option<Trace>,
+        wanted: Lookup,
+    ) -> Answer<'_, LookupAnswer>;
+}
+
+impl Methods for Context {
+    fn list_flights(&self, access: &Access) -> Vec<Result<FlightInfo, Status>> {
+        self.services.datasets.list(access).iter().map(listed_info).collect()
+    }
+
+    fn flight_info(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, FlightInfo> {
+        flight_info(self, access, descriptor).boxed()
+    }
+
+    fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, SchemaResult> {
+        schema(self, access, descriptor).boxed()
+    }
+
+    fn action(&self, access: Access, action: Action) -> Answer<'_, Reply<ActionResult>> {
+        actions::run(self.clone(), access, action).map(|result| result.map_err(Status::from)).boxed()
+    }
+
+    fn exchange(
+        &self,
+        access: Access,
+        trace: Option<Trace>,
+        messages: Streaming<FlightData>,
+    ) -> Answer<'_, Reply<FlightData>> {
+        exchange::exchange(self, access, trace, messages).boxed()
+    }
+
+    fn look_up_packed(
+        &self,
+        access: Access,
+        trace: Option<Trace>,
+        wanted: Lookup,
+    ) -> Answer<'_, LookupAnswer> {
+        look_up_packed(self, access, trace, wanted).boxed()
+    }
+}
+
+async fn flight_info(
+    context: &Context,
+    access: Access,
+    descriptor: FlightDescriptor,
+) -> Result<FlightInfo, Status> {
+    match described(&descriptor)? {
+        Described::Command(command) => {
+            let command = command.to_vec();
+            train_info(context, &access, descriptor, &command).await
+        }
+        Described::Dataset(name) => {
+            dataset_info(name, context.services.datasets.current(&access, name).await?.snapshot())
+        }
+    }
+}
+
+async fn train_info(
+    context: &Context,
+    access: &Access,
+    descriptor: FlightDescriptor,
+    command: &[u8],
+) -> Result<FlightInfo, Status> {
+    let asked = context.job(access, command).await?;
+    let job = &asked.job;
+    let train = job.train();
+    let ranks = if train.rank.is_some() { 1 } else { train.world_size() };
+    let endpoints = ranks * if train.lane.is_some() { 1 } else { train.lanes() };
+    if endpoints > MAX_ENDPOINTS {
+        return Err(Status::resource_exhausted(format!(
+            "world_size {} with {} lanes makes {endpoints} endpoints, the limit is {MAX_ENDPOINTS}; name a rank",
+            train.world_size(),
+            train.lanes(),
+        )));
+    }
+    let tickets = ticket(&asked, u32::MAX, u32::MAX).len() as u64 * endpoints;
+    if tickets > MAX_TICKET_BYTES {
+        return Err(Status::resource_exhausted(format!(
+            "the tickets of {endpoints} endpoints take {tickets} bytes, the limit is {MAX_TICKET_BYTES}; name a rank"
+        )));
+    }
+    let mut info = FlightInfo::new()
+        .with_descriptor(descriptor)
+        .with_ordered(false)
+        .with_app_metadata(asked.encoding.encode(&job.summary()))
+        .try_with_schema(job.view().schema())
+        .map_err(|error| internal(&error))?;
+    let mut rows = Some(0u64);
+    for (rank, lane) in job.endpoints() {
+        rows = rows.and_then(|rows| Some(rows.saturating_add(job.rows(rank, lane)?)));
+        let ticket = Ticket::new(ticket(&asked, rank, lane));
+        info = info.with_endpoint(FlightEndpoint::new().with_ticket(ticket));
+    }
+    let rows = rows.map_or(UNKNOWN, |rows| i64::try_from(rows).unwrap_or(i64::MAX));
+    Ok(info.with_total_records(rows))
+}
+
+async fn schema(
+    context: &Context,
+    access: Access,
+    descriptor: FlightDescriptor,
+) -> Result<SchemaResult, Status> {
+    let schema = match described(&descriptor)? {
+        Described::Command(command) => context.job(&access, command).await?.job.view().schema().clone(),
+        Described::Dataset(name) => {
+            context.services.datasets.current(&access, name).await?.snapshot().schema().clone()
+        }
+    };
+    let result: Result<SchemaResult, ArrowError> =
+        SchemaAsIpc::new(&schema, &IpcWriteOptions::default()).try_into();
+    result.map_err(|error| internal(&error))
+}
+
+async fn look_up_packed(
+    context: &Context,
+    access: Access,
+    trace: Option<Trace>,
+    wanted: Lookup,
+) -> Result<LookupAnswer, Status> {
+    let found = context.look_up(&access, wanted, trace.as_ref()).await?;
+    let LookedUp { schema, batch, about, permit: _permit } = found;
+    let packed = context.services.online.work(batch.body.len(), move || pack(&schema, batch));
+    Ok(LookupAnswer { metadata: Some(about), columns: packed.await?? })
+}
+
+/// FlightInfo of a dataset, for listings and path descriptors.
+fn dataset_info(name: &str, snapshot: &Snapshot) -> Result<FlightInfo, Status> {
+    let about = DatasetInfo {
+        dataset: name.to_owned(),
+        snapshot: snapshot.id().to_owned(),
+        rows: snapshot.rows(),
+        files: snapshot.files().len() as u64,
+        blocks: snapshot.blocks().len() as u64,
+        error: String::new(),
+    };
+    Ok(described_info(&about, snapshot.schema())?
+        .with_total_records(i64::try_from(snapshot.rows()).unwrap_or(i64::MAX))
+        .with_total_bytes(i64::try_from(snapshot.uncompressed_bytes()).unwrap_or(i64::MAX)))
+}
+
+fn listed_info(listed: &Listed) -> Result<FlightInfo, Status> {
+    let error = match &listed.phase {
+        Phase::Open(reader) => return dataset_info(&listed.name, reader.snapshot()),
+        Phase::Opening { files_done, files } => format!("is being opened ({files_done} of {files} files)"),
+        Phase::Failed(error) => error.to_string(),
+    };
+    let about = DatasetInfo { dataset: listed.name.clone(), error, ..DatasetInfo::default() };
+    described_info(&about, &Schema::empty())
+}
+
+fn described_info(about: &DatasetInfo, schema: &Schema) -> Result<FlightInfo, Status> {
+    FlightInfo::new()
+        .with_descriptor(FlightDescriptor::new_path(vec![about.dataset.clone()]))
+        .with_app_metadata(Encoding::Json.encode(about))
+        .try_with_schema(schema)
+        .map_err(|error| internal(&error))
+}
+
+fn internal(error: &ArrowError) -> Status {
+    Status::internal(error.to_string())
+}
