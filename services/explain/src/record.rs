@@ -54,3 +54,27 @@ impl JobRecord {
 pub fn name_prefix(name: &str) -> String {
     format!("{:016x}", xxh3_64(name.as_bytes()))[..NAME_DIGITS].to_owned()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The id that commit 39b7b77 gave this job, as `compatibility/39b7b77` records it.
+    #[test]
+    fn the_id_of_a_job_is_frozen() {
+        let request = r#"{
+            "dataset": "events", "snapshot": "cb7fbc3cbe1bdbaa854e5d683b95c2bd", "columns": ["id"],
+            "tensors": [{"name": "x", "columns": ["w", "v"], "dtype": "float32", "null_value": -1.5}],
+            "batch_size": 2, "shuffle": {"window_rows": 500}, "world_size": 2, "remainder": "PAD",
+            "job_name": "job packs", "plan_version": 1, "group_by": ["k"], "max_pack_rows": 60,
+            "rank": 1, "lane": 0, "lanes": 1, "epoch": 3, "epochs": 4, "start_step": 5, "content_hash": true
+        }"#;
+        let train: v1::Train = serde_json::from_str(request).unwrap();
+        let id = JobRecord::new(&train, 7.0).id;
+        assert_eq!(
+            id, "4e4937f86caf7832bba0d12563bb07c3",
+            "servers of several versions share the records of a job"
+        );
+        assert!(id.starts_with(&name_prefix("job packs")));
+    }
+}

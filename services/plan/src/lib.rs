@@ -46,6 +46,7 @@
 //! `tests/golden.rs` freeze.
 
 #![forbid(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::iter_over_hash_type)] // A pure function; see clippy.toml.
 
 mod congruence;
 mod error;

@@ -50,6 +50,7 @@
 //! ```
 
 #![deny(unsafe_code)]
+#![deny(clippy::disallowed_methods, clippy::disallowed_types, clippy::iter_over_hash_type)] // Time is an argument; see clippy.toml.
 
 mod bucket;
 mod clock;

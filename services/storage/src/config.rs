@@ -20,7 +20,7 @@ pub struct Config {
     pub max_block_bytes: u64,
     /// Maximum number of footers that are read concurrently while a snapshot is taken. Default: 64.
     pub concurrent_footers: usize,
-    /// Maximum number of concurrent requests per location. Default: 64.
+    /// Maximum number of concurrent requests per location, which is a dataset or the state. Default: 64.
     pub concurrent_requests: usize,
     /// Timeout of one request to an object store, including its body. Default: 30 s.
     #[serde(with = "humantime_serde")]

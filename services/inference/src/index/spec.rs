@@ -14,8 +14,8 @@ pub(super) const VERSION: u32 = 4;
 pub struct KeySpec {
     /// Names of the key columns. Required.
     pub key: Vec<String>,
-    /// Name of the column whose greatest value selects the row of a key; null is the least value. Equal values select the last
-    /// row. Default: none, the last row of a key is selected.
+    /// Name of the column that selects one of several rows with the same key: the row with the greatest value, or the last of
+    /// several such rows. Null is the least value. Default: none, the last row of a key is selected.
     #[serde(default)]
     pub order_by: Option<String>,
 }
@@ -42,9 +42,33 @@ impl KeySpec {
 
     /// Returns the name under which the index of a snapshot by this key is saved.
     pub(super) fn identity(&self, reader: &Reader) -> u128 {
-        let key = Identity::new("index", VERSION).text(reader.snapshot().id()).list(self.key.len());
+        self.identity_for(reader.snapshot().id())
+    }
+
+    fn identity_for(&self, snapshot: &str) -> u128 {
+        let key = Identity::new("index", VERSION).text(snapshot).list(self.key.len());
         let key = self.key.iter().fold(key, |identity, column| identity.text(column));
         let order_by = self.order_by.iter();
         order_by.clone().fold(key.list(order_by.len()), |identity, column| identity.text(column)).hash()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_key_index_file_is_frozen() {
+        let name = |key: &[&str], order_by: Option<&str>| {
+            let key = key.iter().map(|&name| name.to_owned()).collect();
+            let spec = KeySpec { key, order_by: order_by.map(str::to_owned) };
+            spec.identity_for("cb7fbc3cbe1bdbaa854e5d683b95c2bd")
+        };
+        let (plain, ordered) = (name(&["user"], None), name(&["user", "day"], Some("time")));
+        assert_eq!(
+            format!("version {VERSION}: {plain:032x} {ordered:032x}"),
+            "version 4: 5e101fb65e962d39d600022f6f2657dd 721e886d91433146020b4ca129a5cc96",
+            "another name requires another VERSION"
+        );
     }
 }

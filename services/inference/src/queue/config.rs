@@ -1,5 +1,7 @@
 //! Settings of a queue.
 
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
+
 use std::time::Duration;
 
 use documented::DocumentedFields;
@@ -9,9 +11,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueConfig {
-    /// Maximum rows per batch and per request, 1 to 1,048,576. Default: 4,096.
+    /// Maximum number of rows per batch and per request, 1 to 1,048,576. Default: 4,096.
     pub max_batch_rows: u64,
-    /// Maximum bytes of the features of a batch, estimated from the mean row size. At most half of
+    /// Maximum size of the features of a batch, in bytes, estimated from the mean row size. At least 1 and at most half of
     /// `lookups.max_answer_bytes`, which limits the actual size. Default: 8 MiB.
     pub max_batch_bytes: u64,
     /// Maximum time for which a request waits for further requests while a worker is free, 0 to 1 hour. Default: 5 ms.
@@ -20,7 +22,7 @@ pub struct QueueConfig {
     /// True if a free worker receives a batch before `max_batch_delay`, as soon as waiting longer is expected to cost more
     /// latency than it saves. Default: true.
     pub eager_dispatch: bool,
-    /// Deadline of a request without a `timeout`, counted from its arrival, above 0 and up to 1 hour. Default: 100 ms.
+    /// Time from the arrival of a request without a `timeout` to its deadline, above 0 and up to 1 hour. Default: 100 ms.
     #[serde(with = "humantime_serde")]
     pub default_timeout: Duration,
     /// Maximum predicted time until an answer, 0 to 1 hour. Requests with a longer prediction are refused, even if their own
@@ -31,7 +33,7 @@ pub struct QueueConfig {
     pub max_queue_requests: usize,
     /// Maximum number of queued rows, at least 1. Default: 1,048,576.
     pub max_queue_rows: u64,
-    /// Maximum bytes of the keys of all unanswered requests, at least 1. Default: 64 MiB.
+    /// Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     pub max_queue_bytes: u64,
     /// Maximum number of workers that receive a request before it fails because each of them disconnected, at least 1.
     /// Default: 2.

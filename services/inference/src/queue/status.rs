@@ -1,5 +1,7 @@
 //! Status of a queue: load, outcomes and the learned cost model.
 
+#![deny(clippy::disallowed_methods, clippy::iter_over_hash_type)] // The clock is an argument; order is deterministic.
+
 use std::collections::HashMap;
 
 use super::Coefficients;
@@ -15,7 +17,7 @@ pub struct Load {
     pub queued_rows: u64,
     /// Number of batches that were sent to workers and have no reply.
     pub batches: usize,
-    /// Arrival rate, including refused requests.
+    /// Arrival rate in requests per second, including refused requests.
     pub requests_per_second: f64,
     /// Predicted seconds until the answer to a request of one row that arrives now. `None` without workers or before the
     /// first computed batch.

@@ -5,6 +5,7 @@
 
 mod align;
 mod section;
+mod section_names;
 
 use std::{
     sync::Arc,
@@ -12,12 +13,12 @@ use std::{
 };
 
 use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::{DataType, Field};
+use arrow_schema::DataType;
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use forebay_cache::{Disk, Outcome};
-use forebay_sql::{COMPUTED_BY, Expression, Identity};
 use forebay_stall::Stage;
+use section_names::SectionNames;
 use tokio::sync::watch;
 
 use crate::{
@@ -39,14 +40,10 @@ pub(crate) struct Columns {
     blocks: BlockReader,
     memory_bytes: u64,
     config: Config,
+    names: SectionNames,
     /// Columns that are being read, decoded or written, by block and name.
     flights: Arc<DashMap<ColumnKey, Flight>>,
 }
-
-/// Version of the format of sections on disk and of their names.
-const SECTION_VERSION: u32 = 2;
-/// Versions of the libraries that decode Parquet. A test compares them with `Cargo.lock`.
-const DECODED_BY: &str = "arrow 59.3.2, parquet 59.3.2";
 
 /// A block and one of its columns, each identified by a 128-bit hash.
 type ColumnKey = (u128, u128);
@@ -75,7 +72,8 @@ impl Columns {
         memory_bytes: u64,
         config: Config,
     ) -> Self {
-        Self { disk, forecast, blocks, memory_bytes, config, flights: Arc::default() }
+        let names = SectionNames::new(config.decode_rows);
+        Self { disk, forecast, blocks, memory_bytes, config, names, flights: Arc::default() }
     }
 
     pub(crate) fn disk(&self) -> Option<&Disk> {
@@ -187,36 +185,16 @@ impl Columns {
             let (name, data_type) = match source {
                 Source::Stored(position) => {
                     let field = schema.field(*position);
-                    (self.name_of(field), field.data_type().clone())
+                    (self.names.stored(field), field.data_type().clone())
                 }
                 Source::Computed(expression) => {
-                    (self.name_of_computed(expression), expression.field().data_type().clone())
+                    (self.names.computed(expression.identity()), expression.field().data_type().clone())
                 }
             };
             Column { source: source.clone(), name, data_type, found: None }
         };
         let fields = job.view().columns().iter().map(column).collect();
         Wanted { block: job.reader().block_ids().id(block), fields }
-    }
-
-    /// Name of a stored column's section on disk: a hash of everything that determines its bytes except the block.
-    fn name_of(&self, field: &Field) -> u128 {
-        Identity::new("stored column", SECTION_VERSION)
-            .text(field.name())
-            .data_type(field.data_type())
-            .text(DECODED_BY)
-            .number(self.config.decode_rows as u64)
-            .hash()
-    }
-
-    /// Name of a computed column's section on disk. The identity of the expression includes the types of its inputs.
-    fn name_of_computed(&self, expression: &Expression) -> u128 {
-        Identity::new("computed column", SECTION_VERSION)
-            .part(expression.identity())
-            .text(DECODED_BY)
-            .text(COMPUTED_BY)
-            .number(self.config.decode_rows as u64)
-            .hash()
     }
 
     /// Reads claimed columns from disk and publishes them to waiting requests.
@@ -386,22 +364,5 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         self.retain(|_| false);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_versions_of_the_libraries_in_names_are_those_of_the_lock_file() {
-        let lock = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.lock");
-        let lock = std::fs::read_to_string(lock).unwrap();
-        let version = |name: &str| {
-            let start = lock.find(&format!("name = \"{name}\"\n")).unwrap();
-            lock[start..].split('"').nth(3).unwrap().to_owned()
-        };
-        let expected = format!("arrow {}, parquet {}", version("arrow-array"), version("parquet"));
-        assert_eq!(DECODED_BY, expected, "update DECODED_BY, which invalidates decoded columns on disk");
     }
 }

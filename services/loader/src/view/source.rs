@@ -2,6 +2,7 @@
 
 use std::{collections::HashSet, sync::Arc};
 
+use arrow_schema::Field;
 use forebay_sql::{Expression, Identity};
 use forebay_storage::Snapshot;
 
@@ -18,13 +19,14 @@ impl Source {
     /// Identity of the column's values, independent of the files that store them.
     pub(crate) fn identity(&self, snapshot: &Snapshot) -> u128 {
         match self {
-            Self::Stored(column) => {
-                let field = snapshot.schema().field(*column);
-                Identity::new("stored column", 1).text(field.name()).data_type(field.data_type()).hash()
-            }
+            Self::Stored(column) => identity_of_stored(snapshot.schema().field(*column)),
             Self::Computed(expression) => expression.identity(),
         }
     }
+}
+
+fn identity_of_stored(field: &Field) -> u128 {
+    Identity::new("stored column", 1).text(field.name()).data_type(field.data_type()).hash()
 }
 
 /// Returns the stored columns that `columns` require, without duplicates, in the order of first use. There is at least
@@ -43,4 +45,21 @@ pub(crate) fn reads(columns: &[Source]) -> Vec<usize> {
     let mut seen = HashSet::new();
     reads.retain(|column| seen.insert(*column));
     reads
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow_schema::DataType;
+
+    use super::*;
+
+    #[test]
+    fn the_identity_of_a_stored_column_is_frozen() {
+        let identity = identity_of_stored(&Field::new("delay", DataType::Float32, true));
+        assert_eq!(
+            format!("{identity:032x}"),
+            "53637ed1f7e8f122b76d1281a0f6f792",
+            "names of row counts contain it"
+        );
+    }
 }

@@ -46,3 +46,46 @@ impl BlockIds {
         self.blocks.get(&id).copied()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_schema::Schema;
+    use object_store::memory::InMemory;
+
+    use super::*;
+    use crate::{
+        Version,
+        dataset::snapshot::{File, Parts, RowGroup},
+    };
+
+    #[test]
+    fn the_id_of_a_block_is_frozen() {
+        let modified_ns = 1_750_000_000_123_456_789;
+        let file = |path: &str, size, etag: Option<&str>, groups: &[u32]| {
+            let version = Version { size, etag: etag.map(str::to_owned), modified_ns };
+            let groups = groups.iter().map(|&rows| RowGroup { rows, bytes: 1, columns: Vec::new() });
+            File { path: path.to_owned(), version, partitions: Vec::new(), row_groups: groups.collect() }
+        };
+        let files = vec![
+            file("part-0.parquet", 4096, Some("\"33a64df5\""), &[20_000, 100, 100]),
+            file("year=2024/part-1.parquet", 1024, None, &[5]),
+        ];
+        let schema = Arc::new(Schema::empty());
+        let parts = Parts { folder: true, schema, partition_columns: 0, nulls: Vec::new(), files };
+        let snapshot = Snapshot::new(parts).unwrap();
+        let location = Location::with_store("s3://bucket/flights", Arc::new(InMemory::new()), "flights");
+        let ids = BlockIds::new(&snapshot, &location);
+        // Columns on disk are found by these ids. Small row groups of a file form one block.
+        let found: Vec<String> = ids.ids.iter().map(|id| format!("{id:032x}")).collect();
+        assert_eq!(
+            found,
+            [
+                "8072ea4a60e5a3fcca0dc57127963bde",
+                "9439902bd41273895359266289ebcc4b",
+                "fb7936ae2f2175bacb944c2580fdc555"
+            ]
+        );
+    }
+}

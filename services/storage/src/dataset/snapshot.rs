@@ -219,3 +219,17 @@ pub(crate) fn snapshot_id<'a>(files: impl Iterator<Item = (&'a str, &'a Version)
 pub(crate) fn delivered_schema(columns: Vec<Field>, partitions: Vec<Field>) -> SchemaRef {
     Arc::new(Schema::new([columns, partitions].concat()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_of_a_snapshot_is_frozen() {
+        let modified_ns = 1_750_000_000_123_456_789;
+        let object = Version { size: 4096, etag: Some("\"33a64df5\"".into()), modified_ns };
+        let local = Version { size: 1024, etag: None, modified_ns };
+        let files = [("part-0.parquet", &object), ("year=2024/part-1.parquet", &local)];
+        assert_eq!(snapshot_id(files.into_iter()), "3c392f4b696e1d8cb8d308d26a2c3527");
+    }
+}

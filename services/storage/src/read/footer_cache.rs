@@ -211,3 +211,30 @@ fn write_atomically(path: &std::path::Path, bytes: &[u8]) -> io::Result<()> {
     }
     written
 }
+
+#[cfg(test)]
+mod tests {
+    use object_store::path::Path;
+
+    use super::*;
+    use crate::Version;
+
+    #[test]
+    fn the_name_of_a_footer_on_disk_is_frozen() {
+        let name = |path: &str, size, etag: Option<&str>| {
+            let modified_ns = 1_750_000_000_123_456_789;
+            let version = Version { size, etag: etag.map(str::to_owned), modified_ns };
+            let (path, url) = (Path::from(path), format!("s3://bucket/{path}"));
+            let disk = Disk { directory: Some(PathBuf::new()), failing: AtomicBool::new(false) };
+            disk.path(Target { path, url, version }.key()).unwrap()
+        };
+        assert_eq!(
+            name("flights/part-0.parquet", 4096, Some("\"33a64df5\"")),
+            PathBuf::from("0d/0d87507692ce673340791e83f37800dc")
+        );
+        assert_eq!(
+            name("flights/year=2024/part-1.parquet", 1024, None),
+            PathBuf::from("2f/2ff7831f0e5a08683a889789837cc6eb")
+        );
+    }
+}

@@ -1,8 +1,11 @@
 //! Retry metrics of object store clients.
 //!
-//! `object_store` retries inside its client and does not report it. A connector below the client therefore observes
-//! the HTTP requests: the same request twice in a row within one operation of this crate is a retry. Other requests
-//! of the operation (credentials, the next page of a listing) are not.
+//! The client of `object_store` retries HTTP requests, but does not report retries. This module therefore wraps the
+//! client's HTTP connector and compares successive requests.
+//!
+//! A request counts as a retry if it has the same method and URI as the previous request of the same operation, such
+//! as one `get` or one `list`. A request for credentials or for the next page of a listing has a different URI and
+//! does not count.
 
 use std::{cell::RefCell, pin::Pin};
 
@@ -14,16 +17,16 @@ use object_store::{
 };
 
 tokio::task_local! {
-    /// Last HTTP request of the current operation.
-    static LAST: RefCell<Option<String>>;
+    /// Method and URI of the previous HTTP request of the current operation; `None` before the first one.
+    static PREVIOUS_REQUEST: RefCell<Option<String>>;
 }
 
-/// Wraps one operation, so that its retries are counted.
+/// Runs `operation` and counts the retries among its HTTP requests.
 pub(crate) fn count_retries<T>(operation: impl Future<Output = T>) -> impl Future<Output = T> {
-    LAST.scope(RefCell::default(), operation)
+    PREVIOUS_REQUEST.scope(RefCell::default(), operation)
 }
 
-/// Decorator of the default HTTP connector that counts retries.
+/// HTTP connector whose clients count retries. Wraps the default connector of `object_store`.
 #[derive(Debug, Default)]
 pub(crate) struct CountingConnector {
     inner: ReqwestConnector,
@@ -35,7 +38,7 @@ impl HttpConnector for CountingConnector {
     }
 }
 
-/// Decorator of an HTTP client that counts retries.
+/// HTTP client that counts retries. Wraps the client of the default connector.
 #[derive(Debug)]
 struct CountingService {
     inner: HttpClient,
@@ -50,18 +53,19 @@ impl HttpService for CountingService {
         'a: 'b,
         Self: 'b,
     {
-        if is_retry(&format!("{} {}", request.method(), request.uri())) {
+        if repeats_previous(&format!("{} {}", request.method(), request.uri())) {
             metrics::counter!("forebay_storage_retries_total").increment(1);
         }
         Box::pin(self.inner.execute(request))
     }
 }
 
-/// True if `request` equals the previous HTTP request of the current operation.
-fn is_retry(request: &str) -> bool {
-    let repeated =
-        LAST.try_with(|last| last.replace(Some(request.to_owned())).is_some_and(|last| last == request));
-    // Outside of an operation there is no previous request.
+/// Returns true if `request` equals the previous HTTP request of the current operation, and stores `request` in its
+/// place. Outside of an operation, returns false.
+fn repeats_previous(request: &str) -> bool {
+    let repeated = PREVIOUS_REQUEST.try_with(|previous| {
+        previous.replace(Some(request.to_owned())).is_some_and(|previous| previous == request)
+    });
     repeated.unwrap_or(false)
 }
 
@@ -71,13 +75,13 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_repeated_request_within_one_operation_is_a_retry() {
-        let sends = async |requests: &[&str]| {
-            let count = |request: &&&str| is_retry(request);
-            requests.iter().filter(count).count()
+        let retries = async |requests: &[&str]| {
+            let is_retry = |request: &&&str| repeats_previous(request);
+            requests.iter().filter(is_retry).count()
         };
-        assert_eq!(count_retries(sends(&["GET a", "GET a", "GET a"])).await, 2);
-        assert_eq!(count_retries(sends(&["GET a?page=1", "GET a?page=2"])).await, 0);
-        assert_eq!(count_retries(sends(&["PUT token", "GET a", "GET a"])).await, 1);
-        assert_eq!(sends(&["GET a", "GET a"]).await, 0);
+        assert_eq!(count_retries(retries(&["GET a", "GET a", "GET a"])).await, 2);
+        assert_eq!(count_retries(retries(&["GET a?page=1", "GET a?page=2"])).await, 0);
+        assert_eq!(count_retries(retries(&["PUT token", "GET a", "GET a"])).await, 1);
+        assert_eq!(retries(&["GET a", "GET a"]).await, 0);
     }
 }
