@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import numpy as np
 import pytest
 
+import earlier
 import forebay
 from forebay.checkpoint import with_current_names
 from server import Pool
 
 pa = pytest.importorskip("pyarrow")
+import pyarrow.flight as flight  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 # Saved before the request fields were renamed, byte for byte except for ids, which depend on the files.
@@ -122,3 +125,65 @@ def test_current_names_are_unchanged() -> None:
     assert request["tensors"][1]["max_list_length"] == 3
     packs = with_current_names(json.loads(PACKS)["request"])
     assert packs["max_pack_rows"] == 64 and packs["dedupe"][0]["null_value"] == 0.0
+
+
+@pytest.fixture(scope="module")
+def recorded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The location of a server over the recorded data, whose snapshots are in the recorded manifests only."""
+    folder = tmp_path_factory.mktemp("earlier")
+    earlier.copy(folder)
+    earlier.add_files(folder)
+    pool = Pool(folder)
+    try:
+        yield earlier.start(pool, folder).location
+    finally:
+        pool.close()
+
+
+def current_arguments(recorded: dict[str, Any]) -> dict[str, Any]:
+    """Returns the recorded arguments of `train` with their current names."""
+    by_name = {name: recorded[name] for name in ("tensors", "mix") if name in recorded}
+    current = with_current_names({**recorded, **{name: list(values.values()) for name, values in by_name.items()}})
+    return {**current, **{name: dict(zip(values, current[name])) for name, values in by_name.items()}}
+
+
+def recorded_batches(location: str, name: str) -> list[Any]:
+    """Returns the batches of rank 0 in its first epoch, read with the recorded tickets and compared with the recorded hashes."""
+    recorded = earlier.REQUESTS[name]
+    lanes = recorded["training"].get("lanes", 1)
+    read = []
+    with flight.connect(location) as connected:
+        for stream in recorded["streams"][:lanes]:
+            chunks = list(connected.do_get(flight.Ticket(stream["json"].encode())))
+            hashes = [str(json.loads(chunk.app_metadata.to_pybytes())["content_hash"]) for chunk in chunks]
+            assert hashes == stream["hashes"]
+            read.append([chunk.data for chunk in chunks])
+    # A rank reads its lanes in turns.
+    return [read[step % lanes][step // lanes] for step in range(int(recorded["summary"]["steps"]))]
+
+
+@pytest.mark.parametrize("name", earlier.REQUESTS)
+def test_a_state_of_an_earlier_package_resumes_with_the_recorded_batches(recorded_server: str, name: str) -> None:
+    recorded = earlier.REQUESTS[name]
+    client = forebay.connect(recorded_server, report=False)
+    ds = client.train("events", rank=0, output="arrow", **current_arguments(recorded["training"]))
+    # The data has changed since: without the state, the dataset has another snapshot.
+    assert ds.summary["snapshot"] != recorded["state"]["snapshot"]
+    ds.load_state_dict(recorded["state"])
+    resumed = [batch.to_pydict() for batch in ds]
+    ds.close()
+    expected = recorded_batches(recorded_server, name)[recorded["state"]["step"] :]
+    assert resumed == [batch.to_pydict() for batch in expected] and len(expected) > 1
+
+
+def test_a_state_whose_snapshot_is_gone_is_rejected_with_the_current_snapshot(pool: Pool, tmp_path: Path) -> None:
+    earlier.copy(tmp_path)
+    earlier.add_files(tmp_path)
+    shutil.rmtree(tmp_path / "cache" / "state" / "snapshots")
+    client = forebay.connect(earlier.start(pool, tmp_path).location, report=False)
+    recorded = earlier.REQUESTS["default"]
+    ds = client.train("events", rank=0, **current_arguments(recorded["training"]))
+    current = ds.summary["snapshot"]
+    missing = f"has no snapshot {recorded['state']['snapshot']}; the current snapshot is {current}"
+    with pytest.raises(forebay.errors.SnapshotUnavailableError, match=missing):
+        ds.load_state_dict(recorded["state"])

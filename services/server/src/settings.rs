@@ -1,6 +1,7 @@
 //! Settings of the server, resolved once: flags and environment variables override a TOML file, which overrides the defaults.
 
 mod queue_spec;
+mod renamed;
 
 use std::{
     collections::BTreeMap,
@@ -35,23 +36,23 @@ pub struct Settings {
     /// Cache directory, locked by one server at a time. Holds footers, the disk cache, lookup indexes and, unless `state` is set,
     /// the state. Default: `$XDG_CACHE_HOME/forebay` or `~/.cache/forebay`.
     pub cache_dir: PathBuf,
-    /// Path or URL of the state: snapshot manifests and job records. All servers of a cluster share one. The state cannot be rebuilt
-    /// from the datasets. Default: `state` in the cache directory.
+    /// Path or URL of the state: snapshot manifests, row counts and job records. All servers of a cluster share one. The state cannot
+    /// be rebuilt from the datasets. Default: `state` in the cache directory.
     pub state: Option<String>,
-    /// Memory for decoded data, in bytes or such as `8GiB`. Default: half of the memory of the machine or container.
+    /// Memory for decoded data, in bytes or such as `8GiB`; at least 1 MiB. Default: half of the memory of the machine or container.
     #[serde(serialize_with = "exactly")]
     pub cache_memory: ByteSize,
     /// Disk space for decoded columns in the cache directory, in bytes or such as `200GiB`; 0 disables the disk cache. Default: half
-    /// of the free space.
+    /// of the free disk space.
     pub cache_disk: Option<ByteSize>,
-    /// Threads that decode blocks and assemble batches. Default: one per core.
+    /// Number of threads that decode Parquet data and assemble batches, at least 1. Default: one per core.
     pub cpu_threads: usize,
     /// Scheduling class of the CPU threads: `normal`, or `idle` (Linux `SCHED_IDLE`), which yields to every other thread. Default:
     /// normal.
     pub cpu_scheduling: Scheduling,
-    /// Threads that perform network I/O. Default: one per core, at most 8.
+    /// Number of threads that perform network I/O, at least 1. Default: one per core, at most 8.
     pub io_threads: usize,
-    /// Maximum number of threads for blocking calls, such as reads of local files; further calls queue. Default: 16.
+    /// Maximum number of threads for blocking calls, such as reads of local files, at least 1; further calls queue. Default: 16.
     pub blocking_threads: usize,
     /// Time that running streams have to finish after SIGTERM. Default: 30 s.
     #[serde(with = "humantime_serde")]
@@ -61,10 +62,10 @@ pub struct Settings {
     pub refresh_interval: Option<Duration>,
     /// Certificates for gRPC and HTTP; without them connections are not encrypted. Default: none.
     pub tls: Option<Tls>,
-    /// Path of the token file (TOML), which lists the bearer tokens and their permissions; without one every caller can read every
-    /// dataset. Default: none.
+    /// Path of the token file (TOML) with the SHA-256 hashes of bearer tokens and their permissions; without one every caller can read
+    /// every dataset. Default: none.
     pub tokens: Option<PathBuf>,
-    /// Interval at which the files of `tls` and `tokens` are checked for changes. Default: 10 s.
+    /// Interval at which the files of `tls` and `tokens` are checked for changes, above 0. Default: 10 s.
     #[serde(with = "humantime_serde")]
     pub credentials_reload_interval: Duration,
     /// Allows non-loopback listen addresses without `tls` and `tokens`. Without `tokens` it also allows every caller to change the
@@ -75,10 +76,10 @@ pub struct Settings {
     /// Key columns of the datasets that serve lookups, by dataset name. Default: none.
     pub online: BTreeMap<String, forebay_inference::KeySpec>,
     /// Part of `cache_memory` that is reserved for the indexes and rows of lookups, including those of a new snapshot while it is
-    /// loaded. Default: half of `cache_memory` if `online` is set, else 0.
+    /// loaded; in bytes or such as `2GiB`. Default: half of `cache_memory` if `online` is set, else 0.
     pub lookup_memory: Option<ByteSize>,
-    /// Threads for lookups, in addition to `cpu_threads`, so that lookups do not queue behind decoding. Default: one per core, at
-    /// most 4.
+    /// Number of threads for lookups, at least 1, in addition to `cpu_threads`, so that lookups do not queue behind decoding.
+    /// Default: one per core, at most 4.
     pub lookup_threads: usize,
     /// Limits of lookups.
     pub lookups: forebay_inference::Config,
@@ -112,27 +113,30 @@ pub struct Tls {
 pub struct Limits {
     /// Maximum size of a descriptor, ticket, action body, lookup request or HTTP request body, in bytes. Default: 1 MiB.
     pub max_request_bytes: usize,
-    /// Maximum size of one message of a DoExchange stream (keys, replies of workers), in bytes. Default: 16 MiB.
+    /// Maximum size of one message of a DoExchange stream, such as the keys of a lookup or the reply of a worker, in bytes.
+    /// Default: 16 MiB.
     pub max_exchange_bytes: usize,
-    /// Maximum number of unanswered requests per DoExchange stream to a queue; further requests are not read until one is answered.
-    /// Default: 1,024.
+    /// Maximum number of unanswered requests per DoExchange stream to a queue, at least 1; further requests are not read until one is
+    /// answered. Default: 1,024.
     pub max_pending_requests: usize,
-    /// Maximum number of concurrent batch streams, and separately of concurrent lookups and DoExchange streams. Default: 1,024.
+    /// Maximum number of concurrent batch streams. The same limit applies separately to the number of concurrent lookups and
+    /// DoExchange streams together. Default: 1,024.
     pub max_streams: usize,
     /// Maximum number of concurrent connections, for gRPC and for HTTP each; further connections queue. Default: 1,024.
     pub max_connections: usize,
     /// Maximum number of concurrent calls per connection. Default: 256.
     pub max_calls_per_connection: u32,
-    /// Number of most recent events that the server keeps. Default: 1,000.
+    /// Number of most recent events that the server keeps for the dashboard and `/api/v1/events`, at least 1. Default: 1,000.
     pub max_events: usize,
     /// Maximum number of concurrent subscribers of `/api/v1/live`. Default: 64.
     pub max_live_subscribers: usize,
-    /// Maximum number of open snapshots in addition to the current ones. Default: 64.
+    /// Maximum number of open snapshots in addition to the current one of each dataset, over all datasets of the server. If it is
+    /// reached, opening another one closes one of them, which is reopened when a request needs it. Default: 64.
     pub max_pinned_snapshots: usize,
     /// Maximum number of job records kept for `forebay explain`; the least recently seen are removed first. 0 disables job records.
     /// Default: 10,000.
     pub max_jobs: usize,
-    /// Maximum number of batches that are explained over HTTP concurrently; further requests queue. Default: 2.
+    /// Maximum number of batches that are explained over HTTP concurrently, at least 1; further requests queue. Default: 2.
     pub max_concurrent_explains: usize,
     /// Maximum size of a batch that is exported over HTTP, in bytes of its Parquet, JSON or Arrow form. Default: 256 MiB.
     pub max_explain_bytes: u64,
@@ -142,7 +146,7 @@ pub struct Limits {
     /// Maximum time that a call waits for a dataset that is being opened. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub open_timeout: Duration,
-    /// Maximum backoff between attempts to open a dataset. Default: 60 s.
+    /// Maximum backoff between attempts to open a dataset, at least 1 s. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub max_open_backoff: Duration,
     /// Time without traffic after which a connection is sent a keepalive ping. Default: 20 s.
@@ -216,10 +220,19 @@ impl Settings {
     /// Reads `forebay.toml`.
     ///
     /// # Errors
-    /// If the file can't be read, or a field is unknown or malformed; the error names the field.
+    /// If the file can't be read, or a field is unknown or malformed; the error names the field, and the current name of a
+    /// renamed one.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
-        toml::from_str(&text).with_context(|| format!("in {}", path.display()))
+        Self::parse(&text).with_context(|| format!("in {}", path.display()))
+    }
+
+    /// Parses the text of `forebay.toml`.
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        toml::from_str(text).map_err(|error| match renamed::message(text) {
+            Some(message) => anyhow::Error::msg(message),
+            None => error.into(),
+        })
     }
 
     /// Adds datasets of the form `NAME=URL`. They replace datasets of the same name from the file.

@@ -339,6 +339,13 @@ def test_a_non_loopback_address_requires_tls_and_tokens(tmp_path: Path, flag: st
         assert word in done.stderr
 
 
+def test_client_certificates_without_a_server_certificate_are_refused_at_the_start(tmp_path: Path) -> None:
+    addresses = ("--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    done = forebay("serve", "--cache-dir", tmp_path, *addresses, "--tls-client-ca", tmp_path / "ca.pem")
+    assert done.returncode != 0
+    assert "--tls-client-ca: expected --tls-certificate and --tls-key, too" in done.stderr
+
+
 def test_insecure_allows_a_non_loopback_address(flights: Path, pool: Pool) -> None:
     server = pool.start({"flights": flights}, grpc="0.0.0.0:0", env={"FOREBAY_INSECURE": "true"})
     flight.connect(server.location).get_schema(DATASET)

@@ -1,58 +1,42 @@
 """The current server reads the tickets, requests, manifests, counts, job records and indexes of an earlier version.
 
 `compatibility/COMMIT` holds data, a cache directory, tickets and hashes of batches, as `compatibility/record.py` recorded
-them with the server and the Python package of that commit.
+them with the server and the Python package of that commit. `clients/python/tests/test_checkpoint.py` reads the training
+states.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from client import Client
-from server import Pool, Server
-
-FOLDER = Path(__file__).resolve().parent / "compatibility" / "39b7b77"
-RECORDED = json.loads((FOLDER / "recorded.json").read_text())
-REQUESTS: dict[str, Any] = RECORDED["requests"]
+import earlier
+from client import Client, refused
+from earlier import RECORDED, REQUESTS
+from server import Pool, StartError
 
 
 @pytest.fixture(scope="module")
-def earlier(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A current server over the data and the cache directory of the earlier one."""
+def client(tmp_path_factory: pytest.TempPathFactory, module_pool: Pool) -> Iterator[Client]:
+    """A client of a current server over the data and the cache directory of the earlier one."""
     folder = tmp_path_factory.mktemp("earlier")
-    shutil.copytree(FOLDER / "data", folder / "data")
-    shutil.copytree(FOLDER / "cache", folder / "cache")
-    for path in (folder / "data").rglob("*.parquet"):
-        os.utime(path, ns=(RECORDED["mtime_ns"], RECORDED["mtime_ns"]))
-    config = folder / "forebay.toml"
-    config.write_text('[loader]\ndisk_writes = "always"\n')
-    pool = Pool(folder)
-    try:
-        datasets = {name: folder / "data" / name for name in ("events", "other")}
-        yield pool.start(
-            datasets,
-            cache_dir=folder / "cache",
-            config=config,
-            cache_disk="64MiB",
-            cache_memory="64MiB",
-            online="other=id",
-        )
-    finally:
-        pool.close()
-
-
-@pytest.fixture(scope="module")
-def client(earlier: Server) -> Any:
-    with Client(f"grpc://{earlier.grpc.removeprefix('grpc://')}") as connected:
+    earlier.copy(folder)
+    with Client(earlier.start(module_pool, folder).location) as connected:
         yield connected
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Path:
+    """A copy whose datasets have further files, so that no server can take the recorded snapshots again."""
+    earlier.copy(tmp_path)
+    earlier.add_files(tmp_path)
+    return tmp_path
 
 
 def hashes(client: Client, ticket: bytes) -> list[str]:
@@ -89,9 +73,24 @@ def test_a_resolved_request_has_no_field_that_the_earlier_version_lacks(client: 
         assert {{**renamed, **new}.get(field, field) for field in now} == set(then)
 
 
-def test_a_snapshot_with_a_manifest_of_an_earlier_server_can_be_requested(client: Client) -> None:
-    snapshot = REQUESTS["default"]["summary"]["snapshot"]
-    assert client.plan(dataset="events", batch_size=64, snapshot=snapshot).snapshot == snapshot
+def test_the_manifests_of_an_earlier_server_are_read(pool: Pool, changed: Path) -> None:
+    with Client(earlier.start(pool, changed).location) as client:
+        for recorded in REQUESTS.values():
+            snapshot = recorded["summary"]["snapshot"]
+            assert client.plan(dataset="events", batch_size=64).snapshot != snapshot
+            assert client.plan(dataset="events", batch_size=64, snapshot=snapshot).snapshot == snapshot
+            for stream in recorded["streams"]:
+                assert hashes(client, stream["json"].encode()) == stream["hashes"]
+
+
+def test_a_ticket_whose_manifest_is_missing_is_refused_with_the_current_snapshot(pool: Pool, changed: Path) -> None:
+    shutil.rmtree(changed / "cache" / "state" / "snapshots")
+    recorded = REQUESTS["default"]
+    with Client(earlier.start(pool, changed).location) as client:
+        current = client.plan(dataset="events", batch_size=64).snapshot
+        snapshot = f"dataset events has no snapshot {recorded['summary']['snapshot']}"
+        with refused("FAILED_PRECONDITION", snapshot, f"the current snapshot is {current}"):
+            hashes(client, recorded["streams"][0]["json"].encode())
 
 
 def test_row_counts_equal_those_of_an_earlier_server(client: Client) -> None:
@@ -102,12 +101,20 @@ def test_row_counts_equal_those_of_an_earlier_server(client: Client) -> None:
     ]
 
 
-def test_jobs_that_an_earlier_server_recorded_are_listed_and_explained(earlier: Server) -> None:
-    status, body = earlier.http_get("/api/v1/jobs")
+def test_jobs_that_an_earlier_server_recorded_are_listed_and_explained(pool: Pool, changed: Path) -> None:
+    """Nothing is streamed here, because a stream writes the record of its job again."""
+    server = earlier.start(pool, changed)
+    status, body = server.http_get("/api/v1/jobs")
     assert status == 200, body
-    listed = {job["job_name"] for job in json.loads(body)["jobs"]}
-    assert listed >= {f"job {name}" for name in REQUESTS}
-    status, body = earlier.http_get("/api/v1/explain?job_name=job%20groups&step=1")
+    listed = {job["id"]: job for job in json.loads(body)["jobs"]}
+    records = [path.read_bytes() for path in (earlier.FOLDER / "cache" / "state" / "jobs").iterdir()]
+    recorded = [json.loads(record.split(b"\n", 1)[1]) for record in records]
+    assert set(listed) == {record["id"] for record in recorded}
+    for record in recorded:
+        job = listed[record["id"]]
+        assert job["job_name"] == record["request"]["job"]
+        assert job["first_seen"] == pytest.approx(record["first_seen"], rel=0, abs=0.001)
+    status, body = server.http_get("/api/v1/explain?job_name=job%20groups&step=1")
     assert status == 200, body
 
 
@@ -120,3 +127,10 @@ def test_lookups_over_an_index_of_an_earlier_server_find_the_same_rows(client: C
         writer.write_batch(keys)
         writer.done_writing()
         assert reader.read_all().to_pydict() == RECORDED["lookup"]
+
+
+def test_renamed_settings_of_an_earlier_server_are_rejected_with_their_current_names(pool: Pool) -> None:
+    """`settings/renamed.rs` tests every name."""
+    with pytest.raises(StartError, match="it was renamed to 'blocking_threads'") as rejected:
+        pool.start({}, config=earlier.FOLDER / "forebay.toml")
+    assert "it was renamed to 'loader.buffer_pool_bytes'" in str(rejected.value)
