@@ -12,6 +12,27 @@ mod token;
 pub use token::Token;
 
 /// Limits and policies of a [`Client`](crate::Client) or [`Connection`](crate::Connection).
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use forebay_client::{Client, Config, Error, Token};
+///
+/// let config = Config {
+///     retry_deadline: Duration::from_secs(30),
+///     token: Some(Token::new("secret")),
+///     ..Config::default()
+/// };
+/// // A log of the settings does not contain the token.
+/// assert!(!format!("{config:?}").contains("secret"));
+///
+/// // A client connects at its first call, and checks its arguments before.
+/// let client = Client::new(["grpc://a:8815", "grpc://b:8815"], config.clone());
+/// assert!(client.is_ok());
+/// let urls: [&str; 0] = [];
+/// assert!(matches!(Client::new(urls, config), Err(Error::Request(_))));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {

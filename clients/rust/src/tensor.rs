@@ -9,6 +9,23 @@ use arrow_schema::{DataType, Field};
 use forebay_proto::LAYOUT;
 
 /// The memory of a column or tensor: values of one width, without nulls, in row-major order.
+///
+/// # Examples
+/// ```
+/// use std::sync::Arc;
+///
+/// use arrow_array::{ArrayRef, Float32Array};
+/// use forebay_client::Tensor;
+///
+/// let column: ArrayRef = Arc::new(Float32Array::from(vec![0.5, 1.5, 2.5]));
+/// let tensor = Tensor::of("x", &column)?;
+/// assert_eq!((tensor.shape.as_slice(), tensor.len_bytes()), (&[3][..], 12));
+///
+/// // The memory of a tensor has no nulls.
+/// let nulls: ArrayRef = Arc::new(Float32Array::from(vec![Some(0.5), None]));
+/// assert!(Tensor::of("x", &nulls).unwrap_err().starts_with("contains nulls"));
+/// # Ok::<(), String>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     /// Name of the column or tensor.

@@ -14,25 +14,25 @@ use utoipa::ToSchema;
 /// Maximum length of a value, in characters.
 const MAX_SHOWN_CHARS: usize = 64;
 
-/// Statistics of a column of a batch. For tensors and lists, all except `nulls` are statistics of the items.
+/// Statistics of a column of a batch. For tensors and lists, all except `nulls` are statistics of their items.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = BatchColumn)]
 pub struct Column {
     /// Name of the column.
     pub name: String,
-    /// Arrow type.
+    /// Arrow data type, such as `Int64`.
     #[serde(rename = "type")]
     pub data_type: String,
-    /// Number of nulls.
+    /// Number of null values.
     pub nulls: usize,
-    /// Number of NaNs, which all other statistics ignore; null if the column is not of floats.
+    /// Number of NaNs, which all other statistics ignore; null for columns without floating-point values.
     #[schema(required)]
     pub nans: Option<usize>,
-    /// Minimum: a number, or text for strings, times, decimals and infinities; null if there are no comparable values.
+    /// Minimum: a number, a boolean, or text for strings, times, decimals and infinities; null if there are no comparable values.
     pub min: Value,
-    /// Maximum, in the form of `min`.
+    /// Maximum, of the same type as `min`.
     pub max: Value,
-    /// Mean of numbers and booleans; null otherwise.
+    /// Mean of numbers, and of booleans as 0 and 1; null for other types and without values.
     pub mean: Value,
 }
 

@@ -19,19 +19,19 @@ pub struct JobList {
 struct Listed {
     /// Id of the job: 32 hexadecimal digits.
     id: String,
-    /// Name of the job; may be empty.
+    /// Name of the job; empty if the request has none.
     job_name: String,
     /// Name of the dataset.
     dataset: String,
     /// Id of the pinned snapshot.
     snapshot: String,
-    /// Time at which a server started to stream the job, in Unix seconds.
+    /// Time at which a server first streamed the job, in Unix seconds.
     first_seen: f64,
-    /// Time at which a server last streamed the job, in Unix seconds; up to an hour too early.
+    /// Time at which a server last streamed the job, in Unix seconds. The actual time may be up to an hour later.
     last_seen: f64,
     /// Number of ranks.
     world_size: u64,
-    /// Rows, groups or packs per rank and step.
+    /// Number of rows, groups or packs per rank and step.
     batch_size: u64,
     /// Request that streams the job again, as in docs/reference/protocol.md.
     #[schema(value_type = Object)]

@@ -19,15 +19,15 @@ pub struct RowRange {
     pub file: String,
     /// URL of the file.
     pub url: String,
-    /// Index of the row group in the file.
+    /// Index of the row group in the file, counted from 0.
     pub row_group: u32,
     /// Number of rows of the file before this row group.
     pub row_group_offset: u64,
     /// Number of rows of the batch in this row group.
     pub row_count: usize,
-    /// Indices of these rows in the row group, in batch order; at most `max_listed_rows`.
+    /// Indices of these rows in the row group, counted from 0, in batch order; at most `max_listed_rows`.
     pub rows: Vec<u32>,
-    /// Indices of these rows in the batch.
+    /// Indices of the rows of `rows` in the batch, counted from 0.
     pub batch_row_indices: Vec<u32>,
 }
 

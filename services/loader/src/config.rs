@@ -11,25 +11,28 @@ use crate::FaultInjection;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Memory for row groups that are being fetched and decoded, in bytes. A larger single block is still decoded, alone.
+    /// Memory for row groups that are being fetched and decoded, in bytes. A single block that is larger is decoded alone.
     /// Default: 1/8 of `cache_memory`, at most 256 MiB.
     pub decode_bytes: Option<u64>,
     /// Maximum number of blocks of a window that are fetched concurrently, within `decode_bytes`. Default: 64.
     pub concurrent_blocks: usize,
-    /// Finished batches that wait for a slow consumer, in bytes per stream. One batch is always prefetched. Default: 64 MiB.
+    /// Maximum size of the finished batches that wait for a slow consumer, in bytes per stream. One batch is always prefetched.
+    /// Default: 64 MiB.
     pub prefetch_bytes: u64,
-    /// Finished batches that wait for slow consumers, in bytes over all streams, shared evenly. Default: 1/8 of `cache_memory`.
+    /// Maximum size of the finished batches that wait for slow consumers, in bytes over all streams. The streams share it evenly.
+    /// Default: 1/8 of `cache_memory`.
     pub total_prefetch_bytes: Option<u64>,
-    /// Shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched if memory allows.
-    /// Default: 256 MiB.
+    /// Maximum size of the shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched
+    /// if memory allows. Default: 256 MiB.
     pub window_prefetch_bytes: u64,
-    /// Memory of sent batches and evicted frames that is kept for reuse, in bytes, within what frames and batches leave free.
-    /// Default: 1/8 of `cache_memory`, at least 64 MiB.
+    /// Maximum size of the pool of free buffers, in bytes. The buffers of sent batches and of evicted decoded blocks return to the
+    /// pool, and new batches and blocks reuse them. Free buffers are released if they and the buffers in use together exceed
+    /// `cache_memory` plus `total_prefetch_bytes`. Default: 1/8 of `cache_memory`, at least 64 MiB.
     pub buffer_pool_bytes: Option<u64>,
     /// Time after which a stream whose consumer reads nothing releases its window. Default: 1 s.
     #[serde(with = "humantime_serde")]
     pub slow_consumer_timeout: Duration,
-    /// Maximum size of the body of a batch, in bytes; at most 2 GiB - 1. Default: 256 MiB.
+    /// Maximum size of the body of a batch, in bytes; 1 to 2 GiB - 1. Default: 256 MiB.
     pub max_batch_bytes: u64,
     /// Maximum number of groups whose row counts are kept in memory for `max_pack_rows`, over all datasets, filters and keys in use.
     /// Each takes 4 bytes, and up to 16 more for the packs of its epochs. Default: 67,108,864.

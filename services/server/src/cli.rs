@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use anyhow::bail;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_loader::Scheduling;
@@ -24,26 +25,28 @@ use runtime::runtime;
 
 /// Parquet in, deterministically shuffled Arrow Flight batches out.
 ///
-/// Every flag of `forebay serve` can also be set in the file of --config or as an environment variable.
+/// Most flags of `forebay serve` can also be set as an environment variable or in the file of --config.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Format of the logs on standard error. FOREBAY_LOG selects what is logged, such as debug or forebay=trace.
+    /// Format of the logs on standard error: text, one line per message, or json, one JSON object per line. The environment
+    /// variable FOREBAY_LOG selects messages by level and module, such as debug or forebay=trace; without it, `serve` logs messages
+    /// of level info and above, and the other commands of level warn and above.
     #[arg(long, env = "FOREBAY_LOG_FORMAT", value_enum, default_value = "text", global = true)]
     log_format: LogFormat,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve datasets to trainers.
+    /// Serves datasets to trainers.
     Serve(Box<Serve>),
-    /// Stream a dataset to a small trainer in this process and print what was measured.
+    /// Streams a dataset to a small trainer in this process and prints the measured throughput.
     Demo(demo::Demo),
-    /// Print the contents of a dataset and the cost of streaming it.
+    /// Prints the contents of a dataset, and how many steps and how much memory an epoch takes.
     Inspect(inspect::Inspect),
-    /// Print where the rows of a batch are stored, or export the batch, for any batch of any recorded job.
+    /// Prints where the rows of a past batch of a recorded job are stored, or writes the batch to a file.
     Explain(Box<Explain>),
 }
 
@@ -56,22 +59,23 @@ enum LogFormat {
 /// Flags of `forebay serve`; they override the configuration file.
 #[derive(Debug, Args)]
 struct Serve {
-    /// Dataset by name: a path or URL of a Parquet file, or of a folder of Parquet files. Can be repeated [default: none].
+    /// Name of a dataset, and the path or URL of its Parquet file or of its folder of Parquet files. Can be repeated; the
+    /// environment variable holds one dataset [default: none].
     #[arg(long = "dataset", value_name = "NAME=URL", env = "FOREBAY_DATASET")]
     datasets: Vec<String>,
-    /// Key columns of a dataset that serves lookups; its index and looked-up rows are kept in memory. Can be repeated
-    /// [default: none].
+    /// Name of a dataset that serves lookups, and its key columns. The server keeps an index of the keys and the rows in
+    /// --lookup-memory. Can be repeated; the environment variable holds one dataset [default: none].
     #[arg(long = "online", value_name = "NAME=COLUMN[,COLUMN]", env = "FOREBAY_ONLINE")]
     online: Vec<String>,
-    /// Configuration file (TOML) [default: none].
+    /// Path of the configuration file (TOML) [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
     config: Option<PathBuf>,
-    /// Cache directory, locked by one server at a time. It also holds the state, which cannot be rebuilt, unless --state is set
-    /// [default: ~/.cache/forebay].
+    /// Cache directory, used by one server at a time. Without --state it also holds the state, which cannot be rebuilt from the
+    /// datasets [default: $XDG_CACHE_HOME/forebay or ~/.cache/forebay].
     #[arg(long, value_name = "DIR", env = "FOREBAY_CACHE_DIR")]
     cache_dir: Option<PathBuf>,
-    /// Path or URL of the state: snapshot manifests and job records. All servers of a cluster share one [default: `state` in
-    /// --cache-dir].
+    /// Path or URL of the state: snapshot manifests, row counts and job records. All servers of a cluster share one [default: `state`
+    /// in --cache-dir].
     #[arg(long, value_name = "URL", env = "FOREBAY_STATE")]
     state: Option<String>,
     /// Listen address of gRPC (Arrow Flight): HOST:PORT, or unix:/path for trainers on the same host. Port 0 selects a free port
@@ -81,57 +85,61 @@ struct Serve {
     /// Listen address of HTTP (dashboard, API, probes, metrics). Port 0 selects a free port [default: 127.0.0.1:8816].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_HTTP", value_parser = address)]
     http: Option<SocketAddr>,
-    /// Memory for decoded data, such as 8GiB [default: half of the memory of the machine or container].
+    /// Memory for decoded data, in bytes or such as 8GiB; at least 1MiB [default: half of the memory of the machine or container].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_MEMORY")]
     cache_memory: Option<ByteSize>,
-    /// Part of --cache-memory that is reserved for lookups [default: half of --cache-memory if --online is given, else 0].
+    /// Part of --cache-memory that is reserved for lookups, in bytes or such as 2GiB [default: half of --cache-memory if --online is
+    /// given, else 0].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_LOOKUP_MEMORY")]
     lookup_memory: Option<ByteSize>,
-    /// Disk space for decoded columns in --cache-dir, such as 200GiB; 0 disables the disk cache [default: half of the free space].
+    /// Disk space for decoded columns in --cache-dir, in bytes or such as 200GiB; 0 disables the disk cache [default: half of the
+    /// free disk space].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_DISK")]
     cache_disk: Option<ByteSize>,
-    /// Threads that decode blocks and assemble batches [default: one per core].
+    /// Number of threads that decode Parquet data and assemble batches, at least 1 [default: one per core].
     #[arg(long, value_name = "N", env = "FOREBAY_CPU_THREADS")]
     cpu_threads: Option<usize>,
     /// Scheduling class of the CPU threads: normal, or idle (Linux SCHED_IDLE), which yields to every other thread
     /// [default: normal].
     #[arg(long, value_name = "CLASS", env = "FOREBAY_CPU_SCHEDULING", value_parser = scheduling)]
     cpu_scheduling: Option<Scheduling>,
-    /// Threads that perform network I/O [default: one per core, at most 8].
+    /// Number of threads that perform network I/O, at least 1 [default: one per core, at most 8].
     #[arg(long, value_name = "N", env = "FOREBAY_IO_THREADS")]
     io_threads: Option<usize>,
-    /// Maximum number of threads for blocking calls, such as reads of local files [default: 16].
+    /// Maximum number of threads for blocking calls, such as reads of local files; at least 1 [default: 16].
     #[arg(long, value_name = "N", env = "FOREBAY_BLOCKING_THREADS")]
     blocking_threads: Option<usize>,
-    /// Time that running streams have to finish after SIGTERM [default: 30s].
+    /// Time that running streams have to finish after SIGTERM, such as 2m [default: 30s].
     #[arg(long, value_name = "TIME", env = "FOREBAY_GRACE_PERIOD", value_parser = humantime::parse_duration)]
     grace_period: Option<Duration>,
     /// Interval at which datasets are listed again to find new files, such as 5m [default: never].
     #[arg(long, value_name = "TIME", env = "FOREBAY_REFRESH_INTERVAL", value_parser = humantime::parse_duration)]
     refresh_interval: Option<Duration>,
-    /// Certificate chain of the server (PEM) for gRPC and HTTP; requires --tls-key [default: none, no encryption].
+    /// File with the certificate chain of the server (PEM) for gRPC and HTTP; requires --tls-key [default: none, no encryption].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_CERTIFICATE", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
-    /// Private key of the certificate (PEM); requires --tls-certificate [default: none].
+    /// File with the private key of the certificate (PEM); requires --tls-certificate [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_KEY", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// CA certificates of clients (PEM); clients without a certificate of one of these CAs are rejected [default: none].
+    /// File with the CA certificates of clients (PEM); clients without a certificate of one of these CAs are rejected. Requires
+    /// --tls-certificate [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_CLIENT_CA")]
     tls_client_ca: Option<PathBuf>,
-    /// Token file (TOML), which lists the bearer tokens and their permissions [default: none, every caller can read every
-    /// dataset].
+    /// Path of the token file (TOML) with the SHA-256 hashes of bearer tokens and their permissions [default: none, every caller can
+    /// read every dataset].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKENS")]
     tokens: Option<PathBuf>,
-    /// Price of one GPU hour, from which the dashboard computes the cost of waiting trainers [default: none].
+    /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers [default: none].
     #[arg(long, value_name = "COST", env = "FOREBAY_GPU_HOUR_COST")]
     gpu_hour_cost: Option<f64>,
-    /// OTLP/gRPC collector that receives traces, such as http://127.0.0.1:4317 [default: none, no traces].
+    /// URL of the OTLP/gRPC collector that receives traces, such as http://127.0.0.1:4317 [default: none, no traces].
     #[arg(long, value_name = "URL", env = "FOREBAY_TRACES_ENDPOINT")]
     traces_endpoint: Option<String>,
-    /// Allow non-loopback listen addresses without TLS and tokens [default: false].
+    /// Allows non-loopback listen addresses without TLS and tokens. Without tokens every caller can then also change the server over
+    /// HTTP [default: false].
     #[arg(long, env = "FOREBAY_INSECURE")]
     insecure: bool,
-    /// Print the resolved configuration as TOML and exit.
+    /// Prints the resolved configuration as TOML and exits [default: false].
     #[arg(long)]
     print_config: bool,
 }
@@ -194,8 +202,10 @@ impl Serve {
             let client_ca = settings.tls.take().and_then(|tls| tls.client_ca);
             settings.tls = Some(Tls { certificate, key, client_ca });
         }
-        if let Some(tls) = &mut settings.tls {
-            tls.client_ca = self.tls_client_ca.or(tls.client_ca.take());
+        match (&mut settings.tls, self.tls_client_ca) {
+            (Some(tls), client_ca) => tls.client_ca = client_ca.or(tls.client_ca.take()),
+            (None, Some(_)) => bail!("--tls-client-ca: expected --tls-certificate and --tls-key, too"),
+            (None, None) => {}
         }
         Ok(settings)
     }

@@ -9,9 +9,12 @@ mod exchange;
 mod exchanges;
 mod framed;
 mod lookups;
+mod methods;
 mod packed;
 mod service;
 mod unary;
+
+use std::sync::Arc;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_proto::v1::online_server::OnlineServer;
@@ -22,6 +25,7 @@ use call_layer::CallLayer;
 pub(crate) use context::Context;
 pub(crate) use exchanges::Exchanges;
 use framed::FramedDoGet;
+use methods::Methods;
 pub(crate) use service::Flight;
 pub(crate) use unary::Unary;
 
@@ -37,13 +41,13 @@ pub(crate) fn router(
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
     let max_request_bytes = context.services.limits.max_request_bytes;
-    let flight = FlightServiceServer::new(Flight { context: context.clone() })
+    let methods: Arc<dyn Methods> = Arc::new(context.clone());
+    let flight = FlightServiceServer::new(Flight { methods: Arc::clone(&methods) })
         .max_decoding_message_size(max_request_bytes);
     // Replies of workers are larger than requests, so DoExchange has its own message limit.
-    let exchanges = FlightServiceServer::new(Flight { context: context.clone() })
+    let exchanges = FlightServiceServer::new(Flight { methods: Arc::clone(&methods) })
         .max_decoding_message_size(context.services.limits.max_exchange_bytes);
-    let unary =
-        OnlineServer::new(Unary { context: context.clone() }).max_decoding_message_size(max_request_bytes);
+    let unary = OnlineServer::new(Unary { methods }).max_decoding_message_size(max_request_bytes);
     let layer =
         CallLayer::new(context.services.drain.clone(), authenticator, context.services.traces.clone());
     Ok(tonic::service::Routes::new(flight)

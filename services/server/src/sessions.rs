@@ -214,7 +214,7 @@ impl Sessions {
 
 /// Derives the session id. A trainer that reads two datasets has two sessions.
 fn session_id(trainer: u64, dataset: &str) -> u64 {
-    xxh3_64(format!("trainer {trainer:016x} of {dataset:?}").as_bytes())
+    xxh3_64(format!("trainer {trainer:016x} of {dataset}").as_bytes())
 }
 
 impl Totals {

@@ -7,6 +7,37 @@ use forebay_proto::v1::{BatchMetadata, PlanSummary, Remainder, Train};
 use crate::Error;
 
 /// The resolved plan of a job. It fixes data and order, so that every server of a cluster delivers the same batches.
+///
+/// # Examples
+/// A server resolves a plan; see [`Client::plan`](crate::Client::plan). The positions of its batches are arithmetic. A job of
+/// three epochs of 100 steps starts at step 20:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use arrow_schema::Schema;
+/// use forebay_client::{
+///     Cursor, Plan,
+///     proto::v1::{PlanSummary, Train},
+/// };
+///
+/// let plan = Plan {
+///     schema: Arc::new(Schema::empty()),
+///     summary: PlanSummary { steps: 100, ..PlanSummary::default() },
+///     total_records: -1,
+///     tickets: Vec::new(),
+///     resolved: Train { epochs: Some(3), start_step: 20, ..Train::default() },
+/// };
+/// assert_eq!(plan.batches(), 280);
+///
+/// // After 150 batches, a checkpoint has this position.
+/// let Cursor { epoch, step } = plan.cursor(150);
+/// assert_eq!((epoch, step), (1, 70));
+///
+/// // The request for the other batches; see [`Training`](crate::Training) for a whole checkpoint.
+/// let resumed = Train { epoch, epochs: Some(2), start_step: step, ..plan.resolved.clone() };
+/// assert_eq!(Plan { resolved: resumed, ..plan }.batches(), 130);
+/// ```
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// Schema of every batch.

@@ -15,7 +15,7 @@ pub struct Config {
     /// Maximum number of keys of a lookup that runs on the thread of its connection. Such a lookup takes about 0.1 ms, as
     /// long as a switch to another thread and back. Larger lookups run on the lookup threads. Default: 1,024.
     pub max_inline_keys: usize,
-    /// Maximum bytes of the answer to one lookup. Default: 16 MiB.
+    /// Maximum size of the answer to one lookup, in bytes. Default: 16 MiB.
     pub max_answer_bytes: u64,
     /// Number of blocks whose keys are read concurrently while an index is built. Default: 8.
     pub concurrent_blocks: usize,

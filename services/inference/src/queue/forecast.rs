@@ -7,29 +7,29 @@ use super::{CostModel, Load, QueueConfig, status::MeanRequest};
 /// Steady-state prediction from the cost model and the current arrival rate. Random bursts add to these values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Forecast {
-    /// Rows per second that all workers compute in batches of the maximum size.
+    /// Throughput of all workers with batches of the maximum size, in rows per second.
     pub capacity_rows_per_second: f64,
-    /// Arrival rate divided by the capacity. From 1 on, requests are refused.
+    /// Arrival rate divided by the capacity, 0 or more. At 1 or above, the workers cannot keep up, and requests are refused.
     pub utilization: f64,
-    /// Mean rows per batch.
+    /// Mean number of rows per batch.
     pub batch_rows: f64,
-    /// Seconds that a worker takes for such a batch.
+    /// Time that a worker takes for a batch of `batch_rows` rows, in seconds.
     pub batch_seconds: f64,
-    /// Mean seconds from a request's arrival to its answer. `None` if the workers cannot keep up.
+    /// Mean time from the arrival of a request to its answer, in seconds; `None` if `utilization` is 1 or above.
     pub latency_seconds: Option<f64>,
 }
 
 /// Throughput-latency curve: forecasts for different batch sizes under the current load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThroughputLatencyCurve {
-    /// Arrival rate, including refused requests.
+    /// Arrival rate in requests per second, including refused requests.
     pub requests_per_second: f64,
     /// Deadline of a request without a `timeout`, in seconds.
     pub default_timeout_seconds: f64,
     /// Current settings and their forecast.
     pub current: CurrentSettings,
-    /// Forecasts for powers of two from 16 up to the other limits, with the current `max_batch_delay`. Empty without workers or
-    /// before the first computed batch.
+    /// Forecasts for other values of `max_batch_rows`: powers of two from 16 up to the largest batch that the other limits allow,
+    /// with the current `max_batch_delay`. Empty without workers or before the first computed batch.
     pub points: Vec<CurvePoint>,
 }
 
@@ -40,7 +40,7 @@ pub struct CurrentSettings {
     pub max_batch_rows: u64,
     /// Maximum seconds for which a request waits for further requests while a worker is free.
     pub max_batch_delay_seconds: f64,
-    /// `None` without workers or before the first computed batch.
+    /// Forecast for the current settings and load; `None` without workers or before the first computed batch.
     pub forecast: Option<Forecast>,
 }
 

@@ -69,7 +69,7 @@ impl Blocks {
     }
 }
 
-/// Progress of entry.
+/// Progress of counting the kept rows and the groups of a snapshot's blocks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CountProgress {
     /// Number of blocks of the snapshot.
@@ -80,7 +80,7 @@ pub struct CountProgress {
     pub blocks_read: u64,
     /// Number of rows of the counted blocks.
     pub rows: u64,
-    /// Number of rows kept of the counted blocks.
+    /// Number of rows of the counted blocks that the filter keeps.
     pub rows_kept: u64,
 }
 

@@ -21,25 +21,28 @@ use trainer::Trainer;
 pub(super) struct Demo {
     /// Path or URL of a Parquet file or of a folder of Parquet files [default: the TPC-H table `lineitem`, generated once and kept].
     source: Option<String>,
-    /// TPC-H scale factor of the generated data; 1 is 6,001,215 rows.
+    /// Scale factor of the generated TPC-H data; 1 generates 6,001,215 rows.
     #[arg(long, default_value_t = 1.0, conflicts_with = "source")]
     scale: f64,
-    /// Generate a log of rankings instead, and shuffle whole queries.
+    /// Generates a log of 20,000 search queries with 20 ranked items each instead of TPC-H data, and shuffles whole queries
+    /// [default: false].
     #[arg(long, conflicts_with_all = ["source", "scale"])]
     ranking: bool,
-    /// Rows per batch.
+    /// Number of rows per batch.
     #[arg(long, default_value_t = 16_384)]
     batch_size: u64,
     /// Shuffle seed.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Column to predict [default: the last numeric column].
+    /// Numeric column that the trainer predicts [default: l_extendedprice for TPC-H data, clicked with --ranking, else the last
+    /// numeric column].
     #[arg(long)]
     label: Option<String>,
-    /// Keep the server running after the demo.
+    /// Keeps the server running after the demo, until it is interrupted [default: false].
     #[arg(long)]
     serve: bool,
-    /// Folder for the generated data [default: ~/.cache/forebay].
+    /// Directory for the generated data, which is stored in its folder `demo` [default: $XDG_CACHE_HOME/forebay or
+    /// ~/.cache/forebay].
     #[arg(long, value_name = "DIR", env = "FOREBAY_CACHE_DIR")]
     cache_dir: Option<PathBuf>,
 }

@@ -21,53 +21,57 @@ use wanted::Wanted;
 /// Flags of `forebay explain`.
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// Name of the job, or its id from --list. The most recently streamed job with the name wins.
+    /// Name of the job, or its id from --list. Of several jobs with the name, the most recently streamed one is selected. Required
+    /// unless --ticket or --list is given [default: none].
     #[arg(long, value_name = "NAME|ID", conflicts_with_all = ["ticket", "list"])]
     job_name: Option<String>,
-    /// File with a ticket, or with a command that pins a snapshot, instead of a job; - reads standard input.
+    /// File with the ticket of a stream, or with a request that names its snapshot, instead of --job-name; - reads standard input
+    /// [default: none].
     #[arg(long, value_name = "FILE", conflicts_with = "list")]
     ticket: Option<PathBuf>,
-    /// List the recorded jobs and exit.
+    /// Lists the recorded jobs and exits [default: false].
     #[arg(long)]
     list: bool,
-    /// Epoch of the batch [default: that of the ticket, else 0].
+    /// Epoch of the batch, counted from 0 [default: that of the ticket, else 0].
     #[arg(long, value_name = "N")]
     epoch: Option<u64>,
-    /// Step of the batch in its epoch; required unless --ticket is given [default: the first step of the ticket].
+    /// Step of the batch in its epoch, counted from 0; required unless --ticket is given [default: the first step of the ticket].
     #[arg(long, value_name = "N", required_unless_present_any = ["ticket", "list"])]
     step: Option<u64>,
-    /// Rank that received the batch [default: that of the ticket, else 0].
+    /// Rank that received the batch, counted from 0 [default: that of the ticket, else 0].
     #[arg(long, value_name = "N")]
     rank: Option<u64>,
-    /// HTTP address of a server that explains the batch [default: none, read the state and the datasets in this process].
+    /// HTTP URL of a server that explains the batch, such as http://127.0.0.1:8816 [default: none, this process reads the state
+    /// and the datasets itself].
     #[arg(long, value_name = "URL")]
     server: Option<String>,
     /// File with the bearer token for --server [default: none].
     #[arg(long, value_name = "FILE", requires = "server")]
     token_file: Option<PathBuf>,
-    /// CA certificates of the server (PEM), in addition to the system's [default: none].
+    /// File with CA certificates (PEM) that are trusted for --server, in addition to those of the system [default: none].
     #[arg(long, value_name = "FILE", requires = "server")]
     ca: Option<PathBuf>,
-    /// Dataset by name: a path or URL, as on the server. Can be repeated [default: none].
+    /// Name of a dataset, and its path or URL, as on the server. Can be repeated; the environment variable holds one dataset
+    /// [default: none].
     #[arg(long = "dataset", value_name = "NAME=URL", env = "FOREBAY_DATASET")]
     datasets: Vec<String>,
-    /// Configuration file of the server (TOML), for the state and the datasets [default: none].
+    /// Path of the server's configuration file (TOML), which names the state and the datasets [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_CONFIG")]
     config: Option<PathBuf>,
     /// Path or URL of the server's state [default: `state` in --cache-dir].
     #[arg(long, value_name = "URL", env = "FOREBAY_STATE")]
     state: Option<String>,
-    /// Cache directory of the server [default: ~/.cache/forebay].
+    /// Cache directory of the server [default: $XDG_CACHE_HOME/forebay or ~/.cache/forebay].
     #[arg(long, value_name = "DIR", env = "FOREBAY_CACHE_DIR")]
     cache_dir: Option<PathBuf>,
     /// File to write the batch to; the extension selects the format: .parquet, .json or .arrow (IPC stream, identical to the bytes
     /// that were sent) [default: none].
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "list"])]
     output: Option<PathBuf>,
-    /// Print JSON instead of text.
+    /// Prints JSON instead of text [default: false].
     #[arg(long)]
     json: bool,
-    /// Maximum number of rows that are listed per row group [default: 1000].
+    /// Maximum number of row numbers that are listed per row group [default: 1000].
     #[arg(long, value_name = "N")]
     max_listed_rows: Option<usize>,
 }

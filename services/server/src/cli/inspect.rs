@@ -20,16 +20,18 @@ const MEMORY_BYTES: u64 = 1 << 30;
 pub(super) struct Inspect {
     /// Path or URL of a Parquet file or of a folder of Parquet files.
     url: String,
-    /// Rows per rank and step, for the plan.
+    /// Number of rows per rank and step in the printed plan.
     #[arg(long, default_value_t = 4096)]
     batch_size: u64,
-    /// Number of ranks, for the plan.
+    /// Number of ranks in the printed plan.
     #[arg(long, default_value_t = 1)]
     world_size: u64,
-    /// Rows per shuffle window, for the plan [default: that of the server].
+    /// Number of rows per shuffle window in the printed plan. Rows are shuffled within windows [default: 1048576, or four steps of
+    /// all ranks if that is more, but at most the rows that take 1GiB uncompressed].
     #[arg(long)]
     window_rows: Option<u64>,
-    /// SQL condition; prints the number of matching rows and of blocks that need not be read [default: none].
+    /// SQL condition that selects rows, such as "price > 10"; prints the number of selected rows and of the blocks that an epoch
+    /// reads [default: none].
     #[arg(long, value_name = "SQL", default_value = "", hide_default_value = true)]
     filter: String,
 }

@@ -47,6 +47,7 @@ fn section(text: &mut String, name: &str, command: &Command) {
         let flag = match argument.get_long() {
             Some(long) if value.is_empty() => format!("--{long}"),
             Some(long) => format!("--{long} {value}"),
+            None if argument.is_required_set() => value,
             None => format!("[{value}]"),
         };
         let environment =

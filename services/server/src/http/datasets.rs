@@ -25,7 +25,7 @@ struct Dataset {
     name: String,
     /// URL of the dataset's files.
     url: String,
-    /// Lifecycle phase.
+    /// Lifecycle phase of the dataset.
     phase: DatasetPhase,
     /// Number of files whose footers were read; null before the files are listed.
     #[schema(required)]
@@ -65,7 +65,7 @@ struct OnlineDataset {
     /// Number of distinct keys in this snapshot; null before the first index is ready.
     #[schema(required)]
     keys: Option<u64>,
-    /// Memory of the index, in bytes; null before the first index is ready.
+    /// Size of the index in memory, in bytes; null before the first index is ready.
     #[schema(required)]
     index_bytes: Option<u64>,
     /// Number of rows indexed for the next snapshot; null if no index is being built.
@@ -93,16 +93,14 @@ impl OnlineDataset {
     }
 }
 
-/// Lifecycle phase of a dataset.
+/// Lifecycle phase of a dataset. `opening`: its files are being listed and their footers read for the first time; `open`: the
+/// dataset can be read; `failed`: the last attempt to open it failed, and the server retries.
 #[derive(Default, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum DatasetPhase {
-    /// The files are being listed and their footers read for the first time.
     #[default]
     Opening,
-    /// The dataset can be read.
     Open,
-    /// The last attempt to open the dataset failed. The server retries.
     Failed,
 }
 

@@ -20,9 +20,9 @@ const DEFAULT_LIMIT: usize = 200;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct EventQuery {
-    /// Id of an event: returns the first `limit` events after it. Without it, the last `limit` events are returned.
+    /// Id of an event: returns the first `limit` events after it. Default: none, returns the last `limit` events.
     after: Option<u64>,
-    /// Largest number of events to return. Default: 200. The server keeps `limits.max_events` events.
+    /// Maximum number of events to return. The server keeps the last `limits.max_events` events. Default: 200.
     limit: Option<usize>,
 }
 

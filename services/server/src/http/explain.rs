@@ -1,4 +1,4 @@
-//! `/api/v1/jobs` and `/api/v1/explain`: streamed jobs, and reconstruction of their batches.
+//! `/api/v1/jobs` and `/api/v1/explain`: recorded jobs, and their batches, rebuilt.
 
 use axum::{
     Json,
@@ -18,25 +18,28 @@ use super::{
 };
 use crate::Error;
 
-/// Selection of a batch and of the response format.
+/// Selection of a batch, and the response format.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ExplainQuery {
-    /// Name or id of the job. Not allowed together with a request in the body.
+    /// Name or id of the job. Of several jobs with the name, the most recently streamed one is selected. Required for `GET`;
+    /// ignored by `POST`, whose body contains the request.
     #[serde(default)]
     job_name: String,
-    /// Epoch of the batch. Default: the first epoch of the request.
+    /// Epoch of the batch, counted from 0. Default: 0 for a job, `epoch` of the request in a body.
     epoch: Option<u64>,
-    /// Step of the batch within its epoch; required for a job. Default for a request in the body: its first step.
+    /// Step of the batch within its epoch, counted from 0. Required for `GET`. Default for `POST`: `start_step` of the request in
+    /// the body.
     step: Option<u64>,
-    /// Rank of the batch. Default: the rank of the request, or 0.
+    /// Rank that received the batch, counted from 0. Default: `rank` of the request in a body, else 0.
     rank: Option<u64>,
-    /// Response format: a summary in JSON, or the batch as a file. Default: `summary`.
+    /// Response format. `summary`: locations and statistics of the rows, as JSON; `parquet`, `json` or `arrow`: the batch itself as a
+    /// file of this format. Default: `summary`.
     #[serde(default)]
     #[param(inline)]
     format: ResponseFormat,
-    /// Largest number of row indices listed per row group in a summary. Default: 1,000.
+    /// Maximum number of row indices listed per row group in a summary. Default: 1,000.
     max_listed_rows: Option<usize>,
 }
 
@@ -75,18 +78,18 @@ pub(super) enum Explanation {
     /// The job or dataset is unknown or not visible to the caller.
     #[response(status = 404)]
     Missing(Problem),
-    /// The files have changed, or the snapshot is no longer available.
+    /// The files of the dataset have changed, or the snapshot is no longer available.
     #[response(status = 409)]
     Changed(Problem),
     /// The batch exceeds `limits.max_explain_bytes`.
     #[response(status = 413)]
     TooLarge(Problem),
-    /// The reconstruction exceeded `limits.explain_timeout`.
+    /// The explanation took longer than `limits.explain_timeout`.
     #[response(status = 504)]
     TimedOut(Problem),
 }
 
-/// Lists the jobs of which the caller may read all datasets, most recent first.
+/// Lists the recorded jobs whose datasets the caller may read, most recently streamed first.
 #[utoipa::path(
     get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "explain",
     responses((status = 200, body = JobList), AuthErrors),
@@ -95,7 +98,7 @@ pub(super) async fn jobs(view: View) -> Result<Json<JobList>, Rejection> {
     Ok(Json(view.context.services.explainer.jobs(&view.access).await?.into()))
 }
 
-/// Reconstructs a batch of a job: returns locations and statistics of its rows or, with a file `format`, the batch itself.
+/// Rebuilds a batch of a recorded job: returns locations and statistics of its rows or, with a file `format`, the batch itself.
 #[utoipa::path(
     get,
     path = "/api/v1/explain",
@@ -116,11 +119,17 @@ pub(super) async fn explain(
     answer(&view, &query, &found.record.request, found.others).await
 }
 
-/// Reconstructs a batch like `GET`, for a ticket in the body, or another command that pins its snapshots, instead of a job.
-/// Parameters that are omitted are taken from the ticket. Changes nothing.
+/// Rebuilds a batch of the request in the body: returns locations and statistics of its rows or, with a file `format`, the batch
+/// itself. Changes nothing on the server.
 #[utoipa::path(
     post, path = "/api/v1/explain", operation_id = "explain_request", tag = "explain",
-    params(ExplainQuery), request_body = Object, responses(Explanation, AuthErrors),
+    params(ExplainQuery),
+    request_body(
+        content = Object,
+        description = "Ticket for batches from `GetFlightInfo`, or any `{\"train\": {...}}` command as in \
+            docs/reference/protocol.md that names the snapshot of every dataset. JSON, or the same message as binary protobuf.",
+    ),
+    responses(Explanation, AuthErrors),
 )]
 pub(super) async fn explain_request(
     view: View,

@@ -1,4 +1,4 @@
-//! Rate, errors and duration of HTTP requests, by route.
+//! Metrics of HTTP requests: number, by route and status code, and duration, by route.
 
 use std::time::Instant;
 
@@ -9,7 +9,10 @@ use axum::{
 };
 use metrics::{counter, histogram};
 
-/// Records a request when its response begins, under the template of its route instead of its path.
+/// Counts a request and records the time until the head of its response.
+///
+/// The label `route` is the template of the matched route, such as `/api/v1/queues/{name}`, or `other` if none
+/// matches.
 pub(super) async fn record(request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map_or("other", MatchedPath::as_str).to_owned();
     let started = Instant::now();

@@ -28,16 +28,17 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct From {
-    /// Id of an event: kept events after it are sent first. The header `Last-Event-ID`, which browsers send when they reconnect,
-    /// takes precedence. Without either, only new events are sent.
+    /// Id of an event: the kept events after it are sent first. The header `Last-Event-ID`, which browsers send when they reconnect,
+    /// takes precedence. Default: none, sends only new events.
     after: Option<u64>,
 }
 
-/// Streams the state and events. `event: state` is sent immediately and then every second, `event: event` for every operational
-/// event; the `id` of both is that of the last event. The stream ends when the server shuts down or the token becomes invalid.
+/// Streams server-sent events: the state as `event: state`, immediately and then every second, and each operational event as
+/// `event: event`. The `id` of both is that of the latest operational event. The stream ends when the server shuts down or the
+/// token becomes invalid.
 #[utoipa::path(
     get, path = "/api/v1/live", operation_id = "subscribe", tag = "server",
-    params(From, ("last-event-id" = Option<u64>, Header, description = "Id of the last event received.")),
+    params(From, ("last-event-id" = Option<u64>, Header, description = "Id of the last event received. Default: the parameter `after`.")),
     responses(
         (status = 200, description = "Server-sent events. The schema is that of the data of `state`.",
          body = state::State, content_type = "text/event-stream"),

@@ -29,7 +29,7 @@ pub(super) struct Overview {
     /// Resources used by the process; null on systems without `/proc`.
     #[schema(required)]
     process: Option<Process>,
-    /// Cost of waiting; null unless `gpu_hour_cost` is configured.
+    /// Cost of GPUs while their trainers wait; null unless `gpu_hour_cost` is configured.
     #[schema(required)]
     cost: Option<Cost>,
 }
@@ -37,11 +37,11 @@ pub(super) struct Overview {
 /// Cost of GPUs while their trainers wait, in the currency of `gpu_hour_cost`.
 #[derive(Serialize, ToSchema)]
 struct Cost {
-    /// Configured cost of one GPU per hour.
+    /// Configured price of one GPU hour.
     gpu_hour_cost: f64,
-    /// Current cost of waiting per hour, for all running sessions whose clients report.
+    /// Current cost of waiting per hour, for the running sessions whose clients report.
     idle_per_hour: f64,
-    /// Cost of waiting since the start of the server.
+    /// Cost of waiting since the start of the server, for the sessions whose clients report.
     idle_total: f64,
 }
 
@@ -60,11 +60,11 @@ struct ServerInfo {
     draining: bool,
     /// Location for Flight clients, such as `grpc://127.0.0.1:8815`.
     grpc: String,
-    /// True if the caller may change settings.
+    /// True if the caller may change settings of the server.
     can_administer: bool,
 }
 
-/// Returns a summary of the server.
+/// Returns a summary of the server: bottleneck, pipeline, cache and process.
 #[utoipa::path(get, path = "/api/v1/overview", operation_id = "show_overview", tag = "server", responses((status = 200, body = Overview), AuthErrors))]
 pub(super) async fn show(view: View) -> Json<Overview> {
     Json(of(&view))

@@ -30,17 +30,18 @@ pub(super) struct Readiness {
     opening: Vec<String>,
     /// Names of datasets whose lookup index is being built for the first time.
     preparing: Vec<String>,
-    /// Reason of the failure by name of each dataset that cannot be opened.
+    /// Reason of the failure of each dataset that cannot be opened, by the name of the dataset.
     failed: BTreeMap<String, String>,
 }
 
-/// Liveness probe.
+/// Liveness probe: succeeds while the process runs.
 #[utoipa::path(get, path = "/livez", operation_id = "alive", tag = "probes", responses((status = 200, description = "The process is alive.", body = String)))]
 pub(super) async fn alive() -> &'static str {
     "alive\n"
 }
 
-/// Readiness probe: succeeds after the first attempt to open every dataset, and until the server shuts down.
+/// Readiness probe: succeeds once the server has tried to open every dataset and has built every lookup index, until it shuts
+/// down.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "ready", tag = "probes",
     responses((status = 200, description = "The server accepts new work.", body = Readiness), (status = 503, description = "The server is starting or shutting down.", body = Readiness)),
@@ -71,7 +72,7 @@ pub(super) async fn ready(
     (status, Json(Readiness { ready, draining, opening, preparing, failed }))
 }
 
-/// Metrics in the Prometheus text format. The caller must be allowed to read all datasets.
+/// Returns the metrics in the Prometheus text format. The caller must be allowed to read all datasets.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "probes",
     responses((status = 200, description = "Metrics in the Prometheus text format, version 0.0.4.", body = String), AuthErrors),

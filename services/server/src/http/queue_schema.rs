@@ -15,11 +15,11 @@ use utoipa::ToSchema;
 #[schema(as = QueueConfig)]
 #[expect(dead_code, reason = "only its description is used")]
 pub(super) struct QueueSettings {
-    /// Maximum rows per batch and per request, 1 to 1,048,576. Default: 4,096.
+    /// Maximum number of rows per batch and per request, 1 to 1,048,576. Default: 4,096.
     #[schema(default = 4096)]
     max_batch_rows: u64,
-    /// Maximum bytes of the features of a batch, estimated from the mean row size. At most half of
-    /// `lookups.max_answer_bytes`. Default: 8 MiB.
+    /// Maximum size of the features of a batch, in bytes, estimated from the mean row size. At least 1 and at most half of
+    /// `lookups.max_answer_bytes`, which limits the actual size. Default: 8 MiB.
     #[schema(default = 8_388_608)]
     max_batch_bytes: u64,
     /// Maximum time for which a request waits for further requests while a worker is free, 0 to 1 hour. Default: 5 ms.
@@ -29,26 +29,27 @@ pub(super) struct QueueSettings {
     /// latency than it saves. Default: true.
     #[schema(default = true)]
     eager_dispatch: bool,
-    /// Deadline of a request without a `timeout`, counted from its arrival, up to 1 hour. Default: 100 ms.
+    /// Time from the arrival of a request without a `timeout` to its deadline, above 0 and up to 1 hour. Default: 100 ms.
     #[schema(default = "100ms", example = "100ms")]
     default_timeout: String,
     /// Maximum predicted time until an answer, 0 to 1 hour. Requests with a longer prediction are refused, even if their own
     /// deadline is later. Default: 10 s.
     #[schema(default = "10s", example = "10s")]
     max_predicted_wait: String,
-    /// Maximum number of queued requests. Default: 16,384.
+    /// Maximum number of queued requests, at least 1. Default: 16,384.
     #[schema(default = 16_384)]
     max_queue_requests: usize,
-    /// Maximum number of queued rows. Default: 1,048,576.
+    /// Maximum number of queued rows, at least 1. Default: 1,048,576.
     #[schema(default = 1_048_576)]
     max_queue_rows: u64,
-    /// Maximum bytes of the keys of all unanswered requests. Default: 64 MiB.
+    /// Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     #[schema(default = 67_108_864)]
     max_queue_bytes: u64,
-    /// Maximum number of workers that receive a request before it fails because each of them disconnected. Default: 2.
+    /// Maximum number of workers that receive a request before it fails because each of them disconnected, at least 1.
+    /// Default: 2.
     #[schema(default = 2)]
     max_attempts: u32,
-    /// Maximum number of batches that one worker may have at a time. Default: 8.
+    /// Maximum number of batches that one worker may have at a time, at least 1. Default: 8.
     #[schema(default = 8)]
     max_credits: u64,
     /// Batch sizes, in rows, to which batches are padded with rows of nulls and zeros. A batch is padded to the smallest size
@@ -61,19 +62,24 @@ pub(super) struct QueueSettings {
 #[derive(Serialize, ToSchema)]
 #[serde(remote = "queue::QueueStatus")]
 pub(super) struct QueueStatus {
+    /// Current load: connected workers, queued requests and arrival rate.
     #[serde(with = "Load")]
     #[schema(value_type = Load)]
     load: queue::Load,
-    /// Learned cost of a batch.
+    /// Cost model: the time that a worker takes for a batch, learned from earlier batches.
     #[serde(with = "Coefficients")]
     #[schema(value_type = Coefficients)]
     model: queue::Coefficients,
-    /// Mean absolute error of the model's predictions, in seconds.
+    /// Mean absolute error of the cost model's predictions, in seconds.
     model_error: f64,
+    /// Number of requests by outcome since the queue was created.
     #[serde(with = "Outcomes")]
     #[schema(value_type = Outcomes)]
     outcomes: queue::Outcomes,
-    /// Number of batches by the rule that closed them: `rows`, `bytes`, `delay`, `deadline`, `idle` or `drain`.
+    /// Number of batches by the rule that closed them. `rows` and `bytes`: the batch has `max_batch_rows` rows or
+    /// `max_batch_bytes` bytes, or the next request does not fit; `delay`: the first request has waited for `max_batch_delay`;
+    /// `deadline`: a longer wait would miss the deadline of a request; `idle`: a worker is free, and waiting longer is expected to
+    /// cost more latency than it saves; `drain`: the server is shutting down.
     #[schema(value_type = HashMap<String, u64>)]
     close_reasons: HashMap<&'static str, u64>,
 }
@@ -84,29 +90,30 @@ pub(super) struct QueueStatus {
 struct Load {
     /// Number of connected workers.
     workers: usize,
-    /// Number of requests that wait for a batch.
+    /// Number of requests that wait to be assigned to a batch.
     queued_requests: usize,
-    /// Rows of the queued requests.
+    /// Number of rows of the queued requests.
     queued_rows: u64,
     /// Number of batches that were sent to workers and have no reply.
     batches: usize,
-    /// Arrival rate, including refused requests.
+    /// Arrival rate in requests per second, including refused requests: the lower of the rates over the last 4 and the last 32
+    /// requests.
     requests_per_second: f64,
-    /// Predicted seconds until the answer to a request of one row that arrives now. Null without workers or before the first
-    /// computed batch.
+    /// Predicted time until the answer to a request of one row that arrives now, in seconds; null without workers or before the
+    /// first computed batch.
     #[schema(required)]
     predicted_wait_seconds: Option<f64>,
 }
 
-/// Coefficients of the cost model: a batch takes `fixed + row * rows + byte * bytes` seconds.
+/// Coefficients of the cost model: a worker takes `fixed + row * rows + byte * bytes` seconds for a batch.
 #[derive(Serialize, ToSchema)]
 #[serde(remote = "queue::Coefficients")]
 struct Coefficients {
-    /// Seconds per batch.
+    /// Time per batch, in seconds.
     fixed: f64,
-    /// Seconds per row.
+    /// Time per row, in seconds.
     row: f64,
-    /// Seconds per byte of features.
+    /// Time per byte of features, in seconds.
     byte: f64,
 }
 
@@ -114,36 +121,37 @@ struct Coefficients {
 #[derive(Serialize, ToSchema)]
 #[serde(remote = "queue::Outcomes")]
 struct Outcomes {
-    /// Admitted requests.
+    /// Number of admitted requests.
     admitted: u64,
-    /// Rows of the admitted requests.
+    /// Number of rows of the admitted requests.
     admitted_rows: u64,
-    /// Bytes of features of the admitted requests.
+    /// Size of the features of the admitted requests, in bytes.
     admitted_bytes: u64,
-    /// Requests that were refused on arrival.
+    /// Number of requests that were refused on arrival.
     refused: u64,
-    /// Requests that were answered with rows.
+    /// Number of requests that were answered with rows.
     answered: u64,
-    /// Requests whose deadline passed before an answer.
+    /// Number of requests whose deadline passed before an answer.
     expired: u64,
-    /// Requests that their caller canceled.
+    /// Number of requests that their caller canceled.
     cancelled: u64,
-    /// Requests whose worker failed or disconnected, or whose features could not be looked up.
+    /// Number of requests whose worker failed or disconnected, or whose features could not be looked up.
     failed: u64,
 }
 
-/// Steady-state prediction from the cost model and the current arrival rate. Random bursts add to these values.
+/// Steady-state prediction from the cost model and the current arrival rate. Actual values are higher if requests arrive in
+/// bursts.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Forecast {
-    /// Rows per second that all workers compute in batches of the maximum size.
+    /// Throughput of all workers with batches of the maximum size, in rows per second.
     capacity_rows_per_second: f64,
-    /// Arrival rate divided by the capacity. From 1 on, requests are refused.
+    /// Arrival rate divided by the capacity, 0 or more. At 1 or above, the workers cannot keep up, and requests are refused.
     utilization: f64,
-    /// Mean rows per batch.
+    /// Mean number of rows per batch.
     batch_rows: f64,
-    /// Seconds that a worker takes for such a batch.
+    /// Time that a worker takes for a batch of `batch_rows` rows, in seconds.
     batch_seconds: f64,
-    /// Mean seconds from a request's arrival to its answer. Null if the workers cannot keep up.
+    /// Mean time from the arrival of a request to its answer, in seconds; null if `utilization` is 1 or above.
     #[schema(required)]
     latency_seconds: Option<f64>,
 }
@@ -151,33 +159,36 @@ pub(super) struct Forecast {
 /// Throughput-latency curve of a queue: forecasts for different batch sizes under the current load.
 #[derive(Serialize, ToSchema)]
 pub(super) struct ThroughputLatencyCurve {
-    /// Arrival rate, including refused requests.
+    /// Arrival rate in requests per second, including refused requests: the lower of the rates over the last 4 and the last 32
+    /// requests.
     requests_per_second: f64,
-    /// Deadline of a request without a `timeout`, in seconds.
+    /// Time from the arrival of a request without a `timeout` to its deadline, in seconds.
     default_timeout_seconds: f64,
+    /// Current settings and their forecast.
     current: CurrentSettings,
-    /// Forecasts for powers of two from 16 up to the other limits, with the current `max_batch_delay`. Empty without workers or
-    /// before the first computed batch.
+    /// Forecasts for other values of `max_batch_rows`: powers of two from 16 up to the largest batch that the other limits allow,
+    /// with the current `max_batch_delay`. Empty without workers or before the first computed batch.
     points: Vec<CurvePoint>,
 }
 
 /// Current settings of a queue and their forecast.
 #[derive(Serialize, ToSchema)]
 struct CurrentSettings {
-    /// Maximum rows per batch.
+    /// Maximum number of rows per batch.
     max_batch_rows: u64,
-    /// Maximum seconds for which a request waits for further requests while a worker is free.
+    /// Maximum time for which a request waits for further requests while a worker is free, in seconds.
     max_batch_delay_seconds: f64,
-    /// Null without workers or before the first computed batch.
+    /// Forecast for the current settings and load; null without workers or before the first computed batch.
     #[schema(required)]
     forecast: Option<Forecast>,
 }
 
-/// Forecast for another batch size.
+/// Forecast for another value of `max_batch_rows`.
 #[derive(Serialize, ToSchema)]
 struct CurvePoint {
-    /// Maximum rows per batch.
+    /// Maximum number of rows per batch.
     max_batch_rows: u64,
+    /// Forecast for this maximum under the current load.
     forecast: Forecast,
 }
 

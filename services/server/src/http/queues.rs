@@ -56,9 +56,9 @@ pub(super) struct QueueInfo {
 pub(super) struct SettingsChange {
     /// Name of the queue.
     name: String,
-    /// True if nothing was changed.
+    /// True if the settings were only validated and not changed.
     dry_run: bool,
-    /// Settings after the change.
+    /// Settings after the change; for a dry run, as they would be.
     #[schema(value_type = QueueSettings)]
     batching: QueueConfig,
     /// Forecast for these settings; null without workers or before the first computed batch.
@@ -83,17 +83,18 @@ pub(super) struct QueueCurve {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ChangeQuery {
-    /// Validates the settings and returns a forecast without changing them. The value `false` is the same as omitting it.
+    /// Flag that validates the settings and returns a forecast without changing them. Any value except `false` sets it, also an
+    /// empty one. Default: `false`, the settings are changed.
     dry_run: Option<String>,
 }
 
-/// Lists the queues for which the caller may read all datasets of the features.
+/// Lists the queues whose features come only from datasets that the caller may read.
 #[utoipa::path(get, path = "/api/v1/queues", operation_id = "list_queues", tag = "queues", responses((status = 200, body = QueueList), AuthErrors))]
 pub(super) async fn list(view: View) -> Json<QueueList> {
     Json(of(&view))
 }
 
-/// Returns a queue.
+/// Returns the settings, load, outcomes and forecast of a queue.
 #[utoipa::path(
     get, path = "/api/v1/queues/{name}", operation_id = "show_queue", tag = "queues",
     params(("name" = String, Path, description = "Name of the queue.")),
@@ -126,8 +127,8 @@ pub(super) async fn throughput_latency(
     Ok(Json(QueueCurve { curve: served.queue.throughput_latency_curve().into(), name }))
 }
 
-/// Changes the settings of `batching` that the body contains, until the server restarts. Requires an administrator, except for a
-/// dry run.
+/// Changes the `batching` settings in the body until the server restarts. Requires a token with `admin = true`, except for a dry
+/// run.
 #[utoipa::path(
     patch, path = "/api/v1/queues/{name}", operation_id = "change_queue", tag = "queues",
     params(("name" = String, Path, description = "Name of the queue."), ChangeQuery),

@@ -10,9 +10,9 @@ use crate::telemetry::metric_readout::MetricReadout;
 #[derive(Debug, Default, Serialize, ToSchema)]
 #[schema(as = CacheTier)]
 pub(super) struct Tier {
-    /// Name of the tier, `memory` or `disk`.
+    /// Name of the tier: `memory` holds decoded blocks, `disk` holds decoded columns.
     tier: &'static str,
-    /// Bytes resident in the tier.
+    /// Size of the values in the tier, in bytes.
     resident_bytes: f64,
     /// Capacity of the tier, in bytes.
     capacity_bytes: f64,
@@ -20,9 +20,9 @@ pub(super) struct Tier {
     hits: f64,
     /// Number of reads that did not find their value.
     misses: f64,
-    /// Bytes of values found.
+    /// Size of the values found, in bytes.
     hit_bytes: f64,
-    /// Bytes of values not found, counted when they were loaded.
+    /// Size of the values not found, in bytes, counted when they were loaded.
     miss_bytes: f64,
     /// Number of values evicted.
     evictions: f64,
@@ -30,7 +30,7 @@ pub(super) struct Tier {
     coalesced_loads: f64,
     /// Time that hits saved, compared to loading the values again, in seconds.
     saved_seconds: f64,
-    /// Number of damaged values, failed reads and failed writes.
+    /// Number of damaged values, failed reads and failed writes; 0 for the tier `memory`.
     errors: f64,
 }
 

@@ -14,7 +14,7 @@ use utoipa::{IntoResponses, ToSchema};
 
 use crate::{Error, error::clip};
 
-/// An error.
+/// Body of an error response.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Problem {
     /// Reason of the error, and how to correct the request.

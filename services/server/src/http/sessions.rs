@@ -1,4 +1,4 @@
-//! `/api/v1/sessions` and `/api/v1/stalls`: training sessions and their time accounts.
+//! `/api/v1/sessions` and `/api/v1/stalls`: training sessions, and the time of their trainers by bucket.
 
 mod advice;
 mod schema;
@@ -18,11 +18,11 @@ use crate::sessions::{KEPT_SECONDS, Session};
 use schema::SessionInfo;
 pub(super) use schema::{Stalls, Verdict};
 
-/// Default number of sessions per response, and number of sessions in the state.
+/// Default number of sessions per response, and number of sessions in `State`.
 pub(super) const DEFAULT_LIMIT: usize = 100;
 /// Largest number of sessions per response.
 const MAX_LIMIT: usize = 1000;
-/// Default length of a time account, in seconds.
+/// Default number of seconds of a time series.
 const DEFAULT_SECONDS: usize = 300;
 
 /// Selection of sessions.
@@ -30,27 +30,28 @@ const DEFAULT_SECONDS: usize = 300;
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct SessionQuery {
-    /// Largest number of sessions to return, oldest first. Default: 100. Maximum: 1,000.
+    /// Maximum number of sessions to return, at most 1,000; larger values count as 1,000. Default: 100.
     limit: Option<usize>,
-    /// Id of a session: returns the sessions that started after it. The session may have ended within the last minute.
+    /// Id of a session, which may have ended within the last minute: returns the sessions that started after it. Default: none,
+    /// returns the oldest sessions.
     after: Option<String>,
 }
 
 /// Sessions with open streams.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SessionList {
-    /// Number of running sessions visible to the caller, including those not listed.
+    /// Number of running sessions that the caller may see, including those not listed.
     total: u64,
     /// Sessions, oldest first.
     sessions: Vec<SessionInfo>,
 }
 
-/// A session with its recent time accounts.
+/// A session, and the recent time of its trainer by bucket.
 #[derive(Serialize, ToSchema)]
 pub(super) struct SessionDetails {
     #[serde(flatten)]
     session: SessionInfo,
-    /// Time accounts of the last five minutes, per second.
+    /// Time of the trainer by bucket in each of the last 300 seconds.
     stalls: Stalls,
 }
 
@@ -59,11 +60,12 @@ pub(super) struct SessionDetails {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct TimeRange {
-    /// Number of most recent whole seconds to return. Default: 300. Maximum: 600.
+    /// Number of most recent whole seconds to return, at most 600; larger values count as 600. Default: 300.
     seconds: Option<usize>,
-    /// Id of a session; restricts the result to this session.
+    /// Id of a session, which may have ended within the last minute; restricts the result to this session and takes precedence over
+    /// `job_name`. Default: none, all sessions.
     session: Option<String>,
-    /// Name of a job; restricts the result to its sessions.
+    /// Name of a job; restricts the result to its sessions. Default: none, all jobs.
     job_name: Option<String>,
 }
 
@@ -81,7 +83,8 @@ pub(super) async fn list(
     Ok(Json(of(&view, limit, after.as_deref())))
 }
 
-/// Returns a session and its time accounts. A session remains available for a minute after its end.
+/// Returns a session, and the time of its trainer by bucket, second by second. A session remains available for a minute after its
+/// end.
 #[utoipa::path(
     get, path = "/api/v1/sessions/{id}", operation_id = "show_session", tag = "sessions",
     params(("id" = String, Path, description = "Id of the session, 16 hexadecimal digits.")),
@@ -99,7 +102,7 @@ pub(super) async fn show(view: View, Path(id): Path<String>) -> Result<Json<Sess
     Ok(Json(SessionDetails { session, stalls }))
 }
 
-/// Returns the time of all sessions by bucket, per second, or that of one session or job.
+/// Returns the time of trainers by bucket, second by second: of all sessions, or of one session or job.
 #[utoipa::path(
     get, path = "/api/v1/stalls", operation_id = "show_stalls", tag = "sessions",
     params(TimeRange),
@@ -132,7 +135,7 @@ pub(super) fn of(view: &View, limit: usize, after: Option<&Session>) -> SessionL
     SessionList { total: running.len() as u64, sessions }
 }
 
-/// Returns the time accounts of the sessions visible to the caller, or of those of one job.
+/// Returns the time by bucket of the sessions visible to the caller, or of those of one job.
 pub(super) fn stalls_of(View { context, access }: &View, seconds: usize, job_name: Option<&str>) -> Stalls {
     let (sessions, now) = (&context.services.sessions, Instant::now());
     if access.check_everything().is_ok() && job_name.is_none() {

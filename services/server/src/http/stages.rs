@@ -12,20 +12,21 @@ use crate::services::Services;
 #[derive(Serialize, ToSchema)]
 #[schema(as = Stage)]
 pub(super) struct StageStatus {
-    /// Name of the stage: `storage`, `decode`, `gather` or `send`.
+    /// Name of the stage: `storage` reads bytes from the store or the disk cache, `decode` decodes them into rows, `gather` gathers
+    /// rows into batches, and `send` sends batches to trainers.
     stage: &'static str,
     /// Bytes per second that left the stage, averaged over the last 10 seconds.
     bytes_per_second: f64,
     /// Rows per second that left the stage, averaged over the last 10 seconds; null for storage, which reads bytes.
     #[schema(required)]
     rows_per_second: Option<f64>,
-    /// Utilization of the stage, 0 to 1: the fraction of the time with a read in flight for storage, the fraction of the CPU
-    /// threads for decode and gather; null for send.
+    /// Utilization of the stage, 0 to 1, averaged over the last 10 seconds. For storage, the fraction of the time with a read in
+    /// flight; for decode and gather, the fraction of the CPU threads at work; null for send.
     #[schema(required)]
     busy: Option<f64>,
     /// Number of operations in flight; for send, the number of open streams.
     in_flight: usize,
-    /// Number of operations that wait for the stage.
+    /// Number of operations that wait for the stage; 0 for send.
     queue_depth: usize,
     /// Number of threads that run the stage; null for storage and send, which are not bound to threads.
     #[schema(required)]

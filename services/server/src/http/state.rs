@@ -11,17 +11,17 @@ use super::{
     sessions::{self, SessionList, Stalls},
 };
 
-/// Length of the time accounts in the state, in seconds.
+/// Number of seconds in `stalls` of the state.
 const SECONDS: usize = 2;
 
-/// State of the server at one instant. Each part equals the response of its own route.
+/// State of the server at one instant. Each part has the form of the response of its own route.
 #[derive(Serialize, ToSchema)]
 pub(super) struct State {
     /// Server, bottleneck, pipeline, cache and process.
     overview: Overview,
     /// The 100 oldest running sessions.
     sessions: SessionList,
-    /// Time accounts of the last two seconds.
+    /// Time of the trainers by bucket in each of the last two seconds.
     stalls: Stalls,
     /// Batch queues.
     queues: QueueList,

@@ -19,7 +19,7 @@ pub(crate) struct Subscribers {
     permits: Arc<Semaphore>,
     max: usize,
     began: Instant,
-    /// Latest state for callers that may read everything: for readers, and for administrators.
+    /// Latest state for callers that may read everything: the first for readers, the second for administrators.
     shared: [Mutex<Shared>; 2],
 }
 

@@ -55,8 +55,7 @@ pub(super) const GROUPS: &[Group] = groups! {
              of timers is 1 ms.";
         Counter "forebay_traces_exported_total": "Spans accepted by the trace collector.";
         Counter "forebay_traces_dropped_total" [DROPPED]:
-            "Spans dropped because the export queue was full (`queue`) or the collector did not accept them \
-             (`export`).";
+            "Spans that were not exported, by reason.";
     }
     "Calls" {
         Counter "forebay_grpc_calls_total" [METHOD, CODE]
@@ -100,6 +99,8 @@ pub(super) const GROUPS: &[Group] = groups! {
             "Operations in flight in a stage.";
         Gauge "forebay_stage_queue_depth" [STAGE] absent "before the first second after the start":
             "Operations waiting for a stage.";
+        Gauge "forebay_block_reads_in_flight" [PURPOSE] absent "before the first second after the start":
+            "Blocks that are fetched or decoded now, by the reason why they are read.";
         Counter "forebay_batches_total": "Batches produced for training streams.";
         Counter "forebay_batch_rows_total": "Rows of produced batches.";
         Counter "forebay_batch_bytes_total": "Bytes of the bodies of produced batches.";
@@ -113,8 +114,11 @@ pub(super) const GROUPS: &[Group] = groups! {
     }
     // The memory tier holds frames, the disk tier decoded columns of blocks.
     "Cache" {
-        Gauge "forebay_cache_capacity_bytes" [TIER] absent "without the tier": "Capacity of the tier.";
-        Gauge "forebay_cache_resident_bytes" [TIER] absent "before the first value": "Bytes resident in the tier.";
+        Gauge "forebay_cache_capacity_bytes" [TIER] absent "for the tier `disk` without a disk cache":
+            "Capacity of the tier.";
+        Gauge "forebay_cache_resident_bytes" [TIER]
+            absent "for the tier `memory` before the first load, for the tier `disk` without a disk cache":
+            "Bytes resident in the tier.";
         Counter "forebay_cache_hits_total" [TIER]: "Reads that found their value in the tier.";
         Counter "forebay_cache_misses_total" [TIER]: "Reads that did not find their value in the tier.";
         Counter "forebay_cache_hit_bytes_total" [TIER]: "Bytes of values found in the tier.";
@@ -124,10 +128,9 @@ pub(super) const GROUPS: &[Group] = groups! {
              Times of concurrent loads are summed.";
         Counter "forebay_cache_evictions_total" [TIER]: "Values evicted to free space.";
         Counter "forebay_cache_insert_rejections_total" [DISK, INSERT_REJECTION]:
-            "Values not inserted: their next use is later than that of all resident values (`needed_later`), they \
-             exceed the capacity (`too_large`), the write queue is full (`busy`), or the disk fails (`failing`).";
+            "Values not inserted, by reason.";
         Counter "forebay_cache_errors_total" [DISK, CACHE_ERROR]:
-            "I/O errors and damaged files of the disk tier; `checksum` is content that differs from what was written.";
+            "I/O errors and damaged files of the disk tier, by kind.";
         Counter "forebay_cache_coalesced_loads_total" [TIER]:
             "Reads that waited for a load of the same value that another read had started.";
     }

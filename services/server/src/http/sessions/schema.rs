@@ -1,4 +1,4 @@
-//! JSON of sessions, verdicts and time accounts.
+//! JSON of sessions, verdicts and time by bucket.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::{
 /// Bottleneck of one or several trainers.
 #[derive(Serialize, ToSchema)]
 pub(in crate::http) struct Verdict {
-    /// Stage or activity that limits the throughput.
+    /// Stage or activity that limits the throughput of the trainers.
     #[schema(value_type = Bottleneck)]
     bottleneck: forebay_stall::Bottleneck,
     /// Severity of the wait.
@@ -33,70 +33,63 @@ pub(in crate::http) struct Verdict {
     /// Fraction of the time that the trainers compute, 0 to 1; null if one of them does not report.
     #[schema(required)]
     compute_fraction: Option<f64>,
-    /// Fraction of the time that the trainers wait, 0 to 1; a lower bound if a trainer does not report; null without trainers.
+    /// Fraction of the time that the trainers wait, 0 to 1. A lower bound if a trainer does not report; null without trainers.
     #[schema(required)]
     wait_fraction: Option<f64>,
-    /// Fraction of the time in each bucket, 0 to 1, by bucket name; the fractions sum to 1, or are all 0 without trainers.
+    /// Fraction of the time in each bucket, 0 to 1, by bucket name. The buckets are the values of `Bottleneck` except `idle` and
+    /// `unknown`. The fractions sum to 1, or are all 0 without trainers.
     bucket_fractions: BTreeMap<&'static str, f64>,
     /// Effect of removing the bottleneck; null if the trainers are the bottleneck or the bottleneck is unknown.
     #[schema(required, value_type = Option<WhatIf>)]
     what_if: Option<forebay_stall::WhatIf>,
     /// Recommended changes, most promising first; empty if there are none.
     advice: Vec<Advice>,
-    /// Length of the time that was judged, in seconds.
+    /// Length of the judged time, in seconds.
     window_seconds: f64,
-    /// Number of sessions that were judged.
+    /// Number of judged sessions.
     sessions: usize,
 }
 
-/// Stage or activity that limits the throughput of the trainers.
+/// Stage or activity that limits the throughput of the trainers. `compute`: the trainers' own computation; `network`: the network
+/// between server and trainers; `gather`: gathering rows into batches; `decode`: decoding Parquet data; `storage`: reads from the
+/// store or the disk cache; `queued`: waiting for a thread or for memory of the server; `compute_or_network`: computation or
+/// network, because a trainer does not report which; `idle`: no trainer is active; `unknown`: too little data, or the two halves
+/// of the judged time have different bottlenecks.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "only its description is used")]
 enum Bottleneck {
-    /// The trainers' own computation.
     Compute,
-    /// The network between server and trainers.
     Network,
-    /// Gathering rows into batches.
     Gather,
-    /// Decoding.
     Decode,
-    /// The store or the disk cache.
     Storage,
-    /// Waiting for a thread or for memory.
     Queued,
-    /// Computation or network; a trainer does not report which.
     ComputeOrNetwork,
-    /// No trainer is active.
     Idle,
-    /// Too little data, or two windows that disagree.
     Unknown,
 }
 
-/// Severity of the wait.
+/// Severity of the wait. `none`: the wait fraction is below 5%, or no trainer is active; `moderate`: it is 5% to 20%;
+/// `input_bound`: it is above 20%.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "only its description is used")]
 enum Level {
-    /// The wait fraction is below 5%.
     None,
-    /// The wait fraction is between 5% and 20%.
     Moderate,
-    /// The wait fraction is above 20%.
     InputBound,
 }
 
-/// Confidence in a verdict.
+/// Confidence in a verdict. `none`: no trainer is active, there is too little data, or the two halves of the judged time have
+/// different bottlenecks; `low`: both halves agree, but the bottleneck accounts for less than half of the wait; `high`: both halves
+/// agree, and the bottleneck accounts for at least half of the wait or the wait fraction is below 5%.
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "only its description is used")]
 enum Confidence {
-    /// Too little data, or two windows that disagree.
     None,
-    /// No stage accounts for half of the wait.
     Low,
-    /// Two windows agree on a bottleneck that accounts for at least half of the wait.
     High,
 }
 
@@ -154,9 +147,9 @@ pub(in crate::http) struct SessionInfo {
     world_size: u64,
     /// Number of parallel streams per rank.
     lanes: u64,
-    /// Time at which the session started, in Unix seconds.
+    /// Start of the session, in Unix seconds.
     started_at: f64,
-    /// Time with at least one open stream, in seconds.
+    /// Total time with at least one open stream, in seconds.
     wall_seconds: f64,
     /// Epoch of the latest batch.
     epoch: u64,
@@ -184,7 +177,7 @@ pub(in crate::http) struct SessionInfo {
     /// Latest report of the client; null if it does not report.
     #[schema(required)]
     client: Option<ClientInfo>,
-    /// Time in each bucket, in seconds, by bucket name; the values sum to `wall_seconds`.
+    /// Time in each bucket, in seconds, by bucket name as in `Verdict.bucket_fractions`. The values sum to `wall_seconds`.
     seconds: BTreeMap<&'static str, f64>,
     /// Bottleneck of this session.
     verdict: Verdict,
@@ -222,7 +215,8 @@ struct LabelInfo {
     /// Mean of the label over the dataset; null while unknown.
     #[schema(required)]
     dataset_mean: Option<f64>,
-    /// Standard deviation of the batch means divided by that of randomly drawn rows; null with fewer than 32 batches.
+    /// Standard deviation of the batch means divided by that of batches of randomly drawn rows, 1 for shuffled data; null with fewer
+    /// than 32 batches and for a constant label.
     #[schema(required)]
     std_ratio: Option<f64>,
     /// True if `std_ratio` is above 3: the data is probably not shuffled.
@@ -293,9 +287,9 @@ pub(in crate::http) struct Stalls {
     interval_seconds: f64,
     /// End of each interval, in Unix seconds.
     times: Vec<f64>,
-    /// Time of all trainers in each interval, in seconds.
+    /// Time of all trainers together in each interval, in seconds.
     wall: Vec<f64>,
-    /// Part of `wall` in each bucket, in seconds, by bucket name.
+    /// Part of `wall` in each bucket, in seconds, by bucket name as in `Verdict.bucket_fractions`.
     seconds: BTreeMap<&'static str, Vec<f64>>,
     /// Fraction of `wall` spent computing, 0 to 1; null for an interval in which a trainer does not report or none is active.
     compute_fraction: Vec<Option<f64>>,

@@ -3,15 +3,19 @@
 
 use super::metric::{Label, Values};
 
-/// Declares labels with a fixed set of values.
+/// Declares labels with a fixed set of values. The meaning of a value follows it in parentheses.
 macro_rules! labels {
-    ($($name:ident = $key:literal: $($value:literal)|+;)*) => {
-        $(pub(super) const $name: Label = Label { key: $key, values: Values::OneOf(&[$($value),+]) };)*
+    ($($name:ident = $key:literal: $($value:literal $(($meaning:literal))?)|+;)*) => {
+        $(pub(super) const $name: Label = Label {
+            key: $key,
+            values: Values::OneOf(&[$($value),+]),
+            meanings: &[$(concat!("", $($meaning)?)),+],
+        };)*
     };
 }
 
 const fn of(key: &'static str, what: &'static str) -> Label {
-    Label { key, values: Values::Of(what) }
+    Label { key, values: Values::Of(what), meanings: &[] }
 }
 
 pub(super) const VERSION: Label = of("version", "the version of the server; one value");
@@ -20,30 +24,74 @@ pub(super) const QUEUE: Label = of("queue", "names under `[queues]` in the confi
 pub(super) const ROUTE: Label =
     of("route", "route templates of the server, such as `/api/v1/queues/{name}`; `other` for unknown paths");
 pub(super) const STATUS: Label = of("code", "HTTP status codes");
-pub(super) const CODE: Label = Label { key: "code", values: Values::OneOf(&forebay_proto::CODE_NAMES) };
+pub(super) const CODE: Label =
+    Label { key: "code", values: Values::OneOf(&forebay_proto::CODE_NAMES), meanings: &[] };
 
 labels! {
     METHOD = "method": "DoAction" | "DoExchange" | "DoGet" | "DoPut" | "GetFlightInfo" | "GetSchema"
-        | "Handshake" | "ListActions" | "ListFlights" | "Lookup" | "PollFlightInfo" | "health" | "other";
-    SESSION_ACTIVITY = "activity": "compute" | "network" | "gather" | "decode" | "storage" | "queued"
-        | "compute_or_network";
-    BOTTLENECK = "bottleneck": "compute" | "network" | "gather" | "decode" | "storage" | "queued"
-        | "compute_or_network" | "idle" | "unknown";
-    ACTIVITY = "activity": "wait" | "compute" | "copy";
-    GPU_STATE = "state": "busy" | "idle";
-    STAGE = "stage": "storage" | "decode" | "gather" | "send";
-    TIER = "tier": "memory" | "disk";
-    INSERT_REJECTION = "reason": "needed_later" | "too_large" | "busy" | "failing";
-    CACHE_ERROR = "kind": "checksum" | "length" | "header" | "version" | "foreign" | "temporary" | "read"
-        | "write" | "no_space" | "remove" | "list";
-    DISK = "tier": "disk";
-    OPERATION = "operation": "get" | "head" | "list" | "put";
-    OUTCOME = "outcome": "ok" | "error";
-    FOOTER_SOURCE = "source": "file" | "disk";
-    REQUEST_OUTCOME = "outcome": "answered" | "refused" | "expired" | "cancelled" | "failed";
-    CLOSE_REASON = "close_reason": "rows" | "bytes" | "delay" | "deadline" | "idle" | "drain";
-    EVENT = "kind": "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started"
-        | "session_ended" | "session_failed" | "queue_settings_changed" | "worker_joined" | "worker_left"
-        | "cache_error" | "reload_failed" | "draining" | "bottleneck_changed" | "label_skew";
-    DROPPED = "reason": "queue" | "export";
+        | "Handshake" | "ListActions" | "ListFlights" | "Lookup" ("of `forebay.v1.Online`") | "PollFlightInfo"
+        | "health" ("methods of `grpc.health.v1.Health`") | "other" ("unknown methods");
+    SESSION_ACTIVITY = "activity": "compute" ("the trainer computes")
+        | "network" ("the trainer waits for a batch in transit")
+        | "gather" ("the trainer waits while rows are gathered into its batch")
+        | "decode" ("the trainer waits while rows of its batch are decoded")
+        | "storage" ("the trainer waits for reads from the store or the disk cache")
+        | "queued" ("the trainer waits while its work is queued for a thread or for memory")
+        | "compute_or_network" ("the trainer does not report; it computes or waits for the network");
+    BOTTLENECK = "bottleneck": "compute" ("the trainers' own computation")
+        | "network" ("the network between server and trainers")
+        | "gather" ("gathering rows into batches")
+        | "decode" ("decoding")
+        | "storage" ("the store or the disk cache")
+        | "queued" ("waiting for a thread or for memory")
+        | "compute_or_network" ("computation or network; a trainer does not report which")
+        | "idle" ("no trainer is active")
+        | "unknown" ("too little data, or two consecutive time windows that disagree");
+    ACTIVITY = "activity": "wait" ("waiting for a batch") | "compute" ("computing")
+        | "copy" ("copying batches to the device");
+    GPU_STATE = "state": "busy" ("in use") | "idle" ("not in use");
+    STAGE = "stage": "storage" ("reading from the store or the disk cache") | "decode" ("decoding bytes into rows")
+        | "gather" ("gathering rows into batches");
+    PURPOSE = "purpose": "window" ("rows for streams, or for loading on request")
+        | "count" ("counting of the rows or groups that a request selects") | "label" ("sampling of the mean label")
+        | "index" ("keys of a lookup index");
+    TIER = "tier": "memory" ("decoded blocks in memory") | "disk" ("decoded columns in `--cache-dir`");
+    INSERT_REJECTION = "reason": "needed_later" ("the tier is full of values that are needed sooner or in use")
+        | "too_large" ("the value exceeds the capacity") | "busy" ("the write queue is full")
+        | "failing" ("the disk failed, now or recently");
+    CACHE_ERROR = "kind": "checksum" ("the content of a file differs from what was written")
+        | "length" ("the length of a file differs from its header")
+        | "header" ("the header of a file is malformed or damaged")
+        | "version" ("a file has another version of the format")
+        | "foreign" ("a file or folder does not belong to the cache")
+        | "temporary" ("a write was interrupted when the server ended")
+        | "read" ("a read failed") | "write" ("a write failed") | "no_space" ("the disk is full")
+        | "remove" ("a file could not be deleted") | "list" ("a folder could not be listed");
+    DISK = "tier": "disk" ("decoded columns in `--cache-dir`");
+    OPERATION = "operation": "get" ("read") | "head" ("read of metadata") | "list" ("listing of a dataset")
+        | "put" ("write");
+    OUTCOME = "outcome": "ok" ("succeeded") | "error" ("failed after all retries, or the object does not exist");
+    FOOTER_SOURCE = "source": "file" ("the dataset file") | "disk" ("the cache directory");
+    REQUEST_OUTCOME = "outcome": "answered" ("with rows") | "refused" ("on arrival")
+        | "expired" ("the deadline passed before an answer") | "cancelled" ("by the caller")
+        | "failed" ("the worker failed or disconnected, or the features could not be looked up");
+    CLOSE_REASON = "close_reason": "rows" ("the batch has `max_batch_rows` rows, or the next request does not fit")
+        | "bytes" ("the batch has `max_batch_bytes` bytes, or the next request does not fit")
+        | "delay" ("the first request has waited for `max_batch_delay`")
+        | "deadline" ("a longer wait would miss the deadline of a request")
+        | "idle" ("a worker is free, and waiting longer is expected to cost more latency than it saves")
+        | "drain" ("the server is shutting down");
+    EVENT = "kind": "dataset_open" ("a dataset was opened")
+        | "dataset_failed" ("a dataset cannot be opened or checked for changes")
+        | "dataset_changed" ("a dataset has a new snapshot")
+        | "session_started" ("a session opened its first stream")
+        | "session_ended" ("a session sent all batches, or its client disconnected")
+        | "session_failed" ("a session ended with an error")
+        | "queue_settings_changed" ("the settings of a queue were changed at run time")
+        | "worker_joined" ("a worker connected to a queue") | "worker_left" ("a worker disconnected from a queue")
+        | "cache_error" ("the disk cache has damaged values, failed reads or failed writes")
+        | "reload_failed" ("changed certificates or tokens are invalid") | "draining" ("the server is shutting down")
+        | "bottleneck_changed" ("the bottleneck of the trainers changed")
+        | "label_skew" ("the mean label of a session's batches varies by more than chance explains");
+    DROPPED = "reason": "queue" ("the export queue was full") | "export" ("the collector did not accept the span");
 }

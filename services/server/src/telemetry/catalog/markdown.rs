@@ -70,11 +70,16 @@ fn labels() -> String {
         }
     }
     seen.sort_by_key(|(label, _)| label.key);
-    for (Label { key, values }, names) in seen {
+    for (Label { key, values, meanings }, names) in seen {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
         let values = match values {
             Values::OneOf(values) => {
-                values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")
+                let meanings = meanings.iter().copied().chain(std::iter::repeat(""));
+                let described = values.iter().zip(meanings).map(|(value, meaning)| match meaning {
+                    "" => format!("`{value}`"),
+                    meaning => format!("`{value}` ({meaning})"),
+                });
+                described.collect::<Vec<_>>().join(", ")
             }
             Values::Of(what) => what.to_owned(),
         };

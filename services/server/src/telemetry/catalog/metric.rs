@@ -46,6 +46,9 @@ pub(crate) enum Values {
 pub(crate) struct Label {
     pub(crate) key: &'static str,
     pub(crate) values: Values,
+    /// Meaning of each value of a fixed set, in the order of the values; empty for a value that needs no explanation. May be
+    /// shorter than the set.
+    pub(crate) meanings: &'static [&'static str],
 }
 
 /// One metric.

@@ -5,50 +5,40 @@ use utoipa::ToSchema;
 
 use crate::{auth::Access, error::clip};
 
-/// Kind of an event.
+/// Kind of an event. `dataset_open`: a dataset was opened; `dataset_failed`: a dataset cannot be opened or checked for changes, or
+/// the reason of that has changed; `dataset_changed`: a dataset has a new snapshot; `session_started`: a session opened its first
+/// stream; `session_ended`: a session sent all batches, or its client disconnected; `session_failed`: a session ended with an
+/// error; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
+/// queue; `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or
+/// failed writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`:
+/// the server is shutting down; `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
+/// session's batches varies by more than chance explains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = EventKind)]
 pub(crate) enum Kind {
-    /// A dataset was opened.
     DatasetOpen,
-    /// A dataset cannot be opened or checked for changes; repeated when the reason changes.
     DatasetFailed,
-    /// A dataset has a new snapshot.
     DatasetChanged,
-    /// A session opened its first stream.
     SessionStarted,
-    /// A session ended: all batches were sent or the client disconnected.
     SessionEnded,
-    /// A session ended with an error.
     SessionFailed,
-    /// The settings of a queue were changed at run time.
     QueueSettingsChanged,
-    /// A worker connected to a queue.
     WorkerJoined,
-    /// A worker disconnected from a queue.
     WorkerLeft,
-    /// The disk cache has damaged values, failed reads or failed writes.
     CacheError,
-    /// Changed certificates or tokens are invalid; the server keeps the previous ones.
     ReloadFailed,
-    /// The server is shutting down.
     Draining,
-    /// The bottleneck of the trainers changed.
     BottleneckChanged,
-    /// The mean label of a session's batches varies by more than chance explains.
     LabelSkew,
 }
 
-/// Severity of an event.
+/// Severity of an event. `info`: normal operation; `warning`: degraded operation; `error`: a function is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Severity {
-    /// Normal operation.
     Info,
-    /// Degraded operation.
     Warning,
-    /// A function is unavailable.
     Error,
 }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use forebay_loader::Loader;
+use forebay_loader::{Loader, Purpose};
 use forebay_stall::{Bottleneck, Stage};
 
 use crate::sessions::{Session, Sessions};
@@ -76,5 +76,9 @@ fn set_stages(loader: &Loader) {
         metrics::gauge!("forebay_stage_seconds_total", "stage" => stage.name()).set(work.busy.as_secs_f64());
         metrics::counter!("forebay_stage_bytes_total", "stage" => stage.name()).absolute(work.bytes);
         metrics::gauge!("forebay_stage_queue_depth", "stage" => stage.name()).set(queue as f64);
+    }
+    for purpose in Purpose::ALL {
+        let reads = loader.reads_in_flight(purpose) as f64;
+        metrics::gauge!("forebay_block_reads_in_flight", "purpose" => purpose.name()).set(reads);
     }
 }
