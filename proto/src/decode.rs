@@ -1,12 +1,12 @@
 //! Encoding and decoding of messages.
 
-use std::sync::LazyLock;
+use std::{collections::HashMap, sync::LazyLock};
 
 use prost::{
     Message,
     encoding::{DecodeContext, decode_key, decode_varint, skip_field},
 };
-use prost_reflect::{DescriptorPool, Kind, MessageDescriptor};
+use prost_types::{DescriptorProto, FileDescriptorSet};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Encoding of a message.
@@ -56,9 +56,30 @@ pub struct DecodeError {
     pub reason: String,
 }
 
-static POOL: LazyLock<DescriptorPool> = LazyLock::new(|| {
-    DescriptorPool::decode(crate::DESCRIPTORS).expect("the descriptor set was compiled with this crate")
+/// Fields of a message by number. The value is the full name of the type of a message field.
+type Fields = HashMap<i32, Option<String>>;
+
+/// Fields of all messages, by the full name of the message.
+static MESSAGES: LazyLock<HashMap<String, Fields>> = LazyLock::new(|| {
+    let set = FileDescriptorSet::decode(crate::DESCRIPTORS).expect("the set was compiled with this crate");
+    let mut messages = HashMap::new();
+    for file in &set.file {
+        add_messages(&mut messages, &file.message_type, &format!(".{}", file.package()));
+    }
+    messages
 });
+
+fn add_messages(messages: &mut HashMap<String, Fields>, described: &[DescriptorProto], parent: &str) {
+    for message in described {
+        let name = format!("{parent}.{}", message.name());
+        let fields = message.field.iter().map(|field| {
+            let is_message = field.r#type() == prost_types::field_descriptor_proto::Type::Message;
+            (field.number(), is_message.then(|| field.type_name().to_owned()))
+        });
+        messages.insert(name.clone(), fields.collect());
+        add_messages(messages, &message.nested_type, &name);
+    }
+}
 
 impl Encoding {
     /// Detects the encoding of `bytes`: JSON if the first byte is `{`, else protobuf.
@@ -88,11 +109,12 @@ impl Encoding {
                 .map_err(|error| DecodeError { message: name, reason: error.to_string() }),
             Self::Protobuf => {
                 let malformed = |reason: String| DecodeError { message: name, reason };
-                let descriptor = POOL
-                    .get_message_by_name(&format!("forebay.v1.{name}"))
-                    .ok_or_else(|| malformed("no such message in forebay.v1".into()))?;
+                let full_name = format!(".forebay.v1.{name}");
+                if !MESSAGES.contains_key(&full_name) {
+                    return Err(malformed("no such message in forebay.v1".into()));
+                }
                 let message = M::decode(bytes).map_err(|error| malformed(error.to_string()))?;
-                match unknown_field(&descriptor, bytes) {
+                match unknown_field(&full_name, bytes) {
                     Ok(None) => Ok(message),
                     Ok(Some(field)) => Err(malformed(field)),
                     Err(error) => Err(malformed(error.to_string())),
@@ -112,23 +134,22 @@ impl Encoding {
     }
 }
 
-/// Returns the first field in `bytes` that the message does not have. Reads only tags and lengths, and allocates nothing per
+/// Returns the first field in `bytes` that message `message`, a key of [`MESSAGES`], does not have. Reads only tags and lengths, and allocates nothing per
 /// value. The bytes were decoded before, which limits their nesting.
-fn unknown_field(
-    message: &MessageDescriptor,
-    mut bytes: &[u8],
-) -> Result<Option<String>, prost::DecodeError> {
+fn unknown_field(message: &str, mut bytes: &[u8]) -> Result<Option<String>, prost::DecodeError> {
+    let fields = &MESSAGES[message];
     while !bytes.is_empty() {
         let (number, wire_type) = decode_key(&mut bytes)?;
-        let Some(field) = message.get_field(number) else {
-            return Ok(Some(format!("unknown field {number} in {}", message.name())));
+        let Some(inner) = i32::try_from(number).ok().and_then(|number| fields.get(&number)) else {
+            let name = message.rsplit('.').next().unwrap_or(message);
+            return Ok(Some(format!("unknown field {number} in {name}")));
         };
         let rest = bytes;
         skip_field(wire_type, number, &mut bytes, DecodeContext::default())?;
-        if let Kind::Message(inner) = field.kind() {
+        if let Some(inner) = inner {
             let mut value = &rest[..rest.len() - bytes.len()];
             decode_varint(&mut value)?;
-            if let Some(found) = unknown_field(&inner, value)? {
+            if let Some(found) = unknown_field(inner, value)? {
                 return Ok(Some(found));
             }
         }

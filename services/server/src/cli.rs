@@ -63,8 +63,8 @@ struct Serve {
     /// environment variable holds one dataset [default: none].
     #[arg(long = "dataset", value_name = "NAME=URL", env = "FOREBAY_DATASET")]
     datasets: Vec<String>,
-    /// Name of a dataset that serves lookups, and its key columns. The server keeps an index of the keys and the rows in
-    /// --lookup-memory. Can be repeated; the environment variable holds one dataset [default: none].
+    /// Name of a dataset for lookups, and its key columns. The server keeps its rows and an index of its keys in memory
+    /// (--lookup-memory). Can be repeated; the environment variable holds one dataset [default: none].
     #[arg(long = "online", value_name = "NAME=COLUMN[,COLUMN]", env = "FOREBAY_ONLINE")]
     online: Vec<String>,
     /// Path of the configuration file (TOML) [default: none].
@@ -74,8 +74,8 @@ struct Serve {
     /// datasets [default: $XDG_CACHE_HOME/forebay or ~/.cache/forebay].
     #[arg(long, value_name = "DIR", env = "FOREBAY_CACHE_DIR")]
     cache_dir: Option<PathBuf>,
-    /// Path or URL of the state: snapshot manifests, row counts and job records. All servers of a cluster share one [default: `state`
-    /// in --cache-dir].
+    /// Path or URL of the state: snapshot manifests, row counts and job records. All servers of a cluster share one [default:
+    /// `state` in --cache-dir].
     #[arg(long, value_name = "URL", env = "FOREBAY_STATE")]
     state: Option<String>,
     /// Listen address of gRPC (Arrow Flight): HOST:PORT, or unix:/path for trainers on the same host. Port 0 selects a free port
@@ -85,15 +85,16 @@ struct Serve {
     /// Listen address of HTTP (dashboard, API, probes, metrics). Port 0 selects a free port [default: 127.0.0.1:8816].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_HTTP", value_parser = address)]
     http: Option<SocketAddr>,
-    /// Memory for decoded data, in bytes or such as 8GiB; at least 1MiB [default: half of the memory of the machine or container].
+    /// Memory for decoded data, in bytes, or with a unit such as 8GiB; at least 1MiB [default: half of the memory of the machine or
+    /// container].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_MEMORY")]
     cache_memory: Option<ByteSize>,
-    /// Part of --cache-memory that is reserved for lookups, in bytes or such as 2GiB [default: half of --cache-memory if --online is
-    /// given, else 0].
+    /// Part of --cache-memory that is reserved for lookups, in bytes, or with a unit such as 2GiB [default: half of --cache-memory
+    /// if --online is given, else 0].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_LOOKUP_MEMORY")]
     lookup_memory: Option<ByteSize>,
-    /// Disk space for decoded columns in --cache-dir, in bytes or such as 200GiB; 0 disables the disk cache [default: half of the
-    /// free disk space].
+    /// Disk space for decoded columns in --cache-dir, in bytes, or with a unit such as 200GiB; 0 disables the disk cache [default:
+    /// half of the free disk space].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_DISK")]
     cache_disk: Option<ByteSize>,
     /// Number of threads that decode Parquet data and assemble batches, at least 1 [default: one per core].
@@ -109,7 +110,7 @@ struct Serve {
     /// Maximum number of threads for blocking calls, such as reads of local files; at least 1 [default: 16].
     #[arg(long, value_name = "N", env = "FOREBAY_BLOCKING_THREADS")]
     blocking_threads: Option<usize>,
-    /// Time that running streams have to finish after SIGTERM, such as 2m [default: 30s].
+    /// Time that running streams are given to finish after SIGTERM, such as 2m [default: 30s].
     #[arg(long, value_name = "TIME", env = "FOREBAY_GRACE_PERIOD", value_parser = humantime::parse_duration)]
     grace_period: Option<Duration>,
     /// Interval at which datasets are listed again to find new files, such as 5m [default: never].
@@ -121,12 +122,12 @@ struct Serve {
     /// File with the private key of the certificate (PEM); requires --tls-certificate [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_KEY", requires = "tls_certificate")]
     tls_key: Option<PathBuf>,
-    /// File with the CA certificates of clients (PEM); clients without a certificate of one of these CAs are rejected. Requires
-    /// --tls-certificate [default: none].
+    /// File with the CA certificates of clients (PEM); clients without a certificate of one of these CAs are rejected, over
+    /// gRPC and HTTP (probes and metrics included). Requires --tls-certificate [default: none].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TLS_CLIENT_CA")]
     tls_client_ca: Option<PathBuf>,
-    /// Path of the token file (TOML) with the SHA-256 hashes of bearer tokens and their permissions [default: none, every caller can
-    /// read every dataset].
+    /// Path of the token file (TOML) with the SHA-256 hashes of bearer tokens and their permissions [default: none, every caller
+    /// can read every dataset].
     #[arg(long, value_name = "FILE", env = "FOREBAY_TOKENS")]
     tokens: Option<PathBuf>,
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers [default: none].
@@ -135,8 +136,8 @@ struct Serve {
     /// URL of the OTLP/gRPC collector that receives traces, such as http://127.0.0.1:4317 [default: none, no traces].
     #[arg(long, value_name = "URL", env = "FOREBAY_TRACES_ENDPOINT")]
     traces_endpoint: Option<String>,
-    /// Allows non-loopback listen addresses without TLS and tokens. Without tokens every caller can then also change the server over
-    /// HTTP [default: false].
+    /// Allows non-loopback listen addresses without TLS or without tokens; otherwise such addresses require both. Without tokens
+    /// every caller can then also change the server over HTTP [default: false].
     #[arg(long, env = "FOREBAY_INSECURE")]
     insecure: bool,
     /// Prints the resolved configuration as TOML and exits [default: false].

@@ -36,14 +36,15 @@ pub struct Settings {
     /// Cache directory, locked by one server at a time. Holds footers, the disk cache, lookup indexes and, unless `state` is set,
     /// the state. Default: `$XDG_CACHE_HOME/forebay` or `~/.cache/forebay`.
     pub cache_dir: PathBuf,
-    /// Path or URL of the state: snapshot manifests, row counts and job records. All servers of a cluster share one. The state cannot
-    /// be rebuilt from the datasets. Default: `state` in the cache directory.
+    /// Path or URL of the state: snapshot manifests, row counts and job records. All servers of a cluster share one. The state
+    /// cannot be rebuilt from the datasets. Default: `state` in the cache directory.
     pub state: Option<String>,
-    /// Memory for decoded data, in bytes or such as `8GiB`; at least 1 MiB. Default: half of the memory of the machine or container.
+    /// Memory for decoded data, in bytes, or with a unit such as `8GiB`; at least 1 MiB. Default: half of the memory of the machine
+    /// or container.
     #[serde(serialize_with = "exactly")]
     pub cache_memory: ByteSize,
-    /// Disk space for decoded columns in the cache directory, in bytes or such as `200GiB`; 0 disables the disk cache. Default: half
-    /// of the free disk space.
+    /// Disk space for decoded columns in the cache directory, in bytes, or with a unit such as `200GiB`; 0 disables the disk cache.
+    /// Default: half of the free disk space.
     pub cache_disk: Option<ByteSize>,
     /// Number of threads that decode Parquet data and assemble batches, at least 1. Default: one per core.
     pub cpu_threads: usize,
@@ -54,7 +55,7 @@ pub struct Settings {
     pub io_threads: usize,
     /// Maximum number of threads for blocking calls, such as reads of local files, at least 1; further calls queue. Default: 16.
     pub blocking_threads: usize,
-    /// Time that running streams have to finish after SIGTERM. Default: 30 s.
+    /// Time that running streams are given to finish after SIGTERM. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub grace_period: Duration,
     /// Interval at which datasets are listed again to find new files, such as `5m`. Default: never.
@@ -62,21 +63,21 @@ pub struct Settings {
     pub refresh_interval: Option<Duration>,
     /// Certificates for gRPC and HTTP; without them connections are not encrypted. Default: none.
     pub tls: Option<Tls>,
-    /// Path of the token file (TOML) with the SHA-256 hashes of bearer tokens and their permissions; without one every caller can read
-    /// every dataset. Default: none.
+    /// Path of the token file (TOML) with the SHA-256 hashes of bearer tokens and their permissions; without one every caller can
+    /// read every dataset. Default: none.
     pub tokens: Option<PathBuf>,
     /// Interval at which the files of `tls` and `tokens` are checked for changes, above 0. Default: 10 s.
     #[serde(with = "humantime_serde")]
     pub credentials_reload_interval: Duration,
-    /// Allows non-loopback listen addresses without `tls` and `tokens`. Without `tokens` it also allows every caller to change the
-    /// server over HTTP. Default: false.
+    /// Allows non-loopback listen addresses without `tls` or without `tokens`. Without `tokens` it also allows every caller to
+    /// change the server over HTTP. Default: false.
     pub insecure: bool,
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers. Default: none.
     pub gpu_hour_cost: Option<f64>,
     /// Key columns of the datasets that serve lookups, by dataset name. Default: none.
     pub online: BTreeMap<String, forebay_inference::KeySpec>,
     /// Part of `cache_memory` that is reserved for the indexes and rows of lookups, including those of a new snapshot while it is
-    /// loaded; in bytes or such as `2GiB`. Default: half of `cache_memory` if `online` is set, else 0.
+    /// loaded; in bytes, or with a unit such as `2GiB`. Default: half of `cache_memory` if `online` is set, else 0.
     pub lookup_memory: Option<ByteSize>,
     /// Number of threads for lookups, at least 1, in addition to `cpu_threads`, so that lookups do not queue behind decoding.
     /// Default: one per core, at most 4.
@@ -103,7 +104,8 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// Path of the certificate's private key. Required.
     pub key: PathBuf,
-    /// Path of the CA certificates of clients. If set, clients without a certificate of one of these CAs are rejected. Default: none.
+    /// Path of the CA certificates of clients. If set, clients without a certificate of one of these CAs are rejected. Default:
+    /// none.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -116,8 +118,8 @@ pub struct Limits {
     /// Maximum size of one message of a DoExchange stream, such as the keys of a lookup or the reply of a worker, in bytes.
     /// Default: 16 MiB.
     pub max_exchange_bytes: usize,
-    /// Maximum number of unanswered requests per DoExchange stream to a queue, at least 1; further requests are not read until one is
-    /// answered. Default: 1,024.
+    /// Maximum number of unanswered requests per DoExchange stream to a queue, at least 1; further requests are not read until one
+    /// is answered. Default: 1,024.
     pub max_pending_requests: usize,
     /// Maximum number of concurrent batch streams. The same limit applies separately to the number of concurrent lookups and
     /// DoExchange streams together. Default: 1,024.

@@ -9,7 +9,7 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Pins `blocks`: columns on disk now and columns written later.
+    /// Pins `blocks`, both the columns that are on disk and those that are written later.
     pub(crate) fn new(disk: Disk, blocks: Vec<u128>) -> Self {
         blocks.iter().for_each(|block| disk.pin(*block));
         Self { disk, blocks }

@@ -72,7 +72,7 @@ impl Access {
     ///
     /// # Errors
     /// Permission denied, or unauthenticated if the token is no longer valid.
-    pub(crate) fn check_everything(&self) -> Result<(), Error> {
+    pub(crate) fn check_all_datasets(&self) -> Result<(), Error> {
         self.check_grant(Grant::covers_everything, || {
             "does not cover all datasets; this requires datasets = [\"*\"]".to_owned()
         })

@@ -28,7 +28,7 @@ fn authenticator(text: &str) -> (tempfile::TempDir, Authenticator) {
 #[test]
 fn without_a_token_file_every_caller_reads_everything() {
     let access = Authenticator::new(None, false).unwrap().authenticate(&HeaderMap::new()).unwrap();
-    assert!(access.may_read("anything") && access.check_everything().is_ok());
+    assert!(access.may_read("anything") && access.check_all_datasets().is_ok());
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn a_token_reads_only_the_datasets_it_lists() {
     let refused = ctr.check("payments").unwrap_err();
     assert_eq!(refused.grpc_code(), Code::PermissionDenied);
     assert!(refused.message().contains("'ctr'") && refused.message().contains("'payments'"));
-    assert_eq!(ctr.check_everything().unwrap_err().grpc_code(), Code::PermissionDenied);
+    assert_eq!(ctr.check_all_datasets().unwrap_err().grpc_code(), Code::PermissionDenied);
     let ops = authenticator.authenticate(&headers("bearer  of-ops ")).unwrap();
-    assert!(ops.may_read("payments") && ops.check_everything().is_ok());
+    assert!(ops.may_read("payments") && ops.check_all_datasets().is_ok());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! The actions of the Flight method `DoAction`.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use arrow_flight::{Action, ActionType, Result as ActionResult};
 use forebay_loader::{CountProgress, LoadProgress};
 use forebay_proto::{
@@ -18,7 +20,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
-use super::{Context, commands::Asked};
+use super::{Context, commands::RequestedJob};
 use crate::{Error, auth::Access};
 
 /// Results of an action.
@@ -75,7 +77,7 @@ const REPORT: (&str, &str) = (
     "report",
     "Report how a trainer spent its time since its last report. A trainer sends a report about once per second. \
      Body: {\"dataset\", \"trainer\", \"rank\", \"seconds\", \"wait_seconds\", \"compute_seconds\", \"copy_seconds\", \
-     \"steps\", \"rows\"}. \"trainer\" is a non-zero number that the trainer chooses. The DoGet calls of the trainer carry \
+     \"steps\", \"rows\", and optionally \"gpu_utilization\", 0 to 1}. \"trainer\" is a non-zero number that the trainer chooses. The DoGet calls of the trainer carry \
      the same number in the header forebay-trainer, as 16 hexadecimal digits. No result.",
 );
 
@@ -118,8 +120,8 @@ async fn refresh(context: &Context, access: &Access, body: &[u8]) -> Result<Resu
 }
 
 async fn unpin(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
-    let asked = one_dataset(context, access, body).await?;
-    context.services.loader.unpin(&asked.job)?;
+    let requested = one_dataset(context, access, body).await?;
+    context.services.loader.unpin(&requested.job)?;
     Ok(stream::empty().boxed())
 }
 
@@ -129,7 +131,7 @@ async fn drop_cache(context: &Context, access: &Access, body: &[u8]) -> Result<R
     // `None`: all datasets.
     let readers = match request.dataset.as_str() {
         "" => {
-            access.check_everything()?;
+            access.check_all_datasets()?;
             None
         }
         name => Some(context.services.datasets.open_readers(access, name)?),
@@ -166,17 +168,16 @@ async fn count(context: Context, access: &Access, body: &[u8]) -> Result<Results
         result(encoding, &CountResult { blocks, blocks_done, blocks_read, rows, rows_kept })
     };
     Ok(progress_stream(move |sender| async move {
-        let progress = |done: CountProgress| drop(sender.send(Ok(to_result(done))));
+        let blocks_read = AtomicU64::new(0);
+        let progress = |done: CountProgress| {
+            blocks_read.store(done.blocks_read, Ordering::Relaxed);
+            drop(sender.send(Ok(to_result(done))));
+        };
         let counts = context.services.loader.count(&train, &reader, &progress).await?;
         let (blocks, rows) = (reader.snapshot().blocks().len() as u64, reader.snapshot().rows());
         let rows_kept = counts.map_or(rows, |counts| counts.rows().iter().map(|rows| u64::from(*rows)).sum());
-        Ok(to_result(CountProgress {
-            blocks,
-            blocks_done: blocks,
-            rows,
-            rows_kept,
-            ..CountProgress::default()
-        }))
+        let blocks_read = blocks_read.into_inner();
+        Ok(to_result(CountProgress { blocks, blocks_done: blocks, blocks_read, rows, rows_kept }))
     }))
 }
 
@@ -188,7 +189,7 @@ enum Tier {
 }
 
 async fn load(context: Context, access: &Access, body: &[u8], tier: Tier) -> Result<Results, Error> {
-    let Asked { job, encoding } = one_dataset(&context, access, body).await?;
+    let RequestedJob { job, encoding } = one_dataset(&context, access, body).await?;
     let to_result = move |LoadProgress { blocks, blocks_done, bytes }| {
         result(encoding, &WarmResult { blocks, blocks_done, bytes })
     };
@@ -203,13 +204,13 @@ async fn load(context: Context, access: &Access, body: &[u8], tier: Tier) -> Res
 }
 
 /// Decodes a command and resolves its job. Returns an error if the job mixes several datasets.
-async fn one_dataset(context: &Context, access: &Access, body: &[u8]) -> Result<Asked, Error> {
-    let asked = context.job(access, body).await?;
-    if asked.job.train().mix.is_empty() {
-        return Ok(asked);
+async fn one_dataset(context: &Context, access: &Access, body: &[u8]) -> Result<RequestedJob, Error> {
+    let requested = context.job(access, body).await?;
+    if requested.job.train().mix.is_empty() {
+        return Ok(requested);
     }
     Err(Error::invalid(
-        "mix: the blocks of one dataset can be loaded per request, but the job mixes several; send one request for each dataset",
+        "mix: the blocks of one dataset can be used per request, but the job mixes several; send one request for each dataset",
     ))
 }
 

@@ -11,7 +11,7 @@ use super::Context;
 use crate::{Error, auth::Access};
 
 /// A requested job and the encoding of its request.
-pub(super) struct Asked {
+pub(super) struct RequestedJob {
     pub(super) job: Job,
     pub(super) encoding: Encoding,
 }
@@ -70,9 +70,9 @@ impl Context {
     }
 
     /// Decodes a `forebay.v1.Command` for batches and resolves its job.
-    pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<Asked, Error> {
+    pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<RequestedJob, Error> {
         let (command, encoding) = decode(bytes)?;
-        Ok(Asked { job: self.resolve(access, train(command)?).await?, encoding })
+        Ok(RequestedJob { job: self.resolve(access, train(command)?).await?, encoding })
     }
 
     async fn resolve(&self, access: &Access, train: v1::Train) -> Result<Job, Error> {
@@ -135,7 +135,7 @@ pub(super) fn described(descriptor: &FlightDescriptor) -> Result<Described<'_>, 
 }
 
 /// Encodes the ticket of a rank and lane in the encoding of the request.
-pub(super) fn ticket(asked: &Asked, rank: u32, lane: u32) -> Vec<u8> {
-    let command = v1::Command::from(asked.job.ticket(rank, lane));
-    asked.encoding.encode(&command)
+pub(super) fn ticket(requested: &RequestedJob, rank: u32, lane: u32) -> Vec<u8> {
+    let command = v1::Command::from(requested.job.ticket(rank, lane));
+    requested.encoding.encode(&command)
 }

@@ -134,8 +134,8 @@ async fn train_info(
     descriptor: FlightDescriptor,
     command: &[u8],
 ) -> Result<FlightInfo, Status> {
-    let asked = context.job(access, command).await?;
-    let job = &asked.job;
+    let requested = context.job(access, command).await?;
+    let job = &requested.job;
     let train = job.train();
     let ranks = if train.rank.is_some() { 1 } else { train.world_size() };
     let endpoints = ranks * if train.lane.is_some() { 1 } else { train.lanes() };
@@ -146,7 +146,7 @@ async fn train_info(
             train.lanes(),
         )));
     }
-    let tickets = ticket(&asked, u32::MAX, u32::MAX).len() as u64 * endpoints;
+    let tickets = ticket(&requested, u32::MAX, u32::MAX).len() as u64 * endpoints;
     if tickets > MAX_TICKET_BYTES {
         return Err(Status::resource_exhausted(format!(
             "the tickets of {endpoints} endpoints take {tickets} bytes, the limit is {MAX_TICKET_BYTES}; name a rank"
@@ -155,13 +155,13 @@ async fn train_info(
     let mut info = FlightInfo::new()
         .with_descriptor(descriptor)
         .with_ordered(false)
-        .with_app_metadata(asked.encoding.encode(&job.summary()))
+        .with_app_metadata(requested.encoding.encode(&job.summary()))
         .try_with_schema(job.view().schema())
         .map_err(|error| internal(&error))?;
     let mut rows = Some(0u64);
     for (rank, lane) in job.endpoints() {
         rows = rows.and_then(|rows| Some(rows.saturating_add(job.rows(rank, lane)?)));
-        let ticket = Ticket::new(ticket(&asked, rank, lane));
+        let ticket = Ticket::new(ticket(&requested, rank, lane));
         info = info.with_endpoint(FlightEndpoint::new().with_ticket(ticket));
     }
     let rows = rows.map_or(UNKNOWN, |rows| i64::try_from(rows).unwrap_or(i64::MAX));

@@ -109,7 +109,7 @@ impl Subscriber {
     async fn state(&self) -> Arc<str> {
         let View { context, access } = &self.view;
         let of_now = async || text(&state::of(&self.view));
-        if access.check_everything().is_err() {
+        if access.check_all_datasets().is_err() {
             return of_now().await;
         }
         let shared = context.subscribers.text(access.check_admin().is_ok());

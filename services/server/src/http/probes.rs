@@ -78,7 +78,7 @@ pub(super) async fn ready(
     responses((status = 200, description = "Metrics in the Prometheus text format, version 0.0.4.", body = String), AuthErrors),
 )]
 pub(super) async fn scrape(View { context, access }: View) -> Result<Response, Rejection> {
-    access.check_everything()?;
+    access.check_all_datasets()?;
     scrape_gauges::update(&context);
     let text = recorder::render(&context.recorder);
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response())

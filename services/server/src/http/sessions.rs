@@ -138,7 +138,7 @@ pub(super) fn of(view: &View, limit: usize, after: Option<&Session>) -> SessionL
 /// Returns the time by bucket of the sessions visible to the caller, or of those of one job.
 pub(super) fn stalls_of(View { context, access }: &View, seconds: usize, job_name: Option<&str>) -> Stalls {
     let (sessions, now) = (&context.services.sessions, Instant::now());
-    if access.check_everything().is_ok() && job_name.is_none() {
+    if access.check_all_datasets().is_ok() && job_name.is_none() {
         // The history of all sessions includes those that ended.
         return Stalls::new([sessions.history(now, seconds)]);
     }

@@ -18,7 +18,7 @@ pub(crate) struct Scored {
 
 /// Payload of a queued request.
 #[derive(Clone)]
-pub(crate) struct Asked {
+pub(crate) struct QueuedKeys {
     pub(crate) keys: Arc<LookupKeys>,
     /// Trace of the request, if it is traced.
     pub(crate) trace: Option<Trace>,
@@ -27,7 +27,7 @@ pub(crate) struct Asked {
 /// A running queue.
 pub(crate) struct Served {
     pub(crate) features: v1::Lookup,
-    pub(crate) queue: Queue<Asked, Scored>,
+    pub(crate) queue: Queue<QueuedKeys, Scored>,
     /// Maximum number of unanswered requests per DoExchange stream.
     pub(crate) max_pending: usize,
     /// Maximum size of the features of a batch, in bytes.
@@ -75,7 +75,7 @@ impl Queues {
     }
 
     /// All queues.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<Asked, Scored>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<QueuedKeys, Scored>> {
         self.entries.values().map(|served| &served.queue)
     }
 

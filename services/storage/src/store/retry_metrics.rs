@@ -21,7 +21,8 @@ tokio::task_local! {
     static PREVIOUS_REQUEST: RefCell<Option<String>>;
 }
 
-/// Runs `operation` and counts the retries among its HTTP requests.
+/// Runs `operation` and returns its output. Retries among its HTTP requests are added to
+/// `forebay_storage_retries_total`.
 pub(crate) fn count_retries<T>(operation: impl Future<Output = T>) -> impl Future<Output = T> {
     PREVIOUS_REQUEST.scope(RefCell::default(), operation)
 }

@@ -31,7 +31,7 @@ use crate::{
     drain::stopping,
     error::clip,
     flight::batches::BatchReader,
-    registry::queues::{Asked, Scored, Served},
+    registry::queues::{QueuedKeys, Scored, Served},
     traces::{Span, number},
 };
 
@@ -192,7 +192,8 @@ impl Caller {
         if let Some(span) = &mut span {
             span.set("forebay.rows", number(rows));
         }
-        let asked = Asked { keys: Arc::new(keys), trace: span.as_ref().map(|span| span.trace().clone()) };
+        let asked =
+            QueuedKeys { keys: Arc::new(keys), trace: span.as_ref().map(|span| span.trace().clone()) };
         match self.served.queue.submit(asked, sizes, timeout) {
             Ok(pending) => {
                 let (answer, handle) = abortable(pending.answer());

@@ -28,7 +28,7 @@ use crate::{
     error::clip,
     events::{Event, Kind},
     flight::{Context, batches::BatchReader},
-    registry::queues::{Asked, Scored, Served},
+    registry::queues::{QueuedKeys, Scored, Served},
     traces::{Span, number},
 };
 
@@ -62,7 +62,7 @@ struct Batches {
     encoding: Encoding,
     lookup: Lookup,
     schema: SchemaRef,
-    worker: Worker<Asked, Scored>,
+    worker: Worker<QueuedKeys, Scored>,
     /// Dropped after `worker`, so that the worker is removed before the event is emitted.
     _presence: Presence,
     /// Task that receives replies; it ends before the worker leaves only with an error.
@@ -74,7 +74,7 @@ struct Batches {
 struct Inward {
     connection: Arc<Connection>,
     messages: Messages,
-    replies: Replies<Asked, Scored>,
+    replies: Replies<QueuedKeys, Scored>,
     reader: BatchReader,
 }
 
@@ -183,7 +183,7 @@ impl Batches {
         }
     }
 
-    async fn gather(&mut self, batch: Batch<Asked>) -> Result<FlightData, BatchFailure> {
+    async fn gather(&mut self, batch: Batch<QueuedKeys>) -> Result<FlightData, BatchFailure> {
         let Connection { context, queue, served, at_work, .. } = &*self.connection;
         let began = Instant::now();
         let Batch { id, payloads, rows, padded_rows, close_reason, deadline, previous_attempts } = batch;

@@ -126,7 +126,7 @@ impl Event {
         match &self.audience {
             Audience::Everyone => true,
             Audience::ReadersOf(datasets) => datasets.iter().all(|dataset| access.may_read(dataset)),
-            Audience::ReadersOfAll => access.check_everything().is_ok(),
+            Audience::ReadersOfAll => access.check_all_datasets().is_ok(),
         }
     }
 }

@@ -7,7 +7,9 @@ use forebay_stall::{Bottleneck, Stage};
 
 use crate::sessions::{Session, Sessions};
 
-/// Sets the metrics of all sessions, of the running ones in `running`, of the stages, and of the bottleneck.
+/// Sets the metrics of sessions, stages and the bottleneck. `running` are the sessions that are running now.
+///
+/// Totals of seconds are gauges, because counters of the crate `metrics` hold integers.
 pub(super) fn set(
     sessions: &Sessions,
     running: &[Arc<Session>],
