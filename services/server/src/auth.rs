@@ -20,7 +20,7 @@ pub(crate) use watched::Watched;
 #[derive(Clone)]
 pub(crate) struct Authenticator {
     tokens: Option<Arc<Watched<Tokens>>>,
-    /// True if, without a token file, every caller may also change the server over HTTP.
+    /// True if, without a token file, every caller may also change the settings of batch queues over HTTP.
     insecure: bool,
 }
 

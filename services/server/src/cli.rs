@@ -137,7 +137,7 @@ struct Serve {
     #[arg(long, value_name = "URL", env = "FOREBAY_TRACES_ENDPOINT")]
     traces_endpoint: Option<String>,
     /// Allows non-loopback listen addresses without TLS or without tokens; otherwise such addresses require both. Without tokens
-    /// every caller can then also change the server over HTTP [default: false].
+    /// every caller can then also change the settings of batch queues over HTTP [default: false].
     #[arg(long, env = "FOREBAY_INSECURE")]
     insecure: bool,
     /// Prints the resolved configuration as TOML and exits [default: false].

@@ -70,7 +70,7 @@ pub struct Settings {
     #[serde(with = "humantime_serde")]
     pub credentials_reload_interval: Duration,
     /// Allows non-loopback listen addresses without `tls` or without `tokens`. Without `tokens` it also allows every caller to
-    /// change the server over HTTP. Default: false.
+    /// change the settings of batch queues over HTTP. Default: false.
     pub insecure: bool,
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers. Default: none.
     pub gpu_hour_cost: Option<f64>,

@@ -78,7 +78,7 @@ impl Access {
         })
     }
 
-    /// Checks that the caller may change the server.
+    /// Checks that the caller may change the settings of batch queues.
     ///
     /// # Errors
     /// Permission denied, or unauthenticated if the token is no longer valid.

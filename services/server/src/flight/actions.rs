@@ -210,7 +210,7 @@ async fn one_dataset(context: &Context, access: &Access, body: &[u8]) -> Result<
         return Ok(requested);
     }
     Err(Error::invalid(
-        "mix: the blocks of one dataset can be used per request, but the job mixes several; send one request for each dataset",
+        "mix: this action takes a job with one dataset, but the job mixes several; send one request for each dataset",
     ))
 }
 

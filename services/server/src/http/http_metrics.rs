@@ -1,4 +1,4 @@
-//! Metrics of HTTP requests: number, by route and status code, and duration, by route.
+//! Metrics of HTTP requests: their number per route and status code, and their duration per route.
 
 use std::time::Instant;
 

@@ -325,7 +325,7 @@ def test_a_mixture_takes_its_fractions_from_several_datasets(pool: Pool, tmp_pat
         tensor = [{"name": "t", "columns": ["*"]}]
         with refused("INVALID_ARGUMENT", "mix.other: columns", "int64", "both have"):
             client.plan(**{**request, "columns": [], "tensors": tensor})
-        with refused("INVALID_ARGUMENT", "mix: the blocks of one dataset"):
+        with refused("INVALID_ARGUMENT", "mix: this action takes a job with one dataset"):
             client.action("warm", {"train": request})
         with refused("INVALID_ARGUMENT", "mix.other", "more", "both have"):
             client.plan(**{**request, "columns": []})
