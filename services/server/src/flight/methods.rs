@@ -1,4 +1,4 @@
-//! What the gRPC methods do, except DoGet.
+//! The gRPC methods, except DoGet, independent of the services of tonic.
 
 use arrow_flight::{
     Action, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, Result as ActionResult, SchemaAsIpc,
