@@ -189,6 +189,21 @@ impl From<forebay_storage::Error> for Error {
     }
 }
 
+impl From<&forebay_inference::queue::Failure> for Error {
+    fn from(failure: &forebay_inference::queue::Failure) -> Self {
+        use forebay_inference::queue::{Failure, Refusal};
+        let kind = match failure {
+            Failure::Refused(Refusal::Empty | Refusal::Rows { .. } | Refusal::Bytes { .. }) => Kind::Invalid,
+            Failure::Refused(Refusal::Late { .. } | Refusal::Full { .. }) => Kind::Limit,
+            Failure::Refused(Refusal::Draining) | Failure::Lost { .. } => Kind::Unavailable,
+            Failure::Expired { .. } => Kind::Timeout,
+            Failure::Features(_) => Kind::Precondition,
+            Failure::Failed(_) => Kind::Internal,
+        };
+        Self::new(kind, failure.to_string())
+    }
+}
+
 impl From<DecodeError> for Error {
     fn from(error: DecodeError) -> Self {
         Self::invalid(error.to_string())

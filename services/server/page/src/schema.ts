@@ -45,12 +45,12 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Reconstructs a batch of a job: returns locations and statistics of its rows or, with a file `format`, the batch itself. */
+        /** Rebuilds a batch of a recorded job: returns locations and statistics of its rows or, with a file `format`, the batch itself. */
         get: operations["explain"];
         put?: never;
         /**
-         * Reconstructs a batch like `GET`, for a ticket in the body, or another command that pins its snapshots, instead of a job.
-         *     Parameters that are omitted are taken from the ticket. Changes nothing.
+         * Rebuilds a batch of the request in the body: returns locations and statistics of its rows or, with a file `format`, the batch
+         *     itself. Changes nothing on the server.
          */
         post: operations["explain_request"];
         delete?: never;
@@ -66,7 +66,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists the jobs of which the caller may read all datasets, most recent first. */
+        /** Lists the recorded jobs whose datasets the caller may read, most recently streamed first. */
         get: operations["list_jobs"];
         put?: never;
         post?: never;
@@ -84,8 +84,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Streams the state and events. `event: state` is sent immediately and then every second, `event: event` for every operational
-         *     event; the `id` of both is that of the last event. The stream ends when the server shuts down or the token becomes invalid.
+         * Streams server-sent events: the state as `event: state`, immediately and then every second, and each operational event as
+         *     `event: event`. The `id` of both is that of the latest operational event. The stream ends when the server shuts down or the
+         *     token becomes invalid.
          */
         get: operations["subscribe"];
         put?: never;
@@ -120,7 +121,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Returns a summary of the server. */
+        /** Returns a summary of the server: bottleneck, pipeline, cache and process. */
         get: operations["show_overview"];
         put?: never;
         post?: never;
@@ -137,7 +138,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists the queues for which the caller may read all datasets of the features. */
+        /** Lists the queues whose features come only from datasets that the caller may read. */
         get: operations["list_queues"];
         put?: never;
         post?: never;
@@ -154,7 +155,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Returns a queue. */
+        /** Returns the settings, load, outcomes and forecast of a queue. */
         get: operations["show_queue"];
         put?: never;
         post?: never;
@@ -162,8 +163,8 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Changes the settings of `batching` that the body contains, until the server restarts. Requires an administrator, except for a
-         *     dry run.
+         * Changes the `batching` settings in the body until the server restarts. Requires a token with `admin = true`, except for a dry
+         *     run.
          */
         patch: operations["change_queue"];
         trace?: never;
@@ -209,7 +210,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Returns a session and its time accounts. A session remains available for a minute after its end. */
+        /**
+         * Returns a session, and the time of its trainer by bucket, second by second. A session remains available for a minute after its
+         *     end.
+         */
         get: operations["show_session"];
         put?: never;
         post?: never;
@@ -226,7 +230,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Returns the time of all sessions by bucket, per second, or that of one session or job. */
+        /** Returns the time of trainers by bucket, second by second: of all sessions, or of one session or job. */
         get: operations["show_stalls"];
         put?: never;
         post?: never;
@@ -243,7 +247,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Liveness probe. */
+        /** Liveness probe: succeeds while the process runs. */
         get: operations["alive"];
         put?: never;
         post?: never;
@@ -260,7 +264,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Metrics in the Prometheus text format. The caller must be allowed to read all datasets. */
+        /** Returns the metrics in the Prometheus text format. The caller must be allowed to read all datasets. */
         get: operations["metrics"];
         put?: never;
         post?: never;
@@ -277,7 +281,10 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Readiness probe: succeeds after the first attempt to open every dataset, and until the server shuts down. */
+        /**
+         * Readiness probe: succeeds once the server has tried to open every dataset and has built every lookup index, until it shuts
+         *     down.
+         */
         get: operations["ready"];
         put?: never;
         post?: never;
@@ -298,39 +305,39 @@ export interface components {
             /** @description Name of the setting in the configuration, or of the field in the request. */
             setting: string;
         };
-        /** @description Statistics of a column of a batch. For tensors and lists, all except `nulls` are statistics of the items. */
+        /** @description Statistics of a column of a batch. For tensors and lists, all except `nulls` are statistics of their items. */
         BatchColumn: {
-            /** @description Maximum, in the form of `min`. */
+            /** @description Maximum, of the same type as `min`. */
             max: unknown;
-            /** @description Mean of numbers and booleans; null otherwise. */
+            /** @description Mean of numbers, and of booleans as 0 and 1; null for other types and without values. */
             mean: unknown;
-            /** @description Minimum: a number, or text for strings, times, decimals and infinities; null if there are no comparable values. */
+            /** @description Minimum: a number, a boolean, or text for strings, times, decimals and infinities; null if there are no comparable values. */
             min: unknown;
             /** @description Name of the column. */
             name: string;
-            /** @description Number of NaNs, which all other statistics ignore; null if the column is not of floats. */
+            /** @description Number of NaNs, which all other statistics ignore; null for columns without floating-point values. */
             nans: number | null;
-            /** @description Number of nulls. */
+            /** @description Number of null values. */
             nulls: number;
-            /** @description Arrow type. */
+            /** @description Arrow data type, such as `Int64`. */
             type: string;
         };
         /** @description Statistics of the label of a batch. */
         BatchLabel: {
             /** @description Name of the label column. */
             column: string;
-            /** @description Maximum, in the form of a column's. */
+            /** @description Maximum, of the same type as `BatchColumn.min`. */
             max: unknown;
             /** @description Mean; null if the label is not numeric. */
             mean: unknown;
-            /** @description Minimum, in the form of a column's. */
+            /** @description Minimum, of the same type as `BatchColumn.min`. */
             min: unknown;
-            /** @description Number of nulls. */
+            /** @description Number of null labels. */
             nulls: number;
         };
         /** @description Rows of a batch that are stored in one row group. */
         BatchRowRange: {
-            /** @description Indices of these rows in the batch. */
+            /** @description Indices of the rows of `rows` in the batch, counted from 0. */
             batch_row_indices: number[];
             /** @description Name of the dataset. */
             dataset: string;
@@ -340,7 +347,7 @@ export interface components {
             row_count: number;
             /**
              * Format: int32
-             * @description Index of the row group in the file.
+             * @description Index of the row group in the file, counted from 0.
              */
             row_group: number;
             /**
@@ -348,13 +355,17 @@ export interface components {
              * @description Number of rows of the file before this row group.
              */
             row_group_offset: number;
-            /** @description Indices of these rows in the row group, in batch order; at most `max_listed_rows`. */
+            /** @description Indices of these rows in the row group, counted from 0, in batch order; at most `max_listed_rows`. */
             rows: number[];
             /** @description URL of the file. */
             url: string;
         };
         /**
-         * @description What limits the throughput of the trainers.
+         * @description Stage or activity that limits the throughput of the trainers. `compute`: the trainers' own computation; `network`: the network
+         *     between server and trainers; `gather`: gathering rows into batches; `decode`: decoding Parquet data; `storage`: reads from the
+         *     store or the disk cache; `queued`: waiting for a thread or for memory of the server; `compute_or_network`: computation or
+         *     network, because a trainer does not report which; `idle`: no trainer is active; `unknown`: too little data, or the two halves
+         *     of the judged time have different bottlenecks.
          * @enum {string}
          */
         Bottleneck: "compute" | "network" | "gather" | "decode" | "storage" | "queued" | "compute_or_network" | "idle" | "unknown";
@@ -372,7 +383,7 @@ export interface components {
             coalesced_loads: number;
             /**
              * Format: double
-             * @description Number of damaged values, failed reads and failed writes.
+             * @description Number of damaged values, failed reads and failed writes; 0 for the tier `memory`.
              */
             errors: number;
             /**
@@ -382,7 +393,7 @@ export interface components {
             evictions: number;
             /**
              * Format: double
-             * @description Bytes of values found.
+             * @description Size of the values found, in bytes.
              */
             hit_bytes: number;
             /**
@@ -392,7 +403,7 @@ export interface components {
             hits: number;
             /**
              * Format: double
-             * @description Bytes of values not found, counted when they were loaded.
+             * @description Size of the values not found, in bytes, counted when they were loaded.
              */
             miss_bytes: number;
             /**
@@ -402,7 +413,7 @@ export interface components {
             misses: number;
             /**
              * Format: double
-             * @description Bytes resident in the tier.
+             * @description Size of the values in the tier, in bytes.
              */
             resident_bytes: number;
             /**
@@ -410,7 +421,7 @@ export interface components {
              * @description Time that hits saved, compared to loading the values again, in seconds.
              */
             saved_seconds: number;
-            /** @description Name of the tier, `memory` or `disk`. */
+            /** @description Name of the tier: `memory` holds decoded blocks, `disk` holds decoded columns. */
             tier: string;
         };
         /** @description Activity of a client in the interval of its latest report. */
@@ -436,26 +447,28 @@ export interface components {
              */
             wait_fraction: number;
         };
-        /** @description Coefficients of the cost model: a batch takes `fixed + row * rows + byte * bytes` seconds. */
+        /** @description Coefficients of the cost model: a worker takes `fixed + row * rows + byte * bytes` seconds for a batch. */
         Coefficients: {
             /**
              * Format: double
-             * @description Seconds per byte of features.
+             * @description Time per byte of features, in seconds.
              */
             byte: number;
             /**
              * Format: double
-             * @description Seconds per batch.
+             * @description Time per batch, in seconds.
              */
             fixed: number;
             /**
              * Format: double
-             * @description Seconds per row.
+             * @description Time per row, in seconds.
              */
             row: number;
         };
         /**
-         * @description Confidence in a verdict.
+         * @description Confidence in a verdict. `none`: no trainer is active, there is too little data, or the two halves of the judged time have
+         *     different bottlenecks; `low`: both halves agree, but the bottleneck accounts for less than half of the wait; `high`: both halves
+         *     agree, and the bottleneck accounts for at least half of the wait or the wait fraction is below 5%.
          * @enum {string}
          */
         Confidence: "none" | "low" | "high";
@@ -463,17 +476,17 @@ export interface components {
         Cost: {
             /**
              * Format: double
-             * @description Configured cost of one GPU per hour.
+             * @description Configured price of one GPU hour.
              */
             gpu_hour_cost: number;
             /**
              * Format: double
-             * @description Current cost of waiting per hour, for all running sessions whose clients report.
+             * @description Current cost of waiting per hour, for the running sessions whose clients report.
              */
             idle_per_hour: number;
             /**
              * Format: double
-             * @description Cost of waiting since the start of the server.
+             * @description Cost of waiting since the start of the server, for the sessions whose clients report.
              */
             idle_total: number;
         };
@@ -482,21 +495,22 @@ export interface components {
             forecast: components["schemas"]["Forecast"] | null;
             /**
              * Format: double
-             * @description Maximum seconds for which a request waits for further requests while a worker is free.
+             * @description Maximum time for which a request waits for further requests while a worker is free, in seconds.
              */
             max_batch_delay_seconds: number;
             /**
              * Format: int64
-             * @description Maximum rows per batch.
+             * @description Maximum number of rows per batch.
              */
             max_batch_rows: number;
         };
-        /** @description Forecast for another batch size. */
+        /** @description Forecast for another value of `max_batch_rows`. */
         CurvePoint: {
+            /** @description Forecast for this maximum under the current load. */
             forecast: components["schemas"]["Forecast"];
             /**
              * Format: int64
-             * @description Maximum rows per batch.
+             * @description Maximum number of rows per batch.
              */
             max_batch_rows: number;
         };
@@ -527,7 +541,7 @@ export interface components {
             /** @description Name of the dataset. */
             name: string;
             online: components["schemas"]["OnlineDataset"] | null;
-            /** @description Lifecycle phase. */
+            /** @description Lifecycle phase of the dataset. */
             phase: components["schemas"]["DatasetPhase"];
             /**
              * Format: int64
@@ -545,7 +559,8 @@ export interface components {
             url: string;
         };
         /**
-         * @description Lifecycle phase of a dataset.
+         * @description Lifecycle phase of a dataset. `opening`: its files are being listed and their footers read for the first time; `open`: the
+         *     dataset can be read; `failed`: the last attempt to open it failed, and the server retries.
          * @enum {string}
          */
         DatasetPhase: "opening" | "open" | "failed";
@@ -580,7 +595,14 @@ export interface components {
             timestamp: number;
         };
         /**
-         * @description Kind of an event.
+         * @description Kind of an event. `dataset_open`: a dataset was opened; `dataset_failed`: a dataset cannot be opened or checked for changes, or
+         *     the reason of that has changed; `dataset_changed`: a dataset has a new snapshot; `session_started`: a session opened its first
+         *     stream; `session_ended`: a session sent all batches, or its client disconnected; `session_failed`: a session ended with an
+         *     error; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
+         *     queue; `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or
+         *     failed writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`:
+         *     the server is shutting down; `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
+         *     session's batches varies by more than chance explains.
          * @enum {string}
          */
         EventKind: "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started" | "session_ended" | "session_failed" | "queue_settings_changed" | "worker_joined" | "worker_left" | "cache_error" | "reload_failed" | "draining" | "bottleneck_changed" | "label_skew";
@@ -589,31 +611,31 @@ export interface components {
             /** @description Events, oldest first. */
             events: components["schemas"]["Event"][];
         };
-        /** @description An explained batch. */
+        /** @description Explanation of a batch: where its rows are stored, and statistics of its columns. */
         Explanation: {
             /**
              * Format: int64
-             * @description Rows, groups or packs per rank and step.
+             * @description Number of rows, groups or packs per rank and step.
              */
             batch_size: number;
             /** @description Size of the body of the Arrow IPC message, in bytes. */
             body_bytes: number;
             /** @description Statistics of the columns. */
             columns: components["schemas"]["BatchColumn"][];
-            /** @description XXH3-64 of the body of the Arrow IPC message, 16 hexadecimal digits. */
+            /** @description Hash (XXH3-64) of the body of the Arrow IPC message, 16 hexadecimal digits; null if it was not computed. */
             content_hash: string | null;
             /** @description Name of the dataset. */
             dataset: string;
             /**
              * Format: int64
-             * @description Epoch of the batch.
+             * @description Epoch of the batch, counted from 0.
              */
             epoch: number;
             /** @description Number of groups; null without `group_by`. */
             groups: number | null;
             /** @description Id of the job: 32 hexadecimal digits. */
             id: string;
-            /** @description Name of the job; may be empty. */
+            /** @description Name of the job; empty if the request has none. */
             job_name: string;
             label: components["schemas"]["BatchLabel"] | null;
             /**
@@ -623,7 +645,7 @@ export interface components {
             max_pack_rows?: number;
             /** @description Positions of the first rows of the other datasets of a mixture, counted over all their epochs. */
             mixed_positions: number[];
-            /** @description Ids of earlier jobs with this name. */
+            /** @description Ids of the less recently streamed jobs with this name. */
             others?: string[];
             /**
              * Format: int64
@@ -632,12 +654,12 @@ export interface components {
             padding: number;
             /**
              * Format: int64
-             * @description Position of the first row, group or pack in the global order of the epoch.
+             * @description Position of the first row, group or pack in the global order of the epoch, counted from 0.
              */
             position: number;
             /**
              * Format: int64
-             * @description Rank that received the batch.
+             * @description Rank that received the batch, counted from 0.
              */
             rank: number;
             /** @description Number of row groups that store rows of the batch. */
@@ -646,14 +668,14 @@ export interface components {
             row_ranges: components["schemas"]["BatchRowRange"][];
             /**
              * Format: int64
-             * @description Number of rows, without padding.
+             * @description Number of rows of the batch, without padding.
              */
             rows: number;
             /** @description Id of the pinned snapshot. */
             snapshot: string;
             /**
              * Format: int64
-             * @description Step of the batch in its epoch.
+             * @description Step of the batch in its epoch, counted from 0.
              */
             step: number;
             /**
@@ -667,31 +689,34 @@ export interface components {
              */
             world_size: number;
         };
-        /** @description Steady-state prediction from the cost model and the current arrival rate. Random bursts add to these values. */
+        /**
+         * @description Steady-state prediction from the cost model and the current arrival rate. Actual values are higher if requests arrive in
+         *     bursts.
+         */
         Forecast: {
             /**
              * Format: double
-             * @description Mean rows per batch.
+             * @description Mean number of rows per batch.
              */
             batch_rows: number;
             /**
              * Format: double
-             * @description Seconds that a worker takes for such a batch.
+             * @description Time that a worker takes for a batch of `batch_rows` rows, in seconds.
              */
             batch_seconds: number;
             /**
              * Format: double
-             * @description Rows per second that all workers compute in batches of the maximum size.
+             * @description Throughput of all workers with batches of the maximum size, in rows per second.
              */
             capacity_rows_per_second: number;
             /**
              * Format: double
-             * @description Mean seconds from a request's arrival to its answer. Null if the workers cannot keep up.
+             * @description Mean time from the arrival of a request to its answer, in seconds; null if `utilization` is 1 or above.
              */
             latency_seconds: number | null;
             /**
              * Format: double
-             * @description Arrival rate divided by the capacity. From 1 on, requests are refused.
+             * @description Arrival rate divided by the capacity, 0 or more. At 1 or above, the workers cannot keep up, and requests are refused.
              */
             utilization: number;
         };
@@ -699,23 +724,23 @@ export interface components {
         Job: {
             /**
              * Format: int64
-             * @description Rows, groups or packs per rank and step.
+             * @description Number of rows, groups or packs per rank and step.
              */
             batch_size: number;
             /** @description Name of the dataset. */
             dataset: string;
             /**
              * Format: double
-             * @description Time at which a server started to stream the job, in Unix seconds.
+             * @description Time at which a server first streamed the job, in Unix seconds.
              */
             first_seen: number;
             /** @description Id of the job: 32 hexadecimal digits. */
             id: string;
-            /** @description Name of the job; may be empty. */
+            /** @description Name of the job; empty if the request has none. */
             job_name: string;
             /**
              * Format: double
-             * @description Time at which a server last streamed the job, in Unix seconds; up to an hour too early.
+             * @description Time at which a server last streamed the job, in Unix seconds. The actual time may be up to an hour later.
              */
             last_seen: number;
             /** @description Request that streams the job again, as in docs/reference/protocol.md. */
@@ -756,12 +781,14 @@ export interface components {
             skewed: boolean;
             /**
              * Format: double
-             * @description Standard deviation of the batch means divided by that of randomly drawn rows; null with fewer than 32 batches.
+             * @description Standard deviation of the batch means divided by that of batches of randomly drawn rows, 1 for shuffled data; null with fewer
+             *     than 32 batches and for a constant label.
              */
             std_ratio: number | null;
         };
         /**
-         * @description Severity of the wait.
+         * @description Severity of the wait. `none`: the wait fraction is below 5%, or no trainer is active; `moderate`: it is 5% to 20%;
+         *     `input_bound`: it is above 20%.
          * @enum {string}
          */
         Level: "none" | "moderate" | "input_bound";
@@ -771,20 +798,21 @@ export interface components {
             batches: number;
             /**
              * Format: double
-             * @description Predicted seconds until the answer to a request of one row that arrives now. Null without workers or before the first
-             *     computed batch.
+             * @description Predicted time until the answer to a request of one row that arrives now, in seconds; null without workers or before the
+             *     first computed batch.
              */
             predicted_wait_seconds: number | null;
-            /** @description Number of requests that wait for a batch. */
+            /** @description Number of requests that wait to be assigned to a batch. */
             queued_requests: number;
             /**
              * Format: int64
-             * @description Rows of the queued requests.
+             * @description Number of rows of the queued requests.
              */
             queued_rows: number;
             /**
              * Format: double
-             * @description Arrival rate, including refused requests.
+             * @description Arrival rate in requests per second, including refused requests: the lower of the rates over the last 4 and the last 32
+             *     requests.
              */
             requests_per_second: number;
             /** @description Number of connected workers. */
@@ -796,7 +824,7 @@ export interface components {
             error: string | null;
             /**
              * Format: int64
-             * @description Memory of the index, in bytes; null before the first index is ready.
+             * @description Size of the index in memory, in bytes; null before the first index is ready.
              */
             index_bytes: number | null;
             /**
@@ -821,42 +849,42 @@ export interface components {
         Outcomes: {
             /**
              * Format: int64
-             * @description Admitted requests.
+             * @description Number of admitted requests.
              */
             admitted: number;
             /**
              * Format: int64
-             * @description Bytes of features of the admitted requests.
+             * @description Size of the features of the admitted requests, in bytes.
              */
             admitted_bytes: number;
             /**
              * Format: int64
-             * @description Rows of the admitted requests.
+             * @description Number of rows of the admitted requests.
              */
             admitted_rows: number;
             /**
              * Format: int64
-             * @description Requests that were answered with rows.
+             * @description Number of requests that were answered with rows.
              */
             answered: number;
             /**
              * Format: int64
-             * @description Requests that their caller canceled.
+             * @description Number of requests that their caller canceled.
              */
             cancelled: number;
             /**
              * Format: int64
-             * @description Requests whose deadline passed before an answer.
+             * @description Number of requests whose deadline passed before an answer.
              */
             expired: number;
             /**
              * Format: int64
-             * @description Requests whose worker failed or disconnected, or whose features could not be looked up.
+             * @description Number of requests whose worker failed or disconnected, or whose features could not be looked up.
              */
             failed: number;
             /**
              * Format: int64
-             * @description Requests that were refused on arrival.
+             * @description Number of requests that were refused on arrival.
              */
             refused: number;
         };
@@ -873,7 +901,7 @@ export interface components {
             /** @description Bottleneck of the running sessions of datasets that the caller may read. */
             verdict: components["schemas"]["Verdict"];
         };
-        /** @description An error. */
+        /** @description Body of an error response. */
         Problem: {
             /** @description Reason of the error, and how to correct the request. */
             error: string;
@@ -914,7 +942,7 @@ export interface components {
         /** @description Settings of a batch queue. In a request, omitted fields keep their values. */
         QueueConfig: {
             /**
-             * @description Deadline of a request without a `timeout`, counted from its arrival, up to 1 hour. Default: 100 ms.
+             * @description Time from the arrival of a request without a `timeout` to its deadline, above 0 and up to 1 hour. Default: 100 ms.
              * @default 100ms
              * @example 100ms
              */
@@ -927,14 +955,15 @@ export interface components {
             eager_dispatch: boolean;
             /**
              * Format: int32
-             * @description Maximum number of workers that receive a request before it fails because each of them disconnected. Default: 2.
+             * @description Maximum number of workers that receive a request before it fails because each of them disconnected, at least 1.
+             *     Default: 2.
              * @default 2
              */
             max_attempts: number;
             /**
              * Format: int64
-             * @description Maximum bytes of the features of a batch, estimated from the mean row size. At most half of
-             *     `lookups.max_answer_bytes`. Default: 8 MiB.
+             * @description Maximum size of the features of a batch, in bytes, estimated from the mean row size. At least 1 and at most half of
+             *     `lookups.max_answer_bytes`, which limits the actual size. Default: 8 MiB.
              * @default 8388608
              */
             max_batch_bytes: number;
@@ -946,13 +975,13 @@ export interface components {
             max_batch_delay: string;
             /**
              * Format: int64
-             * @description Maximum rows per batch and per request, 1 to 1,048,576. Default: 4,096.
+             * @description Maximum number of rows per batch and per request, 1 to 1,048,576. Default: 4,096.
              * @default 4096
              */
             max_batch_rows: number;
             /**
              * Format: int64
-             * @description Maximum number of batches that one worker may have at a time. Default: 8.
+             * @description Maximum number of batches that one worker may have at a time, at least 1. Default: 8.
              * @default 8
              */
             max_credits: number;
@@ -965,18 +994,18 @@ export interface components {
             max_predicted_wait: string;
             /**
              * Format: int64
-             * @description Maximum bytes of the keys of all unanswered requests. Default: 64 MiB.
+             * @description Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
              * @default 67108864
              */
             max_queue_bytes: number;
             /**
-             * @description Maximum number of queued requests. Default: 16,384.
+             * @description Maximum number of queued requests, at least 1. Default: 16,384.
              * @default 16384
              */
             max_queue_requests: number;
             /**
              * Format: int64
-             * @description Maximum number of queued rows. Default: 1,048,576.
+             * @description Maximum number of queued rows, at least 1. Default: 1,048,576.
              * @default 1048576
              */
             max_queue_rows: number;
@@ -999,25 +1028,32 @@ export interface components {
         };
         /** @description Current state of a queue. */
         QueueStatus: {
-            /** @description Number of batches by the rule that closed them: `rows`, `bytes`, `delay`, `deadline`, `idle` or `drain`. */
+            /**
+             * @description Number of batches by the rule that closed them. `rows` and `bytes`: the batch has `max_batch_rows` rows or
+             *     `max_batch_bytes` bytes, or the next request does not fit; `delay`: the first request has waited for `max_batch_delay`;
+             *     `deadline`: a longer wait would miss the deadline of a request; `idle`: a worker is free, and waiting longer is expected to
+             *     cost more latency than it saves; `drain`: the server is shutting down.
+             */
             close_reasons: {
                 [key: string]: number;
             };
+            /** @description Current load: connected workers, queued requests and arrival rate. */
             load: components["schemas"]["Load"];
-            /** @description Learned cost of a batch. */
+            /** @description Cost model: the time that a worker takes for a batch, learned from earlier batches. */
             model: components["schemas"]["Coefficients"];
             /**
              * Format: double
-             * @description Mean absolute error of the model's predictions, in seconds.
+             * @description Mean absolute error of the cost model's predictions, in seconds.
              */
             model_error: number;
+            /** @description Number of requests by outcome since the queue was created. */
             outcomes: components["schemas"]["Outcomes"];
         };
         /** @description Readiness of the server. Datasets are listed only for callers that may read them. */
         Readiness: {
             /** @description True if the server is shutting down. */
             draining: boolean;
-            /** @description Reason of the failure by name of each dataset that cannot be opened. */
+            /** @description Reason of the failure of each dataset that cannot be opened, by the name of the dataset. */
             failed: {
                 [key: string]: string;
             };
@@ -1030,7 +1066,7 @@ export interface components {
         };
         /** @description The server process. */
         ServerInfo: {
-            /** @description True if the caller may change settings. */
+            /** @description True if the caller may change settings of the server. */
             can_administer: boolean;
             /** @description True if the server is shutting down. */
             draining: boolean;
@@ -1121,7 +1157,7 @@ export interface components {
              * @description Rows per second, averaged over the last 10 seconds.
              */
             rows_per_second: number;
-            /** @description Time in each bucket, in seconds, by bucket name; the values sum to `wall_seconds`. */
+            /** @description Time in each bucket, in seconds, by bucket name as in `Verdict.bucket_fractions`. The values sum to `wall_seconds`. */
             seconds: {
                 [key: string]: number;
             };
@@ -1129,7 +1165,7 @@ export interface components {
             snapshot: string;
             /**
              * Format: double
-             * @description Time at which the session started, in Unix seconds.
+             * @description Start of the session, in Unix seconds.
              */
             started_at: number;
             /**
@@ -1141,7 +1177,7 @@ export interface components {
             verdict: components["schemas"]["Verdict"];
             /**
              * Format: double
-             * @description Time with at least one open stream, in seconds.
+             * @description Total time with at least one open stream, in seconds.
              */
             wall_seconds: number;
             /**
@@ -1150,9 +1186,9 @@ export interface components {
              */
             world_size: number;
         };
-        /** @description A session with its recent time accounts. */
+        /** @description A session, and the recent time of its trainer by bucket. */
         SessionDetails: components["schemas"]["Session"] & {
-            /** @description Time accounts of the last five minutes, per second. */
+            /** @description Time of the trainer by bucket in each of the last 300 seconds. */
             stalls: components["schemas"]["Stalls"];
         };
         /** @description Sessions with open streams. */
@@ -1161,15 +1197,15 @@ export interface components {
             sessions: components["schemas"]["Session"][];
             /**
              * Format: int64
-             * @description Number of running sessions visible to the caller, including those not listed.
+             * @description Number of running sessions that the caller may see, including those not listed.
              */
             total: number;
         };
         /** @description Result of a change of queue settings, or of its dry run. */
         SettingsChange: {
-            /** @description Settings after the change. */
+            /** @description Settings after the change; for a dry run, as they would be. */
             batching: components["schemas"]["QueueConfig"];
-            /** @description True if nothing was changed. */
+            /** @description True if the settings were only validated and not changed. */
             dry_run: boolean;
             forecast: components["schemas"]["Forecast"] | null;
             forecast_before: components["schemas"]["Forecast"] | null;
@@ -1177,7 +1213,7 @@ export interface components {
             name: string;
         };
         /**
-         * @description Severity of an event.
+         * @description Severity of an event. `info`: normal operation; `warning`: degraded operation; `error`: a function is unavailable.
          * @enum {string}
          */
         Severity: "info" | "warning" | "error";
@@ -1185,8 +1221,8 @@ export interface components {
         Stage: {
             /**
              * Format: double
-             * @description Utilization of the stage, 0 to 1: the fraction of the time with a read in flight for storage, the fraction of the CPU
-             *     threads for decode and gather; null for send.
+             * @description Utilization of the stage, 0 to 1, averaged over the last 10 seconds. For storage, the fraction of the time with a read in
+             *     flight; for decode and gather, the fraction of the CPU threads at work; null for send.
              */
             busy: number | null;
             /**
@@ -1204,14 +1240,17 @@ export interface components {
             in_flight: number;
             /** @description True if the stage is the bottleneck. */
             limiting: boolean;
-            /** @description Number of operations that wait for the stage. */
+            /** @description Number of operations that wait for the stage; 0 for send. */
             queue_depth: number;
             /**
              * Format: double
              * @description Rows per second that left the stage, averaged over the last 10 seconds; null for storage, which reads bytes.
              */
             rows_per_second: number | null;
-            /** @description Name of the stage: `storage`, `decode`, `gather` or `send`. */
+            /**
+             * @description Name of the stage: `storage` reads bytes from the store or the disk cache, `decode` decodes them into rows, `gather` gathers
+             *     rows into batches, and `send` sends batches to trainers.
+             */
             stage: string;
             /** @description Number of threads that run the stage; null for storage and send, which are not bound to threads. */
             threads: number | null;
@@ -1225,16 +1264,16 @@ export interface components {
              * @description Length of an interval, in seconds.
              */
             interval_seconds: number;
-            /** @description Part of `wall` in each bucket, in seconds, by bucket name. */
+            /** @description Part of `wall` in each bucket, in seconds, by bucket name as in `Verdict.bucket_fractions`. */
             seconds: {
                 [key: string]: number[];
             };
             /** @description End of each interval, in Unix seconds. */
             times: number[];
-            /** @description Time of all trainers in each interval, in seconds. */
+            /** @description Time of all trainers together in each interval, in seconds. */
             wall: number[];
         };
-        /** @description State of the server at one instant. Each part equals the response of its own route. */
+        /** @description State of the server at one instant. Each part has the form of the response of its own route. */
         State: {
             /** @description Datasets. */
             datasets: components["schemas"]["Datasets"];
@@ -1244,35 +1283,40 @@ export interface components {
             queues: components["schemas"]["QueueList"];
             /** @description The 100 oldest running sessions. */
             sessions: components["schemas"]["SessionList"];
-            /** @description Time accounts of the last two seconds. */
+            /** @description Time of the trainers by bucket in each of the last two seconds. */
             stalls: components["schemas"]["Stalls"];
         };
         /** @description Throughput-latency curve of a queue: forecasts for different batch sizes under the current load. */
         ThroughputLatencyCurve: {
+            /** @description Current settings and their forecast. */
             current: components["schemas"]["CurrentSettings"];
             /**
              * Format: double
-             * @description Deadline of a request without a `timeout`, in seconds.
+             * @description Time from the arrival of a request without a `timeout` to its deadline, in seconds.
              */
             default_timeout_seconds: number;
             /**
-             * @description Forecasts for powers of two from 16 up to the other limits, with the current `max_batch_delay`. Empty without workers or
-             *     before the first computed batch.
+             * @description Forecasts for other values of `max_batch_rows`: powers of two from 16 up to the largest batch that the other limits allow,
+             *     with the current `max_batch_delay`. Empty without workers or before the first computed batch.
              */
             points: components["schemas"]["CurvePoint"][];
             /**
              * Format: double
-             * @description Arrival rate, including refused requests.
+             * @description Arrival rate in requests per second, including refused requests: the lower of the rates over the last 4 and the last 32
+             *     requests.
              */
             requests_per_second: number;
         };
-        /** @description What limits the throughput of one or several trainers. */
+        /** @description Bottleneck of one or several trainers. */
         Verdict: {
             /** @description Recommended changes, most promising first; empty if there are none. */
             advice: components["schemas"]["Advice"][];
-            /** @description What limits the throughput. */
+            /** @description Stage or activity that limits the throughput of the trainers. */
             bottleneck: components["schemas"]["Bottleneck"];
-            /** @description Fraction of the time in each bucket, 0 to 1, by bucket name; the fractions sum to 1, or are all 0 without trainers. */
+            /**
+             * @description Fraction of the time in each bucket, 0 to 1, by bucket name. The buckets are the values of `Bottleneck` except `idle` and
+             *     `unknown`. The fractions sum to 1, or are all 0 without trainers.
+             */
             bucket_fractions: {
                 [key: string]: number;
             };
@@ -1285,19 +1329,19 @@ export interface components {
             confidence: components["schemas"]["Confidence"];
             /** @description Severity of the wait. */
             level: components["schemas"]["Level"];
-            /** @description Number of sessions that were judged. */
+            /** @description Number of judged sessions. */
             sessions: number;
             /** @description The verdict in one or two sentences. */
             summary: string;
             /**
              * Format: double
-             * @description Fraction of the time that the trainers wait, 0 to 1; a lower bound if a trainer does not report; null without trainers.
+             * @description Fraction of the time that the trainers wait, 0 to 1. A lower bound if a trainer does not report; null without trainers.
              */
             wait_fraction: number | null;
             what_if: components["schemas"]["WhatIf"] | null;
             /**
              * Format: double
-             * @description Length of the time that was judged, in seconds.
+             * @description Length of the judged time, in seconds.
              */
             window_seconds: number;
         };
@@ -1411,9 +1455,9 @@ export interface operations {
     list_events: {
         parameters: {
             query?: {
-                /** @description Id of an event: returns the first `limit` events after it. Without it, the last `limit` events are returned. */
+                /** @description Id of an event: returns the first `limit` events after it. Default: none, returns the last `limit` events. */
                 after?: number;
-                /** @description Largest number of events to return. Default: 200. The server keeps `limits.max_events` events. */
+                /** @description Maximum number of events to return. The server keeps the last `limits.max_events` events. Default: 200. */
                 limit?: number;
             };
             header?: never;
@@ -1454,17 +1498,26 @@ export interface operations {
     explain: {
         parameters: {
             query?: {
-                /** @description Name or id of the job. Not allowed together with a request in the body. */
+                /**
+                 * @description Name or id of the job. Of several jobs with the name, the most recently streamed one is selected. Required for `GET`;
+                 *     ignored by `POST`, whose body contains the request.
+                 */
                 job_name?: string;
-                /** @description Epoch of the batch. Default: the first epoch of the request. */
+                /** @description Epoch of the batch, counted from 0. Default: 0 for a job, `epoch` of the request in a body. */
                 epoch?: number;
-                /** @description Step of the batch within its epoch; required for a job. Default for a request in the body: its first step. */
+                /**
+                 * @description Step of the batch within its epoch, counted from 0. Required for `GET`. Default for `POST`: `start_step` of the request in
+                 *     the body.
+                 */
                 step?: number;
-                /** @description Rank of the batch. Default: the rank of the request, or 0. */
+                /** @description Rank that received the batch, counted from 0. Default: `rank` of the request in a body, else 0. */
                 rank?: number;
-                /** @description Response format: a summary in JSON, or the batch as a file. Default: `summary`. */
+                /**
+                 * @description Response format. `summary`: locations and statistics of the rows, as JSON; `parquet`, `json` or `arrow`: the batch itself as a
+                 *     file of this format. Default: `summary`.
+                 */
                 format?: "summary" | "parquet" | "json" | "arrow";
-                /** @description Largest number of row indices listed per row group in a summary. Default: 1,000. */
+                /** @description Maximum number of row indices listed per row group in a summary. Default: 1,000. */
                 max_listed_rows?: number;
             };
             header?: never;
@@ -1518,7 +1571,7 @@ export interface operations {
                     "application/json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The files have changed, or the snapshot is no longer available. */
+            /** @description The files of the dataset have changed, or the snapshot is no longer available. */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -1536,7 +1589,7 @@ export interface operations {
                     "application/json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The reconstruction exceeded `limits.explain_timeout`. */
+            /** @description The explanation took longer than `limits.explain_timeout`. */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -1550,23 +1603,33 @@ export interface operations {
     explain_request: {
         parameters: {
             query?: {
-                /** @description Name or id of the job. Not allowed together with a request in the body. */
+                /**
+                 * @description Name or id of the job. Of several jobs with the name, the most recently streamed one is selected. Required for `GET`;
+                 *     ignored by `POST`, whose body contains the request.
+                 */
                 job_name?: string;
-                /** @description Epoch of the batch. Default: the first epoch of the request. */
+                /** @description Epoch of the batch, counted from 0. Default: 0 for a job, `epoch` of the request in a body. */
                 epoch?: number;
-                /** @description Step of the batch within its epoch; required for a job. Default for a request in the body: its first step. */
+                /**
+                 * @description Step of the batch within its epoch, counted from 0. Required for `GET`. Default for `POST`: `start_step` of the request in
+                 *     the body.
+                 */
                 step?: number;
-                /** @description Rank of the batch. Default: the rank of the request, or 0. */
+                /** @description Rank that received the batch, counted from 0. Default: `rank` of the request in a body, else 0. */
                 rank?: number;
-                /** @description Response format: a summary in JSON, or the batch as a file. Default: `summary`. */
+                /**
+                 * @description Response format. `summary`: locations and statistics of the rows, as JSON; `parquet`, `json` or `arrow`: the batch itself as a
+                 *     file of this format. Default: `summary`.
+                 */
                 format?: "summary" | "parquet" | "json" | "arrow";
-                /** @description Largest number of row indices listed per row group in a summary. Default: 1,000. */
+                /** @description Maximum number of row indices listed per row group in a summary. Default: 1,000. */
                 max_listed_rows?: number;
             };
             header?: never;
             path?: never;
             cookie?: never;
         };
+        /** @description Ticket for batches from `GetFlightInfo`, or any `{"train": {...}}` command as in docs/reference/protocol.md that names the snapshot of every dataset. JSON, or the same message as binary protobuf. */
         requestBody: {
             content: {
                 "application/json": Record<string, never>;
@@ -1618,7 +1681,7 @@ export interface operations {
                     "application/json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The files have changed, or the snapshot is no longer available. */
+            /** @description The files of the dataset have changed, or the snapshot is no longer available. */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -1636,7 +1699,7 @@ export interface operations {
                     "application/json": components["schemas"]["Problem"];
                 };
             };
-            /** @description The reconstruction exceeded `limits.explain_timeout`. */
+            /** @description The explanation took longer than `limits.explain_timeout`. */
             504: {
                 headers: {
                     [name: string]: unknown;
@@ -1689,13 +1752,13 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description Id of an event: kept events after it are sent first. The header `Last-Event-ID`, which browsers send when they reconnect,
-                 *     takes precedence. Without either, only new events are sent.
+                 * @description Id of an event: the kept events after it are sent first. The header `Last-Event-ID`, which browsers send when they reconnect,
+                 *     takes precedence. Default: none, sends only new events.
                  */
                 after?: number;
             };
             header?: {
-                /** @description Id of the last event received. */
+                /** @description Id of the last event received. Default: the parameter `after`. */
                 "last-event-id"?: number | null;
             };
             path?: never;
@@ -1908,7 +1971,10 @@ export interface operations {
     change_queue: {
         parameters: {
             query?: {
-                /** @description Validates the settings and returns a forecast without changing them. The value `false` is the same as omitting it. */
+                /**
+                 * @description Flag that validates the settings and returns a forecast without changing them. Any value except `false` sets it, also an
+                 *     empty one. Default: `false`, the settings are changed.
+                 */
                 dry_run?: string;
             };
             header?: never;
@@ -2043,9 +2109,12 @@ export interface operations {
     list_sessions: {
         parameters: {
             query?: {
-                /** @description Largest number of sessions to return, oldest first. Default: 100. Maximum: 1,000. */
+                /** @description Maximum number of sessions to return, at most 1,000; larger values count as 1,000. Default: 100. */
                 limit?: number;
-                /** @description Id of a session: returns the sessions that started after it. The session may have ended within the last minute. */
+                /**
+                 * @description Id of a session, which may have ended within the last minute: returns the sessions that started after it. Default: none,
+                 *     returns the oldest sessions.
+                 */
                 after?: string;
             };
             header?: never;
@@ -2136,11 +2205,14 @@ export interface operations {
     show_stalls: {
         parameters: {
             query?: {
-                /** @description Number of most recent whole seconds to return. Default: 300. Maximum: 600. */
+                /** @description Number of most recent whole seconds to return, at most 600; larger values count as 600. Default: 300. */
                 seconds?: number;
-                /** @description Id of a session; restricts the result to this session. */
+                /**
+                 * @description Id of a session, which may have ended within the last minute; restricts the result to this session and takes precedence over
+                 *     `job_name`. Default: none, all sessions.
+                 */
                 session?: string;
-                /** @description Name of a job; restricts the result to its sessions. */
+                /** @description Name of a job; restricts the result to its sessions. Default: none, all jobs. */
                 job_name?: string;
             };
             header?: never;

@@ -12,6 +12,7 @@ use tonic::{Code, Status, body::Body};
 use tracing::Instrument;
 
 use crate::{
+    Error,
     auth::{Access, Authenticator},
     drain::{Drain, stopping},
     traces::{Span, Trace, Traces},
@@ -42,7 +43,7 @@ impl CallLayer {
 
 /// Permissions of the caller, which [`CallLayer`] stored in the request's extensions.
 pub(super) fn access(extensions: &http::Extensions) -> Result<Access, Status> {
-    let missing = || Status::unauthenticated("internal: the request reached a handler unauthenticated");
+    let missing = || Error::unauthenticated("internal: the request reached a handler unauthenticated").into();
     extensions.get::<Access>().cloned().ok_or_else(missing)
 }
 

@@ -34,6 +34,7 @@ use super::{
     lookups::LookedUp,
 };
 use crate::{
+    Error,
     auth::Access,
     registry::datasets::Datasets,
     sessions::Running,
@@ -132,7 +133,7 @@ fn response(
 ) -> Result<http::Response<Body>, Status> {
     let body = StreamBody::new(frames.map(Ok::<_, Status>));
     let response = http::Response::builder().header(http::header::CONTENT_TYPE, "application/grpc");
-    response.body(Body::new(body)).map_err(|error| Status::internal(error.to_string()))
+    response.body(Body::new(body)).map_err(|error| Error::internal(error.to_string()).into())
 }
 
 /// Trailers with a status.
@@ -187,14 +188,14 @@ async fn read_ticket(request: http::Request<axum::body::Body>, max_bytes: usize)
     // 16 bytes for the message prefix, and the tag and length of its only field.
     let body = Limited::new(request.into_body(), max_bytes + 16).collect().await.map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {
-            Status::resource_exhausted(format!("the ticket is longer than {max_bytes} bytes"))
+            Error::limit(format!("the ticket is longer than {max_bytes} bytes"))
         } else {
-            Status::cancelled(format!("the ticket was not received: {error}"))
+            Error::cancelled(format!("the ticket was not received: {error}"))
         }
     })?;
     let body = body.to_bytes();
     let Some((&[compressed, a, b, c, d], message)) = body.split_first_chunk::<5>() else {
-        return Err(Status::invalid_argument("the request is empty, expected a ticket"));
+        return Err(Error::invalid("the request is empty, expected a ticket").into());
     };
     if compressed != 0 {
         return Err(Status::unimplemented(
@@ -202,10 +203,10 @@ async fn read_ticket(request: http::Request<axum::body::Body>, max_bytes: usize)
         ));
     }
     if u32::from_be_bytes([a, b, c, d]) as usize != message.len() {
-        return Err(Status::invalid_argument("the request does not hold exactly one message"));
+        return Err(Error::invalid("the request does not hold exactly one message").into());
     }
-    let ticket = Ticket::decode(message)
-        .map_err(|error| Status::invalid_argument(format!("malformed ticket: {error}")))?;
+    let ticket =
+        Ticket::decode(message).map_err(|error| Error::invalid(format!("malformed ticket: {error}")))?;
     Ok(ticket.ticket)
 }
 
@@ -214,7 +215,7 @@ fn schema_message(schema: &Schema) -> Result<Bytes, Status> {
     let data: FlightData = SchemaAsIpc::new(schema, &options).into();
     let mut message = BytesMut::with_capacity(data.encoded_len() + 5);
     put_prefix(&mut message, data.encoded_len())?;
-    data.encode(&mut message).map_err(|error| Status::internal(error.to_string()))?;
+    data.encode(&mut message).map_err(|error| Error::internal(error.to_string()))?;
     Ok(message.freeze())
 }
 
@@ -271,7 +272,7 @@ impl Sender {
             biased;
             () = self.drain.interrupted(), if has_more => {
                 let message = "the server is stopping; continue with the next step on another server";
-                return Err(Status::unavailable(message));
+                return Err(Error::unavailable(message).into());
             }
             next = self.batches.next_finished() => next,
         };
@@ -310,7 +311,7 @@ fn frames(metadata: &[u8], batch: WireBatch) -> Result<(Bytes, Vec<Bytes>), Stat
 
 fn put_prefix(out: &mut BytesMut, length: usize) -> Result<(), Status> {
     let length = u32::try_from(length)
-        .map_err(|_| Status::resource_exhausted(format!("a message of {length} bytes, gRPC allows 4 GiB")))?;
+        .map_err(|_| Error::limit(format!("a message of {length} bytes, gRPC allows 4 GiB")))?;
     out.put_u8(0);
     out.put_u32(length);
     Ok(())

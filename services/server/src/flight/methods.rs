@@ -22,6 +22,7 @@ use super::{
     packed::pack,
 };
 use crate::{
+    Error,
     auth::Access,
     registry::datasets::{Listed, Phase},
     traces::Trace,
@@ -140,17 +141,17 @@ async fn train_info(
     let ranks = if train.rank.is_some() { 1 } else { train.world_size() };
     let endpoints = ranks * if train.lane.is_some() { 1 } else { train.lanes() };
     if endpoints > MAX_ENDPOINTS {
-        return Err(Status::resource_exhausted(format!(
+        return Err(Error::limit(format!(
             "world_size {} with {} lanes makes {endpoints} endpoints, the limit is {MAX_ENDPOINTS}; name a rank",
             train.world_size(),
             train.lanes(),
-        )));
+        )).into());
     }
     let tickets = ticket(&requested, u32::MAX, u32::MAX).len() as u64 * endpoints;
     if tickets > MAX_TICKET_BYTES {
-        return Err(Status::resource_exhausted(format!(
+        return Err(Error::limit(format!(
             "the tickets of {endpoints} endpoints take {tickets} bytes, the limit is {MAX_TICKET_BYTES}; name a rank"
-        )));
+        )).into());
     }
     let mut info = FlightInfo::new()
         .with_descriptor(descriptor)
@@ -230,5 +231,5 @@ fn described_info(about: &DatasetInfo, schema: &Schema) -> Result<FlightInfo, St
 }
 
 fn internal(error: &ArrowError) -> Status {
-    Status::internal(error.to_string())
+    Error::internal(error.to_string()).into()
 }

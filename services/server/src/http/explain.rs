@@ -4,7 +4,7 @@ use axum::{
     Json,
     body::Bytes,
     extract::rejection::BytesRejection,
-    http::{StatusCode, header},
+    http::header,
     response::{IntoResponse, Response},
 };
 use forebay_explain::{At, DEFAULT_MAX_LISTED_ROWS, Format, JobList, JobRecord, Summary};
@@ -113,7 +113,7 @@ pub(super) async fn explain(
 ) -> Result<Response, Rejection> {
     if query.step.is_none() {
         let message = "step: is missing, expected the number of a step";
-        return Err(Rejection::new(StatusCode::BAD_REQUEST, message));
+        return Err(Error::invalid(message).into());
     }
     let found = view.context.services.explainer.job(&view.access, &query.job_name).await?;
     answer(&view, &query, &found.record.request, found.others).await
@@ -139,7 +139,7 @@ pub(super) async fn explain_request(
     let body = body?;
     let command: v1::Command = Encoding::of(&body).decode("Command", &body).map_err(Error::from)?;
     let expected = "expected a ticket for batches, {\"train\": {...}}";
-    let train = command.train.ok_or_else(|| Rejection::new(StatusCode::BAD_REQUEST, expected))?;
+    let train = command.train.ok_or_else(|| Error::invalid(expected))?;
     answer(&view, &query, &train, Vec::new()).await
 }
 

@@ -4,12 +4,13 @@ use std::net::IpAddr;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header, uri::Authority},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header, uri::Authority},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
 use super::{authorize::is_read, response::Rejection};
+use crate::Error;
 
 /// Content security policy of the dashboard: only scripts, styles and data of this server, no inline scripts.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
@@ -35,16 +36,15 @@ impl HostCheck {
     fn check(self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Rejection> {
         let host = host(uri, headers);
         if self.local_names_only && host.as_ref().is_some_and(|host| !is_local_name(host.host())) {
-            return Err(Rejection::new(
-                StatusCode::FORBIDDEN,
+            return Err(Error::permission_denied(
                 "the Host header names another machine; use localhost or an IP address, or start the server with --tokens",
-            ));
+            )
+            .into());
         }
         if is_cross_site(method, host.as_ref(), headers) {
-            return Err(Rejection::new(
-                StatusCode::FORBIDDEN,
-                "requests from a page of another site are not allowed",
-            ));
+            return Err(
+                Error::permission_denied("requests from a page of another site are not allowed").into()
+            );
         }
         Ok(())
     }

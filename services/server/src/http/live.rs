@@ -3,7 +3,7 @@
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
-    http::{HeaderMap, HeaderName, StatusCode},
+    http::{HeaderMap, HeaderName},
     response::{IntoResponse, Response, Sse, sse},
 };
 use serde::Deserialize;
@@ -16,7 +16,7 @@ use super::{
     response::{AuthErrors, Parameters, Problem, Rejection},
     state,
 };
-use crate::services::Services;
+use crate::{Error, services::Services};
 
 /// Time after which a subscriber that accepts no data is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -53,7 +53,7 @@ pub(super) async fn subscribe(
 ) -> Result<Response, Rejection> {
     let Services { drain, events, .. } = &view.context.services;
     if drain.is_draining() {
-        return Err(Rejection::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
+        return Err(Error::unavailable("the server is shutting down").into());
     }
     let permit = view.context.subscribers.enter()?;
     let last_seen = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()?.parse().ok()).or(from.after);

@@ -72,8 +72,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Rejection> {
         let read = Query::from_request_parts(parts, state).await;
-        let Query(parameters) =
-            read.map_err(|rejection| Rejection::new(StatusCode::BAD_REQUEST, rejection.body_text()))?;
+        let Query(parameters) = read.map_err(|rejection| Error::invalid(rejection.body_text()))?;
         Ok(Self(parameters))
     }
 }
@@ -104,7 +103,7 @@ pub(super) async fn with_timeout(State(timeout): State<Duration>, request: Reque
 }
 
 pub(super) async fn unknown_route() -> Rejection {
-    Rejection::new(StatusCode::NOT_FOUND, "unknown path; see /api/v1/openapi.json for all paths")
+    Error::not_found("unknown path; see /api/v1/openapi.json for all paths").into()
 }
 
 pub(super) async fn unknown_method() -> Rejection {

@@ -5,7 +5,7 @@ mod schema;
 
 use std::{sync::Arc, time::Instant};
 
-use axum::{Json, extract::Path, http::StatusCode};
+use axum::{Json, extract::Path};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -13,7 +13,10 @@ use super::{
     context::View,
     response::{AuthErrors, Parameters, Problem, Rejection},
 };
-use crate::sessions::{KEPT_SECONDS, Session};
+use crate::{
+    Error,
+    sessions::{KEPT_SECONDS, Session},
+};
 
 use schema::SessionInfo;
 pub(super) use schema::{Stalls, Verdict};
@@ -156,7 +159,7 @@ pub(super) fn running(view: &View) -> Vec<Arc<Session>> {
 }
 
 fn find(View { context, access }: &View, id: &str) -> Result<Arc<Session>, Rejection> {
-    let unknown = || Rejection::new(StatusCode::NOT_FOUND, format!("session '{id}' is unknown or has ended"));
+    let unknown = || Rejection::from(Error::not_found(format!("session '{id}' is unknown or has ended")));
     let known = u64::from_str_radix(id, 16).ok().filter(|_| id.len() == 16);
     let found = known.and_then(|id| context.services.sessions.get(id)).ok_or_else(unknown)?;
     if access.may_read(&found.train.dataset) { Ok(found) } else { Err(unknown()) }

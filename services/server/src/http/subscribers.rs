@@ -2,14 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use axum::http::StatusCode;
 use parking_lot::Mutex;
 use tokio::{
     sync::{OnceCell, OwnedSemaphorePermit, Semaphore},
     time::{Instant, Interval, MissedTickBehavior, interval_at},
 };
 
-use super::response::Rejection;
+use crate::Error;
 
 /// Time between two states. The regular messages also let clients detect broken connections.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -41,12 +40,12 @@ impl Subscribers {
     ///
     /// # Errors
     /// Service unavailable if there are too many subscribers.
-    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, Rejection> {
+    pub(super) fn enter(&self) -> Result<OwnedSemaphorePermit, Error> {
         let max = self.max;
         let message =
             format!("limits.max_live_subscribers ({max}) is reached: close a subscriber or raise the limit");
         let place = Arc::clone(&self.permits).try_acquire_owned();
-        place.map_err(|_| Rejection::new(StatusCode::SERVICE_UNAVAILABLE, message))
+        place.map_err(|_| Error::unavailable(message))
     }
 
     /// Waits until no subscriber is connected.

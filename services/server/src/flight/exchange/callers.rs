@@ -11,7 +11,7 @@ use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use forebay_inference::{
     Lookup,
-    queue::{Answer, Failure, Refusal},
+    queue::{Answer, Failure},
 };
 use forebay_proto::{
     code_name,
@@ -23,13 +23,12 @@ use futures::{
     stream,
     stream::FuturesUnordered,
 };
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::stream::{Exchange, Messages, schema_message};
 use crate::{
     Error,
     drain::stopping,
-    error::clip,
     flight::batches::BatchReader,
     registry::queues::{QueuedKeys, Scored, Served},
     traces::{Span, number},
@@ -278,22 +277,8 @@ fn request(metadata: &[u8]) -> Result<InferRequest, Error> {
 
 /// Converts a failure of the queue to its wire form.
 fn from_failure(failure: &Failure) -> v1::Failure {
-    let code = match failure {
-        Failure::Refused(Refusal::Empty | Refusal::Rows { .. } | Refusal::Bytes { .. }) => {
-            Code::InvalidArgument
-        }
-        Failure::Refused(Refusal::Late { .. } | Refusal::Full { .. }) => Code::ResourceExhausted,
-        Failure::Refused(Refusal::Draining) | Failure::Lost { .. } => Code::Unavailable,
-        Failure::Expired { .. } => Code::DeadlineExceeded,
-        Failure::Features(_) => Code::FailedPrecondition,
-        Failure::Failed(_) => Code::Internal,
-    };
-    let retry_after = failure.retry_after().map(|time| time.as_secs_f64());
-    v1::Failure {
-        code: code_name(code).to_owned(),
-        message: clip(&failure.to_string()),
-        retry_after_seconds: retry_after,
-    }
+    let retry_after_seconds = failure.retry_after().map(|time| time.as_secs_f64());
+    v1::Failure { retry_after_seconds, ..from_error(&Error::from(failure)) }
 }
 
 fn from_error(error: &Error) -> v1::Failure {
