@@ -41,7 +41,9 @@ def documented() -> dict[str, Documented]:
         if not line.startswith("| `"):
             continue
         if section == "Labels":
-            key, names, values = quoted(cells[0])[0], quoted(cells[1]), cells[2]
+            key, names = quoted(cells[0])[0], quoted(cells[1])
+            # The meaning of a value follows it in parentheses.
+            values = re.sub(r" \([^()]*\)", "", cells[2])
             listed = re.fullmatch(r"`[^`]+`(, `[^`]+`)*", values)
             for name in names:
                 found[name].values[key] = frozenset(quoted(values)) if listed else None

@@ -241,12 +241,12 @@ def test_incompatible_fields_are_rejected_by_name(client: Client) -> None:
     lists: dict[str, Any] = {"name": "t", "columns": ["a"]}
     for request, words in [
         (dict(group_by=["qury"]), ("group_by", "qury", "query")),
-        (dict(group_by=["a"]), ("group_by", "'a'", "no key")),
+        (dict(group_by=["a"]), ("group_by", "'a'", "cannot be a key")),
         (dict(group_by=["query", "query"]), ("group_by", "twice")),
         (dict(select=["query AS k"], columns=["k"], group_by=["query", "k"]), ("group_by", "'k'", "twice")),
         (dict(group_by=["query"] * 65), ("group_by", "65", "1 to 64")),
         (dict(dedupe=[{**DEDUPE[0], "key": ["query", "query"]}]), ("dedupe.q.key", "twice")),
-        (dict(select=["row AS valid"], remainder="PAD"), ("remainder", "'valid'", "another one")),
+        (dict(select=["row AS valid"], remainder="PAD"), ("remainder", "'valid'", "another field")),
         (dict(group_by=["query"], remainder="PAD"), ("remainder", "PAD", "max_pack_rows")),
         (dict(group_by=["query"], dedupe=DEDUPE, max_pack_rows=200, remainder="PAD"), ("remainder", "PAD")),
         (dict(max_pack_rows=200), ("max_pack_rows", "group_by")),
