@@ -4,7 +4,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// Scheduling class of the threads of a [`Pool`](super::Pool).
+/// Scheduling class of the threads of a [`Pool`](crate::Pool).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scheduling {
