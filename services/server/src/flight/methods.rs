@@ -11,7 +11,7 @@ use forebay_proto::{
     v1::{DatasetInfo, Lookup, LookupAnswer},
 };
 use forebay_storage::Snapshot;
-use futures::{FutureExt, future::BoxFuture, stream::BoxStream};
+use futures::{future::BoxFuture, stream::BoxStream};
 use tonic::{Status, Streaming};
 
 use super::{
@@ -83,15 +83,35 @@ impl Methods for Context {
     }
 
     fn flight_info(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, FlightInfo> {
-        flight_info(self, access, descriptor).boxed()
+        Box::pin(async move {
+            match described(&descriptor)? {
+                Described::Command(command) => {
+                    let command = command.to_vec();
+                    train_info(self, &access, descriptor, &command).await
+                }
+                Described::Dataset(name) => {
+                    dataset_info(name, self.services.datasets.current(&access, name).await?.snapshot())
+                }
+            }
+        })
     }
 
     fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, SchemaResult> {
-        schema(self, access, descriptor).boxed()
+        Box::pin(async move {
+            let schema = match described(&descriptor)? {
+                Described::Command(command) => self.job(&access, command).await?.job.view().schema().clone(),
+                Described::Dataset(name) => {
+                    self.services.datasets.current(&access, name).await?.snapshot().schema().clone()
+                }
+            };
+            let result: Result<SchemaResult, ArrowError> =
+                SchemaAsIpc::new(&schema, &IpcWriteOptions::default()).try_into();
+            result.map_err(|error| internal(&error))
+        })
     }
 
     fn action(&self, access: Access, action: Action) -> Answer<'_, Reply<ActionResult>> {
-        actions::run(self.clone(), access, action).map(|result| result.map_err(Status::from)).boxed()
+        Box::pin(async move { Ok(actions::run(self.clone(), access, action).await?) })
     }
 
     fn exchange(
@@ -100,7 +120,7 @@ impl Methods for Context {
         trace: Option<Trace>,
         messages: Streaming<FlightData>,
     ) -> Answer<'_, Reply<FlightData>> {
-        exchange::exchange(self, access, trace, messages).boxed()
+        Box::pin(exchange::exchange(self, access, trace, messages))
     }
 
     fn look_up_packed(
@@ -109,23 +129,12 @@ impl Methods for Context {
         trace: Option<Trace>,
         wanted: Lookup,
     ) -> Answer<'_, LookupAnswer> {
-        look_up_packed(self, access, trace, wanted).boxed()
-    }
-}
-
-async fn flight_info(
-    context: &Context,
-    access: Access,
-    descriptor: FlightDescriptor,
-) -> Result<FlightInfo, Status> {
-    match described(&descriptor)? {
-        Described::Command(command) => {
-            let command = command.to_vec();
-            train_info(context, &access, descriptor, &command).await
-        }
-        Described::Dataset(name) => {
-            dataset_info(name, context.services.datasets.current(&access, name).await?.snapshot())
-        }
+        Box::pin(async move {
+            let found = self.look_up(&access, wanted, trace.as_ref()).await?;
+            let LookedUp { schema, batch, about, permit: _permit } = found;
+            let packed = self.services.online.work(batch.body.len(), move || pack(&schema, batch));
+            Ok(LookupAnswer { metadata: Some(about), columns: packed.await?? })
+        })
     }
 }
 
@@ -167,34 +176,6 @@ async fn train_info(
     }
     let rows = rows.map_or(UNKNOWN, |rows| i64::try_from(rows).unwrap_or(i64::MAX));
     Ok(info.with_total_records(rows))
-}
-
-async fn schema(
-    context: &Context,
-    access: Access,
-    descriptor: FlightDescriptor,
-) -> Result<SchemaResult, Status> {
-    let schema = match described(&descriptor)? {
-        Described::Command(command) => context.job(&access, command).await?.job.view().schema().clone(),
-        Described::Dataset(name) => {
-            context.services.datasets.current(&access, name).await?.snapshot().schema().clone()
-        }
-    };
-    let result: Result<SchemaResult, ArrowError> =
-        SchemaAsIpc::new(&schema, &IpcWriteOptions::default()).try_into();
-    result.map_err(|error| internal(&error))
-}
-
-async fn look_up_packed(
-    context: &Context,
-    access: Access,
-    trace: Option<Trace>,
-    wanted: Lookup,
-) -> Result<LookupAnswer, Status> {
-    let found = context.look_up(&access, wanted, trace.as_ref()).await?;
-    let LookedUp { schema, batch, about, permit: _permit } = found;
-    let packed = context.services.online.work(batch.body.len(), move || pack(&schema, batch));
-    Ok(LookupAnswer { metadata: Some(about), columns: packed.await?? })
 }
 
 /// FlightInfo of a dataset, for listings and path descriptors.
