@@ -175,10 +175,10 @@ impl Explained {
             dedupe: Vec::new(),
             ..train.clone()
         };
-        let mut readers = self.job.readers().map(|(_, reader)| reader.clone()).collect();
+        let readers = self.job.readers().map(|(_, reader)| reader.clone()).collect();
         // Other datasets of a mixture may not have the column.
         let is_mixture = !train.mix.is_empty();
-        let made = Box::pin(Self::build(loader, &only, std::mem::take(&mut readers), At::default())).await;
+        let made = Box::pin(Self::build(loader, &only, readers, At::default())).await;
         match made {
             Ok(labels) => Ok(Some(labels.rows())),
             Err(Error::Invalid { .. }) if is_mixture => Ok(None),
