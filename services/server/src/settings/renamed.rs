@@ -28,7 +28,8 @@ pub(super) fn message(text: &str) -> Option<String> {
     (!found.is_empty()).then(|| found.join("; "))
 }
 
-/// Adds the renamed settings of `table`, whose own path is `parents`, and with `*` in place of free names `pattern`.
+/// Adds the renamed settings in `table` to `found`. `parents` is the path of `table`, and `pattern` is the same path with `*` in
+/// place of the name of a queue. Both end with a dot unless they are empty.
 fn collect(table: &Table, parents: &str, pattern: &str, found: &mut Vec<String>) {
     for (name, value) in table {
         let earlier = path_in(pattern, name);
