@@ -14,6 +14,7 @@ use crate::{
     Config, Error, Flow, Pool, Priority,
     activity::{Activity, Purpose, Working},
     fault_injection::FaultInjection,
+    view::nulls::pushed_down,
 };
 
 /// Bytes per permit of the semaphore.
@@ -126,7 +127,7 @@ impl BlockReader {
         drop(fetching);
         let (decode_rows, columns) = (self.decode_rows, columns.len() as u64);
         let decode = move || {
-            let mut chunks = encoded.decode(decode_rows).map(|chunk| chunk.map_err(Error::from));
+            let mut chunks = encoded.decode(decode_rows).map(|chunk| pushed_down(chunk?));
             let decoded = decode(&mut chunks)?;
             metrics::counter!("forebay_decode_columns_total").increment(columns);
             Ok(decoded)

@@ -14,7 +14,10 @@ use arrow_array::{Array, ArrayRef, UInt64Array, new_null_array};
 use arrow_select::{interleave::interleave, take::take};
 use forebay_cache::{Slab, Slabs, Weigh};
 
-use crate::{Error, View, view::Output};
+use crate::{
+    Error, View,
+    view::{Output, nulls::pushed_down_column},
+};
 
 pub use builder::FrameBuilder;
 pub(crate) use distinct::Distinct;
@@ -156,11 +159,13 @@ impl Frame {
         fixed.fill(0);
         let nested = view.outputs.iter().filter_map(|output| match output {
             Output::Nested { input, .. } => {
-                Some(new_null_array(view.input_schema().field(*input).data_type(), 1))
+                let field = view.input_schema().field(*input);
+                let nullable = field.clone().with_nullable(true);
+                Some(pushed_down_column(&new_null_array(field.data_type(), 1), &nullable))
             }
             _ => None,
         });
-        let nested = nested.collect();
+        let nested = nested.collect::<Result<_, _>>()?;
         Ok(Self {
             rows: 1,
             fixed,

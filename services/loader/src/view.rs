@@ -2,6 +2,7 @@
 
 mod builder;
 mod compute;
+pub(crate) mod nulls;
 mod resolve;
 pub(crate) mod row_selection;
 pub(crate) mod source;
@@ -14,7 +15,7 @@ use forebay_sql::Expression;
 use forebay_storage::Snapshot;
 
 pub use builder::find_column;
-pub(crate) use compute::compute;
+pub(crate) use compute::{compute, kept, only};
 pub(crate) use resolve::resolve_row_selection;
 
 use row_selection::RowSelection;
@@ -250,11 +251,8 @@ impl View {
         let share = |bytes: u64| (u128::from(bytes) * u128::from(rows) / u128::from(all.max(1))) as u64;
         let column_bytes = |input: usize| match &self.columns[input] {
             Source::Stored(column) => share(snapshot.column_bytes(block, *column)),
-            // Estimates a computed column as the size of its inputs plus 8 bytes per row.
             Source::Computed(expression) => {
-                let inputs =
-                    expression.inputs().iter().map(|column| share(snapshot.column_bytes(block, *column)));
-                inputs.fold(8 * rows, u64::saturating_add)
+                expression.expected_bytes(rows, |column| share(snapshot.column_bytes(block, column)))
             }
         };
         let by_column = self.outputs.iter().map(|output| match output {

@@ -2,24 +2,19 @@
 
 use std::{fmt, sync::Arc};
 
-use arrow_array::{
-    Array, ArrayRef, RecordBatch, RecordBatchOptions,
-    cast::AsArray,
-    types::{Float32Type, Float64Type},
-};
+use arrow_array::{ArrayRef, RecordBatch};
 use arrow_cast::cast;
 use arrow_schema::{DataType, Field, FieldRef, Schema};
+use arrow_select::concat::concat;
 use datafusion_common::{
-    DFSchema,
-    tree_node::{Transformed, TreeNode, TreeNodeRecursion},
+    DFSchema, ScalarValue,
+    tree_node::{TreeNode, TreeNodeRecursion},
 };
 use datafusion_expr::{
-    Expr, Operator, Volatility,
-    execution_props::ExecutionProps,
-    simplify::{ExprSimplifyResult, SimplifyContext},
+    Expr, ExprSchemable, Operator, Volatility, execution_props::ExecutionProps, simplify::SimplifyContext,
 };
 use datafusion_optimizer::simplify_expressions::ExprSimplifier;
-use datafusion_physical_expr::{PhysicalExpr, create_physical_expr, expressions::BinaryExpr};
+use datafusion_physical_expr::{PhysicalExpr, create_physical_expr};
 use datafusion_sql::{
     planner::{PlannerContext, SqlToRel},
     sqlparser::{
@@ -29,7 +24,16 @@ use datafusion_sql::{
     },
 };
 
-use crate::{Error, expression_identity::identity_of, planner::Context};
+use crate::{
+    Error,
+    expression_identity::identity_of,
+    functions,
+    growth::Sizes,
+    guard::guarded,
+    lower::{lowered, one_row, value_of},
+    nan::{batch_with_one_nan, with_one_nan},
+    planner::Context,
+};
 
 /// Maximum length of an expression, in bytes.
 const MAX_BYTES: usize = 64 << 10;
@@ -50,6 +54,7 @@ pub struct Expression {
     identity: u128,
     pub(crate) logical: Expr,
     physical: Arc<dyn PhysicalExpr>,
+    sizes: Sizes,
 }
 
 impl fmt::Debug for Expression {
@@ -100,53 +105,44 @@ impl Expression {
         matches!(self.logical, Expr::Column(_)).then(|| self.inputs[0])
     }
 
+    /// Estimated bytes of the values of `rows` rows, given the bytes of each input column of these rows by its position in
+    /// the schema.
+    pub fn expected_bytes(&self, rows: u64, bytes_of: impl Fn(usize) -> u64) -> u64 {
+        self.sizes.result_bytes(rows, bytes_of)
+    }
+
     /// Computes the values for the rows of `batch`, whose columns are [`inputs`](Self::inputs).
+    ///
+    /// The value of a row depends on this row alone. Every NaN of an input has the bits of the canonical NaN, and so has
+    /// every NaN of the result.
     ///
     /// # Errors
     /// [`Error::Failed`] if the expression has no result for one of the rows.
     pub fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
-        let batch = &canonical_nans(batch)?;
-        let values = self.physical.evaluate(batch).map_err(|error| Error::from_evaluation(&error))?;
-        let array = values.into_array(batch.num_rows()).map_err(|error| Error::from_evaluation(&error))?;
-        if array.data_type() == self.field.data_type() {
-            return Ok(array);
+        let failed = |error: arrow_schema::ArrowError| Error::Failed(error.to_string());
+        let mut slices = Vec::new();
+        self.evaluate_slices(&batch_with_one_nan(batch).map_err(failed)?, &mut slices)?;
+        match &slices[..] {
+            [only] => Ok(Arc::clone(only)),
+            several => concat(&several.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(failed),
         }
-        cast(&array, self.field.data_type()).map_err(|error| Error::Failed(error.to_string()))
     }
-}
 
-/// Replaces negative NaNs by the canonical NaN. Arrow sorts NaNs with a set sign bit, which x86 returns for 0/0, before all
-/// numbers and not after them.
-fn canonical_nans(batch: &RecordBatch) -> Result<RecordBatch, Error> {
-    let has_negative_nan = |column: &ArrayRef| match column.data_type() {
-        DataType::Float32 => {
-            column.as_primitive::<Float32Type>().values().iter().any(|x| x.is_nan() && x.is_sign_negative())
+    /// Evaluates halves of the rows separately until each needs little memory.
+    fn evaluate_slices(&self, batch: &RecordBatch, slices: &mut Vec<ArrayRef>) -> Result<(), Error> {
+        let rows = batch.num_rows();
+        if rows > 1 && !Sizes::fits_a_slice(self.sizes.work_bytes(batch, &self.inputs)) {
+            self.evaluate_slices(&batch.slice(0, rows / 2), slices)?;
+            return self.evaluate_slices(&batch.slice(rows / 2, rows - rows / 2), slices);
         }
-        DataType::Float64 => {
-            column.as_primitive::<Float64Type>().values().iter().any(|x| x.is_nan() && x.is_sign_negative())
+        let values = self.physical.evaluate(batch).map_err(|error| Error::from_evaluation(&error))?;
+        let mut array = values.into_array(rows).map_err(|error| Error::from_evaluation(&error))?;
+        if array.data_type() != self.field.data_type() {
+            array = cast(&array, self.field.data_type()).map_err(|error| Error::Failed(error.to_string()))?;
         }
-        _ => false,
-    };
-    if !batch.columns().iter().any(has_negative_nan) {
-        return Ok(batch.clone());
+        slices.push(with_one_nan(&array).map_err(|error| Error::Failed(error.to_string()))?);
+        Ok(())
     }
-    let canonical = |column: &ArrayRef| -> ArrayRef {
-        match column.data_type() {
-            DataType::Float32 => Arc::new(
-                column
-                    .as_primitive::<Float32Type>()
-                    .unary::<_, Float32Type>(|x| if x.is_nan() { f32::NAN } else { x }),
-            ),
-            DataType::Float64 => Arc::new(
-                column
-                    .as_primitive::<Float64Type>()
-                    .unary::<_, Float64Type>(|x| if x.is_nan() { f64::NAN } else { x }),
-            ),
-            _ => Arc::clone(column),
-        }
-    };
-    let columns = batch.columns().iter().map(canonical).collect();
-    RecordBatch::try_new(batch.schema(), columns).map_err(|error| Error::Failed(error.to_string()))
 }
 
 /// Runs `work` on a thread with a large stack, for recursion over chains of thousands of operators.
@@ -159,23 +155,6 @@ fn with_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
-}
-
-/// Replaces COALESCE and the like by CASE expressions. Without that, constant folding fails on calls with constant arguments.
-fn expand_short_circuits(coerced: Expr, context: &SimplifyContext) -> Result<Expr, Error> {
-    let expanded = coerced.transform_up(|part| {
-        let mut part = Transformed::no(part);
-        while let Expr::ScalarFunction(call) = &part.data
-            && call.func.short_circuits()
-        {
-            match call.func.simplify(call.args.clone(), context)? {
-                ExprSimplifyResult::Simplified(simplified) => part = Transformed::yes(simplified),
-                ExprSimplifyResult::Original(_) => break,
-            }
-        }
-        Ok(part)
-    });
-    Ok(expanded?.data)
 }
 
 fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error> {
@@ -197,21 +176,21 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
     let context = SimplifyContext::builder().with_schema(Arc::clone(&whole)).build();
     let simplifier = ExprSimplifier::new(context.clone());
     let coerced = simplifier.coerce(logical, &whole)?;
-    let expanded = expand_short_circuits(coerced, &context)?;
-    check_constant_overflow(&expanded)?;
-    let logical = simplifier.simplify(expanded)?;
+    let logical = lowered(coerced, &whole, &context)?;
+    check_constants(&logical, &whole)?;
     let mut inputs: Vec<usize> =
         logical.column_refs().iter().filter_map(|column| schema.index_of(&column.name).ok()).collect();
     inputs.sort_unstable();
     let projected = schema.project(&inputs).map_err(|error| Error::invalid(error.to_string()))?;
     let input_schema = dfschema(&projected)?;
     let physical = create_physical_expr(&logical, &input_schema, &ExecutionProps::new(), &Default::default())
-        .and_then(strict)?;
+        .and_then(|physical| guarded(physical, &projected))?;
     let nullable = physical.nullable(&projected)?;
     let data_type = delivered(physical.data_type(&projected)?)?;
     let identity = identity_of(&logical, &projected, &data_type)?;
+    let sizes = Sizes::of(&logical, &whole, schema)?;
     let field = Arc::new(Field::new(name, data_type, nullable));
-    Ok(Expression { field, inputs, identity, logical, physical })
+    Ok(Expression { field, inputs, identity, logical, physical, sizes })
 }
 
 /// Number of nodes after expansion, where BETWEEN, COALESCE and the like duplicate their operands.
@@ -230,27 +209,42 @@ fn expanded_nodes(expression: &Expr) -> u64 {
     parts.saturating_mul(if doubles { 2 } else { 1 }).saturating_add(1)
 }
 
-/// Evaluates constant arithmetic, so that an overflow is an error of compilation.
-fn check_constant_overflow(expression: &Expr) -> Result<(), Error> {
-    let (mut refused, empty) = (None, Arc::new(Schema::empty()));
-    let options = RecordBatchOptions::new().with_row_count(Some(1));
-    let row = RecordBatch::try_new_with_options(Arc::clone(&empty), Vec::new(), &options);
-    let row = row.map_err(|error| Error::invalid(error.to_string()))?;
-    let empty = dfschema(&empty)?;
+/// Checks constant arithmetic and the constant arguments of functions, so that their errors are errors of compilation.
+///
+/// # Errors
+/// [`Error::Failed`] for an overflow, and [`Error::Invalid`] for an argument that has to be a constant or has a value that
+/// the function refuses.
+fn check_constants(expression: &Expr, schema: &DFSchema) -> Result<(), Error> {
+    let row = one_row()?;
+    let mut refused = None;
     expression.apply(|part| {
-        let is_arithmetic = |binary: &datafusion_expr::BinaryExpr| {
-            matches!(binary.op, Operator::Plus | Operator::Minus | Operator::Multiply)
+        refused = match part {
+            Expr::BinaryExpr(binary)
+                if matches!(binary.op, Operator::Plus | Operator::Minus | Operator::Multiply)
+                    && part.column_refs().is_empty() =>
+            {
+                value_of(part, &row).err().map(|error| Error::from_evaluation(&error))
+            }
+            Expr::ScalarFunction(call) if functions::has_constant_arguments(call.name()) => {
+                match call.args[1..].iter().find(|argument| !matches!(argument, Expr::Literal(..))) {
+                    Some(argument) => {
+                        Some(Error::invalid(format!("{}: {argument} must be a constant", call.name())))
+                    }
+                    None => {
+                        let mut call = call.clone();
+                        let null = ScalarValue::try_from(&call.args[0].get_type(schema)?)?;
+                        call.args[0] = Expr::Literal(null, None);
+                        let checked = value_of(&Expr::ScalarFunction(call), &row);
+                        checked.err().map(|error| match Error::from_evaluation(&error) {
+                            Error::Failed(reason) => Error::Invalid(reason),
+                            other => other,
+                        })
+                    }
+                }
+            }
+            _ => None,
         };
-        if !matches!(part, Expr::BinaryExpr(binary) if is_arithmetic(binary))
-            || !part.column_refs().is_empty()
-        {
-            return Ok(TreeNodeRecursion::Continue);
-        }
-        let computed = create_physical_expr(part, &empty, &ExecutionProps::new(), &Default::default())
-            .and_then(strict)
-            .and_then(|physical| physical.evaluate(&row));
-        refused = computed.err().map(|error| Error::from_evaluation(&error));
-        Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Jump })
+        Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     refused.map_or(Ok(()), Err)
 }
@@ -345,18 +339,6 @@ fn check_pure(expression: &Expr) -> Result<(), Error> {
         Ok(if refused.is_some() { TreeNodeRecursion::Stop } else { TreeNodeRecursion::Continue })
     })?;
     refused.map_or(Ok(()), |why| Err(Error::Invalid(why)))
-}
-
-/// Makes integer overflow an error instead of wrapping around.
-fn strict(expression: Arc<dyn PhysicalExpr>) -> datafusion_common::Result<Arc<dyn PhysicalExpr>> {
-    let strict = expression.transform_up(|part| {
-        let Some(binary) = part.downcast_ref::<BinaryExpr>() else { return Ok(Transformed::no(part)) };
-        if !matches!(binary.op(), Operator::Plus | Operator::Minus | Operator::Multiply) {
-            return Ok(Transformed::no(part));
-        }
-        Ok(Transformed::yes(Arc::new(binary.clone().with_fail_on_overflow(true)) as Arc<dyn PhysicalExpr>))
-    });
-    strict.map(|transformed| transformed.data)
 }
 
 /// Returns the type in which a computed type is delivered.

@@ -117,6 +117,15 @@ const DATAFUSION: &[(&str, bool)] = &[
 /// Functions of this crate whose result is null exactly if an argument is null.
 const STRICT: &[&str] = &["bucketize", "clip", "hash_bucket", "log1p", "standardize"];
 
+/// Functions of this crate whose arguments after the first must be constants.
+const CONSTANT_ARGUMENTS: &[&str] =
+    &["bucketize", "clip", "hash_bucket", "list_pad", "list_truncate", "standardize"];
+
+/// Returns true if the arguments of a function after the first must be constants.
+pub(crate) fn has_constant_arguments(name: &str) -> bool {
+    CONSTANT_ARGUMENTS.contains(&name)
+}
+
 /// Returns true if the result of a function is null exactly if an argument is null.
 pub(crate) fn is_strict(name: &str) -> bool {
     STRICT.contains(&name) || DATAFUSION.contains(&(name, true))

@@ -12,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow_array::{ArrayRef, RecordBatch};
-use arrow_schema::DataType;
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, SchemaRef};
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use forebay_cache::{Disk, Outcome};
@@ -22,7 +22,7 @@ use section_names::SectionNames;
 use tokio::sync::watch;
 
 use crate::{
-    Config, DiskWrites, Error, Job,
+    Config, DiskWrites, Error, Job, View,
     activity::Purpose,
     block_reader::{BlockColumns, BlockReader, DecodePermit, place_of},
     cache::forecast::NextUse,
@@ -102,36 +102,63 @@ impl Columns {
         }
     }
 
-    /// Returns the columns of one block that the job's view requires, in chunks of rows, filtered by the view. `permit`
-    /// covers their memory and is held until they are on disk.
+    /// Returns the columns of one block that the job's view requires. `permit` covers their memory and is held until they
+    /// are on disk.
+    ///
+    /// Computed columns are computed for all rows of the block, whatever the filter, so that all views share them. If
+    /// one has no value for some row and the view has a filter, the stored columns are returned instead, of which
+    /// [`CachedRows::chunks`] computes the kept rows.
     ///
     /// # Errors
     /// Errors of fetching and decoding. If a concurrent decode fails, the requests that wait for it decode the columns
     /// themselves.
-    pub(crate) async fn get(
+    pub(crate) async fn get(&self, job: &Job, block: u32, permit: DecodePermit) -> Result<CachedRows, Error> {
+        let place = place_of(job.snapshot(), block);
+        let mut wanted = self.wanted(job, block);
+        let stored = match self.load(job, block, &mut wanted, &permit).await {
+            Ok(()) => None,
+            Err(Error::Row { .. }) if is_guarded(job, block) => {
+                let stored = job.view().reads(false);
+                let found = std::mem::replace(&mut wanted, self.wanted_stored(job, block, &stored));
+                wanted.take_from(&found);
+                self.load(job, block, &mut wanted, &permit).await?;
+                let schema = job.snapshot().schema().project(&stored);
+                let schema = schema.map_err(|error| Error::Internal(error.to_string()))?;
+                Some((stored, Arc::new(schema)))
+            }
+            Err(error) => return Err(error),
+        };
+        let columns = wanted.fields.into_iter().filter_map(|column| column.found).collect();
+        Ok(CachedRows { columns, stored, place })
+    }
+
+    /// Finds all columns of `wanted`.
+    async fn load(
         &self,
         job: &Job,
         block: u32,
-        permit: DecodePermit,
-    ) -> Result<Vec<RecordBatch>, Error> {
-        let mut wanted = self.wanted(job, block);
+        wanted: &mut Wanted,
+        permit: &DecodePermit,
+    ) -> Result<(), Error> {
         let keep = self.must_keep(wanted.block);
         loop {
-            let (mut claim, mut waiting) = self.claim(&wanted);
+            let (mut claim, mut waiting) = self.claim(wanted);
             metrics::counter!("forebay_cache_coalesced_loads_total", "tier" => "disk")
                 .increment(waiting.len() as u64);
             // The lookup on disk follows the claim. Otherwise columns written in between would be decoded again.
-            self.read(job.decode_flow, &mut wanted, &mut claim, &permit).await;
+            self.read(job.decode_flow, wanted, &mut claim, permit).await;
             if !claim.columns.is_empty() {
-                let (decoded, load_time) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
+                let (load_time, failed) = self.decode(job, block, wanted, &claim, permit).await?;
                 if keep && let Some(disk) = self.disk.clone() {
-                    let (permit, block_id) = (Arc::clone(&permit), wanted.block);
+                    let (permit, block_id) = (Arc::clone(permit), wanted.block);
+                    let sections = sections(&claim, wanted);
                     tokio::spawn(async move {
-                        disk.put(block_id, sections(&claim, &decoded), load_time).await;
+                        disk.put(block_id, sections, load_time).await;
                         // Until this point, other requests find the columns in this flight.
                         drop((claim, permit));
                     });
                 }
+                failed.map_or(Ok(()), Err)?;
             }
             wanted.share();
             // Waiting comes last, after this request has published its own results, because others may wait for them.
@@ -141,7 +168,7 @@ impl Columns {
                 }
             }
             if wanted.fields.iter().all(|column| column.found.is_some()) {
-                return chunks(job, &wanted);
+                return Ok(());
             }
         }
     }
@@ -153,16 +180,29 @@ impl Columns {
     /// Like [`Self::get`], and [`Error::Unavailable`] if the disk fails.
     pub(crate) async fn pin(&self, job: &Job, block: u32, permit: DecodePermit) -> Result<bool, Error> {
         let Some(disk) = &self.disk else { return Ok(false) };
+        let mut stored: Option<Vec<usize>> = None;
         loop {
-            let mut wanted = self.wanted(job, block);
+            let mut wanted = match &stored {
+                None => self.wanted(job, block),
+                Some(stored) => self.wanted_stored(job, block, stored),
+            };
             let (mut claim, waiting) = self.claim(&wanted);
             claim.retain(|column| disk.sections(wanted.block, &[column.key.1]) == [false]);
             if claim.columns.is_empty() && waiting.is_empty() {
                 return Ok(true);
             }
             if !claim.columns.is_empty() {
-                let (decoded, load_time) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
-                match disk.put_or_wait(wanted.block, sections(&claim, &decoded), load_time).await {
+                let (load_time, failed) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
+                match failed {
+                    Some(Error::Row { .. }) if is_guarded(job, block) && stored.is_none() => {
+                        // Streams compute such a column for the kept rows, from the stored columns.
+                        stored = Some(job.view().reads(false));
+                        continue;
+                    }
+                    Some(error) => return Err(error),
+                    None => {}
+                }
+                match disk.put_or_wait(wanted.block, sections(&claim, &wanted), load_time).await {
                     Outcome::Written | Outcome::Present => {}
                     Outcome::NeededLater | Outcome::TooLarge => return Ok(false),
                     Outcome::Busy | Outcome::Failing => {
@@ -180,9 +220,17 @@ impl Columns {
     }
 
     fn wanted(&self, job: &Job, block: u32) -> Wanted {
+        self.wanted_of(job, block, job.view().columns().iter().cloned())
+    }
+
+    fn wanted_stored(&self, job: &Job, block: u32, stored: &[usize]) -> Wanted {
+        self.wanted_of(job, block, stored.iter().copied().map(Source::Stored))
+    }
+
+    fn wanted_of(&self, job: &Job, block: u32, sources: impl Iterator<Item = Source>) -> Wanted {
         let schema = job.snapshot().schema();
-        let column = |source: &Source| {
-            let (name, data_type) = match source {
+        let column = |source: Source| {
+            let (name, data_type) = match &source {
                 Source::Stored(position) => {
                     let field = schema.field(*position);
                     (self.names.stored(field), field.data_type().clone())
@@ -191,9 +239,9 @@ impl Columns {
                     (self.names.computed(expression.identity()), expression.field().data_type().clone())
                 }
             };
-            Column { source: source.clone(), name, data_type, found: None }
+            Column { source, name, data_type, found: None }
         };
-        let fields = job.view().columns().iter().map(column).collect();
+        let fields = sources.map(column).collect();
         Wanted { block: job.reader().block_ids().id(block), fields }
     }
 
@@ -247,8 +295,8 @@ impl Columns {
         (claim, waiting)
     }
 
-    /// Decodes and computes the claimed columns and publishes them to waiting requests. Also returns the time this
-    /// took.
+    /// Decodes and computes the claimed columns and publishes them to waiting requests. Returns the time this took, and
+    /// the error of the first column that has no value for some row; the other columns are found nevertheless.
     async fn decode(
         &self,
         job: &Job,
@@ -256,50 +304,96 @@ impl Columns {
         wanted: &mut Wanted,
         claim: &Claim,
         permit: &DecodePermit,
-    ) -> Result<(Vec<Chunks>, Duration), Error> {
+    ) -> Result<(Duration, Option<Error>), Error> {
         let started = Instant::now();
         let claimed: Vec<Source> =
             claim.columns.iter().map(|column| wanted.fields[column.index].source.clone()).collect();
         let positions = reads(&claimed);
         let (columns, place) = (positions.clone(), place_of(job.snapshot(), block));
         let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
-            let mut computed = vec![Vec::new(); claimed.len()];
+            let mut computed: Vec<Result<Vec<ArrayRef>, Error>> =
+                claimed.iter().map(|_| Ok(Vec::new())).collect();
             for chunk in chunks {
-                let arrays = compute(&claimed, &columns, &chunk?, &place)?;
-                for (column, array) in computed.iter_mut().zip(arrays) {
-                    column.push(array);
+                let chunk = chunk?;
+                for (source, made) in claimed.iter().zip(&mut computed) {
+                    let Ok(arrays) = made else { continue };
+                    match compute(std::slice::from_ref(source), &columns, &chunk, &place) {
+                        Ok(array) => arrays.extend(array),
+                        Err(error @ Error::Row { .. }) => *made = Err(error),
+                        Err(error) => return Err(error),
+                    }
                 }
             }
-            Ok(computed.into_iter().map(Arc::new).collect::<Vec<Chunks>>())
+            Ok(computed)
         };
         let what = BlockColumns { reader: job.reader(), block, columns: &positions };
         let decoded = self.blocks.read_within(permit, what, Purpose::Window, job.decode_flow, decode);
-        let decoded = decoded.await?;
-        for (column, chunks) in claim.columns.iter().zip(&decoded) {
-            wanted.fields[column.index].found = Some(Arc::clone(chunks));
+        let mut failed = None;
+        for (column, made) in claim.columns.iter().zip(decoded.await?) {
+            match made {
+                Ok(chunks) => wanted.fields[column.index].found = Some(Arc::new(chunks)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
         claim.publish(wanted);
-        Ok((decoded, started.elapsed()))
+        Ok((started.elapsed(), failed))
     }
 }
 
-/// Encodes the columns of a claim as sections for the disk tier.
-fn sections(claim: &Claim, decoded: &[Chunks]) -> Vec<(u128, Vec<Bytes>)> {
-    let names = claim.columns.iter().map(|column| column.key.1);
-    names.zip(decoded).map(|(name, chunks)| (name, section::encode(chunks))).collect()
+/// True if the filter of the job's view can drop rows of a block, so that columns need values for the other rows only.
+fn is_guarded(job: &Job, block: u32) -> bool {
+    job.view().filter().is_some() && !job.keeps_all(block)
 }
 
-/// Combines the columns into batches of the rows that pass the filter.
-fn chunks(job: &Job, wanted: &Wanted) -> Result<Vec<RecordBatch>, Error> {
-    let columns: Vec<&[ArrayRef]> =
-        wanted.fields.iter().filter_map(|column| column.found.as_ref()).map(|chunks| &chunks[..]).collect();
-    let aligned = align::align(&columns)
-        .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
-    let batch = |arrays: Vec<ArrayRef>| {
-        let rows = arrays.first().map_or(0, |array| array.len());
-        job.view().kept_rows(job.view().batch(arrays, rows)?)
-    };
-    aligned.into_iter().map(batch).collect()
+/// Encodes the columns of a claim that were found as sections for the disk tier.
+fn sections(claim: &Claim, wanted: &Wanted) -> Vec<(u128, Vec<Bytes>)> {
+    let found = claim.columns.iter().filter_map(|column| {
+        let chunks = wanted.fields[column.index].found.as_ref()?;
+        Some((column.key.1, section::encode(chunks)))
+    });
+    found.collect()
+}
+
+/// Columns of a block, of which [`chunks`](Self::chunks) makes the rows of a view.
+pub(crate) struct CachedRows {
+    columns: Vec<Chunks>,
+    /// Positions and schema of the columns if they are stored columns, from which the columns of the view have to be
+    /// computed. `None` if they are the columns of the view.
+    stored: Option<(Vec<usize>, SchemaRef)>,
+    place: String,
+}
+
+impl CachedRows {
+    /// Returns the rows that pass the filter of `view`, in chunks. This is CPU work.
+    ///
+    /// # Errors
+    /// [`Error::Internal`] if the columns differ in their rows, and [`Error::Row`] if a column has no value for a row.
+    pub(crate) fn chunks(
+        self,
+        view: &View,
+    ) -> Result<impl Iterator<Item = Result<RecordBatch, Error>>, Error> {
+        let columns: Vec<&[ArrayRef]> = self.columns.iter().map(|chunks| &chunks[..]).collect();
+        let aligned = align::align(&columns)
+            .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
+        let (stored, place) = (self.stored, self.place);
+        let batch = move |arrays: Vec<ArrayRef>| {
+            let rows = arrays.first().map_or(0, |array| array.len());
+            match &stored {
+                None => view.kept_rows(view.batch(arrays, rows)?),
+                Some((stored, schema)) => {
+                    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+                    let chunk = RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options);
+                    view.rows_of(
+                        chunk.map_err(|error| Error::Internal(error.to_string()))?,
+                        stored,
+                        false,
+                        &place,
+                    )
+                }
+            }
+        };
+        Ok(aligned.into_iter().map(batch))
+    }
 }
 
 impl Wanted {
@@ -313,6 +407,14 @@ impl Wanted {
             let name = self.fields[index].name;
             let found = self.fields.iter().find(|column| column.name == name && column.found.is_some());
             self.fields[index].found = found.and_then(|column| column.found.clone());
+        }
+    }
+
+    /// Takes columns that `other` has found.
+    fn take_from(&mut self, other: &Self) {
+        for column in &mut self.fields {
+            let found = other.fields.iter().find(|found| found.name == column.name);
+            column.found = found.and_then(|found| found.found.clone());
         }
     }
 

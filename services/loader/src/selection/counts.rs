@@ -7,9 +7,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use arrow_array::{ArrayRef, BooleanArray, RecordBatch, cast::AsArray};
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
-use arrow_select::filter::filter as filter_array;
 use forebay_proto::v1;
 use forebay_storage::{Reader, Snapshot};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -25,7 +24,7 @@ use crate::{
         groups::{Groups, Runs},
         prune::{kept_by_partitions, kept_rows},
     },
-    view::{compute, resolve_row_selection, row_selection::RowSelection, source::reads},
+    view::{compute, kept, only, resolve_row_selection, row_selection::RowSelection, source::reads},
 };
 
 /// Number of filters and keys with counts in memory above which unused ones are evicted.
@@ -409,22 +408,24 @@ impl Counter {
         mut take: impl FnMut(&mut T, SelectedRows) -> Result<(), Error> + Send + 'static,
     ) -> Result<T, Error> {
         let snapshot = reader.snapshot();
-        let columns = selection.columns();
-        let read = reads(&columns);
+        let read = reads(&selection.columns());
         let (inputs, place) = (read.clone(), place_of(snapshot, block as u32));
-        let is_filtered = selection.filter.is_some();
         let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
             for chunk in chunks {
                 let chunk = chunk?;
-                let mut keys = compute(&columns, &inputs, &chunk, &place)?;
-                let kept = is_filtered.then(|| keys.pop()).flatten();
-                let kept = kept.map(|kept| forebay_sql::not_null(kept.as_boolean()));
-                if let Some(kept) = &kept {
-                    for key in &mut keys {
-                        *key = filter_array(key, kept).map_err(|error| Error::Internal(error.to_string()))?;
+                let filter = selection.filter.as_ref();
+                let kept = filter.map(|filter| kept(filter, &inputs, &chunk, &place)).transpose()?;
+                let rows = chunk.num_rows();
+                // Keys are computed for the rows that the filter keeps, so that the filter guards them.
+                let keys = match (&selection.keys[..], &kept) {
+                    ([], _) => Vec::new(),
+                    (keys, None) => compute(keys, &inputs, &chunk, &place)?,
+                    (keys, Some(kept)) => {
+                        let chunk = only(&chunk, kept).map_err(|error| Error::Internal(error.to_string()))?;
+                        compute(keys, &inputs, &chunk, &place)?
                     }
-                }
-                take(&mut made, SelectedRows { rows: chunk.num_rows(), kept, keys })?;
+                };
+                take(&mut made, SelectedRows { rows, kept, keys })?;
             }
             Ok(made)
         };

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions, cast::AsArray};
-use arrow_schema::SchemaRef;
+use arrow_array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, cast::AsArray};
+use arrow_schema::{ArrowError, SchemaRef};
 use arrow_select::filter::filter_record_batch;
 use forebay_sql::Expression;
 
-use super::source::{Source, reads};
+use super::{
+    nulls::pushed_down_column,
+    source::{Source, reads},
+};
 use crate::{Error, View};
 
 /// Computes `columns` for the rows of `chunk`, which holds the stored columns `reads`. `place` identifies the rows in
@@ -35,7 +38,7 @@ pub(crate) fn compute(
     metrics::counter!("forebay_compute_rows_total").increment((computed * chunk.num_rows()) as u64);
     let of = |source: &Source| match source {
         Source::Stored(column) => Ok(Arc::clone(chunk.column(at(*column)?))),
-        Source::Computed(expression) => evaluate(expression),
+        Source::Computed(expression) => pushed_down_column(&evaluate(expression)?, expression.field()),
     };
     columns.iter().map(of).collect()
 }
@@ -55,7 +58,8 @@ impl View {
     }
 
     /// Returns the rows of one chunk that pass the filter, in the layout of the view's columns. `chunk` holds the
-    /// stored columns that the view [`reads`](Self::reads) of its block.
+    /// stored columns that the view [`reads`](Self::reads) of its block. Columns are computed for the rows that the
+    /// filter keeps, so that the filter guards them.
     pub(crate) fn rows_of(
         &self,
         chunk: RecordBatch,
@@ -63,16 +67,25 @@ impl View {
         keeps_all: bool,
         place: &str,
     ) -> Result<RecordBatch, Error> {
-        let columns = self.columns_of(keeps_all);
+        let columns = self.columns_of(true);
+        let (chunk, read) = match self.filter() {
+            Some(filter) if !keeps_all => {
+                let kept = kept(filter, read, &chunk, place)?;
+                let needed = reads(columns);
+                let is_needed = |column: &usize| needed.contains(&read[*column]);
+                let positions: Vec<usize> = (0..read.len()).filter(is_needed).collect();
+                let chunk = chunk.project(&positions).and_then(|chunk| only(&chunk, &kept));
+                let chunk = chunk.map_err(|error| Error::Internal(error.to_string()))?;
+                (chunk, positions.iter().map(|column| read[*column]).collect())
+            }
+            _ => (chunk, read.to_vec()),
+        };
         let stored =
             |(source, read): (&Source, &usize)| matches!(source, Source::Stored(column) if column == read);
-        if columns.len() == read.len() && columns.iter().zip(read).all(stored) {
+        if columns.len() == read.len() && columns.iter().zip(&read).all(stored) {
             return Ok(chunk);
         }
-        let (arrays, rows) = (compute(columns, read, &chunk, place)?, chunk.num_rows());
-        if columns.len() == self.columns().len() {
-            return self.kept_rows(self.batch(arrays, rows)?);
-        }
+        let (arrays, rows) = (compute(columns, &read, &chunk, place)?, chunk.num_rows());
         let input_schema = self.input_schema().project(&(0..columns.len()).collect::<Vec<_>>());
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = input_schema.and_then(|input_schema| {
@@ -97,10 +110,31 @@ impl View {
         let internal = |error: arrow_schema::ArrowError| Error::Internal(error.to_string());
         let (last, others) = (batch.num_columns() - 1, (0..batch.num_columns() - 1).collect::<Vec<_>>());
         let kept = forebay_sql::not_null(batch.column(last).as_boolean());
-        let rows = batch.project(&others).map_err(internal)?;
-        if kept.true_count() == rows.num_rows() {
-            return Ok(rows);
-        }
-        filter_record_batch(&rows, &kept).map_err(internal)
+        batch.project(&others).and_then(|rows| only(&rows, &kept)).map_err(internal)
     }
+}
+
+/// Evaluates `filter` for the rows of `chunk`, which holds the stored columns `reads`. A null counts as false.
+///
+/// # Errors
+/// [`Error::Row`] if the filter has no value for a row.
+pub(crate) fn kept(
+    filter: &Arc<Expression>,
+    reads: &[usize],
+    chunk: &RecordBatch,
+    place: &str,
+) -> Result<BooleanArray, Error> {
+    let computed = compute(&[Source::Computed(Arc::clone(filter))], reads, chunk, place)?;
+    Ok(forebay_sql::not_null(computed[0].as_boolean()))
+}
+
+/// Returns the rows for which `kept` is true.
+///
+/// # Errors
+/// [`ArrowError`] if both differ in their number of rows.
+pub(crate) fn only(rows: &RecordBatch, kept: &BooleanArray) -> Result<RecordBatch, ArrowError> {
+    if kept.true_count() == rows.num_rows() {
+        return Ok(rows.clone());
+    }
+    filter_record_batch(rows, kept)
 }

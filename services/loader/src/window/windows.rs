@@ -262,8 +262,9 @@ impl Windows {
         let BlockRows { block, rows } = rows;
         let builder = builder.at(place_of(job.snapshot(), block));
         if self.columns.are_kept(job, block) {
-            let chunks = self.columns.get(job, block, Arc::clone(permit)).await?;
-            let append = move || append(builder, chunks.into_iter().map(Ok), rows);
+            let cached = self.columns.get(job, block, Arc::clone(permit)).await?;
+            let view = Arc::clone(job.view());
+            let append = move || append(builder, cached.chunks(&view)?, rows);
             let id = job.reader().block_ids().id(block);
             return self.blocks.decode(permit, Purpose::Window, id, job.decode_flow, append).await;
         }

@@ -6,5 +6,6 @@ mod assembly;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod locate;
+mod same_bytes;
 mod streams;
 mod views;

@@ -13,8 +13,6 @@ use super::arguments::constant;
 
 /// Maximum length to which lists are padded.
 const MAX_LEN: i64 = 65_536;
-/// Maximum number of items in the result for one batch.
-const MAX_ITEMS: usize = 1 << 26;
 
 pub(super) fn functions() -> Vec<Arc<ScalarUDF>> {
     let function = |pads| {
@@ -103,9 +101,6 @@ fn resize<O: OffsetSizeTrait>(
         let given = if lists.is_null(row) { 0 } else { to - from };
         let kept = if pad.is_some() { given } else { given.min(len) };
         let padded = if pad.is_some() && lists.is_valid(row) { len.saturating_sub(given) } else { 0 };
-        if items.len() + kept + padded > MAX_ITEMS {
-            return exec_err!("{name}: the result for {} rows has more than {MAX_ITEMS} items", lists.len());
-        }
         items.extend(from as u64..(from + kept) as u64);
         items.extend(std::iter::repeat_n(padding, padded));
         lengths.push(kept + padded);

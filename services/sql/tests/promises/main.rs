@@ -5,3 +5,4 @@
 mod compile;
 mod identity;
 mod prune;
+mod rows;

@@ -1,0 +1,382 @@
+//! A ticket determines the bytes: for every type, encoding and codec, and whatever was decoded beside or before.
+
+use std::{path::Path, sync::Arc};
+
+use arrow_array::{
+    ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Float64Array, Int32Array, Int64Array,
+    ListArray, MapArray, RecordBatch, StringArray, StructArray,
+};
+use arrow_buffer::{NullBuffer, OffsetBuffer};
+use arrow_schema::{DataType, Field, Fields};
+use forebay_cache::DiskConfig;
+use forebay_loader::{Config, DiskWrites, Loader, Pool, Scheduling};
+use forebay_proto::v1::{Shuffle, Train, shuffle};
+use forebay_storage::Reader;
+use parquet::{
+    basic::{Compression, ZstdLevel},
+    file::properties::{WriterProperties, WriterVersion},
+};
+use proptest::prelude::*;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::fixture::{drain, job, loader, reader_with, store_with};
+
+const COLUMNS: [&str; 12] = [
+    "id",
+    "float",
+    "text",
+    "required",
+    "deep",
+    "structs",
+    "pair",
+    "map",
+    "long",
+    "flag",
+    "list",
+    "maybe_list",
+];
+
+/// Values of a dataset, a pure function of a seed.
+struct Values {
+    seed: u64,
+    rows: usize,
+}
+
+impl Values {
+    fn number(&self, column: u64, row: usize) -> u64 {
+        xxh3_64_with_seed(&(row as u64).to_le_bytes(), self.seed ^ (column << 32))
+    }
+
+    fn numbers(&self, column: u64) -> impl Iterator<Item = u64> {
+        (0..self.rows).map(move |row| self.number(column, row))
+    }
+
+    fn nulls(&self, column: u64) -> NullBuffer {
+        self.numbers(column).map(|number| number % 3 != 0).collect()
+    }
+
+    fn integers(&self, column: u64) -> ArrayRef {
+        Arc::new(Int64Array::from_iter_values(self.numbers(column).map(|number| number as i64)))
+    }
+
+    fn texts(&self, column: u64) -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(
+            self.numbers(column).map(|number| "x".repeat(number as usize % 9)),
+        ))
+    }
+
+    fn floats(&self, column: u64) -> Float64Array {
+        let float = |number: u64| match number % 6 {
+            0 => 0x7ff8_0000_0000_0000,
+            1 => 0xfff8_0000_0000_0000,
+            2 => 0x7ff8_0000_0000_0000 | (number >> 20),
+            3 => 0xfff8_0000_0000_0000 | (number >> 20),
+            4 => (-0.0_f64).to_bits(),
+            _ => (number as f64).to_bits(),
+        };
+        Float64Array::from_iter_values(self.numbers(column).map(|number| f64::from_bits(float(number))))
+    }
+
+    fn offsets(&self, column: u64) -> OffsetBuffer<i32> {
+        OffsetBuffer::from_lengths(self.numbers(column).map(|number| number as usize % 4))
+    }
+
+    fn items(&self, offsets: &OffsetBuffer<i32>) -> Self {
+        Self { seed: !self.seed, rows: offsets[offsets.len() - 1] as usize }
+    }
+
+    fn batch(&self) -> RecordBatch {
+        let field = |name: &str, of: DataType, nullable| Arc::new(Field::new(name, of, nullable));
+        let leaves: Fields = vec![
+            field("number", DataType::Int64, false),
+            field("maybe", DataType::Float64, true),
+            field("text", DataType::Utf8, false),
+        ]
+        .into();
+        let leaf = |of: &Self, column: u64, nulls: Option<NullBuffer>| -> StructArray {
+            let maybe = Float64Array::new(of.floats(column).values().clone(), Some(of.nulls(column + 1)));
+            let columns = vec![of.integers(column + 2), Arc::new(maybe) as ArrayRef, of.texts(column + 3)];
+            StructArray::new(leaves.clone(), columns, nulls)
+        };
+        let leaf_type = DataType::Struct(leaves.clone());
+
+        let item = field("item", DataType::Int64, false);
+        let offsets = self.offsets(20);
+        let list =
+            ListArray::new(Arc::clone(&item), offsets.clone(), self.items(&offsets).integers(21), None);
+        let deep: Fields = vec![
+            field("inner", leaf_type.clone(), true),
+            field("list", DataType::List(Arc::clone(&item)), false),
+        ]
+        .into();
+        let columns =
+            vec![Arc::new(leaf(self, 30, Some(self.nulls(35)))) as ArrayRef, Arc::new(list.clone())];
+        let deep = StructArray::new(deep, columns, Some(self.nulls(36)));
+
+        let struct_offsets = self.offsets(40);
+        let entries = self.items(&struct_offsets);
+        let nulls = entries.nulls(46);
+        let structs = ListArray::new(
+            field("item", leaf_type, true),
+            struct_offsets,
+            Arc::new(leaf(&entries, 41, Some(nulls))),
+            Some(self.nulls(47)),
+        );
+        let pair = Float32Array::from_iter_values((0..2 * self.rows).map(|item| item as f32 - 7.5));
+        let item_32 = field("item", DataType::Float32, false);
+        let pair = FixedSizeListArray::new(item_32, 2, Arc::new(pair), Some(self.nulls(50)));
+
+        let map_offsets = self.offsets(60);
+        let entries = self.items(&map_offsets);
+        let keys: Fields =
+            vec![field("keys", DataType::Int64, false), field("values", DataType::Utf8, true)].into();
+        let columns = vec![
+            Arc::new(Int64Array::from_iter_values(0..entries.rows as i64)) as ArrayRef,
+            entries.texts(61),
+        ];
+        let entries = StructArray::new(keys.clone(), columns, None);
+        let entry = field("entries", DataType::Struct(keys), false);
+        let map = MapArray::new(entry, map_offsets, entries, Some(self.nulls(62)), false);
+
+        // One value of many rows, long enough that few rows are decoded at once.
+        let long = "long ".repeat(8 << 10);
+        let long = self.numbers(70).map(|number| if number % 5 == 0 { &long[..] } else { "" });
+        let maybe = NullBuffer::union(Some(&self.nulls(80)), None);
+        let maybe_list = ListArray::new(item, list.offsets().clone(), Arc::clone(list.values()), maybe);
+        let text = StringArray::from_iter(self.numbers(12).map(|number| match number % 4 {
+            0 => None,
+            short => Some("ab".repeat(short as usize)),
+        }));
+        let flag = BooleanArray::from_iter(self.numbers(13).map(|number| match number % 3 {
+            0 => None,
+            one => Some(one == 1),
+        }));
+        let float = Float64Array::new(self.floats(11).values().clone(), Some(self.nulls(10)));
+        let columns: [ArrayRef; 12] = [
+            Arc::new(Int32Array::from_iter_values(0..self.rows as i32)),
+            Arc::new(float),
+            Arc::new(text),
+            Arc::new(leaf(self, 14, Some(self.nulls(18)))),
+            Arc::new(deep),
+            Arc::new(structs),
+            Arc::new(pair),
+            Arc::new(map),
+            Arc::new(StringArray::from_iter_values(long)),
+            Arc::new(flag),
+            Arc::new(list),
+            Arc::new(maybe_list),
+        ];
+        let nullable = |name: &str| !matches!(name, "id" | "long" | "list");
+        let columns = COLUMNS.iter().zip(columns).map(|(name, column)| (*name, column, nullable(name)));
+        RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+    }
+}
+
+/// How a dataset is written and what is read of it.
+#[derive(Debug, Clone)]
+struct Case {
+    seed: u64,
+    rows: usize,
+    row_group_rows: usize,
+    codec: Compression,
+    dictionary: bool,
+    version_2: bool,
+    columns: Vec<&'static str>,
+    select: Vec<&'static str>,
+    filter: &'static str,
+    neighbours: Vec<&'static str>,
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let codecs = [
+        Compression::UNCOMPRESSED,
+        Compression::SNAPPY,
+        Compression::ZSTD(ZstdLevel::default()),
+        Compression::LZ4_RAW,
+    ];
+    let selects = [
+        "CASE WHEN id % 3 = 0 THEN required END AS hidden",
+        "required.number AS number",
+        "deep['inner']['text'] AS inner_text",
+        "COALESCE(float, -1e0) AS filled",
+        "float - float AS nothing",
+        "list_pad(list, 5, -1) AS padded",
+        "hash_bucket(float, 10) AS bucket",
+        "CASE WHEN flag AND 100 / (id % 7) > 20 THEN text ELSE 'none' END AS guarded",
+    ];
+    let filters = [
+        "",
+        "float = CAST('NaN' AS DOUBLE)",
+        "required.number > 0",
+        "id % 7 <> 0 AND 100 / (id % 7) > 20",
+        "flag OR float > 0",
+        "deep IS NOT NULL",
+    ];
+    let columns = || prop::sample::subsequence(COLUMNS.to_vec(), 1..=4);
+    (
+        any::<u64>(),
+        20..300_usize,
+        prop::sample::select(vec![40_usize, 128, 1000]),
+        prop::sample::select(codecs.to_vec()),
+        any::<(bool, bool)>(),
+        columns(),
+        prop::sample::subsequence(selects.to_vec(), 0..=3),
+        prop::sample::select(filters.to_vec()),
+        columns(),
+    )
+        .prop_map(|(seed, rows, row_group_rows, codec, flags, columns, select, filter, neighbours)| {
+            Case {
+                seed,
+                rows,
+                row_group_rows,
+                codec,
+                dictionary: flags.0,
+                version_2: flags.1,
+                columns,
+                select,
+                filter,
+                neighbours,
+            }
+        })
+}
+
+impl Case {
+    fn request(&self, columns: &[&str], select: &[&str]) -> Train {
+        let names = select.iter().filter_map(|text| text.rsplit(' ').next());
+        let shuffle = match self.seed % 2 {
+            0 => Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() },
+            _ => Shuffle::default(),
+        };
+        Train {
+            dataset: "d".into(),
+            batch_size: 37,
+            filter: self.filter.into(),
+            columns: columns.iter().copied().chain(names).map(str::to_owned).collect(),
+            select: select.iter().map(ToString::to_string).collect(),
+            shuffle: Some(shuffle),
+            ..Train::default()
+        }
+    }
+
+    async fn reader(&self) -> Reader {
+        let version = if self.version_2 { WriterVersion::PARQUET_2_0 } else { WriterVersion::PARQUET_1_0 };
+        let properties = WriterProperties::builder()
+            .set_max_row_group_row_count(Some(self.row_group_rows))
+            .set_data_page_row_count_limit(17)
+            .set_write_batch_size(8)
+            .set_compression(self.codec)
+            .set_dictionary_enabled(self.dictionary)
+            .set_writer_version(version)
+            .build();
+        let batch = Values { seed: self.seed, rows: self.rows }.batch();
+        let limits =
+            forebay_storage::Config { max_block_bytes: 4 << 20, ..forebay_storage::Config::default() };
+        reader_with(store_with(&[batch], properties).await, limits).await
+    }
+}
+
+fn open(directory: &Path, config: Config) -> Loader {
+    let pool = Pool::new(2, Scheduling::Normal).unwrap();
+    let disk = DiskConfig { capacity_bytes: 1 << 30, ..DiskConfig::default() };
+    for _ in 0..2000 {
+        match Loader::open(1 << 30, Some((directory, disk.clone())), config.clone(), pool.clone()) {
+            // An earlier loader still writes.
+            Err(forebay_cache::Error::InUse { .. }) => {
+                std::thread::sleep(std::time::Duration::from_millis(5))
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+    panic!("the directory of the cache stays locked");
+}
+
+/// Hash of every batch: its position, its header and all of its bytes.
+async fn hashes(loader: &Loader, train: &Train, reader: &Reader) -> Result<Vec<u64>, String> {
+    let job = job(train, reader);
+    let sent = drain(loader.batches(job, 0, 0)).await.map_err(|error| error.to_string())?;
+    let hash = |(metadata, batch): &(_, forebay_loader::WireBatch)| {
+        let position = format!("{metadata:?}");
+        xxh3_64_with_seed(&[position.as_bytes(), &batch.header[..], &batch.body.to_vec()].concat(), 0)
+    };
+    Ok(sent.iter().map(hash).collect())
+}
+
+async fn check(case: Case) {
+    let reader = case.reader().await;
+    let request = case.request(&case.columns, &case.select);
+    let chunks = |decode_rows: usize| Config { decode_rows, ..Config::default() };
+    let expected = hashes(&loader(1 << 30, 1, chunks(8192)), &request, &reader).await;
+    if case.select.is_empty() {
+        assert!(expected.is_ok(), "{expected:?}");
+    }
+    for decode_rows in [1, 7, 64] {
+        let loader = loader(1 << 30, 2, chunks(decode_rows));
+        if !case.filter.is_empty() {
+            let counted = loader.count(&request, &reader, |_| {}).await.unwrap().unwrap();
+            let whole = crate::fixture::loader(1 << 20, 1, chunks(8192));
+            let whole = whole.count(&request, &reader, |_| {}).await.unwrap().unwrap();
+            assert_eq!(counted.rows(), whole.rows(), "{decode_rows} rows decoded at once");
+        }
+        let found = hashes(&loader, &request, &reader).await;
+        assert_eq!(found, expected, "{decode_rows} rows decoded at once");
+    }
+    // What another view left in memory and on disk, and what a restart finds.
+    let folder = tempfile::TempDir::new().unwrap();
+    for decode_rows in [8192, 16] {
+        let config = Config { disk_writes: DiskWrites::Always, ..chunks(decode_rows) };
+        let cached = open(folder.path(), config.clone());
+        let neighbours = case.request(&case.neighbours, &[]);
+        // It fails if the long values exceed the limit of a block.
+        let _ = hashes(&cached, &neighbours, &reader).await;
+        for history in ["after another view", "again"] {
+            assert_eq!(hashes(&cached, &request, &reader).await, expected, "{history}, {decode_rows}");
+        }
+        drop(cached);
+        let restarted = open(folder.path(), config);
+        assert_eq!(hashes(&restarted, &request, &reader).await, expected, "restarted, {decode_rows}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_ticket_has_one_hash_for_all_chunks_neighbours_histories_and_threads(case in case()) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.unwrap().block_on(check(case));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_filter_guards_selected_columns_and_keys_with_and_without_a_disk() {
+    let case = Case {
+        seed: 0,
+        rows: 300,
+        row_group_rows: 128,
+        codec: Compression::UNCOMPRESSED,
+        dictionary: false,
+        version_2: false,
+        columns: vec!["id"],
+        select: vec!["100 / (id % 7) AS ratio"],
+        filter: "id % 7 <> 0",
+        neighbours: vec!["id"],
+    };
+    let reader = case.reader().await;
+    let request = case.request(&case.columns, &case.select);
+    let expected = hashes(&loader(1 << 30, 1, Config::default()), &request, &reader).await.unwrap();
+    assert!(!expected.is_empty());
+    let folder = tempfile::TempDir::new().unwrap();
+    let config = Config { disk_writes: DiskWrites::Always, ..Config::default() };
+    for _ in 0..2 {
+        let cached = open(folder.path(), config.clone());
+        assert_eq!(hashes(&cached, &request, &reader).await.unwrap(), expected);
+    }
+    let grouped = Train { group_by: vec!["ratio".into()], ..request.clone() };
+    let counted =
+        loader(1 << 30, 1, Config::default()).count(&grouped, &reader, |_| {}).await.unwrap().unwrap();
+    assert_eq!(counted.rows().iter().sum::<u32>(), 300 - 43);
+    // Without the filter there is no value for the row.
+    let unguarded = Train { filter: String::new(), ..request };
+    let error = hashes(&loader(1 << 30, 1, Config::default()), &unguarded, &reader).await.unwrap_err();
+    assert!(error.contains("'ratio'") && error.contains("Divide by zero"), "{error}");
+}

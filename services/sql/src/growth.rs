@@ -1,0 +1,202 @@
+//! Sizes of computed values, known before they are computed.
+
+use std::collections::BTreeMap;
+
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::{DataType, Schema};
+use datafusion_common::{DFSchema, Result, ScalarValue};
+use datafusion_expr::{Expr, ExprSchemable, Operator};
+
+/// Bytes of a number or a time as text, rounded up.
+const TEXT_BYTES: u64 = 40;
+/// Bytes that one slice of rows may occupy while it is evaluated, unless it is a single row.
+const SLICE_BYTES: u64 = 64 << 20;
+
+/// A size in bytes that is linear in the number of rows and in the sizes of the input columns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Growth {
+    /// Bytes per row, independent of the inputs.
+    row_bytes: u64,
+    /// Bytes per byte of each input column, by the position of the column in the schema.
+    columns: BTreeMap<usize, u64>,
+}
+
+/// Sizes of an expression.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Sizes {
+    /// Size of the result.
+    result: Growth,
+    /// Size of the results of all parts together, which are in memory during evaluation.
+    work: Growth,
+}
+
+impl Growth {
+    fn of_rows(row_bytes: u64) -> Self {
+        Self { row_bytes, columns: BTreeMap::new() }
+    }
+
+    fn plus(mut self, other: &Self) -> Self {
+        self.row_bytes = self.row_bytes.saturating_add(other.row_bytes);
+        for (column, factor) in &other.columns {
+            let sum = self.columns.entry(*column).or_default();
+            *sum = sum.saturating_add(*factor);
+        }
+        self
+    }
+
+    fn times(mut self, factor: u64) -> Self {
+        self.columns.values_mut().for_each(|of| *of = of.saturating_mul(factor));
+        Self { row_bytes: self.row_bytes.saturating_mul(factor), ..self }
+    }
+
+    fn bytes(&self, rows: u64, bytes_of: impl Fn(usize) -> u64) -> u64 {
+        let columns = self.columns.iter().map(|(column, factor)| bytes_of(*column).saturating_mul(*factor));
+        columns.fold(rows.saturating_mul(self.row_bytes), u64::saturating_add)
+    }
+}
+
+impl Sizes {
+    /// Sizes of `expression` over columns of `schema`.
+    ///
+    /// # Errors
+    /// If a part has no type.
+    pub(crate) fn of(expression: &Expr, schema: &DFSchema, columns: &Schema) -> Result<Self> {
+        let mut work = Growth::default();
+        let result = result(expression, schema, columns, &mut work)?;
+        Ok(Self { result, work })
+    }
+
+    /// Size of the results for `rows` rows, given the size of each input column.
+    pub(crate) fn result_bytes(&self, rows: u64, bytes_of: impl Fn(usize) -> u64) -> u64 {
+        self.result.bytes(rows, bytes_of)
+    }
+
+    /// Size of everything that evaluating the rows of `inputs` allocates. `inputs` holds the input columns, ascending.
+    pub(crate) fn work_bytes(&self, inputs: &RecordBatch, positions: &[usize]) -> u64 {
+        let bytes_of = |column: usize| {
+            let found = positions.iter().position(|position| *position == column);
+            let found = found.and_then(|found| inputs.columns().get(found));
+            found.map_or(0, |array| array.to_data().get_slice_memory_size().unwrap_or(usize::MAX) as u64)
+        };
+        self.work.bytes(inputs.num_rows() as u64, bytes_of)
+    }
+
+    /// Returns true if rows that need `bytes` are evaluated at once.
+    pub(crate) fn fits_a_slice(bytes: u64) -> bool {
+        bytes <= SLICE_BYTES
+    }
+}
+
+/// Size of the result of a part. Adds the sizes of the part and of its children to `work`.
+fn result(part: &Expr, schema: &DFSchema, columns: &Schema, work: &mut Growth) -> Result<Growth> {
+    let mut children = Vec::new();
+    let visited = datafusion_common::tree_node::TreeNode::apply_children(part, |child| {
+        children.push(result(child, schema, columns, work)?);
+        Ok(datafusion_common::tree_node::TreeNodeRecursion::Continue)
+    });
+    visited?;
+    let data_type = part.get_type(schema)?;
+    let sum = || children.iter().fold(Growth::default(), Growth::plus);
+    let grown = match (part, width(&data_type)) {
+        (Expr::Column(column), _) => {
+            let position =
+                columns.index_of(&column.name).map_err(datafusion_common::DataFusionError::from)?;
+            Growth { row_bytes: 0, columns: [(position, 1)].into() }
+        }
+        (Expr::Literal(value, _), _) => Growth::of_rows(literal_bytes(value)),
+        (_, Some(width)) => Growth::of_rows(width),
+        (Expr::Cast(_) | Expr::TryCast(_), None) => {
+            let mut from = None;
+            datafusion_common::tree_node::TreeNode::apply_children(part, |child| {
+                from = Some(child.get_type(schema)?);
+                Ok(datafusion_common::tree_node::TreeNodeRecursion::Continue)
+            })?;
+            sum().times(item_ratio(from.as_ref(), &data_type)).plus(&Growth::of_rows(TEXT_BYTES))
+        }
+        (Expr::ScalarFunction(call), None) if call.name() == "list_pad" => {
+            let pad_bytes = match &call.args[..] {
+                [_, Expr::Literal(len, _), Expr::Literal(value, _)] => {
+                    let len = match len {
+                        ScalarValue::Int64(Some(len)) => u64::try_from(*len).unwrap_or(0),
+                        _ => 0,
+                    };
+                    len.saturating_mul(literal_bytes(value).max(1))
+                }
+                _ => 0,
+            };
+            let list = children.first().cloned().unwrap_or_default();
+            list.plus(&Growth::of_rows(pad_bytes.saturating_add(8)))
+        }
+        // A field, a part or a prefix of the first argument.
+        (Expr::ScalarFunction(call), None)
+            if matches!(
+                call.name(),
+                "get_field"
+                    | "list_truncate"
+                    | "substr"
+                    | "left"
+                    | "right"
+                    | "split_part"
+                    | "btrim"
+                    | "ltrim"
+                    | "rtrim"
+                    | "lower"
+                    | "upper"
+                    | "initcap"
+                    | "reverse"
+            ) =>
+        {
+            children.first().cloned().unwrap_or_default().plus(&Growth::of_rows(8))
+        }
+        (Expr::BinaryExpr(binary), None) if binary.op == Operator::StringConcat => {
+            sum().plus(&Growth::of_rows(2 * TEXT_BYTES))
+        }
+        // Separators, and the replacements of `translate`, can be longer than what they replace.
+        (Expr::ScalarFunction(call), None) if matches!(call.name(), "concat_ws" | "translate") => {
+            sum().times(4).plus(&Growth::of_rows(8))
+        }
+        // Branches of CASE, `concat`, `greatest` and the like.
+        (_, None) => {
+            let args = children.len() as u64;
+            sum().plus(&Growth::of_rows(8 + TEXT_BYTES * args))
+        }
+    };
+    *work = std::mem::take(work).plus(&grown);
+    Ok(grown)
+}
+
+/// Bytes of a value of fixed width.
+fn width(data_type: &DataType) -> Option<u64> {
+    match data_type {
+        DataType::Null => Some(0),
+        DataType::Boolean => Some(1),
+        DataType::FixedSizeBinary(width) => u64::try_from(*width).ok(),
+        DataType::FixedSizeList(item, len) => {
+            Some(width(item.data_type())?.saturating_mul(u64::try_from(*len).ok()?))
+        }
+        other => other.primitive_width().map(|width| width as u64),
+    }
+}
+
+fn literal_bytes(value: &ScalarValue) -> u64 {
+    let array = value.to_array();
+    array.map_or(0, |array| array.to_data().get_slice_memory_size().unwrap_or(0) as u64)
+}
+
+/// Factor by which the items of a list grow in a cast, and 1 for other types.
+fn item_ratio(from: Option<&DataType>, to: &DataType) -> u64 {
+    let item = |data_type: &DataType| match data_type {
+        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+            Some(item.data_type().clone())
+        }
+        _ => None,
+    };
+    match (from.and_then(item), item(to)) {
+        // A boolean takes a bit, and text at most `TEXT_BYTES` for a number.
+        (Some(DataType::Boolean), Some(to)) => 8 * width(&to).unwrap_or(TEXT_BYTES),
+        (Some(from), Some(to)) => {
+            width(&to).unwrap_or(TEXT_BYTES).div_ceil(width(&from).unwrap_or(1).max(1)).max(1)
+        }
+        _ => 1,
+    }
+}
