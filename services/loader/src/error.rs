@@ -61,6 +61,12 @@ impl Error {
         Self::TooLarge { what: format!("a batch of {rows} rows"), needed, limit, advice }
     }
 
+    /// The rows of the block at `place` need more memory than there is.
+    pub(crate) fn block_too_large(place: &str, needed: u64, limit: u64) -> Self {
+        let advice = "raise --cache-memory, request fewer columns or write smaller row groups".into();
+        Self::TooLarge { what: format!("the requested columns of {place}"), needed, limit, advice }
+    }
+
     /// The system is out of memory, although the memory budget is not exhausted.
     #[allow(clippy::needless_pass_by_value, reason = "it is passed to map_err")]
     pub(crate) fn out_of_memory(error: std::io::Error) -> Self {

@@ -209,11 +209,16 @@ impl Loader {
         reader: Reader,
         max_answer_bytes: u64,
     ) -> Result<LookupRows, Error> {
-        let (train, of_job) = (v1::Train { filter: String::new(), ..wanted.clone() }, reader.clone());
-        let job = self.pool.run(Priority::Interactive, move || Job::for_lookups(&train, of_job)).await?;
+        let counts = self.counter.of(wanted, &reader, |_| {}).await?;
+        let (train, of_job) = (wanted.clone(), reader.clone());
+        let resolve = move || Job::for_lookups(&train, of_job, counts.as_deref());
+        let job = self.pool.run(Priority::Interactive, resolve).await?;
         let snapshot = reader.snapshot();
-        let kept_bytes =
-            if wanted.filter.is_empty() { 0 } else { snapshot.rows() / 8 + snapshot.blocks().len() as u64 };
+        let kept_bytes = if wanted.filter.is_empty() {
+            0
+        } else {
+            snapshot.rows() / 7 + 8 * snapshot.blocks().len() as u64
+        };
         let bytes = job.footprint.snapshot_bytes + kept_bytes;
         let reservation =
             self.take_lookup_memory(format!("keeping '{}' in memory", wanted.dataset), bytes)?;

@@ -15,7 +15,7 @@ use forebay_sql::Expression;
 use forebay_storage::Snapshot;
 
 pub use builder::find_column;
-pub(crate) use compute::{compute, kept, only};
+pub(crate) use compute::{compute, kept, only, slices};
 pub(crate) use resolve::resolve_row_selection;
 
 use row_selection::RowSelection;

@@ -111,6 +111,12 @@ impl Expression {
         self.sizes.result_bytes(rows, bytes_of)
     }
 
+    /// Returns true if evaluating the rows of `batch`, whose columns are [`inputs`](Self::inputs), takes little memory, or
+    /// if there is only one row.
+    pub fn is_small(&self, batch: &RecordBatch) -> bool {
+        batch.num_rows() <= 1 || Sizes::fits_a_slice(self.sizes.work_bytes(batch, &self.inputs))
+    }
+
     /// Computes the values for the rows of `batch`, whose columns are [`inputs`](Self::inputs).
     ///
     /// The value of a row depends on this row alone. Every NaN of an input has the bits of the canonical NaN, and so has
@@ -131,7 +137,7 @@ impl Expression {
     /// Evaluates halves of the rows separately until each needs little memory.
     fn evaluate_slices(&self, batch: &RecordBatch, slices: &mut Vec<ArrayRef>) -> Result<(), Error> {
         let rows = batch.num_rows();
-        if rows > 1 && !Sizes::fits_a_slice(self.sizes.work_bytes(batch, &self.inputs)) {
+        if !self.is_small(batch) {
             self.evaluate_slices(&batch.slice(0, rows / 2), slices)?;
             return self.evaluate_slices(&batch.slice(rows / 2, rows - rows / 2), slices);
         }

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_schema::{DataType, SchemaRef};
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
@@ -28,7 +28,7 @@ use crate::{
     cache::forecast::NextUse,
     cpu::fair_queue::Flow,
     view::{
-        compute,
+        compute, slices,
         source::{Source, reads},
     },
 };
@@ -310,17 +310,26 @@ impl Columns {
             claim.columns.iter().map(|column| wanted.fields[column.index].source.clone()).collect();
         let positions = reads(&claimed);
         let (columns, place) = (positions.clone(), place_of(job.snapshot(), block));
+        let limit_bytes = self.memory_bytes;
         let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
             let mut computed: Vec<Result<Vec<ArrayRef>, Error>> =
                 claimed.iter().map(|_| Ok(Vec::new())).collect();
+            let mut bytes = 0;
             for chunk in chunks {
-                let chunk = chunk?;
-                for (source, made) in claimed.iter().zip(&mut computed) {
-                    let Ok(arrays) = made else { continue };
-                    match compute(std::slice::from_ref(source), &columns, &chunk, &place) {
-                        Ok(array) => arrays.extend(array),
-                        Err(error @ Error::Row { .. }) => *made = Err(error),
-                        Err(error) => return Err(error),
+                for chunk in slices(&claimed, &columns, chunk?) {
+                    for (source, made) in claimed.iter().zip(&mut computed) {
+                        let Ok(arrays) = made else { continue };
+                        match compute(std::slice::from_ref(source), &columns, &chunk, &place) {
+                            Ok(array) => {
+                                bytes += array.iter().map(|array| slice_bytes(array)).sum::<u64>();
+                                arrays.extend(array);
+                            }
+                            Err(error @ Error::Row { .. }) => *made = Err(error),
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    if bytes > limit_bytes {
+                        return Err(Error::block_too_large(&place, bytes, limit_bytes));
                     }
                 }
             }
@@ -338,6 +347,11 @@ impl Columns {
         claim.publish(wanted);
         Ok((started.elapsed(), failed))
     }
+}
+
+/// Bytes of the rows of an array, without the rest of its buffers.
+fn slice_bytes(array: &ArrayRef) -> u64 {
+    array.to_data().get_slice_memory_size().unwrap_or(0) as u64
 }
 
 /// True if the filter of the job's view can drop rows of a block, so that columns need values for the other rows only.

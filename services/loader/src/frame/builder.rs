@@ -26,8 +26,12 @@ pub struct FrameBuilder {
     place: String,
     /// Number of rows that the frame will have.
     rows: usize,
+    /// Maximum size of the frame in bytes.
+    limit: u64,
     frame: Frame,
     nested: Vec<Vec<ArrayRef>>,
+    /// Bytes of `nested`.
+    nested_bytes: u64,
     tables: Vec<TableBuilder>,
     runs: RunsBuilder,
 }
@@ -54,7 +58,14 @@ impl FrameBuilder {
             _ => None,
         });
         let tables = tables.collect();
-        Ok(Self { view, place, rows, frame, nested, tables, runs: RunsBuilder::default() })
+        let (limit, nested_bytes, runs) = (u64::MAX, 0, RunsBuilder::default());
+        Ok(Self { view, place, rows, limit, frame, nested, nested_bytes, tables, runs })
+    }
+
+    /// Sets the maximum size of the frame in bytes.
+    #[must_use]
+    pub(crate) fn within(self, limit: u64) -> Self {
+        Self { limit, ..self }
     }
 
     /// Sets the place that identifies the block of the following chunks in errors.
@@ -68,6 +79,7 @@ impl FrameBuilder {
     /// # Errors
     /// - [`Error::Value`] for a value that a tensor can't hold, for a null in a column without nulls according to the
     ///   footers, and for more than 4 GiB of strings, binary values and lists.
+    /// - [`Error::TooLarge`] if the values exceed the maximum size of the frame.
     /// - [`Error::Internal`] for more rows than announced.
     pub fn append(&mut self, chunk: &RecordBatch) -> Result<(), Error> {
         let start = self.frame.rows;
@@ -85,6 +97,7 @@ impl FrameBuilder {
             self.runs.append(&keys.collect::<Vec<_>>())?;
         }
         self.frame.rows = end;
+        self.check_size()?;
         if view.stride == 0 {
             return Ok(());
         }
@@ -99,6 +112,17 @@ impl FrameBuilder {
         for (row, out) in out.chunks_exact_mut(view.stride).enumerate() {
             append_values(&outputs.variable, row, &mut out[view.tail..view.validity], &mut self.frame.heap)
                 .map_err(|(input, reason)| value_error(&self.place, chunk, input, reason))?;
+        }
+        self.check_size()
+    }
+
+    /// Checks the size of the rows so far.
+    fn check_size(&self) -> Result<(), Error> {
+        let tables = self.tables.iter().map(TableBuilder::bytes).sum::<usize>();
+        let bytes = (self.frame.rows * self.view.stride + self.frame.heap.len() + tables) as u64;
+        let bytes = bytes.saturating_add(self.nested_bytes);
+        if bytes > self.limit {
+            return Err(Error::block_too_large(&self.place, bytes, self.limit));
         }
         Ok(())
     }
@@ -186,7 +210,11 @@ impl FrameBuilder {
                     .map_err(|reason| value_error(&self.place, chunk, *input, reason))?;
                 outputs.variable.push((*input, values));
             }
-            Output::Nested { input, index } => self.nested[*index].push(Arc::clone(chunk.column(*input))),
+            Output::Nested { input, index } => {
+                let column = chunk.column(*input);
+                self.nested_bytes += column.to_data().get_slice_memory_size().unwrap_or(0) as u64;
+                self.nested[*index].push(Arc::clone(column));
+            }
         }
         Ok(())
     }

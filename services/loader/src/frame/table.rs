@@ -100,6 +100,11 @@ impl TableBuilder {
         next
     }
 
+    /// Bytes of the distinct rows so far.
+    pub(super) fn bytes(&self) -> usize {
+        self.table.rows.len()
+    }
+
     pub(super) fn finish(mut self) -> Table {
         self.table.numbers.shrink_to_fit();
         self.table.rows.shrink_to_fit();

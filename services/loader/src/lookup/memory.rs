@@ -39,6 +39,12 @@ pub struct LookupReservation {
 }
 
 impl LookupReservation {
+    /// Bytes to which the allocation can grow.
+    pub(crate) fn room(&self) -> u64 {
+        let left = self.memory.left.lock().as_ref().map_or(0, Reservation::bytes);
+        self.taken.as_ref().map_or(0, Reservation::bytes).saturating_add(left)
+    }
+
     /// Grows the allocation to `bytes`. Returns false, without changing anything, if too few bytes are left.
     pub(crate) fn raise(&mut self, bytes: u64) -> bool {
         let Some(taken) = &mut self.taken else { return false };

@@ -6,6 +6,7 @@ use arrow_buffer::BooleanBuffer;
 use forebay_cache::{Slabs, Weigh};
 use forebay_storage::Snapshot;
 
+use super::kept::KeptRows;
 use crate::{
     AssembleOptions, Error, Frame, Job, LookupReservation, RowRef, View, WireBatch,
     batch::assemble::assemble_with_absent, window::windows::Windows,
@@ -18,8 +19,8 @@ pub struct LookupRows {
     frames: Vec<Arc<Frame>>,
     /// Row number of the first row of each frame.
     starts: Vec<u64>,
-    /// Rows that the filter keeps, per frame; `None` if all rows are kept.
-    kept: Option<Vec<BooleanBuffer>>,
+    /// Rows that the filter keeps, per frame; `None` if all rows are kept. A frame holds only these rows.
+    kept: Option<Vec<KeptRows>>,
     bytes: u64,
     slabs: Slabs,
     max_answer_bytes: u64,
@@ -41,40 +42,41 @@ impl fmt::Debug for LookupRows {
 
 impl LookupRows {
     /// Loads all blocks of a job into the lookup memory reserved by `reservation`. `kept` marks the rows of each block that
-    /// lookups can find; `None` marks all rows.
+    /// the filter of the job keeps; `None` marks all rows.
     ///
     /// # Errors
     /// Returns [`Error::TooLarge`] if the reservation cannot be raised to the bytes needed, and the error of the first
     /// block that cannot be read.
     pub(crate) async fn load(
         job: Job,
-        mut kept: Option<Vec<BooleanBuffer>>,
+        kept: Option<Vec<BooleanBuffer>>,
         windows: &Windows,
         mut reservation: LookupReservation,
         max_answer_bytes: u64,
     ) -> Result<Self, Error> {
         let (mut blocks, mut starts) = (Vec::new(), Vec::new());
-        for (number, block) in job.snapshot().blocks().iter().enumerate().filter(|(_, block)| block.rows > 0)
-        {
-            blocks.push(number as u32);
-            starts.push(block.first_row);
+        for (number, block) in job.snapshot().blocks().iter().enumerate() {
+            if job.is_needed(number as u32) {
+                blocks.push(number as u32);
+                starts.push(block.first_row);
+            }
         }
-        if let Some(kept) = &mut kept {
-            *kept = blocks.iter().map(|block| kept[*block as usize].clone()).collect();
-        }
-        let kept_bytes = kept.iter().flatten().map(|kept| kept.len().div_ceil(8) as u64).sum::<u64>();
-        let mut is_short = false;
-        let raise = |bytes| is_short = !reservation.raise(bytes + kept_bytes);
-        let mut frames = windows.frames_of(&job, &blocks, u64::MAX, raise).await?;
-        let bytes = frames.iter().map(|frame| frame.weight()).sum::<u64>() + kept_bytes;
-        if is_short {
-            return Err(Error::TooLarge {
+        let kept: Option<Vec<KeptRows>> = kept
+            .map(|kept| blocks.iter().map(|block| KeptRows::new(kept[*block as usize].clone())).collect());
+        let kept_bytes = kept.iter().flatten().map(KeptRows::bytes).sum::<u64>();
+        // A block beyond the reserved memory is not loaded.
+        let room = reservation.room();
+        let raise = |bytes: u64| match reservation.raise(bytes.saturating_add(kept_bytes)) {
+            true => Ok(()),
+            false => Err(Error::TooLarge {
                 what: format!("keeping '{}' in memory", job.train().dataset),
-                needed: bytes,
-                limit: job.footprint.snapshot_bytes,
+                needed: bytes.saturating_add(kept_bytes),
+                limit: room,
                 advice: "raise --lookup-memory, or request fewer columns".into(),
-            });
-        }
+            }),
+        };
+        let mut frames = windows.frames_of(&job, &blocks, room, raise).await?;
+        let bytes = frames.iter().map(|frame| frame.weight()).sum::<u64>() + kept_bytes;
         frames.push(Arc::new(Frame::of_nulls(job.view(), windows.slabs())?));
         let slabs = windows.slabs().clone();
         Ok(Self { job, frames, starts, kept, bytes, slabs, max_answer_bytes, _reservation: reservation })
@@ -110,9 +112,11 @@ impl LookupRows {
         let place = |number: u64| {
             let frame = self.starts.partition_point(|start| *start <= number).checked_sub(1)?;
             let row = number - self.starts[frame];
-            let is_kept = || self.kept.as_ref().is_none_or(|kept| kept[frame].value(row as usize));
-            (row < self.frames[frame].rows() as u64 && is_kept())
-                .then_some(RowRef { frame: frame as u32, row: row as u32 })
+            let row = match &self.kept {
+                Some(kept) => kept[frame].position(usize::try_from(row).ok()?)?,
+                None => u32::try_from(row).ok()?,
+            };
+            ((row as usize) < self.frames[frame].rows()).then_some(RowRef { frame: frame as u32, row })
         };
         let rows: Vec<RowRef> =
             rows.into_iter().map(|number| number.and_then(place).unwrap_or(missing)).collect();

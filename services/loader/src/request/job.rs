@@ -49,11 +49,15 @@ pub struct Job {
 }
 
 impl Job {
-    /// Creates a job for lookups over all rows of a dataset, with the columns of `train`.
-    pub(crate) fn for_lookups(train: &v1::Train, reader: Reader) -> Result<Self, Error> {
+    /// Creates a job for lookups over the rows of a dataset that the filter of `train` keeps, with the columns of `train`.
+    pub(crate) fn for_lookups(
+        train: &v1::Train,
+        reader: Reader,
+        counts: Option<&Counts>,
+    ) -> Result<Self, Error> {
         let none = v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() };
         let train = v1::Train { batch_size: 1, shuffle: Some(none), ..train.clone() };
-        Self::resolve_dataset(&train, (reader, None), 1, ViewUse::Lookup)
+        Self::resolve_dataset(&train, (reader, counts), 1, ViewUse::Lookup)
     }
 
     /// Resolves one dataset, which contributes `own_rows` rows to each batch of a rank.

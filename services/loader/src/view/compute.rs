@@ -43,7 +43,49 @@ pub(crate) fn compute(
     columns.iter().map(of).collect()
 }
 
+/// Splits `chunk`, which holds the stored columns `reads`, into halves until computing `columns` for one takes little
+/// memory. Lists that are padded can be thousands of times as large as their inputs.
+pub(crate) fn slices(columns: &[Source], reads: &[usize], chunk: RecordBatch) -> Vec<RecordBatch> {
+    fn split(chunk: RecordBatch, is_small: &impl Fn(&RecordBatch) -> bool, slices: &mut Vec<RecordBatch>) {
+        let rows = chunk.num_rows();
+        if rows <= 1 || is_small(&chunk) {
+            slices.push(chunk);
+            return;
+        }
+        split(chunk.slice(0, rows / 2), is_small, slices);
+        split(chunk.slice(rows / 2, rows - rows / 2), is_small, slices);
+    }
+    let expressions = || {
+        columns.iter().filter_map(|source| match source {
+            Source::Computed(expression) => Some(expression),
+            Source::Stored(_) => None,
+        })
+    };
+    if expressions().next().is_none() {
+        return vec![chunk];
+    }
+    let is_small = |chunk: &RecordBatch| {
+        expressions().all(|expression| {
+            let inputs: Option<Vec<usize>> = expression
+                .inputs()
+                .iter()
+                .map(|column| reads.iter().position(|read| read == column))
+                .collect();
+            let inputs = inputs.and_then(|inputs| chunk.project(&inputs).ok());
+            inputs.is_none_or(|inputs| expression.is_small(&inputs))
+        })
+    };
+    let mut made = Vec::new();
+    split(chunk, &is_small, &mut made);
+    made
+}
+
 impl View {
+    /// Splits a chunk of stored columns as [`slices`] does for the columns of the view.
+    pub(crate) fn slices(&self, chunk: RecordBatch, read: &[usize], keeps_all: bool) -> Vec<RecordBatch> {
+        slices(self.columns_of(keeps_all), read, chunk)
+    }
+
     /// Returns the stored columns to read of a block. If the filter keeps all its rows, the columns of the filter are
     /// not read.
     pub(crate) fn reads(&self, keeps_all: bool) -> Vec<usize> {

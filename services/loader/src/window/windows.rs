@@ -1,11 +1,11 @@
 //! Windows of all jobs. A window is reserved in one step, loaded once, and shared by the ranks of a job.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use arrow_array::RecordBatch;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
 use forebay_stall::Stage;
-use futures::{StreamExt, TryStreamExt, future::BoxFuture, stream};
+use futures::{TryStreamExt, future::BoxFuture, stream::FuturesOrdered};
 use tokio::sync::oneshot;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -158,9 +158,12 @@ impl Windows {
 
     async fn load(&self, job: &Job, blocks: &[u32], mut reservation: Reservation) -> Result<Window, Error> {
         let capacity_bytes = self.frames.budget().capacity_bytes();
-        let frames =
-            self.frames_of(job, blocks, capacity_bytes, |bytes| reservation.raise(bytes.min(capacity_bytes)));
-        let frames = frames.await?;
+        let raise = |bytes: u64| {
+            // The footers may have understated the size.
+            reservation.raise(bytes.min(capacity_bytes));
+            Ok(())
+        };
+        let frames = self.frames_of(job, blocks, capacity_bytes, raise).await?;
         let mut frame_of = vec![u32::MAX; job.snapshot().blocks().len()];
         for (index, block) in blocks.iter().enumerate() {
             frame_of[*block as usize] = index as u32;
@@ -168,41 +171,53 @@ impl Windows {
         Ok(Window { frame_of, frames, _reservation: reservation })
     }
 
-    /// Loads the frames of `blocks`. Calls `raise` with the total number of bytes after each frame.
+    /// Loads the frames of `blocks`, of at most `limit` bytes each. Before each block is loaded, calls `reserve` with the
+    /// bytes of the frames that are loaded plus the expected bytes of those in progress.
     ///
     /// # Errors
-    /// Returns [`Error::TooLarge`] if the values exceed `limit` bytes, and the error of the first block that cannot be
-    /// read.
+    /// Returns the error of `reserve`, [`Error::TooLarge`] if the values exceed `limit` bytes, and the error of the first
+    /// block that cannot be read.
     pub(crate) async fn frames_of(
         &self,
         job: &Job,
         blocks: &[u32],
         limit: u64,
-        mut raise: impl FnMut(u64),
+        mut reserve: impl FnMut(u64) -> Result<(), Error>,
     ) -> Result<Vec<Arc<Frame>>, Error> {
-        let mut loading = stream::iter(blocks.iter().copied())
-            .map(|block| self.frame(job, block))
-            .buffered(self.config.concurrent_blocks.max(1));
-        let (mut frames, mut bytes, mut value_bytes) = (Vec::with_capacity(blocks.len()), 0, 0);
-        while let Some(frame) = loading.try_next().await? {
+        let mut next = blocks.iter().copied();
+        let (mut loading, mut expected_bytes) = (FuturesOrdered::new(), VecDeque::new());
+        let (mut frames, mut bytes, mut value_bytes) = (Vec::with_capacity(blocks.len()), 0_u64, 0);
+        loop {
+            while loading.len() < self.config.concurrent_blocks.max(1)
+                && let Some(block) = next.next()
+            {
+                expected_bytes.push_back(self.bytes_of(job, &[block]));
+                reserve(expected_bytes.iter().fold(bytes, |sum, block| sum.saturating_add(*block)))?;
+                loading.push_back(self.frame_within(job, block, limit));
+            }
+            let Some(frame) = loading.try_next().await? else { return Ok(frames) };
+            expected_bytes.pop_front();
             bytes += frame.weight();
             value_bytes += frame.value_bytes();
             if value_bytes > limit {
                 // The footers underestimated the size.
                 return Err(too_large(value_bytes, limit));
             }
-            raise(bytes);
+            reserve(expected_bytes.iter().fold(bytes, |sum, block| sum.saturating_add(*block)))?;
             frames.push(frame);
         }
-        Ok(frames)
     }
 
     /// Returns the frame of one block, loading it if it is not in memory.
     pub(crate) async fn frame(&self, job: &Job, block: u32) -> Result<Arc<Frame>, Error> {
+        self.frame_within(job, block, self.frames.budget().capacity_bytes()).await
+    }
+
+    /// As [`frame`](Self::frame), for a frame of at most `limit` bytes.
+    async fn frame_within(&self, job: &Job, block: u32, limit: u64) -> Result<Arc<Frame>, Error> {
         let expected_bytes = job.bytes_of(&[block]);
-        self.frames
-            .get_or_load(&frame_key(job, block), expected_bytes, || self.build(job, block, expected_bytes))
-            .await
+        let build = || self.build(job, block, expected_bytes, limit);
+        self.frames.get_or_load(&frame_key(job, block), expected_bytes, build).await
     }
 
     /// Writes the columns of a pinned block to disk. Returns false if the disk tier has no space for them.
@@ -218,16 +233,23 @@ impl Windows {
         job: &'a Job,
         block: u32,
         expected_bytes: u64,
+        limit: u64,
     ) -> BoxFuture<'a, Result<Frame, Error>> {
-        Box::pin(self.build_frame(job, block, expected_bytes))
+        Box::pin(self.build_frame(job, block, expected_bytes, limit))
     }
 
-    async fn build_frame(&self, job: &Job, block: u32, expected_bytes: u64) -> Result<Frame, Error> {
+    async fn build_frame(
+        &self,
+        job: &Job,
+        block: u32,
+        expected_bytes: u64,
+        limit: u64,
+    ) -> Result<Frame, Error> {
         let permit = self.blocks.permit(expected_bytes.max(job.build_bytes(block))).await?;
         let (parts, view) = (job.rows.of_frame(block), Arc::clone(job.view()));
         let rows = parts.iter().map(|part| part.rows.len()).sum();
         let place = place_of(job.snapshot(), block);
-        let mut builder = FrameBuilder::new(view, rows, place.clone(), &self.slabs)?;
+        let mut builder = FrameBuilder::new(view, rows, place.clone(), &self.slabs)?.within(limit);
         let started = std::time::Instant::now();
         for part in parts {
             builder = self.append(job, part, builder, &permit).await?;
@@ -272,7 +294,15 @@ impl Windows {
         let read = view.reads(keeps_all);
         let (columns, place) = (read.clone(), place_of(job.snapshot(), block));
         let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
-            let chunks = chunks.map(|chunk| view.rows_of(chunk?, &columns, keeps_all, &place));
+            // Slices without a copy, so that computed values exist for a few rows at a time.
+            let slices = chunks.flat_map(|chunk| match chunk {
+                Ok(chunk) => {
+                    let slices = view.slices(chunk, &columns, keeps_all);
+                    slices.into_iter().map(Ok).collect::<Vec<_>>()
+                }
+                Err(error) => vec![Err(error)],
+            });
+            let chunks = slices.map(|slice| view.rows_of(slice?, &columns, keeps_all, &place));
             append(builder, chunks, rows)
         };
         let what = BlockColumns { reader: job.reader(), block, columns: &read };
