@@ -1,6 +1,9 @@
 //! Windows that are held by streams.
 
-use std::sync::{Arc, Weak};
+use std::sync::{
+    Arc, Weak,
+    atomic::{AtomicBool, Ordering},
+};
 
 use dashmap::DashMap;
 use forebay_cache::Reservation;
@@ -30,6 +33,8 @@ pub(super) type WindowRegistry = DashMap<WindowKey, Weak<HeldWindow>>;
 /// Window that is held or being loaded. After the last holder drops it, its frames may be evicted.
 pub(crate) struct HeldWindow {
     pub(super) window: OnceCell<Window>,
+    /// True while the window has its memory and is being loaded.
+    is_loading: AtomicBool,
     key: WindowKey,
     registry: Arc<WindowRegistry>,
 }
@@ -50,14 +55,40 @@ impl HeldWindow {
         if let Some(held) = entry.upgrade() {
             return held;
         }
-        let held = Arc::new(Self { window: OnceCell::new(), key, registry: Arc::clone(registry) });
+        let held = Arc::new(Self {
+            window: OnceCell::new(),
+            is_loading: AtomicBool::new(false),
+            key,
+            registry: Arc::clone(registry),
+        });
         *entry = Arc::downgrade(&held);
         held
+    }
+
+    /// Returns true if the window with this key has its memory, so that only loading it takes time.
+    pub(super) fn has_memory(registry: &WindowRegistry, key: &WindowKey) -> bool {
+        let held = registry.get(key).and_then(|held| held.upgrade());
+        held.is_some_and(|held| held.window.initialized() || held.is_loading.load(Ordering::Acquire))
+    }
+
+    /// Marks the window as having its memory, until the guard is dropped.
+    pub(super) fn loading(&self) -> LoadingGuard<'_> {
+        self.is_loading.store(true, Ordering::Release);
+        LoadingGuard(&self.is_loading)
     }
 
     /// Returns the window, which must be loaded.
     pub(crate) fn window(&self) -> &Window {
         self.window.get().expect("a window is loaded before it is returned")
+    }
+}
+
+/// Marks a window as having its memory.
+pub(super) struct LoadingGuard<'a>(&'a AtomicBool);
+
+impl Drop for LoadingGuard<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

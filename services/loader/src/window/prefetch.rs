@@ -1,6 +1,14 @@
 //! The windows of one stream: the one in use and the prefetched ones.
 
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use forebay_plan::EpochOrder;
 use tokio::{sync::oneshot, time::timeout};
@@ -26,8 +34,9 @@ pub(crate) struct WindowPrefetch {
     /// True if prefetching has not yet continued from the held window.
     is_new: bool,
     prefetched: VecDeque<PrefetchedWindow>,
-    /// Resolves when the last prefetched window has its memory. The next one waits for it before it reserves any.
-    last_has_memory: Option<oneshot::Receiver<()>>,
+    /// Resolves when all blocks of the last prefetched window are being loaded. The next one waits for it before it
+    /// reserves memory, so that blocks are decoded in the order of need.
+    last_is_started: Option<oneshot::Receiver<()>>,
     windows: Arc<Windows>,
     progress: Arc<StreamProgress>,
     pool: Pool,
@@ -38,7 +47,15 @@ pub(crate) struct WindowPrefetch {
 struct PrefetchedWindow {
     id: WindowId,
     bytes: u64,
+    /// True after the task found no memory.
+    found_no_memory: Arc<AtomicBool>,
     task: AbortOnDropHandle<Result<Option<Arc<HeldWindow>>, Error>>,
+}
+
+impl PrefetchedWindow {
+    fn found_no_memory(&self) -> bool {
+        self.found_no_memory.load(Ordering::Acquire)
+    }
 }
 
 impl WindowPrefetch {
@@ -56,7 +73,7 @@ impl WindowPrefetch {
             held: None,
             is_new: false,
             prefetched,
-            last_has_memory: None,
+            last_is_started: None,
             windows,
             progress,
             pool,
@@ -101,7 +118,9 @@ impl WindowPrefetch {
     /// Charges work for the blocks of window `id` to this stream while the guard is held. Returns `None` if the window
     /// is ready.
     async fn watch(&mut self, id: WindowId) -> Result<Option<Watching>, Error> {
-        let is_ready = |window: &PrefetchedWindow| window.id == id && window.task.is_finished();
+        let is_ready = |window: &PrefetchedWindow| {
+            window.id == id && window.task.is_finished() && !window.found_no_memory()
+        };
         if self.prefetched.iter().any(is_ready) {
             return Ok(None);
         }
@@ -114,10 +133,24 @@ impl WindowPrefetch {
     /// Prefetches the windows that follow a newly held window. A mixture calls this after all of its datasets hold
     /// their windows.
     pub(crate) async fn prefetch_after(&mut self, index: u64) -> Result<(), Error> {
-        match &self.held {
-            Some((id, _)) if std::mem::take(&mut self.is_new) => self.prefetch(*id, index).await,
+        let is_new = std::mem::take(&mut self.is_new);
+        match self.held.as_ref().map(|(id, _)| *id) {
+            Some(id) if is_new || self.can_retry() => self.prefetch(id, index).await,
             _ => Ok(()),
         }
+    }
+
+    /// Drops the prefetched windows that found no memory. Returns true if there is memory for the first of them now.
+    fn can_retry(&mut self) -> bool {
+        let Some(failed) = self.prefetched.iter().position(PrefetchedWindow::found_no_memory) else {
+            return false;
+        };
+        if !self.windows.has_room(self.prefetched[failed].bytes) {
+            return false;
+        }
+        self.prefetched.truncate(failed);
+        self.last_is_started = None;
+        true
     }
 
     /// Loads window `id` if there is free memory for it in addition to the windows held by `others`. Otherwise
@@ -134,7 +167,7 @@ impl WindowPrefetch {
             let when_full = WhenFull::Fail(None);
             let acquiring = self.windows.acquire(&self.stream.job, id, window.blocks, when_full);
             // The call may have joined another stream's wait for memory, which may need the memory held here.
-            if let Ok(acquired) = timeout(self.config.slow_consumer_timeout, acquiring).await
+            if let Some(acquired) = self.unless_without_memory(id, acquiring).await
                 && let Some(held) = acquired?
             {
                 return Ok(Some(held));
@@ -143,6 +176,19 @@ impl WindowPrefetch {
             others.iter_mut().for_each(|other| other.discard_prefetched());
         }
         Ok(None)
+    }
+
+    /// Waits for `loading`, which loads window `id`. Returns `None` if the window has not got its memory for
+    /// `slow_consumer_timeout`. A window that has its memory may take any time.
+    async fn unless_without_memory<T>(&self, id: WindowId, loading: impl Future<Output = T>) -> Option<T> {
+        let mut loading = pin!(loading);
+        loop {
+            match timeout(self.config.slow_consumer_timeout, &mut loading).await {
+                Ok(loaded) => return Some(loaded),
+                Err(_) if self.windows.has_memory(&self.stream.job, id) => {}
+                Err(_) => return None,
+            }
+        }
     }
 
     /// Loads window `id` as soon as there is memory for it. All windows are released first, because waiting while
@@ -165,7 +211,7 @@ impl WindowPrefetch {
 
     fn discard_prefetched(&mut self) {
         self.prefetched.clear();
-        self.last_has_memory = None;
+        self.last_is_started = None;
     }
 
     /// Returns the order of `epoch`. Also computes the packs of the epoch.
@@ -197,9 +243,9 @@ impl WindowPrefetch {
                 continue;
             }
             // The task may have joined another rank's wait for memory, which may need the memory held here.
-            let loaded = match timeout(self.config.slow_consumer_timeout, &mut window.task).await {
-                Ok(loaded) => loaded,
-                Err(_) => {
+            let loaded = match self.unless_without_memory(id, &mut window.task).await {
+                Some(loaded) => loaded,
+                None => {
                     self.release();
                     others.iter_mut().for_each(|other| other.release());
                     window.task.await
@@ -226,20 +272,27 @@ impl WindowPrefetch {
             let blocks = window.blocks.to_vec();
             let bytes = self.stream.job.bytes_of(&blocks);
             let (windows, job) = (Arc::clone(&self.windows), Arc::clone(&self.stream.job));
-            let (reserved, has_memory) = oneshot::channel();
-            let before = self.last_has_memory.replace(has_memory);
+            let (started, is_started) = oneshot::channel();
+            let before = self.last_is_started.replace(is_started);
+            let found_no_memory = Arc::<AtomicBool>::default();
+            let without_memory = Arc::clone(&found_no_memory);
             let task = tokio::spawn(async move {
-                // A window that is needed later must not take memory from one that is needed sooner.
-                if let Some(before) = before
-                    && before.await.is_err()
-                {
-                    return Ok(None);
-                }
-                windows.acquire(&job, next, &blocks, WhenFull::Fail(Some(reserved))).await
+                // A window that is needed later must not take memory or threads from one that is needed sooner.
+                let is_next = match before {
+                    Some(before) => before.await.is_ok(),
+                    None => true,
+                };
+                let acquired = match is_next {
+                    true => windows.acquire(&job, next, &blocks, WhenFull::Fail(Some(started))).await?,
+                    false => None,
+                };
+                without_memory.store(acquired.is_none(), Ordering::Release);
+                Ok(acquired)
             });
             self.prefetched.push_back(PrefetchedWindow {
                 id: next,
                 bytes,
+                found_no_memory,
                 task: AbortOnDropHandle::new(task),
             });
             last = next;

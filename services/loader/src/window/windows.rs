@@ -1,11 +1,11 @@
 //! Windows of all jobs. A window is reserved in one step, loaded once, and shared by the ranks of a job.
 
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc, task::Poll};
 
 use arrow_array::RecordBatch;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
 use forebay_stall::Stage;
-use futures::{TryStreamExt, future::BoxFuture, stream::FuturesOrdered};
+use futures::{StreamExt, TryStreamExt, future::BoxFuture, poll, stream::FuturesOrdered};
 use tokio::sync::oneshot;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -33,17 +33,18 @@ pub(crate) struct Windows {
 /// Behavior when there is no free memory.
 pub(crate) enum WhenFull {
     Wait,
-    /// Fails. The sender is notified if memory is free, and dropped otherwise.
+    /// Fails. The sender is notified when the window has its memory and all of its blocks are being loaded, and dropped if
+    /// there is no memory.
     Fail(Option<oneshot::Sender<()>>),
 }
 
 impl WhenFull {
-    fn memory_found(&mut self) {
-        if let Self::Fail(reserved) = self
-            && let Some(reserved) = reserved.take()
+    fn blocks_started(&mut self) {
+        if let Self::Fail(started) = self
+            && let Some(started) = started.take()
         {
             // The receiver may have been dropped.
-            let _ = reserved.send(());
+            let _ = started.send(());
         }
     }
 }
@@ -110,10 +111,11 @@ impl Windows {
         let key = WindowKey { order: job.order_key(), view: job.view().key(), id };
         let held = HeldWindow::of(&self.held, key);
         let mut when_full = when_full;
-        let loaded = held.window.get_or_try_init(|| self.reserve_and_load(job, blocks, &mut when_full)).await;
+        let loaded =
+            held.window.get_or_try_init(|| self.reserve_and_load(job, blocks, &held, &mut when_full)).await;
         match loaded {
             Ok(_) => {
-                when_full.memory_found();
+                when_full.blocks_started();
                 Ok(Some(held))
             }
             Err(None) => Ok(None),
@@ -127,6 +129,7 @@ impl Windows {
         &self,
         job: &Job,
         blocks: &[u32],
+        held: &HeldWindow,
         when_full: &mut WhenFull,
     ) -> Result<Window, Option<Error>> {
         // Blocks without a needed row have no frame.
@@ -142,8 +145,19 @@ impl Windows {
                 reserved.map_err(|error| Some(too_large(error.bytes, error.available_bytes)))?
             }
         };
-        when_full.memory_found();
-        self.load(job, blocks, reservation).await.map_err(Some)
+        let _loading = held.loading();
+        self.load(job, blocks, reservation, when_full).await.map_err(Some)
+    }
+
+    /// Returns true if window `id` of `job` has its memory, so that only loading it takes time.
+    pub(crate) fn has_memory(&self, job: &Job, id: WindowId) -> bool {
+        HeldWindow::has_memory(&self.held, &WindowKey { order: job.order_key(), view: job.view().key(), id })
+    }
+
+    /// Returns true if `bytes` more can be reserved now.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let budget = self.frames.budget();
+        budget.reserved_bytes().saturating_add(bytes) <= budget.capacity_bytes()
     }
 
     /// Bytes of the frames of `blocks`: actual sizes of frames in memory, estimates for the others.
@@ -156,14 +170,21 @@ impl Windows {
         blocks.iter().map(bytes_of).sum()
     }
 
-    async fn load(&self, job: &Job, blocks: &[u32], mut reservation: Reservation) -> Result<Window, Error> {
+    async fn load(
+        &self,
+        job: &Job,
+        blocks: &[u32],
+        mut reservation: Reservation,
+        when_full: &mut WhenFull,
+    ) -> Result<Window, Error> {
         let capacity_bytes = self.frames.budget().capacity_bytes();
         let raise = |bytes: u64| {
             // The footers may have understated the size.
             reservation.raise(bytes.min(capacity_bytes));
             Ok(())
         };
-        let frames = self.frames_of(job, blocks, capacity_bytes, raise).await?;
+        let frames =
+            self.frames_of(job, blocks, capacity_bytes, raise, || when_full.blocks_started()).await?;
         let mut frame_of = vec![u32::MAX; job.snapshot().blocks().len()];
         for (index, block) in blocks.iter().enumerate() {
             frame_of[*block as usize] = index as u32;
@@ -172,7 +193,8 @@ impl Windows {
     }
 
     /// Loads the frames of `blocks`, of at most `limit` bytes each. Before each block is loaded, calls `reserve` with the
-    /// bytes of the frames that are loaded plus the expected bytes of those in progress.
+    /// bytes of the frames that are loaded plus the expected bytes of those in progress. Calls `started` when all blocks
+    /// wait for memory to decode, are decoded, or are loaded.
     ///
     /// # Errors
     /// Returns the error of `reserve`, [`Error::TooLarge`] if the values exceed `limit` bytes, and the error of the first
@@ -183,6 +205,7 @@ impl Windows {
         blocks: &[u32],
         limit: u64,
         mut reserve: impl FnMut(u64) -> Result<(), Error>,
+        mut started: impl FnMut(),
     ) -> Result<Vec<Arc<Frame>>, Error> {
         let mut next = blocks.iter().copied();
         let (mut loading, mut expected_bytes) = (FuturesOrdered::new(), VecDeque::new());
@@ -195,7 +218,15 @@ impl Windows {
                 reserve(expected_bytes.iter().fold(bytes, |sum, block| sum.saturating_add(*block)))?;
                 loading.push_back(self.frame_within(job, block, limit));
             }
-            let Some(frame) = loading.try_next().await? else { return Ok(frames) };
+            let first = poll!(loading.next());
+            if next.len() == 0 {
+                started();
+            }
+            let frame = match first {
+                Poll::Ready(frame) => frame.transpose()?,
+                Poll::Pending => loading.try_next().await?,
+            };
+            let Some(frame) = frame else { return Ok(frames) };
             expected_bytes.pop_front();
             bytes += frame.weight();
             value_bytes += frame.value_bytes();

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
 mod ahead;
+mod cold;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod mixtures;

@@ -1,0 +1,78 @@
+//! A cold epoch reads each stored byte about once, whatever is slow and however little memory there is.
+
+use std::{sync::Arc, time::Duration};
+
+use forebay_loader::{Config, FaultInjection};
+use forebay_proto::v1::{Mixed, Shuffle, Train};
+use forebay_storage::Reader;
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
+
+use crate::fixture::{counters::Counters, drain, floats, job, loader, reader, store};
+
+const READ: &str = "forebay_storage_read_bytes_total";
+/// Rows of a block, and blocks of the dataset. A row has 64 bytes.
+const BLOCK_ROWS: usize = 20_000;
+const BLOCKS: usize = 12;
+
+async fn dataset(get_delay: Duration) -> Reader {
+    let files: Vec<_> = (0..4).map(|_| floats(16, BLOCK_ROWS * BLOCKS / 4)).collect();
+    let config = ThrottleConfig { wait_get_per_call: get_delay, ..ThrottleConfig::default() };
+    let throttled = ThrottledStore::new(store(&files, BLOCK_ROWS).await, config);
+    reader(Arc::new(throttled)).await
+}
+
+/// Bytes that one epoch over `train` reads, divided by the bytes that it needs.
+async fn amplification(train: &Train, windows: u64, delays: (u64, u64), counters: &Counters) -> f64 {
+    let [storage, decode] = [delays.0, delays.1].map(Duration::from_millis);
+    let reader = dataset(storage).await;
+    let job = job(train, &reader);
+    let window_bytes = train.shuffle.as_ref().and_then(|shuffle| shuffle.window_rows).unwrap_or(0) * 64;
+    let config = Config {
+        // Shorter than the time that a window takes to load.
+        slow_consumer_timeout: Duration::from_millis(30),
+        fault_injection: FaultInjection { decode, ..FaultInjection::default() },
+        decode_bytes: Some(6 << 20),
+        ..Config::default()
+    };
+    let loader = loader(windows * window_bytes + (64 << 10), 2, config);
+    let before = counters.get(READ);
+    let sent = drain(loader.batches(Arc::clone(&job), 0, 0)).await.unwrap();
+    assert_eq!(sent.len() as u64, job.summary().steps);
+    let needed: u64 = reader.snapshot().files().iter().map(|file| file.version.size).sum();
+    (counters.get(READ) - before) as f64 / needed as f64
+}
+
+fn request(window_blocks: u64) -> Train {
+    let shuffle = Shuffle { window_rows: Some(window_blocks * BLOCK_ROWS as u64), ..Shuffle::default() };
+    Train { dataset: "d".into(), batch_size: 8000, shuffle: Some(shuffle), ..Train::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cold_epoch_reads_each_byte_once_for_any_delay_and_memory() {
+    let counters = Counters::from_zero().await;
+    for window_blocks in [1, 4] {
+        for windows in [1, 2, 20] {
+            for delays in [(0, 40), (40, 0), (25, 25)] {
+                let read = amplification(&request(window_blocks), windows, delays, &counters).await;
+                assert!(
+                    read <= 1.05,
+                    "{read:.2} of the bytes, windows of {window_blocks} blocks, memory for {windows}, delays {delays:?}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cold_mixture_reads_each_byte_once_per_round_of_a_dataset() {
+    let counters = Counters::from_zero().await;
+    let mixed = Mixed { dataset: "d".into(), fraction: 0.5, ..Mixed::default() };
+    // Both datasets are the same files, which are read once for both if memory holds them.
+    let train = Train { mix: vec![mixed], ..request(2) };
+    for (windows, most) in [(6, 2.1), (40, 1.05)] {
+        for delays in [(0, 40), (40, 0)] {
+            let read = amplification(&train, windows, delays, &counters).await;
+            assert!(read <= most, "{read:.2} of the bytes, memory for {windows}, delays {delays:?}");
+        }
+    }
+}
