@@ -12,7 +12,7 @@
 //! | `state` | state that all clones share: index, eviction policy, limits |
 //! | `read`, `write` | the paths of `get` and `put` |
 //! | `recover`, `folder` | the path of `open` |
-//! | `index` | files and sections, in memory |
+//! | `index`, `key` | files and sections, in memory |
 //! | `format`, `name` | layout and names of files |
 //! | `files` | file operations, replaceable by a fault-injecting implementation in tests |
 //! | `backoff`, `io_errors` | handling and reporting of disk errors |
@@ -28,6 +28,7 @@ mod folder;
 mod format;
 mod index;
 mod io_errors;
+mod key;
 mod name;
 mod outcome;
 mod read;

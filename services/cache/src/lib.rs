@@ -8,6 +8,7 @@
 //!   without a forecast, the least recently used one.
 //! - [`Budget`] and [`Reservation`]: a byte budget with first-come, first-served reservations.
 //! - [`Slabs`]: a pool of large buffers for values.
+//! - [`private`]: folders and files that other users cannot access.
 //!
 //! # Memory bound
 //!
@@ -48,6 +49,7 @@ mod budget;
 mod disk;
 mod memory;
 mod policy;
+pub mod private;
 mod slabs;
 
 pub use budget::{Budget, Reservation, TooLarge};

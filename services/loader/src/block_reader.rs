@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use forebay_stall::Stage;
-use forebay_storage::{Reader, Snapshot};
+use forebay_storage::{EncodedBlock, Reader, Snapshot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::{
@@ -121,18 +121,42 @@ impl BlockReader {
     {
         let BlockColumns { reader, block, columns } = what;
         let id = reader.block_ids().id(block);
-        let fetching = self.activity.begin(Stage::Storage, purpose, id);
-        let encoded = reader.fetch(block as usize, columns).await?;
-        fetching.add_output(encoded.bytes() as u64, 0);
-        drop(fetching);
+        let mut encoded = self.fetch(what, purpose).await?;
         let (decode_rows, columns) = (self.decode_rows, columns.len() as u64);
-        let decode = move || {
-            let mut chunks = encoded.decode(decode_rows).map(|chunk| pushed_down(chunk?));
-            let decoded = decode(&mut chunks)?;
-            metrics::counter!("forebay_decode_columns_total").increment(columns);
-            Ok(decoded)
-        };
-        self.decode(permit, purpose, id, flow, self.faults.before_decode(decode)).await
+        let mut decode = Some(decode);
+        for attempt in 0.. {
+            // Checksums of pages are checked before the first rows are decoded.
+            let decoded = move || {
+                let mut chunks = encoded.decode(decode_rows).peekable();
+                match chunks.next_if(|first| matches!(first, Err(error) if error.is_damaged_page())) {
+                    Some(Err(damaged)) if attempt == 0 => return Ok(Err((damaged, decode))),
+                    Some(Err(damaged)) => return Err(damaged.into()),
+                    _ => {}
+                }
+                let decode = decode.take().ok_or_else(|| Error::Internal("a block decoded twice".into()))?;
+                let decoded = decode(&mut chunks.map(|chunk| pushed_down(chunk?)))?;
+                metrics::counter!("forebay_decode_columns_total").increment(columns);
+                Ok(Ok(decoded))
+            };
+            let decoded = self.decode(permit, purpose, id, flow, self.faults.before_decode(decoded));
+            match decoded.await? {
+                Ok(decoded) => return Ok(decoded),
+                Err((damaged, unused)) => {
+                    // The bytes may have been damaged on the way.
+                    tracing::warn!(error = %damaged, "fetching a block once more");
+                    decode = unused;
+                    encoded = self.fetch(what, purpose).await?;
+                }
+            }
+        }
+        Err(Error::Internal("no attempt to decode a block".into()))
+    }
+
+    async fn fetch(&self, what: BlockColumns<'_>, purpose: Purpose) -> Result<EncodedBlock, Error> {
+        let fetching = self.activity.begin(Stage::Storage, purpose, what.reader.block_ids().id(what.block));
+        let encoded = what.reader.fetch(what.block as usize, what.columns).await?;
+        fetching.add_output(encoded.bytes() as u64, 0);
+        Ok(encoded)
     }
 
     /// Runs `work`, which decodes a part of block `id`, on the pool. Holds `permit` until the work has ended.

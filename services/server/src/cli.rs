@@ -94,7 +94,7 @@ struct Serve {
     #[arg(long, value_name = "SIZE", env = "FOREBAY_LOOKUP_MEMORY")]
     lookup_memory: Option<ByteSize>,
     /// Disk space for decoded columns in --cache-dir, in bytes, or with a unit such as 200GiB; 0 disables the disk cache [default:
-    /// half of the free disk space].
+    /// half of the disk space that is free or already used by the disk cache].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_DISK")]
     cache_disk: Option<ByteSize>,
     /// Number of threads that decode Parquet data and assemble batches, at least 1 [default: one per core].

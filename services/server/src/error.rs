@@ -183,6 +183,7 @@ impl From<forebay_storage::Error> for Error {
             Storage::Corrupt { .. } => Kind::Corrupt,
             Storage::Limit { .. } => Kind::Limit,
             Storage::Unavailable { .. } => Kind::Unavailable,
+            Storage::PermissionDenied { .. } => Kind::PermissionDenied,
             Storage::Invalid { .. } => Kind::Invalid,
         };
         Self::new(kind, error.to_string())

@@ -21,6 +21,7 @@
 
 mod address;
 mod auth;
+mod cache_dir;
 pub mod cli;
 mod connections;
 pub mod digest;

@@ -1,13 +1,11 @@
 //! The server: builds its parts, serves, and drains.
 
 use std::{
-    fs::{File, TryLockError},
-    path::Path,
+    fs::File,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
-use anyhow::{Context, bail};
 use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_proto::v1::online_server::OnlineServer;
 use futures::future::BoxFuture;
@@ -17,7 +15,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
-    Address, Settings,
+    Address, Settings, cache_dir,
     connections::Connections,
     events::{Event, Kind},
     flight::{self, Exchanges, Flight, Unary},
@@ -64,7 +62,7 @@ impl Server {
 
     async fn start_inner(settings: Settings) -> anyhow::Result<Self> {
         settings.check()?;
-        let cache_dir = lock(&settings.cache_dir)?;
+        let cache_dir = cache_dir::take(&settings)?;
         let recorder = telemetry::recorder::install()?;
         let mut tasks = JoinSet::new();
         let services = Services::build(&settings, &mut tasks).await?;
@@ -201,26 +199,6 @@ async fn keep_up(recorder: PrometheusHandle) {
     loop {
         tokio::time::sleep(UPKEEP_INTERVAL).await;
         recorder.run_upkeep();
-    }
-}
-
-/// Locks the cache directory for this process.
-fn lock(cache_dir: &Path) -> anyhow::Result<File> {
-    std::fs::create_dir_all(cache_dir).with_context(|| format!("can't create {}", cache_dir.display()))?;
-    let path = cache_dir.join("lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.with_context(|| format!("can't open {}", path.display()))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            bail!(
-                "the cache directory {} is used by another server; set a different --cache-dir",
-                cache_dir.display()
-            )
-        }
-        Err(TryLockError::Error(error)) => {
-            Err(error).with_context(|| format!("can't lock {}", path.display()))
-        }
     }
 }
 

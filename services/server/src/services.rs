@@ -101,9 +101,10 @@ impl Services {
 
 /// Opens the caches on a blocking thread, because listing the disk cache takes a while.
 async fn open_loader(settings: &Settings, pool: Pool) -> anyhow::Result<Loader> {
-    let (memory_bytes, disk_bytes) = (settings.cache_memory.0, settings.cache_disk_bytes());
-    let (directory, config) = (settings.cache_dir.clone(), settings.loader.clone());
+    let settings = settings.clone();
     let opened = tokio::task::spawn_blocking(move || {
+        let (memory_bytes, disk_bytes) = (settings.cache_memory.0, settings.cache_disk_bytes());
+        let (directory, config) = (settings.cache_dir, settings.loader);
         let disk = DiskConfig {
             capacity_bytes: disk_bytes,
             // Queued writes still count against the memory for decoding, which limits them.

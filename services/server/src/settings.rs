@@ -1,5 +1,7 @@
 //! Settings of the server, resolved once: flags and environment variables override a TOML file, which overrides the defaults.
 
+mod disk_budget;
+mod memory_limit;
 mod queue_spec;
 mod renamed;
 
@@ -39,12 +41,12 @@ pub struct Settings {
     /// Path or URL of the state: snapshot manifests, row counts and job records. All servers of a cluster share one. The state
     /// cannot be rebuilt from the datasets. Default: `state` in the cache directory.
     pub state: Option<String>,
-    /// Memory for decoded data, in bytes, or with a unit such as `8GiB`; at least 1 MiB. Default: half of the memory of the machine
-    /// or container.
+    /// Memory for decoded data, in bytes, or with a unit such as `8GiB`; at least 1 MiB. Default: half of the memory of the
+    /// machine, or of the limit of a control group (container, systemd, Slurm) if that is lower.
     #[serde(serialize_with = "exactly")]
     pub cache_memory: ByteSize,
     /// Disk space for decoded columns in the cache directory, in bytes, or with a unit such as `200GiB`; 0 disables the disk cache.
-    /// Default: half of the free disk space.
+    /// Default: half of the disk space that is free or already used by the disk cache.
     pub cache_disk: Option<ByteSize>,
     /// Number of threads that decode Parquet data and assemble batches, at least 1. Default: one per core.
     pub cpu_threads: usize,
@@ -192,7 +194,7 @@ impl Default for Settings {
             datasets: BTreeMap::new(),
             cache_dir: default_cache_dir(),
             state: None,
-            cache_memory: ByteSize(machine_memory_bytes() / 2),
+            cache_memory: ByteSize(memory_limit::memory_bytes(Path::new("/")) / 2),
             cache_disk: None,
             cpu_threads: cores,
             cpu_scheduling: Scheduling::default(),
@@ -359,9 +361,9 @@ impl Settings {
         self.lookup_memory.map_or(half, |size| size.0)
     }
 
-    /// `cache_disk`, resolved.
+    /// `cache_disk`, resolved. Blocks while it lists the files of the disk cache, unless `cache_disk` is set.
     pub(crate) fn cache_disk_bytes(&self) -> u64 {
-        self.cache_disk.map_or_else(|| free_disk_bytes(&self.cache_dir) / 2, |size| size.0)
+        self.cache_disk.map_or_else(|| disk_budget::default_bytes(&self.cache_dir), |size| size.0)
     }
 
     /// `state`, resolved: a path or URL.
@@ -380,23 +382,6 @@ pub(crate) fn default_cache_dir() -> PathBuf {
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
     base.map_or_else(|| PathBuf::from(".forebay-cache"), |base| base.join("forebay"))
-}
-
-/// The smaller of the machine's memory and the container's limit, in bytes; 4 GiB if neither can be read.
-fn machine_memory_bytes() -> u64 {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-        let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-        Some(kibibytes * 1024)
-    });
-    let container =
-        std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok().and_then(|text| text.trim().parse().ok());
-    [machine, container].into_iter().flatten().min().unwrap_or(4 << 30)
-}
-
-/// Free bytes on the disk of `directory`; 0 if unknown.
-fn free_disk_bytes(directory: &Path) -> u64 {
-    rustix::fs::statvfs(directory).map_or(0, |found| found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 #[cfg(test)]

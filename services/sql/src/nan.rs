@@ -13,6 +13,9 @@ use arrow_array::{
 };
 use arrow_schema::{ArrowError, DataType};
 
+/// A float of 16 bits.
+type Half = <Float16Type as ArrowPrimitiveType>::Native;
+
 /// Returns `batch` with one NaN per float type.
 ///
 /// # Errors
@@ -35,9 +38,9 @@ pub(crate) fn with_one_nan(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
         return Ok(Arc::clone(array));
     }
     Ok(match array.data_type() {
-        DataType::Float16 => floats::<Float16Type>(array, half_nan(), |x| x.is_nan(), |x| x.to_bits().into()),
-        DataType::Float32 => floats::<Float32Type>(array, f32::NAN, |x| x.is_nan(), |x| x.to_bits().into()),
-        DataType::Float64 => floats::<Float64Type>(array, f64::NAN, |x| x.is_nan(), f64::to_bits),
+        DataType::Float16 => floats::<Float16Type>(array, Half::NAN, Half::is_nan, |x| x.to_bits().into()),
+        DataType::Float32 => floats::<Float32Type>(array, f32::NAN, f32::is_nan, |x| x.to_bits().into()),
+        DataType::Float64 => floats::<Float64Type>(array, f64::NAN, f64::is_nan, f64::to_bits),
         DataType::List(_) => list(array.as_list::<i32>())?,
         DataType::LargeList(_) => list(array.as_list::<i64>())?,
         DataType::FixedSizeList(..) => {
@@ -65,11 +68,6 @@ fn has_floats(data_type: &DataType) -> bool {
         DataType::Struct(fields) => fields.iter().any(|field| has_floats(field.data_type())),
         _ => false,
     }
-}
-
-/// The canonical NaN of 16-bit floats, with the sign and the payload that `f32::NAN` and `f64::NAN` have.
-fn half_nan() -> <Float16Type as ArrowPrimitiveType>::Native {
-    <Float16Type as ArrowPrimitiveType>::Native::NAN
 }
 
 fn floats<T: ArrowPrimitiveType>(

@@ -20,17 +20,20 @@ pub struct Config {
     pub max_block_bytes: u64,
     /// Maximum number of footers that are read concurrently while a snapshot is taken. Default: 64.
     pub concurrent_footers: usize,
-    /// Maximum number of concurrent requests per location, which is a dataset or the state. Default: 64.
+    /// Maximum number of concurrent requests per location, which is a dataset or the state. While the store answers
+    /// that it is overloaded (429, 503) or times out, fewer requests are made, at least 1. Default: 64.
     pub concurrent_requests: usize,
     /// Timeout of one request to an object store, including its body. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
-    /// Maximum number of retries of a failed request. Default: 5.
+    /// Maximum number of retries of a failed request. `retry_timeout` usually ends the retries earlier. Default: 1,000.
     pub max_retries: usize,
-    /// Time after the first attempt during which a failed request is retried. Default: 60 s.
+    /// Time after the first attempt during which a failed request is retried, with waits of at most 15 s. A store that
+    /// has never answered is retried 5 times. Denied access is not retried. Default: 10 min.
     #[serde(with = "humantime_serde")]
     pub retry_timeout: Duration,
-    /// Maximum gap between column chunks that are read by one request, in bytes. Default: 1 MiB.
+    /// Maximum gap between column chunks that are read by one request, in bytes. All gaps that are read for a block are
+    /// together at most as long as its column chunks. For local files the gap is at most 64 KiB. Default: 1 MiB.
     pub coalesce_gap_bytes: u64,
     /// Maximum size of one read request, in bytes. A longer range is split into concurrent requests. Local files are
     /// read in one piece. Default: 16 MiB.
@@ -52,8 +55,8 @@ impl Default for Config {
             concurrent_footers: 64,
             concurrent_requests: 64,
             request_timeout: Duration::from_secs(30),
-            max_retries: 5,
-            retry_timeout: Duration::from_secs(60),
+            max_retries: 1000,
+            retry_timeout: Duration::from_secs(600),
             coalesce_gap_bytes: MIB,
             max_request_bytes: 16 * MIB,
             idle_bytes: 64 * MIB,

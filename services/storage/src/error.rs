@@ -1,9 +1,23 @@
 //! Errors, one variant per action that a caller can take.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, io, sync::Arc};
+
+use parquet::errors::ParquetError;
 
 /// Cause of an [`Error`]. Shared, so that every waiter of a coalesced read receives the same failure.
 pub type Source = Arc<dyn std::error::Error + Send + Sync>;
+
+/// Page whose bytes do not match the checksum in its header. Occurs as the source of [`Error::Corrupt`].
+#[derive(Debug, thiserror::Error)]
+#[error("the page at offset {offset} has checksum {found:08x}, expected {expected:08x}")]
+pub(crate) struct DamagedPage {
+    /// Offset of the page header in the file.
+    pub(crate) offset: u64,
+    /// CRC-32 of the bytes that were read.
+    pub(crate) found: u32,
+    /// CRC-32 in the page header.
+    pub(crate) expected: u32,
+}
 
 /// Error of listing, pinning, reading or decoding a dataset.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -89,6 +103,18 @@ pub enum Error {
         found: u64,
     },
 
+    /// The store refuses access. Action: correct the permissions, credentials or region.
+    #[error(
+        "access to {location} is denied: {source}; check the permissions, and for an object store the credentials \
+         and the region"
+    )]
+    PermissionDenied {
+        /// URL of the file or folder.
+        location: String,
+        /// Error of the store.
+        source: Source,
+    },
+
     /// The store failed or timed out. Action: retry later.
     #[error("{location} is unavailable: {source}")]
     Unavailable {
@@ -109,6 +135,14 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns true if a page does not match its checksum. The bytes may have been damaged during the transfer, so the
+    /// block is worth fetching once more.
+    pub fn is_damaged_page(&self) -> bool {
+        let Self::Corrupt { source: Some(source), .. } = self else { return false };
+        let cause = source.downcast_ref::<ParquetError>();
+        matches!(cause, Some(ParquetError::External(cause)) if cause.is::<DamagedPage>())
+    }
+
     /// Returns an [`Error::Corrupt`] that concerns a whole file.
     pub(crate) fn corrupt(file: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::Corrupt {
@@ -124,9 +158,16 @@ impl Error {
         Self::Unsupported { location: location.into(), detail: detail.into() }
     }
 
-    /// Returns an [`Error::Unavailable`] with the error of the store.
+    /// Returns an [`Error::Unavailable`] with the error of the store, or an [`Error::PermissionDenied`] if the store
+    /// refuses access.
     pub(crate) fn unavailable(location: impl Into<String>, error: object_store::Error) -> Self {
-        Self::Unavailable { location: location.into(), source: Arc::new(error) }
+        let (location, is_denied) = (location.into(), is_denied(&error));
+        let source: Source = Arc::new(error);
+        if is_denied {
+            Self::PermissionDenied { location, source }
+        } else {
+            Self::Unavailable { location, source }
+        }
     }
 
     /// Returns an [`Error::Limit`] for a `found` value over `limit`.
@@ -163,6 +204,29 @@ impl Error {
         }
         self
     }
+}
+
+/// Returns true if a store refuses access. Another attempt would be refused as well.
+fn is_denied(error: &object_store::Error) -> bool {
+    match error {
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => true,
+        // Errors of local files have no variant of their own. Errors of networks are not meant here.
+        object_store::Error::Generic { store: "local" | "LocalFileSystem", source } => {
+            let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&**source);
+            while let Some(error) = cause {
+                if error.downcast_ref().is_some_and(is_denied_by_system) {
+                    return true;
+                }
+                cause = error.source();
+            }
+            false
+        }
+        _ => false,
+    }
+}
+
+fn is_denied_by_system(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 fn place(row_group: &Option<usize>, column: &Option<String>) -> String {

@@ -2,9 +2,10 @@
 
 pub(crate) mod documents;
 pub(crate) mod envelope;
+pub(crate) mod limiter;
 pub(crate) mod local_file;
 pub(crate) mod location;
 pub(crate) mod request;
-pub(crate) mod retry_metrics;
+pub(crate) mod retries;
 pub(crate) mod state;
 pub(crate) mod target;

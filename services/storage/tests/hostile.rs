@@ -3,6 +3,10 @@
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod common;
+#[path = "hostile/expansion.rs"]
+mod expansion;
+#[path = "hostile/pages.rs"]
+mod pages;
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},

@@ -2,21 +2,23 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions},
+    fs::{self, File},
     io::{self, BufWriter, Write},
     os::unix::fs::FileExt,
     path::Path,
     time::SystemTime,
 };
 
+use crate::private;
+
 /// Size of the write buffer, which combines small parts.
 const WRITE_BUFFER_BYTES: usize = 1 << 20;
 
 /// Blocking file operations.
 pub(crate) trait Files: Send + Sync + 'static {
-    /// Creates a folder and its parents if they are missing.
+    /// Creates a folder and its parents if they are missing. Other users cannot access a new folder.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
-    /// Writes a file that consists of `parts`, replacing an existing one.
+    /// Writes a file that consists of `parts`, replacing an existing one. Other users cannot access a new file.
     fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Opens the file, fills each of `ranges` and closes it.
@@ -45,11 +47,11 @@ pub(crate) struct FileSystem;
 
 impl Files for FileSystem {
     fn create_folder(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir_all(path)
+        private::create_folder(path)
     }
 
     fn write(&self, path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+        let file = private::file_options().write(true).create(true).truncate(true).open(path)?;
         let mut writer = BufWriter::with_capacity(WRITE_BUFFER_BYTES, file);
         for part in parts {
             writer.write_all(part)?;

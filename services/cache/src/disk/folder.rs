@@ -1,12 +1,13 @@
 //! Ownership of the cache folder: a marker file identifies and locks it.
 
 use std::{
-    fs::{self, File, OpenOptions, TryLockError},
+    fs::{self, File, TryLockError},
     io::{self, Read, Write},
     path::Path,
 };
 
 use super::error::Error;
+use crate::private;
 
 /// Name of the marker file, which backup programs also recognize: <https://bford.info/cachedir/>.
 pub(crate) const MARKER: &str = "CACHEDIR.TAG";
@@ -16,16 +17,19 @@ const ABOUT: &str =
 
 /// Acquires `folder` until the returned file is dropped. An empty folder is marked first.
 ///
+/// Other users lose access to the folder, and with it to files that earlier versions wrote. A folder of another owner
+/// keeps its permissions.
+///
 /// # Errors
 /// If the folder is in use, has contents but no marker, or cannot be accessed.
 pub(crate) fn take(folder: &Path) -> Result<File, Error> {
     let failed = |source| Error::Folder { folder: folder.into(), source };
-    fs::create_dir_all(folder).map_err(failed)?;
+    private::create_folder(folder).map_err(failed)?;
     let path = folder.join(MARKER);
     if !path.exists() && holds_more_than_marker(folder).map_err(failed)? {
         return Err(Error::NotACache { folder: folder.into() });
     }
-    let mut options = OpenOptions::new();
+    let mut options = private::file_options();
     let mut marker =
         options.read(true).write(true).create(true).truncate(false).open(path).map_err(failed)?;
     match marker.try_lock() {
@@ -38,14 +42,15 @@ pub(crate) fn take(folder: &Path) -> Result<File, Error> {
     }
     let mut signature = Vec::new();
     (&marker).take(SIGNATURE.len() as u64).read_to_end(&mut signature).map_err(failed)?;
-    if signature == SIGNATURE.as_bytes() {
-        return Ok(marker);
+    if signature != SIGNATURE.as_bytes() {
+        // An empty marker was left by a process that ended before writing it.
+        if !signature.is_empty() || holds_more_than_marker(folder).map_err(failed)? {
+            return Err(Error::NotACache { folder: folder.into() });
+        }
+        mark(folder, &mut marker).map_err(failed)?;
     }
-    // An empty marker was left by a process that ended before writing it.
-    if !signature.is_empty() || holds_more_than_marker(folder).map_err(failed)? {
-        return Err(Error::NotACache { folder: folder.into() });
-    }
-    mark(folder, &mut marker).map_err(failed)?;
+    // Only the owner may change permissions. The subfolders that this process creates are private in any case.
+    private::restrict_folder(folder).ok();
     Ok(marker)
 }
 

@@ -1,12 +1,15 @@
 //! In-memory index of the files and their sections.
+//!
+//! I/O threads hold its lock while they look up, add and remove sections. Work on one section takes logarithmic time in
+//! the number of files and sections of its entry, however the sections are distributed over files.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
-use super::{format::Table, name::FileKey};
+use super::{format::Table, key::Key, name::FileKey};
 
 /// Block size of the file system, to which the size of a file is rounded up.
 const BLOCK_BYTES: u64 = 4096;
@@ -14,10 +17,12 @@ const BLOCK_BYTES: u64 = 4096;
 /// Files by entry, and their total size.
 #[derive(Default)]
 pub(crate) struct Index {
-    /// Files of each entry, the oldest first.
-    entries: HashMap<u128, Vec<Arc<Stored>>>,
+    /// Entries that have files.
+    entries: HashMap<u128, Entry>,
     /// Size in bytes of all files, including those that are being written.
     resident_bytes: u64,
+    /// Size in bytes of the files of all pinned entries.
+    pinned_bytes: u64,
     /// Sections that a caller is about to write, as pairs of entry and name.
     claimed: HashSet<(u128, u128)>,
     /// Number of pins of each pinned entry.
@@ -25,11 +30,24 @@ pub(crate) struct Index {
     last_id: u64,
 }
 
+/// Files of an entry, and where its sections are.
+#[derive(Default)]
+struct Entry {
+    /// Files by id, the oldest first.
+    files: BTreeMap<Key<u64>, Arc<Stored>>,
+    /// Position of each section in the header of a file, by name of the section and id of the file.
+    sections: BTreeMap<Key<(u128, u64)>, u32>,
+    /// Size in bytes of the files.
+    charged_bytes: u64,
+}
+
 /// A file and its header.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) key: FileKey,
     pub(crate) table: Table,
+    /// Size of all sections in bytes.
+    section_bytes: u64,
 }
 
 /// Location of a requested section.
@@ -46,6 +64,11 @@ pub(crate) fn charged_bytes(file_bytes: u64) -> u64 {
 }
 
 impl Stored {
+    pub(crate) fn new(key: FileKey, table: Table) -> Self {
+        let section_bytes = table.records.iter().map(|record| record.length).sum();
+        Self { key, table, section_bytes }
+    }
+
     pub(crate) fn charged_bytes(&self) -> u64 {
         charged_bytes(self.table.file_bytes)
     }
@@ -53,9 +76,35 @@ impl Stored {
     /// Load time of the sections at `places`: their share of the file's load time, proportional to their bytes.
     pub(crate) fn load_time(&self, places: &[Place]) -> Duration {
         let records = &self.table.records;
-        let all: u64 = records.iter().map(|record| record.length).sum();
         let found: u64 = places.iter().map(|place| records[place.record].length).sum();
-        self.table.load_time.mul_f64(found as f64 / all.max(1) as f64)
+        self.table.load_time.mul_f64(found as f64 / self.section_bytes.max(1) as f64)
+    }
+}
+
+impl Entry {
+    fn insert(&mut self, stored: Arc<Stored>) {
+        let id = stored.key.id;
+        for (at, record) in (0..).zip(&stored.table.records) {
+            // A file that repeats a name is damaged or of another program. The first section of that name counts.
+            self.sections.entry(Key((record.name, id))).or_insert(at);
+        }
+        self.charged_bytes += stored.charged_bytes();
+        self.files.insert(Key(id), stored);
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Arc<Stored>> {
+        let stored = self.files.remove(&Key(id))?;
+        for record in &stored.table.records {
+            self.sections.remove(&Key((record.name, id)));
+        }
+        self.charged_bytes -= stored.charged_bytes();
+        Some(stored)
+    }
+
+    /// Returns the newest file that contains the section `name`, and its position in the header.
+    fn newest(&self, name: u128) -> Option<(u64, usize)> {
+        let (Key((_, id)), at) = self.sections.range(Key((name, 0))..=Key((name, u64::MAX))).next_back()?;
+        Some((*id, *at as usize))
     }
 }
 
@@ -83,10 +132,12 @@ impl Index {
 
     /// Adds a file whose size is already charged.
     pub(crate) fn insert(&mut self, stored: Arc<Stored>) {
-        self.last_id = self.last_id.max(stored.key.id);
-        let files = self.entries.entry(stored.key.entry).or_default();
-        let at = files.partition_point(|other| other.key.id < stored.key.id);
-        files.insert(at, stored);
+        let FileKey { entry, id } = stored.key;
+        self.last_id = self.last_id.max(id);
+        if self.is_pinned(entry) {
+            self.pinned_bytes += stored.charged_bytes();
+        }
+        self.entries.entry(entry).or_default().insert(stored);
     }
 
     /// Adds and charges a file from an earlier process.
@@ -97,18 +148,20 @@ impl Index {
 
     /// Removes a file and discharges its size.
     pub(crate) fn remove(&mut self, key: FileKey) -> Option<Arc<Stored>> {
-        let files = self.entries.get_mut(&key.entry)?;
-        let at = files.iter().position(|stored| stored.key == key)?;
-        let stored = files.remove(at);
-        if files.is_empty() {
+        let entry = self.entries.get_mut(&key.entry)?;
+        let stored = entry.remove(key.id)?;
+        if entry.files.is_empty() {
             self.entries.remove(&key.entry);
         }
         self.discharge(stored.charged_bytes());
+        if self.is_pinned(key.entry) {
+            self.pinned_bytes -= stored.charged_bytes();
+        }
         Some(stored)
     }
 
     pub(crate) fn stored(&self, key: FileKey) -> Option<&Arc<Stored>> {
-        self.entries.get(&key.entry)?.iter().find(|stored| stored.key == key)
+        self.entries.get(&key.entry)?.files.get(&Key(key.id))
     }
 
     /// Returns, for each of the sections `names`, true if it is present.
@@ -119,20 +172,15 @@ impl Index {
     /// Returns the files that contain requested sections, with the locations of these sections. If several files
     /// contain a section, the newest is used.
     pub(crate) fn find(&self, entry: u128, names: &[u128]) -> Vec<(Arc<Stored>, Vec<Place>)> {
-        let mut missing: Vec<(usize, u128)> = names.iter().copied().enumerate().collect();
-        let mut found = Vec::new();
-        for stored in self.entries.get(&entry).into_iter().flatten().rev() {
-            let mut places = Vec::new();
-            missing.retain(|&(requested, name)| {
-                let record = position(stored, name);
-                places.extend(record.map(|record| Place { requested, record }));
-                record.is_none()
-            });
-            if !places.is_empty() {
-                found.push((Arc::clone(stored), places));
+        let Some(entry) = self.entries.get(&entry) else { return Vec::new() };
+        let mut places: BTreeMap<u64, Vec<Place>> = BTreeMap::new();
+        for (requested, &name) in names.iter().enumerate() {
+            if let Some((id, record)) = entry.newest(name) {
+                places.entry(id).or_default().push(Place { requested, record });
             }
         }
-        found
+        let found = places.into_iter().rev();
+        found.filter_map(|(id, places)| Some((Arc::clone(entry.files.get(&Key(id))?), places))).collect()
     }
 
     /// Claims the sections that are neither present nor claimed, and returns their names.
@@ -147,7 +195,11 @@ impl Index {
     }
 
     pub(crate) fn pin(&mut self, entry: u128) {
-        *self.pins.entry(entry).or_default() += 1;
+        let pins = self.pins.entry(entry).or_default();
+        *pins += 1;
+        if *pins == 1 {
+            self.pinned_bytes += self.charged_bytes(entry);
+        }
     }
 
     pub(crate) fn unpin(&mut self, entry: u128) {
@@ -155,6 +207,7 @@ impl Index {
         *pins -= 1;
         if *pins == 0 {
             self.pins.remove(&entry);
+            self.pinned_bytes -= self.charged_bytes(entry);
         }
     }
 
@@ -164,8 +217,7 @@ impl Index {
 
     /// Size in bytes of all pinned files.
     pub(crate) fn pinned_bytes(&self) -> u64 {
-        let files = self.pins.keys().flat_map(|entry| self.entries.get(entry).into_iter().flatten());
-        files.map(|stored| stored.charged_bytes()).sum()
+        self.pinned_bytes
     }
 
     pub(crate) fn entries(&self) -> Vec<u128> {
@@ -173,14 +225,19 @@ impl Index {
     }
 
     pub(crate) fn files(&self, entry: u128) -> Vec<FileKey> {
-        self.entries.get(&entry).into_iter().flatten().map(|stored| stored.key).collect()
+        let files = self.entries.get(&entry).into_iter().flat_map(|entry| entry.files.values());
+        files.map(|stored| stored.key).collect()
+    }
+
+    /// Size in bytes of the files of an entry.
+    fn charged_bytes(&self, entry: u128) -> u64 {
+        self.entries.get(&entry).map_or(0, |entry| entry.charged_bytes)
     }
 
     fn has(&self, entry: u128, name: u128) -> bool {
-        self.entries.get(&entry).is_some_and(|files| files.iter().any(|file| position(file, name).is_some()))
+        self.entries.get(&entry).is_some_and(|entry| entry.newest(name).is_some())
     }
 }
 
-fn position(stored: &Stored, name: u128) -> Option<usize> {
-    stored.table.records.iter().position(|record| record.name == name)
-}
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use super::{
     files::{FileRange, Files, Listed},
     folder::MARKER,
     format::{self, Table},
-    index::Stored,
+    index::{Stored, charged_bytes},
     io_errors::{IoErrorKind, IoErrors},
     name::{self, FileKey, Named},
 };
@@ -33,6 +33,28 @@ pub(crate) struct Scan<'a> {
 }
 
 type Found = (SystemTime, Arc<Stored>);
+
+/// Size in bytes of the files in `folder` that have the name of a cache file. Changes and reports nothing.
+pub(crate) fn stored_bytes(files: &dyn Files, folder: &Path) -> u64 {
+    let mut bytes = 0u64;
+    for listed in files.list(folder).unwrap_or_default() {
+        let Some(first_byte) = subfolder(&listed) else { continue };
+        for file in files.list(&folder.join(&listed.name)).unwrap_or_default() {
+            let name = file.name.to_str().unwrap_or_default();
+            if !file.is_folder && name::parse(first_byte, name) != Named::Foreign {
+                bytes = bytes.saturating_add(charged_bytes(file.bytes));
+            }
+        }
+    }
+    bytes
+}
+
+/// First byte of the entries in a subfolder of the cache; `None` if `listed` is foreign.
+fn subfolder(listed: &Listed) -> Option<u8> {
+    let name = listed.name.to_str()?;
+    let first_byte = u8::from_str_radix(name, 16).ok()?;
+    (listed.is_folder && name == name::folder(first_byte)).then_some(first_byte)
+}
 
 impl Scan<'_> {
     /// Returns the complete files, the least recently written first. Deletes all other files.
@@ -59,11 +81,9 @@ impl Scan<'_> {
     fn folders(&self) -> Vec<u8> {
         let mut folders = Vec::new();
         for listed in self.list(self.folder) {
-            let name = listed.name.to_string_lossy();
-            let first_byte = u8::from_str_radix(&name, 16).ok();
-            match first_byte.filter(|&byte| listed.is_folder && name == name::folder(byte)) {
-                Some(byte) => folders.push(byte),
-                None if name == MARKER => {}
+            match subfolder(&listed) {
+                Some(first_byte) => folders.push(first_byte),
+                None if listed.name == MARKER => {}
                 None => self.foreign(&self.folder.join(&listed.name), &listed),
             }
         }
@@ -81,7 +101,7 @@ impl Scan<'_> {
                 Named::Foreign => self.foreign(&path, &listed),
                 Named::Temporary => self.delete(&path, IoErrorKind::Temporary, "an interrupted write"),
                 Named::File(key) => match self.table(&path, key, listed.bytes) {
-                    Ok(table) => found.push((listed.modified, Arc::new(Stored { key, table }))),
+                    Ok(table) => found.push((listed.modified, Arc::new(Stored::new(key, table)))),
                     Err(kind) => self.delete(&path, kind, "a damaged or incompatible file"),
                 },
             }

@@ -3,8 +3,10 @@
 mod any_order;
 mod eviction;
 mod faults;
+mod permissions;
 mod recovery;
 mod sections;
+mod stored;
 
 use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc, time::Duration};
 

@@ -17,7 +17,7 @@ use super::{
     name::FileKey,
     outcome::Outcome,
     read::Section,
-    recover::Scan,
+    recover::{self, Scan},
     state::State,
     write::Claim,
 };
@@ -100,6 +100,12 @@ impl Disk {
         shared.shrink();
         shared.set_gauge();
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Size in bytes of the cache files in the folder `columns` of `directory`, including interrupted writes. Each file
+    /// is rounded up as for the capacity. Reads file sizes only, and needs no open tier; 0 if the folder is missing.
+    pub fn stored_bytes(directory: &Path) -> u64 {
+        recover::stored_bytes(&FileSystem, &directory.join(FOLDER))
     }
 
     /// Capacity in bytes.

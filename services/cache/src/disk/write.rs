@@ -59,7 +59,7 @@ impl State {
         let mut index = self.index.lock();
         // The index now accounts for the size of the file.
         charge.bytes = 0;
-        index.insert(Arc::new(Stored { key, table }));
+        index.insert(Arc::new(Stored::new(key, table)));
         self.policy.insert(key);
         drop(index);
         Outcome::Written
@@ -95,8 +95,9 @@ impl State {
         let next_use = if is_pinned { 0 } else { self.policy.next_use(&FileKey { entry, id: 0 }) };
         let (mut victims, mut freed_bytes): (BTreeSet<FileKey>, u64) = (BTreeSet::new(), 0);
         let evicted = loop {
-            if let Some(evicted) = self.replace(&victims, freed_bytes, bytes) {
-                break evicted;
+            match self.replace(&victims, freed_bytes, bytes) {
+                Ok(evicted) => break evicted,
+                Err(still_freed_bytes) => freed_bytes = still_freed_bytes,
             }
             let victim = scan.victim().ok_or(Outcome::NeededLater)?;
             if next_use > victim.next_use {
@@ -119,24 +120,31 @@ impl State {
         Ok(Charge { shared: self, bytes })
     }
 
-    /// Removes `victims` and charges `bytes` instead. Returns `None`, without effect, if that is not sufficient.
-    fn replace(&self, victims: &BTreeSet<FileKey>, freed_bytes: u64, bytes: u64) -> Option<Vec<Arc<Stored>>> {
+    /// Removes `victims`, of `freed_bytes` bytes, and charges `bytes` instead. If that is not sufficient, has no effect
+    /// and returns the bytes that the victims still occupy.
+    fn replace(
+        &self,
+        victims: &BTreeSet<FileKey>,
+        freed_bytes: u64,
+        bytes: u64,
+    ) -> Result<Vec<Arc<Stored>>, u64> {
         let capacity_bytes = self.config.capacity_bytes;
         let mut index = self.index.lock();
         let fits = |resident_bytes: u64, freed_bytes: u64| {
             resident_bytes.saturating_sub(freed_bytes).saturating_add(bytes) <= capacity_bytes
         };
         if !fits(index.resident_bytes(), freed_bytes) {
-            return None;
+            return Err(freed_bytes);
         }
         // Victims may have been removed in the meantime, which would count their bytes twice.
         let charged = |&key: &FileKey| index.stored(key).map_or(0, |stored| stored.charged_bytes());
-        if !fits(index.resident_bytes(), victims.iter().map(charged).sum()) {
-            return None;
+        let still_freed_bytes = victims.iter().map(charged).sum();
+        if !fits(index.resident_bytes(), still_freed_bytes) {
+            return Err(still_freed_bytes);
         }
         let evicted = victims.iter().filter_map(|&key| self.remove_from(&mut index, key)).collect();
         let charged = index.charge(bytes, capacity_bytes);
         debug_assert!(charged, "the charge fits, because the index was locked throughout");
-        Some(evicted)
+        Ok(evicted)
     }
 }

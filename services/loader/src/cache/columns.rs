@@ -321,7 +321,7 @@ impl Columns {
                         let Ok(arrays) = made else { continue };
                         match compute(std::slice::from_ref(source), &columns, &chunk, &place) {
                             Ok(array) => {
-                                bytes += array.iter().map(|array| slice_bytes(array)).sum::<u64>();
+                                bytes += array.iter().map(slice_bytes).sum::<u64>();
                                 arrays.extend(array);
                             }
                             Err(error @ Error::Row { .. }) => *made = Err(error),
@@ -391,7 +391,7 @@ impl CachedRows {
             .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
         let (stored, place) = (self.stored, self.place);
         let batch = move |arrays: Vec<ArrayRef>| {
-            let rows = arrays.first().map_or(0, |array| array.len());
+            let rows = arrays.first().map_or(0, Array::len);
             match &stored {
                 None => view.kept_rows(view.batch(arrays, rows)?),
                 Some((stored, schema)) => {

@@ -208,7 +208,7 @@ mod tests {
         let pair = pushed.column(3).as_fixed_size_list().values().as_primitive::<Int64Type>();
         assert_eq!(&pair.values()[..], [1, 2, 0, 0, 5, 6]);
         let list = pushed.column(4).as_list::<i32>();
-        assert_eq!((&list.value_offsets()[..], list.nulls()), (&[0, 1, 1, 2][..], None));
+        assert_eq!((list.value_offsets(), list.nulls()), (&[0, 1, 1, 2][..], None));
         assert_eq!(&list.values().as_primitive::<Int64Type>().values()[..], [1, 4]);
     }
 

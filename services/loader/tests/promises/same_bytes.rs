@@ -1,4 +1,4 @@
-//! A ticket determines the bytes: for every type, encoding and codec, and whatever was decoded beside or before.
+//! A ticket determines the bytes: for every type, encoding and codec, and whatever else was decoded before or at the same time.
 
 use std::{path::Path, sync::Arc};
 
@@ -172,7 +172,7 @@ impl Values {
     }
 }
 
-/// How a dataset is written and what is read of it.
+/// Properties of a dataset, and a request for a part of it.
 #[derive(Debug, Clone)]
 struct Case {
     seed: u64,
@@ -275,14 +275,14 @@ impl Case {
     }
 }
 
-fn open(directory: &Path, config: Config) -> Loader {
+fn open(directory: &Path, config: &Config) -> Loader {
     let pool = Pool::new(2, Scheduling::Normal).unwrap();
     let disk = DiskConfig { capacity_bytes: 1 << 30, ..DiskConfig::default() };
     for _ in 0..2000 {
         match Loader::open(1 << 30, Some((directory, disk.clone())), config.clone(), pool.clone()) {
             // An earlier loader still writes.
             Err(forebay_cache::Error::InUse { .. }) => {
-                std::thread::sleep(std::time::Duration::from_millis(5))
+                std::thread::sleep(std::time::Duration::from_millis(5));
             }
             opened => return opened.unwrap(),
         }
@@ -324,7 +324,7 @@ async fn check(case: Case) {
     let folder = tempfile::TempDir::new().unwrap();
     for decode_rows in [8192, 16] {
         let config = Config { disk_writes: DiskWrites::Always, ..chunks(decode_rows) };
-        let cached = open(folder.path(), config.clone());
+        let cached = open(folder.path(), &config);
         let neighbours = case.request(&case.neighbours, &[]);
         // It fails if the long values exceed the limit of a block.
         let _ = hashes(&cached, &neighbours, &reader).await;
@@ -332,7 +332,7 @@ async fn check(case: Case) {
             assert_eq!(hashes(&cached, &request, &reader).await, expected, "{history}, {decode_rows}");
         }
         drop(cached);
-        let restarted = open(folder.path(), config);
+        let restarted = open(folder.path(), &config);
         assert_eq!(hashes(&restarted, &request, &reader).await, expected, "restarted, {decode_rows}");
     }
 }
@@ -368,7 +368,7 @@ async fn a_filter_guards_selected_columns_and_keys_with_and_without_a_disk() {
     let folder = tempfile::TempDir::new().unwrap();
     let config = Config { disk_writes: DiskWrites::Always, ..Config::default() };
     for _ in 0..2 {
-        let cached = open(folder.path(), config.clone());
+        let cached = open(folder.path(), &config);
         assert_eq!(hashes(&cached, &request, &reader).await.unwrap(), expected);
     }
     let grouped = Train { group_by: vec!["ratio".into()], ..request.clone() };

@@ -1,4 +1,4 @@
-//! The value of a row depends on the row alone, not on the rows beside it.
+//! The value of a row depends on the row alone, not on the other rows of its batch.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_row_has_one_value_or_error_whatever_the_rows_beside_it(
+    fn a_row_has_one_value_or_error_whatever_the_other_rows(
         text in expression(),
         rows in prop::collection::vec(row(), 1..12),
     ) {

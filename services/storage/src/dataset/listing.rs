@@ -12,6 +12,8 @@ use crate::{
     },
 };
 
+pub(crate) mod tables;
+
 /// Current files of a dataset.
 pub(crate) struct Listing {
     /// True if the location is a folder, false if it is a single file.
@@ -29,8 +31,8 @@ pub(crate) struct Listed {
 /// Lists a dataset.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is no file, [`Error::Unsupported`] for the folder of a table format,
-/// [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many files.
+/// [`Error::NotFound`] if there is no file, [`Error::Unsupported`] for a table of a table format and for a file without
+/// ETag and modification time, [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many files.
 pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing, Error> {
     let listing = match single(location).await? {
         Some(file) => Listing { folder: false, files: vec![file] },
@@ -42,9 +44,14 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
         return Err(Error::NotFound { location: location.url().to_owned(), detail: detail.to_owned() });
     }
     for file in &listing.files {
+        let url = || if listing.folder { location.child_url(&file.path) } else { location.url().to_owned() };
         if file.version.size == 0 {
-            let url = if listing.folder { location.child_url(&file.path) } else { location.url().to_owned() };
-            return Err(Error::corrupt(url, "the file is empty; expected Parquet"));
+            return Err(Error::corrupt(url(), "the file is empty; expected Parquet"));
+        }
+        if location.kind() != Kind::Local && !file.version.has_validator() {
+            let detail = "the server returns neither an ETag nor a Last-Modified header for the file, expected one of \
+                          them; without it, a change of the file would go unnoticed";
+            return Err(Error::unsupported(url(), detail));
         }
     }
     Ok(listing)
@@ -85,11 +92,8 @@ async fn walk(location: &Location, config: &Config) -> Result<Vec<Listed>, Error
     let mut objects = location.store().list(Some(location.root()));
     while let Some(meta) = objects.try_next().await.map_err(|error| walk_error(location, error))? {
         let Some(path) = relative(location, &meta) else { continue };
-        if let Some(format) = table_format(path) {
-            let detail =
-                format!("{path} belongs to a table of {format}, and its data files may contain deleted rows");
-            return Err(Error::unsupported(location.url(), detail));
-        }
+        // The names of logs are hidden, so they are checked before hidden names are skipped.
+        tables::check_file(location, path)?;
         if !is_data(path) {
             continue;
         }
@@ -122,13 +126,4 @@ fn relative<'a>(location: &Location, meta: &'a ObjectMeta) -> Option<&'a str> {
 
 fn is_data(path: &str) -> bool {
     path.ends_with(EXTENSION) && !path.split('/').any(|name| name.starts_with(['_', '.']))
-}
-
-/// Returns the table format that has a metadata file at `path`.
-fn table_format(path: &str) -> Option<&'static str> {
-    if path.starts_with("_delta_log/") {
-        return Some("Delta Lake");
-    }
-    let metadata = path.strip_prefix("metadata/")?;
-    (!metadata.contains('/') && metadata.ends_with(".metadata.json")).then_some("Apache Iceberg")
 }

@@ -7,7 +7,7 @@ use object_store::PutMode;
 use crate::{
     Config, Error, File, Location, Snapshot, State,
     dataset::{
-        listing::{Listing, list},
+        listing::{Listing, list, tables},
         merged_footers::MergedFooters,
         partitions::Partitions,
         snapshot::{Parts, delivered_schema, locate, snapshot_id},
@@ -68,6 +68,9 @@ async fn take_inner(
         }
         Err(error) => return Err(error),
     };
+    if listing.folder {
+        tables::check_parents(location).await?;
+    }
     let parts = read_footers(listing, location, state, config, progress).await?;
     let snapshot = Snapshot::new(parts).expect("the parts come from one listing");
     let snapshot = state.save_snapshot(dataset, snapshot, mode).await?;

@@ -14,8 +14,13 @@ use parquet::{
 };
 
 use crate::{
+    error::DamagedPage,
     read::ranges::Sparse,
-    validate::{delta_lengths, footer::Footer},
+    validate::{
+        delta_lengths,
+        footer::Footer,
+        thrift::{Malformed, Walker},
+    },
 };
 
 /// Pages of one column chunk. Each page is validated when it is read.
@@ -28,7 +33,18 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
+    /// Creates a reader of the pages of `chunk`, after comparing every page to its checksum, if it has one.
+    ///
+    /// All pages of a block are compared before the first row is decoded. Therefore a block with a damaged page can be
+    /// fetched again before anything was made of its rows.
+    ///
+    /// # Errors
+    /// [`DamagedPage`] in [`ParquetError::External`] if a page does not match its checksum.
     pub(crate) fn new(sparse: &Arc<Sparse>, chunk: &ColumnChunkMetaData) -> Result<Self, ParquetError> {
+        let (start, length) = chunk.byte_range();
+        if let Some(bytes) = sparse.get(start..start + length) {
+            check_checksums(&bytes, start)?;
+        }
         // The number of rows is only used together with a page index.
         let inner = SerializedPageReader::new(Arc::clone(sparse), chunk, 0, None)?;
         let descriptor = chunk.column_descr();
@@ -43,6 +59,49 @@ impl Pages {
         }
         Ok(self.next.as_ref())
     }
+}
+
+/// Compares the pages of a column chunk at offset `start` of the file to the checksums in their headers.
+fn check_checksums(chunk: &[u8], start: u64) -> Result<(), ParquetError> {
+    let mut at = 0;
+    while at < chunk.len() {
+        let header = read_header(&chunk[at..]).map_err(|error| ParquetError::General(error.to_string()))?;
+        let page = chunk.get(at + header.bytes..).and_then(|rest| rest.get(..header.compressed as usize));
+        let page = page.ok_or_else(|| ParquetError::EOF(format!("a page of {} bytes", header.compressed)))?;
+        if let Some(expected) = header.checksum {
+            let found = crc32fast::hash(page);
+            if found != expected {
+                let damaged = DamagedPage { offset: start + at as u64, found, expected };
+                return Err(ParquetError::External(Box::new(damaged)));
+            }
+        }
+        at += header.bytes + page.len();
+    }
+    Ok(())
+}
+
+/// Parts of a page header that locate and identify the bytes of its page.
+#[derive(Default)]
+struct PageHeader {
+    /// Size of the header in bytes.
+    bytes: usize,
+    /// Size of the page after the header in bytes.
+    compressed: u32,
+    /// CRC-32 of the page after the header; `None` if the writer stored none.
+    checksum: Option<u32>,
+}
+
+fn read_header(bytes: &[u8]) -> Result<PageHeader, Malformed> {
+    let mut header = PageHeader::default();
+    let mut walker = Walker::new(bytes);
+    walker.fields(|walker, field| match field.id {
+        3 => walker.size("compressed page size").map(|size| header.compressed = size),
+        // The format stores the checksum as a signed number with the same bits.
+        4 => walker.int().map(|checksum| header.checksum = Some(checksum as u32)),
+        _ => walker.skip(field.wire),
+    })?;
+    header.bytes = walker.offset();
+    Ok(header)
 }
 
 impl PageReader for Pages {

@@ -8,13 +8,42 @@ use parquet::{
     file::reader::{ChunkReader, Length},
 };
 
-/// Merges ranges that are at most `gap` bytes apart. The result is sorted and disjoint.
-pub(crate) fn coalesce(mut ranges: Vec<Range<u64>>, gap: u64) -> Vec<Range<u64>> {
+/// Merges ranges so that fewer requests read them. The result is sorted and disjoint, and covers every range.
+///
+/// Ranges that overlap or touch are always merged. Other ranges are merged if at most `max_gap` bytes are between them,
+/// the smallest gaps first. Gaps are read and dropped, so all of them together are at most as long as the ranges.
+/// Therefore the result has at most twice the requested bytes.
+pub(crate) fn coalesce(ranges: Vec<Range<u64>>, max_gap: u64) -> Vec<Range<u64>> {
+    let disjoint = union(ranges);
+    let gap = |index: usize| disjoint[index].start - disjoint[index - 1].end;
+    let mut gaps: Vec<usize> = (1..disjoint.len()).filter(|index| gap(*index) <= max_gap).collect();
+    gaps.sort_by_key(|index| gap(*index));
+
+    let mut spare: u64 = disjoint.iter().map(|range| range.end - range.start).sum();
+    let mut is_bridged = vec![false; disjoint.len()];
+    for index in gaps {
+        let Some(rest) = spare.checked_sub(gap(index)) else { break };
+        spare = rest;
+        is_bridged[index] = true;
+    }
+
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for (range, is_bridged) in disjoint.iter().zip(is_bridged) {
+        match merged.last_mut() {
+            Some(last) if is_bridged => last.end = range.end,
+            _ => merged.push(range.clone()),
+        }
+    }
+    merged
+}
+
+/// Merges ranges that overlap or touch. The result is sorted and disjoint.
+fn union(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::new();
     for range in ranges {
         match merged.last_mut() {
-            Some(last) if range.start <= last.end.saturating_add(gap) => last.end = last.end.max(range.end),
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
             _ => merged.push(range),
         }
     }
@@ -96,6 +125,8 @@ fn outside(start: u64, length: usize) -> ParquetError {
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init, reason = "lists of one range are intended")]
 mod tests {
+    use proptest::{collection, prelude::*};
+
     use super::*;
 
     #[test]
@@ -104,6 +135,43 @@ mod tests {
         assert_eq!(coalesce(vec![50..60, 0..10, 20..30], 10), [0..30, 50..60]);
         assert_eq!(coalesce(vec![0..100, 10..20], 0), [0..100]);
         assert_eq!(coalesce(vec![0..10, 10..20, 21..30], 0), [0..20, 21..30]);
+    }
+
+    #[test]
+    fn the_smallest_gaps_are_read_until_they_are_as_long_as_the_ranges() {
+        // Ranges of 40 bytes, with gaps of 30, 15 and 20 bytes.
+        assert_eq!(coalesce(vec![0..10, 40..50, 65..75, 95..105], 100), [0..10, 40..105]);
+        assert_eq!(coalesce(vec![0..10, 20..30], 10), [0..30]);
+        assert_eq!(coalesce(vec![0..10, 31..41], 100), [0..10, 31..41]);
+    }
+
+    #[test]
+    fn narrow_columns_between_embeddings_do_not_read_the_embeddings() {
+        const KIB: u64 = 1 << 10;
+        let column = |index: u64| index * 1025 * KIB..index * 1025 * KIB + KIB;
+        let columns: Vec<Range<u64>> = (0..1000).map(column).collect();
+        assert_eq!(coalesce(columns.clone(), 1024 * KIB), columns);
+    }
+
+    /// Ranges with lengths and gaps of different magnitudes, in any order, some of them overlapping.
+    fn any_ranges() -> impl Strategy<Value = Vec<Range<u64>>> {
+        let range = (0_u64..1 << 16, 0_u32..14, 0_u64..1 << 14);
+        let range = range.prop_map(|(start, magnitude, length)| start..start + (length >> magnitude));
+        collection::vec(range, 0..50)
+    }
+
+    proptest! {
+        #[test]
+        fn every_range_is_read_and_at_most_as_many_bytes_again(ranges in any_ranges(), max_gap in 0_u64..1 << 15) {
+            let merged = coalesce(ranges.clone(), max_gap);
+            for range in &ranges {
+                let covering = merged.iter().filter(|read| read.start <= range.start && range.end <= read.end);
+                prop_assert_eq!(covering.count(), 1, "{:?} in {:?}", range, merged);
+            }
+            prop_assert!(merged.windows(2).all(|pair| pair[0].end < pair[1].start), "{:?}", merged);
+            let bytes = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+            prop_assert!(bytes(&merged) <= 2 * bytes(&union(ranges)));
+        }
     }
 
     #[test]

@@ -19,6 +19,10 @@ use crate::{
     validate::footer::Footer,
 };
 
+/// Maximum gap between ranges of a local file that are read at once, in bytes. Reading a longer gap from a local disk
+/// takes more time than another request.
+const MAX_LOCAL_GAP_BYTES: u64 = 64 << 10;
+
 /// Reads blocks of one snapshot. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Reader {
@@ -59,12 +63,13 @@ impl Reader {
     /// Fetches `columns` of one block. `columns` are positions in the snapshot's schema, in any order, without
     /// duplicates.
     ///
-    /// Only their column chunks are read, in coalesced and concurrent range requests that are bound to the pinned
-    /// version of the file. Cancel-safe.
+    /// Their column chunks are read in coalesced and concurrent range requests, which are bound to the pinned version
+    /// of the file. The gaps that are read with the column chunks are together at most as long as these. Cancel-safe.
     ///
     /// # Errors
-    /// [`Error::Changed`] if the file is no longer the pinned version; [`Error::Unavailable`] if the store fails after
-    /// all retries; [`Error::Limit`] if the column chunks exceed `max_block_bytes`; errors of reading a footer.
+    /// [`Error::Changed`] if the file is no longer the pinned version; [`Error::PermissionDenied`] if the store refuses
+    /// access; [`Error::Unavailable`] if the store fails after all retries; [`Error::Limit`] if the column chunks
+    /// exceed `max_block_bytes`; errors of reading a footer.
     ///
     /// # Panics
     /// If the snapshot has no such block or column.
@@ -155,7 +160,13 @@ impl Reader {
             return Err(Error::limit(&target.url, what, self.config.max_block_bytes, total));
         }
         request::count_requested(total);
-        Ok(coalesce(ranges, self.config.coalesce_gap_bytes))
+        Ok(coalesce(ranges, self.max_gap_bytes()))
+    }
+
+    /// Maximum gap between ranges that are read at once, in bytes.
+    fn max_gap_bytes(&self) -> u64 {
+        let gap = self.config.coalesce_gap_bytes;
+        if self.location.slabs().is_some() { gap.min(MAX_LOCAL_GAP_BYTES) } else { gap }
     }
 
     /// Reads ranges of optional data (indexes and bloom filters). Returns `None` if a range is empty or outside of the
@@ -171,7 +182,7 @@ impl Reader {
             return Ok(None);
         }
         request::count_requested(total);
-        let coalesced = coalesce(ranges.to_vec(), self.config.coalesce_gap_bytes);
+        let coalesced = coalesce(ranges.to_vec(), self.max_gap_bytes());
         let parts = try_join_all(coalesced.into_iter().map(|range| self.read(range, target))).await?;
         let sparse = Sparse { length: target.version.size, parts };
         Ok(ranges.iter().map(|range| sparse.get(range.clone())).collect())

@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     Error, Location, State,
-    store::{envelope::Envelope, request},
+    store::{envelope::Envelope, request, retries::tracked},
 };
 
 /// The documents of one kind, stored as `<folder>/<name>.<kind>`. Cheap to clone.
@@ -46,6 +46,10 @@ impl Documents {
     /// # Errors
     /// [`Error::Unavailable`] when the store fails.
     pub async fn list(&self) -> Result<Vec<DocumentMeta>, Error> {
+        tracked(self.walk()).await.0
+    }
+
+    async fn walk(&self) -> Result<Vec<DocumentMeta>, Error> {
         let (path, url) = self.location.child(self.folder)?;
         let suffix = format!(".{}", self.envelope.kind);
         let mut objects = self.location.store().list(Some(&path));
@@ -112,7 +116,8 @@ impl Documents {
     /// [`Error::Unavailable`] when the store fails.
     pub async fn delete(&self, name: &str) -> Result<(), Error> {
         let (path, url) = self.location.child(&self.path(name))?;
-        match object_store::ObjectStoreExt::delete(self.location.store(), &path).await {
+        let deletion = object_store::ObjectStoreExt::delete(self.location.store(), &path);
+        match tracked(deletion).await.0 {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => Err(Error::unavailable(url, error)),
         }

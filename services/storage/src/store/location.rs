@@ -1,10 +1,10 @@
 //! Locations: an object store and a path in it, parsed from a URL.
 
-use std::{fmt, path::Component, sync::Arc};
+use std::{fmt, path::Component, sync::Arc, time::Duration};
 
 use forebay_cache::Slabs;
 use object_store::{
-    ClientConfigKey, ObjectStore, RetryConfig,
+    BackoffConfig, ClientConfigKey, ObjectStore, RetryConfig,
     aws::{AmazonS3Builder, AmazonS3ConfigKey},
     azure::{AzureConfigKey, MicrosoftAzureBuilder},
     gcp::{GoogleCloudStorageBuilder, GoogleConfigKey},
@@ -15,7 +15,12 @@ use object_store::{
 };
 use url::Url;
 
-use crate::{Config, Error, store::retry_metrics::CountingConnector};
+use crate::{Config, Error, store::retries::RetryingConnector};
+
+/// Wait before the first retry of a request.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+/// Maximum wait between two retries of a request. Bounds the time until a store that has recovered is used again.
+const MAX_BACKOFF: Duration = Duration::from_secs(15);
 
 /// Kind of a store: the form of its object versions, and whether it supports listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,33 +149,36 @@ fn lexical(path: &std::path::Path) -> std::path::PathBuf {
 fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), object_store::Error> {
     let timeout = format!("{} ms", config.request_timeout.as_millis());
     let retry = RetryConfig {
+        // A wait is random, and at most `base` times as long as the one before it. With the default base of 2, waits
+        // would stay near the first one on average, and an outage would cause a request every few hundred milliseconds.
+        backoff: BackoffConfig { init_backoff: FIRST_BACKOFF, max_backoff: MAX_BACKOFF, base: 3.0 },
         max_retries: config.max_retries,
         retry_timeout: config.retry_timeout,
-        ..RetryConfig::default()
     };
+    let connector = RetryingConnector::new(config.concurrent_requests);
     // The timeout is set by key, because a whole `ClientOptions` would replace the options from the environment.
     let key = ClientConfigKey::Timeout;
     match url.scheme() {
         "s3" | "s3a" => {
             let builder = AmazonS3Builder::from_env().with_url(url.as_str()).with_retry(retry);
             let builder = builder.with_config(AmazonS3ConfigKey::Client(key), timeout);
-            Ok((Arc::new(builder.with_http_connector(CountingConnector::default()).build()?), Kind::Object))
+            Ok((Arc::new(builder.with_http_connector(connector).build()?), Kind::Object))
         }
         "gs" => {
             let builder = GoogleCloudStorageBuilder::from_env().with_url(url.as_str()).with_retry(retry);
             let builder = builder.with_config(GoogleConfigKey::Client(key), timeout);
-            Ok((Arc::new(builder.with_http_connector(CountingConnector::default()).build()?), Kind::Object))
+            Ok((Arc::new(builder.with_http_connector(connector).build()?), Kind::Object))
         }
         "az" | "azure" | "adl" | "abfs" | "abfss" => {
             let builder = MicrosoftAzureBuilder::from_env().with_url(url.as_str()).with_retry(retry);
             let builder = builder.with_config(AzureConfigKey::Client(key), timeout);
-            Ok((Arc::new(builder.with_http_connector(CountingConnector::default()).build()?), Kind::Object))
+            Ok((Arc::new(builder.with_http_connector(connector).build()?), Kind::Object))
         }
         "http" | "https" => {
             let base = &url[..url::Position::BeforePath];
             let builder = HttpBuilder::new().with_url(base).with_retry(retry);
             let builder = builder.with_config(ClientConfigKey::AllowHttp, "true");
-            let builder = builder.with_config(key, timeout).with_http_connector(CountingConnector::default());
+            let builder = builder.with_config(key, timeout).with_http_connector(connector);
             Ok((Arc::new(builder.build()?), Kind::Http))
         }
         scheme => Err(object_store::Error::NotSupported {

@@ -4,32 +4,45 @@ use std::{ops::Range, time::Instant};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
+use futures::FutureExt;
 use object_store::{GetOptions, GetRange, ObjectMeta, PutMode, PutOptions, PutPayload, path::Path};
 
 use crate::{
     Error, Location,
     dataset::version::Version,
-    store::{local_file, location::Kind, retry_metrics::count_retries, target::Target},
+    store::{
+        local_file,
+        location::Kind,
+        retries::{Operation, single_attempt, tracked},
+        target::Target,
+    },
 };
 
 /// Reads `range` of one pinned file.
 ///
 /// # Errors
-/// [`Error::Changed`] if the file is not the pinned version, [`Error::Unavailable`] if the store fails.
+/// [`Error::Changed`] if the file is not the pinned version, [`Error::PermissionDenied`] if the store refuses access,
+/// [`Error::Unavailable`] if the store fails.
 pub(crate) async fn read(location: &Location, target: &Target, range: Range<u64>) -> Result<Bytes, Error> {
-    let read = async {
+    let read = || async {
         match location.slabs() {
-            Some(slabs) => local_file::read(target, range, slabs).await,
-            None => read_checked(location, target, range).await,
+            Some(slabs) => local_file::read(target, range.clone(), slabs).await,
+            None => read_checked(location, target, range.clone()).await,
         }
     };
-    let outcome = observed("get", read).await;
+    let (mut outcome, mut operation) = observed_operation("get", read()).await;
+    if matches!(outcome, Err(Error::PermissionDenied { .. })) && operation.retries > 0 {
+        // A retry has the signature of the first attempt, which may have expired since then. A new request gets a new
+        // signature.
+        (outcome, operation) = observed_operation("get", read()).await;
+    }
     match &outcome {
         Ok(bytes) => metrics::counter!("forebay_storage_read_bytes_total").increment(bytes.len() as u64),
-        // A range past the end of a file that shrank fails like any other request. Check the version to tell them
-        // apart.
-        Err(Error::Unavailable { .. }) => {
-            if let Ok(Some(meta)) = head(location, &target.path, &target.url).await {
+        // A range past the end of a file that shrank is refused by some stores. The version tells that apart from other
+        // errors. A store that fails or does not answer says nothing about the file.
+        Err(Error::Unavailable { .. }) if !operation.is_failing => {
+            let head = head(location, &target.path, &target.url);
+            if let Ok(Some(meta)) = single_attempt(head).await {
                 check_version(location.kind(), target, &meta)?;
             }
         }
@@ -66,16 +79,8 @@ fn unmodified_since(kind: Kind, version: &Version) -> Option<DateTime<Utc>> {
 }
 
 fn check_version(kind: Kind, target: &Target, found: &ObjectMeta) -> Result<(), Error> {
-    let (version, now) = (&target.version, Version::new(kind, found));
-    let same = now.size == version.size
-        && match kind {
-            Kind::Local => now.modified_ns == version.modified_ns,
-            // Some stores return an ETag with an object but not in a listing.
-            Kind::Http | Kind::Object => {
-                now.etag.is_none() || version.etag.is_none() || now.etag == version.etag
-            }
-        };
-    if same { Ok(()) } else { Err(target.changed(now.to_string())) }
+    let now = Version::new(kind, found);
+    if target.version.is_still(kind, &now) { Ok(()) } else { Err(target.changed(now.to_string())) }
 }
 
 fn read_error(target: &Target, error: object_store::Error) -> Error {
@@ -121,7 +126,7 @@ pub(crate) async fn put(
     let payload = PutPayload::from_bytes(bytes);
     let put = |mode: PutMode| {
         let options = PutOptions { mode, ..PutOptions::default() };
-        count_retries(location.store().put_opts(path, payload.clone(), options))
+        tracked(location.store().put_opts(path, payload.clone(), options)).map(|(outcome, _)| outcome)
     };
     let put_in_mode = async {
         match put(mode).await {
@@ -143,12 +148,20 @@ pub(crate) async fn observed<T, E>(
     operation: &'static str,
     request: impl Future<Output = Result<T, E>>,
 ) -> Result<T, E> {
+    observed_operation(operation, request).await.0
+}
+
+/// Runs a request as [`observed`], and returns its HTTP requests as well.
+async fn observed_operation<T, E>(
+    operation: &'static str,
+    request: impl Future<Output = Result<T, E>>,
+) -> (Result<T, E>, Operation) {
     let started = Instant::now();
-    let outcome = count_retries(request).await;
+    let (outcome, requests) = tracked(request).await;
     let label = if outcome.is_ok() { "ok" } else { "error" };
     metrics::counter!("forebay_storage_requests_total", "operation" => operation, "outcome" => label)
         .increment(1);
     metrics::histogram!("forebay_storage_request_duration_seconds", "operation" => operation)
         .record(started.elapsed().as_secs_f64());
-    outcome
+    (outcome, requests)
 }

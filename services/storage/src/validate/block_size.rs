@@ -7,26 +7,30 @@ use parquet::{basic::Type as Physical, column::page::Page, file::metadata::Colum
 
 use crate::{
     Config, Error,
-    dataset::column_sizes::{fixed_bytes, is_variable, leaf_types},
+    dataset::column_sizes::{fixed_bytes, leaf_types},
     read::{
         chunks::{Chunks, Pages},
         ranges::Sparse,
     },
     validate::{
+        block_size::shared_values::{dictionary_lengths, shared_bytes},
         footer::{Footer, catch_panics},
         page_headers::{Limits, Rejection, Summary, walk_pages},
     },
 };
 
-/// Checks every page header of the columns `roots` of a block, and that their fixed-width values are within
-/// `max_block_bytes`. Returns the column chunks and the number of rows to decode at once, at most `batch_rows`.
+mod shared_values;
+
+/// Checks every page header of the columns `roots` of a block, and that their values are within `max_block_bytes`.
+/// Returns the column chunks and the number of rows to decode at once, at most `batch_rows`.
 ///
-/// The size of variable-width values is checked during decoding, once per batch. A page can store one long value and
-/// refer to it a million times, so batches have fewer rows if the longest values are long.
+/// A page can store one long value and refer to it a million times. Such values are counted before decoding if a row
+/// can hold any number of them. Other columns hold one value per row, so batches have fewer rows if the longest values
+/// are long. Their size is checked during decoding, once per batch.
 ///
 /// # Errors
-/// [`Error::Corrupt`] for malformed pages, [`Error::Limit`] for a page over `max_page_bytes` or a block over
-/// `max_block_bytes`.
+/// [`Error::Corrupt`] for malformed pages, [`Error::Limit`] for a page over `max_page_bytes`, and for a block whose
+/// values, or whose dictionaries and pages in memory at once, exceed `max_block_bytes`.
 pub(crate) fn check_block(
     url: &str,
     footer: &Arc<Footer>,
@@ -38,36 +42,85 @@ pub(crate) fn check_block(
 ) -> Result<(Chunks, usize), Error> {
     let sparse = Arc::new(sparse);
     let mut chunks = Chunks::new(Arc::clone(footer), groups.clone());
-    let mut bytes = 0_u64;
-    let mut variable = Vec::new();
+    let (mut decoded, mut encoded) = (Total::decoded(url, config), Total::encoded(url, config));
+    let (mut flat, mut repeated) = (Vec::new(), Vec::new());
     for root in roots {
         let types = leaf_types(footer.schema().field(*root).data_type());
         for (leaf, leaf_type) in footer.leaves(*root).zip(types) {
-            let mut pages = Vec::with_capacity(groups.len());
+            let mut leaf_chunks = Vec::with_capacity(groups.len());
+            let mut largest_page = 0;
             for group in groups.clone() {
                 let chunk = footer.metadata().row_group(group).column(leaf);
                 let place = |error: Error| error.at(Some(group), Some(&chunk.column_path().string()));
                 let summary = check_chunk(url, chunk, &sparse, config).map_err(place)?;
-                bytes = bytes.saturating_add(decoded_bytes(leaf_type, chunk, &summary));
-                pages.push((catch_panics(url, || Pages::new(&sparse, chunk)).map_err(place)?, summary));
+                decoded.add(decoded_bytes(leaf_type, chunk, &summary)).map_err(place)?;
+                // The decoder holds one page of each leaf column. The dictionaries of all row groups can be in memory,
+                // because they are read to find the longest value.
+                let growth = summary.page_bytes.saturating_sub(largest_page);
+                encoded.add(summary.dictionary_bytes.saturating_add(growth)).map_err(place)?;
+                largest_page += growth;
+                let pages = catch_panics(url, || Pages::new(&sparse, chunk)).map_err(place)?;
+                leaf_chunks.push(LeafChunk { group, chunk, pages, summary });
             }
-            if is_variable(leaf_type) {
-                variable.push((leaf, pages));
-            } else {
-                chunks.insert(leaf, pages.into_iter().map(|(pages, _)| pages).collect());
+            let descriptor = footer.reader.parquet_schema().column(leaf);
+            match descriptor.physical_type() {
+                Physical::BYTE_ARRAY if descriptor.max_rep_level() > 0 => repeated.push((leaf, leaf_chunks)),
+                Physical::BYTE_ARRAY => flat.push((leaf, leaf_chunks)),
+                _ => chunks.insert(leaf, leaf_chunks.into_iter().map(|chunk| chunk.pages).collect()),
             }
         }
     }
-    if bytes > config.max_block_bytes {
-        let what = "decoded size of one block's columns in bytes (max_block_bytes)";
-        return Err(Error::limit(url, what, config.max_block_bytes, bytes));
-    }
-    let all = variable.iter_mut().flat_map(|(_, pages)| pages);
-    let rows = rows_at_once(url, all.collect(), batch_rows, config.max_block_bytes)?;
-    for (leaf, pages) in variable {
-        chunks.insert(leaf, pages.into_iter().map(|(pages, _)| pages).collect());
+    let of_repeated = repeated.iter_mut().flat_map(|(_, chunks)| chunks);
+    check_repeated(url, of_repeated.collect(), &sparse, decoded)?;
+    let of_flat = flat.iter_mut().flat_map(|(_, chunks)| chunks);
+    let rows = rows_at_once(url, of_flat.collect(), batch_rows, config.max_block_bytes)?;
+    for (leaf, leaf_chunks) in flat.into_iter().chain(repeated) {
+        chunks.insert(leaf, leaf_chunks.into_iter().map(|chunk| chunk.pages).collect());
     }
     Ok((chunks, rows))
+}
+
+/// Column chunk of a leaf column.
+struct LeafChunk<'a> {
+    group: usize,
+    chunk: &'a ColumnChunkMetaData,
+    pages: Pages,
+    summary: Summary,
+}
+
+/// Size in bytes that must not exceed `max_block_bytes`.
+#[derive(Clone, Copy)]
+struct Total<'a> {
+    url: &'a str,
+    what: &'static str,
+    bytes: u64,
+    limit: u64,
+}
+
+impl<'a> Total<'a> {
+    fn decoded(url: &'a str, config: &Config) -> Self {
+        let what = "decoded size of one block's columns in bytes (max_block_bytes)";
+        Self { url, what, bytes: 0, limit: config.max_block_bytes }
+    }
+
+    fn encoded(url: &'a str, config: &Config) -> Self {
+        let what =
+            "size of the dictionaries and largest pages of one block's columns in bytes (max_block_bytes)";
+        Self { url, what, bytes: 0, limit: config.max_block_bytes }
+    }
+
+    fn add(&mut self, bytes: u64) -> Result<(), Error> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes > self.limit {
+            return Err(Error::limit(self.url, self.what, self.limit, self.bytes));
+        }
+        Ok(())
+    }
+
+    /// Number of bytes that can be added.
+    fn left(&self) -> u64 {
+        self.limit - self.bytes
+    }
 }
 
 fn check_chunk(
@@ -88,12 +141,8 @@ fn check_chunk(
         Physical::INT96 => 12,
         Physical::FIXED_LEN_BYTE_ARRAY => u64::try_from(chunk.column_descr().type_length()).unwrap_or(0),
     };
-    let limits = Limits {
-        codec: chunk.compression(),
-        min_value_bytes,
-        max_page_bytes: config.max_page_bytes,
-        max_block_bytes: config.max_block_bytes,
-    };
+    let limits =
+        Limits { codec: chunk.compression(), min_value_bytes, max_page_bytes: config.max_page_bytes };
     let summary = walk_pages(&bytes, limits).map_err(|rejection| match rejection {
         Rejection::Malformed(malformed) => Error::corrupt(
             url,
@@ -112,42 +161,98 @@ fn check_chunk(
     Ok(summary)
 }
 
-/// Decoded size in bytes of fixed-width values, including the levels of nested values.
+/// Decoded size in bytes of fixed-width values, including the levels of nested values, and of the byte arrays that data
+/// pages store themselves.
 fn decoded_bytes(leaf: &DataType, chunk: &ColumnChunkMetaData, summary: &Summary) -> u64 {
     let levels = if chunk.column_descr().max_rep_level() > 0 { 2 * size_of::<i16>() as u64 } else { 0 };
-    fixed_bytes(leaf, summary.values).saturating_add(summary.values.saturating_mul(levels))
+    let stored = if chunk.column_type() == Physical::BYTE_ARRAY { summary.stored_bytes } else { 0 };
+    let fixed = fixed_bytes(leaf, summary.values).saturating_add(summary.values.saturating_mul(levels));
+    fixed.saturating_add(stored)
+}
+
+/// Checks the decoded size of byte arrays of which a row can hold any number. `decoded` is the size of all other
+/// values.
+///
+/// The size is first estimated from the page headers, then from the longest value of each dictionary. Pages are only
+/// read if both estimates exceed the limit.
+fn check_repeated(
+    url: &str,
+    mut chunks: Vec<&mut LeafChunk<'_>>,
+    sparse: &Arc<Sparse>,
+    mut decoded: Total<'_>,
+) -> Result<(), Error> {
+    let upper_bound = |summary: &Summary, longest: u64| {
+        let prefixed = summary.prefix_values.saturating_mul(summary.prefix_bytes);
+        summary.dictionary_values.saturating_mul(longest).saturating_add(prefixed)
+    };
+    let estimates = chunks.iter().map(|chunk| upper_bound(&chunk.summary, chunk.summary.dictionary_bytes));
+    if estimates.fold(0, u64::saturating_add) <= decoded.left() {
+        return Ok(());
+    }
+    let mut estimate = 0_u64;
+    for chunk in &mut chunks {
+        let longest = chunk.longest_value(url)?;
+        estimate = estimate.saturating_add(upper_bound(&chunk.summary, longest));
+    }
+    if estimate <= decoded.left() {
+        return Ok(());
+    }
+    for chunk in chunks {
+        decoded.add(chunk.shared_bytes(url, sparse, decoded.left())?).map_err(|error| chunk.place(error))?;
+    }
+    Ok(())
 }
 
 /// Number of rows that may be decoded at once, assuming that every row holds the longest value of every column.
+///
+/// At least one row. It fits, because a value is not longer than its dictionary or page.
 fn rows_at_once(
     url: &str,
-    mut chunks: Vec<&mut (Pages, Summary)>,
+    mut chunks: Vec<&mut LeafChunk<'_>>,
     batch_rows: usize,
     limit: u64,
 ) -> Result<usize, Error> {
     let rows = |longest: u64| usize::try_from(limit / longest.max(1)).unwrap_or(usize::MAX).max(1);
-    let longest = chunks.iter().map(|(_, summary)| summary.dictionary_bytes.max(summary.prefix_bytes));
+    let longest = chunks.iter().map(|chunk| chunk.summary.dictionary_bytes.max(chunk.summary.prefix_bytes));
     let at_least = rows(longest.fold(0, u64::saturating_add));
     if at_least >= batch_rows {
         return Ok(batch_rows);
     }
     // A large dictionary seldom consists of one value, so determine the longest value.
     let mut exact = 0_u64;
-    for (pages, summary) in &mut chunks {
-        let longest = if summary.dictionary_bytes > 0 { longest_value(url, pages)? } else { 0 };
-        exact = exact.saturating_add(longest.max(summary.prefix_bytes));
+    for chunk in &mut chunks {
+        let longest = chunk.longest_value(url)?;
+        exact = exact.saturating_add(longest.max(chunk.summary.prefix_bytes));
     }
     Ok(rows(exact).min(batch_rows))
 }
 
-/// Returns the length in bytes of the longest value in the dictionary of a column chunk.
-fn longest_value(url: &str, pages: &mut Pages) -> Result<u64, Error> {
-    let Some(Page::DictionaryPage { buf, .. }) = catch_panics(url, || pages.peek())? else { return Ok(0) };
-    let (mut longest, mut rest) = (0, &buf[..]);
-    while let Some((length, after)) = rest.split_first_chunk::<4>() {
-        let length = u32::from_le_bytes(*length);
-        longest = longest.max(u64::from(length));
-        rest = after.get(length as usize..).unwrap_or_default();
+impl LeafChunk<'_> {
+    /// Adds the row group and column to an error.
+    fn place(&self, error: Error) -> Error {
+        error.at(Some(self.group), Some(&self.chunk.column_path().string()))
     }
-    Ok(longest)
+
+    /// Length in bytes of the longest value in the dictionary; 0 without a dictionary.
+    fn longest_value(&mut self, url: &str) -> Result<u64, Error> {
+        if self.summary.dictionary_bytes == 0 {
+            return Ok(0);
+        }
+        let longest = catch_panics(url, || {
+            let Some(Page::DictionaryPage { buf, .. }) = self.pages.peek()? else { return Ok(0) };
+            Ok(dictionary_lengths(buf).max().unwrap_or(0))
+        });
+        longest.map(u64::from).map_err(|error| self.place(error))
+    }
+
+    /// Decoded size in bytes of the values that share stored bytes, or a part of it that exceeds `limit`.
+    fn shared_bytes(&self, url: &str, sparse: &Arc<Sparse>, limit: u64) -> Result<u64, Error> {
+        let descriptor = self.chunk.column_descr();
+        let (max_rep_level, max_def_level) = (descriptor.max_rep_level(), descriptor.max_def_level());
+        // The decoder needs the pages again, and all of them may not fit in memory at once.
+        let bytes = catch_panics(url, || {
+            shared_bytes(Pages::new(sparse, self.chunk)?, max_rep_level, max_def_level, limit)
+        });
+        bytes.map_err(|error| self.place(error))
+    }
 }

@@ -6,19 +6,23 @@ use std::io::{self, Read};
 
 use parquet::basic::Compression;
 
+mod lz4_frame;
+
 /// Maximum expansion of one byte of deflate data.
 const DEFLATE_RATIO: u64 = 1032;
 
 /// True if a page decompresses to at most `expected` bytes, or is so short that it cannot exceed `tolerated` bytes.
 ///
 /// Where the length of the page is not sufficient to decide, the page is decompressed and discarded: every brotli page
-/// and very large gzip pages. Other codecs decompress into a buffer of the expected size.
+/// and large gzip pages. The decoder of `LZ4` also accepts LZ4 frames, whose size follows from their structure. Other
+/// codecs decompress into a buffer of the expected size.
 pub(crate) fn fits(codec: Compression, compressed: &[u8], expected: u64, tolerated: u64) -> bool {
     match codec {
         Compression::BROTLI(_) => ends_within(brotli::Decompressor::new(compressed, 4096), expected),
         Compression::GZIP(_) if compressed.len() as u64 > tolerated / DEFLATE_RATIO => {
             ends_within(flate2::read::MultiGzDecoder::new(compressed), expected)
         }
+        Compression::LZ4 => lz4_frame::decompressed_bytes(compressed) <= expected,
         _ => true,
     }
 }
@@ -65,5 +69,13 @@ mod tests {
     fn small_gzip_pages_are_not_decompressed_twice() {
         assert!(fits(Compression::GZIP(GzipLevel::default()), &[0; 100], 0, 1 << 20));
         assert!(fits(Compression::SNAPPY, &[0; 100], 0, 0));
+    }
+
+    #[test]
+    fn lz4_pages_of_other_formats_are_not_frames() {
+        // The Hadoop format: sizes before and after compression, and a block of one literal.
+        let hadoop = [0, 0, 0, 1, 0, 0, 0, 2, 0x10, 7];
+        assert!(fits(Compression::LZ4, &hadoop, 1, 0));
+        assert!(fits(Compression::LZ4, &hadoop[8..], 1, 0));
     }
 }

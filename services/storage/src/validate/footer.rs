@@ -124,12 +124,33 @@ pub(crate) fn parse_footer(bytes: &Bytes, size: u64, url: &str) -> Result<Footer
     if check_footer(bytes).map_err(|malformed| Error::corrupt(url, malformed.to_string()))? {
         return Err(encrypted(url));
     }
-    let metadata = catch_panics(url, || ParquetMetaDataReader::decode_metadata(bytes))?;
+    let metadata =
+        catch_panics(url, || without_zero_offsets(ParquetMetaDataReader::decode_metadata(bytes)?))?;
     check_ranges(&metadata, size - TAIL - bytes.len() as u64, url)?;
     let reader = catch_panics(url, || delivered_reader(Arc::new(metadata)))?;
     check_schema(reader.schema(), &reader, url)?;
     let leaves = leaves_by_root(&reader);
     Ok(Footer { reader, leaves })
+}
+
+/// Removes dictionary page offsets of 0, which some writers store in place of none.
+///
+/// The pages of such a column chunk begin at its data page offset. The first of them may be a dictionary page.
+fn without_zero_offsets(metadata: ParquetMetaData) -> Result<ParquetMetaData, ParquetError> {
+    let is_zero = |column: &ColumnChunkMetaData| column.dictionary_page_offset() == Some(0);
+    if !metadata.row_groups().iter().any(|group| group.columns().iter().any(is_zero)) {
+        return Ok(metadata);
+    }
+    let mut builder = metadata.into_builder();
+    let mut groups = builder.take_row_groups();
+    for group in &mut groups {
+        let mut columns = group.columns().to_vec();
+        for column in columns.iter_mut().filter(|column| is_zero(column)) {
+            *column = column.clone().into_builder().set_dictionary_page_offset(None).build()?;
+        }
+        *group = group.clone().into_builder().set_column_metadata(columns).build()?;
+    }
+    Ok(builder.set_row_groups(groups).build())
 }
 
 /// Returns the range of leaf columns of each top-level column.
@@ -177,14 +198,12 @@ fn decoder_error(url: &str, error: ParquetError) -> Error {
     if let ParquetError::NYI(detail) = error {
         return Error::unsupported(url, detail);
     }
+    let detail = match &error {
+        ParquetError::External(cause) => cause.to_string(),
+        other => other.to_string(),
+    };
     let source: Source = Arc::new(error);
-    Error::Corrupt {
-        file: url.to_owned(),
-        row_group: None,
-        column: None,
-        detail: source.to_string(),
-        source: Some(source),
-    }
+    Error::Corrupt { file: url.to_owned(), row_group: None, column: None, detail, source: Some(source) }
 }
 
 /// Checks that every count is plausible and that every column chunk is between the leading magic and the footer.
@@ -210,8 +229,9 @@ fn check_ranges(metadata: &ParquetMetaData, end: u64, url: &str) -> Result<(), E
             }
         }
     }
+    // Some writers store no total. Blocks are made of the rows of row groups, so the total is not needed.
     let claimed = metadata.file_metadata().num_rows();
-    if claimed != rows {
+    if claimed != 0 && claimed != rows {
         let detail = format!("the footer claims {claimed} rows, but the row groups have {rows}");
         return Err(Error::corrupt(url, detail));
     }

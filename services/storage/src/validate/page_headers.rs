@@ -13,10 +13,37 @@ use crate::validate::{
 pub(crate) struct Summary {
     /// Number of values in all data pages, including nulls.
     pub(crate) values: u64,
-    /// Uncompressed size of the dictionary in bytes.
+    /// Size of the dictionary in bytes.
     pub(crate) dictionary_bytes: u64,
-    /// Uncompressed size in bytes of the largest page with `DELTA_BYTE_ARRAY` encoding, whose values share prefixes.
+    /// Number of values in dictionary-encoded pages, including nulls.
+    pub(crate) dictionary_values: u64,
+    /// Size in bytes of the largest page with `DELTA_BYTE_ARRAY` encoding, whose values share prefixes.
     pub(crate) prefix_bytes: u64,
+    /// Number of values in pages with `DELTA_BYTE_ARRAY` encoding, including nulls.
+    pub(crate) prefix_values: u64,
+    /// Size in bytes of the byte arrays that data pages store themselves, instead of in a dictionary. A lower bound,
+    /// which assumes that the page has no nulls and a length of 4 bytes before each value.
+    pub(crate) stored_bytes: u64,
+    /// Size of the largest data page in bytes.
+    pub(crate) page_bytes: u64,
+}
+
+impl Summary {
+    /// Counts a data page that occupies `memory` bytes.
+    fn add_data(&mut self, header: &Header, memory: u64) {
+        let values = u64::from(header.values);
+        self.values += values;
+        self.page_bytes = self.page_bytes.max(memory);
+        if matches!(header.encoding, PLAIN_DICTIONARY | RLE_DICTIONARY) {
+            self.dictionary_values += values;
+            return;
+        }
+        if header.encoding == DELTA_BYTE_ARRAY {
+            self.prefix_values += values;
+            self.prefix_bytes = self.prefix_bytes.max(memory);
+        }
+        self.stored_bytes += memory.saturating_sub(u64::from(header.levels) + values * LENGTH_BYTES);
+    }
 }
 
 /// Reason why a column chunk is rejected.
@@ -39,10 +66,8 @@ pub(crate) struct Limits {
     pub(crate) codec: Compression,
     /// Minimum size of a dictionary value in bytes.
     pub(crate) min_value_bytes: u64,
-    /// Maximum uncompressed size of a page in bytes, as its header claims.
+    /// Maximum uncompressed size of a page in bytes.
     pub(crate) max_page_bytes: u64,
-    /// Maximum actual size of a decompressed page in bytes.
-    pub(crate) max_block_bytes: u64,
 }
 
 const DATA: i64 = 0;
@@ -55,7 +80,12 @@ const DATA_BODY: i16 = 5;
 const DICTIONARY_BODY: i16 = 7;
 const DATA_V2_BODY: i16 = 8;
 
+const PLAIN_DICTIONARY: i64 = 2;
 const DELTA_BYTE_ARRAY: i64 = 7;
+const RLE_DICTIONARY: i64 = 8;
+
+/// Size in bytes of the length before a plain-encoded byte array.
+const LENGTH_BYTES: u64 = 4;
 
 #[derive(Default)]
 struct Header {
@@ -76,6 +106,7 @@ struct Header {
 /// If a header is malformed or inconsistent with the chunk, or a page exceeds a limit.
 pub(crate) fn walk_pages(chunk: &[u8], limits: Limits) -> Result<Summary, Rejection> {
     let mut summary = Summary::default();
+    let mut has_pages = false;
     let mut at = 0;
     while at < chunk.len() {
         let (header, length) = read_header(&chunk[at..])?;
@@ -86,22 +117,22 @@ pub(crate) fn walk_pages(chunk: &[u8], limits: Limits) -> Result<Summary, Reject
             return Err(malformed(detail).into());
         };
         let size = u64::from(header.uncompressed);
-        if size > limits.max_page_bytes {
-            return Err(Rejection::TooLarge(size));
+        // A page that is not compressed is as long as its bytes, whatever its header claims.
+        let memory = size.max(header.compressed.into());
+        if memory > limits.max_page_bytes {
+            return Err(Rejection::TooLarge(memory));
         }
         let values = u64::from(header.values);
         match (header.kind, header.body) {
-            (DATA, Some(DATA_BODY)) | (DATA_V2, Some(DATA_V2_BODY)) => {
-                summary.values += values;
-                if header.encoding == DELTA_BYTE_ARRAY {
-                    summary.prefix_bytes = summary.prefix_bytes.max(size);
-                }
-            }
+            (DATA, Some(DATA_BODY)) | (DATA_V2, Some(DATA_V2_BODY)) => summary.add_data(&header, memory),
             (DICTIONARY, Some(DICTIONARY_BODY)) => {
+                if has_pages {
+                    return Err(malformed("a dictionary after another page".to_owned()).into());
+                }
                 if values.saturating_mul(limits.min_value_bytes.max(1)) > size {
                     return Err(malformed(format!("a dictionary of {values} values in {size} bytes")).into());
                 }
-                summary.dictionary_bytes = summary.dictionary_bytes.max(size);
+                summary.dictionary_bytes = memory;
             }
             (INDEX, None) => {}
             (kind, _) => {
@@ -115,12 +146,13 @@ pub(crate) fn walk_pages(chunk: &[u8], limits: Limits) -> Result<Summary, Reject
         else {
             return Err(malformed(format!("{} bytes of levels exceed the page", header.levels)).into());
         };
-        if !decompressed_size::fits(limits.codec, values, expected, limits.max_block_bytes) {
+        if !decompressed_size::fits(limits.codec, values, expected, limits.max_page_bytes) {
             return Err(malformed(format!(
                 "a page decompresses to more than the {size} bytes in its header"
             ))
             .into());
         }
+        has_pages |= header.kind != INDEX;
         at += length + page.len();
     }
     Ok(summary)

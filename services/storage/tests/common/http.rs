@@ -1,6 +1,12 @@
-//! Web server of one file, with support for HEAD, range requests and If-Match.
+//! Web server of one file, with support for HEAD, range requests and If-Match. It can answer with errors.
 
-use std::sync::Arc;
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -10,7 +16,14 @@ use tokio::{
 
 pub(crate) struct Server {
     address: std::net::SocketAddr,
-    file: Arc<Mutex<Vec<u8>>>,
+    served: Arc<Served>,
+}
+
+struct Served {
+    file: Mutex<Vec<u8>>,
+    /// Statuses of the next responses. Later requests are answered with the file.
+    errors: Mutex<VecDeque<&'static str>>,
+    requests: AtomicUsize,
 }
 
 impl Server {
@@ -19,32 +32,50 @@ impl Server {
     }
 
     pub(crate) fn replace(&self, bytes: Vec<u8>) {
-        *self.file.lock() = bytes;
+        *self.served.file.lock() = bytes;
+    }
+
+    /// Answers the next requests with these statuses.
+    pub(crate) fn fail(&self, statuses: impl IntoIterator<Item = &'static str>) {
+        self.served.errors.lock().extend(statuses);
+    }
+
+    /// Number of requests so far.
+    pub(crate) fn requests(&self) -> usize {
+        self.served.requests.load(Ordering::SeqCst)
     }
 }
 
 pub(crate) async fn serve(bytes: Vec<u8>) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let file = Arc::new(Mutex::new(bytes));
-    let served = Arc::clone(&file);
+    let served =
+        Arc::new(Served { file: Mutex::new(bytes), errors: Mutex::default(), requests: AtomicUsize::new(0) });
+    let server = Server { address, served: Arc::clone(&served) };
     tokio::spawn(async move {
         while let Ok((connection, _)) = listener.accept().await {
             tokio::spawn(answer(connection, Arc::clone(&served)));
         }
     });
-    Server { address, file }
+    server
 }
 
 /// Answers one request per connection.
-async fn answer(mut connection: TcpStream, file: Arc<Mutex<Vec<u8>>>) {
+async fn answer(mut connection: TcpStream, served: Arc<Served>) {
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
         if connection.read_buf(&mut request).await.unwrap() == 0 {
             return;
         }
     }
-    let response = respond(&String::from_utf8(request).unwrap(), &file.lock());
+    served.requests.fetch_add(1, Ordering::SeqCst);
+    let error = served.errors.lock().pop_front();
+    let response = match error {
+        Some(status) => {
+            format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n").into_bytes()
+        }
+        None => respond(&String::from_utf8(request).unwrap(), &served.file.lock()),
+    };
     connection.write_all(&response).await.unwrap();
 }
 

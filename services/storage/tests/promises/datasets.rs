@@ -10,8 +10,11 @@ use arrow_array::{
     types::{Int32Type, Int64Type},
 };
 use arrow_schema::{DataType, Field, Schema};
-use forebay_storage::{Error, Location, PartitionValue};
-use parquet::file::properties::WriterProperties;
+use forebay_storage::{Error, Location, PartitionValue, Snapshot};
+use parquet::file::{
+    metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter},
+    properties::WriterProperties,
+};
 
 use crate::common::{Fixture, batch, integers, parquet_bytes, read_columns, rows, store::TestStore, strings};
 
@@ -97,16 +100,98 @@ fn urls_without_a_supported_store_are_invalid() {
     }
 }
 
-#[tokio::test]
-async fn table_formats_are_rejected_by_name() {
-    for (path, format) in [("_delta_log/0.json", "Delta"), ("metadata/v1.metadata.json", "Iceberg")] {
-        let fixture = Fixture::new();
-        fixture.write("a.parquet", &rows([1]));
-        fixture.write_bytes(path, b"{}");
-        let error = fixture.take().await.unwrap_err();
-        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
-        assert!(error.to_string().contains(format), "{error}");
+/// A file of the log of each table format, and the name of the format.
+const LOGS: [(&str, &str); 4] = [
+    ("_delta_log/0.json", "Delta Lake"),
+    (".hoodie/hoodie.properties", "Hudi"),
+    ("_spark_metadata/0", "Spark"),
+    ("metadata/v1.metadata.json", "Iceberg"),
+];
+
+/// Asserts that a dataset is rejected because of a table. The error names its folder and format, and what to do.
+fn assert_table(outcome: Result<Arc<Snapshot>, Error>, format: &str, folder: &str) {
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    let text = error.to_string();
+    for part in [format, &format!("{folder} is "), "export the current rows"] {
+        assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+#[tokio::test]
+async fn table_formats_are_rejected_by_name_at_any_depth() {
+    for (file, format) in LOGS {
+        for folder in ["", "/t", "/year=2024/a.table"] {
+            let fixture = Fixture::new();
+            fixture.write("a.parquet", &rows([1]));
+            fixture.write_bytes(&format!(".{folder}/{file}"), b"{}");
+            assert_table(fixture.take().await, format, &format!("/data{folder}"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_folder_inside_of_a_table_is_rejected() {
+    let file = parquet_bytes(&rows([1]), None);
+    for (log, format) in LOGS {
+        let local = Fixture::new();
+        let store = TestStore::with(&[]).await;
+        for path in ["t/day=1/hour=2/a.parquet", &format!("t/{log}")] {
+            local.write_bytes(path, &file);
+            store.write(path, &file).await;
+        }
+        for folder in ["t/day=1", "t/day=1/hour=2"] {
+            let path = local.data().join(folder);
+            let inside = Location::parse(path.to_str().unwrap(), &local.config).unwrap();
+            let table = format!("the folder {} above it", local.data().join("t").display());
+            assert_table(local.take_at(&inside).await, format, &table);
+
+            let inside = Location::with_store(format!("mem://{folder}"), Arc::clone(&store) as _, folder);
+            assert_table(local.take_at(&inside).await, format, "the folder /t above it");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_folder_of_a_bucket_that_is_a_table_is_rejected() {
+    let file = parquet_bytes(&rows([1]), None);
+    let store = TestStore::with(&[("day=1/a.parquet", &file), ("_delta_log/0.json", b"{}")]).await;
+    let inside = Location::with_store("mem://day=1", store, "day=1");
+    assert_table(Fixture::new().take_at(&inside).await, "Delta Lake", "the folder / above it");
+}
+
+#[tokio::test]
+async fn a_dataset_next_to_tables_is_read() {
+    let fixture = Fixture::new();
+    fixture.write("d/a.parquet", &rows([1]));
+    for (log, _) in LOGS {
+        fixture.write_bytes(&format!("t/{log}"), b"{}");
+        fixture.write_bytes(&format!("metadata/t/{log}"), b"{}");
+    }
+    let location = Location::parse(fixture.data().join("d").to_str().unwrap(), &fixture.config).unwrap();
+    assert_eq!(fixture.take_at(&location).await.unwrap().rows(), 1);
+}
+
+#[tokio::test]
+async fn a_single_file_inside_of_a_table_is_read() {
+    let fixture = Fixture::new();
+    fixture.write("a.parquet", &rows([1]));
+    fixture.write_bytes("_delta_log/0.json", b"{}");
+    let path = fixture.data().join("a.parquet");
+    let location = Location::parse(path.to_str().unwrap(), &fixture.config).unwrap();
+    assert_eq!(fixture.take_at(&location).await.unwrap().rows(), 1);
+}
+
+#[tokio::test]
+async fn folders_above_a_dataset_are_searched_for_tables_only_if_its_files_changed() {
+    let fixture = Fixture::new();
+    fixture.write("t/d/a.parquet", &rows([1]));
+    let location = Location::parse(fixture.data().join("t/d").to_str().unwrap(), &fixture.config).unwrap();
+    let taken = fixture.take_at(&location).await.unwrap();
+    fixture.write_bytes("t/_delta_log/0.json", b"{}");
+    assert_eq!(fixture.take_at(&location).await.unwrap().id(), taken.id());
+    fixture.write("t/d/b.parquet", &rows([2]));
+    assert_table(fixture.take_at(&location).await, "Delta Lake", "/data/t above it");
 }
 
 #[tokio::test]
@@ -343,4 +428,70 @@ async fn progress_counts_every_file() {
     let location = fixture.location();
     forebay_storage::take_snapshot("test", &location, &fixture.state, &fixture.config, note).await.unwrap();
     assert_eq!(*seen.lock(), (1..=10).map(|done| (done, 10)).collect::<Vec<_>>());
+}
+
+/// Replaces the footer of a file by `edit` of it.
+fn with_footer(file: &[u8], edit: impl FnOnce(ParquetMetaData) -> ParquetMetaData) -> Vec<u8> {
+    let (before, trailer) = file.split_at(file.len() - 8);
+    let length = u32::from_le_bytes(trailer[..4].try_into().unwrap()) as usize;
+    let (data, footer) = before.split_at(before.len() - length);
+    let footer = edit(ParquetMetaDataReader::decode_metadata(footer).unwrap());
+    let mut edited = data.to_vec();
+    ParquetMetaDataWriter::new(&mut edited, &footer).finish().unwrap();
+    edited
+}
+
+/// Stores the dictionary page offset 0, and the offset of the first page as that of the data pages.
+fn zero_dictionary_offset(column: &ColumnChunkMetaData) -> ColumnChunkMetaData {
+    let (start, _) = column.byte_range();
+    let column = column.clone().into_builder().set_data_page_offset(start as i64);
+    column.set_dictionary_page_offset(Some(0)).build().unwrap()
+}
+
+#[tokio::test]
+async fn a_dictionary_page_offset_of_zero_stands_for_none() {
+    for dictionary in [false, true] {
+        let properties = WriterProperties::builder().set_dictionary_enabled(dictionary);
+        let properties = properties.set_max_row_group_row_count(Some(3)).build();
+        let words = ["a", "b", "a", "c", "b"];
+        let file = parquet_bytes(
+            &batch([("x", integers([1, 2, 1, 3, 2])), ("s", strings(words))]),
+            Some(properties),
+        );
+        let file = with_footer(&file, |footer| {
+            let mut builder = footer.into_builder();
+            for group in builder.take_row_groups() {
+                let columns = group.columns().iter().map(zero_dictionary_offset).collect();
+                builder =
+                    builder.add_row_group(group.into_builder().set_column_metadata(columns).build().unwrap());
+            }
+            builder.build()
+        });
+        let fixture = Fixture::new();
+        fixture.write_bytes("a.parquet", &file);
+        let read = fixture.read().await.unwrap();
+        assert_eq!(x(&read), [1, 2, 1, 3, 2]);
+        assert_eq!(read.column(1).as_string::<i32>(), &StringArray::from(words.to_vec()));
+    }
+}
+
+/// A file of two rows whose footer claims `rows` rows in total, and two in its row group.
+fn claiming(rows: i8) -> Vec<u8> {
+    let mut file = parquet_bytes(&crate::common::rows([1, 2]), None);
+    // In the encoding of Thrift: the number of rows (field 3, an integer) before a list of one row group (field 4).
+    let total = file.windows(4).position(|window| window == [0x16, 2 << 1, 0x19, 0x1c]).unwrap() + 1;
+    file[total] = ((rows << 1) ^ (rows >> 7)) as u8;
+    file
+}
+
+#[tokio::test]
+async fn the_rows_of_row_groups_count_if_a_footer_claims_none_in_total() {
+    let fixture = Fixture::new();
+    fixture.write_bytes("a.parquet", &claiming(0));
+    assert_eq!(fixture.take().await.unwrap().rows(), 2);
+    assert_eq!(x(&fixture.read().await.unwrap()), [1, 2]);
+    for wrong in [1, 3, -2] {
+        fixture.write_bytes("a.parquet", &claiming(wrong));
+        assert!(matches!(fixture.take().await, Err(Error::Corrupt { .. })), "{wrong}");
+    }
 }

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // Test helpers fail by panicking.
 
+mod amplification;
+mod checksums;
 mod columns;
 #[path = "../common/mod.rs"]
 mod common;
 mod datasets;
 mod pruning;
+mod retries;
 mod snapshots;

@@ -9,6 +9,11 @@ use std::{
 
 use arrow_array::{Array, cast::AsArray, types::Int32Type};
 use forebay_storage::{Error, Location, Reader, Snapshot, load_snapshot};
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
 
 use crate::common::{Fixture, http, parquet_bytes, read_all, rows, store::TestStore};
 
@@ -331,4 +336,61 @@ async fn a_file_is_read_over_http() {
 
     let missing = Location::parse(&server.url("missing"), &fixture.config).unwrap();
     assert!(matches!(fixture.take_at(&missing).await, Err(Error::NotFound { .. })));
+}
+
+/// Serves a file over HTTP like `server`, but with `header` in place of the ETag. Conditions of requests are ignored.
+async fn without_etag(server: http::Server, header: Arc<Mutex<String>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/a.parquet", listener.local_addr().unwrap());
+    let upstream = server.url("").replace("http://", "").replace('/', "");
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                connection.read_buf(&mut request).await.unwrap();
+            }
+            let mut forwarded = TcpStream::connect(&upstream).await.unwrap();
+            forwarded.write_all(&request).await.unwrap();
+            let mut response = Vec::new();
+            forwarded.read_to_end(&mut response).await.unwrap();
+
+            let etag = response.windows(6).position(|window| window == b"etag: ").unwrap();
+            let end = etag + response[etag..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
+            response.splice(etag..end, header.lock().bytes());
+            connection.write_all(&response).await.unwrap();
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn a_file_over_http_without_etag_and_modification_time_is_rejected() {
+    let fixture = Fixture::new();
+    let server = http::serve(parquet_bytes(&rows([1, 2]), None)).await;
+    let url = without_etag(server, Arc::default()).await;
+    let location = Location::parse(&url, &fixture.config).unwrap();
+    let error = fixture.take_at(&location).await.unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { location, .. } if *location == url), "{error}");
+    assert!(error.to_string().contains("expected one of them"), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_over_http_without_etag_is_pinned_by_its_modification_time() {
+    let fixture = Fixture::new();
+    let modified = |second| format!("last-modified: Mon, 02 Jun 2025 10:00:0{second} GMT\r\n");
+    let header = Arc::new(Mutex::new(modified(1)));
+    let server = http::serve(parquet_bytes(&rows([1, 2]), None)).await;
+    let url = without_etag(server, Arc::clone(&header)).await;
+    let location = Location::parse(&url, &fixture.config).unwrap();
+    let snapshot = fixture.take_at(&location).await.unwrap();
+    let reader = Reader::new(snapshot, location, &fixture.state, fixture.config.clone());
+    assert_eq!(read_all(&reader).await.unwrap().num_rows(), 2);
+
+    // The size stays the same. The file may become older, too: a copy that replaces it keeps its date.
+    for other in [modified(2), modified(0), String::new()] {
+        *header.lock() = other;
+        assert!(is_changed(read_all(&reader).await), "{}", header.lock());
+    }
+    *header.lock() = modified(1);
+    assert_eq!(read_all(&reader).await.unwrap().num_rows(), 2);
 }

@@ -49,3 +49,37 @@ fn a_claimed_number_of_lengths_is_checked() {
 fn other_encodings_pass() {
     assert_eq!(check_page(&page(Encoding::PLAIN, 3, &[0xff; 20]), 0, 1), Ok(()));
 }
+
+/// A run of lengths that differ by `delta` and begin with `first`; both are encoded in one byte.
+fn ascending(count: u8, first: u8, delta: u8) -> Vec<u8> {
+    vec![0x80, 1, 4, count, first * 2, delta * 2, 0, 0, 0, 0]
+}
+
+#[test]
+fn values_with_common_prefixes_are_counted_whole() {
+    // Prefixes of 0, 5 and 10 bytes before suffixes of 8, 9 and 10 bytes.
+    let runs = [ascending(3, 0, 5), ascending(3, 8, 1)].concat();
+    let bytes = |runs: &[u8]| value_bytes(&page(Encoding::DELTA_BYTE_ARRAY, 3, runs), 0, 1);
+    assert_eq!(bytes(&runs), Some(8 + (5 + 9) + (10 + 10)));
+    assert_eq!(bytes(&[]), Some(0));
+    // A prefix is not longer than the value before.
+    assert_eq!(bytes(&[ascending(3, 60, 0), ascending(3, 8, 0)].concat()), Some(8 + 16 + 24));
+    // A prefix of -1 byte.
+    let negative = [0x80, 1, 4, 3, 1, 0, 0, 0, 0, 0].to_vec();
+    assert_eq!(bytes(&[negative.clone(), ascending(3, 8, 0)].concat()), Some(8 + 16 + 24));
+    assert_eq!(bytes(&[ascending(3, 0, 0), negative].concat()), None);
+    assert_eq!(bytes(&[ascending(4, 0, 0), ascending(3, 0, 0)].concat()), None);
+}
+
+#[test]
+fn integers_of_any_width_are_unpacked() {
+    let bytes = [0b1010_0110, 0b0000_0001, 0xff, 0xff, 0xff];
+    assert_eq!(
+        (0..4).map(|index| unpack(&bytes, index, 3)).collect::<Option<Vec<_>>>(),
+        Some(vec![6, 4, 6, 0])
+    );
+    assert_eq!(unpack(&bytes, 0, 32), Some(0xffff_01a6));
+    assert_eq!(unpack(&bytes, 1, 32), None);
+    assert_eq!(unpack(&bytes, 7, 0), Some(0));
+    assert_eq!(unpack(&[0; 20], 0, 33), None);
+}

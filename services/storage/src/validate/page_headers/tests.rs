@@ -1,11 +1,6 @@
 use super::*;
 
-const LIMITS: Limits = Limits {
-    codec: Compression::UNCOMPRESSED,
-    min_value_bytes: 4,
-    max_page_bytes: 100,
-    max_block_bytes: 1000,
-};
+const LIMITS: Limits = Limits { codec: Compression::UNCOMPRESSED, min_value_bytes: 4, max_page_bytes: 100 };
 
 /// A page header with a type, uncompressed and compressed sizes, and a type-specific header.
 fn header(kind: u8, uncompressed: u8, compressed: u8, field: u8, body: &[u8]) -> Vec<u8> {
@@ -33,9 +28,43 @@ fn rejection(chunk: &[u8]) -> String {
 fn values_and_dictionaries_are_counted() {
     let index = header(1, 1, 0, 6, &[]);
     let chunk = [dictionary(5), data(10, 8), index, data(7, 7)].concat();
-    let expected = Summary { values: 17, dictionary_bytes: 20, prefix_bytes: 8 };
+    let expected = Summary {
+        values: 17,
+        dictionary_bytes: 20,
+        dictionary_values: 10,
+        prefix_bytes: 8,
+        prefix_values: 7,
+        stored_bytes: 0,
+        page_bytes: 8,
+    };
     assert_eq!(walk_pages(&chunk, LIMITS), Ok(expected));
     assert_eq!(walk_pages(&[], LIMITS), Ok(Summary::default()));
+}
+
+#[test]
+fn the_bytes_of_plain_values_are_counted_without_their_lengths() {
+    let page = |values: u8| [header(0, 30, 4, 5, &[0x15, values * 2, 0x15, 0]), vec![0; 4]].concat();
+    let summary = walk_pages(&[page(2), page(7), page(50)].concat(), LIMITS).unwrap();
+    assert_eq!((summary.stored_bytes, summary.page_bytes), (22 + 2, 30));
+}
+
+#[test]
+fn a_page_occupies_at_least_the_bytes_that_it_is_stored_in() {
+    let dictionary = [header(2, 4, 30, 7, &[0x15, 2, 0x15, 0]), vec![0; 30]].concat();
+    let page = [header(0, 4, 20, 5, &[0x15, 2, 0x15, 16]), vec![0; 20]].concat();
+    let chunk = [dictionary, page].concat();
+    let summary = walk_pages(&chunk, LIMITS).unwrap();
+    assert_eq!((summary.dictionary_bytes, summary.page_bytes), (30, 20));
+    assert_eq!(walk_pages(&chunk, Limits { max_page_bytes: 29, ..LIMITS }), Err(Rejection::TooLarge(30)));
+}
+
+#[test]
+fn a_chunk_begins_with_its_only_dictionary() {
+    let index = header(1, 1, 0, 6, &[]);
+    assert!(walk_pages(&[index, dictionary(5), data(10, 8)].concat(), LIMITS).is_ok());
+    for first in [dictionary(5), data(10, 8)] {
+        assert!(rejection(&[first, dictionary(5)].concat()).contains("a dictionary after another page"));
+    }
 }
 
 #[test]

@@ -1,0 +1,138 @@
+//! The cache directory: locked by one server at a time, and closed to other users of the machine.
+
+use std::{
+    fs::{self, File, TryLockError},
+    path::Path,
+};
+
+use anyhow::{Context, bail};
+use forebay_cache::private;
+
+use crate::Settings;
+
+/// Name of the file that a running server locks.
+const LOCK: &str = "lock";
+/// Names that versions of the server create in the cache directory; `lost+found` is that of a volume.
+const OWN_NAMES: [&str; 7] = [LOCK, "columns", "footers", "indexes", "state", "demo", "lost+found"];
+
+/// Creates the cache directory if it is missing, and locks it for this process until the returned file is dropped.
+///
+/// Other users lose access to an existing directory, unless it also contains files of other programs. In that case they
+/// lose access to the server's folders only. Permissions of another owner's directory do not change.
+///
+/// # Errors
+/// If the directory can't be created, or another server uses it.
+pub(crate) fn take(settings: &Settings) -> anyhow::Result<File> {
+    let cache_dir = &settings.cache_dir;
+    private::create_folder(cache_dir).with_context(|| format!("can't create {}", cache_dir.display()))?;
+    let file = lock(cache_dir)?;
+    // Only the owner may change permissions; the owner of a mounted volume is often another user.
+    if holds_own_names_only(cache_dir) {
+        private::restrict_folder(cache_dir).ok();
+    }
+    // The disk cache creates `columns`.
+    let state = settings.state.is_none().then_some("state");
+    for name in ["footers", "indexes"].into_iter().chain(state) {
+        let folder = cache_dir.join(name);
+        private::create_folder(&folder).and_then(|()| private::restrict_folder(&folder)).ok();
+    }
+    Ok(file)
+}
+
+fn holds_own_names_only(cache_dir: &Path) -> bool {
+    let Ok(mut entries) = fs::read_dir(cache_dir) else { return false };
+    entries.all(|entry| entry.is_ok_and(|entry| OWN_NAMES.iter().any(|own| entry.file_name() == *own)))
+}
+
+fn lock(cache_dir: &Path) -> anyhow::Result<File> {
+    let path = cache_dir.join(LOCK);
+    let file = private::file_options().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("can't open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            bail!(
+                "the cache directory {} is used by another server; set a different --cache-dir",
+                cache_dir.display()
+            )
+        }
+        Err(TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("can't lock {}", path.display()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
+    use rustix::fs::Mode;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Sets the usual umask, with which other users can read new files, and returns settings of a directory.
+    fn fixture() -> (TempDir, Settings) {
+        rustix::process::umask(Mode::from_raw_mode(0o022));
+        let directory = tempfile::tempdir().unwrap();
+        let cache_dir = directory.path().join("parent/cache");
+        (directory, Settings { cache_dir, ..Settings::default() })
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn other_users_cannot_access_a_new_cache_directory() {
+        let (_directory, settings) = fixture();
+        let _lock = take(&settings).unwrap();
+        assert_eq!(mode(&settings.cache_dir), 0o700);
+        assert_eq!(mode(settings.cache_dir.parent().unwrap()), 0o755);
+        assert_eq!(mode(&settings.cache_dir.join(LOCK)), 0o600);
+        for name in ["footers", "indexes", "state"] {
+            assert_eq!(mode(&settings.cache_dir.join(name)), 0o700, "{name}");
+        }
+    }
+
+    #[test]
+    fn other_users_lose_access_to_a_cache_directory_of_an_earlier_version() {
+        let (_directory, settings) = fixture();
+        for name in ["columns", "footers", "state"] {
+            fs::create_dir_all(settings.cache_dir.join(name)).unwrap();
+        }
+        assert_eq!(mode(&settings.cache_dir), 0o755);
+        let _lock = take(&settings).unwrap();
+        assert_eq!(mode(&settings.cache_dir), 0o700);
+        assert_eq!(mode(&settings.cache_dir.join("footers")), 0o700);
+    }
+
+    #[test]
+    fn a_directory_with_files_of_other_programs_keeps_its_permissions() {
+        let (_directory, settings) = fixture();
+        fs::create_dir_all(&settings.cache_dir).unwrap();
+        fs::write(settings.cache_dir.join("data.parquet"), "precious").unwrap();
+        fs::set_permissions(&settings.cache_dir, Permissions::from_mode(0o755)).unwrap();
+        let _lock = take(&settings).unwrap();
+        assert_eq!(mode(&settings.cache_dir), 0o755);
+        assert_eq!(mode(&settings.cache_dir.join("footers")), 0o700);
+        assert_eq!(mode(&settings.cache_dir.join("state")), 0o700);
+    }
+
+    #[test]
+    fn a_state_outside_of_the_cache_directory_is_not_created_in_it() {
+        let (_directory, mut settings) = fixture();
+        settings.state = Some("s3://bucket/state".to_owned());
+        let _lock = take(&settings).unwrap();
+        assert!(!settings.cache_dir.join("state").exists());
+    }
+
+    #[test]
+    fn a_cache_directory_is_used_by_one_server_at_a_time() {
+        let (_directory, settings) = fixture();
+        let lock = take(&settings).unwrap();
+        assert!(take(&settings).unwrap_err().to_string().contains("is used by another server"));
+        drop(lock);
+        take(&settings).unwrap();
+    }
+}

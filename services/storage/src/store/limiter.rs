@@ -1,0 +1,249 @@
+//! Adaptive limit on the concurrent HTTP requests of one client.
+//!
+//! A store that is overloaded answers more requests in total if it receives fewer at a time. The limit is halved when
+//! the store answers that it is overloaded or a request times out, and grows by one when a whole round of requests
+//! succeeds (additive increase, multiplicative decrease). A request waits for its permit here, and holds it until its
+//! response was read. It holds none while it waits for its next retry.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use object_store::{
+    ClientOptions, Result,
+    client::{
+        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+        HttpService, ReqwestConnector,
+    },
+};
+use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// HTTP connector whose clients limit their concurrent requests. Wraps the default connector of `object_store`.
+#[derive(Debug)]
+pub(crate) struct LimitingConnector {
+    /// Maximum number of concurrent requests of one client, at least 1.
+    pub(crate) max_requests: usize,
+}
+
+impl HttpConnector for LimitingConnector {
+    fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
+        let inner = ReqwestConnector::default().connect(options)?;
+        Ok(HttpClient::new(LimitingService { inner, limiter: Limiter::new(self.max_requests) }))
+    }
+}
+
+/// HTTP client with an adaptive limit on concurrent requests.
+#[derive(Debug)]
+struct LimitingService {
+    inner: HttpClient,
+    limiter: Arc<Limiter>,
+}
+
+impl HttpService for LimitingService {
+    fn call<'a, 'b>(
+        &'a self,
+        request: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = std::result::Result<HttpResponse, HttpError>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(async move {
+            let permit = self.limiter.acquire().await;
+            let response = match self.inner.execute(request).await {
+                Ok(response) => response,
+                Err(error) => {
+                    permit.failed(&error);
+                    return Err(error);
+                }
+            };
+            if is_overload(response.status().as_u16()) {
+                permit.overloaded();
+                return Ok(response);
+            }
+            let (parts, body) = response.into_parts();
+            let body = HttpResponseBody::new(LimitedBody { inner: body, permit: Some(permit) });
+            Ok(HttpResponse::from_parts(parts, body))
+        })
+    }
+}
+
+/// Returns true for the statuses of an overloaded store: request timeout, too many requests (slow down), unavailable
+/// (slow down), gateway timeout.
+fn is_overload(status: u16) -> bool {
+    matches!(status, 408 | 429 | 503 | 504)
+}
+
+/// Body of a response that holds the permit of its request until its end.
+struct LimitedBody {
+    inner: HttpResponseBody,
+    permit: Option<Permit>,
+}
+
+impl Body for LimitedBody {
+    type Data = Bytes;
+    type Error = HttpError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<std::result::Result<Frame<Bytes>, HttpError>>> {
+        let polled = Pin::new(&mut self.inner).poll_frame(context);
+        match &polled {
+            Poll::Ready(None) => self.permit.take().into_iter().for_each(Permit::succeeded),
+            Poll::Ready(Some(Err(error))) => {
+                self.permit.take().into_iter().for_each(|permit| permit.failed(error));
+            }
+            Poll::Ready(Some(Ok(_))) | Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// Semaphore whose number of permits follows a [`Window`].
+#[derive(Debug)]
+struct Limiter {
+    semaphore: Arc<Semaphore>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    window: Window,
+    /// Number of permits of the semaphore, free and in use. After a decrease it exceeds the window until enough
+    /// requests have ended.
+    permits: usize,
+}
+
+impl Limiter {
+    fn new(max_requests: usize) -> Arc<Self> {
+        let window = Window::new(max_requests.clamp(1, Semaphore::MAX_PERMITS));
+        let permits = window.size;
+        let semaphore = Arc::new(Semaphore::new(permits));
+        Arc::new(Self { semaphore, state: Mutex::new(State { window, permits }) })
+    }
+
+    /// Waits until fewer requests are running than the limit.
+    async fn acquire(self: &Arc<Self>) -> Permit {
+        let permit = Arc::clone(&self.semaphore).acquire_owned().await;
+        let permit = permit.expect("the semaphore is never closed");
+        let generation = self.state.lock().window.generation;
+        Permit { limiter: Arc::clone(self), permit: Some(permit), generation }
+    }
+
+    /// Adds or removes permits of the semaphore after a change of the window. Permits in use are removed when their
+    /// request ends.
+    fn resize(&self, state: &mut State) {
+        let size = state.window.size;
+        if state.permits < size {
+            self.semaphore.add_permits(size - state.permits);
+            state.permits = size;
+        } else {
+            state.permits -= self.semaphore.forget_permits(state.permits - size);
+        }
+    }
+}
+
+/// Permission to run one request. Dropping it without an outcome leaves the limit unchanged.
+struct Permit {
+    limiter: Arc<Limiter>,
+    /// Permit of the semaphore. It is `None` only during drop.
+    permit: Option<OwnedSemaphorePermit>,
+    /// Generation of the window when the request began.
+    generation: u64,
+}
+
+impl Permit {
+    fn succeeded(self) {
+        let mut state = self.limiter.state.lock();
+        state.window.succeeded();
+        self.limiter.resize(&mut state);
+    }
+
+    fn overloaded(self) {
+        let mut state = self.limiter.state.lock();
+        let before = state.window.size;
+        state.window.overloaded(self.generation);
+        let concurrent_requests = state.window.size;
+        self.limiter.resize(&mut state);
+        drop(state);
+        if concurrent_requests < before {
+            tracing::info!(
+                before,
+                concurrent_requests,
+                "the store is overloaded and receives fewer requests at a time"
+            );
+        }
+    }
+
+    /// Ends a request that failed with an error of the transport. Only a timeout is a sign of overload.
+    fn failed(self, error: &HttpError) {
+        if error.kind() == HttpErrorKind::Timeout {
+            self.overloaded();
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let Some(permit) = self.permit.take() else { return };
+        let mut state = self.limiter.state.lock();
+        if state.permits > state.window.size {
+            permit.forget();
+            state.permits -= 1;
+        }
+    }
+}
+
+/// Number of requests that may run at once.
+#[derive(Debug)]
+struct Window {
+    size: usize,
+    max_size: usize,
+    /// Successful requests since the last change of the size.
+    successes: usize,
+    /// Number of decreases so far.
+    generation: u64,
+}
+
+impl Window {
+    /// Creates a window of the maximum size.
+    fn new(max_size: usize) -> Self {
+        Self { size: max_size, max_size, successes: 0, generation: 0 }
+    }
+
+    /// Adds one request after a round of as many successful requests as the window has.
+    fn succeeded(&mut self) {
+        self.successes += 1;
+        if self.successes >= self.size {
+            self.successes = 0;
+            self.size = (self.size + 1).min(self.max_size);
+        }
+    }
+
+    /// Halves the window, to at least 1. A request that began before the last decrease says nothing about the present
+    /// window and is ignored. Therefore a burst of failures halves it once.
+    fn overloaded(&mut self, generation: u64) {
+        if generation == self.generation {
+            self.successes = 0;
+            self.size = (self.size / 2).max(1);
+            self.generation += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

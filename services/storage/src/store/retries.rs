@@ -1,0 +1,248 @@
+//! Retries of HTTP requests: their metrics, and the requests that are not retried.
+//!
+//! The client of `object_store` retries HTTP requests, but neither reports retries nor lets a caller prevent them. This
+//! module therefore wraps the client's HTTP connector and compares successive requests.
+//!
+//! A request counts as a retry if it has the same method and URI as the previous request of the same operation, such
+//! as one `get` or one `list`. A request for credentials or for the next page of a listing has a different URI and
+//! does not count.
+//!
+//! | failure | attempts |
+//! |---|---|
+//! | transport error, timeout, status 408, 429 or 5xx | until `retry_timeout` |
+//! | transport error of a client that never received a response | [`FIRST_CONTACT_ATTEMPTS`] |
+//! | any failure within [`single_attempt`] | one |
+//! | other status, such as 403 | one |
+
+use std::{
+    cell::RefCell,
+    pin::Pin,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use object_store::{
+    ClientOptions, Result,
+    client::{HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService},
+};
+
+use crate::store::limiter::LimitingConnector;
+
+/// Number of attempts of a client that never received a response. The endpoint may not exist, for example the one for
+/// the credentials of a cloud instance on another machine.
+const FIRST_CONTACT_ATTEMPTS: u32 = 6;
+
+tokio::task_local! {
+    static OPERATION: RefCell<Operation>;
+    static SINGLE_ATTEMPT: ();
+}
+
+/// HTTP requests of one operation so far.
+#[derive(Debug, Default)]
+pub(crate) struct Operation {
+    /// Method and URI of the last request; `None` before the first one.
+    request: Option<String>,
+    /// Number of attempts of the last request.
+    attempts: u32,
+    /// Number of retries of all requests.
+    pub(crate) retries: u32,
+    /// True if the last attempt failed with an error that may pass, such as a timeout.
+    pub(crate) is_failing: bool,
+}
+
+impl Operation {
+    /// Adds an attempt of `request`.
+    fn begin(&mut self, request: String) {
+        if self.request.as_ref() == Some(&request) {
+            metrics::counter!("forebay_storage_retries_total").increment(1);
+            self.attempts += 1;
+            self.retries += 1;
+        } else {
+            self.request = Some(request);
+            self.attempts = 1;
+        }
+    }
+}
+
+/// Runs `operation` and returns its output and its HTTP requests. Retries are added to `forebay_storage_retries_total`.
+pub(crate) async fn tracked<T>(operation: impl Future<Output = T>) -> (T, Operation) {
+    let operation = async {
+        let output = operation.await;
+        (output, OPERATION.with(RefCell::take))
+    };
+    OPERATION.scope(RefCell::default(), operation).await
+}
+
+/// Runs `operation`, and fails it instead of retrying an HTTP request.
+pub(crate) fn single_attempt<T>(operation: impl Future<Output = T>) -> impl Future<Output = T> {
+    SINGLE_ATTEMPT.scope((), operation)
+}
+
+/// HTTP connector whose clients track and restrict their retries. Wraps the connector that limits concurrent requests.
+#[derive(Debug)]
+pub(crate) struct RetryingConnector {
+    inner: LimitingConnector,
+}
+
+impl RetryingConnector {
+    /// Creates a connector whose clients make at most `max_requests` concurrent requests each.
+    pub(crate) fn new(max_requests: usize) -> Self {
+        Self { inner: LimitingConnector { max_requests } }
+    }
+}
+
+impl HttpConnector for RetryingConnector {
+    fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
+        let inner = self.inner.connect(options)?;
+        Ok(HttpClient::new(RetryingService { inner, has_answered: AtomicBool::new(false) }))
+    }
+}
+
+/// HTTP client that tracks and restricts its retries.
+#[derive(Debug)]
+struct RetryingService {
+    inner: HttpClient,
+    /// True after the first response of any status.
+    has_answered: AtomicBool,
+}
+
+impl HttpService for RetryingService {
+    fn call<'a, 'b>(
+        &'a self,
+        request: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = std::result::Result<HttpResponse, HttpError>> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(async move {
+            update_operation(|operation| operation.begin(format!("{} {}", request.method(), request.uri())));
+            let outcome = self.inner.execute(request).await;
+            let is_failing = outcome.as_ref().map_or(true, |response| may_pass(response.status().as_u16()));
+            update_operation(|operation| operation.is_failing = is_failing);
+
+            let is_single = SINGLE_ATTEMPT.try_with(|()| ()).is_ok();
+            match outcome {
+                Ok(response) => {
+                    self.has_answered.store(true, Ordering::Relaxed);
+                    if is_failing && is_single {
+                        return Err(final_error(FinalStatus(response.status().as_u16())));
+                    }
+                    Ok(response)
+                }
+                Err(error) if is_single || self.gives_up() => Err(final_error(error)),
+                Err(error) => Err(error),
+            }
+        })
+    }
+}
+
+impl RetryingService {
+    /// Returns true if the store never answered, in [`FIRST_CONTACT_ATTEMPTS`] of the current operation.
+    fn gives_up(&self) -> bool {
+        let attempts = OPERATION.try_with(|operation| operation.borrow().attempts).unwrap_or(u32::MAX);
+        !self.has_answered.load(Ordering::Relaxed) && attempts >= FIRST_CONTACT_ATTEMPTS
+    }
+}
+
+/// Updates the current operation. Does nothing outside of one.
+fn update_operation(update: impl FnOnce(&mut Operation)) {
+    // A request outside of an operation, such as the deletion of a document, is not tracked.
+    OPERATION.try_with(|operation| update(&mut operation.borrow_mut())).ok();
+}
+
+/// Returns true for the statuses that `object_store` retries.
+fn may_pass(status: u16) -> bool {
+    matches!(status, 408 | 429 | 500..600)
+}
+
+/// Returns an error that `object_store` does not retry.
+fn final_error(error: impl std::error::Error + Send + Sync + 'static) -> HttpError {
+    HttpError::new(HttpErrorKind::Unknown, error)
+}
+
+/// Status of a response that is not retried.
+#[derive(Debug, thiserror::Error)]
+#[error("the store answered with status {0}")]
+struct FinalStatus(u16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_repeated_request_within_one_operation_is_a_retry() {
+        let retries = async |requests: &[&str]| {
+            let attempts = async {
+                for request in requests {
+                    update_operation(|operation| operation.begin((*request).to_owned()));
+                }
+            };
+            tracked(attempts).await.1.retries
+        };
+        assert_eq!(retries(&["GET a", "GET a", "GET a"]).await, 2);
+        assert_eq!(retries(&["GET a?page=1", "GET a?page=2"]).await, 0);
+        assert_eq!(retries(&["PUT token", "GET a", "GET a"]).await, 1);
+    }
+
+    /// Client whose requests fail, or are answered with a status.
+    #[derive(Debug)]
+    struct Fake(Option<u16>);
+
+    impl HttpService for Fake {
+        fn call<'a, 'b>(
+            &'a self,
+            _: HttpRequest,
+        ) -> Pin<Box<dyn Future<Output = std::result::Result<HttpResponse, HttpError>> + Send + 'b>>
+        where
+            'a: 'b,
+            Self: 'b,
+        {
+            Box::pin(async {
+                let Some(status) = self.0 else {
+                    let error = std::io::Error::other("connection refused");
+                    return Err(HttpError::new(HttpErrorKind::Connect, error));
+                };
+                let mut response = HttpResponse::new(Vec::new().into());
+                *response.status_mut() = status.try_into().unwrap();
+                Ok(response)
+            })
+        }
+    }
+
+    fn service(status: Option<u16>, has_answered: bool) -> RetryingService {
+        RetryingService { inner: HttpClient::new(Fake(status)), has_answered: has_answered.into() }
+    }
+
+    fn request() -> HttpRequest {
+        HttpRequest::new(object_store::client::HttpRequestBody::empty())
+    }
+
+    #[tokio::test]
+    async fn a_single_attempt_turns_every_failure_into_an_error_that_is_not_retried() {
+        for status in [None, Some(503), Some(429)] {
+            let service = service(status, true);
+            let error = single_attempt(service.call(request())).await.unwrap_err();
+            assert_eq!(error.kind(), HttpErrorKind::Unknown, "{status:?}");
+        }
+        let response = single_attempt(service(Some(404), true).call(request())).await.unwrap();
+        assert_eq!(response.status().as_u16(), 404);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_never_answered_is_given_up_sooner_than_one_that_did() {
+        let kinds = async |has_answered| {
+            let service = service(None, has_answered);
+            let attempts = async {
+                let mut kinds = Vec::new();
+                for _ in 0..7 {
+                    kinds.push(service.call(request()).await.unwrap_err().kind());
+                }
+                kinds
+            };
+            tracked(attempts).await.0
+        };
+        use HttpErrorKind::{Connect, Unknown};
+        assert_eq!(kinds(false).await, [Connect, Connect, Connect, Connect, Connect, Unknown, Unknown]);
+        assert_eq!(kinds(true).await, [Connect; 7]);
+    }
+}

@@ -1,0 +1,180 @@
+//! Small files that would decode to large blocks.
+
+use std::sync::Arc;
+
+use arrow_array::{Array, ArrayRef, ListArray, RecordBatch, StringArray, cast::AsArray};
+use arrow_buffer::OffsetBuffer;
+use arrow_schema::{DataType, Field, Schema};
+use bytes::Bytes;
+use forebay_storage::Error;
+use parquet::{
+    basic::{Compression, Encoding},
+    file::properties::{WriterProperties, WriterVersion},
+};
+
+use crate::{
+    MIB,
+    common::{batch, integers, parquet_bytes, strings},
+    compressed,
+    pages::{self, RawPage},
+    read,
+};
+
+/// Asserts that a read failed at `max_block_bytes`, before the decoding of a column in row group 0.
+#[track_caller]
+fn assert_over_the_block_limit(outcome: Result<RecordBatch, Error>, column: &str) {
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Limit { limit, .. } if limit == 16 * MIB as u64), "{error}");
+    let place = format!("a.parquet (row group 0, column {column})");
+    let message = error.to_string();
+    assert!(message.contains(&place) && message.contains("max_block_bytes"), "{message}");
+}
+
+/// Schema of lists of strings.
+fn lists(names: &[&str]) -> String {
+    let list = |name: &&str| {
+        format!("required group {name} (LIST) {{ repeated group list {{ required binary item (STRING); }} }}")
+    };
+    format!("message m {{ {} }}", names.iter().map(list).collect::<Vec<_>>().concat())
+}
+
+/// Pages of a column with one list, which refers `count` times to one string of 1 MiB.
+fn repeated_string(count: u32) -> Vec<RawPage> {
+    let word = pages::plain(&vec![b'x'; MIB]);
+    let indices = [vec![1], pages::run(count, 0)].concat();
+    vec![pages::dictionary(1, &word), pages::list(count, Encoding::RLE_DICTIONARY, &indices)]
+}
+
+#[test]
+fn one_row_that_repeats_a_long_value_is_stopped_before_it_is_decoded() {
+    let bytes = pages::file(&lists(&["l"]), pages::gzipped(), vec![repeated_string(100)]);
+    assert!(bytes.len() < 4 << 10);
+    assert_over_the_block_limit(read(&bytes), "l.list.item");
+    let bytes = pages::file(&lists(&["l"]), pages::gzipped(), vec![repeated_string(10)]);
+    assert_eq!(read(&bytes).unwrap().column(0).as_list::<i32>().value_length(0), 10);
+}
+
+#[test]
+fn long_values_of_all_columns_of_a_row_are_counted_together() {
+    let columns = vec![repeated_string(10), repeated_string(10)];
+    let bytes = pages::file(&lists(&["a", "b"]), pages::gzipped(), columns);
+    assert_over_the_block_limit(read(&bytes), "b.list.item");
+}
+
+#[test]
+fn one_row_that_repeats_a_long_prefix_is_stopped_before_it_is_decoded() {
+    // One string of 1 MiB, of which the other values are prefixes.
+    let long = "x".repeat(MIB);
+    let bytes = parquet_bytes(&batch([("l", list_of(&[long.as_str(); 100]))]), Some(prefixes()));
+    assert!(bytes.len() < MIB / 10);
+    assert_over_the_block_limit(read(&bytes), "l.list.item");
+}
+
+#[test]
+fn lists_of_many_short_values_and_one_long_value_are_read() {
+    let long = "x".repeat(100_000);
+    let short: Vec<String> = (0..2000).map(|value| format!("{:05}", value % 300)).collect();
+    let words: Vec<&str> = short.iter().map(String::as_str).chain([long.as_str()]).collect();
+    let written = batch([("l", list_of(&words))]);
+    for properties in [compressed(), prefixes()] {
+        assert_eq!(read(&parquet_bytes(&written, Some(properties))).unwrap(), written);
+    }
+}
+
+#[test]
+fn long_plain_values_are_stopped_before_they_are_decoded() {
+    let long = "x".repeat(MIB);
+    let properties = compressed().into_builder().set_dictionary_enabled(false).build();
+    let bytes = parquet_bytes(&batch([("s", strings([long.as_str(); 100]))]), Some(properties));
+    assert_over_the_block_limit(read(&bytes), "s");
+}
+
+#[test]
+fn an_uncompressed_dictionary_counts_whatever_its_header_claims() {
+    let word = pages::plain(&vec![b'x'; MIB]);
+    let indices = [vec![1], pages::run(100, 0)].concat();
+    let columns = vec![pages::stored_dictionary(1, &word, 4), pages::stored_list(100, &indices)];
+    let bytes = pages::file(&lists(&["l"]), Compression::UNCOMPRESSED, vec![columns]);
+    assert_over_the_block_limit(read(&bytes), "l.list.item");
+}
+
+#[test]
+fn long_decimals_are_stopped_before_they_are_decoded() {
+    let word = pages::plain(&vec![0; MIB]);
+    let indices = [vec![1], pages::run(100, 0)].concat();
+    let columns = vec![pages::dictionary(1, &word), pages::list(100, Encoding::RLE_DICTIONARY, &indices)];
+    let schema = lists(&["l"]).replace("STRING", "DECIMAL(10, 2)");
+    let bytes = pages::file(&schema, pages::gzipped(), vec![columns]);
+    assert_over_the_block_limit(read(&bytes), "l.list.item");
+}
+
+/// File of one row with `count` columns of integers, which have the same pages.
+fn integer_columns(count: usize, pages: impl Fn() -> Vec<RawPage>) -> Vec<u8> {
+    let names: Vec<String> = (0..count).map(|column| format!("required int32 c{column};")).collect();
+    let schema = format!("message m {{ {} }}", names.concat());
+    pages::file(&schema, pages::gzipped(), (0..count).map(|_| pages()).collect())
+}
+
+#[test]
+fn dictionaries_of_all_columns_are_within_the_limit_together() {
+    let zeros = vec![0; 3 * MIB];
+    let values = u32::try_from(zeros.len() / 4).unwrap();
+    let indices = [vec![1], pages::run(1, 0)].concat();
+    let pages =
+        || vec![pages::dictionary(values, &zeros), pages::data(1, Encoding::RLE_DICTIONARY, &indices)];
+    let bytes = integer_columns(100, pages);
+    assert!(bytes.len() < MIB);
+    assert_over_the_block_limit(read(&bytes), "c5");
+    assert_eq!(read(&integer_columns(5, pages)).unwrap().num_rows(), 1);
+}
+
+#[test]
+fn largest_pages_of_all_columns_are_within_the_limit_together() {
+    // One value, and bytes without a meaning.
+    let pages = || vec![pages::data(1, Encoding::PLAIN, &vec![0; 3 * MIB])];
+    assert_over_the_block_limit(read(&integer_columns(100, pages)), "c5");
+    assert_eq!(read(&integer_columns(5, pages)).unwrap().num_rows(), 1);
+}
+
+/// Asserts that a page which claims `claimed_bytes` is rejected before it is decompressed.
+#[track_caller]
+fn assert_decompresses_to_more(codec: Compression, page: Bytes, claimed_bytes: usize) {
+    let page = pages::compressed_data(1, Encoding::PLAIN, page, claimed_bytes);
+    let bytes = pages::file("message m { required int32 x; }", codec, vec![vec![page]]);
+    let message = read(&bytes).unwrap_err().to_string();
+    let expected = format!("decompresses to more than the {claimed_bytes} bytes");
+    assert!(message.contains(&expected), "{message}");
+}
+
+#[test]
+fn a_gzip_page_that_exceeds_its_claimed_size_is_rejected() {
+    let page = pages::gzip(&vec![0; 12 * MIB]);
+    assert!(page.len() < 16 << 10);
+    assert_decompresses_to_more(pages::gzipped(), page, MIB);
+}
+
+#[test]
+fn an_lz4_frame_that_exceeds_its_claimed_size_is_rejected() {
+    assert_decompresses_to_more(Compression::LZ4, pages::lz4_frame(25), MIB);
+    let sound = pages::compressed_data(1, Encoding::PLAIN, pages::lz4_frame(1), 4 * MIB);
+    let bytes = pages::file("message m { required int32 x; }", Compression::LZ4, vec![vec![sound]]);
+    assert_eq!(read(&bytes).unwrap(), batch_of_zero());
+}
+
+fn batch_of_zero() -> RecordBatch {
+    let field = Field::new("x", DataType::Int32, false);
+    RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![integers([0])]).unwrap()
+}
+
+/// A column of one list.
+fn list_of(values: &[&str]) -> ArrayRef {
+    let item = Arc::new(Field::new("item", DataType::Utf8, true));
+    let values = Arc::new(StringArray::from_iter_values(values));
+    Arc::new(ListArray::new(item, OffsetBuffer::from_lengths([values.len()]), values, None))
+}
+
+/// Properties of pages with `DELTA_BYTE_ARRAY` encoding.
+fn prefixes() -> WriterProperties {
+    let properties = compressed().into_builder().set_writer_version(WriterVersion::PARQUET_2_0);
+    properties.set_dictionary_enabled(false).set_encoding(Encoding::DELTA_BYTE_ARRAY).build()
+}

@@ -1,0 +1,119 @@
+//! Requests that fail for a while are repeated, and requests that are refused are not.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+use std::iter::repeat_n;
+
+use arrow_array::RecordBatch;
+use forebay_storage::{Error, Location, Reader};
+
+use crate::common::{Fixture, http, http::Server, parquet_bytes, read_all, rows};
+
+const SLOW_DOWN: &str = "503 Slow Down";
+const FORBIDDEN: &str = "403 Forbidden";
+
+/// A pinned file on a web server. Its footer is cached, so reading it makes one request.
+struct Remote {
+    fixture: Fixture,
+    server: Server,
+    reader: Reader,
+}
+
+impl Remote {
+    async fn new() -> Self {
+        let fixture = Fixture::new();
+        let server = http::serve(parquet_bytes(&rows(0..100), None)).await;
+        let location = Location::parse(&server.url("a.parquet"), &fixture.config).unwrap();
+        let snapshot = fixture.take_at(&location).await.unwrap();
+        let reader = Reader::new(snapshot, location, &fixture.state, fixture.config.clone());
+        Self { fixture, server, reader }
+    }
+
+    /// Reads the file, whose next responses have these statuses. Returns the number of requests as well.
+    async fn read(
+        &self,
+        statuses: impl IntoIterator<Item = &'static str>,
+    ) -> (Result<RecordBatch, Error>, usize) {
+        self.server.fail(statuses);
+        let before = self.server.requests();
+        let outcome = read_all(&self.reader).await;
+        (outcome, self.server.requests() - before)
+    }
+}
+
+// With paused time, waits between retries take no time.
+#[tokio::test(start_paused = true)]
+async fn a_burst_of_slow_down_responses_does_not_end_a_read() {
+    let remote = Remote::new().await;
+    let (outcome, requests) = remote.read(repeat_n(SLOW_DOWN, 50)).await;
+    assert_eq!(outcome.unwrap(), rows(0..100));
+    assert!(requests > 50, "{requests}");
+}
+
+#[tokio::test]
+async fn retries_end_at_the_configured_number_and_no_other_request_follows() {
+    let mut remote = Remote::new().await;
+    remote.fixture.config.max_retries = 3;
+    let location = Location::parse(&remote.server.url("a.parquet"), &remote.fixture.config).unwrap();
+    let snapshot = remote.fixture.take_at(&location).await.unwrap();
+    remote.reader = Reader::new(snapshot, location, &remote.fixture.state, remote.fixture.config.clone());
+
+    let (outcome, requests) = remote.read(repeat_n(SLOW_DOWN, 4)).await;
+    let error = outcome.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert_eq!(requests, 4, "an overloaded server is not asked for the version of the file");
+}
+
+#[tokio::test]
+async fn refused_access_is_an_error_at_once_that_says_what_to_check() {
+    let remote = Remote::new().await;
+    for status in [FORBIDDEN, "401 Unauthorized"] {
+        let (outcome, requests) = remote.read([status]).await;
+        let error = outcome.unwrap_err();
+        assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains("/a.parquet is denied"), "{text}");
+        assert!(text.contains("check the permissions") && text.contains("credentials"), "{text}");
+        assert_eq!(requests, 1, "{status}");
+    }
+    remote.server.fail([FORBIDDEN]);
+    let location = Location::parse(&remote.server.url("a.parquet"), &remote.fixture.config).unwrap();
+    let error = remote.fixture.take_at(&location).await.unwrap_err();
+    assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_signature_that_expired_during_retries_is_renewed_once() {
+    let remote = Remote::new().await;
+    let (outcome, _) = remote.read([SLOW_DOWN, FORBIDDEN]).await;
+    assert_eq!(outcome.unwrap(), rows(0..100));
+
+    let (outcome, _) = remote.read([SLOW_DOWN, FORBIDDEN, FORBIDDEN]).await;
+    assert!(matches!(outcome, Err(Error::PermissionDenied { .. })), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn the_version_is_requested_once_after_an_error_that_may_be_about_the_file() {
+    let remote = Remote::new().await;
+    let (outcome, requests) = remote.read(["416 Range Not Satisfiable", SLOW_DOWN]).await;
+    assert!(matches!(outcome, Err(Error::Unavailable { .. })), "{outcome:?}");
+    assert_eq!(requests, 2);
+
+    remote.server.replace(parquet_bytes(&rows(0..101), None));
+    let (outcome, requests) = remote.read(["416 Range Not Satisfiable"]).await;
+    assert!(matches!(outcome, Err(Error::Changed { .. })), "{outcome:?}");
+    assert_eq!(requests, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_never_answered_is_given_up_soon() {
+    let fixture = Fixture::new();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/a.parquet", listener.local_addr().unwrap());
+    drop(listener);
+    let location = Location::parse(&url, &fixture.config).unwrap();
+    let error = fixture.take_at(&location).await.unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    let text = error.to_string();
+    assert!(text.contains(&url) && text.contains("after 5 retries"), "{text}");
+}
