@@ -31,7 +31,7 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the access of all users but the owner to an existing folder.
+/// Removes access to an existing folder for all users except the owner.
 ///
 /// # Errors
 /// If the folder is missing or belongs to another user, such as a mounted volume.

@@ -40,6 +40,13 @@ pub struct Config {
     /// Decoded columns that are written to the disk cache: `needed` (memory alone will not hold them, or several views share them)
     /// or `always`. Default: needed.
     pub disk_writes: DiskWrites,
+    /// Maximum size of the decoded columns that wait to be written to the disk cache, in bytes. Columns beyond it are not written.
+    /// Default: 1/8 of `cache_memory`, at least 16 MiB and at most 256 MiB.
+    pub disk_write_queue_bytes: Option<u64>,
+    /// Time after which a read of the disk cache counts as a miss. Reads are then skipped for 1 s, and for twice as long after each
+    /// further late read, up to 60 s. Default: 5 s.
+    #[serde(with = "humantime_serde")]
+    pub disk_read_timeout: Duration,
     /// Number of rows decoded per step; one step of all columns should fit the L2 cache. Default: 4,096.
     pub decode_rows: usize,
     /// Delays added on purpose, to test dashboards and alerts.
@@ -59,6 +66,8 @@ impl Default for Config {
             max_batch_bytes: 256 << 20,
             max_packed_groups: 1 << 26,
             disk_writes: DiskWrites::Needed,
+            disk_write_queue_bytes: None,
+            disk_read_timeout: Duration::from_secs(5),
             decode_rows: 4096,
             fault_injection: FaultInjection::default(),
         }
@@ -74,6 +83,11 @@ impl Config {
     /// `total_prefetch_bytes`, resolved.
     pub(crate) fn total_prefetch_bytes(&self, memory_bytes: u64) -> u64 {
         self.total_prefetch_bytes.unwrap_or(memory_bytes / 8)
+    }
+
+    /// `disk_write_queue_bytes`, resolved.
+    pub fn disk_write_queue_bytes(&self, memory_bytes: u64) -> u64 {
+        self.disk_write_queue_bytes.unwrap_or((memory_bytes / 8).clamp(16 << 20, 256 << 20))
     }
 
     /// `buffer_pool_bytes`, resolved.

@@ -107,8 +107,10 @@ async fn open_loader(settings: &Settings, pool: Pool) -> anyhow::Result<Loader> 
         let (directory, config) = (settings.cache_dir, settings.loader);
         let disk = DiskConfig {
             capacity_bytes: disk_bytes,
-            // Queued writes still count against the memory for decoding, which limits them.
-            max_write_queue_bytes: u64::MAX,
+            max_write_queue_bytes: config.disk_write_queue_bytes(memory_bytes),
+            read_timeout: config.disk_read_timeout,
+            // A disk that hangs leaves threads for everything else.
+            concurrent_reads: (settings.blocking_threads / 4).max(1),
             ..DiskConfig::default()
         };
         Loader::open(memory_bytes, (disk_bytes > 0).then_some((&*directory, disk)), config, pool)

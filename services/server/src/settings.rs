@@ -55,7 +55,8 @@ pub struct Settings {
     pub cpu_scheduling: Scheduling,
     /// Number of threads that perform network I/O, at least 1. Default: one per core, at most 8.
     pub io_threads: usize,
-    /// Maximum number of threads for blocking calls, such as reads of local files, at least 1; further calls queue. Default: 16.
+    /// Maximum number of threads for blocking calls, such as reads of local files, at least 1; further calls queue. A quarter of them read the disk
+    /// cache. Default: 64.
     pub blocking_threads: usize,
     /// Time that running streams are given to finish after SIGTERM. Default: 30 s.
     #[serde(with = "humantime_serde")]
@@ -199,7 +200,7 @@ impl Default for Settings {
             cpu_threads: cores,
             cpu_scheduling: Scheduling::default(),
             io_threads: cores.min(8),
-            blocking_threads: 16,
+            blocking_threads: 64,
             grace_period: Duration::from_secs(30),
             refresh_interval: None,
             tls: None,

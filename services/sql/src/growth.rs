@@ -1,4 +1,4 @@
-//! Sizes of computed values, known before they are computed.
+//! Estimated sizes of computed values, before they are computed.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use datafusion_expr::{Expr, ExprSchemable, Operator};
 
 /// Bytes of a number or a time as text, rounded up.
 const TEXT_BYTES: u64 = 40;
-/// Bytes that one slice of rows may occupy while it is evaluated, unless it is a single row.
-const SLICE_BYTES: u64 = 64 << 20;
+/// Maximum memory in bytes for evaluating one slice of rows. A slice of one row may exceed it.
+const SLICE_BYTES: u64 = 16 << 20;
 
 /// A size in bytes that is linear in the number of rows and in the sizes of the input columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,7 +71,8 @@ impl Sizes {
         self.result.bytes(rows, bytes_of)
     }
 
-    /// Size of everything that evaluating the rows of `inputs` allocates. `inputs` holds the input columns, ascending.
+    /// Memory in bytes that evaluating the rows of `inputs` allocates. `inputs` contains only the input columns, in
+    /// schema order.
     pub(crate) fn work_bytes(&self, inputs: &RecordBatch, positions: &[usize]) -> u64 {
         let bytes_of = |column: usize| {
             let found = positions.iter().position(|position| *position == column);
@@ -81,7 +82,7 @@ impl Sizes {
         self.work.bytes(inputs.num_rows() as u64, bytes_of)
     }
 
-    /// Returns true if rows that need `bytes` are evaluated at once.
+    /// Returns true if rows that need `bytes` bytes can be evaluated as one slice.
     pub(crate) fn fits_a_slice(bytes: u64) -> bool {
         bytes <= SLICE_BYTES
     }

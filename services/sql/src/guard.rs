@@ -47,7 +47,7 @@ pub(crate) fn guarded(expression: Arc<dyn PhysicalExpr>, schema: &Schema) -> Res
     replaced.map(|replaced| replaced.data)
 }
 
-/// Returns false if the expression has a value for every row.
+/// Returns false if the evaluation succeeds for every row. A null result is a success.
 fn can_fail(part: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     let part_can_fail = if let Some(binary) = part.downcast_ref::<BinaryExpr>() {
         match binary.op() {

@@ -1,8 +1,9 @@
 //! Rewriting of an expression to fewer forms, before it is compiled.
 //!
 //! `BETWEEN`, `NULLIF`, `COALESCE` and the like become comparisons, `AND`, `OR` and `CASE`, which evaluate a part only for
-//! the rows that need it. Parts without columns become constants. Nothing else is simplified: DataFusion's simplifier
-//! rewrites a boolean `CASE` to `AND` and `OR`, and evaluates parts that a guard excludes.
+//! the rows that need it. Parts without columns become constants. A widening cast is removed from a comparison of a
+//! column with constants. DataFusion's simplifier is not used: it rewrites a boolean `CASE` to `AND` and `OR`, and
+//! evaluates parts that short-circuiting skips.
 
 use std::sync::Arc;
 
@@ -74,7 +75,8 @@ fn rewritten(part: Expr, schema: &DFSchema, context: &SimplifyContext) -> Result
     }
 }
 
-/// Replaces a part without columns by its value, if it has one. A part without a value fails where a row needs it.
+/// Replaces a part without columns by its value, unless its evaluation fails. Such a part fails at run time, for the
+/// first row that needs it.
 fn folded(part: Expr, row: &RecordBatch) -> Result<Expr> {
     let is_constant = !is_literal(&part) && !matches!(part, Expr::Alias(_)) && part.column_refs().is_empty();
     if !is_constant {
@@ -106,8 +108,8 @@ pub(crate) fn one_row() -> Result<RecordBatch> {
     Ok(RecordBatch::try_new_with_options(Arc::new(Schema::empty()), Vec::new(), &options)?)
 }
 
-/// Replaces the comparison of a widened column with constants by a comparison in the type of the column, which statistics
-/// have: `CAST(i AS BIGINT) > 3`, which coercion makes of `i > 3`.
+/// Replaces a comparison of a widened column with constants by a comparison in the column's own type, so that
+/// statistics can be used. This undoes type coercion, which turns `i > 3` into `CAST(i AS BIGINT) > 3`.
 fn compared_without_cast(part: Expr, schema: &DFSchema) -> Result<Expr> {
     Ok(match part {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if is_comparison(op) => {
@@ -131,8 +133,8 @@ fn compared_without_cast(part: Expr, schema: &DFSchema) -> Result<Expr> {
     })
 }
 
-/// Returns the column under a widening cast, and the constants in the type of the column. `None` if `cast` is not such a
-/// cast, or if a constant has no equal in that type.
+/// Returns the column under a widening cast, and the constants converted to the column's type. Returns `None` if
+/// `cast` does not widen, or if the column's type cannot represent a constant exactly.
 fn narrow(cast: &Expr, constants: &[Expr], schema: &DFSchema) -> Result<Option<(Expr, Vec<Expr>)>> {
     let Expr::Cast(cast) = cast else { return Ok(None) };
     let from = cast.expr.get_type(schema)?;

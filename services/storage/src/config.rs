@@ -23,6 +23,8 @@ pub struct Config {
     /// Maximum number of concurrent requests per location, which is a dataset or the state. While the store answers
     /// that it is overloaded (429, 503) or times out, fewer requests are made, at least 1. Default: 64.
     pub concurrent_requests: usize,
+    /// Maximum number of concurrent reads of one local dataset. A read that takes longer than `request_timeout` fails. Default: 8.
+    pub concurrent_local_reads: usize,
     /// Timeout of one request to an object store, including its body. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
@@ -54,6 +56,7 @@ impl Default for Config {
             max_block_bytes: 4096 * MIB,
             concurrent_footers: 64,
             concurrent_requests: 64,
+            concurrent_local_reads: 8,
             request_timeout: Duration::from_secs(30),
             max_retries: 1000,
             retry_timeout: Duration::from_secs(600),

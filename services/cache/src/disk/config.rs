@@ -1,5 +1,7 @@
 //! Settings of the disk tier.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// Settings of the disk tier.
@@ -15,6 +17,9 @@ pub struct DiskConfig {
     pub concurrent_writes: usize,
     /// Maximum number of concurrent reads. Further reads wait. Default: 16.
     pub concurrent_reads: usize,
+    /// Time after which a read counts as a miss. After such a read, reads are skipped for 1 s, and for twice as long after each
+    /// further one, up to 60 s. Default: 5 s.
+    pub read_timeout: Duration,
 }
 
 impl Default for DiskConfig {
@@ -24,6 +29,7 @@ impl Default for DiskConfig {
             max_write_queue_bytes: 256 << 20,
             concurrent_writes: 2,
             concurrent_reads: 16,
+            read_timeout: Duration::from_secs(5),
         }
     }
 }

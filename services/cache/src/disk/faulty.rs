@@ -18,6 +18,8 @@ pub(crate) struct Faulty {
     faults: Mutex<Faults>,
     /// Blocks writes while a test holds it.
     pub(crate) gate: Mutex<()>,
+    /// Blocks reads while a test holds it, as a disk that hangs.
+    pub(crate) read_gate: Mutex<()>,
 }
 
 /// Injected faults.
@@ -75,6 +77,7 @@ impl Files for Faulty {
     }
 
     fn read(&self, path: &Path, ranges: &mut [FileRange<'_>]) -> Result<()> {
+        drop(self.read_gate.lock());
         self.count()?;
         let faults = self.faults();
         if let Some(code) = faults.fail_reads {

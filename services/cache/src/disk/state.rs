@@ -26,6 +26,8 @@ pub(crate) struct State {
     /// Never locked across I/O or calls of the forecast.
     pub(crate) index: Mutex<Index>,
     pub(crate) backoff: Mutex<Backoff>,
+    /// Pauses after reads that took too long.
+    pub(crate) late_reads: Mutex<Backoff>,
     pub(crate) io_errors: IoErrors,
     /// Free space of the write queue.
     pub(crate) queue: Arc<Semaphore>,

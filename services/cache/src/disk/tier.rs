@@ -4,7 +4,11 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::{sync::Semaphore, task::spawn_blocking, time::Instant};
+use tokio::{
+    sync::Semaphore,
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -12,8 +16,8 @@ use super::{
     error::Error,
     files::{FileSystem, Files},
     folder, format,
-    index::{Index, Stored},
-    io_errors::IoErrors,
+    index::{Index, Place, Stored},
+    io_errors::{IoErrorKind, IoErrors},
     name::FileKey,
     outcome::Outcome,
     read::Section,
@@ -88,6 +92,7 @@ impl Disk {
             policy,
             index: Mutex::new(index),
             backoff: Mutex::default(),
+            late_reads: Mutex::default(),
             io_errors,
             queue: permits(queue_units(config.max_write_queue_bytes) as usize),
             writers: permits(config.concurrent_writes),
@@ -123,14 +128,28 @@ impl Disk {
         self.shared.index.lock().sections(entry, names)
     }
 
-    /// Reads the sections `names`. A missing or damaged section is `None`.
+    /// Reads the sections `names`. A missing or damaged section is `None`, and so is one that is not read within
+    /// `read_timeout`.
     ///
     /// Reads on blocking threads, and waits if `concurrent_reads` reads are running. Cancel-safe.
     pub async fn get(&self, entry: u128, names: &[u128]) -> Vec<Option<Section>> {
         let mut sections = vec![None; names.len()];
         let found = self.shared.index.lock().find(entry, names);
-        if !found.is_empty() {
-            let shared = Arc::clone(&self.shared);
+        let is_paused = self.shared.late_reads.lock().pausing(Instant::now());
+        if !found.is_empty() && !is_paused {
+            for (requested, section) in self.read_in_time(found).await {
+                sections[requested] = Some(section);
+            }
+        }
+        count_uses(&sections);
+        sections
+    }
+
+    /// Reads the sections of `found`. Returns none of them if that takes longer than `read_timeout`: the disk may hang,
+    /// while the data can be read from its source.
+    async fn read_in_time(&self, found: Vec<(Arc<Stored>, Vec<Place>)>) -> Vec<(usize, Section)> {
+        let shared = Arc::clone(&self.shared);
+        let read = async move {
             let reader = Arc::clone(&shared.readers).acquire_owned().await;
             let read = AbortOnDropHandle::new(spawn_blocking(move || {
                 let _reader = reader;
@@ -151,12 +170,17 @@ impl Disk {
                 read
             }));
             // The read fails only when the runtime shuts down.
-            for (requested, section) in read.await.unwrap_or_default() {
-                sections[requested] = Some(section);
-            }
+            read.await.unwrap_or_default()
+        };
+        let limit = self.shared.config.read_timeout;
+        if let Ok(read) = timeout(limit, read).await {
+            self.shared.late_reads.lock().succeeded();
+            return read;
         }
-        count_uses(&sections);
-        sections
+        self.shared.late_reads.lock().failed(Instant::now());
+        let late = format!("no answer within {limit:?}");
+        self.shared.io_errors.report(IoErrorKind::Read, &self.shared.folder, &late);
+        Vec::new()
     }
 
     /// Writes sections of an entry, unless the eviction policy or the state of the disk prevents it. Sections that are

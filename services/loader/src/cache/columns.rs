@@ -102,8 +102,7 @@ impl Columns {
         }
     }
 
-    /// Returns the columns of one block that the job's view requires. `permit` covers their memory and is held until they
-    /// are on disk.
+    /// Returns the columns of one block that the job's view requires. `permit` covers their memory.
     ///
     /// Computed columns are computed for all rows of the block, whatever the filter, so that all views share them. If
     /// one has no value for some row and the view has a filter, the stored columns are returned instead, of which
@@ -150,12 +149,12 @@ impl Columns {
             if !claim.columns.is_empty() {
                 let (load_time, failed) = self.decode(job, block, wanted, &claim, permit).await?;
                 if keep && let Some(disk) = self.disk.clone() {
-                    let (permit, block_id) = (Arc::clone(permit), wanted.block);
-                    let sections = sections(&claim, wanted);
+                    let (block_id, sections) = (wanted.block, sections(&claim, wanted));
+                    // The write queue bounds the memory of what waits for the disk, which may hang.
                     tokio::spawn(async move {
                         disk.put(block_id, sections, load_time).await;
                         // Until this point, other requests find the columns in this flight.
-                        drop((claim, permit));
+                        drop(claim);
                     });
                 }
                 failed.map_or(Ok(()), Err)?;

@@ -18,8 +18,10 @@ impl Job {
     /// [`Error::TooLarge`], with the largest window that fits, if any.
     pub(crate) fn check_fits(&self, memory_bytes: u64, max_batch_bytes: u64) -> Result<(), Error> {
         self.check_batch(max_batch_bytes)?;
-        // A mixture holds one window of each dataset at a time.
-        let needed = self.parts().map(Self::largest_window).fold(0, u64::saturating_add);
+        // A mixture holds one window of each dataset at a time. If they did not fit together with the unused ends of their
+        // buffers, every batch would load all windows again.
+        let needed =
+            self.parts().map(|part| part.largest_window(self.is_mixture())).fold(0, u64::saturating_add);
         if needed <= memory_bytes {
             return Ok(());
         }
@@ -63,11 +65,15 @@ impl Job {
         (groups * u128::from(rows.epoch_rows) / u128::from(rows.epoch_items.max(1))) as u64
     }
 
-    /// Size of the largest window of the first epochs, in bytes.
-    fn largest_window(&self) -> u64 {
+    fn is_mixture(&self) -> bool {
+        self.parts().nth(1).is_some()
+    }
+
+    /// Size of the largest window of the first epochs, in bytes; with the unused ends of its buffers if `with_excess`.
+    fn largest_window(&self, with_excess: bool) -> u64 {
         let epochs = (CHECKED_BLOCKS / (self.rows.items.len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
         let (first, count) = (self.train().epoch, self.train().epochs.unwrap_or(1).min(epochs));
-        let largest = |epoch| self.footprint.largest_window(&self.order.epoch(epoch));
+        let largest = |epoch| self.footprint.window_bytes(&self.order.epoch(epoch), with_excess);
         (first..=first.saturating_add(count - 1)).map(largest).max().unwrap_or(0)
     }
 
@@ -76,8 +82,10 @@ impl Job {
         let keep_block_order = matches!(self.order.shuffle, Shuffle::Window { keep_block_order: true, .. });
         let fits = |rows: u64| {
             let shuffle = Shuffle::Window { rows, keep_block_order };
-            let largest =
-                |job: &Self| job.footprint.largest_window(&job.order.shuffled(shuffle, self.train().epoch));
+            let largest = |job: &Self| {
+                let order = job.order.shuffled(shuffle, self.train().epoch);
+                job.footprint.window_bytes(&order, self.is_mixture())
+            };
             self.parts().map(largest).fold(0, u64::saturating_add) <= memory_bytes
         };
         // The size of a window does not grow strictly with its rows, so the result is a value that was tested.

@@ -1,7 +1,8 @@
-//! Nulls of nested columns, pushed down to everything below them.
+//! Nulls of nested columns, propagated to all their descendants.
 //!
-//! Arrow does not say what a child holds where its parent is null, and the Parquet decoder leaves what its buffers held
-//! before, which depends on the rows and columns that are decoded together. Blocks leave the decoder in one form instead:
+//! Arrow does not define the value of a child whose parent is null. The Parquet decoder leaves earlier contents of
+//! its buffers there, which depend on the rows and columns that are decoded together. Blocks leave the decoder in one
+//! form instead:
 //! under a null parent a nullable child is null, and a required child is zero or empty and has no validity buffer. Null
 //! lists have no items.
 
@@ -46,8 +47,8 @@ pub(crate) fn pushed_down_column(column: &ArrayRef, field: &Field) -> Result<Arr
         .map_err(|error| Error::Internal(format!("column {}: {error}", field.name())))
 }
 
-/// Returns true for types whose values under nulls have to be replaced. The items of a list of numbers are skipped under
-/// nulls wherever lists are read.
+/// Returns true if the values under nulls of this type must be replaced. Lists of numbers need no replacement,
+/// because every reader skips the items of a null list.
 fn has_children(data_type: &DataType) -> bool {
     match data_type {
         DataType::List(item) | DataType::LargeList(item) => item.data_type().is_nested(),
@@ -55,7 +56,7 @@ fn has_children(data_type: &DataType) -> bool {
     }
 }
 
-/// Pushes the nulls of `array` and of its parents, `above`, down.
+/// Propagates the nulls of `array` and of its ancestors, `above`, to its children.
 fn push(array: &ArrayRef, nullable: bool, above: Option<&NullBuffer>) -> Result<ArrayRef, ArrowError> {
     let all = NullBuffer::union(array.nulls(), above).filter(|nulls| nulls.null_count() > 0);
     let own = all.clone().filter(|_| nullable);
@@ -128,7 +129,7 @@ fn visible<O: OffsetSizeTrait>(
     visible_items(list.offsets(), list.values(), nulls)
 }
 
-/// Returns the items that are not under nulls, with offsets that begin at 0.
+/// Returns the items of lists that are not null, with offsets that begin at 0.
 fn visible_items<O: OffsetSizeTrait>(
     offsets: &OffsetBuffer<O>,
     items: &ArrayRef,
@@ -149,7 +150,7 @@ fn visible_items<O: OffsetSizeTrait>(
     Ok((rebased, take(items, &seen.collect::<UInt64Array>(), None)?))
 }
 
-/// A value of zeros, or an empty text.
+/// A value of zero bytes, or an empty string.
 fn zero(data_type: &DataType) -> Result<Scalar<ArrayRef>, ArrowError> {
     let null = new_null_array(data_type, 1).to_data();
     Ok(Scalar::new(make_array(null.into_builder().nulls(None).build()?)))

@@ -1,4 +1,4 @@
-//! Memory of the machine or container, of which the default of `cache_memory` is half.
+//! Memory of the machine or container. `cache_memory` defaults to half of it.
 //!
 //! Control groups form a tree. A limit at any level applies to all groups below it: a container limits its own group,
 //! systemd the slice of a service, Slurm the group of a job. The server therefore reads every level from its own group
@@ -29,7 +29,7 @@ struct Hierarchy {
     files: &'static [&'static str],
 }
 
-/// Memory controller of version 2, of version 2 beside version 1, and of version 1.
+/// Memory controllers, in this order: cgroup v2, cgroup v2 in hybrid mode with v1, and cgroup v1.
 const HIERARCHIES: [Hierarchy; 3] = [
     Hierarchy { mount: "sys/fs/cgroup", controller: "", files: &["memory.max", "memory.high"] },
     Hierarchy { mount: "sys/fs/cgroup/unified", controller: "", files: &["memory.max", "memory.high"] },
@@ -77,7 +77,8 @@ impl Hierarchy {
 
     /// Smallest limit of `group` and of all groups above it, in bytes.
     ///
-    /// A container may see the path that its group has on the host, but not the groups of the host. Levels that do not
+    /// A container may see the path of its cgroup on the host, while the cgroups of the host are not mounted. Levels
+    /// that do not
     /// exist are skipped; the last level is the root of the mount, which is the container's own group.
     fn limit_bytes(&self, mount: &Path, group: &Path) -> Option<u64> {
         let levels = group.ancestors().map(|level| mount.join(level));

@@ -166,7 +166,7 @@ impl Reader {
     /// Maximum gap between ranges that are read at once, in bytes.
     fn max_gap_bytes(&self) -> u64 {
         let gap = self.config.coalesce_gap_bytes;
-        if self.location.slabs().is_some() { gap.min(MAX_LOCAL_GAP_BYTES) } else { gap }
+        if self.location.local_reads().is_some() { gap.min(MAX_LOCAL_GAP_BYTES) } else { gap }
     }
 
     /// Reads ranges of optional data (indexes and bloom filters). Returns `None` if a range is empty or outside of the
@@ -190,7 +190,8 @@ impl Reader {
 
     async fn read(&self, range: Range<u64>, target: &Target) -> Result<(u64, Bytes), Error> {
         // A local file is read in one piece, because the parts of a split range have to be copied together.
-        let limit = if self.location.slabs().is_some() { u64::MAX } else { self.config.max_request_bytes };
+        let limit =
+            if self.location.local_reads().is_some() { u64::MAX } else { self.config.max_request_bytes };
         let start = range.start;
         let reads = split(range, limit).map(|part| request::read(&self.location, target, part));
         Ok((start, concat(try_join_all(reads).await?)))

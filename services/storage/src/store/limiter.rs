@@ -2,8 +2,8 @@
 //!
 //! A store that is overloaded answers more requests in total if it receives fewer at a time. The limit is halved when
 //! the store answers that it is overloaded or a request times out, and grows by one when a whole round of requests
-//! succeeds (additive increase, multiplicative decrease). A request waits for its permit here, and holds it until its
-//! response was read. It holds none while it waits for its next retry.
+//! succeeds (additive increase, multiplicative decrease). A request waits for a permit, and holds it until the
+//! response body has been read. It releases the permit while it waits for a retry.
 
 use std::{
     pin::Pin,
@@ -79,7 +79,7 @@ fn is_overload(status: u16) -> bool {
     matches!(status, 408 | 429 | 503 | 504)
 }
 
-/// Body of a response that holds the permit of its request until its end.
+/// Response body that holds the permit of its request until it has been read or dropped.
 struct LimitedBody {
     inner: HttpResponseBody,
     permit: Option<Permit>,
@@ -162,7 +162,7 @@ struct Permit {
     limiter: Arc<Limiter>,
     /// Permit of the semaphore. It is `None` only during drop.
     permit: Option<OwnedSemaphorePermit>,
-    /// Generation of the window when the request began.
+    /// Number of decreases of the window before the request started.
     generation: u64,
 }
 
@@ -225,7 +225,7 @@ impl Window {
         Self { size: max_size, max_size, successes: 0, generation: 0 }
     }
 
-    /// Adds one request after a round of as many successful requests as the window has.
+    /// Increases the window by one after as many successful requests as its current size.
     fn succeeded(&mut self) {
         self.successes += 1;
         if self.successes >= self.size {

@@ -2,28 +2,53 @@
 //!
 //! `object_store` reads into new memory, which the kernel clears first, and in parts that have to be joined.
 
-use std::{fs::File, io, ops::Range, os::unix::fs::FileExt, os::unix::fs::MetadataExt};
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::{FileExt, MetadataExt},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use forebay_cache::Slabs;
 use object_store::local::LocalFileSystem;
+use tokio::time::timeout;
 
-use crate::{Error, Version, blocking::blocking, store::target::Target};
+use crate::{
+    Error, Version,
+    blocking::blocking,
+    store::{location::LocalReads, target::Target},
+};
 
 /// Reads `range` of one pinned file. The version of the open file is compared before the read, and its stamp after it.
 ///
 /// # Errors
 /// [`Error::Changed`] if the file is not the pinned version or changes during the read, [`Error::Unavailable`] if it
-/// cannot be read.
-pub(crate) async fn read(target: &Target, range: Range<u64>, slabs: &Slabs) -> Result<Bytes, Error> {
+/// cannot be read, or not within the timeout.
+pub(crate) async fn read(target: &Target, range: Range<u64>, reads: &LocalReads) -> Result<Bytes, Error> {
     let file = LocalFileSystem::new().path_to_filesystem(&target.path);
     let file = file.map_err(|error| Error::unavailable(&target.url, error))?;
-    let (target, slabs) = (target.clone(), slabs.clone());
-    blocking(move || {
-        let file = File::open(file).map_err(|error| read_error(&target, error))?;
-        read_open(&file, &target, range, &slabs, || {})
-    })
-    .await
+    let (pinned, slabs, permits) = (target.clone(), reads.slabs.clone(), Arc::clone(&reads.permits));
+    let read = async move {
+        let permit = permits.acquire_owned().await;
+        let read = blocking(move || {
+            // Held until the read ends, even if the caller has stopped waiting.
+            let _permit = permit;
+            let file = File::open(file).map_err(|error| read_error(&pinned, error))?;
+            read_open(&file, &pinned, range, &slabs, || {})
+        });
+        read.await
+    };
+    match timeout(reads.timeout, read).await {
+        Ok(read) => read,
+        Err(_) => {
+            let late =
+                format!("no answer of the file system within {:?} (storage.request_timeout)", reads.timeout);
+            let late = io::Error::new(io::ErrorKind::TimedOut, late);
+            Err(read_error(target, late))
+        }
+    }
 }
 
 /// Reads `range` of an open file. `before_read` is called after the check of the version; tests change the file in it.

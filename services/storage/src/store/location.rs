@@ -13,6 +13,7 @@ use object_store::{
     local::LocalFileSystem,
     path::Path,
 };
+use tokio::sync::Semaphore;
 use url::Url;
 
 use crate::{Config, Error, store::retries::RetryingConnector};
@@ -41,8 +42,17 @@ pub struct Location {
     store: Arc<dyn ObjectStore>,
     root: Path,
     kind: Kind,
-    /// Buffer pool for reads of local files; `None` for other kinds.
-    slabs: Option<Slabs>,
+    /// Reads of local files; `None` for other kinds.
+    local: Option<LocalReads>,
+}
+
+/// Bounds and buffers of the reads of one local folder. A folder on a file system that hangs takes only its own share of the
+/// blocking threads.
+#[derive(Clone)]
+pub(crate) struct LocalReads {
+    pub(crate) slabs: Slabs,
+    pub(crate) permits: Arc<Semaphore>,
+    pub(crate) timeout: Duration,
 }
 
 impl Location {
@@ -70,7 +80,7 @@ impl Location {
 
     /// Creates a location in an existing store, for example an in-memory or fault-injecting one in tests.
     pub fn with_store(url: impl Into<String>, store: Arc<dyn ObjectStore>, prefix: impl Into<Path>) -> Self {
-        Self { url: url.into().into(), store, root: prefix.into(), kind: Kind::Object, slabs: None }
+        Self { url: url.into().into(), store, root: prefix.into(), kind: Kind::Object, local: None }
     }
 
     /// URL as given by the caller.
@@ -86,8 +96,12 @@ impl Location {
 
     fn new(url: &str, store: Arc<dyn ObjectStore>, root: Path, kind: Kind, config: &Config) -> Self {
         let store = Arc::new(LimitStore::new(store, config.concurrent_requests.max(1)));
-        let slabs = (kind == Kind::Local).then(|| Slabs::new(config.idle_bytes));
-        Self { url: url.into(), store, root, kind, slabs }
+        let local = (kind == Kind::Local).then(|| LocalReads {
+            slabs: Slabs::new(config.idle_bytes),
+            permits: Arc::new(Semaphore::new(config.concurrent_local_reads.clamp(1, Semaphore::MAX_PERMITS))),
+            timeout: config.request_timeout,
+        });
+        Self { url: url.into(), store, root, kind, local }
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -102,8 +116,8 @@ impl Location {
         self.kind
     }
 
-    pub(crate) fn slabs(&self) -> Option<&Slabs> {
-        self.slabs.as_ref()
+    pub(crate) fn local_reads(&self) -> Option<&LocalReads> {
+        self.local.as_ref()
     }
 
     /// Path of `relative` below the root, and its URL for error messages. `relative` has the form that a listing returns.

@@ -25,8 +25,8 @@ use crate::{
 /// [`Error::Unavailable`] if the store fails.
 pub(crate) async fn read(location: &Location, target: &Target, range: Range<u64>) -> Result<Bytes, Error> {
     let read = || async {
-        match location.slabs() {
-            Some(slabs) => local_file::read(target, range.clone(), slabs).await,
+        match location.local_reads() {
+            Some(reads) => local_file::read(target, range.clone(), reads).await,
             None => read_checked(location, target, range.clone()).await,
         }
     };

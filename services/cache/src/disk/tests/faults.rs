@@ -123,3 +123,29 @@ async fn reads_and_accounting_are_correct_whichever_operation_fails() {
     }
     assert!(last > 40, "the scenario has only {last} operations");
 }
+
+#[tokio::test]
+async fn a_disk_that_hangs_is_a_miss_and_is_not_asked_again_at_once() {
+    let fixture = Fixture::new();
+    let config = DiskConfig {
+        capacity_bytes: MIB,
+        read_timeout: Duration::from_millis(20),
+        concurrent_reads: 2,
+        ..DiskConfig::default()
+    };
+    let disk = fixture.try_open(config, Arc::new(NoForecast)).unwrap();
+    put(&disk, 1, &[1], 1000).await;
+    {
+        let hanging = fixture.files.read_gate.lock();
+        for _ in 0..5 {
+            assert!(!has(&disk, 1, 1, 1000).await, "a late read is a miss");
+        }
+        assert_eq!(disk.shared.io_errors.count(IoErrorKind::Read), 1, "the disk was asked once");
+        assert_eq!(put(&disk, 2, &[1], 1000).await, Outcome::Written, "writes have threads of their own");
+        drop(hanging);
+    }
+    // The pause ends, and the file is still there.
+    *disk.shared.late_reads.lock() = Default::default();
+    assert!(has(&disk, 1, 1, 1000).await);
+    assert!(has(&disk, 2, 1, 1000).await);
+}

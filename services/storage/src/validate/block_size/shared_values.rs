@@ -1,6 +1,6 @@
 //! Decoded size of byte arrays that share stored bytes: values of a dictionary, and values with common prefixes.
 //!
-//! A page can store such bytes once and decode them to any number of values.
+//! A page can store such bytes once, while any number of decoded values repeat them.
 
 use parquet::{basic::Encoding, column::page::Page, errors::ParquetError};
 
@@ -48,7 +48,8 @@ pub(super) fn shared_bytes(
     Ok(total)
 }
 
-/// Lengths in bytes of the values of a dictionary page. Ends before a value that exceeds the page.
+/// Lengths in bytes of the values of a dictionary page. Stops at the first value that extends past the end of the
+/// page.
 pub(super) fn dictionary_lengths(page: &[u8]) -> impl Iterator<Item = u32> {
     let mut rest = page;
     std::iter::from_fn(move || {
