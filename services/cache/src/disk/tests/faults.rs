@@ -125,6 +125,10 @@ async fn reads_and_accounting_are_correct_whichever_operation_fails() {
 }
 
 #[tokio::test]
+#[allow(
+    clippy::await_holding_lock,
+    reason = "the lock is a disk that hangs; only the thread of the read waits for it"
+)]
 async fn a_disk_that_hangs_is_a_miss_and_is_not_asked_again_at_once() {
     let fixture = Fixture::new();
     let config = DiskConfig {
