@@ -26,7 +26,8 @@ pub fn create_folder(path: &Path) -> io::Result<()> {
         (created, _) => created,
     };
     match created {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        // NFS refuses to create an existing folder with the error of its parent.
+        Err(_) if path.is_dir() => Ok(()),
         created => created,
     }
 }

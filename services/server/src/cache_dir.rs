@@ -17,17 +17,20 @@ const OWN_NAMES: [&str; 7] = [LOCK, "columns", "footers", "indexes", "state", "d
 
 /// Creates the cache directory if it is missing, and locks it for this process until the returned file is dropped.
 ///
-/// Other users lose access to an existing directory, unless it also contains files of other programs. In that case they
-/// lose access to the server's folders only. Permissions of another owner's directory do not change.
+/// Other users lose access to a directory that an earlier server used, unless it also contains files of other programs. In
+/// all other existing directories they lose access to the server's folders only. Permissions of another owner's directory do
+/// not change.
 ///
 /// # Errors
 /// If the directory can't be created, or another server uses it.
 pub(crate) fn take(settings: &Settings) -> anyhow::Result<File> {
     let cache_dir = &settings.cache_dir;
     private::create_folder(cache_dir).with_context(|| format!("can't create {}", cache_dir.display()))?;
+    // An empty directory may be meant for other programs as well, such as the root of a volume.
+    let was_used = cache_dir.join(LOCK).exists();
     let file = lock(cache_dir)?;
     // Only the owner may change permissions; the owner of a mounted volume is often another user.
-    if holds_own_names_only(cache_dir) {
+    if was_used && holds_own_names_only(cache_dir) {
         private::restrict_folder(cache_dir).ok();
     }
     // The disk cache creates `columns`.

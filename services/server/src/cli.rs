@@ -107,7 +107,7 @@ struct Serve {
     /// Number of threads that perform network I/O, at least 1 [default: one per core, at most 8].
     #[arg(long, value_name = "N", env = "FOREBAY_IO_THREADS")]
     io_threads: Option<usize>,
-    /// Maximum number of threads for blocking calls, such as reads of local files; at least 1 [default: 16].
+    /// Maximum number of threads for blocking calls, such as reads of local files; at least 1 [default: 64].
     #[arg(long, value_name = "N", env = "FOREBAY_BLOCKING_THREADS")]
     blocking_threads: Option<usize>,
     /// Time that running streams are given to finish after SIGTERM, such as 2m [default: 30s].

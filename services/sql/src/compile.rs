@@ -212,7 +212,15 @@ fn expanded_nodes(expression: &Expr) -> u64 {
         _ => false,
     };
     debug_assert!(counted.is_ok(), "nothing above fails");
-    parts.saturating_mul(if doubles { 2 } else { 1 }).saturating_add(1)
+    // A list with a part that is not a constant becomes one comparison per item.
+    let copies = match expression {
+        Expr::InList(list) if list.list.iter().any(|item| !matches!(item, Expr::Literal(..))) => {
+            list.list.len() as u64 + 1
+        }
+        _ if doubles => 2,
+        _ => 1,
+    };
+    parts.saturating_mul(copies).saturating_add(1)
 }
 
 /// Checks constant arithmetic and the constant arguments of functions, so that their errors are errors of compilation.

@@ -1,8 +1,9 @@
 //! Estimated sizes of computed values, before they are computed.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use arrow_array::{Array, RecordBatch};
+use arrow_array::{Array, ArrayRef, OffsetSizeTrait, RecordBatch, cast::AsArray};
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Schema};
 use datafusion_common::{DFSchema, Result, ScalarValue};
 use datafusion_expr::{Expr, ExprSchemable, Operator};
@@ -77,7 +78,7 @@ impl Sizes {
         let bytes_of = |column: usize| {
             let found = positions.iter().position(|position| *position == column);
             let found = found.and_then(|found| inputs.columns().get(found));
-            found.map_or(0, |array| array.to_data().get_slice_memory_size().unwrap_or(usize::MAX) as u64)
+            found.map_or(0, |array| array_bytes(array))
         };
         self.work.bytes(inputs.num_rows() as u64, bytes_of)
     }
@@ -164,6 +165,33 @@ fn result(part: &Expr, schema: &DFSchema, columns: &Schema, work: &mut Growth) -
     };
     *work = std::mem::take(work).plus(&grown);
     Ok(grown)
+}
+
+/// Bytes of the rows of an array. Of a list that is a part of a longer one, only its own items count.
+pub fn array_bytes(array: &ArrayRef) -> u64 {
+    fn items<O: OffsetSizeTrait>(offsets: &OffsetBuffer<O>, items: &ArrayRef) -> u64 {
+        let (first, last) = (offsets[0].as_usize(), offsets[offsets.len() - 1].as_usize());
+        size_of_val(&offsets[..]) as u64 + array_bytes(&items.slice(first, last - first))
+    }
+    let nulls = array.len().div_ceil(8) as u64;
+    nulls
+        + match array.data_type() {
+            DataType::List(_) => items(array.as_list::<i32>().offsets(), array.as_list::<i32>().values()),
+            DataType::LargeList(_) => {
+                items(array.as_list::<i64>().offsets(), array.as_list::<i64>().values())
+            }
+            DataType::Map(..) => {
+                let entries: ArrayRef = Arc::new(array.as_map().entries().clone());
+                items(array.as_map().offsets(), &entries)
+            }
+            DataType::FixedSizeList(..) => {
+                let list = array.as_fixed_size_list();
+                let (start, width) = (list.value_offset(0) as usize, list.value_length() as usize);
+                array_bytes(&list.values().slice(start, list.len() * width))
+            }
+            DataType::Struct(_) => array.as_struct().columns().iter().map(array_bytes).sum(),
+            _ => array.to_data().get_slice_memory_size().unwrap_or(0) as u64,
+        }
 }
 
 /// Bytes of a value of fixed width.

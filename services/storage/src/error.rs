@@ -221,7 +221,11 @@ fn is_denied(error: &object_store::Error) -> bool {
             }
             false
         }
-        _ => false,
+        // The type that holds the status of a failed listing is private to `object_store`, but its text is not.
+        error => {
+            let text = error.to_string();
+            ["401", "403"].iter().any(|code| text.contains(&format!("status code: {code} ")))
+        }
     }
 }
 

@@ -77,7 +77,8 @@ fn config() -> Config {
 fn read(file: &[u8]) -> Result<RecordBatch, Error> {
     silence_decoder_panics();
     let watch = || WATCHED.set(true);
-    let runtime = tokio::runtime::Builder::new_current_thread().on_thread_start(watch).build().unwrap();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().on_thread_start(watch).build().unwrap();
     watch();
     let outcome = runtime.block_on(async {
         let config = config();
@@ -152,7 +153,7 @@ fn encrypted_files_are_not_supported() {
 
 #[test]
 fn a_footer_over_the_limit_is_rejected() {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let outcome = runtime.block_on(async {
         let config = Config { max_footer_bytes: 100, ..Config::default() };
         let store = TestStore::with(&[("a.parquet", &parquet_bytes(&sample(), None))]).await;

@@ -29,6 +29,8 @@ use crate::{Forecast, Policy};
 
 /// Name of the folder below the cache directory. Foreign files in it are deleted.
 pub(crate) const FOLDER: &str = "columns";
+/// Rate below which a read counts as late, in bytes per second.
+const MIN_BYTES_PER_SECOND: u64 = 20 << 20;
 /// Unit of the write queue's semaphore.
 const QUEUE_UNIT_BYTES: u64 = 1024;
 
@@ -149,6 +151,11 @@ impl Disk {
     /// while the data can be read from its source.
     async fn read_in_time(&self, found: Vec<(Arc<Stored>, Vec<Place>)>) -> Vec<(usize, Section)> {
         let shared = Arc::clone(&self.shared);
+        let bytes = found.iter().flat_map(|(stored, places)| {
+            places.iter().map(|place| stored.table.records[place.record].length)
+        });
+        let limit =
+            shared.config.read_timeout + Duration::from_secs(bytes.sum::<u64>() / MIN_BYTES_PER_SECOND);
         let read = async move {
             let reader = Arc::clone(&shared.readers).acquire_owned().await;
             let read = AbortOnDropHandle::new(spawn_blocking(move || {
@@ -172,7 +179,6 @@ impl Disk {
             // The read fails only when the runtime shuts down.
             read.await.unwrap_or_default()
         };
-        let limit = self.shared.config.read_timeout;
         if let Ok(read) = timeout(limit, read).await {
             self.shared.late_reads.lock().succeeded();
             return read;

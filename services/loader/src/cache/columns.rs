@@ -17,6 +17,7 @@ use arrow_schema::{DataType, SchemaRef};
 use bytes::Bytes;
 use dashmap::{DashMap, Entry};
 use forebay_cache::{Disk, Outcome};
+use forebay_sql::array_bytes;
 use forebay_stall::Stage;
 use section_names::SectionNames;
 use tokio::sync::watch;
@@ -112,12 +113,12 @@ impl Columns {
     /// Errors of fetching and decoding. If a concurrent decode fails, the requests that wait for it decode the columns
     /// themselves.
     pub(crate) async fn get(&self, job: &Job, block: u32, permit: DecodePermit) -> Result<CachedRows, Error> {
-        let place = place_of(job.snapshot(), block);
+        let (place, keeps_all) = (place_of(job.snapshot(), block), job.keeps_all(block));
         let mut wanted = self.wanted(job, block);
         let stored = match self.load(job, block, &mut wanted, &permit).await {
             Ok(()) => None,
-            Err(Error::Row { .. }) if is_guarded(job, block) => {
-                let stored = job.view().reads(false);
+            Err(Error::Row { .. } | Error::TooLarge { .. }) if job.view().filter().is_some() => {
+                let stored = job.view().reads(keeps_all);
                 let found = std::mem::replace(&mut wanted, self.wanted_stored(job, block, &stored));
                 wanted.take_from(&found);
                 self.load(job, block, &mut wanted, &permit).await?;
@@ -128,7 +129,7 @@ impl Columns {
             Err(error) => return Err(error),
         };
         let columns = wanted.fields.into_iter().filter_map(|column| column.found).collect();
-        Ok(CachedRows { columns, stored, place })
+        Ok(CachedRows { columns, stored, keeps_all, place })
     }
 
     /// Finds all columns of `wanted`.
@@ -148,6 +149,8 @@ impl Columns {
             self.read(job.decode_flow, wanted, &mut claim, permit).await;
             if !claim.columns.is_empty() {
                 let (load_time, failed) = self.decode(job, block, wanted, &claim, permit).await?;
+                // The flight of a column that failed ends here, and not when the others are on disk.
+                claim.retain(|column| wanted.fields[column.index].found.is_some());
                 if keep && let Some(disk) = self.disk.clone() {
                     let (block_id, sections) = (wanted.block, sections(&claim, wanted));
                     // The write queue bounds the memory of what waits for the disk, which may hang.
@@ -193,9 +196,9 @@ impl Columns {
             if !claim.columns.is_empty() {
                 let (load_time, failed) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
                 match failed {
-                    Some(Error::Row { .. }) if is_guarded(job, block) && stored.is_none() => {
+                    Some(Error::Row { .. }) if job.view().filter().is_some() && stored.is_none() => {
                         // Streams compute such a column for the kept rows, from the stored columns.
-                        stored = Some(job.view().reads(false));
+                        stored = Some(job.view().reads(job.keeps_all(block)));
                         continue;
                     }
                     Some(error) => return Err(error),
@@ -314,13 +317,26 @@ impl Columns {
             let mut computed: Vec<Result<Vec<ArrayRef>, Error>> =
                 claimed.iter().map(|_| Ok(Vec::new())).collect();
             let mut bytes = 0;
+            let is_computed = |source: &Source| matches!(source, Source::Computed(_));
             for chunk in chunks {
-                for chunk in slices(&claimed, &columns, chunk?) {
-                    for (source, made) in claimed.iter().zip(&mut computed) {
+                let chunk = chunk?;
+                // Stored columns are kept whole: a slice of a list refers to all items of its chunk.
+                for (source, made) in
+                    claimed.iter().zip(&mut computed).filter(|(source, _)| !is_computed(source))
+                {
+                    let array = compute(std::slice::from_ref(source), &columns, &chunk, &place)?;
+                    bytes += array.iter().map(array_bytes).sum::<u64>();
+                    if let Ok(arrays) = made {
+                        arrays.extend(array);
+                    }
+                }
+                for chunk in slices(&claimed, &columns, chunk) {
+                    let made = claimed.iter().zip(&mut computed);
+                    for (source, made) in made.filter(|(source, _)| is_computed(source)) {
                         let Ok(arrays) = made else { continue };
                         match compute(std::slice::from_ref(source), &columns, &chunk, &place) {
                             Ok(array) => {
-                                bytes += array.iter().map(slice_bytes).sum::<u64>();
+                                bytes += array.iter().map(array_bytes).sum::<u64>();
                                 arrays.extend(array);
                             }
                             Err(error @ Error::Row { .. }) => *made = Err(error),
@@ -348,16 +364,6 @@ impl Columns {
     }
 }
 
-/// Bytes of the rows of an array, without the rest of its buffers.
-fn slice_bytes(array: &ArrayRef) -> u64 {
-    array.to_data().get_slice_memory_size().unwrap_or(0) as u64
-}
-
-/// True if the filter of the job's view can drop rows of a block, so that columns need values for the other rows only.
-fn is_guarded(job: &Job, block: u32) -> bool {
-    job.view().filter().is_some() && !job.keeps_all(block)
-}
-
 /// Encodes the columns of a claim that were found as sections for the disk tier.
 fn sections(claim: &Claim, wanted: &Wanted) -> Vec<(u128, Vec<Bytes>)> {
     let found = claim.columns.iter().filter_map(|column| {
@@ -373,6 +379,8 @@ pub(crate) struct CachedRows {
     /// Positions and schema of the columns if they are stored columns, from which the columns of the view have to be
     /// computed. `None` if they are the columns of the view.
     stored: Option<(Vec<usize>, SchemaRef)>,
+    /// True if the filter keeps all rows.
+    keeps_all: bool,
     place: String,
 }
 
@@ -388,24 +396,21 @@ impl CachedRows {
         let columns: Vec<&[ArrayRef]> = self.columns.iter().map(|chunks| &chunks[..]).collect();
         let aligned = align::align(&columns)
             .ok_or_else(|| Error::Internal("columns of one block differ in their rows".into()))?;
-        let (stored, place) = (self.stored, self.place);
-        let batch = move |arrays: Vec<ArrayRef>| {
+        let (stored, keeps_all, place) = (self.stored, self.keeps_all, self.place);
+        let batches = move |arrays: Vec<ArrayRef>| -> Vec<Result<RecordBatch, Error>> {
             let rows = arrays.first().map_or(0, Array::len);
-            match &stored {
-                None => view.kept_rows(view.batch(arrays, rows)?),
-                Some((stored, schema)) => {
-                    let options = RecordBatchOptions::new().with_row_count(Some(rows));
-                    let chunk = RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options);
-                    view.rows_of(
-                        chunk.map_err(|error| Error::Internal(error.to_string()))?,
-                        stored,
-                        false,
-                        &place,
-                    )
-                }
-            }
+            let Some((stored, schema)) = &stored else {
+                return vec![view.batch(arrays, rows).and_then(|batch| view.kept_rows(batch))];
+            };
+            let options = RecordBatchOptions::new().with_row_count(Some(rows));
+            let chunk = match RecordBatch::try_new_with_options(Arc::clone(schema), arrays, &options) {
+                Ok(chunk) => chunk,
+                Err(error) => return vec![Err(Error::Internal(error.to_string()))],
+            };
+            let slices = view.slices(chunk, stored, keeps_all).into_iter();
+            slices.map(|slice| view.rows_of(slice, stored, keeps_all, &place)).collect()
         };
-        Ok(aligned.into_iter().map(batch))
+        Ok(aligned.into_iter().flat_map(batches))
     }
 }
 

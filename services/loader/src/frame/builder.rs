@@ -7,6 +7,7 @@ use arrow_buffer::NullBuffer;
 use arrow_data::transform::MutableArrayData;
 use arrow_select::concat::concat;
 use forebay_cache::Slabs;
+use forebay_sql::array_bytes;
 
 use super::{
     Frame, Tail,
@@ -212,7 +213,7 @@ impl FrameBuilder {
             }
             Output::Nested { input, index } => {
                 let column = chunk.column(*input);
-                self.nested_bytes += column.to_data().get_slice_memory_size().unwrap_or(0) as u64;
+                self.nested_bytes += array_bytes(column);
                 self.nested[*index].push(Arc::clone(column));
             }
         }

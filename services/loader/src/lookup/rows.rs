@@ -94,7 +94,7 @@ impl LookupRows {
 
     /// Mean number of bytes per row.
     pub fn row_bytes(&self) -> u64 {
-        self.bytes / self.snapshot().rows().max(1)
+        self.bytes / self.job.epoch_rows().max(1)
     }
 
     /// Number of bytes that the rows occupy.

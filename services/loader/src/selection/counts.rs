@@ -5,7 +5,7 @@
 //! manifest, for all servers. For sorted data, partition values and statistics answer the filter for most blocks. Of
 //! the other blocks, only the columns of the filter and the keys are read.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_buffer::{BooleanBuffer, BooleanBufferBuilder};
@@ -27,6 +27,8 @@ use crate::{
     view::{compute, kept, only, resolve_row_selection, row_selection::RowSelection, source::reads},
 };
 
+/// Time that a request waits until its counts are stored. They are stored later if that takes longer.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of filters and keys with counts in memory above which unused ones are evicted.
 const MAX_CACHED: usize = 256;
 /// Size of the length of a group in memory, in bytes.
@@ -293,10 +295,15 @@ impl Counter {
             }
         })?;
         let counted = Arc::new(counted);
-        let kept = reader.state().save_counts(dataset, snapshot, identity, Arc::clone(&counted)).await;
-        if let Err(error) = kept {
-            tracing::warn!(%error, dataset, "counts could not be stored; rows are counted again after a restart");
-        }
+        let (state, saved, dataset) = (reader.state().clone(), Arc::clone(&counted), dataset.to_owned());
+        let snapshot = snapshot.to_owned();
+        let saving = tokio::spawn(async move {
+            if let Err(error) = state.save_counts(&dataset, &snapshot, identity, saved).await {
+                tracing::warn!(%error, dataset, "counts could not be stored; rows are counted again after a restart");
+            }
+        });
+        // A state store that fails for a while delays no request by more.
+        tokio::time::timeout(SAVE_TIMEOUT, saving).await.ok();
         Ok(counts(counted))
     }
 

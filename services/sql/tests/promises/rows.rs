@@ -210,6 +210,19 @@ fn bits_of(array: &ArrayRef) -> Vec<u64> {
 }
 
 #[test]
+fn both_zeros_are_equal_in_lists_and_an_expansion_has_a_limit() {
+    let zeros: Vec<Row> =
+        [0.0_f64, -0.0].iter().map(|zero| (None, None, Some(zero.to_bits()), None, None)).collect();
+    for text in ["f IN (0e0, 1e0)", "f IN (-0e0, 1e0)", "f IN (-0e0, f + 1e0)", "f = 0e0"] {
+        assert_eq!(evaluate(text, &zeros).unwrap().as_boolean().true_count(), 2, "{text}");
+    }
+    let list = format!("({})", vec!["c"; 300].join(", "));
+    let nested = format!("((c IN {list}) IN {list}) IN {list} AS y");
+    let refused = Expression::column(&nested, &batch(&zeros).schema()).unwrap_err();
+    assert!(refused.to_string().contains("20000 nodes"), "{refused}");
+}
+
+#[test]
 fn list_pad_reaches_its_documented_length_for_any_number_of_rows() {
     let rows = 4096;
     let item = Arc::new(Field::new("item", DataType::Int8, true));

@@ -8,6 +8,7 @@ use std::{
     ops::Range,
     os::unix::fs::{FileExt, MetadataExt},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -21,6 +22,9 @@ use crate::{
     store::{location::LocalReads, target::Target},
 };
 
+/// Rate below which a read counts as hanging, in bytes per second.
+const MIN_BYTES_PER_SECOND: u64 = 1 << 20;
+
 /// Reads `range` of one pinned file. The version of the open file is compared before the read, and its stamp after it.
 ///
 /// # Errors
@@ -30,25 +34,22 @@ pub(crate) async fn read(target: &Target, range: Range<u64>, reads: &LocalReads)
     let file = LocalFileSystem::new().path_to_filesystem(&target.path);
     let file = file.map_err(|error| Error::unavailable(&target.url, error))?;
     let (pinned, slabs, permits) = (target.clone(), reads.slabs.clone(), Arc::clone(&reads.permits));
-    let read = async move {
-        let permit = permits.acquire_owned().await;
-        let read = blocking(move || {
-            // Held until the read ends, even if the caller has stopped waiting.
-            let _permit = permit;
-            let file = File::open(file).map_err(|error| read_error(&pinned, error))?;
-            read_open(&file, &pinned, range, &slabs, || {})
-        });
-        read.await
-    };
-    match timeout(reads.timeout, read).await {
-        Ok(read) => read,
-        Err(_) => {
-            let late =
-                format!("no answer of the file system within {:?} (storage.request_timeout)", reads.timeout);
-            let late = io::Error::new(io::ErrorKind::TimedOut, late);
-            Err(read_error(target, late))
-        }
-    }
+    let permit =
+        timeout(reads.timeout, permits.acquire_owned()).await.map_err(|_| late(target, reads.timeout))?;
+    let limit = reads.timeout + Duration::from_secs((range.end - range.start) / MIN_BYTES_PER_SECOND);
+    let read = blocking(move || {
+        // Held until the read ends, even if the caller has stopped waiting.
+        let _permit = permit;
+        let file = File::open(file).map_err(|error| read_error(&pinned, error))?;
+        read_open(&file, &pinned, range, &slabs, || {})
+    });
+    timeout(limit, read).await.map_err(|_| late(target, limit))?
+}
+
+/// Error of a file system that has not answered within `limit`.
+fn late(target: &Target, limit: Duration) -> Error {
+    let late = format!("no answer of the file system within {limit:?} (storage.request_timeout)");
+    read_error(target, io::Error::new(io::ErrorKind::TimedOut, late))
 }
 
 /// Reads `range` of an open file. `before_read` is called after the check of the version; tests change the file in it.

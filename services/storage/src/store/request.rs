@@ -40,7 +40,8 @@ pub(crate) async fn read(location: &Location, target: &Target, range: Range<u64>
         Ok(bytes) => metrics::counter!("forebay_storage_read_bytes_total").increment(bytes.len() as u64),
         // A range past the end of a file that shrank is refused by some stores. The version tells that apart from other
         // errors. A store that fails or does not answer says nothing about the file.
-        Err(Error::Unavailable { .. }) if !operation.is_failing => {
+        // A local read has compared the version itself.
+        Err(Error::Unavailable { .. }) if !operation.is_failing && location.kind() != Kind::Local => {
             let head = head(location, &target.path, &target.url);
             if let Ok(Some(meta)) = single_attempt(head).await {
                 check_version(location.kind(), target, &meta)?;

@@ -101,7 +101,7 @@ impl HttpConnector for RetryingConnector {
 #[derive(Debug)]
 struct RetryingService {
     inner: HttpClient,
-    /// True after the first response of any status.
+    /// True after the first response that is not a temporary failure.
     has_answered: AtomicBool,
 }
 
@@ -123,8 +123,10 @@ impl HttpService for RetryingService {
             let is_single = SINGLE_ATTEMPT.try_with(|()| ()).is_ok();
             match outcome {
                 Ok(response) => {
-                    self.has_answered.store(true, Ordering::Relaxed);
-                    if is_failing && is_single {
+                    if !is_failing {
+                        self.has_answered.store(true, Ordering::Relaxed);
+                    }
+                    if is_failing && (is_single || self.gives_up()) {
                         return Err(final_error(FinalStatus(response.status().as_u16())));
                     }
                     Ok(response)
@@ -137,7 +139,7 @@ impl HttpService for RetryingService {
 }
 
 impl RetryingService {
-    /// Returns true if the store never answered, in [`FIRST_CONTACT_ATTEMPTS`] of the current operation.
+    /// Returns true if the store never answered without a temporary failure, in [`FIRST_CONTACT_ATTEMPTS`] of the current operation.
     fn gives_up(&self) -> bool {
         let attempts = OPERATION.try_with(|operation| operation.borrow().attempts).unwrap_or(u32::MAX);
         !self.has_answered.load(Ordering::Relaxed) && attempts >= FIRST_CONTACT_ATTEMPTS
@@ -152,7 +154,8 @@ fn update_operation(update: impl FnOnce(&mut Operation)) {
 
 /// Returns true for the statuses that `object_store` retries.
 fn may_pass(status: u16) -> bool {
-    matches!(status, 408 | 429 | 500..600)
+    // 501 and 505 say that the store does not support the request.
+    matches!(status, 408 | 429 | 500..600) && !matches!(status, 501 | 505)
 }
 
 /// Returns an error that `object_store` does not retry.

@@ -87,7 +87,7 @@ fn each<'a>(batch: &'a RecordBatch, known: &'a [Statistics]) -> Vec<(String, &'a
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
 proptest! {

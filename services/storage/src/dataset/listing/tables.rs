@@ -7,7 +7,10 @@ use std::{io, iter::successors};
 use futures::{Stream, StreamExt, future::try_join_all};
 use object_store::{ObjectMeta, path::Path};
 
-use crate::{Error, Location, store::request::observed};
+use crate::{
+    Error, Location,
+    store::{location::Kind, request::observed},
+};
 
 /// Folders in which the formats keep their logs.
 const LOGS: [&str; 4] = ["_delta_log", ".hoodie", "_spark_metadata", "metadata"];
@@ -42,7 +45,14 @@ pub(crate) async fn check_parents(location: &Location) -> Result<(), Error> {
         let log = parent.clone().join(name);
         let objects = location.store().list(Some(&log));
         let file = observed("list", file_of_log(name, &log, objects)).await;
-        let file = file.map_err(|error| Error::unavailable(location.url(), error))?;
+        let file = match file {
+            // A folder above a local dataset may be anything, such as another mount.
+            Err(error) if location.kind() == Kind::Local => {
+                tracing::debug!(%error, "a folder above a dataset could not be searched for tables");
+                None
+            }
+            file => file.map_err(|error| Error::unavailable(location.url(), error))?,
+        };
         Ok(file.map(|(file, format)| (parent, file, format)))
     });
     let found: Vec<Option<(Path, String, &str)>> = try_join_all(searched).await?;
@@ -121,8 +131,12 @@ fn format(name: &str, below: &str) -> Option<&'static str> {
 }
 
 fn is_iceberg_metadata(name: &str) -> bool {
-    let compressed = name.strip_suffix(".gz").unwrap_or(name);
-    !name.contains('/') && compressed.ends_with(".metadata.json")
+    // `v3.metadata.json`, `00003-UUID.metadata.json`, and with `.gz` before or after the last part.
+    let name = name.strip_suffix(".gz").unwrap_or(name);
+    let Some(version) = name.strip_suffix(".metadata.json") else { return false };
+    let digits = version.strip_prefix('v').unwrap_or(version);
+    let digits = digits.split(['-', '.']).next().unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
