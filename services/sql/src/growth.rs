@@ -78,7 +78,7 @@ impl Sizes {
         let bytes_of = |column: usize| {
             let found = positions.iter().position(|position| *position == column);
             let found = found.and_then(|found| inputs.columns().get(found));
-            found.map_or(0, |array| array_bytes(array))
+            found.map_or(0, array_bytes)
         };
         self.work.bytes(inputs.num_rows() as u64, bytes_of)
     }
