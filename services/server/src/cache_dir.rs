@@ -12,8 +12,10 @@ use crate::Settings;
 
 /// Name of the file that a running server locks.
 const LOCK: &str = "lock";
-/// Names that versions of the server create in the cache directory; `lost+found` is that of a volume.
-const OWN_NAMES: [&str; 7] = [LOCK, "columns", "footers", "indexes", "state", "demo", "lost+found"];
+/// Names that versions of the server create in the cache directory, and that of a volume.
+const OWN_NAMES: [&str; 7] = [LOCK, "columns", "footers", "indexes", "state", "demo", VOLUME];
+/// Folder that the file system creates at the root of a volume.
+const VOLUME: &str = "lost+found";
 
 /// Creates the cache directory if it is missing, and locks it for this process until the returned file is dropped.
 ///
@@ -27,7 +29,7 @@ pub(crate) fn take(settings: &Settings) -> anyhow::Result<File> {
     let cache_dir = &settings.cache_dir;
     private::create_folder(cache_dir).with_context(|| format!("can't create {}", cache_dir.display()))?;
     // An empty directory may be meant for other programs as well, such as the root of a volume.
-    let was_used = cache_dir.join(LOCK).exists();
+    let was_used = OWN_NAMES.iter().any(|own| *own != VOLUME && cache_dir.join(own).exists());
     let file = lock(cache_dir)?;
     // Only the owner may change permissions; the owner of a mounted volume is often another user.
     if was_used && holds_own_names_only(cache_dir) {
