@@ -119,37 +119,48 @@ impl BlockReader {
         T: Send + 'static,
         F: FnOnce(&mut dyn Iterator<Item = Result<RecordBatch, Error>>) -> Result<T, Error> + Send + 'static,
     {
-        let BlockColumns { reader, block, columns } = what;
-        let id = reader.block_ids().id(block);
-        let mut encoded = self.fetch(what, purpose).await?;
-        let (decode_rows, columns) = (self.decode_rows, columns.len() as u64);
-        let mut decode = Some(decode);
-        for attempt in 0.. {
-            // Checksums of pages are checked before the first rows are decoded.
-            let decoded = move || {
-                let mut chunks = encoded.decode(decode_rows).peekable();
-                match chunks.next_if(|first| matches!(first, Err(error) if error.is_damaged_page())) {
-                    Some(Err(damaged)) if attempt == 0 => return Ok(Err((damaged, decode))),
-                    Some(Err(damaged)) => return Err(damaged.into()),
-                    _ => {}
-                }
-                let decode = decode.take().ok_or_else(|| Error::Internal("a block decoded twice".into()))?;
-                let decoded = decode(&mut chunks.map(|chunk| pushed_down(chunk?)))?;
-                metrics::counter!("forebay_decode_columns_total").increment(columns);
-                Ok(Ok(decoded))
-            };
-            let decoded = self.decode(permit, purpose, id, flow, self.faults.before_decode(decoded));
-            match decoded.await? {
-                Ok(decoded) => return Ok(decoded),
-                Err((damaged, unused)) => {
-                    // The bytes may have been damaged on the way.
-                    tracing::warn!(error = %damaged, "fetching a block once more");
-                    decode = unused;
-                    encoded = self.fetch(what, purpose).await?;
-                }
+        let encoded = self.fetch(what, purpose).await?;
+        match self.decode_rows(permit, what, purpose, flow, encoded, decode).await? {
+            Ok(decoded) => Ok(decoded),
+            Err((damaged, decode)) => {
+                // The bytes may have been damaged on the way.
+                tracing::warn!(error = %damaged, "a page was damaged, fetching its block once more");
+                let encoded = self.fetch(what, purpose).await?;
+                let decoded = self.decode_rows(permit, what, purpose, flow, encoded, decode).await?;
+                decoded.map_err(|(damaged, _)| damaged.into())
             }
         }
-        Err(Error::Internal("no attempt to decode a block".into()))
+    }
+
+    /// Returns what `decode` makes of the rows of a fetched block. If a page does not match its checksum, returns the
+    /// error and `decode`, which was not called: checksums are checked before the first rows are decoded.
+    async fn decode_rows<T, F>(
+        &self,
+        permit: &DecodePermit,
+        what: BlockColumns<'_>,
+        purpose: Purpose,
+        flow: Flow,
+        encoded: EncodedBlock,
+        decode: F,
+    ) -> Result<Result<T, (forebay_storage::Error, F)>, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut dyn Iterator<Item = Result<RecordBatch, Error>>) -> Result<T, Error> + Send + 'static,
+    {
+        let (decode_rows, columns) = (self.decode_rows, what.columns.len() as u64);
+        let work = move || {
+            let mut chunks = encoded.decode(decode_rows).peekable();
+            if let Some(Err(damaged)) =
+                chunks.next_if(|first| matches!(first, Err(error) if error.is_damaged_page()))
+            {
+                return Ok(Err((damaged, decode)));
+            }
+            let decoded = decode(&mut chunks.map(|chunk| pushed_down(chunk?)))?;
+            metrics::counter!("forebay_decode_columns_total").increment(columns);
+            Ok(Ok(decoded))
+        };
+        let id = what.reader.block_ids().id(what.block);
+        self.decode(permit, purpose, id, flow, self.faults.before_decode(work)).await
     }
 
     async fn fetch(&self, what: BlockColumns<'_>, purpose: Purpose) -> Result<EncodedBlock, Error> {

@@ -18,7 +18,7 @@ use crate::{
     cache::{forecast::NextUse, pins::Pins},
     label_statistics::LabelStatistics,
     locate::locate,
-    lookup::memory::LookupMemory,
+    lookup::{kept::KeptRows, memory::LookupMemory},
     request::mixture::{check_mixture, mixed_request, within_mix},
     selection::counts::Counter,
     stream::Stream,
@@ -214,10 +214,9 @@ impl Loader {
         let resolve = move || Job::for_lookups(&train, of_job, counts.as_deref());
         let job = self.pool.run(Priority::Interactive, resolve).await?;
         let snapshot = reader.snapshot();
-        let kept_bytes = if wanted.filter.is_empty() {
-            0
-        } else {
-            snapshot.rows() / 7 + 8 * snapshot.blocks().len() as u64
+        let kept_bytes = match wanted.filter.is_empty() {
+            true => 0,
+            false => KeptRows::expected_bytes(snapshot.rows(), snapshot.blocks().len() as u64),
         };
         let bytes = job.footprint.snapshot_bytes + kept_bytes;
         let reservation =

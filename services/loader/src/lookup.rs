@@ -1,5 +1,5 @@
 //! Rows held in memory for lookups.
 
-mod kept;
+pub(crate) mod kept;
 pub(crate) mod memory;
 pub(crate) mod rows;

@@ -28,7 +28,7 @@ use crate::{
     Error,
     expression_identity::identity_of,
     functions,
-    growth::Sizes,
+    growth::{SLICE_BYTES, Sizes, slices},
     guard::guarded,
     lower::{lowered, one_row, value_of},
     nan::{batch_with_one_nan, with_one_nan},
@@ -111,10 +111,9 @@ impl Expression {
         self.sizes.result_bytes(rows, bytes_of)
     }
 
-    /// Returns true if evaluating the rows of `batch`, whose columns are [`inputs`](Self::inputs), takes little memory, or
-    /// if there is only one row.
+    /// Returns true if evaluating the rows of `batch`, whose columns are [`inputs`](Self::inputs), takes little memory.
     pub fn is_small(&self, batch: &RecordBatch) -> bool {
-        batch.num_rows() <= 1 || Sizes::fits_a_slice(self.sizes.work_bytes(batch, &self.inputs))
+        self.sizes.work_bytes(batch, &self.inputs) <= SLICE_BYTES
     }
 
     /// Computes the values for the rows of `batch`, whose columns are [`inputs`](Self::inputs).
@@ -126,28 +125,24 @@ impl Expression {
     /// [`Error::Failed`] if the expression has no result for one of the rows.
     pub fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
         let failed = |error: arrow_schema::ArrowError| Error::Failed(error.to_string());
-        let mut slices = Vec::new();
-        self.evaluate_slices(&batch_with_one_nan(batch).map_err(failed)?, &mut slices)?;
-        match &slices[..] {
+        let batch = batch_with_one_nan(batch).map_err(failed)?;
+        let slices = slices(batch, &|slice| self.is_small(slice));
+        let values = slices.iter().map(|slice| self.evaluate_slice(slice)).collect::<Result<Vec<_>, _>>()?;
+        match &values[..] {
             [only] => Ok(Arc::clone(only)),
             several => concat(&several.iter().map(AsRef::as_ref).collect::<Vec<_>>()).map_err(failed),
         }
     }
 
-    /// Evaluates halves of the rows separately until each needs little memory.
-    fn evaluate_slices(&self, batch: &RecordBatch, slices: &mut Vec<ArrayRef>) -> Result<(), Error> {
-        let rows = batch.num_rows();
-        if !self.is_small(batch) {
-            self.evaluate_slices(&batch.slice(0, rows / 2), slices)?;
-            return self.evaluate_slices(&batch.slice(rows / 2, rows - rows / 2), slices);
-        }
+    fn evaluate_slice(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
+        let failed = |error: arrow_schema::ArrowError| Error::Failed(error.to_string());
         let values = self.physical.evaluate(batch).map_err(|error| Error::from_evaluation(&error))?;
-        let mut array = values.into_array(rows).map_err(|error| Error::from_evaluation(&error))?;
+        let mut array =
+            values.into_array(batch.num_rows()).map_err(|error| Error::from_evaluation(&error))?;
         if array.data_type() != self.field.data_type() {
-            array = cast(&array, self.field.data_type()).map_err(|error| Error::Failed(error.to_string()))?;
+            array = cast(&array, self.field.data_type()).map_err(failed)?;
         }
-        slices.push(with_one_nan(&array).map_err(|error| Error::Failed(error.to_string()))?);
-        Ok(())
+        with_one_nan(&array).map_err(failed)
     }
 }
 

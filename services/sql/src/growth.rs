@@ -5,13 +5,16 @@ use std::{collections::BTreeMap, sync::Arc};
 use arrow_array::{Array, ArrayRef, OffsetSizeTrait, RecordBatch, cast::AsArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Schema};
-use datafusion_common::{DFSchema, Result, ScalarValue};
+use datafusion_common::{
+    DFSchema, Result, ScalarValue,
+    tree_node::{TreeNode, TreeNodeRecursion},
+};
 use datafusion_expr::{Expr, ExprSchemable, Operator};
 
 /// Bytes of a number or a time as text, rounded up.
 const TEXT_BYTES: u64 = 40;
 /// Maximum memory in bytes for evaluating one slice of rows. A slice of one row may exceed it.
-const SLICE_BYTES: u64 = 16 << 20;
+pub(crate) const SLICE_BYTES: u64 = 16 << 20;
 
 /// A size in bytes that is linear in the number of rows and in the sizes of the input columns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,38 +85,37 @@ impl Sizes {
         };
         self.work.bytes(inputs.num_rows() as u64, bytes_of)
     }
+}
 
-    /// Returns true if rows that need `bytes` bytes can be evaluated as one slice.
-    pub(crate) fn fits_a_slice(bytes: u64) -> bool {
-        bytes <= SLICE_BYTES
+/// Splits a batch into halves, without a copy, until each is small or has one row.
+pub fn slices(batch: RecordBatch, is_small: &impl Fn(&RecordBatch) -> bool) -> Vec<RecordBatch> {
+    let rows = batch.num_rows();
+    if rows <= 1 || is_small(&batch) {
+        return vec![batch];
     }
+    let mut halves = slices(batch.slice(0, rows / 2), is_small);
+    halves.extend(slices(batch.slice(rows / 2, rows - rows / 2), is_small));
+    halves
 }
 
 /// Size of the result of a part. Adds the sizes of the part and of its children to `work`.
 fn result(part: &Expr, schema: &DFSchema, columns: &Schema, work: &mut Growth) -> Result<Growth> {
-    let mut children = Vec::new();
-    let visited = datafusion_common::tree_node::TreeNode::apply_children(part, |child| {
+    let (mut children, mut types) = (Vec::new(), Vec::new());
+    part.apply_children(|child| {
         children.push(result(child, schema, columns, work)?);
-        Ok(datafusion_common::tree_node::TreeNodeRecursion::Continue)
-    });
-    visited?;
+        types.push(child.get_type(schema)?);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
     let data_type = part.get_type(schema)?;
     let sum = || children.iter().fold(Growth::default(), Growth::plus);
     let grown = match (part, width(&data_type)) {
         (Expr::Column(column), _) => {
-            let position =
-                columns.index_of(&column.name).map_err(datafusion_common::DataFusionError::from)?;
-            Growth { row_bytes: 0, columns: [(position, 1)].into() }
+            Growth { row_bytes: 0, columns: [(columns.index_of(&column.name)?, 1)].into() }
         }
         (Expr::Literal(value, _), _) => Growth::of_rows(literal_bytes(value)),
         (_, Some(width)) => Growth::of_rows(width),
         (Expr::Cast(_) | Expr::TryCast(_), None) => {
-            let mut from = None;
-            datafusion_common::tree_node::TreeNode::apply_children(part, |child| {
-                from = Some(child.get_type(schema)?);
-                Ok(datafusion_common::tree_node::TreeNodeRecursion::Continue)
-            })?;
-            sum().times(item_ratio(from.as_ref(), &data_type)).plus(&Growth::of_rows(TEXT_BYTES))
+            sum().times(item_ratio(types.first(), &data_type)).plus(&Growth::of_rows(TEXT_BYTES))
         }
         (Expr::ScalarFunction(call), None) if call.name() == "list_pad" => {
             let pad_bytes = match &call.args[..] {
@@ -129,7 +131,7 @@ fn result(part: &Expr, schema: &DFSchema, columns: &Schema, work: &mut Growth) -
             let list = children.first().cloned().unwrap_or_default();
             list.plus(&Growth::of_rows(pad_bytes.saturating_add(8)))
         }
-        // A field, a part or a prefix of the first argument.
+        // Functions whose result is about as large as their first argument, or smaller.
         (Expr::ScalarFunction(call), None)
             if matches!(
                 call.name(),
@@ -153,7 +155,7 @@ fn result(part: &Expr, schema: &DFSchema, columns: &Schema, work: &mut Growth) -
         (Expr::BinaryExpr(binary), None) if binary.op == Operator::StringConcat => {
             sum().plus(&Growth::of_rows(2 * TEXT_BYTES))
         }
-        // Separators, and the replacements of `translate`, can be longer than what they replace.
+        // Separators and the replacements of `translate` can make the result longer than its inputs.
         (Expr::ScalarFunction(call), None) if matches!(call.name(), "concat_ws" | "translate") => {
             sum().times(4).plus(&Growth::of_rows(8))
         }

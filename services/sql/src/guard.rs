@@ -47,7 +47,7 @@ pub(crate) fn guarded(expression: Arc<dyn PhysicalExpr>, schema: &Schema) -> Res
     replaced.map(|replaced| replaced.data)
 }
 
-/// Returns false if the evaluation succeeds for every row. A null result is a success.
+/// Returns false only if the evaluation is known to succeed for every row. A null result is a success.
 fn can_fail(part: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     let part_can_fail = if let Some(binary) = part.downcast_ref::<BinaryExpr>() {
         match binary.op() {
@@ -83,7 +83,7 @@ fn can_fail(part: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     part_can_fail || part.children().into_iter().any(|child| can_fail(child, schema))
 }
 
-/// Returns true if every value of type `from` has an equal value of type `to`.
+/// Returns true only if every value of type `from` has an equal value of type `to`.
 pub(crate) fn widens(from: &DataType, to: &DataType) -> bool {
     let bits = |data_type: &DataType| data_type.primitive_width().unwrap_or(0) * 8;
     if from == to {

@@ -35,7 +35,7 @@ pub use compile::Expression;
 pub use datafusion_common::ScalarValue;
 pub use error::Error;
 pub use expression_identity::SEMANTICS;
-pub use growth::array_bytes;
+pub use growth::{array_bytes, slices};
 pub use identity::Identity;
 pub use prune::{Bounds, Verdict};
 

@@ -51,19 +51,19 @@ fn rewritten(part: Expr, schema: &DFSchema, context: &SimplifyContext) -> Result
             let high = compared_without_cast(binary(*between.expr, right, *between.high), schema)?;
             Ok(binary(low, combine, high))
         }
-        Expr::InList(InList { expr, mut list, negated }) if list.iter().any(is_zero) => {
-            // Lists are compared by bits, other comparisons treat both zeros as equal.
-            let zeros: Vec<Expr> = list.iter().filter_map(other_zero).collect();
-            list.extend(zeros);
-            if list.iter().all(is_literal) {
-                return Ok(Expr::InList(InList { expr, list, negated }));
-            }
-            Ok(any_equal(&expr, list, negated))
-        }
         Expr::InList(InList { expr, list, negated }) if !list.iter().all(is_literal) => {
-            Ok(any_equal(&expr, list, negated))
+            let equal = list.into_iter().map(|value| binary(*expr.clone(), Operator::Eq, value));
+            let any =
+                equal.reduce(|any, equal| binary(any, Operator::Or, equal)).unwrap_or_else(|| lit(false));
+            Ok(if negated { Expr::Not(Box::new(any)) } else { any })
         }
-        Expr::ScalarFunction(call) if call.name() == "nullif" && call.args.len() == 2 => {
+        Expr::InList(mut in_list) => {
+            // Constants of a list are compared by their bits, although both zeros are equal.
+            let zeros: Vec<Expr> = in_list.list.iter().filter_map(other_zero).collect();
+            in_list.list.extend(zeros);
+            Ok(Expr::InList(in_list))
+        }
+        Expr::ScalarFunction(call) if call.name() == "nullif" => {
             let [value, other] = &call.args[..] else { return Ok(Expr::ScalarFunction(call)) };
             let null = Expr::Literal(ScalarValue::try_from(&value.get_type(schema)?)?, None);
             let equal = binary(value.clone(), Operator::Eq, other.clone());
@@ -181,23 +181,13 @@ fn is_comparison(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// `expr IN (list)` as comparisons with each item.
-fn any_equal(expr: &Expr, list: Vec<Expr>, negated: bool) -> Expr {
-    let equal = list.into_iter().map(|value| binary(expr.clone(), Operator::Eq, value));
-    let any = equal.reduce(|any, equal| binary(any, Operator::Or, equal)).unwrap_or_else(|| lit(false));
-    if negated { Expr::Not(Box::new(any)) } else { any }
-}
-
-fn is_zero(part: &Expr) -> bool {
-    other_zero(part).is_some()
-}
-
 /// The zero of the other sign, for a constant that is a zero of a float type.
 fn other_zero(part: &Expr) -> Option<Expr> {
     let Expr::Literal(value, _) = part else { return None };
     let other = match value {
         ScalarValue::Float64(Some(zero)) if *zero == 0.0 => ScalarValue::Float64(Some(-zero)),
         ScalarValue::Float32(Some(zero)) if *zero == 0.0 => ScalarValue::Float32(Some(-zero)),
+        ScalarValue::Float16(Some(zero)) if zero.to_f32() == 0.0 => ScalarValue::Float16(Some(-*zero)),
         _ => return None,
     };
     Some(Expr::Literal(other, None))

@@ -1,7 +1,7 @@
 //! Decoded columns of blocks: from the disk tier, from a concurrent decode, or from their file.
 //!
-//! A column of a block is decoded once for all concurrent requests, whatever their views. It is written to disk if it
-//! will be requested again and memory alone does not suffice.
+//! A column of a block is decoded once for all concurrent requests, whatever their views. It is written to disk if
+//! the frames of all streams exceed the memory, if several views read its block, or always, as configured.
 
 mod align;
 mod section;
@@ -81,8 +81,8 @@ impl Columns {
         self.disk.as_ref()
     }
 
-    /// True if the columns of a block are on disk or are to be written there. Without a disk, true if the block is
-    /// streamed through more than one view.
+    /// True if at least one of the columns of a block is on disk, or if they are to be written there. Without a disk,
+    /// true if the block is streamed through more than one view.
     pub(crate) fn are_kept(&self, job: &Job, block: u32) -> bool {
         let id = job.reader().block_ids().id(block);
         let is_on_disk = |disk: &Disk| disk.sections(id, &self.wanted(job, block).names()).contains(&true);
@@ -106,8 +106,8 @@ impl Columns {
     /// Returns the columns of one block that the job's view requires. `permit` covers their memory.
     ///
     /// Computed columns are computed for all rows of the block, whatever the filter, so that all views share them. If
-    /// one has no value for some row and the view has a filter, the stored columns are returned instead, of which
-    /// [`CachedRows::chunks`] computes the kept rows.
+    /// that fails or needs too much memory, and the view has a filter, the stored columns are returned.
+    /// [`CachedRows::chunks`] then computes the kept rows.
     ///
     /// # Errors
     /// Errors of fetching and decoding. If a concurrent decode fails, the requests that wait for it decode the columns
@@ -194,9 +194,12 @@ impl Columns {
                 return Ok(true);
             }
             if !claim.columns.is_empty() {
-                let (load_time, failed) = self.decode(job, block, &mut wanted, &claim, &permit).await?;
+                let decoded = self.decode(job, block, &mut wanted, &claim, &permit).await;
+                let (load_time, failed) = decoded.unwrap_or_else(|error| (Duration::ZERO, Some(error)));
                 match failed {
-                    Some(Error::Row { .. }) if job.view().filter().is_some() && stored.is_none() => {
+                    Some(Error::Row { .. } | Error::TooLarge { .. })
+                        if job.view().filter().is_some() && stored.is_none() =>
+                    {
                         // Streams compute such a column for the kept rows, from the stored columns.
                         stored = Some(job.view().reads(job.keeps_all(block)));
                         continue;

@@ -7,7 +7,7 @@ const STEP: usize = 512;
 
 /// Rows of one block that a filter keeps.
 #[derive(Debug)]
-pub(super) struct KeptRows {
+pub(crate) struct KeptRows {
     rows: BooleanBuffer,
     /// Number of kept rows before each multiple of `STEP`.
     counts: Vec<u32>,
@@ -31,6 +31,12 @@ impl KeptRows {
         }
         let start = row / STEP * STEP;
         Some(self.counts[row / STEP] + self.rows.slice(start, row - start).count_set_bits() as u32)
+    }
+
+    /// Estimated size in bytes for `blocks` blocks with `rows` rows together.
+    pub(crate) fn expected_bytes(rows: u64, blocks: u64) -> u64 {
+        let counts = rows / STEP as u64 + blocks;
+        rows / 8 + blocks + counts * size_of::<u32>() as u64
     }
 
     /// Size in bytes.

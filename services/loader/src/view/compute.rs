@@ -46,24 +46,12 @@ pub(crate) fn compute(
 /// Splits `chunk`, which holds the stored columns `reads`, into halves until computing `columns` for one takes little
 /// memory. Lists that are padded can be thousands of times as large as their inputs.
 pub(crate) fn slices(columns: &[Source], reads: &[usize], chunk: RecordBatch) -> Vec<RecordBatch> {
-    fn split(chunk: RecordBatch, is_small: &impl Fn(&RecordBatch) -> bool, slices: &mut Vec<RecordBatch>) {
-        let rows = chunk.num_rows();
-        if rows <= 1 || is_small(&chunk) {
-            slices.push(chunk);
-            return;
-        }
-        split(chunk.slice(0, rows / 2), is_small, slices);
-        split(chunk.slice(rows / 2, rows - rows / 2), is_small, slices);
-    }
     let expressions = || {
         columns.iter().filter_map(|source| match source {
             Source::Computed(expression) => Some(expression),
             Source::Stored(_) => None,
         })
     };
-    if expressions().next().is_none() {
-        return vec![chunk];
-    }
     let is_small = |chunk: &RecordBatch| {
         expressions().all(|expression| {
             let inputs: Option<Vec<usize>> = expression
@@ -75,9 +63,7 @@ pub(crate) fn slices(columns: &[Source], reads: &[usize], chunk: RecordBatch) ->
             inputs.is_none_or(|inputs| expression.is_small(&inputs))
         })
     };
-    let mut made = Vec::new();
-    split(chunk, &is_small, &mut made);
-    made
+    forebay_sql::slices(chunk, &is_small)
 }
 
 impl View {

@@ -3,8 +3,8 @@
 //! Arrow does not define the value of a child whose parent is null. The Parquet decoder leaves earlier contents of
 //! its buffers there, which depend on the rows and columns that are decoded together. Blocks leave the decoder in one
 //! form instead:
-//! under a null parent a nullable child is null, and a required child is zero or empty and has no validity buffer. Null
-//! lists have no items.
+//! under a null parent a nullable child is null, and a required child is zero or empty and has no validity buffer.
+//! Null lists have no items, except lists at the top level whose items are not nested: they are left as they are.
 
 use std::sync::Arc;
 
@@ -22,10 +22,11 @@ use crate::Error;
 /// Pushes the nulls of all nested columns of a batch down.
 ///
 /// # Errors
-/// [`Error::Internal`] if a required column has nulls.
+/// [`Error::Internal`] if Arrow cannot rebuild a column. Nulls of a required nested column become zero or empty
+/// values.
 pub(crate) fn pushed_down(batch: RecordBatch) -> Result<RecordBatch, Error> {
     let schema = batch.schema();
-    if !schema.fields().iter().any(|field| has_children(field.data_type())) {
+    if !schema.fields().iter().any(|field| is_replaced(field.data_type())) {
         return Ok(batch);
     }
     let pairs = schema.fields().iter().zip(batch.columns());
@@ -35,21 +36,21 @@ pub(crate) fn pushed_down(batch: RecordBatch) -> Result<RecordBatch, Error> {
     pushed.map_err(|error| Error::Internal(error.to_string()))
 }
 
-/// Pushes the nulls of one column down. Columns without children are returned as they are.
+/// Pushes the nulls of one column down. Other columns are returned as they are.
 ///
 /// # Errors
 /// As [`pushed_down`].
 pub(crate) fn pushed_down_column(column: &ArrayRef, field: &Field) -> Result<ArrayRef, Error> {
-    if !has_children(field.data_type()) {
+    if !is_replaced(field.data_type()) {
         return Ok(Arc::clone(column));
     }
     push(column, field.is_nullable(), None)
         .map_err(|error| Error::Internal(format!("column {}: {error}", field.name())))
 }
 
-/// Returns true if the values under nulls of this type must be replaced. Lists of numbers need no replacement,
-/// because every reader skips the items of a null list.
-fn has_children(data_type: &DataType) -> bool {
+/// Returns true if the values under nulls of this type must be replaced. Lists of items that are not nested need no
+/// replacement, because every reader skips the items of a null list.
+fn is_replaced(data_type: &DataType) -> bool {
     match data_type {
         DataType::List(item) | DataType::LargeList(item) => item.data_type().is_nested(),
         other => other.is_nested(),
@@ -150,7 +151,7 @@ fn visible_items<O: OffsetSizeTrait>(
     Ok((rebased, take(items, &seen.collect::<UInt64Array>(), None)?))
 }
 
-/// A value of zero bytes, or an empty string.
+/// A value whose bytes are all zero, or an empty string.
 fn zero(data_type: &DataType) -> Result<Scalar<ArrayRef>, ArrowError> {
     let null = new_null_array(data_type, 1).to_data();
     Ok(Scalar::new(make_array(null.into_builder().nulls(None).build()?)))

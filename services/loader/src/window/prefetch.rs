@@ -130,18 +130,19 @@ impl WindowPrefetch {
         Ok(Some(self.windows.activity().watch(&self.stream.watch, &self.stream.seen, blocks)))
     }
 
-    /// Prefetches the windows that follow a newly held window. A mixture calls this after all of its datasets hold
-    /// their windows.
+    /// Prefetches the windows that follow a newly held window, or that found no memory before. A mixture calls this
+    /// after all of its datasets hold their windows.
     pub(crate) async fn prefetch_after(&mut self, index: u64) -> Result<(), Error> {
         let is_new = std::mem::take(&mut self.is_new);
         match self.held.as_ref().map(|(id, _)| *id) {
-            Some(id) if is_new || self.can_retry() => self.prefetch(id, index).await,
+            Some(id) if is_new || self.drop_failed() => self.prefetch(id, index).await,
             _ => Ok(()),
         }
     }
 
-    /// Drops the prefetched windows that found no memory. Returns true if there is memory for the first of them now.
-    fn can_retry(&mut self) -> bool {
+    /// Returns true if there is now memory for the first prefetched window that found none. In this case drops it and
+    /// all later ones.
+    fn drop_failed(&mut self) -> bool {
         let Some(failed) = self.prefetched.iter().position(PrefetchedWindow::found_no_memory) else {
             return false;
         };

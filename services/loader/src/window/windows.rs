@@ -135,7 +135,8 @@ impl Windows {
         // Blocks without a needed row have no frame.
         let blocks: Vec<u32> = blocks.iter().copied().filter(|block| job.is_needed(*block)).collect();
         let blocks = &blocks[..];
-        // Admission uses estimates, and slabs round the actual sizes up. The cap lets every admitted window fit.
+        // Actual sizes can exceed the estimates that admission uses. The reservation is therefore capped, so that
+        // every admitted window can be reserved.
         let available_bytes = self.frames.budget().available_bytes();
         let bytes = self.bytes_of(job, blocks).min(available_bytes.max(job.bytes_of(blocks)));
         let reservation = match when_full {
@@ -192,9 +193,9 @@ impl Windows {
         Ok(Window { frame_of, frames, _reservation: reservation })
     }
 
-    /// Loads the frames of `blocks`, of at most `limit` bytes each. Before each block is loaded, calls `reserve` with the
-    /// bytes of the frames that are loaded plus the expected bytes of those in progress. Calls `started` when all blocks
-    /// wait for memory to decode, are decoded, or are loaded.
+    /// Loads the frames of `blocks`. Each frame, and the values of all together, have at most `limit` bytes. Before
+    /// and after each load, calls `reserve` with the bytes of the loaded frames plus the expected bytes of those in
+    /// progress. Calls `started` when all blocks wait for memory to decode, are decoded, or are loaded.
     ///
     /// # Errors
     /// Returns the error of `reserve`, [`Error::TooLarge`] if the values exceed `limit` bytes, and the error of the first
@@ -230,11 +231,11 @@ impl Windows {
             expected_bytes.pop_front();
             bytes += frame.weight();
             value_bytes += frame.value_bytes();
+            reserve(expected_bytes.iter().fold(bytes, |sum, block| sum.saturating_add(*block)))?;
             if value_bytes > limit {
                 // The footers underestimated the size.
                 return Err(too_large(value_bytes, limit));
             }
-            reserve(expected_bytes.iter().fold(bytes, |sum, block| sum.saturating_add(*block)))?;
             frames.push(frame);
         }
     }

@@ -5,12 +5,7 @@ use std::{sync::Arc, time::Duration};
 use forebay_loader::{Config, FaultInjection};
 use forebay_proto::v1::{Mixed, Shuffle, Train};
 use forebay_storage::Reader;
-use object_store::{
-    ObjectStoreExt,
-    memory::InMemory,
-    path::Path,
-    throttle::{ThrottleConfig, ThrottledStore},
-};
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
 
 use crate::fixture::{counters::Counters, drain, floats, job, loader, reader, store};
 
@@ -82,27 +77,4 @@ async fn a_cold_mixture_reads_each_byte_once_per_round_of_a_dataset() {
             assert!(read <= most, "{read:.2} of the bytes, memory for {windows}, delays {delays:?}");
         }
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_block_with_a_damaged_page_is_fetched_once_more_before_the_error() {
-    let counters = Counters::from_zero().await;
-    let read = async |damage: bool| {
-        let mut bytes = include_bytes!("../../../storage/tests/promises/checksums.parquet").to_vec();
-        let footer = u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap()) as usize;
-        let last_of_pages = bytes.len() - 8 - footer - 1;
-        bytes[last_of_pages] ^= u8::from(damage);
-        let store = InMemory::new();
-        store.put(&Path::from("data/part-000.parquet"), bytes.into()).await.unwrap();
-        let reader = reader(Arc::new(store)).await;
-        let train = Train { dataset: "d".into(), batch_size: 50, ..Train::default() };
-        let before = counters.get(READ);
-        let sent = drain(loader(1 << 30, 2, Config::default()).batches(job(&train, &reader), 0, 0)).await;
-        (sent.map(|batches| batches.len()).map_err(|error| error.to_string()), counters.get(READ) - before)
-    };
-    let (sent, sound_bytes) = read(false).await;
-    assert_eq!(sent, Ok(2));
-    let (sent, damaged_bytes) = read(true).await;
-    assert!(sent.as_ref().is_err_and(|error| error.contains("checksum")), "{sent:?}");
-    assert_eq!(damaged_bytes, 2 * sound_bytes);
 }

@@ -4,6 +4,7 @@
 
 mod ahead;
 mod cold;
+mod damaged_pages;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod mixtures;

@@ -4,52 +4,26 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
-use forebay_cache::DiskConfig;
-use forebay_loader::{Batches, Config, DiskWrites, Error, Job, Loader, Pool, Scheduling};
+use forebay_loader::{Config, DiskWrites, Error, Job, Loader, Pool, Scheduling};
 use forebay_proto::v1::{Shuffle, Train};
 use forebay_storage::Reader;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::fixture::{
-    counters::Counters, drain, everything::everything, job, numbered, of, ranked, reader, store, views,
+    counters::Counters, digests, drain, everything::everything, job, numbered, of, open, ranked, reader,
+    store, views,
 };
 
 const DECODED: &str = "forebay_decode_columns_total";
 const COMPUTED: &str = "forebay_compute_rows_total";
 const AMPLE: u64 = 1 << 30;
 
-/// Opens a loader with the given budgets. Retries, because an earlier loader may still write and lock the directory.
-fn open(directory: &Path, memory_bytes: u64, disk_bytes: u64, config: &Config) -> Loader {
-    let give_up = Instant::now() + Duration::from_secs(20);
-    let disk = DiskConfig { capacity_bytes: disk_bytes, ..DiskConfig::default() };
-    let pool = Pool::new(2, Scheduling::Normal).unwrap();
-    loop {
-        match Loader::open(memory_bytes, Some((directory, disk.clone())), config.clone(), pool.clone()) {
-            Err(forebay_cache::Error::InUse { .. }) if Instant::now() < give_up => {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            opened => return opened.unwrap(),
-        }
-    }
-}
-
 fn always() -> Config {
     Config { disk_writes: DiskWrites::Always, ..Config::default() }
-}
-
-/// Returns one hash per batch, of its position and all of its bytes.
-async fn digests(batches: Batches) -> Vec<u64> {
-    let batches = tokio::time::timeout(Duration::from_secs(60), drain(batches)).await.unwrap().unwrap();
-    let digest = |(metadata, batch): &(_, forebay_loader::WireBatch)| {
-        let place = xxh3_64(format!("{metadata:?}").as_bytes());
-        xxh3_64(&[&place.to_le_bytes()[..], &batch.header[..], &batch.body.to_vec()].concat())
-    };
-    batches.iter().map(digest).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,14 +35,14 @@ async fn computed_columns_are_stored_on_disk_and_not_recomputed() {
     let train = Train { select, filter: "id % 2 = 0".into(), batch_size: 999, ..Train::default() };
     let first = of_epoch(&train, 0, &reader);
     let counted = counters.get(COMPUTED);
-    let cold = digests(open(folder.path(), AMPLE, AMPLE, &always()).batches(first, 0, 0)).await;
+    let cold = digests(open(folder.path(), AMPLE, AMPLE, &always()).batches(first, 0, 0)).await.unwrap();
     // Two computed columns and the filter.
     assert_eq!((counted, counters.get(COMPUTED)), (40_000, 40_000 + 3 * 40_000));
     // Waits until each block has a column file.
     while column_files(folder.path()).await.len() < 2 {}
 
     let again = open(folder.path(), AMPLE, AMPLE, &always());
-    assert_eq!(digests(again.batches(of_epoch(&train, 0, &reader), 0, 0)).await, cold);
+    assert_eq!(digests(again.batches(of_epoch(&train, 0, &reader), 0, 0)).await.unwrap(), cold);
     // Rows are not counted again.
     assert_eq!(counters.get(COMPUTED), 40_000 + 3 * 40_000);
     let decoded = counters.get(DECODED);
@@ -114,7 +88,7 @@ async fn a_view_with_one_column_under_two_names_is_pinned_and_read() {
     let job = of_epoch(&Train { select, batch_size: 999, ..Train::default() }, 0, &reader);
     let loader = open(folder.path(), AMPLE, AMPLE, &always());
     tokio::time::timeout(Duration::from_secs(20), loader.pin(&job, |_| {})).await.unwrap().unwrap();
-    assert_eq!(digests(loader.batches(job, 0, 0)).await.len(), 21);
+    assert_eq!(digests(loader.batches(job, 0, 0)).await.unwrap().len(), 21);
 }
 
 /// Job of a single epoch, as requested by a trainer that sends one request per epoch.
@@ -232,7 +206,7 @@ async fn same_batches(reader: &Reader, train: &Train, budgets: &[(u64, u64)], wr
     let plain = crate::fixture::loader(AMPLE, 2, Config::default());
     let mut expected = Vec::new();
     for epoch in 0..3 {
-        expected.push(digests(plain.batches(of_epoch(train, epoch, reader), 0, 0)).await);
+        expected.push(digests(plain.batches(of_epoch(train, epoch, reader), 0, 0)).await.unwrap());
     }
     for (damage, spoil) in DAMAGES {
         for ((memory_bytes, disk_bytes), disk_writes) in
@@ -245,7 +219,7 @@ async fn same_batches(reader: &Reader, train: &Train, budgets: &[(u64, u64)], wr
                 let loader = open(directory.path(), memory_bytes, disk_bytes, &config);
                 for (epoch, expected) in expected.iter().enumerate() {
                     let batches = loader.batches(of_epoch(train, epoch as u64, reader), 0, 0);
-                    assert_eq!(&digests(batches).await, expected, "{run}: epoch {epoch}, {case}");
+                    assert_eq!(&digests(batches).await.unwrap(), expected, "{run}: epoch {epoch}, {case}");
                     let files = column_files(directory.path()).await;
                     // A later epoch of few rows may be served from memory alone.
                     if disk_writes == DiskWrites::Always && memory_bytes < AMPLE && epoch == 0 {
@@ -275,9 +249,13 @@ async fn every_type_is_restored_from_disk_with_the_same_bytes() {
     let mut expected = Vec::new();
     for epoch in 0..3 {
         let job = of_epoch(&train, epoch, &reader);
-        expected.push(digests(plain.batches(job.clone(), 0, 0)).await);
+        expected.push(digests(plain.batches(job.clone(), 0, 0)).await.unwrap());
         let before = counters.get(DECODED);
-        assert_eq!(digests(loader.batches(job, 0, 0)).await, expected[epoch as usize], "epoch {epoch}");
+        assert_eq!(
+            digests(loader.batches(job, 0, 0)).await.unwrap(),
+            expected[epoch as usize],
+            "epoch {epoch}"
+        );
         let decoded = if epoch == 0 { 12 * 17 } else { 0 };
         assert_eq!(counters.get(DECODED) - before, decoded, "epoch {epoch} is read from disk");
         column_files(directory.path()).await;
@@ -287,7 +265,7 @@ async fn every_type_is_restored_from_disk_with_the_same_bytes() {
     let before = counters.get(DECODED);
     for (epoch, expected) in expected.iter().enumerate() {
         let job = of_epoch(&train, epoch as u64, &reader);
-        assert_eq!(&digests(restarted.batches(job, 0, 0)).await, expected);
+        assert_eq!(&digests(restarted.batches(job, 0, 0)).await.unwrap(), expected);
     }
     assert_eq!(counters.get(DECODED), before, "a restarted server finds everything");
 }
@@ -386,11 +364,11 @@ async fn columns_are_decoded_once_for_ten_views_that_differ_in_three_of_forty() 
         let streams = jobs.iter().map(|job| tokio::spawn(digests(loader.batches(job.clone(), 0, 0))));
         let mut found = Vec::new();
         for stream in streams.collect::<Vec<_>>() {
-            found.push(stream.await.unwrap());
+            found.push(stream.await.unwrap().unwrap());
         }
         assert_eq!(counters.get(DECODED) - before, distinct * BLOCKS as u64, "{case}");
         for (job, found) in jobs.iter().zip(found) {
-            assert!(digests(plain.batches(job.clone(), 0, 0)).await == found, "{case}");
+            assert!(digests(plain.batches(job.clone(), 0, 0)).await.unwrap() == found, "{case}");
         }
     }
 }
@@ -405,7 +383,7 @@ async fn a_request_that_fails_leaves_its_columns_to_the_next_request() {
     let slow = reader(Arc::new(ThrottledStore::new(store, throttle))).await;
     let train = |of: [usize; 3]| Train { columns: columns(of), ..windowed(1600) };
     let plain = crate::fixture::loader(AMPLE, 2, Config::default());
-    let expected = digests(plain.batches(job(&train([0, 1, 3]), &fast), 0, 0)).await;
+    let expected = digests(plain.batches(job(&train([0, 1, 3]), &fast), 0, 0)).await.unwrap();
     for life in [5, 15, 30, 45, 60, 100] {
         let directory = tempfile::tempdir().unwrap();
         let loader = open(directory.path(), AMPLE, AMPLE, &always());
@@ -415,12 +393,12 @@ async fn a_request_that_fails_leaves_its_columns_to_the_next_request() {
         let follower = tokio::spawn(digests(loader.batches(job(&train([0, 1, 3]), &slow), 0, 0)));
         tokio::time::sleep(Duration::from_millis(10)).await;
         drop(leader);
-        assert_eq!(follower.await.unwrap().len(), expected.len(), "the leader died after {life} ms");
+        assert_eq!(follower.await.unwrap().unwrap().len(), expected.len(), "the leader died after {life} ms");
         let decoded = counters.get(DECODED) - before;
         assert!((60..=80).contains(&decoded), "{decoded} columns were decoded");
         // Both loaders read from the slow store here, because its snapshot has its own identity.
-        let again = digests(loader.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await;
-        assert_eq!(again, digests(plain.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await);
+        let again = digests(loader.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await.unwrap();
+        assert_eq!(again, digests(plain.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await.unwrap());
     }
 }
 
@@ -439,12 +417,14 @@ async fn pin_keeps_columns_on_disk_and_drop_cache_removes_them() {
     assert_eq!(counters.get(DECODED), 20 * 8);
     assert_eq!(column_files(directory.path()).await.len(), 20, "they are there when pin returns");
     // Another job fills the disk. The forecast needs its columns sooner than the pinned ones.
-    digests(loader.batches(of_other.clone(), 0, 0)).await;
+    digests(loader.batches(of_other.clone(), 0, 0)).await.unwrap();
     let before = counters.get(DECODED);
     let expected =
-        digests(crate::fixture::loader(AMPLE, 2, Config::default()).batches(of_pinned.clone(), 0, 0)).await;
+        digests(crate::fixture::loader(AMPLE, 2, Config::default()).batches(of_pinned.clone(), 0, 0))
+            .await
+            .unwrap();
     let by_plain = counters.get(DECODED) - before;
-    assert_eq!(digests(loader.batches(of_pinned.clone(), 0, 0)).await, expected);
+    assert_eq!(digests(loader.batches(of_pinned.clone(), 0, 0)).await.unwrap(), expected);
     assert_eq!(counters.get(DECODED) - before, by_plain, "what was pinned is not decoded again");
 
     // Waits for pending writes, which would add files after the removal.
@@ -456,7 +436,7 @@ async fn pin_keeps_columns_on_disk_and_drop_cache_removes_them() {
     assert_eq!((loader.resident_bytes(), loader.disk_bytes().unwrap().0), (0, 0));
     assert!(column_files(directory.path()).await.is_empty());
     let before = counters.get(DECODED);
-    assert_eq!(digests(loader.batches(of_pinned, 0, 0)).await, expected);
+    assert_eq!(digests(loader.batches(of_pinned, 0, 0)).await.unwrap(), expected);
     assert_eq!(counters.get(DECODED) - before, 20 * 8, "the columns are decoded again");
 }
 
@@ -552,11 +532,11 @@ async fn columns_in_chunks_of_different_lengths_are_combined() {
     let train =
         |of: &[&str]| Train { columns: of.iter().map(|name| (*name).into()).collect(), ..windowed(100) };
     let plain = crate::fixture::loader(AMPLE, 2, Config::default());
-    let expected = digests(plain.batches(job(&train(&["n", "text"]), &reader), 0, 0)).await;
+    let expected = digests(plain.batches(job(&train(&["n", "text"]), &reader), 0, 0)).await.unwrap();
     let directory = tempfile::tempdir().unwrap();
     let loader = open(directory.path(), AMPLE, AMPLE, &always());
-    digests(loader.batches(job(&train(&["n"]), &reader), 0, 0)).await;
+    digests(loader.batches(job(&train(&["n"]), &reader), 0, 0)).await.unwrap();
     column_files(directory.path()).await;
-    let both = digests(loader.batches(job(&train(&["n", "text"]), &reader), 0, 0)).await;
+    let both = digests(loader.batches(job(&train(&["n", "text"]), &reader), 0, 0)).await.unwrap();
     assert_eq!(both, expected);
 }

@@ -1,6 +1,6 @@
 //! A ticket determines the bytes: for every type, encoding and codec, and whatever else was decoded before or at the same time.
 
-use std::{path::Path, sync::Arc};
+use std::sync::Arc;
 
 use arrow_array::{
     ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Float64Array, Int32Array, Int64Array,
@@ -8,8 +8,7 @@ use arrow_array::{
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_schema::{DataType, Field, Fields};
-use forebay_cache::DiskConfig;
-use forebay_loader::{Config, DiskWrites, Loader, Pool, Scheduling};
+use forebay_loader::{Config, DiskWrites, Loader};
 use forebay_proto::v1::{Shuffle, Train, shuffle};
 use forebay_storage::Reader;
 use parquet::{
@@ -19,8 +18,9 @@ use parquet::{
 use proptest::prelude::*;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::fixture::{drain, job, loader, reader_with, store_with};
+use crate::fixture::{digests, job, loader, open, reader_with, store_with};
 
+const AMPLE: u64 = 1 << 30;
 const COLUMNS: [&str; 12] = [
     "id",
     "float",
@@ -275,42 +275,20 @@ impl Case {
     }
 }
 
-fn open(directory: &Path, config: &Config) -> Loader {
-    let pool = Pool::new(2, Scheduling::Normal).unwrap();
-    let disk = DiskConfig { capacity_bytes: 1 << 30, ..DiskConfig::default() };
-    for _ in 0..2000 {
-        match Loader::open(1 << 30, Some((directory, disk.clone())), config.clone(), pool.clone()) {
-            // An earlier loader still writes.
-            Err(forebay_cache::Error::InUse { .. }) => {
-                std::thread::sleep(std::time::Duration::from_millis(5));
-            }
-            opened => return opened.unwrap(),
-        }
-    }
-    panic!("the directory of the cache stays locked");
-}
-
-/// Hash of every batch: its position, its header and all of its bytes.
 async fn hashes(loader: &Loader, train: &Train, reader: &Reader) -> Result<Vec<u64>, String> {
-    let job = job(train, reader);
-    let sent = drain(loader.batches(job, 0, 0)).await.map_err(|error| error.to_string())?;
-    let hash = |(metadata, batch): &(_, forebay_loader::WireBatch)| {
-        let position = format!("{metadata:?}");
-        xxh3_64_with_seed(&[position.as_bytes(), &batch.header[..], &batch.body.to_vec()].concat(), 0)
-    };
-    Ok(sent.iter().map(hash).collect())
+    digests(loader.batches(job(train, reader), 0, 0)).await.map_err(|error| error.to_string())
 }
 
 async fn check(case: Case) {
     let reader = case.reader().await;
     let request = case.request(&case.columns, &case.select);
     let chunks = |decode_rows: usize| Config { decode_rows, ..Config::default() };
-    let expected = hashes(&loader(1 << 30, 1, chunks(8192)), &request, &reader).await;
+    let expected = hashes(&loader(AMPLE, 1, chunks(8192)), &request, &reader).await;
     if case.select.is_empty() {
         assert!(expected.is_ok(), "{expected:?}");
     }
     for decode_rows in [1, 7, 64] {
-        let loader = loader(1 << 30, 2, chunks(decode_rows));
+        let loader = loader(AMPLE, 2, chunks(decode_rows));
         if !case.filter.is_empty() {
             let counted = loader.count(&request, &reader, |_| {}).await.unwrap().unwrap();
             let whole = crate::fixture::loader(1 << 20, 1, chunks(8192));
@@ -324,7 +302,7 @@ async fn check(case: Case) {
     let folder = tempfile::TempDir::new().unwrap();
     for decode_rows in [8192, 16] {
         let config = Config { disk_writes: DiskWrites::Always, ..chunks(decode_rows) };
-        let cached = open(folder.path(), &config);
+        let cached = open(folder.path(), AMPLE, AMPLE, &config);
         let neighbours = case.request(&case.neighbours, &[]);
         // It fails if the long values exceed the limit of a block.
         let _ = hashes(&cached, &neighbours, &reader).await;
@@ -332,7 +310,7 @@ async fn check(case: Case) {
             assert_eq!(hashes(&cached, &request, &reader).await, expected, "{history}, {decode_rows}");
         }
         drop(cached);
-        let restarted = open(folder.path(), &config);
+        let restarted = open(folder.path(), AMPLE, AMPLE, &config);
         assert_eq!(hashes(&restarted, &request, &reader).await, expected, "restarted, {decode_rows}");
     }
 }
@@ -363,20 +341,20 @@ async fn a_filter_guards_selected_columns_and_keys_with_and_without_a_disk() {
     };
     let reader = case.reader().await;
     let request = case.request(&case.columns, &case.select);
-    let expected = hashes(&loader(1 << 30, 1, Config::default()), &request, &reader).await.unwrap();
+    let expected = hashes(&loader(AMPLE, 1, Config::default()), &request, &reader).await.unwrap();
     assert!(!expected.is_empty());
     let folder = tempfile::TempDir::new().unwrap();
     let config = Config { disk_writes: DiskWrites::Always, ..Config::default() };
     for _ in 0..2 {
-        let cached = open(folder.path(), &config);
+        let cached = open(folder.path(), AMPLE, AMPLE, &config);
         assert_eq!(hashes(&cached, &request, &reader).await.unwrap(), expected);
     }
     let grouped = Train { group_by: vec!["ratio".into()], ..request.clone() };
     let counted =
-        loader(1 << 30, 1, Config::default()).count(&grouped, &reader, |_| {}).await.unwrap().unwrap();
+        loader(AMPLE, 1, Config::default()).count(&grouped, &reader, |_| {}).await.unwrap().unwrap();
     assert_eq!(counted.rows().iter().sum::<u32>(), 300 - 43);
     // Without the filter there is no value for the row.
     let unguarded = Train { filter: String::new(), ..request };
-    let error = hashes(&loader(1 << 30, 1, Config::default()), &unguarded, &reader).await.unwrap_err();
+    let error = hashes(&loader(AMPLE, 1, Config::default()), &unguarded, &reader).await.unwrap_err();
     assert!(error.contains("'ratio'") && error.contains("Divide by zero"), "{error}");
 }

@@ -77,9 +77,8 @@ impl Hierarchy {
 
     /// Smallest limit of `group` and of all groups above it, in bytes.
     ///
-    /// A container may see the path of its cgroup on the host, while the cgroups of the host are not mounted. Levels
-    /// that do not
-    /// exist are skipped; the last level is the root of the mount, which is the container's own group.
+    /// A container may see the path of its cgroup on the host, while the cgroups of the host are not mounted. Levels that
+    /// do not exist are skipped. The last level is the root of the mount, which is the container's own group.
     fn limit_bytes(&self, mount: &Path, group: &Path) -> Option<u64> {
         let levels = group.ancestors().map(|level| mount.join(level));
         let limits =

@@ -11,6 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use object_store::{
@@ -44,32 +45,24 @@ struct LimitingService {
     limiter: Arc<Limiter>,
 }
 
+#[async_trait]
 impl HttpService for LimitingService {
-    fn call<'a, 'b>(
-        &'a self,
-        request: HttpRequest,
-    ) -> Pin<Box<dyn Future<Output = std::result::Result<HttpResponse, HttpError>> + Send + 'b>>
-    where
-        'a: 'b,
-        Self: 'b,
-    {
-        Box::pin(async move {
-            let permit = self.limiter.acquire().await;
-            let response = match self.inner.execute(request).await {
-                Ok(response) => response,
-                Err(error) => {
-                    permit.failed(&error);
-                    return Err(error);
-                }
-            };
-            if is_overload(response.status().as_u16()) {
-                permit.overloaded();
-                return Ok(response);
+    async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+        let permit = self.limiter.acquire().await;
+        let response = match self.inner.execute(request).await {
+            Ok(response) => response,
+            Err(error) => {
+                permit.failed(&error);
+                return Err(error);
             }
-            let (parts, body) = response.into_parts();
-            let body = HttpResponseBody::new(LimitedBody { inner: body, permit: Some(permit) });
-            Ok(HttpResponse::from_parts(parts, body))
-        })
+        };
+        if is_overload(response.status().as_u16()) {
+            permit.overloaded();
+            return Ok(response);
+        }
+        let (parts, body) = response.into_parts();
+        let body = HttpResponseBody::new(LimitedBody { inner: body, permit: Some(permit) });
+        Ok(HttpResponse::from_parts(parts, body))
     }
 }
 

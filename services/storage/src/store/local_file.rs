@@ -34,8 +34,14 @@ pub(crate) async fn read(target: &Target, range: Range<u64>, reads: &LocalReads)
     let file = LocalFileSystem::new().path_to_filesystem(&target.path);
     let file = file.map_err(|error| Error::unavailable(&target.url, error))?;
     let (pinned, slabs, permits) = (target.clone(), reads.slabs.clone(), Arc::clone(&reads.permits));
-    let permit =
-        timeout(reads.timeout, permits.acquire_owned()).await.map_err(|_| late(target, reads.timeout))?;
+    let busy = |_| {
+        let limit = reads.timeout;
+        late(
+            target,
+            format!("all reads of the dataset are busy for {limit:?}; see storage.concurrent_local_reads"),
+        )
+    };
+    let permit = timeout(reads.timeout, permits.acquire_owned()).await.map_err(busy)?;
     let limit = reads.timeout + Duration::from_secs((range.end - range.start) / MIN_BYTES_PER_SECOND);
     let read = blocking(move || {
         // Held until the read ends, even if the caller has stopped waiting.
@@ -43,13 +49,15 @@ pub(crate) async fn read(target: &Target, range: Range<u64>, reads: &LocalReads)
         let file = File::open(file).map_err(|error| read_error(&pinned, error))?;
         read_open(&file, &pinned, range, &slabs, || {})
     });
-    timeout(limit, read).await.map_err(|_| late(target, limit))?
+    let silent = |_| {
+        late(target, format!("the file system did not answer within {limit:?}; see storage.request_timeout"))
+    };
+    timeout(limit, read).await.map_err(silent)?
 }
 
-/// Error of a file system that has not answered within `limit`.
-fn late(target: &Target, limit: Duration) -> Error {
-    let late = format!("no answer of the file system within {limit:?} (storage.request_timeout)");
-    read_error(target, io::Error::new(io::ErrorKind::TimedOut, late))
+/// Error of a read that took too long.
+fn late(target: &Target, reason: String) -> Error {
+    read_error(target, io::Error::new(io::ErrorKind::TimedOut, reason))
 }
 
 /// Reads `range` of an open file. `before_read` is called after the check of the version; tests change the file in it.

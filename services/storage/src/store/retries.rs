@@ -10,16 +10,17 @@
 //! | failure | attempts |
 //! |---|---|
 //! | transport error, timeout, status 408, 429 or 5xx | until `retry_timeout` |
-//! | transport error of a client that never received a response | [`FIRST_CONTACT_ATTEMPTS`] |
+//! | the same, before the client's first response with another status | [`FIRST_CONTACT_ATTEMPTS`] |
+//! | status 501 or 505: the store does not support the request | one |
 //! | any failure within [`single_attempt`] | one |
 //! | other status, such as 403 | one |
 
 use std::{
     cell::RefCell,
-    pin::Pin,
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use async_trait::async_trait;
 use object_store::{
     ClientOptions, Result,
     client::{HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService},
@@ -27,8 +28,8 @@ use object_store::{
 
 use crate::store::limiter::LimitingConnector;
 
-/// Number of attempts of a client that never received a response. The endpoint may not exist, for example the one for
-/// the credentials of a cloud instance on another machine.
+/// Number of attempts of a request of a client whose requests have all failed so far. The endpoint may not exist, for
+/// example the one for the credentials of a cloud instance on another machine.
 const FIRST_CONTACT_ATTEMPTS: u32 = 6;
 
 tokio::task_local! {
@@ -105,41 +106,35 @@ struct RetryingService {
     has_answered: AtomicBool,
 }
 
+#[async_trait]
 impl HttpService for RetryingService {
-    fn call<'a, 'b>(
-        &'a self,
-        request: HttpRequest,
-    ) -> Pin<Box<dyn Future<Output = std::result::Result<HttpResponse, HttpError>> + Send + 'b>>
-    where
-        'a: 'b,
-        Self: 'b,
-    {
-        Box::pin(async move {
-            update_operation(|operation| operation.begin(format!("{} {}", request.method(), request.uri())));
-            let outcome = self.inner.execute(request).await;
-            let is_failing = outcome.as_ref().map_or(true, |response| may_pass(response.status().as_u16()));
-            update_operation(|operation| operation.is_failing = is_failing);
+    async fn call(&self, request: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+        update_operation(|operation| operation.begin(format!("{} {}", request.method(), request.uri())));
+        let outcome = self.inner.execute(request).await;
+        let is_failing = outcome.as_ref().map_or(true, |response| may_pass(response.status().as_u16()));
+        update_operation(|operation| operation.is_failing = is_failing);
 
-            let is_single = SINGLE_ATTEMPT.try_with(|()| ()).is_ok();
-            match outcome {
-                Ok(response) => {
-                    if !is_failing {
-                        self.has_answered.store(true, Ordering::Relaxed);
-                    }
-                    if is_failing && (is_single || self.gives_up()) {
-                        return Err(final_error(FinalStatus(response.status().as_u16())));
-                    }
-                    Ok(response)
+        let is_single = SINGLE_ATTEMPT.try_with(|()| ()).is_ok();
+        match outcome {
+            Ok(response) => {
+                if !is_failing {
+                    self.has_answered.store(true, Ordering::Relaxed);
                 }
-                Err(error) if is_single || self.gives_up() => Err(final_error(error)),
-                Err(error) => Err(error),
+                let status = response.status().as_u16();
+                if is_unsupported(status) || is_failing && (is_single || self.gives_up()) {
+                    return Err(final_error(FinalStatus(status)));
+                }
+                Ok(response)
             }
-        })
+            Err(error) if is_single || self.gives_up() => Err(final_error(error)),
+            Err(error) => Err(error),
+        }
     }
 }
 
 impl RetryingService {
-    /// Returns true if the store never answered without a temporary failure, in [`FIRST_CONTACT_ATTEMPTS`] of the current operation.
+    /// Returns true if all requests of this client failed so far, the current one [`FIRST_CONTACT_ATTEMPTS`] times.
+    /// Outside of an operation, one failure suffices.
     fn gives_up(&self) -> bool {
         let attempts = OPERATION.try_with(|operation| operation.borrow().attempts).unwrap_or(u32::MAX);
         !self.has_answered.load(Ordering::Relaxed) && attempts >= FIRST_CONTACT_ATTEMPTS
@@ -152,10 +147,14 @@ fn update_operation(update: impl FnOnce(&mut Operation)) {
     OPERATION.try_with(|operation| update(&mut operation.borrow_mut())).ok();
 }
 
-/// Returns true for the statuses that `object_store` retries.
+/// Returns true for the statuses of stores that do not support the request. `object_store` would retry them.
+fn is_unsupported(status: u16) -> bool {
+    matches!(status, 501 | 505)
+}
+
+/// Returns true for the statuses that a later attempt may not have.
 fn may_pass(status: u16) -> bool {
-    // 501 and 505 say that the store does not support the request.
-    matches!(status, 408 | 429 | 500..600) && !matches!(status, 501 | 505)
+    matches!(status, 408 | 429 | 500..600) && !is_unsupported(status)
 }
 
 /// Returns an error that `object_store` does not retry.
@@ -191,24 +190,16 @@ mod tests {
     #[derive(Debug)]
     struct Fake(Option<u16>);
 
+    #[async_trait]
     impl HttpService for Fake {
-        fn call<'a, 'b>(
-            &'a self,
-            _: HttpRequest,
-        ) -> Pin<Box<dyn Future<Output = std::result::Result<HttpResponse, HttpError>> + Send + 'b>>
-        where
-            'a: 'b,
-            Self: 'b,
-        {
-            Box::pin(async {
-                let Some(status) = self.0 else {
-                    let error = std::io::Error::other("connection refused");
-                    return Err(HttpError::new(HttpErrorKind::Connect, error));
-                };
-                let mut response = HttpResponse::new(Vec::new().into());
-                *response.status_mut() = status.try_into().unwrap();
-                Ok(response)
-            })
+        async fn call(&self, _: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+            let Some(status) = self.0 else {
+                let error = std::io::Error::other("connection refused");
+                return Err(HttpError::new(HttpErrorKind::Connect, error));
+            };
+            let mut response = HttpResponse::new(Vec::new().into());
+            *response.status_mut() = status.try_into().unwrap();
+            Ok(response)
         }
     }
 
@@ -218,6 +209,14 @@ mod tests {
 
     fn request() -> HttpRequest {
         HttpRequest::new(object_store::client::HttpRequestBody::empty())
+    }
+
+    #[tokio::test]
+    async fn a_request_that_the_store_does_not_support_is_not_retried() {
+        for status in [501, 505] {
+            let error = service(Some(status), true).call(request()).await.unwrap_err();
+            assert_eq!(error.kind(), HttpErrorKind::Unknown, "{status}");
+        }
     }
 
     #[tokio::test]

@@ -31,9 +31,9 @@ pub(crate) fn check_file(location: &Location, path: &str) -> Result<(), Error> {
     Err(unsupported(location, &format!("{url} is {format}, because it holds {path}")))
 }
 
-/// Checks that a folder is not inside of a table: no folder above it holds a log.
+/// Checks that none of the [`MAX_PARENTS`] folders above a dataset holds the log of a table.
 ///
-/// A folder that may not be listed is skipped.
+/// Folders that may not be listed are skipped; for local datasets, all that cannot be listed.
 ///
 /// # Errors
 /// [`Error::Unsupported`] with the folder of the nearest table and its format, [`Error::Unavailable`] if the store
@@ -131,7 +131,7 @@ fn format(name: &str, below: &str) -> Option<&'static str> {
 }
 
 fn is_iceberg_metadata(name: &str) -> bool {
-    // `v3.metadata.json`, `00003-UUID.metadata.json`, and with `.gz` before or after the last part.
+    // `v3.metadata.json`, `00003-UUID.metadata.json`, and with `.gz` before or after `.metadata.json`.
     let name = name.strip_suffix(".gz").unwrap_or(name);
     let Some(version) = name.strip_suffix(".metadata.json") else { return false };
     let digits = version.strip_prefix('v').unwrap_or(version);

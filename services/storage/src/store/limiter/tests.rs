@@ -60,23 +60,15 @@ impl Store {
     }
 }
 
+#[async_trait]
 impl HttpService for Store {
-    fn call<'a, 'b>(
-        &'a self,
-        _: HttpRequest,
-    ) -> Pin<Box<dyn Future<Output = std::result::Result<HttpResponse, HttpError>> + Send + 'b>>
-    where
-        'a: 'b,
-        Self: 'b,
-    {
-        Box::pin(async move {
-            self.most.fetch_max(self.running.fetch_add(1, SeqCst) + 1, SeqCst);
-            yield_now().await;
-            self.running.fetch_sub(1, SeqCst);
-            let mut response = HttpResponse::new(HttpResponseBody::from(b"body".to_vec()));
-            *response.status_mut() = u16::try_from(self.status.load(SeqCst)).unwrap().try_into().unwrap();
-            Ok(response)
-        })
+    async fn call(&self, _: HttpRequest) -> std::result::Result<HttpResponse, HttpError> {
+        self.most.fetch_max(self.running.fetch_add(1, SeqCst) + 1, SeqCst);
+        yield_now().await;
+        self.running.fetch_sub(1, SeqCst);
+        let mut response = HttpResponse::new(HttpResponseBody::from(b"body".to_vec()));
+        *response.status_mut() = u16::try_from(self.status.load(SeqCst)).unwrap().try_into().unwrap();
+        Ok(response)
     }
 }
 

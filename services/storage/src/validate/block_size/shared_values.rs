@@ -9,7 +9,8 @@ use crate::validate::delta_lengths::{self, unpack, varint};
 /// Decoded size in bytes of the values of a column chunk that share stored bytes. The counting ends as soon as the size
 /// exceeds `limit`.
 ///
-/// The size is exact for valid pages. In a malformed page every value counts as the longest one.
+/// The size is exact for valid pages. A value that cannot be decoded counts as the longest dictionary value, or as
+/// the whole page for delta encoding.
 pub(super) fn shared_bytes(
     pages: impl Iterator<Item = Result<Page, ParquetError>>,
     max_rep_level: i16,
@@ -124,8 +125,8 @@ fn sum_runs(mut runs: &[u8], width: u8, count: u64, weight: impl Fn(u32) -> u64)
     Runs { sum, malformed: left }
 }
 
-/// Moves `runs` after a run. Returns the number of its integers, at most `max_count`, and the sum of their weights;
-/// `None` if the run is malformed.
+/// Advances `runs` past one run. Returns the number of its integers, at most `max_count`, and the sum of their
+/// weights; `None` if the run is malformed.
 fn sum_run(runs: &mut &[u8], width: u8, max_count: u64, weight: &impl Fn(u32) -> u64) -> Option<(u64, u64)> {
     let header = varint(runs)?;
     let (length, is_packed) = (header >> 1, header & 1 == 1);
