@@ -79,6 +79,13 @@ impl Budget {
         grant.await.expect("the queue lives as long as the budget")
     }
 
+    /// Returns true if `bytes` are free and no caller is waiting.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        let mut state = self.shared.state.lock();
+        state.waiting.retain(|waiting| !waiting.granted.is_closed());
+        state.waiting.is_empty() && self.shared.fits(&state, bytes)
+    }
+
     /// Reserves `bytes` if they are free and no caller is waiting; `None` otherwise.
     pub fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
         let mut state = self.shared.state.lock();

@@ -136,7 +136,8 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
         removed.iter().map(|removed| removed.weight).sum()
     }
 
-    fn get(&self, key: &K) -> Option<Arc<V>> {
+    /// Returns the value of `key` if it is cached, which counts as a use.
+    pub fn get(&self, key: &K) -> Option<Arc<V>> {
         let entry = self.tier.values.get(key)?;
         let (value, weight) = (Arc::clone(&entry.value), entry.weight);
         drop(entry);

@@ -106,11 +106,6 @@ impl Slabs {
         Ok(Slab { memory: Memory::Mapped(Some(mapped), Arc::clone(&self.pool)), len })
     }
 
-    /// Maximum number of bytes by which a slab exceeds its length, because of rounding or because a longer one is reused.
-    pub fn max_excess_bytes(len: u64) -> u64 {
-        if len < MAPPED_BYTES as u64 { 0 } else { len / 8 + HUGE_PAGE_BYTES as u64 / 2 }
-    }
-
     /// Size in bytes of all free slabs.
     pub fn free_bytes(&self) -> usize {
         self.pool.lock().free_bytes

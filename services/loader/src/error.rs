@@ -1,7 +1,7 @@
 //! Errors of the training path.
 
 /// A failure of the training path. Each variant requires a different reaction from the caller.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The request is invalid and can never succeed.
     #[error("{field}: {reason}")]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use forebay_cache::Slabs;
-use forebay_plan::{Cursor, EpochOrder};
+use forebay_plan::Cursor;
 use forebay_proto::v1::BatchMetadata;
 use forebay_stall::Stage;
 use tokio::{sync::mpsc, time::timeout};
@@ -23,14 +23,9 @@ use super::{
 use crate::{
     Config, Error, Job, Pool, Priority, Submitted,
     activity::Activity,
-    cache::forecast::StreamProgress,
     cpu::fair_queue::Urgency,
     stream::Stream,
-    window::{
-        held::{HeldWindow, WindowId},
-        prefetch::WindowPrefetch,
-        windows::Windows,
-    },
+    window::{orders::Piece, prefetch::WindowPrefetch, windows::Windows},
 };
 
 /// Approximate overhead of a batch in bytes, besides its message.
@@ -40,8 +35,7 @@ const MESSAGE_BYTES: u64 = 1024;
 pub(crate) struct Producer {
     stream: Stream,
     activity: Arc<Activity>,
-    /// Sources of rows: the job's own dataset, then the other datasets of its mixture.
-    sources: Vec<RowSource>,
+    windows: WindowPrefetch,
     slabs: Slabs,
     pool: Pool,
     config: Config,
@@ -63,20 +57,13 @@ impl Producer {
         config: Config,
         sender: mpsc::UnboundedSender<Result<PendingBatch, Error>>,
     ) -> Self {
-        let jobs: Vec<Arc<Job>> = std::iter::once(&stream.job).chain(&stream.job.mixed).cloned().collect();
-        let footer_item_bytes = jobs.iter().map(|job| job.item_bytes()).max().unwrap_or(0);
+        let footer_item_bytes = stream.job.parts().map(Job::item_bytes).max().unwrap_or(0);
         let slabs = windows.slabs().clone();
         let activity = Arc::clone(windows.activity());
-        let source = |job: Arc<Job>| {
-            let progress = Arc::new(windows.forecast().enter(&job, stream.rank, stream.lane));
-            let (known, windows) = (Arc::clone(&progress), Arc::clone(windows));
-            let source = Stream { job: Arc::clone(&job), ..stream.clone() };
-            let windows = WindowPrefetch::new(source, windows, known, pool.clone(), config.clone());
-            RowSource { job, windows, progress }
-        };
-        let sources = jobs.into_iter().map(source).collect();
+        let windows =
+            WindowPrefetch::new(stream.clone(), Arc::clone(windows), pool.clone(), config.clone());
         let item_bytes = Arc::default();
-        Self { stream, activity, sources, slabs, pool, config, budget, footer_item_bytes, item_bytes, sender }
+        Self { stream, activity, windows, slabs, pool, config, budget, footer_item_bytes, item_bytes, sender }
     }
 
     pub(crate) async fn run(mut self) {
@@ -119,7 +106,7 @@ impl Producer {
         if let Ok(reservation) = timeout(self.config.slow_consumer_timeout, budget.take(bytes)).await {
             return reservation;
         }
-        self.sources.iter_mut().for_each(|source| source.windows.release());
+        self.windows.release();
         budget.take(bytes).await
     }
 
@@ -137,38 +124,22 @@ impl Producer {
         let max_held_bytes = if self.stream.job.is_file_order() { self.budget.max_held_bytes() } else { 0 };
         let view = Arc::clone(self.stream.job.view());
         let row_limit = self.stream.job.has_groups().then(|| RowLimit::of(view.min_row_bytes(), max_bytes));
-        let pattern = if self.sources.len() > 1 { self.stream.job.pattern() } else { Vec::new() };
+        let pattern = if self.stream.job.mixed.is_empty() { Vec::new() } else { self.stream.job.pattern() };
         let mut rows = BatchRows { view, row_limit, pattern, segments: Vec::new() };
-        for at in 0..self.sources.len() {
-            if self.sources[at].job.is_packed() {
-                // Packs are computed here on the pool, because that is slow.
-                self.sources[at].windows.order(cursor.epoch).await?;
+        for step in self.windows.steps(cursor).await? {
+            // Updates the forecast first, because the eviction that makes room for the windows uses it.
+            self.windows.note(&step).await?;
+            if self.windows.held(&step.ids).is_none() {
+                self.retain(&mut rows, max_held_bytes).await?;
+                rows.check_retained(max_bytes)?;
+                self.windows.load(&step).await?;
             }
-            for (epoch, positions) in self.sources[at].job.ranges(cursor, self.stream.rank) {
-                let mut start = positions.start;
-                while start < positions.end {
-                    let order = self.sources[at].windows.order(epoch).await?;
-                    let id = WindowId { epoch, window: order.window_at(start) };
-                    // Updates the forecast first, because the eviction that makes room for the window uses it.
-                    self.sources[at].note(epoch, start, id, &order, &self.pool).await?;
-                    let held = match self.sources[at].windows.held(id) {
-                        Some(held) => held,
-                        None => {
-                            self.retain(&mut rows, max_held_bytes).await?;
-                            rows.check_retained(max_bytes)?;
-                            self.window(at, id, index).await?
-                        }
-                    };
-                    let end = order.window(id.window).positions.end.min(positions.end);
-                    let own = WindowRows { order, held, positions: start..end, row_limit };
-                    rows.segments.push((at, Segment::Held(own)));
-                    start = end;
-                }
-            }
+            let held = self.windows.held(&step.ids).unwrap_or_default();
+            rows.segments.extend(step.rows.into_iter().map(|(at, Piece { positions, order, .. })| {
+                (at, Segment::Held(WindowRows { order, held: Arc::clone(&held[at]), positions, row_limit }))
+            }));
         }
-        for source in &mut self.sources {
-            source.windows.prefetch_after(index).await?;
-        }
+        self.windows.prefetch(index).await?;
         let options = AssembleOptions {
             hash: self.stream.job.train().content_hash.unwrap_or(true),
             max_bytes,
@@ -200,16 +171,6 @@ impl Producer {
         Ok(self.pool.run_when(urgency, flow, Priority::Interactive, gather))
     }
 
-    /// Loads the window `id` for the source at index `at` of the mixture.
-    async fn window(&mut self, at: usize, id: WindowId, index: u64) -> Result<Arc<HeldWindow>, Error> {
-        let (before, rest) = self.sources.split_at_mut(at);
-        let Some((this, after)) = rest.split_first_mut() else {
-            return Err(Error::Internal(format!("there is no source {at} of the mixture")));
-        };
-        let mut others: Vec<_> = before.iter_mut().chain(after).map(|source| &mut source.windows).collect();
-        this.windows.window(id, index, &mut others).await
-    }
-
     /// Retains the rows of all windows, so that `rows` no longer holds a window.
     async fn retain(&self, rows: &mut BatchRows, max_held_bytes: u64) -> Result<(), Error> {
         for (at, segment) in std::mem::take(&mut rows.segments) {
@@ -228,36 +189,5 @@ impl Producer {
             rows.segments.push((at, Segment::Retained(retained)));
         }
         Ok(())
-    }
-}
-
-/// Source of rows: the job's own dataset or another dataset of its mixture.
-struct RowSource {
-    job: Arc<Job>,
-    windows: WindowPrefetch,
-    progress: Arc<StreamProgress>,
-}
-
-impl RowSource {
-    /// Updates the position of this stream in the forecast. The first update of an epoch is slow and runs on the pool.
-    async fn note(
-        &self,
-        epoch: u64,
-        start: u64,
-        id: WindowId,
-        order: &Arc<EpochOrder>,
-        pool: &Pool,
-    ) -> Result<(), Error> {
-        let window_start = order.window(id.window).positions.start;
-        if !self.progress.is_new(epoch) {
-            self.progress.reached(epoch, start, window_start, order);
-            return Ok(());
-        }
-        let (progress, order) = (Arc::clone(&self.progress), Arc::clone(order));
-        let note = move || {
-            progress.reached(epoch, start, window_start, &order);
-            Ok(())
-        };
-        pool.run(Priority::Interactive, note).await
     }
 }

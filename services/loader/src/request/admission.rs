@@ -18,10 +18,8 @@ impl Job {
     /// [`Error::TooLarge`], with the largest window that fits, if any.
     pub(crate) fn check_fits(&self, memory_bytes: u64, max_batch_bytes: u64) -> Result<(), Error> {
         self.check_batch(max_batch_bytes)?;
-        // A mixture holds one window of each dataset at a time. If they did not fit together with the unused ends of their
-        // buffers, every batch would load all windows again.
-        let needed =
-            self.parts().map(|part| part.largest_window(self.is_mixture())).fold(0, u64::saturating_add);
+        // A mixture holds one window of each dataset at a time.
+        let needed = self.parts().map(Self::largest_window).fold(0, u64::saturating_add);
         if needed <= memory_bytes {
             return Ok(());
         }
@@ -65,15 +63,11 @@ impl Job {
         (groups * u128::from(rows.epoch_rows) / u128::from(rows.epoch_items.max(1))) as u64
     }
 
-    fn is_mixture(&self) -> bool {
-        self.parts().nth(1).is_some()
-    }
-
-    /// Size of the largest window of the first epochs, in bytes; with the unused ends of its buffers if `with_excess`.
-    fn largest_window(&self, with_excess: bool) -> u64 {
+    /// Size of the largest window of the first epochs, in bytes.
+    fn largest_window(&self) -> u64 {
         let epochs = (CHECKED_BLOCKS / (self.rows.items.len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
         let (first, count) = (self.train().epoch, self.train().epochs.unwrap_or(1).min(epochs));
-        let largest = |epoch| self.footprint.window_bytes(&self.order.epoch(epoch), with_excess);
+        let largest = |epoch| self.footprint.window_bytes(&self.order.epoch(epoch));
         (first..=first.saturating_add(count - 1)).map(largest).max().unwrap_or(0)
     }
 
@@ -84,7 +78,7 @@ impl Job {
             let shuffle = Shuffle::Window { rows, keep_block_order };
             let largest = |job: &Self| {
                 let order = job.order.shuffled(shuffle, self.train().epoch);
-                job.footprint.window_bytes(&order, self.is_mixture())
+                job.footprint.window_bytes(&order)
             };
             self.parts().map(largest).fold(0, u64::saturating_add) <= memory_bytes
         };

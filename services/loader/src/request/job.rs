@@ -197,7 +197,7 @@ impl Job {
             blocks_per_window: blocks.unwrap_or(0) as u64,
             window_bytes: self
                 .parts()
-                .map(|job| job.footprint.window_bytes(&job.order.epoch(job.train.epoch), false))
+                .map(|job| job.footprint.window_bytes(&job.order.epoch(job.train.epoch)))
                 .fold(0, u64::saturating_add),
             batch_size: self.train.batch_size,
             world_size: u64::from(self.world_size()),

@@ -1,8 +1,13 @@
 //! Order of the items of an epoch, and its division into batches.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, Weak},
+};
 
 use forebay_plan::{Cursor, EpochOrder, Packs, Remainder, Run, Shuffle, Steps};
+use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{packing::Packing, rows::JobRows};
@@ -21,6 +26,8 @@ pub(crate) struct JobOrder {
     pub(crate) packing: Option<Packing>,
     /// Text of everything that determines the order of an epoch.
     pub(crate) identity: String,
+    /// Orders of epochs that streams hold.
+    shared: Mutex<HashMap<u64, Weak<EpochOrder>>>,
 }
 
 impl JobOrder {
@@ -41,7 +48,8 @@ impl JobOrder {
         };
         let identity = format!("{prefix}/{seed}/{shuffled}{selection}");
         let (items, epoch_items, rows) = (Arc::clone(&rows.items), rows.epoch_items, rows.epoch_rows);
-        Self { shuffle, seed, items, rows, epoch_items, steps, run, packing, identity }
+        let shared = Mutex::default();
+        Self { shuffle, seed, items, rows, epoch_items, steps, run, packing, identity, shared }
     }
 
     /// Hash of the windows of an epoch of `dataset`.
@@ -52,6 +60,22 @@ impl JobOrder {
     /// Returns the order of `epoch`; O(blocks).
     pub(crate) fn epoch(&self, epoch: u64) -> EpochOrder {
         self.shuffled(self.shuffle, epoch)
+    }
+
+    /// Returns the order of `epoch`, which all streams of the job share. O(blocks) unless a stream holds it.
+    pub(crate) fn shared_epoch(&self, epoch: u64) -> Arc<EpochOrder> {
+        let known = || self.shared.lock().get(&epoch).and_then(Weak::upgrade);
+        if let Some(order) = known() {
+            return order;
+        }
+        let order = Arc::new(self.epoch(epoch));
+        let mut shared = self.shared.lock();
+        if let Some(order) = shared.get(&epoch).and_then(Weak::upgrade) {
+            return order;
+        }
+        shared.retain(|_, order| order.strong_count() > 0);
+        shared.insert(epoch, Arc::downgrade(&order));
+        order
     }
 
     /// Returns the order of `epoch` for the given shuffle. Windows are given in rows, even if the order counts groups.

@@ -1,16 +1,17 @@
-//! Windows that are held by streams.
+//! Windows that have memory, shared by the streams that hold them.
 
-use std::sync::{
-    Arc, Weak,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock, Weak},
 };
 
-use dashmap::DashMap;
 use forebay_cache::Reservation;
 use forebay_plan::Location;
-use tokio::sync::OnceCell;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::sync::{Notify, futures::Notified, watch};
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::{Frame, RowRef};
+use crate::{Error, Frame, RowRef};
 
 /// Key of a window: one epoch of one order in one view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -20,89 +21,198 @@ pub(super) struct WindowKey {
     pub(super) id: WindowId,
 }
 
-/// Window of an epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// Window of an epoch. Ids are in the order of use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WindowId {
     pub(crate) epoch: u64,
     pub(crate) window: usize,
 }
 
-/// Windows that are held or being loaded.
-pub(super) type WindowRegistry = DashMap<WindowKey, Weak<HeldWindow>>;
+/// All windows that have memory. A window is registered in the moment in which it gets its memory, so that nobody can wait
+/// for the memory of a registered window.
+#[derive(Default)]
+pub(super) struct Registry {
+    windows: Mutex<HashMap<WindowKey, Weak<HeldWindow>>>,
+    registered: Notify,
+}
 
-/// Window that is held or being loaded. After the last holder drops it, its frames may be evicted.
+impl Registry {
+    /// Locks the registry. A [`HeldWindow`] must not be dropped under the lock.
+    pub(super) fn lock(&self) -> RegistryGuard<'_> {
+        RegistryGuard(self.windows.lock())
+    }
+
+    /// Wakes everybody who waits for [`Self::registered`].
+    pub(super) fn notify(&self) {
+        self.registered.notify_waiters();
+    }
+
+    /// Resolves after the next windows were registered.
+    pub(super) fn registered(&self) -> Notified<'_> {
+        self.registered.notified()
+    }
+}
+
+/// The locked registry.
+pub(super) struct RegistryGuard<'a>(MutexGuard<'a, HashMap<WindowKey, Weak<HeldWindow>>>);
+
+impl RegistryGuard<'_> {
+    /// Returns the window with this key, unless nobody holds it.
+    pub(super) fn get(&self, key: &WindowKey) -> Option<Arc<HeldWindow>> {
+        self.0.get(key).and_then(Weak::upgrade)
+    }
+
+    /// Registers a window, which replaces a failed one with the same key.
+    pub(super) fn insert(&mut self, window: &Arc<HeldWindow>) {
+        self.0.insert(window.key, Arc::downgrade(window));
+    }
+}
+
+/// Window that is loaded or being loaded. After the last holder drops it, loading stops and its frames may be evicted.
 pub(crate) struct HeldWindow {
-    pub(super) window: OnceCell<Window>,
-    /// True while the window has its memory and is being loaded.
-    is_loading: AtomicBool,
     key: WindowKey,
-    registry: Arc<WindowRegistry>,
+    registry: Arc<Registry>,
+    progress: watch::Receiver<LoadProgress>,
+    loaded: Arc<OnceLock<Result<Window, Error>>>,
+    /// Task that loads the window.
+    task: OnceLock<AbortOnDropHandle<()>>,
+}
+
+/// How far loading a window has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum LoadProgress {
+    /// Some blocks are not being loaded yet.
+    Begun,
+    /// All blocks wait for memory to decode, are decoded, or are loaded.
+    AllStarted,
+    /// Loading has ended, with the window or an error.
+    Ended,
+}
+
+/// Reports the progress of loading a window.
+pub(super) struct LoadReporter {
+    progress: watch::Sender<LoadProgress>,
+    loaded: Arc<OnceLock<Result<Window, Error>>>,
+}
+
+impl LoadReporter {
+    /// Reports that all blocks are being loaded.
+    pub(super) fn all_started(&self) {
+        self.progress.send_if_modified(|progress| {
+            let is_new = *progress < LoadProgress::AllStarted;
+            *progress = LoadProgress::AllStarted;
+            is_new
+        });
+    }
+
+    /// Reports the end of loading.
+    pub(super) fn end(self, loaded: Result<Window, Error>) {
+        // Nobody else sets it.
+        drop(self.loaded.set(loaded));
+        self.progress.send_replace(LoadProgress::Ended);
+    }
 }
 
 /// The frames of one window.
 pub(crate) struct Window {
-    /// Index of the frame of each block of the snapshot; `u32::MAX` for blocks without a frame in this window.
-    pub(super) frame_of: Vec<u32>,
+    /// Number of the first block that has a frame.
+    first_block: u32,
+    /// Index of the frame of each block from `first_block` on; `u32::MAX` for blocks without a frame in this window.
+    frame_of: Vec<u32>,
     pub(crate) frames: Vec<Arc<Frame>>,
     /// Memory reservation. Fields are dropped in order, so it is released after the frames.
-    pub(super) _reservation: Reservation,
+    _reservation: Reservation,
 }
 
 impl HeldWindow {
-    /// Returns the held window with this key, or a new one that is not loaded yet.
-    pub(super) fn of(registry: &Arc<WindowRegistry>, key: WindowKey) -> Arc<Self> {
-        let mut entry = registry.entry(key).or_default();
-        if let Some(held) = entry.upgrade() {
-            return held;
+    /// Creates a window that is not being loaded yet.
+    pub(super) fn new(registry: &Arc<Registry>, key: WindowKey) -> (Arc<Self>, LoadReporter) {
+        let (sender, progress) = watch::channel(LoadProgress::Begun);
+        let loaded = Arc::<OnceLock<_>>::default();
+        let reporter = LoadReporter { progress: sender, loaded: Arc::clone(&loaded) };
+        let (registry, task) = (Arc::clone(registry), OnceLock::new());
+        (Arc::new(Self { key, registry, progress, loaded, task }), reporter)
+    }
+
+    /// Sets the task that loads the window.
+    pub(super) fn load_with(&self, task: AbortOnDropHandle<()>) {
+        // Only the creator of the window calls this.
+        drop(self.task.set(task));
+    }
+
+    /// Returns true if all blocks wait for memory to decode, are decoded, or are loaded.
+    pub(super) fn all_started(&self) -> bool {
+        *self.progress.borrow() >= LoadProgress::AllStarted
+    }
+
+    /// Returns true if the window is loaded.
+    pub(super) fn is_loaded(&self) -> bool {
+        matches!(self.loaded.get(), Some(Ok(_)))
+    }
+
+    /// Returns true if loading has failed.
+    pub(super) fn has_failed(&self) -> bool {
+        match self.loaded.get() {
+            Some(loaded) => loaded.is_err(),
+            // The task has panicked if nobody can report its end.
+            None => self.progress.has_changed().is_err(),
         }
-        let held = Arc::new(Self {
-            window: OnceCell::new(),
-            is_loading: AtomicBool::new(false),
-            key,
-            registry: Arc::clone(registry),
-        });
-        *entry = Arc::downgrade(&held);
-        held
     }
 
-    /// Returns true if the window with this key has its memory, so that only loading it takes time.
-    pub(super) fn has_memory(registry: &WindowRegistry, key: &WindowKey) -> bool {
-        let held = registry.get(key).and_then(|held| held.upgrade());
-        held.is_some_and(|held| held.window.initialized() || held.is_loading.load(Ordering::Acquire))
+    /// Waits until the window is loaded.
+    ///
+    /// # Errors
+    /// Returns the error of the first block that could not be read, to each waiter.
+    pub(super) async fn wait(&self) -> Result<(), Error> {
+        let mut progress = self.progress.clone();
+        // The wait fails only if the task has panicked.
+        let ended = progress.wait_for(|progress| *progress == LoadProgress::Ended).await.is_ok();
+        match self.loaded.get() {
+            Some(Ok(_)) if ended => Ok(()),
+            Some(Err(error)) => Err(error.clone()),
+            _ => Err(Error::Internal("loading a window ended without a result".into())),
+        }
     }
 
-    /// Marks the window as having its memory, until the guard is dropped.
-    pub(super) fn loading(&self) -> LoadingGuard<'_> {
-        self.is_loading.store(true, Ordering::Release);
-        LoadingGuard(&self.is_loading)
-    }
-
-    /// Returns the window, which must be loaded.
+    /// Returns the frames of the window, which must be loaded.
     pub(crate) fn window(&self) -> &Window {
-        self.window.get().expect("a window is loaded before it is returned")
-    }
-}
-
-/// Marks a window as having its memory.
-pub(super) struct LoadingGuard<'a>(&'a AtomicBool);
-
-impl Drop for LoadingGuard<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
+        match self.loaded.get() {
+            Some(Ok(window)) => window,
+            _ => unreachable!("a window is loaded before its rows are used"),
+        }
     }
 }
 
 impl Drop for HeldWindow {
     fn drop(&mut self) {
-        self.registry.remove_if(&self.key, |_, held| held.strong_count() == 0);
+        let mut windows = self.registry.windows.lock();
+        if windows.get(&self.key).is_some_and(|window| window.strong_count() == 0) {
+            windows.remove(&self.key);
+        }
     }
 }
 
 impl Window {
+    /// Creates a window from the frames of `blocks`.
+    pub(super) fn new(blocks: &[u32], frames: Vec<Arc<Frame>>, reservation: Reservation) -> Self {
+        let first_block = blocks.iter().copied().min().unwrap_or(0);
+        let blocks_spanned = blocks.iter().max().map_or(0, |last| (last - first_block) as usize + 1);
+        let mut frame_of = vec![u32::MAX; blocks_spanned];
+        for (index, block) in blocks.iter().enumerate() {
+            frame_of[(block - first_block) as usize] = index as u32;
+        }
+        Self { first_block, frame_of, frames, _reservation: reservation }
+    }
+
+    /// Index of the frame of a block.
+    fn frame_of(&self, block: u32) -> u32 {
+        self.frame_of[(block - self.first_block) as usize]
+    }
+
     /// Appends the rows at `locations` to `rows`, with frame indices starting at `first_frame`.
     pub(crate) fn rows(&self, locations: &[Location], first_frame: u32, rows: &mut Vec<RowRef>) {
         rows.extend(locations.iter().map(|location| RowRef {
-            frame: first_frame + self.frame_of[location.block as usize],
+            frame: first_frame + self.frame_of(location.block),
             row: location.item,
         }));
     }
@@ -110,7 +220,7 @@ impl Window {
     /// Total number of rows of the groups at `locations`.
     pub(crate) fn rows_of_groups(&self, locations: &[Location]) -> u64 {
         let rows = locations.iter().map(|location| {
-            let frame = self.frame_of[location.block as usize];
+            let frame = self.frame_of(location.block);
             self.frames[frame as usize].group(location.item).len() as u64
         });
         rows.sum()
@@ -125,7 +235,7 @@ impl Window {
         lengths: &mut Vec<u32>,
     ) {
         for location in locations {
-            let frame = self.frame_of[location.block as usize];
+            let frame = self.frame_of(location.block);
             let group = self.frames[frame as usize].group(location.item);
             lengths.push(group.end - group.start);
             rows.extend(group.map(|row| RowRef { frame: first_frame + frame, row }));

@@ -1,337 +1,193 @@
-//! The windows of one stream: the one in use and the prefetched ones.
+//! The windows of one stream: those in use and the prefetched ones.
 
-use std::{
-    collections::VecDeque,
-    ops::Range,
-    pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::VecDeque, sync::Arc};
 
-use forebay_plan::EpochOrder;
-use tokio::{sync::oneshot, time::timeout};
-use tokio_util::task::AbortOnDropHandle;
+use forebay_plan::Cursor;
 
 use super::{
     held::{HeldWindow, WindowId},
-    windows::{WhenFull, Windows},
+    orders::{Orders, Piece},
+    step::{HeldStep, Step},
+    windows::{WantedWindow, Windows},
 };
 use crate::{
-    Config, Error, Pool, Priority, activity::Watching, cache::forecast::StreamProgress, stream::Stream,
+    Config, Error, Job, Pool, Priority, activity::Watching, cache::forecast::StreamProgress, stream::Stream,
 };
 
-/// Maximum number of prefetched windows.
+/// Maximum number of prefetched steps.
 const MAX_PREFETCHED: usize = 8;
 
 /// Windows of one rank and lane, in the order of use.
 pub(crate) struct WindowPrefetch {
     stream: Stream,
-    /// Cached orders of epochs, oldest first.
-    orders: VecDeque<(u64, Arc<EpochOrder>)>,
-    held: Option<(WindowId, Arc<HeldWindow>)>,
-    /// True if prefetching has not yet continued from the held window.
-    is_new: bool,
-    prefetched: VecDeque<PrefetchedWindow>,
-    /// Resolves when all blocks of the last prefetched window are being loaded. The next one waits for it before it
-    /// reserves memory, so that blocks are decoded in the order of need.
-    last_is_started: Option<oneshot::Receiver<()>>,
+    /// The job's own dataset, then the other datasets of its mixture.
+    sources: Vec<Source>,
+    held: Option<HeldStep>,
+    /// Steps after the held one, without a gap. All of them have memory.
+    prefetched: VecDeque<HeldStep>,
+    /// The step after the last prefetched one, if it is known.
+    next: Option<Vec<WantedWindow>>,
     windows: Arc<Windows>,
-    progress: Arc<StreamProgress>,
     pool: Pool,
     config: Config,
 }
 
-/// A window that is being prefetched.
-struct PrefetchedWindow {
-    id: WindowId,
-    bytes: u64,
-    /// True after the task found no memory.
-    found_no_memory: Arc<AtomicBool>,
-    task: AbortOnDropHandle<Result<Option<Arc<HeldWindow>>, Error>>,
-}
-
-impl PrefetchedWindow {
-    fn found_no_memory(&self) -> bool {
-        self.found_no_memory.load(Ordering::Acquire)
-    }
+/// Dataset that a stream reads.
+struct Source {
+    orders: Orders,
+    progress: Arc<StreamProgress>,
 }
 
 impl WindowPrefetch {
-    pub(crate) fn new(
-        stream: Stream,
-        windows: Arc<Windows>,
-        progress: Arc<StreamProgress>,
-        pool: Pool,
-        config: Config,
-    ) -> Self {
-        let (orders, prefetched) = (VecDeque::new(), VecDeque::new());
-        Self {
-            stream,
-            orders,
-            held: None,
-            is_new: false,
-            prefetched,
-            last_is_started: None,
-            windows,
-            progress,
-            pool,
-            config,
-        }
-    }
-
-    /// Returns window `id` if it is the held one.
-    pub(crate) fn held(&self, id: WindowId) -> Option<Arc<HeldWindow>> {
-        self.held.as_ref().filter(|(held_id, _)| *held_id == id).map(|(_, held)| Arc::clone(held))
-    }
-
-    /// Loads window `id` for batch `index` of the lane and replaces the held window. If it has to wait for memory, the
-    /// `others` of a mixture release their windows.
-    pub(crate) async fn window(
-        &mut self,
-        id: WindowId,
-        index: u64,
-        others: &mut [&mut Self],
-    ) -> Result<Arc<HeldWindow>, Error> {
-        if let Some(held) = self.held(id) {
-            return Ok(held);
-        }
-        self.held = None;
-        let _watching = self.watch(id).await?;
-        let held = match self.take_prefetched(id, others).await? {
-            Some(held) => held,
-            None if others.is_empty() => self.wait_for(id, others).await?,
-            None => match self.try_load(id, others).await? {
-                Some(held) => held,
-                None => self.wait_for(id, others).await?,
-            },
+    pub(crate) fn new(stream: Stream, windows: Arc<Windows>, pool: Pool, config: Config) -> Self {
+        let jobs = std::iter::once(&stream.job).chain(&stream.job.mixed);
+        let source = |job: &Arc<Job>| Source {
+            orders: Orders::new(Arc::clone(job), (stream.rank, stream.lane), pool.clone()),
+            progress: Arc::new(windows.forecast().enter(job, stream.rank, stream.lane)),
         };
-        self.held = Some((id, Arc::clone(&held)));
-        self.is_new = true;
-        if others.is_empty() {
-            self.prefetch_after(index).await?;
-        }
-        Ok(held)
+        let sources = jobs.map(source).collect();
+        Self { stream, sources, held: None, prefetched: VecDeque::new(), next: None, windows, pool, config }
     }
 
-    /// Charges work for the blocks of window `id` to this stream while the guard is held. Returns `None` if the window
-    /// is ready.
-    async fn watch(&mut self, id: WindowId) -> Result<Option<Watching>, Error> {
-        let is_ready = |window: &PrefetchedWindow| {
-            window.id == id && window.task.is_finished() && !window.found_no_memory()
-        };
-        if self.prefetched.iter().any(is_ready) {
-            return Ok(None);
+    /// Divides the batch at `cursor` into steps. Returns none for an empty batch.
+    pub(crate) async fn steps(&mut self, cursor: Cursor) -> Result<Vec<Step>, Error> {
+        let mut pieces = Vec::with_capacity(self.sources.len());
+        for source in &mut self.sources {
+            pieces.push(source.orders.pieces(cursor).await?);
         }
-        let order = self.order(id.epoch).await?;
-        let (ids, blocks) = (self.stream.job.reader().block_ids(), order.window(id.window).blocks);
-        let blocks = blocks.iter().map(|block| ids.id(*block));
-        Ok(Some(self.windows.activity().watch(&self.stream.watch, &self.stream.seen, blocks)))
+        Ok(Step::of_batch(pieces))
     }
 
-    /// Prefetches the windows that follow a newly held window, or that found no memory before. A mixture calls this
-    /// after all of its datasets hold their windows.
-    pub(crate) async fn prefetch_after(&mut self, index: u64) -> Result<(), Error> {
-        let is_new = std::mem::take(&mut self.is_new);
-        match self.held.as_ref().map(|(id, _)| *id) {
-            Some(id) if is_new || self.drop_failed() => self.prefetch(id, index).await,
-            _ => Ok(()),
-        }
+    /// Returns the windows `ids` if they are held.
+    pub(crate) fn held(&self, ids: &[WindowId]) -> Option<&[Arc<HeldWindow>]> {
+        self.held.as_ref().filter(|held| held.ids == ids).map(|held| &held.windows[..])
     }
 
-    /// Returns true if there is now memory for the first prefetched window that found none. In this case drops it and
-    /// all later ones.
-    fn drop_failed(&mut self) -> bool {
-        let Some(failed) = self.prefetched.iter().position(PrefetchedWindow::found_no_memory) else {
-            return false;
-        };
-        if !self.windows.has_room(self.prefetched[failed].bytes) {
-            return false;
+    /// Loads the windows of `step` in place of the held ones.
+    ///
+    /// # Errors
+    /// Returns [`Error::TooLarge`] if the windows can never fit, and the error of the first block that cannot be read.
+    pub(crate) async fn load(&mut self, step: &Step) -> Result<(), Error> {
+        let mut before = self.held.take();
+        let mut prefetched = self.prefetched.pop_front();
+        while prefetched.as_ref().is_some_and(|prefetched| prefetched.ids != step.ids) {
+            prefetched = self.prefetched.pop_front();
         }
-        self.prefetched.truncate(failed);
-        self.last_is_started = None;
-        true
-    }
-
-    /// Loads window `id` if there is free memory for it in addition to the windows held by `others`. Otherwise
-    /// it drops all prefetched windows and tries once more.
-    async fn try_load(
-        &mut self,
-        id: WindowId,
-        others: &mut [&mut Self],
-    ) -> Result<Option<Arc<HeldWindow>>, Error> {
-        let order = self.order(id.epoch).await?;
-        let window = order.window(id.window);
-        self.progress.loading(id.epoch, window.positions.end);
-        for _ in 0..2 {
-            let when_full = WhenFull::Fail(None);
-            let acquiring = self.windows.acquire(&self.stream.job, id, window.blocks, when_full);
-            // The call may have joined another stream's wait for memory, which may need the memory held here.
-            if let Some(acquired) = self.unless_without_memory(id, acquiring).await
-                && let Some(held) = acquired?
-            {
-                return Ok(Some(held));
+        let is_ready = prefetched.as_ref().is_some_and(|step| step.windows.iter().all(|window| window.is_loaded()));
+        let wanted = if is_ready { Vec::new() } else { self.wanted(step) };
+        let watching = self.watch(&wanted);
+        let held = match prefetched {
+            Some(prefetched) => prefetched,
+            None => {
+                self.next = None;
+                self.note_loading(step.windows());
+                if let Some(before) = &mut before {
+                    let mut ids = before.ids.iter().zip(&step.ids);
+                    before.windows.retain(|_| ids.next().is_some_and(|(before, now)| before == now));
+                }
+                let windows = match self.windows.try_acquire(&wanted) {
+                    Some(windows) => windows,
+                    None => {
+                        before = None;
+                        self.windows.acquire(&wanted).await?
+                    }
+                };
+                HeldStep::new(&wanted, windows, &[])
             }
-            self.discard_prefetched();
-            others.iter_mut().for_each(|other| other.discard_prefetched());
+        };
+        drop(before);
+        for window in &held.windows {
+            window.wait().await?;
         }
-        Ok(None)
+        drop(watching);
+        self.held = Some(held);
+        Ok(())
     }
 
-    /// Waits for `loading`, which loads window `id`. Returns `None` if the window has not got its memory for
-    /// `slow_consumer_timeout`. A window that has its memory may take any time.
-    async fn unless_without_memory<T>(&self, id: WindowId, loading: impl Future<Output = T>) -> Option<T> {
-        let mut loading = pin!(loading);
-        loop {
-            match timeout(self.config.slow_consumer_timeout, &mut loading).await {
-                Ok(loaded) => return Some(loaded),
-                Err(_) if self.windows.has_memory(&self.stream.job, id) => {}
-                Err(_) => return None,
+    /// Prefetches the steps that follow the held one for batch `index` of the lane and later batches, while there is free
+    /// memory. A step waits until all blocks of the steps before are being loaded, so that blocks are decoded in the order
+    /// of need.
+    pub(crate) async fn prefetch(&mut self, index: u64) -> Result<(), Error> {
+        while let Some(last) = self.prefetched.back().or(self.held.as_ref()) {
+            let bytes = self.prefetched.iter().map(|step| step.new_bytes).fold(0, u64::saturating_add);
+            let enough = !self.prefetched.is_empty() && bytes >= self.config.window_prefetch_bytes;
+            let all_started = last.windows.iter().all(|window| window.all_started());
+            if enough || self.prefetched.len() >= MAX_PREFETCHED || !all_started {
+                return Ok(());
             }
+            let ids = last.ids.clone();
+            if self.next.is_none() {
+                self.next = self.after(&ids, index).await?;
+            }
+            let Some(windows) = self.next.as_ref().and_then(|next| self.windows.try_acquire(next)) else {
+                return Ok(());
+            };
+            let Some(wanted) = self.next.take() else { return Ok(()) };
+            self.prefetched.push_back(HeldStep::new(&wanted, windows, &ids));
         }
-    }
-
-    /// Loads window `id` as soon as there is memory for it. All windows are released first, because waiting while
-    /// holding memory can deadlock.
-    async fn wait_for(&mut self, id: WindowId, others: &mut [&mut Self]) -> Result<Arc<HeldWindow>, Error> {
-        self.release();
-        others.iter_mut().for_each(|other| other.release());
-        let order = self.order(id.epoch).await?;
-        let window = order.window(id.window);
-        self.progress.loading(id.epoch, window.positions.end);
-        let acquired = self.windows.acquire(&self.stream.job, id, window.blocks, WhenFull::Wait).await?;
-        acquired.ok_or_else(|| Error::Internal("a wait for memory ended without memory".into()))
+        Ok(())
     }
 
     /// Releases all windows. They are loaded again when they are needed.
     pub(crate) fn release(&mut self) {
         self.held = None;
-        self.discard_prefetched();
-    }
-
-    fn discard_prefetched(&mut self) {
         self.prefetched.clear();
-        self.last_is_started = None;
+        self.next = None;
     }
 
-    /// Returns the order of `epoch`. Also computes the packs of the epoch.
-    pub(crate) async fn order(&mut self, epoch: u64) -> Result<Arc<EpochOrder>, Error> {
-        if let Some((_, order)) = self.orders.iter().find(|(known, _)| *known == epoch) {
-            return Ok(Arc::clone(order));
-        }
-        let job = Arc::clone(&self.stream.job);
-        let compute = move || {
-            job.packs(epoch);
-            Ok(Arc::new(job.order.epoch(epoch)))
-        };
-        let order = self.pool.run(Priority::Interactive, compute).await?;
-        // Room for the orders of the current epoch and of the prefetched windows.
-        if self.orders.len() > MAX_PREFETCHED {
-            self.orders.pop_front();
-        }
-        self.orders.push_back((epoch, Arc::clone(&order)));
-        Ok(order)
-    }
-
-    async fn take_prefetched(
-        &mut self,
-        id: WindowId,
-        others: &mut [&mut Self],
-    ) -> Result<Option<Arc<HeldWindow>>, Error> {
-        while let Some(mut window) = self.prefetched.pop_front() {
-            if window.id != id {
+    /// Updates the position of this stream in the forecast, for the datasets from which `step` takes rows. The first
+    /// update of an epoch is slow and runs on the pool.
+    pub(crate) async fn note(&mut self, step: &Step) -> Result<(), Error> {
+        for (source, piece) in &step.rows {
+            let progress = &self.sources[*source].progress;
+            let (epoch, position) = (piece.window.epoch, piece.positions.start);
+            let window_start = piece.order.window(piece.window.window).positions.start;
+            if !progress.is_new(epoch) {
+                progress.reached(epoch, position, window_start, &piece.order);
                 continue;
             }
-            // The task may have joined another rank's wait for memory, which may need the memory held here.
-            let loaded = match self.unless_without_memory(id, &mut window.task).await {
-                Some(loaded) => loaded,
-                None => {
-                    self.release();
-                    others.iter_mut().for_each(|other| other.release());
-                    window.task.await
-                }
+            let (progress, order) = (Arc::clone(progress), Arc::clone(&piece.order));
+            let note = move || {
+                progress.reached(epoch, position, window_start, &order);
+                Ok(())
             };
-            return loaded.map_err(|error| Error::Internal(error.to_string()))?;
+            self.pool.run(Priority::Interactive, note).await?;
         }
-        Ok(None)
+        Ok(())
     }
 
-    /// Prefetches the windows that follow `id`, in the order of use, while there is free memory.
-    async fn prefetch(&mut self, id: WindowId, index: u64) -> Result<(), Error> {
-        let mut last = self.prefetched.back().map_or(id, |window| window.id);
-        loop {
-            let bytes: u64 = self.prefetched.iter().map(|window| window.bytes).sum();
-            let enough = !self.prefetched.is_empty() && bytes >= self.config.window_prefetch_bytes;
-            if enough || self.prefetched.len() >= MAX_PREFETCHED {
-                return Ok(());
-            }
-            let Some(next) = self.window_after(last, index).await? else { return Ok(()) };
-            let order = self.order(next.epoch).await?;
-            let window = order.window(next.window);
-            self.progress.loading(next.epoch, window.positions.end);
-            let blocks = window.blocks.to_vec();
-            let bytes = self.stream.job.bytes_of(&blocks);
-            let (windows, job) = (Arc::clone(&self.windows), Arc::clone(&self.stream.job));
-            let (started, is_started) = oneshot::channel();
-            let before = self.last_is_started.replace(is_started);
-            let found_no_memory = Arc::<AtomicBool>::default();
-            let without_memory = Arc::clone(&found_no_memory);
-            let task = tokio::spawn(async move {
-                // A window that is needed later must not take memory or threads from one that is needed sooner.
-                let is_next = match before {
-                    Some(before) => before.await.is_ok(),
-                    None => true,
-                };
-                let acquired = match is_next {
-                    true => windows.acquire(&job, next, &blocks, WhenFull::Fail(Some(started))).await?,
-                    false => None,
-                };
-                without_memory.store(acquired.is_none(), Ordering::Release);
-                Ok(acquired)
-            });
-            self.prefetched.push_back(PrefetchedWindow {
-                id: next,
-                bytes,
-                found_no_memory,
-                task: AbortOnDropHandle::new(task),
-            });
-            last = next;
+    /// Returns the windows of the first step after the windows `ids`, in batch `index` or a later one.
+    async fn after(&mut self, ids: &[WindowId], index: u64) -> Result<Option<Vec<WantedWindow>>, Error> {
+        let mut first: Option<u64> = None;
+        for (source, id) in self.sources.iter_mut().zip(ids) {
+            let batch = source.orders.batch_after(*id, index).await?;
+            first = first.into_iter().chain(batch).min();
+        }
+        let Some(batch) = first else { return Ok(None) };
+        let steps = self.steps(self.stream.job.cursor(self.stream.lane, batch)).await?;
+        let Some(step) = steps.iter().find(|step| step.is_after(ids)) else { return Ok(None) };
+        self.note_loading(step.windows());
+        Ok(Some(self.wanted(step)))
+    }
+
+    fn wanted(&self, step: &Step) -> Vec<WantedWindow> {
+        let pieces = self.sources.iter().zip(step.windows());
+        pieces
+            .map(|(source, piece)| WantedWindow::new(source.orders.job(), piece.window, &piece.order))
+            .collect()
+    }
+
+    /// Updates the forecast with windows that are being loaded.
+    fn note_loading(&self, windows: &[Piece]) {
+        for (source, piece) in self.sources.iter().zip(windows) {
+            let end = piece.order.window(piece.window.window).positions.end;
+            source.progress.loading(piece.window.epoch, end);
         }
     }
 
-    /// Returns the next window after `id` from which this lane needs a row in batch `index` or a later batch.
-    async fn window_after(&mut self, id: WindowId, index: u64) -> Result<Option<WindowId>, Error> {
-        let end = self.order(id.epoch).await?.window(id.window).positions.end;
-        let count = self.stream.job.batches(self.stream.lane);
-        let (mut low, mut high) = (index, count);
-        while low < high {
-            let middle = low + (high - low) / 2;
-            let cursor = self.stream.job.cursor(self.stream.lane, middle);
-            let reaches_past = if self.stream.job.is_packed() && cursor.epoch != id.epoch {
-                // The packs of the epochs in between are not computed for this comparison.
-                cursor.epoch > id.epoch
-            } else {
-                let ranges = self.stream.job.ranges(cursor, self.stream.rank);
-                ranges.last().is_some_and(|(epoch, range)| (*epoch, range.end) > (id.epoch, end))
-            };
-            if reaches_past { high = middle } else { low = middle + 1 }
-        }
-        // Only the last batch of an epoch can be empty. If any batch has a row, one of these two does.
-        for index in low..count.min(low.saturating_add(2)) {
-            let cursor = self.stream.job.cursor(self.stream.lane, index);
-            if self.stream.job.is_packed() {
-                self.order(cursor.epoch).await?;
-            }
-            let ranges = self.stream.job.ranges(cursor, self.stream.rank).into_iter();
-            let is_past = |(epoch, range): &(u64, Range<u64>)| {
-                !range.is_empty() && (*epoch, range.end) > (id.epoch, end)
-            };
-            let Some((epoch, range)) = ranges.into_iter().find(is_past) else { continue };
-            let first = if epoch == id.epoch { range.start.max(end) } else { range.start };
-            let window = self.order(epoch).await?.window_at(first);
-            return Ok(Some(WindowId { epoch, window }));
-        }
-        Ok(None)
+    /// Charges work for the blocks of `wanted` to this stream while the guard is held.
+    fn watch(&self, wanted: &[WantedWindow]) -> Watching {
+        let blocks = wanted.iter().flat_map(WantedWindow::block_ids);
+        self.windows.activity().watch(&self.stream.watch, &self.stream.seen, blocks)
     }
 }

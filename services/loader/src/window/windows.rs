@@ -1,15 +1,21 @@
 //! Windows of all jobs. A window is reserved in one step, loaded once, and shared by the ranks of a job.
 
-use std::{collections::VecDeque, ops::Range, sync::Arc, task::Poll};
+use std::{collections::VecDeque, ops::Range, pin::pin, sync::Arc, task::Poll};
 
 use arrow_array::RecordBatch;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
+use forebay_plan::EpochOrder;
 use forebay_stall::Stage;
-use futures::{StreamExt, TryStreamExt, future::BoxFuture, poll, stream::FuturesOrdered};
-use tokio::sync::oneshot;
+use futures::{
+    StreamExt, TryStreamExt,
+    future::{BoxFuture, Either, ready},
+    poll,
+    stream::FuturesOrdered,
+};
+use tokio_util::task::AbortOnDropHandle;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::held::{HeldWindow, Window, WindowId, WindowKey, WindowRegistry};
+use super::held::{HeldWindow, Registry, Window, WindowId, WindowKey};
 use crate::{
     Config, Error, Frame, FrameBuilder, Job, Priority,
     activity::{Activity, Purpose},
@@ -27,25 +33,48 @@ pub(crate) struct Windows {
     forecast: NextUse,
     blocks: BlockReader,
     slabs: Slabs,
-    held: Arc<WindowRegistry>,
+    held: Arc<Registry>,
 }
 
-/// Behavior when there is no free memory.
-pub(crate) enum WhenFull {
-    Wait,
-    /// Fails. The sender is notified when the window has its memory and all of its blocks are being loaded, and dropped if
-    /// there is no memory.
-    Fail(Option<oneshot::Sender<()>>),
+/// One window that a stream needs.
+#[derive(Clone)]
+pub(crate) struct WantedWindow {
+    job: Arc<Job>,
+    id: WindowId,
+    /// Blocks with rows, in the order of the window.
+    blocks: Vec<u32>,
+    /// Estimated size of the frames, in bytes.
+    estimated_bytes: u64,
 }
 
-impl WhenFull {
-    fn blocks_started(&mut self) {
-        if let Self::Fail(started) = self
-            && let Some(started) = started.take()
-        {
-            // The receiver may have been dropped.
-            let _ = started.send(());
-        }
+impl WantedWindow {
+    /// Describes window `id` of `job`, whose epoch has the given order.
+    pub(crate) fn new(job: &Arc<Job>, id: WindowId, order: &EpochOrder) -> Self {
+        let blocks = order.window(id.window).blocks.iter().copied();
+        // Blocks without a needed row have no frame.
+        let blocks: Vec<u32> = blocks.filter(|block| job.is_needed(*block)).collect();
+        let estimated_bytes = job.bytes_of(&blocks);
+        Self { job: Arc::clone(job), id, blocks, estimated_bytes }
+    }
+
+    /// Id of the window in its order.
+    pub(crate) fn id(&self) -> WindowId {
+        self.id
+    }
+
+    /// Estimated size of the frames, in bytes.
+    pub(crate) fn estimated_bytes(&self) -> u64 {
+        self.estimated_bytes
+    }
+
+    /// Ids of the blocks.
+    pub(crate) fn block_ids(&self) -> impl Iterator<Item = u128> {
+        let ids = self.job.reader().block_ids();
+        self.blocks.iter().map(|block| ids.id(*block))
+    }
+
+    fn key(&self) -> WindowKey {
+        WindowKey { order: self.job.order_key(), view: self.job.view().key(), id: self.id }
     }
 }
 
@@ -97,68 +126,116 @@ impl Windows {
         &self.slabs
     }
 
-    /// Returns the window `id` of `job`, with the given blocks, loading it if necessary. Returns `Ok(None)` only for
-    /// [`WhenFull::Fail`], if there is no free memory.
-    ///
-    /// With [`WhenFull::Wait`], the caller must not hold another window; otherwise two callers can deadlock.
-    pub(crate) async fn acquire(
-        &self,
-        job: &Job,
-        id: WindowId,
-        blocks: &[u32],
-        when_full: WhenFull,
-    ) -> Result<Option<Arc<HeldWindow>>, Error> {
-        let key = WindowKey { order: job.order_key(), view: job.view().key(), id };
-        let held = HeldWindow::of(&self.held, key);
-        let mut when_full = when_full;
-        let loaded =
-            held.window.get_or_try_init(|| self.reserve_and_load(job, blocks, &held, &mut when_full)).await;
-        match loaded {
-            Ok(_) => {
-                when_full.blocks_started();
-                Ok(Some(held))
+    /// Returns the windows of a step if there is free memory for those that nobody holds. They may still be loading.
+    pub(crate) fn try_acquire(self: &Arc<Self>, wanted: &[WantedWindow]) -> Option<Vec<Arc<HeldWindow>>> {
+        let budget = self.frames.budget();
+        self.hold(wanted, |missing| {
+            let estimated_bytes = missing.iter().map(|window| window.estimated_bytes);
+            // The actual sizes take longer to compute and are hardly ever below the estimates.
+            if !budget.has_room(estimated_bytes.fold(0, u64::saturating_add)) {
+                return None;
             }
-            Err(None) => Ok(None),
-            Err(Some(error)) => Err(error),
+            budget.try_reserve(self.bytes_to_reserve(missing))
+        })
+    }
+
+    /// Returns the windows of a step as soon as there is memory for all of them, or others have loaded all of them. They may
+    /// still be loading.
+    ///
+    /// The caller must not hold a window; otherwise two callers can deadlock.
+    ///
+    /// # Errors
+    /// Returns [`Error::TooLarge`] if the windows can never fit.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        wanted: &[WantedWindow],
+    ) -> Result<Vec<Arc<HeldWindow>>, Error> {
+        let all: Vec<_> = wanted.iter().collect();
+        let mut reserving = pin!(self.frames.budget().reserve(self.bytes_to_reserve(&all)));
+        loop {
+            let mut registered = pin!(self.held.registered());
+            registered.as_mut().enable();
+            if let Some(held) = self.hold(wanted, |_| None) {
+                return Ok(held);
+            }
+            tokio::select! {
+                biased;
+                reserved = &mut reserving => {
+                    let mut reserved =
+                        reserved.map_err(|error| too_large(error.bytes, error.available_bytes))?;
+                    let held = self.hold(wanted, |missing| {
+                        let bytes = self.bytes_to_reserve(missing).min(reserved.bytes());
+                        reserved.split(bytes)
+                    });
+                    return held.ok_or_else(|| Error::Internal("a reservation was too small".into()));
+                }
+                () = registered => {}
+            }
         }
     }
 
-    /// Reserves memory and loads the window. Returns `Err(None)` if there is no free memory and `when_full` is not
-    /// [`WhenFull::Wait`].
-    async fn reserve_and_load(
-        &self,
-        job: &Job,
-        blocks: &[u32],
-        held: &HeldWindow,
-        when_full: &mut WhenFull,
-    ) -> Result<Window, Option<Error>> {
-        // Blocks without a needed row have no frame.
-        let blocks: Vec<u32> = blocks.iter().copied().filter(|block| job.is_needed(*block)).collect();
-        let blocks = &blocks[..];
-        // Actual sizes can exceed the estimates that admission uses. The reservation is therefore capped, so that
-        // every admitted window can be reserved.
-        let available_bytes = self.frames.budget().available_bytes();
-        let bytes = self.bytes_of(job, blocks).min(available_bytes.max(job.bytes_of(blocks)));
-        let reservation = match when_full {
-            WhenFull::Fail(_) => self.frames.budget().try_reserve(bytes).ok_or(None)?,
-            WhenFull::Wait => {
-                let reserved = self.frames.budget().reserve(bytes).await;
-                reserved.map_err(|error| Some(too_large(error.bytes, error.available_bytes)))?
+    /// Returns the windows that are held already, and registers the others with the memory that `reserve` returns for
+    /// them. Returns `None` if it returns none.
+    fn hold(
+        self: &Arc<Self>,
+        wanted: &[WantedWindow],
+        reserve: impl FnOnce(&[&WantedWindow]) -> Option<Reservation>,
+    ) -> Option<Vec<Arc<HeldWindow>>> {
+        // Dropped after the registry is unlocked.
+        let (mut found, mut windows) = (Vec::new(), Vec::new());
+        let mut new = Vec::new();
+        let mut registry = self.held.lock();
+        found.extend(wanted.iter().map(|window| registry.get(&window.key())));
+        let is_usable = |held: &Option<Arc<HeldWindow>>| held.as_ref().is_some_and(|held| !held.has_failed());
+        let missing: Vec<_> =
+            wanted.iter().zip(&found).filter(|(_, held)| !is_usable(held)).map(|(window, _)| window).collect();
+        let mut reservation = if missing.is_empty() { None } else { Some(reserve(&missing)?) };
+        let mut left = missing.len();
+        for (window, held) in wanted.iter().zip(&found) {
+            if let Some(held) = held.as_ref().filter(|held| !held.has_failed()) {
+                windows.push(Arc::clone(held));
+                continue;
             }
-        };
-        let _loading = held.loading();
-        self.load(job, blocks, reservation, when_full).await.map_err(Some)
+            left -= 1;
+            let of_window = match reservation.as_mut() {
+                Some(all) if left > 0 => all.split(self.bytes_to_reserve(&[window]).min(all.bytes())),
+                _ => reservation.take(),
+            };
+            let (held, reporter) = HeldWindow::new(&self.held, window.key());
+            registry.insert(&held);
+            windows.push(Arc::clone(&held));
+            new.push((window, held, of_window?, reporter));
+        }
+        drop(registry);
+        if !new.is_empty() {
+            self.held.notify();
+        }
+        // Frames that are in memory are held before any load can evict them.
+        let cached: Vec<Vec<_>> = new.iter().map(|(window, ..)| self.cached_frames(window)).collect();
+        for ((window, held, reservation, reporter), cached) in new.into_iter().zip(cached) {
+            let (windows, window) = (Arc::clone(self), window.clone());
+            let load = async move {
+                let loaded = windows.load(&window, cached, reservation, || reporter.all_started()).await;
+                reporter.end(loaded);
+            };
+            held.load_with(AbortOnDropHandle::new(tokio::spawn(load)));
+        }
+        Some(windows)
     }
 
-    /// Returns true if window `id` of `job` has its memory, so that only loading it takes time.
-    pub(crate) fn has_memory(&self, job: &Job, id: WindowId) -> bool {
-        HeldWindow::has_memory(&self.held, &WindowKey { order: job.order_key(), view: job.view().key(), id })
+    /// Frames of the blocks of a window, as far as they are in memory.
+    fn cached_frames(&self, window: &WantedWindow) -> Vec<Option<Arc<Frame>>> {
+        window.blocks.iter().map(|block| self.frames.get(&frame_key(&window.job, *block))).collect()
     }
 
-    /// Returns true if `bytes` more can be reserved now.
-    pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        let budget = self.frames.budget();
-        budget.reserved_bytes().saturating_add(bytes) <= budget.capacity_bytes()
+    /// Bytes to reserve for windows. Actual sizes can exceed the estimates that admission uses. The reservation is
+    /// therefore capped, so that all windows of an admitted step can be reserved.
+    fn bytes_to_reserve(&self, windows: &[&WantedWindow]) -> u64 {
+        let actual = windows.iter().map(|window| self.bytes_of(&window.job, &window.blocks));
+        let estimated = windows.iter().map(|window| window.estimated_bytes);
+        let (actual, estimated) =
+            (actual.fold(0, u64::saturating_add), estimated.fold(0, u64::saturating_add));
+        actual.min(self.frames.budget().available_bytes().max(estimated))
     }
 
     /// Bytes of the frames of `blocks`: actual sizes of frames in memory, estimates for the others.
@@ -173,10 +250,10 @@ impl Windows {
 
     async fn load(
         &self,
-        job: &Job,
-        blocks: &[u32],
+        window: &WantedWindow,
+        cached: Vec<Option<Arc<Frame>>>,
         mut reservation: Reservation,
-        when_full: &mut WhenFull,
+        all_started: impl FnMut(),
     ) -> Result<Window, Error> {
         let capacity_bytes = self.frames.budget().capacity_bytes();
         let raise = |bytes: u64| {
@@ -184,18 +261,14 @@ impl Windows {
             reservation.raise(bytes.min(capacity_bytes));
             Ok(())
         };
-        let frames =
-            self.frames_of(job, blocks, capacity_bytes, raise, || when_full.blocks_started()).await?;
-        let mut frame_of = vec![u32::MAX; job.snapshot().blocks().len()];
-        for (index, block) in blocks.iter().enumerate() {
-            frame_of[*block as usize] = index as u32;
-        }
-        Ok(Window { frame_of, frames, _reservation: reservation })
+        let WantedWindow { job, blocks, .. } = window;
+        let frames = self.frames_of(job, blocks, cached, capacity_bytes, raise, all_started).await?;
+        Ok(Window::new(blocks, frames, reservation))
     }
 
-    /// Loads the frames of `blocks`. Each frame, and the values of all together, have at most `limit` bytes. Before
+    /// Loads the frames of `blocks`, except for those in `cached`, which is empty or has an entry for each block. Each frame, and the values of all together, have at most `limit` bytes. Before
     /// and after each load, calls `reserve` with the bytes of the loaded frames plus the expected bytes of those in
-    /// progress. Calls `started` when all blocks wait for memory to decode, are decoded, or are loaded.
+    /// progress. Calls `all_started` when all blocks wait for memory to decode, are decoded, or are loaded.
     ///
     /// # Errors
     /// Returns the error of `reserve`, [`Error::TooLarge`] if the values exceed `limit` bytes, and the error of the first
@@ -204,11 +277,13 @@ impl Windows {
         &self,
         job: &Job,
         blocks: &[u32],
+        cached: Vec<Option<Arc<Frame>>>,
         limit: u64,
         mut reserve: impl FnMut(u64) -> Result<(), Error>,
-        mut started: impl FnMut(),
+        mut all_started: impl FnMut(),
     ) -> Result<Vec<Arc<Frame>>, Error> {
         let mut next = blocks.iter().copied();
+        let mut cached = cached.into_iter();
         let (mut loading, mut expected_bytes) = (FuturesOrdered::new(), VecDeque::new());
         let (mut frames, mut bytes, mut value_bytes) = (Vec::with_capacity(blocks.len()), 0_u64, 0);
         loop {
@@ -217,11 +292,14 @@ impl Windows {
             {
                 expected_bytes.push_back(self.bytes_of(job, &[block]));
                 reserve(expected_bytes.iter().fold(bytes, |sum, block| sum.saturating_add(*block)))?;
-                loading.push_back(self.frame_within(job, block, limit));
+                loading.push_back(match cached.next().flatten() {
+                    Some(frame) => Either::Left(ready(Ok(frame))),
+                    None => Either::Right(self.frame_within(job, block, limit)),
+                });
             }
             let first = poll!(loading.next());
             if next.len() == 0 {
-                started();
+                all_started();
             }
             let frame = match first {
                 Poll::Ready(frame) => frame.transpose()?,

@@ -5,10 +5,12 @@ use std::{sync::Arc, time::Duration};
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
 use forebay_loader::{Batches, Config};
 use forebay_proto::v1::{Shuffle, Train, shuffle};
+use forebay_storage::Reader;
 
 use crate::fixture::{counters::Counters, job, loader, numbered, reader, store};
 
 const GATHERED: &str = "forebay_gather_duration_seconds";
+const DECODED: &str = "forebay_decode_duration_seconds";
 
 /// Returns the number of batches produced beyond `taken`, once the number stops growing.
 async fn made_by_itself(counters: &Counters, taken: u64) -> u64 {
@@ -43,6 +45,70 @@ async fn a_short_batch_does_not_exceed_the_prefetch_budget() {
     take(&mut batches, 11).await;
     let made = made_by_itself(&counters, 22).await;
     assert!((1..=5).contains(&made), "the short one is among them: {made}");
+}
+
+/// Dataset of six blocks of 1,000 rows, and a request with windows of two blocks and batches of 100 rows.
+async fn windows_of_two_blocks() -> (Reader, Train) {
+    let files: Vec<_> = (0..6).map(|file| numbered(file * 1000..(file + 1) * 1000)).collect();
+    let shuffle = Shuffle { window_rows: Some(2000), ..Shuffle::default() };
+    let train = Train { batch_size: 100, shuffle: Some(shuffle), ..Train::default() };
+    (reader(store(&files, 1000).await).await, train)
+}
+
+/// Settings with which one finished batch waits for the consumer, and one window is prefetched.
+fn little_ahead() -> Config {
+    let slow_consumer_timeout = Duration::from_secs(600);
+    Config { prefetch_bytes: 1, window_prefetch_bytes: 1, slow_consumer_timeout, ..Config::default() }
+}
+
+/// Waits until `count` blocks were decoded.
+async fn decoded(counters: &Counters, count: u64) {
+    while counters.get(DECODED) < count {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(counters.get(DECODED), count);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_window_is_decoded_before_the_last_batch_of_this_one_is_taken() {
+    let counters = Counters::from_zero().await;
+    let (reader, train) = windows_of_two_blocks().await;
+    let job = job(&train, &reader);
+    let loader = loader(3 * job.summary().window_bytes, 2, little_ahead());
+    let mut batches = loader.batches(job, 0, 0);
+    take(&mut batches, 1).await;
+    decoded(&counters, 4).await;
+    // The first window has 20 batches.
+    take(&mut batches, 21).await;
+    decoded(&counters, 6).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_for_which_there_was_no_memory_is_prefetched_when_there_is_some() {
+    let counters = Counters::from_zero().await;
+    let (reader, train) = windows_of_two_blocks().await;
+    let [job, other] = [0, 1].map(|seed| job(&Train { seed, ..train.clone() }, &reader));
+    // Another view of the rows, so that no frame is shared.
+    let other = Train { columns: vec!["id".into(), "x".into()], ..other.train().clone() };
+    let other = crate::fixture::job(&other, &reader);
+    // Memory for two windows of the other job and one and a half of this one.
+    let [window, other_window] = [&job, &other].map(|job| job.summary().window_bytes);
+    let loader = loader(2 * other_window + window + window / 2, 2, little_ahead());
+    let mut holding = loader.batches(other, 0, 0);
+    take(&mut holding, 1).await;
+    decoded(&counters, 4).await;
+    let mut batches = loader.batches(job, 0, 0);
+    take(&mut batches, 2).await;
+    decoded(&counters, 6).await;
+    drop(holding);
+    // Each batch tries again. The first window has 20 batches, one of which may be finished before it is taken.
+    let mut taken = 2;
+    while counters.get(DECODED) < 8 {
+        assert!(taken < 18, "the second window was not prefetched");
+        take(&mut batches, 1).await;
+        taken += 1;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

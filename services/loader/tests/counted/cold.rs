@@ -21,12 +21,13 @@ async fn dataset(get_delay: Duration) -> Reader {
     reader(Arc::new(throttled)).await
 }
 
-/// Bytes that one epoch over `train` reads, divided by the bytes that it needs.
-async fn amplification(train: &Train, windows: u64, delays: (u64, u64), counters: &Counters) -> f64 {
+/// Bytes that one epoch over `train` reads, divided by the bytes that it needs. `memory` is given in tenths of the largest
+/// window; in a mixture, of one window of each dataset.
+async fn amplification(train: &Train, memory: u64, delays: (u64, u64), counters: &Counters) -> f64 {
     let [storage, decode] = [delays.0, delays.1].map(Duration::from_millis);
     let reader = dataset(storage).await;
     let job = job(train, &reader);
-    let window_bytes = train.shuffle.as_ref().and_then(|shuffle| shuffle.window_rows).unwrap_or(0) * 64;
+    let window_bytes = job.summary().window_bytes;
     let config = Config {
         // Shorter than the time that a window takes to load.
         slow_consumer_timeout: Duration::from_millis(30),
@@ -34,9 +35,7 @@ async fn amplification(train: &Train, windows: u64, delays: (u64, u64), counters
         decode_bytes: Some(6 << 20),
         ..Config::default()
     };
-    // The unused ends of the buffers of a mixture's windows.
-    let excess = if train.mix.is_empty() { 64 << 10 } else { windows * (3 << 20) };
-    let loader = loader(windows * window_bytes + excess, 2, config);
+    let loader = loader(memory * window_bytes / 10, 2, config);
     let before = counters.get(READ);
     let sent = drain(loader.batches(Arc::clone(&job), 0, 0)).await.unwrap();
     assert_eq!(sent.len() as u64, job.summary().steps);
@@ -53,12 +52,12 @@ fn request(window_blocks: u64) -> Train {
 async fn a_cold_epoch_reads_each_byte_once_for_any_delay_and_memory() {
     let counters = Counters::from_zero().await;
     for window_blocks in [1, 4] {
-        for windows in [1, 2, 20] {
+        for memory in [10, 15, 20, 200] {
             for delays in [(0, 40), (40, 0), (25, 25)] {
-                let read = amplification(&request(window_blocks), windows, delays, &counters).await;
+                let read = amplification(&request(window_blocks), memory, delays, &counters).await;
                 assert!(
                     read <= 1.05,
-                    "{read:.2} of the bytes, windows of {window_blocks} blocks, memory for {windows}, delays {delays:?}"
+                    "{read:.2} of the bytes, windows of {window_blocks} blocks, memory for {memory} tenths, delays {delays:?}"
                 );
             }
         }
@@ -71,10 +70,10 @@ async fn a_cold_mixture_reads_each_byte_once_per_round_of_a_dataset() {
     let mixed = Mixed { dataset: "d".into(), fraction: 0.5, ..Mixed::default() };
     // Both datasets are the same files, which are read once for both if memory holds them.
     let train = Train { mix: vec![mixed], ..request(2) };
-    for (windows, most) in [(2, 2.1), (4, 2.1), (40, 1.05)] {
+    for (memory, most) in [(10, 2.1), (15, 2.1), (20, 2.1), (200, 1.05)] {
         for delays in [(0, 40), (40, 0)] {
-            let read = amplification(&train, windows, delays, &counters).await;
-            assert!(read <= most, "{read:.2} of the bytes, memory for {windows}, delays {delays:?}");
+            let read = amplification(&train, memory, delays, &counters).await;
+            assert!(read <= most, "{read:.2} of the bytes, memory for {memory} tenths, delays {delays:?}");
         }
     }
 }
