@@ -5,6 +5,9 @@ PYTHON ?= python3
 ACCEPTANCE := services/server/tests/acceptance
 PACKAGE := clients/python
 RESULTS := target/loadtests/results
+# The systems of the charts in docs/explanation/benchmarks.md, in an environment that has all of their packages.
+COMPARED := copy-only,forebay,forebay-pyarrow,pyarrow-server,forebay-python,torch-loader,torch-loader-columns,pyarrow-loader
+PEERS := target/release/forebay-load peers --python target/python/torch/bin/python --only $(COMPARED)
 
 .PHONY: help demo test test-rust test-acceptance test-python wheel lint docs prose deploy-check load nightly bench clean
 
@@ -52,18 +55,16 @@ deploy-check: ## rules, dashboards, Dockerfile, compose file and chart of deploy
 	.ci/deploy
 	.ci/workflows
 
-load: ## load tests: comparison with other systems, and cold epochs
-	$(CARGO) build --release --workspace
-	target/release/forebay-load peers --scenario tensor
-	target/release/forebay-load peers --scenario clicks
+load: wheel ## load tests: comparison with other systems, and cold epochs
+	$(PEERS) --scenario tensor
+	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: ## long tests: ten minutes of soak, every comparison, criterion benchmarks
-	$(CARGO) build --release --workspace
+nightly: wheel ## long tests: ten minutes of soak, every comparison, criterion benchmarks
 	mkdir -p $(RESULTS)
 	target/release/forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 10 --cache-memory 1GiB --json $(RESULTS)/soak.json
-	target/release/forebay-load peers --scenario tensor --json $(RESULTS)/peers-tensor.json
-	target/release/forebay-load peers --scenario clicks --json $(RESULTS)/peers-clicks.json
+	$(PEERS) --scenario tensor --json $(RESULTS)/peers-tensor.json
+	$(PEERS) --scenario clicks --json $(RESULTS)/peers-clicks.json
 	target/release/forebay-load cold --scenario clicks --json $(RESULTS)/cold.json
 	$(CARGO) bench --workspace
 	@echo "results: $(RESULTS)"

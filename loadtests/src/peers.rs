@@ -80,7 +80,10 @@ impl Peers {
         }
         let report = Report::new(&scenario, &data, results)?;
         print!("{report}");
-        self.output.write("peers", &report.machine, &report, &report.chart())
+        self.output.write("peers", &report.machine, &report, &report.chart())?;
+        let failed: Vec<&str> = report.failed().collect();
+        anyhow::ensure!(failed.is_empty(), "failed: {}; remove them with --only", failed.join(", "));
+        Ok(())
     }
 }
 

@@ -100,6 +100,14 @@ impl Report {
     }
 }
 
+impl Report {
+    /// Names of the systems with a failed turn.
+    pub(super) fn failed(&self) -> impl Iterator<Item = &str> {
+        let failed = self.lines.iter().filter(|line| !line.results.failures.is_empty());
+        failed.map(|line| &line.results.name[..])
+    }
+}
+
 impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scenario = &self.scenario;
@@ -118,7 +126,9 @@ impl Display for Report {
             line.fmt(f)?;
         }
         for line in &self.lines {
-            for failure in &line.results.failures {
+            let mut failures = line.results.failures.clone();
+            failures.dedup();
+            for failure in failures {
                 writeln!(f, "FAILED {}: {failure}", line.results.name)?;
             }
         }

@@ -125,7 +125,7 @@ impl Explained {
             return Err(Error::invalid("step", format!("is {step}, {range}")));
         }
         let only = v1::Train { start_step: step, steps: 1, ..whole };
-        let job = Arc::new(loader.job(only, own, others).await?);
+        let job = loader.job(only, own, others).await?;
         // The job was resolved with this rank, so the rank fits.
         let mut batches = loader.batches(Arc::clone(&job), rank as u32, 0);
         let missing = || Error::Internal("the stream ended without its batch".into());

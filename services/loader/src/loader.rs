@@ -19,7 +19,11 @@ use crate::{
     label_statistics::LabelStatistics,
     locate::locate,
     lookup::{kept::KeptRows, memory::LookupMemory},
-    request::mixture::{check_mixture, mixed_request, within_mix},
+    request::{
+        mixture::{check_mixture, mixed_request, within_mix},
+        shared::SharedJobs,
+        validate::Dimensions,
+    },
     selection::counts::Counter,
     stream::Stream,
     window::windows::Windows,
@@ -34,6 +38,7 @@ pub struct Loader {
     blocks: BlockReader,
     /// Memory reserved for lookups and not yet taken by one.
     lookup_memory: LookupMemory,
+    jobs: SharedJobs,
     /// Memory of finished batches.
     prefetch_budget: PrefetchBudget,
     config: Config,
@@ -96,6 +101,7 @@ impl Loader {
             labels: Arc::new(LabelStatistics::new(blocks.clone())),
             blocks,
             lookup_memory: LookupMemory::default(),
+            jobs: SharedJobs::default(),
             prefetch_budget,
             config,
             pool,
@@ -128,12 +134,24 @@ impl Loader {
     }
 
     /// Resolves `train` against the snapshot of `reader` and admits the job. `others` holds one reader for each other
-    /// dataset of a mixture.
+    /// dataset of a mixture. Requests that differ only in rank and lane share one job as long as one of them holds it.
     ///
     /// # Errors
     /// Returns the errors of [`Job::resolve`], [`Self::count`] and [`Self::admit`].
-    pub async fn job(&self, train: v1::Train, reader: Reader, others: Vec<Reader>) -> Result<Job, Error> {
+    pub async fn job(
+        &self,
+        train: v1::Train,
+        reader: Reader,
+        others: Vec<Reader>,
+    ) -> Result<Arc<Job>, Error> {
         check_mixture(&train)?;
+        Dimensions::of(&train)?;
+        let train = v1::Train { rank: None, lane: None, ..train };
+        let readers: Vec<Reader> = std::iter::once(&reader).chain(&others).cloned().collect();
+        self.jobs.get_or_resolve(&train, &readers, || self.resolve(train.clone(), reader, others)).await
+    }
+
+    async fn resolve(&self, train: v1::Train, reader: Reader, others: Vec<Reader>) -> Result<Job, Error> {
         let counts = self.counter.of(&train, &reader, |_| {}).await?;
         let mut mixed = Vec::with_capacity(others.len());
         for (index, reader) in others.into_iter().enumerate().take(train.mix.len()) {

@@ -9,4 +9,5 @@ pub(crate) mod packing;
 pub(crate) mod positions;
 pub(crate) mod quoted;
 pub(crate) mod rows;
+pub(crate) mod shared;
 pub(crate) mod validate;

@@ -1,6 +1,6 @@
 //! Reads of blocks share one memory limit, whatever their purpose.
 
-use std::{cell::RefCell, sync::Arc, time::Duration};
+use std::{cell::RefCell, time::Duration};
 
 use forebay_inference::KeyIndex;
 use forebay_loader::{Config, Error, FaultInjection, Loader, Purpose};
@@ -32,7 +32,7 @@ fn request(round: u64, column: &str, filter: String) -> Train {
 async fn read_for_all_purposes(loader: &Loader, reader: &Reader, round: u64) -> Result<(), Error> {
     let stream = async {
         let job = loader.job(request(round, "streamed", String::new()), reader.clone(), Vec::new()).await?;
-        let mut batches = loader.batches(Arc::new(job), 0, 0);
+        let mut batches = loader.batches(job, 0, 0);
         while let Some(batch) = batches.next().await {
             batch?;
         }

@@ -465,7 +465,7 @@ async fn a_lookup_and_a_stream_of_the_same_rows_do_not_disturb_each_other() {
         remainder: Remainder::Pad.into(),
         ..Train::default()
     };
-    let job = Arc::new(loader.job(train, reader.clone(), Vec::new()).await.unwrap());
+    let job = loader.job(train, reader.clone(), Vec::new()).await.unwrap();
     let mut batches = loader.batches(job, 0, 0);
     batches.next().await.unwrap().unwrap();
     let online = OnlineDataset::new(

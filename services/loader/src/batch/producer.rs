@@ -60,8 +60,7 @@ impl Producer {
         let footer_item_bytes = stream.job.parts().map(Job::item_bytes).max().unwrap_or(0);
         let slabs = windows.slabs().clone();
         let activity = Arc::clone(windows.activity());
-        let windows =
-            WindowPrefetch::new(stream.clone(), Arc::clone(windows), pool.clone(), config.clone());
+        let windows = WindowPrefetch::new(stream.clone(), Arc::clone(windows), pool.clone(), config.clone());
         let item_bytes = Arc::default();
         Self { stream, activity, windows, slabs, pool, config, budget, footer_item_bytes, item_bytes, sender }
     }

@@ -24,7 +24,7 @@ use crate::{
     view::{ViewUse, row_selection::RowSelection},
 };
 
-/// A job: columns, row order and step range.
+/// A job: columns, row order and step range, for all ranks and lanes.
 ///
 /// All defaults are resolved: the batch at (epoch, step, rank) is a pure function of a job.
 #[derive(Debug)]
@@ -103,6 +103,8 @@ impl Job {
             world_size: Some(world_size),
             lanes: Some(lanes),
             remainder: remainder_message(remainder),
+            rank: None,
+            lane: None,
             content_hash: Some(train.content_hash.unwrap_or(true)),
             plan_version,
             ..train.clone()
@@ -141,7 +143,7 @@ impl Job {
         }
     }
 
-    /// The request with all defaults resolved.
+    /// The request with all defaults resolved, without a rank and a lane.
     pub fn train(&self) -> &v1::Train {
         &self.train
     }
@@ -151,15 +153,19 @@ impl Job {
         v1::Train { rank: Some(rank.into()), lane: Some(lane.into()), ..self.train.clone() }
     }
 
-    /// Ranks and lanes that the request includes, rank-major.
-    pub fn endpoints(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+    /// Ranks and lanes, rank-major: all, or those of `rank` and `lane`, which must be below the world size and the number
+    /// of lanes.
+    pub fn endpoints(
+        &self,
+        rank: Option<u64>,
+        lane: Option<u64>,
+    ) -> impl Iterator<Item = (u32, u32)> + use<> {
         let one_or_all = |one: Option<u64>, count: u32| match one {
             Some(one) => one as u32..one as u32 + 1,
             None => 0..count,
         };
-        let lanes = one_or_all(self.train.lane, self.lanes());
-        one_or_all(self.train.rank, self.world_size())
-            .flat_map(move |rank| lanes.clone().map(move |lane| (rank, lane)))
+        let lanes = one_or_all(lane, self.lanes());
+        one_or_all(rank, self.world_size()).flat_map(move |rank| lanes.clone().map(move |lane| (rank, lane)))
     }
 
     /// Exact number of rows of one rank and lane, including padding. `None` with groups, unless all batches are padded

@@ -28,8 +28,8 @@ pub(crate) struct WindowId {
     pub(crate) window: usize,
 }
 
-/// All windows that have memory. A window is registered in the moment in which it gets its memory, so that nobody can wait
-/// for the memory of a registered window.
+/// All windows that have memory. A window is registered when it receives its memory, so no stream ever waits for the memory
+/// of a registered window.
 #[derive(Default)]
 pub(super) struct Registry {
     windows: Mutex<HashMap<WindowKey, Weak<HeldWindow>>>,
@@ -42,7 +42,7 @@ impl Registry {
         RegistryGuard(self.windows.lock())
     }
 
-    /// Wakes everybody who waits for [`Self::registered`].
+    /// Wakes all streams that wait for [`Self::registered`].
     pub(super) fn notify(&self) {
         self.registered.notify_waiters();
     }
@@ -57,7 +57,7 @@ impl Registry {
 pub(super) struct RegistryGuard<'a>(MutexGuard<'a, HashMap<WindowKey, Weak<HeldWindow>>>);
 
 impl RegistryGuard<'_> {
-    /// Returns the window with this key, unless nobody holds it.
+    /// Returns the window with this key if a stream holds it.
     pub(super) fn get(&self, key: &WindowKey) -> Option<Arc<HeldWindow>> {
         self.0.get(key).and_then(Weak::upgrade)
     }
@@ -78,7 +78,7 @@ pub(crate) struct HeldWindow {
     task: OnceLock<AbortOnDropHandle<()>>,
 }
 
-/// How far loading a window has come.
+/// Progress of loading a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LoadProgress {
     /// Some blocks are not being loaded yet.
@@ -107,7 +107,7 @@ impl LoadReporter {
 
     /// Reports the end of loading.
     pub(super) fn end(self, loaded: Result<Window, Error>) {
-        // Nobody else sets it.
+        // It is set only here.
         drop(self.loaded.set(loaded));
         self.progress.send_replace(LoadProgress::Ended);
     }
@@ -154,7 +154,7 @@ impl HeldWindow {
     pub(super) fn has_failed(&self) -> bool {
         match self.loaded.get() {
             Some(loaded) => loaded.is_err(),
-            // The task has panicked if nobody can report its end.
+            // Without a sender the task has panicked, and cannot report its end.
             None => self.progress.has_changed().is_err(),
         }
     }

@@ -94,7 +94,10 @@ impl Orders {
         // Only the last batch of an epoch can be empty. If any batch has a row, one of these two does.
         for index in low..count.min(low.saturating_add(2)) {
             let ranges = self.ranges(self.job.cursor(self.lane, index)).await?;
-            if ranges.iter().any(|(epoch, range)| !range.is_empty() && (*epoch, range.end) > (window.epoch, end)) {
+            let is_past = |(epoch, range): &(u64, Range<u64>)| {
+                !range.is_empty() && (*epoch, range.end) > (window.epoch, end)
+            };
+            if ranges.iter().any(is_past) {
                 return Ok(Some(index));
             }
         }

@@ -55,7 +55,7 @@ impl WindowPrefetch {
         for source in &mut self.sources {
             pieces.push(source.orders.pieces(cursor).await?);
         }
-        Ok(Step::of_batch(pieces))
+        Ok(Step::of_batch(&pieces))
     }
 
     /// Returns the windows `ids` if they are held.
@@ -73,7 +73,8 @@ impl WindowPrefetch {
         while prefetched.as_ref().is_some_and(|prefetched| prefetched.ids != step.ids) {
             prefetched = self.prefetched.pop_front();
         }
-        let is_ready = prefetched.as_ref().is_some_and(|step| step.windows.iter().all(|window| window.is_loaded()));
+        let is_ready =
+            prefetched.as_ref().is_some_and(|step| step.windows.iter().all(|window| window.is_loaded()));
         let wanted = if is_ready { Vec::new() } else { self.wanted(step) };
         let watching = self.watch(&wanted);
         let held = match prefetched {

@@ -22,14 +22,15 @@ impl Step {
     /// Divides a batch into steps, given its rows in each dataset. In each step, every dataset with rows in a further
     /// window advances by one window. Datasets with rows in fewer windows start later, so that no rows are retained for
     /// others.
-    pub(crate) fn of_batch(pieces: Vec<Vec<Piece>>) -> Vec<Self> {
+    pub(crate) fn of_batch(pieces: &[Vec<Piece>]) -> Vec<Self> {
         if pieces.iter().any(Vec::is_empty) {
             // An empty batch. In a mixture, each batch has rows of every dataset.
             return Vec::new();
         }
         let steps = pieces.iter().map(Vec::len).max().unwrap_or(0);
         let step = |at: usize| {
-            let (mut windows, mut rows) = (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
+            let (mut windows, mut rows) =
+                (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
             for (dataset, pieces) in pieces.iter().enumerate() {
                 let first = steps - pieces.len();
                 let piece = &pieces[at.saturating_sub(first)];

@@ -126,7 +126,7 @@ impl Windows {
         &self.slabs
     }
 
-    /// Returns the windows of a step if there is free memory for those that nobody holds. They may still be loading.
+    /// Returns the windows of a step if there is free memory for those that no stream holds. They may still be loading.
     pub(crate) fn try_acquire(self: &Arc<Self>, wanted: &[WantedWindow]) -> Option<Vec<Arc<HeldWindow>>> {
         let budget = self.frames.budget();
         self.hold(wanted, |missing| {
@@ -187,8 +187,12 @@ impl Windows {
         let mut registry = self.held.lock();
         found.extend(wanted.iter().map(|window| registry.get(&window.key())));
         let is_usable = |held: &Option<Arc<HeldWindow>>| held.as_ref().is_some_and(|held| !held.has_failed());
-        let missing: Vec<_> =
-            wanted.iter().zip(&found).filter(|(_, held)| !is_usable(held)).map(|(window, _)| window).collect();
+        let missing: Vec<_> = wanted
+            .iter()
+            .zip(&found)
+            .filter(|(_, held)| !is_usable(held))
+            .map(|(window, _)| window)
+            .collect();
         let mut reservation = if missing.is_empty() { None } else { Some(reserve(&missing)?) };
         let mut left = missing.len();
         for (window, held) in wanted.iter().zip(&found) {

@@ -328,3 +328,24 @@ async fn a_tensor_in_file_order_shares_frames_unless_they_contain_rows_of_other_
     let [first, _] = places(&small, Train { batch_size: 1, ..Train::default() }).await;
     assert_eq!(first.len(), 1, "a copy, for its frame holds rows of any batch");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_differ_in_rank_and_lane_share_one_job_and_its_turns() {
+    let reader = dataset().await;
+    let loader = loader(1 << 30, 2, Config::default());
+    let of = async |train: Train| loader.job(train, reader.clone(), Vec::new()).await.unwrap();
+    let request = Train { dataset: "d".into(), lanes: Some(2), ..train(4) };
+    let ranks = (0..4).flat_map(|rank| [0, 1].map(|lane| (Some(rank), Some(lane))));
+    let jobs = ranks.map(|(rank, lane)| of(Train { rank, lane, ..request.clone() }));
+    let jobs = futures::future::join_all(jobs).await;
+    assert!(jobs.iter().all(|job| Arc::ptr_eq(job, &jobs[0])));
+    assert_eq!((jobs[0].train().rank, jobs[0].train().lane), (None, None));
+    assert!(!Arc::ptr_eq(&of(Train { seed: 1, ..request.clone() }).await, &jobs[0]));
+    // A rank that does not exist is refused, though the job is known.
+    let absent = loader.job(Train { rank: Some(4), ..request.clone() }, reader.clone(), Vec::new()).await;
+    assert!(absent.unwrap_err().to_string().starts_with("rank: is 4"));
+    let known = Arc::downgrade(&jobs[0]);
+    drop(jobs);
+    assert!(known.upgrade().is_none(), "it is not held any more");
+    assert_eq!(of(request).await.batches(0), 53);
+}

@@ -189,7 +189,7 @@ enum Tier {
 }
 
 async fn load(context: Context, access: &Access, body: &[u8], tier: Tier) -> Result<Results, Error> {
-    let RequestedJob { job, encoding } = one_dataset(&context, access, body).await?;
+    let RequestedJob { job, encoding, .. } = one_dataset(&context, access, body).await?;
     let to_result = move |LoadProgress { blocks, blocks_done, bytes }| {
         result(encoding, &WarmResult { blocks, blocks_done, bytes })
     };

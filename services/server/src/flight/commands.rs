@@ -10,9 +10,11 @@ use forebay_storage::Reader;
 use super::Context;
 use crate::{Error, auth::Access};
 
-/// A requested job and the encoding of its request.
+/// A requested job, with the rank, lane and encoding of its request.
 pub(super) struct RequestedJob {
-    pub(super) job: Job,
+    pub(super) job: Arc<Job>,
+    pub(super) rank: Option<u64>,
+    pub(super) lane: Option<u64>,
     pub(super) encoding: Encoding,
 }
 
@@ -72,10 +74,12 @@ impl Context {
     /// Decodes a `forebay.v1.Command` for batches and resolves its job.
     pub(super) async fn job(&self, access: &Access, bytes: &[u8]) -> Result<RequestedJob, Error> {
         let (command, encoding) = decode(bytes)?;
-        Ok(RequestedJob { job: self.resolve(access, train(command)?).await?, encoding })
+        let train = train(command)?;
+        let (rank, lane) = (train.rank, train.lane);
+        Ok(RequestedJob { job: self.resolve(access, train).await?, rank, lane, encoding })
     }
 
-    async fn resolve(&self, access: &Access, train: v1::Train) -> Result<Job, Error> {
+    async fn resolve(&self, access: &Access, train: v1::Train) -> Result<Arc<Job>, Error> {
         let reader = self.services.datasets.pinned(access, &train.dataset, &train.snapshot).await?;
         // The mixture is checked before any of its datasets is opened.
         check_mixture(&train)?;
@@ -95,11 +99,12 @@ impl Context {
         access: &Access,
         train: v1::Train,
     ) -> Result<(Arc<Job>, u32, u32), Error> {
+        let (rank, lane) = (train.rank, train.lane);
         let job = self.resolve(access, train).await?;
-        let mut endpoints = job.endpoints();
+        let mut endpoints = job.endpoints(rank, lane);
         let (Some((rank, lane)), None) = (endpoints.next(), endpoints.next()) else {
             let train = job.train();
-            let missing = if train.rank.is_none() && train.world_size() > 1 { "rank" } else { "lane" };
+            let missing = if rank.is_none() && train.world_size() > 1 { "rank" } else { "lane" };
             return Err(Error::invalid(format!(
                 "{missing}: is missing; with world_size {} and lanes {} a ticket names one of each",
                 train.world_size(),
@@ -107,7 +112,7 @@ impl Context {
             )));
         };
         drop(endpoints);
-        Ok((Arc::new(job), rank, lane))
+        Ok((job, rank, lane))
     }
 }
 

@@ -147,8 +147,8 @@ async fn train_info(
     let requested = context.job(access, command).await?;
     let job = &requested.job;
     let train = job.train();
-    let ranks = if train.rank.is_some() { 1 } else { train.world_size() };
-    let endpoints = ranks * if train.lane.is_some() { 1 } else { train.lanes() };
+    let ranks = if requested.rank.is_some() { 1 } else { train.world_size() };
+    let endpoints = ranks * if requested.lane.is_some() { 1 } else { train.lanes() };
     if endpoints > MAX_ENDPOINTS {
         return Err(Error::limit(format!(
             "world_size {} with {} lanes makes {endpoints} endpoints, the limit is {MAX_ENDPOINTS}; name a rank",
@@ -169,7 +169,7 @@ async fn train_info(
         .try_with_schema(job.view().schema())
         .map_err(|error| internal(&error))?;
     let mut rows = Some(0u64);
-    for (rank, lane) in job.endpoints() {
+    for (rank, lane) in job.endpoints(requested.rank, requested.lane) {
         rows = rows.and_then(|rows| Some(rows.saturating_add(job.rows(rank, lane)?)));
         let ticket = Ticket::new(ticket(&requested, rank, lane));
         info = info.with_endpoint(FlightEndpoint::new().with_ticket(ticket));
