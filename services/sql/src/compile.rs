@@ -31,7 +31,7 @@ use crate::{
     growth::{SLICE_BYTES, Sizes, slices},
     guard::guarded,
     lower::{lowered, one_row, value_of},
-    nan::{batch_with_one_nan, with_one_nan},
+    nan::batch_with_one_nan,
     planner::Context,
 };
 
@@ -137,12 +137,11 @@ impl Expression {
     fn evaluate_slice(&self, batch: &RecordBatch) -> Result<ArrayRef, Error> {
         let failed = |error: arrow_schema::ArrowError| Error::Failed(error.to_string());
         let values = self.physical.evaluate(batch).map_err(|error| Error::from_evaluation(&error))?;
-        let mut array =
-            values.into_array(batch.num_rows()).map_err(|error| Error::from_evaluation(&error))?;
-        if array.data_type() != self.field.data_type() {
-            array = cast(&array, self.field.data_type()).map_err(failed)?;
+        let array = values.into_array(batch.num_rows()).map_err(|error| Error::from_evaluation(&error))?;
+        if array.data_type() == self.field.data_type() {
+            return Ok(array);
         }
-        with_one_nan(&array).map_err(failed)
+        cast(&array, self.field.data_type()).map_err(failed)
     }
 }
 

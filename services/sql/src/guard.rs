@@ -19,18 +19,22 @@ use datafusion_expr::{ColumnarValue, Operator};
 use datafusion_physical_expr::{
     PhysicalExpr,
     expressions::{
-        BinaryExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal, NotExpr,
+        BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr, Literal,
+        NotExpr,
     },
 };
 
-/// Replaces every `AND` and `OR` whose right side can fail, and makes integer overflow an error instead of wrapping
-/// around.
+use crate::nan::{has_floats, with_one_nan};
+
+/// Replaces every `AND` and `OR` whose right side can fail, makes integer overflow an error instead of wrapping around, and
+/// gives every computed float one NaN.
 ///
 /// # Errors
 /// If a part has no type in `schema`.
 pub(crate) fn guarded(expression: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
     let replaced = expression.transform_up(|part| {
-        let Some(binary) = part.downcast_ref::<BinaryExpr>() else { return Ok(Transformed::no(part)) };
+        let part = one_nan(part, schema)?;
+        let Some(binary) = part.downcast_ref::<BinaryExpr>() else { return Ok(Transformed::yes(part)) };
         let replaced: Arc<dyn PhysicalExpr> = match binary.op() {
             Operator::And | Operator::Or if can_fail(binary.right(), schema) => Arc::new(Guarded {
                 is_or: *binary.op() == Operator::Or,
@@ -40,7 +44,7 @@ pub(crate) fn guarded(expression: Arc<dyn PhysicalExpr>, schema: &Schema) -> Res
             Operator::Plus | Operator::Minus | Operator::Multiply => {
                 Arc::new(binary.clone().with_fail_on_overflow(true))
             }
-            _ => return Ok(Transformed::no(part)),
+            _ => return Ok(Transformed::yes(part)),
         };
         Ok(Transformed::yes(replaced))
     });
@@ -74,6 +78,7 @@ fn can_fail(part: &Arc<dyn PhysicalExpr>, schema: &Schema) -> bool {
     } else {
         let has_value = part.is::<Column>()
             || part.is::<Literal>()
+            || part.is::<OneNan>()
             || part.is::<IsNullExpr>()
             || part.is::<IsNotNullExpr>()
             || part.is::<NotExpr>()
@@ -97,7 +102,98 @@ pub(crate) fn widens(from: &DataType, to: &DataType) -> bool {
         (from, to) if from.is_unsigned_integer() && to.is_integer() => bits(from) < bits(to),
         // The mantissa of a double has 53 bits.
         (from, DataType::Float64) if from.is_integer() => bits(from) <= 32,
-        _ => false,
+        (from, to) => match (decimal_digits(from), decimal_digits(to)) {
+            (Some(from), Some((whole, fraction))) if to.is_decimal() => from.0 <= whole && from.1 <= fraction,
+            _ => false,
+        },
+    }
+}
+
+/// Number of decimal digits before and after the point of the values of an integer or decimal type.
+fn decimal_digits(data_type: &DataType) -> Option<(i16, i16)> {
+    Some(match data_type {
+        DataType::Int8 | DataType::UInt8 => (3, 0),
+        DataType::Int16 | DataType::UInt16 => (5, 0),
+        DataType::Int32 | DataType::UInt32 => (10, 0),
+        DataType::Int64 => (19, 0),
+        DataType::UInt64 => (20, 0),
+        DataType::Decimal32(digits, scale)
+        | DataType::Decimal64(digits, scale)
+        | DataType::Decimal128(digits, scale)
+        | DataType::Decimal256(digits, scale) => (i16::from(*digits) - i16::from(*scale), i16::from(*scale)),
+        _ => return None,
+    })
+}
+
+/// Wraps a part that can compute NaNs: their bits depend on the processor and on the operands.
+fn one_nan(part: Arc<dyn PhysicalExpr>, schema: &Schema) -> Result<Arc<dyn PhysicalExpr>> {
+    let has_one_nan = part.is::<Column>() || part.is::<Literal>() || part.is::<CaseExpr>();
+    if has_one_nan || !has_floats(&part.data_type(schema)?) {
+        return Ok(part);
+    }
+    Ok(Arc::new(OneNan { part }))
+}
+
+/// A part whose NaNs all have the bits of the canonical NaN.
+#[derive(Debug, Eq)]
+struct OneNan {
+    part: Arc<dyn PhysicalExpr>,
+}
+
+// A derived implementation moves out of the pointer: https://github.com/rust-lang/rust/issues/78808
+impl PartialEq for OneNan {
+    fn eq(&self, other: &Self) -> bool {
+        self.part.eq(&other.part)
+    }
+}
+
+impl Hash for OneNan {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.part.hash(state);
+    }
+}
+
+impl fmt::Display for OneNan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.part.fmt(f)
+    }
+}
+
+impl PhysicalExpr for OneNan {
+    fn data_type(&self, schema: &Schema) -> Result<DataType> {
+        self.part.data_type(schema)
+    }
+
+    fn nullable(&self, schema: &Schema) -> Result<bool> {
+        self.part.nullable(schema)
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ColumnarValue> {
+        Ok(match self.part.evaluate(batch)? {
+            ColumnarValue::Array(values) => ColumnarValue::Array(with_one_nan(&values)?),
+            ColumnarValue::Scalar(value) => {
+                let value = with_one_nan(&value.to_array()?)?;
+                ColumnarValue::Scalar(ScalarValue::try_from_array(&value, 0)?)
+            }
+        })
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn PhysicalExpr>> {
+        vec![&self.part]
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn PhysicalExpr>>,
+    ) -> Result<Arc<dyn PhysicalExpr>> {
+        let Ok([part]) = <[_; 1]>::try_from(children) else {
+            return exec_err!("{self}: expected one part");
+        };
+        Ok(Arc::new(Self { part }))
+    }
+
+    fn fmt_sql(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.part.fmt_sql(f)
     }
 }
 

@@ -1,4 +1,4 @@
-//! NaNs. Expressions see and return one NaN per float type.
+//! NaNs. Expressions, and all of their parts, see and return one NaN per float type.
 //!
 //! Stored floats can have NaNs of both signs and with any payload, and x86 returns a negative NaN for 0/0. Arrow compares
 //! floats by their bits, so that two NaNs would differ, and negative ones would sort before all numbers.
@@ -58,7 +58,8 @@ pub(crate) fn with_one_nan(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     })
 }
 
-fn has_floats(data_type: &DataType) -> bool {
+/// Returns true if values of the type contain floats, at any depth.
+pub(crate) fn has_floats(data_type: &DataType) -> bool {
     match data_type {
         DataType::Float16 | DataType::Float32 | DataType::Float64 => true,
         DataType::List(item)

@@ -158,3 +158,53 @@ fn verdicts_are_as_precise_as_the_statistics_allow() {
         assert_eq!(filter.verdict(&Exact::of(&only_nulls)), Verdict::None, "{text}");
     }
 }
+
+/// Statistics of whole numbers from 10 to 20 in a column of any type.
+struct TenToTwenty(DataType);
+
+impl Bounds for TenToTwenty {
+    fn range(&self, _: &str) -> Option<(ScalarValue, ScalarValue)> {
+        let of = |number: i64| ScalarValue::Int64(Some(number)).cast_to(&self.0).unwrap();
+        Some((of(10), of(20)))
+    }
+
+    fn nulls(&self, _: &str) -> Option<(bool, bool)> {
+        Some((false, true))
+    }
+
+    fn may_hold(&self, _: &str, _: &ScalarValue) -> bool {
+        true
+    }
+}
+
+#[test]
+fn statistics_decide_comparisons_of_every_number_type_with_plain_constants() {
+    let types = [
+        DataType::Int8,
+        DataType::Int16,
+        DataType::Int32,
+        DataType::Int64,
+        DataType::UInt8,
+        DataType::UInt16,
+        DataType::UInt32,
+        DataType::UInt64,
+        DataType::Float32,
+        DataType::Float64,
+        DataType::Decimal128(12, 2),
+        DataType::Decimal128(38, 0),
+        DataType::Decimal256(40, 3),
+    ];
+    for data_type in types {
+        let schema = Schema::new(vec![Field::new("x", data_type.clone(), false)]);
+        let verdict =
+            |text: &str| Expression::filter(text, &schema).unwrap().verdict(&TenToTwenty(data_type.clone()));
+        for text in ["x = 123", "x < 10", "x IN (9, 21)"] {
+            assert_eq!(verdict(text), Verdict::None, "{text} of {data_type}");
+        }
+        for text in ["x > 20", "123 <= x", "x BETWEEN 21 AND 30"] {
+            // A float column may hold NaNs, which are greater than all numbers.
+            let expected = if data_type.is_floating() { Verdict::Unknown } else { Verdict::None };
+            assert_eq!(verdict(text), expected, "{text} of {data_type}");
+        }
+    }
+}

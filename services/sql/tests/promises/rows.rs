@@ -181,8 +181,31 @@ fn every_nan_is_the_same_value_for_every_float_type_and_depth() {
         let kept = expression.evaluate(&batch.project(expression.inputs()).unwrap()).unwrap();
         assert_eq!(kept.as_boolean().true_count(), 4, "{text}");
     }
+    // Parts of an expression compute NaNs of both signs.
+    for text in [
+        "-single > 1e30",
+        "-single = single",
+        "single - single = CAST('NaN' AS REAL)",
+        "-(single * -1.0e0) >= CAST('NaN' AS DOUBLE)",
+        "half / half = -half",
+        "-single IN (CAST('NaN' AS REAL), 1.0e0)",
+        "hash_bucket(-single, 1000) = hash_bucket(single, 1000)",
+        "CASE WHEN -single > 1e30 THEN true ELSE -half > 1e3 END",
+        "0.0e0 / 0.0e0 > 1e300 AND -single = single",
+    ] {
+        let expression = Expression::filter(text, &batch.schema()).unwrap();
+        let kept = expression.evaluate(&batch.project(expression.inputs()).unwrap()).unwrap();
+        assert_eq!(kept.as_boolean().true_count(), 4, "{text}");
+    }
     // Results have the canonical NaN as well.
-    for text in ["list_truncate(list, 1)", "list_truncate(fixed, 1)", "place", "COALESCE(single, 0.0e0)"] {
+    for text in [
+        "list_truncate(list, 1)",
+        "list_truncate(fixed, 1)",
+        "place",
+        "COALESCE(single, 0.0e0)",
+        "-single",
+        "single / 0.0e0",
+    ] {
         let expression = Expression::column(&format!("CASE WHEN true THEN {text} END AS y"), &batch.schema());
         let expression = expression.unwrap_or_else(|error| panic!("{text}: {error}"));
         let values = expression.evaluate(&batch.project(expression.inputs()).unwrap()).unwrap();
