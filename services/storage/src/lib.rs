@@ -51,7 +51,7 @@ pub use dataset::{
     block_ids::BlockIds,
     partitions::PartitionValue,
     snapshot::{File, RowGroup, Snapshot},
-    take::{load_snapshot, take_snapshot},
+    take::{load_snapshot, refresh_snapshot, take_snapshot},
     version::Version,
 };
 pub use error::{Error, Source};

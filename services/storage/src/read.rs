@@ -3,5 +3,6 @@
 pub(crate) mod chunks;
 pub(crate) mod decoder;
 pub(crate) mod footer_cache;
+pub(crate) mod footer_files;
 pub(crate) mod ranges;
 pub(crate) mod reader;

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use dashmap::DashMap;
 use forebay_loader::similar_names;
-use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, take_snapshot};
+use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, refresh_snapshot, take_snapshot};
 use tokio::sync::{Mutex, watch};
 
 use super::retry_delays::retry_delays;
@@ -137,7 +137,8 @@ impl Datasets {
             Phase::Opening { .. } | Phase::Failed(_) => None,
         };
         let looked = Instant::now();
-        match self.take(name, dataset).await {
+        let previous = current.as_ref().map(|current| current.snapshot().as_ref());
+        match self.take(name, dataset, previous).await {
             Ok(snapshot) => {
                 dataset.note_seen(snapshot.id(), looked);
                 let opened = described(&snapshot);
@@ -152,7 +153,7 @@ impl Datasets {
                     }
                     None => Event::new(Kind::DatasetOpen, &opened),
                 };
-                let reader = self.reader(dataset, snapshot);
+                let reader = self.reader(dataset, snapshot).await;
                 dataset.phase.send_replace(Phase::Open(reader.clone()));
                 self.shared.events.note(note.dataset(name));
                 Ok((reader, true))
@@ -205,7 +206,7 @@ impl Datasets {
         }
         match load_snapshot(name, id, &self.shared.state).await {
             Ok(snapshot) => {
-                let reader = self.reader(dataset, snapshot);
+                let reader = self.reader(dataset, snapshot).await;
                 self.keep_pinned(name, reader.clone());
                 Ok(reader)
             }
@@ -287,7 +288,13 @@ impl Datasets {
         })
     }
 
-    async fn take(&self, name: &str, dataset: &Dataset) -> Result<Snapshot, forebay_storage::Error> {
+    /// Takes a snapshot after `previous`, which is the current one.
+    async fn take(
+        &self,
+        name: &str,
+        dataset: &Dataset,
+        previous: Option<&Snapshot>,
+    ) -> Result<Snapshot, forebay_storage::Error> {
         let progress = |files_done, files| {
             dataset.phase.send_if_modified(|phase| {
                 if let Phase::Opening { .. } = phase {
@@ -296,7 +303,13 @@ impl Datasets {
                 false
             });
         };
-        take_snapshot(name, &dataset.location, &self.shared.state, &self.shared.config, progress).await
+        let Shared { state, config, .. } = &*self.shared;
+        match previous {
+            Some(previous) => {
+                refresh_snapshot(name, &dataset.location, state, config, previous, progress).await
+            }
+            None => take_snapshot(name, &dataset.location, state, config, progress).await,
+        }
     }
 
     fn note_failure(&self, name: &str, error: &Error) {
@@ -312,9 +325,11 @@ impl Datasets {
         self.shared.events.note(event.severity(severity).dataset(name));
     }
 
-    fn reader(&self, dataset: &Dataset, snapshot: Snapshot) -> Reader {
+    async fn reader(&self, dataset: &Dataset, snapshot: Snapshot) -> Reader {
         let config = self.shared.config.clone();
-        Reader::new(Arc::new(snapshot), dataset.location.clone(), &self.shared.state, config)
+        let reader = Reader::new(Arc::new(snapshot), dataset.location.clone(), &self.shared.state, config);
+        reader.prepare().await;
+        reader
     }
 
     fn keep_pinned(&self, name: &str, reader: Reader) {

@@ -15,6 +15,7 @@ use crate::{
 pub(crate) mod tables;
 
 /// Current files of a dataset.
+#[derive(Clone)]
 pub(crate) struct Listing {
     /// True if the location is a folder, false if it is a single file.
     pub(crate) folder: bool,
@@ -23,6 +24,7 @@ pub(crate) struct Listing {
 }
 
 /// A listed file: its path below the location (its name, if the location is the file) and its version.
+#[derive(Clone)]
 pub(crate) struct Listed {
     pub(crate) path: String,
     pub(crate) version: Version,

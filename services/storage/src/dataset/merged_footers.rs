@@ -5,7 +5,7 @@ use std::{fmt::Display, ops::Range, sync::Arc};
 use arrow_schema::Field;
 
 use crate::{
-    Error, RowGroup,
+    Error, RowGroup, Snapshot,
     dataset::{
         column_sizes::{chunk_bytes, leaf_types},
         schema::{column_position, merge},
@@ -38,6 +38,14 @@ impl MergedFooters {
             return Err(Error::unsupported(&target.url, detail));
         }
         Ok(Self { first: target.url.clone(), nulls: vec![Some(0); fields.len()], fields })
+    }
+
+    /// Begins with the merged footers of all files of `snapshot`, which begins with the file at `first`.
+    pub(crate) fn of_snapshot(snapshot: &Snapshot, first: &Target) -> Self {
+        let parts = snapshot.parts();
+        let columns = &parts.schema.fields()[..parts.nulls.len()];
+        let fields = columns.iter().map(|field| (**field).clone()).collect();
+        Self { first: first.url.clone(), fields, nulls: parts.nulls.clone() }
     }
 
     /// Merges the schema of another file.

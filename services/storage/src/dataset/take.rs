@@ -1,11 +1,14 @@
 //! Taking and loading of snapshots. Taking one lists the files, reads their footers, merges their schemas and stores
 //! the manifest.
 
+use std::sync::Arc;
+
 use futures::{StreamExt, TryStreamExt, future::BoxFuture, stream};
 use object_store::PutMode;
 
 use crate::{
-    Config, Error, File, Location, Snapshot, State,
+    Config, Error, File, Location, RowGroup, Snapshot, State,
+    blocking::blocking,
     dataset::{
         listing::{Listing, list, tables},
         merged_footers::MergedFooters,
@@ -33,6 +36,22 @@ pub fn take_snapshot<'a>(
     boxed(dataset, location, state, config, Box::new(progress))
 }
 
+/// Takes a snapshot like [`take_snapshot`], after the snapshot `previous` of the same dataset. If only files were added
+/// since, only their footers are read.
+///
+/// # Errors
+/// As [`take_snapshot`].
+pub fn refresh_snapshot<'a>(
+    dataset: &'a str,
+    location: &'a Location,
+    state: &'a State,
+    config: &'a Config,
+    previous: &'a Snapshot,
+    progress: impl Fn(u64, u64) + Send + Sync + 'a,
+) -> BoxFuture<'a, Result<Snapshot, Error>> {
+    Box::pin(take_inner(dataset, location, state, config, Some(previous), Box::new(progress)))
+}
+
 type Progress<'a> = Box<dyn Fn(u64, u64) + Send + Sync + 'a>;
 
 /// Non-generic part of [`take_snapshot`], so that the code is compiled in this crate rather than in each caller's.
@@ -43,7 +62,7 @@ fn boxed<'a>(
     config: &'a Config,
     progress: Progress<'a>,
 ) -> BoxFuture<'a, Result<Snapshot, Error>> {
-    Box::pin(take_inner(dataset, location, state, config, progress))
+    Box::pin(take_inner(dataset, location, state, config, None, progress))
 }
 
 async fn take_inner(
@@ -51,10 +70,16 @@ async fn take_inner(
     location: &Location,
     state: &State,
     config: &Config,
+    previous: Option<&Snapshot>,
     progress: Progress<'_>,
 ) -> Result<Snapshot, Error> {
     let listing = list(location, config).await?;
-    let id = snapshot_id(listing.files.iter().map(|file| (file.path.as_str(), &file.version)));
+    // Work on all files of a dataset is done on blocking threads: there can be a million.
+    let (listing, id) = blocking(move || {
+        let id = snapshot_id(listing.files.iter().map(|file| (file.path.as_str(), &file.version)));
+        Ok((listing, id))
+    })
+    .await?;
     let mode = match state.load_snapshot(dataset, &id).await {
         Ok(Some(snapshot)) => {
             let files = listing.files.len() as u64;
@@ -71,8 +96,8 @@ async fn take_inner(
     if listing.folder {
         tables::check_parents(location).await?;
     }
-    let parts = read_footers(listing, location, state, config, progress).await?;
-    let snapshot = Snapshot::new(parts).expect("the parts come from one listing");
+    let parts = read_footers(listing, location, state, config, previous, progress).await?;
+    let snapshot = blocking(|| Ok(Snapshot::new(parts).expect("the parts come from one listing"))).await?;
     let snapshot = state.save_snapshot(dataset, snapshot, mode).await?;
     tracing::info!(dataset, id, files = snapshot.files().len(), rows = snapshot.rows(), "took a snapshot");
     Ok(snapshot)
@@ -103,41 +128,34 @@ async fn read_footers(
     location: &Location,
     state: &State,
     config: &Config,
+    previous: Option<&Snapshot>,
     progress: Progress<'_>,
 ) -> Result<Parts, Error> {
-    let Listing { folder, files } = listing;
-    let total = files.len() as u64;
-    let paths = files.iter().map(|file| file.path.as_str());
-    let partitions = Partitions::read(paths, |path| location.child_url(path))?;
-
-    let targets = files.iter().map(|file| {
-        let (path, url) = locate(location, folder, &file.path)?;
-        Ok(Target { path, url, version: file.version.clone() })
-    });
-    let targets: Vec<Target> = targets.collect::<Result<_, Error>>()?;
-    // In order, because the schemas of the other files are compared to that of the first.
-    let footers =
-        stream::iter(0..targets.len()).map(|index| state.footers().get(location, &targets[index], config));
-    let mut footers = footers.buffered(config.concurrent_footers.max(1));
-
-    let mut merged: Option<MergedFooters> = None;
-    let mut row_groups = Vec::with_capacity(files.len());
-    while let Some(footer) = footers.try_next().await? {
-        let target = &targets[row_groups.len()];
-        let merged = match &mut merged {
-            None => merged.insert(MergedFooters::new(&footer, target, &partitions.fields)?),
-            Some(merged) => {
-                merged.add(&footer, target)?;
-                merged
-            }
-        };
-        row_groups.push(merged.row_groups(&footer));
-        progress(row_groups.len() as u64, total);
+    let (listing, of) = (Arc::new(listing), location.clone());
+    let found = {
+        let listing = Arc::clone(&listing);
+        blocking(move || found_files(&listing, &of)).await?
+    };
+    let known = previous.and_then(|previous| known_files(previous, &listing));
+    let mut merged = match (known, previous) {
+        (Some(known), Some(previous)) => {
+            let before = MergedFooters::of_snapshot(previous, &found.targets[0]);
+            let columns = before.fields.clone();
+            let merged =
+                merge_footers(Some(before), &known, &found, location, state, config, &progress).await?;
+            // A column that became nullable, say, changes how the files before are described.
+            (merged.0.fields == columns).then_some(merged)
+        }
+        _ => None,
+    };
+    if merged.is_none() {
+        let unknown = vec![None; found.targets.len()];
+        merged = Some(merge_footers(None, &unknown, &found, location, state, config, &progress).await?);
     }
-    drop(footers);
-    let merged = merged.expect("a listing has files");
-
-    let files = files.into_iter().zip(partitions.values).zip(row_groups);
+    let (merged, row_groups) = merged.expect("just merged");
+    let folder = listing.folder;
+    let files = Arc::unwrap_or_clone(listing).files;
+    let files = files.into_iter().zip(found.partitions.values).zip(row_groups);
     let files = files.map(|((listed, partitions), row_groups)| File {
         path: listed.path,
         version: listed.version,
@@ -147,8 +165,76 @@ async fn read_footers(
     Ok(Parts {
         folder,
         files: files.collect(),
-        partition_columns: partitions.fields.len(),
-        schema: delivered_schema(merged.fields, partitions.fields),
+        partition_columns: found.partitions.fields.len(),
+        schema: delivered_schema(merged.fields, found.partitions.fields),
         nulls: merged.nulls,
     })
+}
+
+/// The files of a listing.
+struct Found {
+    partitions: Partitions,
+    targets: Vec<Target>,
+}
+
+fn found_files(listing: &Listing, location: &Location) -> Result<Found, Error> {
+    let paths = listing.files.iter().map(|file| file.path.as_str());
+    let partitions = Partitions::read(paths, |path| location.child_url(path))?;
+    let targets = listing.files.iter().map(|file| {
+        let (path, url) = locate(location, listing.folder, &file.path)?;
+        Ok(Target { path, url, version: file.version.clone() })
+    });
+    Ok(Found { partitions, targets: targets.collect::<Result<_, Error>>()? })
+}
+
+/// Row groups of the files that `previous` has, by their index in the listing. Returns `None` unless the listing has all
+/// files of `previous`, unchanged and in the same order, and begins with the same file.
+fn known_files(previous: &Snapshot, listing: &Listing) -> Option<Vec<Option<Vec<RowGroup>>>> {
+    let mut before = previous.files().iter().peekable();
+    let mut known = Vec::with_capacity(listing.files.len());
+    for file in &listing.files {
+        let same = before.next_if(|known| known.path == file.path && known.version == file.version);
+        known.push(same.map(|same| same.row_groups.clone()));
+    }
+    let has_all = before.peek().is_none() && previous.parts().folder == listing.folder;
+    (has_all && known.first().is_some_and(Option::is_some)).then_some(known)
+}
+
+/// Reads the footers of the files that are not `known`, and merges them into `merged`. Returns the row groups of each
+/// file.
+async fn merge_footers(
+    mut merged: Option<MergedFooters>,
+    known: &[Option<Vec<RowGroup>>],
+    found: &Found,
+    location: &Location,
+    state: &State,
+    config: &Config,
+    progress: &Progress<'_>,
+) -> Result<(MergedFooters, Vec<Vec<RowGroup>>), Error> {
+    let (targets, total) = (&found.targets, found.targets.len() as u64);
+    // In order, because the schemas of the other files are compared to that of the first.
+    let footers = stream::iter(0..targets.len()).map(|index| async move {
+        match &known[index] {
+            Some(_) => Ok::<_, Error>(None),
+            None => state.footers().get(location, &targets[index], config).await.map(Some),
+        }
+    });
+    let mut footers = footers.buffered(config.concurrent_footers.max(1));
+    let mut row_groups = Vec::with_capacity(targets.len());
+    while let Some(footer) = footers.try_next().await? {
+        let index = row_groups.len();
+        row_groups.push(match (footer, &known[index], &mut merged) {
+            (Some(footer), _, None) => {
+                let first = MergedFooters::new(&footer, &targets[index], &found.partitions.fields)?;
+                merged.insert(first).row_groups(&footer)
+            }
+            (Some(footer), _, Some(merged)) => {
+                merged.add(&footer, &targets[index])?;
+                merged.row_groups(&footer)
+            }
+            (None, known, _) => known.clone().unwrap_or_default(),
+        });
+        progress(row_groups.len() as u64, total);
+    }
+    Ok((merged.expect("a listing has files"), row_groups))
 }

@@ -4,12 +4,8 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io::{self, Write},
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -17,14 +13,13 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::footer_files::FooterFiles;
 use crate::{
     Config, Error, Location,
     blocking::blocking,
-    store::{envelope::Envelope, target::Target},
+    store::target::Target,
     validate::footer::{Footer, parse_footer, read_footer},
 };
-
-const ENVELOPE: Envelope = Envelope { kind: "footer", version: 1 };
 
 impl Target {
     fn key(&self) -> u128 {
@@ -38,15 +33,16 @@ impl Target {
 #[derive(Debug)]
 pub(crate) struct FooterCache {
     memory: Mutex<Memory>,
-    disk: Disk,
+    files: FooterFiles,
 }
 
 impl FooterCache {
-    /// Creates a cache with `capacity_bytes` of memory, and files in `directory` if it is given.
-    pub(crate) fn new(directory: Option<PathBuf>, capacity_bytes: usize) -> Self {
+    /// Creates a cache in memory, and with files in `directory` if it is given.
+    pub(crate) fn new(directory: Option<PathBuf>, config: &Config) -> Self {
+        let capacity_bytes = config.footer_memory_bytes;
         Self {
             memory: Mutex::new(Memory { capacity_bytes, ..Memory::default() }),
-            disk: Disk { directory, failing: AtomicBool::new(false) },
+            files: FooterFiles::new(directory, config.request_timeout),
         }
     }
 
@@ -78,23 +74,16 @@ impl FooterCache {
         }
         metrics::counter!("forebay_storage_footers_total", "source" => "file").increment(1);
         let bytes = read_footer(location, target, config).await?;
-        let (this, target) = (Arc::clone(self), target.clone());
-        blocking(move || {
-            let footer = parse_footer(&bytes, target.version.size, &target.url)?;
-            this.disk.put(key, &bytes);
-            Ok(Arc::new(footer))
-        })
-        .await
+        let (encoded, target) = (bytes.clone(), target.clone());
+        let parsed = blocking(move || parse_footer(&bytes, target.version.size, &target.url)).await?;
+        self.files.put(key, encoded).await;
+        Ok(Arc::new(parsed))
     }
 
     async fn load_cached(self: &Arc<Self>, key: u128, target: &Target) -> Option<Arc<Footer>> {
-        self.disk.directory.as_ref()?;
-        let (this, target) = (Arc::clone(self), target.clone());
-        let cached = blocking(move || {
-            let Some(bytes) = this.disk.get(key) else { return Ok(None) };
-            parse_footer(&bytes, target.version.size, &target.url).map(Some)
-        });
-        let footer = cached.await.ok()??;
+        let target = target.clone();
+        let parse = move |bytes: Bytes| parse_footer(&bytes, target.version.size, &target.url).ok();
+        let footer = self.files.get(key, parse).await?;
         metrics::counter!("forebay_storage_footers_total", "source" => "disk").increment(1);
         Some(Arc::new(footer))
     }
@@ -152,68 +141,10 @@ impl Memory {
     }
 }
 
-/// Encoded footers on disk, one file each. Disk errors are logged and otherwise treated as misses.
-#[derive(Debug)]
-struct Disk {
-    directory: Option<PathBuf>,
-    failing: AtomicBool,
-}
-
-impl Disk {
-    fn path(&self, key: u128) -> Option<PathBuf> {
-        let name = format!("{key:032x}");
-        self.directory.as_ref().map(|directory| directory.join(&name[..2]).join(&name))
-    }
-
-    fn get(&self, key: u128) -> Option<Bytes> {
-        let path = self.path(key)?;
-        let sealed = Bytes::from(std::fs::read(&path).ok()?);
-        match ENVELOPE.open(&sealed) {
-            Ok(bytes) => Some(bytes),
-            Err(detail) => {
-                metrics::counter!("forebay_storage_corrupt_footers_total").increment(1);
-                tracing::warn!(path = %path.display(), detail, "deleted a corrupt cached footer");
-                std::fs::remove_file(&path).ok();
-                None
-            }
-        }
-    }
-
-    fn put(&self, key: u128, bytes: &Bytes) {
-        let Some(path) = self.path(key) else { return };
-        let failed = write_atomically(&path, &ENVELOPE.seal(bytes)).err();
-        let before = self.failing.swap(failed.is_some(), Ordering::Relaxed);
-        match failed {
-            Some(error) if !before => {
-                tracing::warn!(%error, path = %path.display(), "cannot cache footers on disk");
-            }
-            None if before => tracing::info!("caching footers on disk again"),
-            _ => {}
-        }
-    }
-}
-
-/// Writes a file atomically, by way of a temporary file with a unique name.
-fn write_atomically(path: &std::path::Path, bytes: &[u8]) -> io::Result<()> {
-    use std::sync::atomic::AtomicU64;
-    static WRITES: AtomicU64 = AtomicU64::new(0);
-
-    if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
-    }
-    let unique = WRITES.fetch_add(1, Ordering::Relaxed);
-    let temporary = path.with_extension(format!("{}-{unique}.tmp", std::process::id()));
-    let written = std::fs::File::create(&temporary)
-        .and_then(|mut file| file.write_all(bytes))
-        .and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        std::fs::remove_file(&temporary).ok();
-    }
-    written
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use object_store::path::Path;
 
     use super::*;
@@ -225,8 +156,8 @@ mod tests {
             let modified_ns = 1_750_000_000_123_456_789;
             let version = Version { size, etag: etag.map(str::to_owned), modified_ns };
             let (path, url) = (Path::from(path), format!("s3://bucket/{path}"));
-            let disk = Disk { directory: Some(PathBuf::new()), failing: AtomicBool::new(false) };
-            disk.path(Target { path, url, version }.key()).unwrap()
+            let files = FooterFiles::new(Some(PathBuf::new()), Duration::from_secs(1));
+            files.path(Target { path, url, version }.key()).unwrap()
         };
         assert_eq!(
             name("flights/part-0.parquet", 4096, Some("\"33a64df5\"")),

@@ -10,6 +10,7 @@ use futures::future::{BoxFuture, try_join_all};
 
 use crate::{
     Block, BlockIds, Config, EncodedBlock, Error, Location, Snapshot, State,
+    blocking::blocking,
     dataset::schema::column_position,
     read::{
         decoder::{Column, Encoded},
@@ -37,6 +38,18 @@ impl Reader {
     /// Creates a reader of `snapshot`, whose files are at `location`.
     pub fn new(snapshot: Arc<Snapshot>, location: Location, state: &State, config: Config) -> Self {
         Self { snapshot, location, state: state.clone(), config: Arc::new(config), ids: Arc::default() }
+    }
+
+    /// Computes the ids of the blocks on a blocking thread, so that no I/O thread computes them later.
+    pub async fn prepare(&self) {
+        let this = self.clone();
+        // The only possible error is that the runtime is stopping.
+        let prepared: Result<(), Error> = blocking(move || {
+            this.block_ids();
+            Ok(())
+        })
+        .await;
+        drop(prepared);
     }
 
     /// Snapshot that the reader reads.

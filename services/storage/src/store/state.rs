@@ -25,7 +25,7 @@ impl State {
     /// Opens the state at `location`, which does not need to exist yet. Manifests are stored as
     /// `snapshots/<dataset>/<id>.manifest`. Footers are cached in `footer_dir`, or in memory only if it is `None`.
     pub fn open(location: Location, footer_dir: Option<PathBuf>, config: &Config) -> Self {
-        Self { location, footers: Arc::new(FooterCache::new(footer_dir, config.footer_memory_bytes)) }
+        Self { location, footers: Arc::new(FooterCache::new(footer_dir, config)) }
     }
 
     /// Returns the stored snapshot; `None` if there is no manifest.

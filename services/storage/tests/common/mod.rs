@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc};
 
 use arrow_array::{ArrayRef, Int32Array, RecordBatch};
 use arrow_select::concat::concat_batches;
-use forebay_storage::{Config, Error, Location, Reader, Snapshot, State, take_snapshot};
+use forebay_storage::{Config, Error, Location, Reader, Snapshot, State, refresh_snapshot, take_snapshot};
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 use tempfile::TempDir;
 
@@ -63,6 +63,12 @@ impl Fixture {
 
     pub(crate) async fn take_at(&self, location: &Location) -> Result<Arc<Snapshot>, Error> {
         take_snapshot("test", location, &self.state, &self.config, |_, _| {}).await.map(Arc::new)
+    }
+
+    /// Takes a snapshot after the snapshot `previous`.
+    pub(crate) async fn refresh(&self, previous: &Snapshot) -> Result<Arc<Snapshot>, Error> {
+        let (location, state, config) = (self.location(), &self.state, &self.config);
+        refresh_snapshot("test", &location, state, config, previous, |_, _| {}).await.map(Arc::new)
     }
 
     pub(crate) fn reader(&self, snapshot: &Arc<Snapshot>) -> Reader {

@@ -152,6 +152,42 @@ async fn cached_footers_are_read_from_disk() {
 }
 
 #[tokio::test]
+async fn a_refresh_after_files_were_added_reads_only_their_footers_and_gives_the_same_snapshot() {
+    let mut fixture = Fixture::new();
+    for (name, value) in [("b", 2), ("d", 4), ("f", 6)] {
+        fixture.write(&format!("{name}.parquet"), &rows([value]));
+    }
+    let before = fixture.take().await.unwrap();
+    for (name, value) in [("c", 3), ("e", 5), ("g", 7)] {
+        fixture.write(&format!("{name}.parquet"), &rows([value]));
+    }
+    // A file that was not changed is not read, so it can be damaged.
+    let place = fixture.data().join("d.parquet");
+    let (sound, modified) =
+        (std::fs::read(&place).unwrap(), std::fs::metadata(&place).unwrap().modified().unwrap());
+    let damage = |bytes: &[u8]| {
+        std::fs::write(&place, bytes).unwrap();
+        std::fs::File::options().write(true).open(&place).unwrap().set_modified(modified).unwrap();
+    };
+    damage(&vec![0; sound.len()]);
+    std::fs::remove_dir_all(fixture.directory.path().join("footers")).unwrap();
+    fixture.restart();
+    let refreshed = fixture.refresh(&before).await.unwrap();
+    damage(&sound);
+    for manifest in std::fs::read_dir(fixture.manifests()).unwrap() {
+        std::fs::remove_file(manifest.unwrap().path()).unwrap();
+    }
+    fixture.restart();
+    let whole = fixture.take().await.unwrap();
+    assert_eq!(format!("{refreshed:?}"), format!("{whole:?}"));
+    assert_eq!(whole.rows(), 6);
+    // After a file was removed, or the first one changed, everything is read.
+    std::fs::remove_file(fixture.data().join("b.parquet")).unwrap();
+    let rest = fixture.refresh(&whole).await.unwrap();
+    assert_eq!((rest.rows(), rest.files()[0].path.as_str()), (5, "c.parquet"));
+}
+
+#[tokio::test]
 async fn damaged_footers_on_disk_are_replaced() {
     let mut fixture = Fixture::new();
     fixture.write("a.parquet", &rows([1]));
@@ -165,6 +201,34 @@ async fn damaged_footers_on_disk_are_replaced() {
         fixture.restart();
         assert_eq!(read_all(&fixture.reader(&snapshot)).await.unwrap().num_rows(), 1);
         assert_eq!(std::fs::read(&path).unwrap(), sound);
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn footers_on_a_disk_that_hangs_are_read_from_their_files() {
+    let mut fixture = Fixture::new();
+    for number in 0..20 {
+        fixture.write(&format!("{number}.parquet"), &rows([number]));
+    }
+    let snapshot = fixture.take().await.unwrap();
+    // Opening a named pipe that has no writer hangs.
+    let folders = std::fs::read_dir(fixture.directory.path().join("footers")).unwrap();
+    let files = folders.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+    let pipes: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    assert_eq!(pipes.len(), 20);
+    for pipe in &pipes {
+        std::fs::remove_file(pipe).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(pipe).status().unwrap().success());
+    }
+    fixture.config.request_timeout = Duration::from_secs(2);
+    fixture.restart();
+    let reader = fixture.reader(&snapshot);
+    let read = tokio::time::timeout(Duration::from_secs(60), read_all(&reader)).await;
+    assert_eq!(read.expect("a miss after the timeout").unwrap().num_rows(), 20);
+    // Threads that hang would keep the test from ending.
+    for pipe in &pipes {
+        drop(std::fs::OpenOptions::new().read(true).write(true).open(pipe).unwrap());
     }
 }
 

@@ -1,0 +1,143 @@
+//! Encoded footers on disk, one file each.
+//!
+//! Errors of the disk are logged and otherwise treated as misses. So is a disk that does not answer in time: it is then not
+//! used for a while, and operations that hang occupy a bounded number of threads.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+
+use crate::{blocking::blocking, store::envelope::Envelope};
+
+const ENVELOPE: Envelope = Envelope { kind: "footer", version: 1 };
+/// Maximum number of concurrent operations, and of threads that a hanging disk occupies.
+const MAX_OPERATIONS: usize = 8;
+/// Time for which a disk that did not answer in time is not used.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// Files of encoded footers.
+#[derive(Debug)]
+pub(super) struct FooterFiles {
+    directory: Option<PathBuf>,
+    /// Time after which an operation counts as failed.
+    timeout: Duration,
+    operations: Arc<Semaphore>,
+    paused_until: Mutex<Option<Instant>>,
+    failing: Arc<AtomicBool>,
+}
+
+impl FooterFiles {
+    /// Creates the cache in `directory`; without one it is always empty.
+    pub(super) fn new(directory: Option<PathBuf>, timeout: Duration) -> Self {
+        let operations = Arc::new(Semaphore::new(MAX_OPERATIONS));
+        Self { directory, timeout, operations, paused_until: Mutex::default(), failing: Arc::default() }
+    }
+
+    /// Reads a footer and parses it on a blocking thread. A footer that `parse` refuses is a miss.
+    pub(super) async fn get<T: Send + 'static>(
+        &self,
+        key: u128,
+        parse: impl FnOnce(Bytes) -> Option<T> + Send + 'static,
+    ) -> Option<T> {
+        let path = self.path(key)?;
+        self.in_time(move || parse(read(&path)?)).await.flatten()
+    }
+
+    /// Writes a footer.
+    pub(super) async fn put(&self, key: u128, bytes: Bytes) {
+        let Some(path) = self.path(key) else { return };
+        let failing = Arc::clone(&self.failing);
+        self.in_time(move || {
+            let failed = write_atomically(&path, &ENVELOPE.seal(&bytes)).err();
+            let before = failing.swap(failed.is_some(), Ordering::Relaxed);
+            match failed {
+                Some(error) if !before => {
+                    tracing::warn!(%error, path = %path.display(), "cannot cache footers on disk");
+                }
+                None if before => tracing::info!("caching footers on disk again"),
+                _ => {}
+            }
+        })
+        .await;
+    }
+
+    /// Path of a footer.
+    pub(super) fn path(&self, key: u128) -> Option<PathBuf> {
+        let name = format!("{key:032x}");
+        self.directory.as_ref().map(|directory| directory.join(&name[..2]).join(&name))
+    }
+
+    /// Runs `work` on a blocking thread. Returns `None` if it does not end in time, or while the disk is not used.
+    async fn in_time<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        if self.paused_until.lock().is_some_and(|until| Instant::now() < until) {
+            return None;
+        }
+        let working = async {
+            let permit = Arc::clone(&self.operations).acquire_owned().await.ok()?;
+            let work = move || {
+                let done = work();
+                drop(permit);
+                Ok(done)
+            };
+            blocking(work).await.ok()
+        };
+        if let Ok(done) = timeout(self.timeout, working).await {
+            return done;
+        }
+        let mut paused_until = self.paused_until.lock();
+        if paused_until.is_none_or(|until| until <= Instant::now()) {
+            let directory = self.directory.as_deref().unwrap_or(Path::new(""));
+            tracing::warn!(
+                directory = %directory.display(),
+                seconds = self.timeout.as_secs_f64(),
+                "the disk of cached footers does not answer; footers are read from their files"
+            );
+        }
+        *paused_until = Some(Instant::now() + PAUSE);
+        None
+    }
+}
+
+fn read(path: &Path) -> Option<Bytes> {
+    let sealed = Bytes::from(std::fs::read(path).ok()?);
+    match ENVELOPE.open(&sealed) {
+        Ok(bytes) => Some(bytes),
+        Err(detail) => {
+            metrics::counter!("forebay_storage_corrupt_footers_total").increment(1);
+            tracing::warn!(path = %path.display(), detail, "deleted a corrupt cached footer");
+            std::fs::remove_file(path).ok();
+            None
+        }
+    }
+}
+
+/// Writes a file atomically, by way of a temporary file with a unique name.
+fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let unique = WRITES.fetch_add(1, Ordering::Relaxed);
+    let temporary = path.with_extension(format!("{}-{unique}.tmp", std::process::id()));
+    let written = std::fs::File::create(&temporary)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| std::fs::rename(&temporary, path));
+    if written.is_err() {
+        std::fs::remove_file(&temporary).ok();
+    }
+    written
+}
