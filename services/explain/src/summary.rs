@@ -173,6 +173,7 @@ impl Explained {
             columns: vec![train.label_column.clone()],
             tensors: Vec::new(),
             dedupe: Vec::new(),
+            rank: Some(self.metadata.rank),
             ..train.clone()
         };
         let readers = self.job.readers().map(|(_, reader)| reader.clone()).collect();

@@ -5,10 +5,11 @@ use forebay_plan::Shuffle;
 use super::job::Job;
 use crate::Error;
 
-/// Maximum number of epochs whose windows are checked against the memory before a job starts.
-const CHECKED_EPOCHS: u64 = 64;
-/// Maximum number of blocks, summed over the checked epochs, for that check.
-const CHECKED_BLOCKS: u64 = 1 << 20;
+/// Maximum number of epochs whose windows are checked against the memory before a job starts. A window of a later epoch may
+/// exceed the memory by one eighth.
+const CHECKED_EPOCHS: u64 = 1024;
+/// Maximum number of blocks, summed over the checked epochs, for that check. Takes about 0.1 s.
+const CHECKED_BLOCKS: u64 = 1 << 23;
 
 impl Job {
     /// Checks that a batch fits in `max_batch_bytes` by its fixed-width columns alone, and that the largest window fits
@@ -65,7 +66,9 @@ impl Job {
 
     /// Size of the largest window of the first epochs, in bytes.
     fn largest_window(&self) -> u64 {
-        let epochs = (CHECKED_BLOCKS / (self.rows.items.len() as u64 + 1)).clamp(1, CHECKED_EPOCHS);
+        let differ = matches!(self.order.shuffle, Shuffle::Window { keep_block_order: false, .. });
+        let most = if differ { CHECKED_EPOCHS } else { 1 };
+        let epochs = (CHECKED_BLOCKS / (self.rows.items.len() as u64 + 1)).clamp(1, most);
         let (first, count) = (self.train().epoch, self.train().epochs.unwrap_or(1).min(epochs));
         let largest = |epoch| self.footprint.window_bytes(&self.order.epoch(epoch));
         (first..=first.saturating_add(count - 1)).map(largest).max().unwrap_or(0)

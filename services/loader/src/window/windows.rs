@@ -232,14 +232,15 @@ impl Windows {
         window.blocks.iter().map(|block| self.frames.get(&frame_key(&window.job, *block))).collect()
     }
 
-    /// Bytes to reserve for windows. Actual sizes can exceed the estimates that admission uses. The reservation is
-    /// therefore capped, so that all windows of an admitted step can be reserved.
+    /// Bytes to reserve for windows. Actual sizes can exceed the estimates that admission uses, and admission does not check
+    /// all epochs. The reservation is therefore capped, so that all windows of an admitted step can be reserved.
     fn bytes_to_reserve(&self, windows: &[&WantedWindow]) -> u64 {
         let actual = windows.iter().map(|window| self.bytes_of(&window.job, &window.blocks));
         let estimated = windows.iter().map(|window| window.estimated_bytes);
         let (actual, estimated) =
             (actual.fold(0, u64::saturating_add), estimated.fold(0, u64::saturating_add));
-        actual.min(self.frames.budget().available_bytes().max(estimated))
+        let available_bytes = self.frames.budget().available_bytes();
+        if estimated <= with_margin(available_bytes) { actual.min(available_bytes) } else { estimated }
     }
 
     /// Bytes of the frames of `blocks`: actual sizes of frames in memory, estimates for the others.
@@ -260,13 +261,14 @@ impl Windows {
         all_started: impl FnMut(),
     ) -> Result<Window, Error> {
         let capacity_bytes = self.frames.budget().capacity_bytes();
+        let limit = capacity_bytes.max(window.estimated_bytes.min(with_margin(capacity_bytes)));
         let raise = |bytes: u64| {
             // The footers may have understated the size.
             reservation.raise(bytes.min(capacity_bytes));
             Ok(())
         };
         let WantedWindow { job, blocks, .. } = window;
-        let frames = self.frames_of(job, blocks, cached, capacity_bytes, raise, all_started).await?;
+        let frames = self.frames_of(job, blocks, cached, limit, raise, all_started).await?;
         Ok(Window::new(blocks, frames, reservation))
     }
 
@@ -444,6 +446,11 @@ fn append(
         }
     }
     Ok(builder)
+}
+
+/// Maximum size of a window for memory of the given size, in bytes.
+fn with_margin(memory_bytes: u64) -> u64 {
+    memory_bytes.saturating_add(memory_bytes / 8)
 }
 
 fn too_large(needed: u64, limit: u64) -> Error {

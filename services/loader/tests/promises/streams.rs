@@ -255,6 +255,26 @@ async fn a_window_that_never_fits_is_refused_with_the_bytes_needed_and_the_large
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_window_of_a_late_epoch_that_is_larger_than_all_checked_ones_does_not_end_the_job() {
+    // 24 files of different sizes. The largest windows have the largest files by chance.
+    let mut ends = vec![0];
+    for file in 0..24 {
+        ends.push(ends[file] + 300 + (file as i64 * file as i64) * 2);
+    }
+    let files: Vec<RecordBatch> = ends.windows(2).map(|ends| ranked(ends[0]..ends[1])).collect();
+    let reader = reader(store(&files, 1 << 20).await).await;
+    let of_epoch = |epoch| job(&Train { epoch, ..train(1) }, &reader);
+    let first = job(&Train { epochs: Some(1 << 40), ..train(1) }, &reader);
+    let sizes: Vec<u64> = (0..8000).map(|epoch| of_epoch(epoch).summary().window_bytes).collect();
+    let checked = *sizes[..1024].iter().max().unwrap();
+    let late = (1024..8000).find(|epoch| sizes[*epoch] > checked).expect("one of 7,000 epochs");
+    let loader = loader(checked, 2, Config::default());
+    loader.admit(&first).unwrap();
+    let rows = ids(&loader, &of_epoch(late as u64)).await.into_iter().flatten().count();
+    assert_eq!(rows as i64, ends[24]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_window_as_large_as_the_memory_is_served_in_every_epoch() {
     // The frame of 15.6 MB takes 16.8 MB of huge pages.
     let rows = 1_950_000;
