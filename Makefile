@@ -60,12 +60,13 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: wheel ## long tests: ten minutes of soak, every comparison, criterion benchmarks
+nightly: wheel ## long tests: ten minutes of soak, every comparison, 10,000 simulated runs, criterion benchmarks
 	mkdir -p $(RESULTS)
 	target/release/forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 10 --cache-memory 1GiB --json $(RESULTS)/soak.json
 	$(PEERS) --scenario tensor --json $(RESULTS)/peers-tensor.json
 	$(PEERS) --scenario clicks --json $(RESULTS)/peers-clicks.json
 	target/release/forebay-load cold --scenario clicks --json $(RESULTS)/cold.json
+	FOREBAY_SIMULATION_SEEDS=10000 $(CARGO) test --release -p forebay-loader --test simulation -- --nocapture
 	$(CARGO) bench --workspace
 	@echo "results: $(RESULTS)"
 

@@ -45,6 +45,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blocking;
 mod budget;
 mod disk;
 mod memory;
@@ -52,6 +53,8 @@ mod policy;
 pub mod private;
 mod slabs;
 
+#[doc(hidden)]
+pub use blocking::run_blocking_work_in_order;
 pub use budget::{Budget, Reservation, TooLarge};
 pub use disk::{Disk, DiskConfig, Error, Outcome, Section};
 pub use memory::{Memory, Weigh};

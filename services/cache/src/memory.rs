@@ -10,7 +10,7 @@ use std::{
 };
 
 use dashmap::{DashMap, Entry};
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::{Budget, Forecast, Policy};
 
@@ -41,8 +41,9 @@ impl<K, V> Clone for Memory<K, V> {
 struct Tier<K, V> {
     budget: Budget,
     values: DashMap<K, Value<V>>,
-    /// Loads in progress. The sender is dropped when a load ends, fails or is cancelled.
-    loads: DashMap<K, watch::Receiver<()>>,
+    /// Loads in progress. The token is cancelled when a load ends, fails or is dropped. Waiting callers are then woken in
+    /// the order in which they came.
+    loads: DashMap<K, CancellationToken>,
     /// Eviction policy over the keys of `values`. Changed under the same lock.
     policy: Policy<K>,
     /// Size in bytes of all values, including those that are being loaded.
@@ -105,12 +106,12 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
             if let Some(value) = self.get(key) {
                 return Ok(value);
             }
-            let mut running = match self.tier.loads.entry(key.clone()) {
+            let running = match self.tier.loads.entry(key.clone()) {
                 Entry::Occupied(entry) => entry.get().clone(),
                 Entry::Vacant(entry) => {
-                    let (ended, running) = watch::channel(());
-                    entry.insert(running);
-                    let load_guard = LoadGuard { memory: self, key, charged_bytes: 0, _ended: ended };
+                    let ended = CancellationToken::new();
+                    entry.insert(ended.clone());
+                    let load_guard = LoadGuard { memory: self, key, charged_bytes: 0, ended };
                     if let Some(value) = self.get(key) {
                         return Ok(value);
                     }
@@ -118,8 +119,7 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Memory<K, V> {
                 }
             };
             metrics::counter!("forebay_cache_coalesced_loads_total", "tier" => "memory").increment(1);
-            // Nothing is ever sent. The wait ends with an error when the sender is dropped.
-            drop(running.changed().await);
+            running.cancelled().await;
         }
     }
 
@@ -191,7 +191,7 @@ struct LoadGuard<'a, K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync>
     memory: &'a Memory<K, V>,
     key: &'a K,
     charged_bytes: u64,
-    _ended: watch::Sender<()>,
+    ended: CancellationToken,
 }
 
 impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> LoadGuard<'_, K, V> {
@@ -220,6 +220,7 @@ impl<K: Hash + Eq + Clone + Send + Sync, V: Weigh + Send + Sync> Drop for LoadGu
     fn drop(&mut self) {
         self.memory.discharge(self.charged_bytes);
         self.memory.tier.loads.remove(self.key);
+        self.ended.cancel();
     }
 }
 

@@ -408,6 +408,11 @@ impl Loader {
         self.windows.columns().disk().map(|disk| (disk.resident_bytes(), disk.capacity_bytes()))
     }
 
+    /// Bytes of memory that are reserved for windows and lookups.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.windows.memory().budget().reserved_bytes()
+    }
+
     /// Bytes of frames in memory.
     pub fn resident_bytes(&self) -> u64 {
         self.windows.memory().resident_bytes()

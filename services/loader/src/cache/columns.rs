@@ -8,7 +8,7 @@ mod section;
 mod section_names;
 
 use std::{
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -20,7 +20,7 @@ use forebay_cache::{Disk, Outcome};
 use forebay_sql::array_bytes;
 use forebay_stall::Stage;
 use section_names::SectionNames;
-use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config, DiskWrites, Error, Job, View,
@@ -28,6 +28,7 @@ use crate::{
     block_reader::{BlockColumns, BlockReader, DecodePermit, place_of},
     cache::forecast::NextUse,
     cpu::fair_queue::Flow,
+    request::admission::with_margin,
     view::{
         compute, slices,
         source::{Source, reads},
@@ -43,7 +44,7 @@ pub(crate) struct Columns {
     config: Config,
     names: SectionNames,
     /// Columns that are being read, decoded or written, by block and name.
-    flights: Arc<DashMap<ColumnKey, Flight>>,
+    flights: Arc<DashMap<ColumnKey, Arc<Flight>>>,
 }
 
 /// A block and one of its columns, each identified by a 128-bit hash.
@@ -142,7 +143,7 @@ impl Columns {
     ) -> Result<(), Error> {
         let keep = self.must_keep(wanted.block);
         loop {
-            let (mut claim, mut waiting) = self.claim(wanted);
+            let (mut claim, waiting) = self.claim(wanted);
             metrics::counter!("forebay_cache_coalesced_loads_total", "tier" => "disk")
                 .increment(waiting.len() as u64);
             // The lookup on disk follows the claim. Otherwise columns written in between would be decoded again.
@@ -164,9 +165,10 @@ impl Columns {
             }
             wanted.share();
             // Waiting comes last, after this request has published its own results, because others may wait for them.
-            for (index, flight) in &mut waiting {
-                if let Ok(chunks) = flight.wait_for(Option::is_some).await {
-                    wanted.fields[*index].found = chunks.clone();
+            for (index, flight) in waiting {
+                flight.published.cancelled().await;
+                if let Some(chunks) = flight.chunks.get() {
+                    wanted.fields[index].found = Some(Arc::clone(chunks));
                 }
             }
             if wanted.fields.iter().all(|column| column.found.is_some()) {
@@ -218,8 +220,8 @@ impl Columns {
             // The claim ends before the wait, because the awaited requests may wait for it.
             drop(claim);
             // When a flight ends, its columns are either on disk or not kept.
-            for (_, mut flight) in waiting {
-                while flight.changed().await.is_ok() {}
+            for (_, flight) in waiting {
+                flight.ended.cancelled().await;
             }
         }
     }
@@ -279,7 +281,7 @@ impl Columns {
     }
 
     /// Claims the missing columns that have no flight. Also returns the flights of the others, by position.
-    fn claim(&self, wanted: &Wanted) -> (Claim, Vec<(usize, Flight)>) {
+    fn claim(&self, wanted: &Wanted) -> (Claim, Vec<(usize, Arc<Flight>)>) {
         let mut claim = Claim { flights: Arc::clone(&self.flights), columns: Vec::new() };
         let mut waiting = Vec::new();
         for index in wanted.missing() {
@@ -289,11 +291,11 @@ impl Columns {
                 continue;
             }
             match self.flights.entry(key) {
-                Entry::Occupied(entry) => waiting.push((index, entry.get().clone())),
+                Entry::Occupied(entry) => waiting.push((index, Arc::clone(entry.get()))),
                 Entry::Vacant(entry) => {
-                    let (sender, flight) = watch::channel(None);
-                    entry.insert(flight);
-                    claim.columns.push(Claimed { index, key, sender });
+                    let flight = Arc::<Flight>::default();
+                    entry.insert(Arc::clone(&flight));
+                    claim.columns.push(Claimed { index, key, flight });
                 }
             }
         }
@@ -315,7 +317,7 @@ impl Columns {
             claim.columns.iter().map(|column| wanted.fields[column.index].source.clone()).collect();
         let positions = reads(&claimed);
         let (columns, place) = (positions.clone(), place_of(job.snapshot(), block));
-        let limit_bytes = self.memory_bytes;
+        let limit_bytes = with_margin(self.memory_bytes);
         let decode = move |chunks: &mut dyn Iterator<Item = Result<RecordBatch, Error>>| {
             let mut computed: Vec<Result<Vec<ArrayRef>, Error>> =
                 claimed.iter().map(|_| Ok(Vec::new())).collect();
@@ -448,18 +450,32 @@ impl Wanted {
 /// Columns that this request reads or decodes. Dropping the claim ends its flights, so that other requests can claim
 /// them.
 struct Claim {
-    flights: Arc<DashMap<ColumnKey, Flight>>,
+    flights: Arc<DashMap<ColumnKey, Arc<Flight>>>,
     columns: Vec<Claimed>,
 }
 
-/// Receives a claimed column. The channel closes when the claim is dropped.
-type Flight = watch::Receiver<Option<Chunks>>;
+/// A claimed column. Waiting requests are woken in the order in which they came.
+#[derive(Default)]
+struct Flight {
+    chunks: OnceLock<Chunks>,
+    /// Cancelled when the chunks are known, or never will be.
+    published: CancellationToken,
+    /// Cancelled when the claim is dropped.
+    ended: CancellationToken,
+}
 
 struct Claimed {
     /// Position among the requested columns.
     index: usize,
     key: ColumnKey,
-    sender: watch::Sender<Option<Chunks>>,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Claimed {
+    fn drop(&mut self) {
+        self.flight.published.cancel();
+        self.flight.ended.cancel();
+    }
 }
 
 impl Claim {
@@ -467,7 +483,9 @@ impl Claim {
     fn publish(&self, wanted: &Wanted) {
         for column in &self.columns {
             if let Some(chunks) = &wanted.fields[column.index].found {
-                column.sender.send_replace(Some(Arc::clone(chunks)));
+                // The chunks of a column are published once.
+                drop(column.flight.chunks.set(Arc::clone(chunks)));
+                column.flight.published.cancel();
             }
         }
     }

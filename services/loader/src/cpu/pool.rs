@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::{
     Error, Scheduling,
@@ -35,6 +35,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         let waiting = self.queue.lock().take();
         self.queue.changed.notify_all();
+        self.queue.pushed.notify_waiters();
         drop(waiting);
     }
 }
@@ -61,9 +62,16 @@ struct Queue {
     /// `None` once the pool is dropped.
     waiting: Mutex<Option<FairQueue<Work>>>,
     changed: Condvar,
+    /// Notified with `changed`, for [`Pool::simulated`].
+    pushed: Notify,
 }
 
 impl Queue {
+    fn new() -> Self {
+        let waiting = Mutex::new(Some(FairQueue::default()));
+        Self { waiting, changed: Condvar::new(), pushed: Notify::new() }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Option<FairQueue<Work>>> {
         self.waiting.lock()
     }
@@ -73,6 +81,7 @@ impl Queue {
             waiting.push(priority, flow, urgency, work);
         }
         self.changed.notify_one();
+        self.pushed.notify_one();
     }
 
     /// Waits for work. Returns `None` once the pool is dropped.
@@ -100,8 +109,7 @@ impl Pool {
     /// An error if the operating system can't start the threads, or does not support the scheduling class.
     pub fn new(threads: usize, scheduling: Scheduling) -> Result<Self, io::Error> {
         let threads = threads.max(1);
-        let queue =
-            Arc::new(Queue { waiting: Mutex::new(Some(FairQueue::default())), changed: Condvar::new() });
+        let queue = Arc::new(Queue::new());
         // Dropping `owner` on an error stops the threads that have started.
         let owner = Arc::new(Owner { queue: Arc::clone(&queue), threads });
         let (sender, started) = mpsc::channel();
@@ -119,6 +127,35 @@ impl Pool {
         }
         started.iter().take(threads).collect::<Result<(), io::Error>>()?;
         Ok(Self { owner })
+    }
+
+    /// Creates a pool without threads, whose work is done by `workers` tasks of the current runtime. Each operation takes
+    /// the time that `duration` returns. For deterministic simulations.
+    #[doc(hidden)]
+    pub fn simulated(workers: usize, duration: impl FnMut() -> Duration + Send + 'static) -> Self {
+        let queue = Arc::new(Queue::new());
+        let duration = Arc::new(Mutex::new(duration));
+        for _ in 0..workers {
+            let (queue, duration) = (Arc::clone(&queue), Arc::clone(&duration));
+            tokio::spawn(async move {
+                loop {
+                    let pushed = queue.pushed.notified();
+                    let next = match &mut *queue.lock() {
+                        Some(waiting) => waiting.pop(),
+                        None => return,
+                    };
+                    let Some((work, kind)) = next else {
+                        pushed.await;
+                        continue;
+                    };
+                    let took = (*duration.lock())();
+                    tokio::time::sleep(took).await;
+                    work();
+                    queue.ended(kind, took);
+                }
+            });
+        }
+        Self { owner: Arc::new(Owner { queue, threads: workers }) }
     }
 
     /// Number of threads.

@@ -11,6 +11,12 @@ const CHECKED_EPOCHS: u64 = 1024;
 /// Maximum number of blocks, summed over the checked epochs, for that check. Takes about 0.1 s.
 const CHECKED_BLOCKS: u64 = 1 << 23;
 
+/// Maximum size of a window for memory of `memory_bytes` bytes. Footers can understate sizes a little, and the windows of late
+/// epochs are not checked.
+pub(crate) fn with_margin(memory_bytes: u64) -> u64 {
+    memory_bytes.saturating_add(memory_bytes / 8)
+}
+
 impl Job {
     /// Checks that a batch fits in `max_batch_bytes` by its fixed-width columns alone, and that the largest window fits
     /// in `memory_bytes`.

@@ -2,14 +2,17 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use forebay_cache::Reservation;
 use forebay_plan::Location;
 use parking_lot::{Mutex, MutexGuard};
-use tokio::sync::{Notify, futures::Notified, watch};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::sync::{Notify, futures::Notified};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{Error, Frame, RowRef};
 
@@ -72,44 +75,41 @@ impl RegistryGuard<'_> {
 pub(crate) struct HeldWindow {
     key: WindowKey,
     registry: Arc<Registry>,
-    progress: watch::Receiver<LoadProgress>,
-    loaded: Arc<OnceLock<Result<Window, Error>>>,
+    load: Arc<Load>,
     /// Task that loads the window.
     task: OnceLock<AbortOnDropHandle<()>>,
 }
 
 /// Progress of loading a window.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum LoadProgress {
-    /// Some blocks are not being loaded yet.
-    Begun,
-    /// All blocks wait for memory to decode, are decoded, or are loaded.
-    AllStarted,
-    /// Loading has ended, with the window or an error.
-    Ended,
+#[derive(Default)]
+struct Load {
+    /// True when all blocks wait for memory to decode, are decoded, or are loaded.
+    all_started: AtomicBool,
+    loaded: OnceLock<Result<Window, Error>>,
+    /// Cancelled when loading has ended, with the window, an error or a panic.
+    ended: CancellationToken,
 }
 
 /// Reports the progress of loading a window.
-pub(super) struct LoadReporter {
-    progress: watch::Sender<LoadProgress>,
-    loaded: Arc<OnceLock<Result<Window, Error>>>,
-}
+pub(super) struct LoadReporter(Arc<Load>);
 
 impl LoadReporter {
     /// Reports that all blocks are being loaded.
     pub(super) fn all_started(&self) {
-        self.progress.send_if_modified(|progress| {
-            let is_new = *progress < LoadProgress::AllStarted;
-            *progress = LoadProgress::AllStarted;
-            is_new
-        });
+        self.0.all_started.store(true, Ordering::Release);
     }
 
     /// Reports the end of loading.
     pub(super) fn end(self, loaded: Result<Window, Error>) {
+        self.all_started();
         // It is set only here.
-        drop(self.loaded.set(loaded));
-        self.progress.send_replace(LoadProgress::Ended);
+        drop(self.0.loaded.set(loaded));
+    }
+}
+
+impl Drop for LoadReporter {
+    fn drop(&mut self) {
+        self.0.ended.cancel();
     }
 }
 
@@ -127,11 +127,10 @@ pub(crate) struct Window {
 impl HeldWindow {
     /// Creates a window that is not being loaded yet.
     pub(super) fn new(registry: &Arc<Registry>, key: WindowKey) -> (Arc<Self>, LoadReporter) {
-        let (sender, progress) = watch::channel(LoadProgress::Begun);
-        let loaded = Arc::<OnceLock<_>>::default();
-        let reporter = LoadReporter { progress: sender, loaded: Arc::clone(&loaded) };
+        let load = Arc::<Load>::default();
+        let reporter = LoadReporter(Arc::clone(&load));
         let (registry, task) = (Arc::clone(registry), OnceLock::new());
-        (Arc::new(Self { key, registry, progress, loaded, task }), reporter)
+        (Arc::new(Self { key, registry, load, task }), reporter)
     }
 
     /// Sets the task that loads the window.
@@ -142,21 +141,17 @@ impl HeldWindow {
 
     /// Returns true if all blocks wait for memory to decode, are decoded, or are loaded.
     pub(super) fn all_started(&self) -> bool {
-        *self.progress.borrow() >= LoadProgress::AllStarted
+        self.load.all_started.load(Ordering::Acquire)
     }
 
     /// Returns true if the window is loaded.
     pub(super) fn is_loaded(&self) -> bool {
-        matches!(self.loaded.get(), Some(Ok(_)))
+        matches!(self.load.loaded.get(), Some(Ok(_)))
     }
 
     /// Returns true if loading has failed.
     pub(super) fn has_failed(&self) -> bool {
-        match self.loaded.get() {
-            Some(loaded) => loaded.is_err(),
-            // Without a sender the task has panicked, and cannot report its end.
-            None => self.progress.has_changed().is_err(),
-        }
+        self.load.ended.is_cancelled() && !self.is_loaded()
     }
 
     /// Waits until the window is loaded.
@@ -164,19 +159,17 @@ impl HeldWindow {
     /// # Errors
     /// Returns the error of the first block that could not be read, to each waiter.
     pub(super) async fn wait(&self) -> Result<(), Error> {
-        let mut progress = self.progress.clone();
-        // The wait fails only if the task has panicked.
-        let ended = progress.wait_for(|progress| *progress == LoadProgress::Ended).await.is_ok();
-        match self.loaded.get() {
-            Some(Ok(_)) if ended => Ok(()),
+        self.load.ended.cancelled().await;
+        match self.load.loaded.get() {
+            Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(error.clone()),
-            _ => Err(Error::Internal("loading a window ended without a result".into())),
+            None => Err(Error::Internal("loading a window ended without a result".into())),
         }
     }
 
     /// Returns the frames of the window, which must be loaded.
     pub(crate) fn window(&self) -> &Window {
-        match self.loaded.get() {
+        match self.load.loaded.get() {
             Some(Ok(window)) => window,
             _ => unreachable!("a window is loaded before its rows are used"),
         }

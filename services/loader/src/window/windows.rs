@@ -22,6 +22,7 @@ use crate::{
     block_reader::{BlockColumns, BlockReader, DecodePermit, place_of},
     cache::{columns::Columns, forecast::NextUse},
     frame::FrameKey,
+    request::admission::with_margin,
     selection::groups::BlockRows,
 };
 
@@ -261,7 +262,7 @@ impl Windows {
         all_started: impl FnMut(),
     ) -> Result<Window, Error> {
         let capacity_bytes = self.frames.budget().capacity_bytes();
-        let limit = capacity_bytes.max(window.estimated_bytes.min(with_margin(capacity_bytes)));
+        let limit = with_margin(capacity_bytes);
         let raise = |bytes: u64| {
             // The footers may have understated the size.
             reservation.raise(bytes.min(capacity_bytes));
@@ -399,8 +400,10 @@ impl Windows {
     ) -> Result<FrameBuilder, Error> {
         let BlockRows { block, rows } = rows;
         let builder = builder.at(place_of(job.snapshot(), block));
-        if self.columns.are_kept(job, block) {
-            let cached = self.columns.get(job, block, Arc::clone(permit)).await?;
+        // Whole columns can be larger than the rows of a frame. If memory has no room for them, they are not kept.
+        if self.columns.are_kept(job, block)
+            && let Some(cached) = unless_too_large(self.columns.get(job, block, Arc::clone(permit)).await)?
+        {
             let view = Arc::clone(job.view());
             let append = move || append(builder, cached.chunks(&view)?, rows);
             let id = job.reader().block_ids().id(block);
@@ -448,9 +451,11 @@ fn append(
     Ok(builder)
 }
 
-/// Maximum size of a window for memory of the given size, in bytes.
-fn with_margin(memory_bytes: u64) -> u64 {
-    memory_bytes.saturating_add(memory_bytes / 8)
+fn unless_too_large<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Err(Error::TooLarge { .. }) => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 fn too_large(needed: u64, limit: u64) -> Error {

@@ -1,0 +1,173 @@
+//! Random requests, and the batches that they have without faults.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use forebay_loader::{Config, Error, Job, Loader, Pool, WireBatch};
+use forebay_proto::v1::{self, BatchMetadata, Mixed, Shuffle, Train, shuffle};
+use forebay_storage::{Location, Reader, State, take_snapshot};
+use object_store::{ObjectStore, ObjectStoreExt, memory::InMemory, path::Path};
+use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::fixture::{ids_of, of, ranked, views};
+
+/// Number of rows of the dataset.
+pub(crate) const ROWS: i64 = 2600;
+
+/// Encoded files of the dataset. Their sizes differ.
+fn files() -> &'static [Bytes] {
+    static FILES: OnceLock<Vec<Bytes>> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let ends: Vec<i64> = [0, 1, 300, 523, 700, 1046, 1400, 1569, 2092, 2300, ROWS].to_vec();
+        ends.windows(2).map(|ends| encoded(ends[0]..ends[1])).collect()
+    })
+}
+
+/// Encodes rows as a Parquet file.
+pub(crate) fn encoded(rows: std::ops::Range<i64>) -> Bytes {
+    let batch = ranked(rows);
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(200)).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.into_inner().unwrap().into()
+}
+
+/// Path of a file of the dataset.
+pub(crate) fn path_of(file: usize) -> Path {
+    Path::from(format!("data/part-{file:03}.parquet"))
+}
+
+/// Number of files of the dataset.
+pub(crate) fn file_count() -> usize {
+    files().len()
+}
+
+/// A new store with the files of the dataset.
+pub(crate) async fn new_store() -> Arc<InMemory> {
+    let store = Arc::new(InMemory::new());
+    for (file, bytes) in files().iter().enumerate() {
+        store.put(&path_of(file), bytes.clone().into()).await.unwrap();
+    }
+    store
+}
+
+/// Takes a snapshot of the dataset.
+pub(crate) async fn reader(store: Arc<dyn ObjectStore>, config: forebay_storage::Config) -> Reader {
+    let location = Location::with_store("memory://data", store, "data");
+    let state = Location::with_store("memory://state", Arc::new(InMemory::new()), "state");
+    let state = State::open(state, None, &config);
+    let snapshot = take_snapshot("d", &location, &state, &config, |_, _| {}).await.unwrap();
+    Reader::new(Arc::new(snapshot), location, &state, config)
+}
+
+/// A random request.
+pub(crate) fn request(random: &mut fastrand::Rng) -> Train {
+    let shuffle = match random.u32(..10) {
+        0 => Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() },
+        1 => Shuffle { global: Some(shuffle::Global {}), ..Shuffle::default() },
+        _ => Shuffle {
+            window_rows: Some([1, 300, 600, 1200][random.usize(..4)]),
+            keep_block_order: random.u32(..5) == 0,
+            ..Shuffle::default()
+        },
+    };
+    let world_size = random.u64(1..=3);
+    let order = Train {
+        dataset: "d".into(),
+        seed: random.u64(..3),
+        batch_size: [10, 50, 200, 700][random.usize(..4)] / world_size,
+        world_size: Some(world_size),
+        lanes: Some(random.u64(1..=2)),
+        epochs: Some(random.u64(1..=2)),
+        shuffle: Some(shuffle),
+        ..Train::default()
+    };
+    if random.u32(..4) == 0 {
+        return mixture(Train { batch_size: order.batch_size / 2 * 4, ..order });
+    }
+    let views = views();
+    let (_, view, _) = &views[random.usize(..views.len())];
+    of(view, Train { remainder: v1::Remainder::Short.into(), ..order })
+}
+
+/// A request that takes a quarter of each batch from the rows from 2,000 on, and the others from the rows before.
+fn mixture(order: Train) -> Train {
+    Train {
+        filter: "id < 2000".into(),
+        columns: ["id", "x", "name"].map(str::to_owned).to_vec(),
+        mix: vec![Mixed {
+            dataset: "d".into(),
+            fraction: 0.25,
+            filter: "id >= 2000".into(),
+            ..Mixed::default()
+        }],
+        ..order
+    }
+}
+
+/// Identity of a batch: its position and all of its bytes.
+pub(crate) fn digest(metadata: &BatchMetadata, batch: &WireBatch) -> u64 {
+    let place = xxh3_64(format!("{metadata:?}").as_bytes());
+    xxh3_64(&[&place.to_le_bytes()[..], &batch.header[..], &batch.body.to_vec()].concat())
+}
+
+/// Digests of the batches of each rank and lane, rank-major, and the memory that the job needs in bytes.
+pub(crate) struct Expected {
+    pub(crate) streams: Vec<Vec<u64>>,
+    pub(crate) window_bytes: u64,
+}
+
+/// Returns what a request delivers without faults. Checks that every row is delivered once per epoch.
+pub(crate) fn expected(train: &Train) -> Arc<Expected> {
+    static KNOWN: OnceLock<Mutex<HashMap<String, Arc<Expected>>>> = OnceLock::new();
+    let key = format!("{train:?}");
+    if let Some(known) = KNOWN.get_or_init(Mutex::default).lock().unwrap().get(&key) {
+        return Arc::clone(known);
+    }
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let made = Arc::new(runtime.block_on(without_faults(train)));
+    KNOWN.get_or_init(Mutex::default).lock().unwrap().insert(key, Arc::clone(&made));
+    made
+}
+
+async fn without_faults(train: &Train) -> Expected {
+    let reader = reader(new_store().await, forebay_storage::Config::default()).await;
+    let loader = Loader::new(1 << 30, Config::default(), Pool::simulated(1, || Duration::ZERO));
+    let job = loader.job(train.clone(), reader.clone(), vec![reader; train.mix.len()]).await.unwrap();
+    let (mut streams, mut ids) = (Vec::new(), Vec::new());
+    for (rank, lane) in job.endpoints(None, None) {
+        let (mut batches, mut digests) = (loader.batches(Arc::clone(&job), rank, lane), Vec::new());
+        while let Some(batch) = batches.next().await {
+            let (metadata, batch) = batch.unwrap();
+            digests.push(digest(&metadata, &batch));
+            ids.push((metadata.epoch, ids_of(&metadata, &batch, &job)));
+        }
+        streams.push(digests);
+    }
+    if train.mix.is_empty() {
+        check_rows(&job, &ids);
+    }
+    // A loader with almost no memory says what the job needs.
+    let tiny = Loader::new(1, Config::default(), Pool::simulated(1, || Duration::ZERO));
+    let Err(Error::TooLarge { needed: window_bytes, .. }) = tiny.admit(&job) else {
+        return Expected { streams, window_bytes: 1 };
+    };
+    Expected { streams, window_bytes }
+}
+
+/// Checks that each epoch has each kept row once.
+fn check_rows(job: &Job, ids: &[(u64, Vec<i64>)]) {
+    for epoch in 0..job.train().epochs.unwrap_or(1) {
+        let of_epoch = ids.iter().filter(|(of, _)| *of == epoch);
+        let mut of_epoch: Vec<i64> = of_epoch.flat_map(|(_, ids)| ids.iter().copied()).collect();
+        of_epoch.sort_unstable();
+        assert!(of_epoch.windows(2).all(|ids| ids[0] < ids[1]), "a row was delivered twice");
+        assert_eq!(of_epoch.len() as u64, job.epoch_rows(), "rows of epoch {epoch}");
+    }
+}

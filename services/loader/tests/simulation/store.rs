@@ -1,0 +1,172 @@
+//! Object store with delays and errors from a seed.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::stream::BoxStream;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, memory::InMemory, path::Path,
+};
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+/// Maximum number of errors per run, so that every run ends.
+const MAX_ERRORS: u32 = 6;
+
+/// An in-memory store whose answers are late, or errors, as a seed says.
+#[derive(Debug)]
+pub(crate) struct FaultyStore {
+    inner: Arc<InMemory>,
+    faults: Mutex<Faults>,
+    /// Without faults if false.
+    active: AtomicBool,
+}
+
+#[derive(Debug)]
+struct Faults {
+    random: fastrand::Rng,
+    /// Mean of the usual delay in milliseconds.
+    delay_ms: u64,
+    errors: u32,
+    error_share: f64,
+}
+
+impl FaultyStore {
+    pub(crate) fn new(inner: Arc<InMemory>, seed: u64) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let delay_ms = [0, 1, 30, 500][random.usize(..4)];
+        let error_share = [0.0, 0.0, 0.01, 0.1][random.usize(..4)];
+        let faults = Mutex::new(Faults { random, delay_ms, errors: 0, error_share });
+        Self { inner, faults, active: AtomicBool::new(false) }
+    }
+
+    /// Starts the faults.
+    pub(crate) fn activate(&self) {
+        self.active.store(true, Ordering::SeqCst);
+    }
+
+    /// Number of errors so far.
+    pub(crate) fn errors(&self) -> u32 {
+        self.faults.lock().unwrap().errors
+    }
+
+    async fn answer(&self) -> Result<()> {
+        if !self.active.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let (delay, fails) = {
+            let mut faults = self.faults.lock().unwrap();
+            let usual = faults.delay_ms * 2;
+            let delay = match faults.random.u32(..200) {
+                // An answer that takes so long that every other stream moves on.
+                0 => Duration::from_secs(faults.random.u64(20..400)),
+                _ => Duration::from_millis(faults.random.u64(0..=usual)),
+            };
+            let fails = faults.random.f64() < faults.error_share && faults.errors < MAX_ERRORS;
+            faults.errors += u32::from(fails);
+            (delay, fails)
+        };
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        match fails {
+            true => {
+                Err(object_store::Error::Generic { store: "simulated", source: "an injected error".into() })
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+/// Replaces the time of the last change, which is different in each run. ETags tell versions apart.
+fn without_time(meta: ObjectMeta) -> ObjectMeta {
+    ObjectMeta { last_modified: "2100-01-01T00:00:00Z".parse().unwrap(), ..meta }
+}
+
+impl fmt::Display for FaultyStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("FaultyStore")
+    }
+}
+
+impl ObjectStore for FaultyStore {
+    fn get_opts<'a, 'b, 'c>(&'a self, location: &'b Path, options: GetOptions) -> Answer<'c, GetResult>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        Box::pin(async move {
+            self.answer().await?;
+            let found = self.inner.get_opts(location, options).await?;
+            Ok(GetResult { meta: without_time(found.meta), ..found })
+        })
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        use futures::StreamExt;
+        self.inner.list(prefix).map(|meta| meta.map(without_time)).boxed()
+    }
+
+    fn put_opts<'a, 'b, 'c>(
+        &'a self,
+        location: &'b Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Answer<'c, PutResult>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        self.inner.put_opts(location, payload, options)
+    }
+
+    fn put_multipart_opts<'a, 'b, 'c>(
+        &'a self,
+        location: &'b Path,
+        options: PutMultipartOptions,
+    ) -> Answer<'c, Box<dyn MultipartUpload>>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        self.inner.put_multipart_opts(location, options)
+    }
+
+    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(paths)
+    }
+
+    fn list_with_delimiter<'a, 'b, 'c>(&'a self, prefix: Option<&'b Path>) -> Answer<'c, ListResult>
+    where
+        'a: 'c,
+        'b: 'c,
+    {
+        Box::pin(async move {
+            let listed = self.inner.list_with_delimiter(prefix).await?;
+            let objects = listed.objects.into_iter().map(without_time).collect();
+            Ok(ListResult { objects, ..listed })
+        })
+    }
+
+    fn copy_opts<'a, 'b, 'c, 'd>(
+        &'a self,
+        from: &'b Path,
+        to: &'c Path,
+        options: CopyOptions,
+    ) -> Answer<'d, ()>
+    where
+        'a: 'd,
+        'b: 'd,
+        'c: 'd,
+    {
+        self.inner.copy_opts(from, to, options)
+    }
+}
