@@ -17,6 +17,9 @@ import server as servers  # noqa: E402
 
 import forebay  # noqa: E402
 
+sys.path.insert(0, str(servers.ROOT / ".ci"))
+pytest_plugins = ["skips"]
+
 DATA = servers.ROOT / "target" / "acceptance" / "data"
 
 
@@ -31,6 +34,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
 
 # Set in the process of a test marked `alone`.
 ALONE = "FOREBAY_TEST_IS_ALONE"
+ALONE_TIMEOUT_S = 250
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -38,8 +42,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Runs a test marked `alone` in a new process, because it counts the resources of its process."""
     if pyfuncitem.get_closest_marker("alone") is None or ALONE in os.environ:
         return None
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{pyfuncitem.path}::{pyfuncitem.name}"]
-    done = subprocess.run(command, env={**os.environ, ALONE: "1"}, capture_output=True, text=True, timeout=250)
+    test = f"{pyfuncitem.path}::{pyfuncitem.name}"
+    # If it hangs, its own timeout prints its stacks first.
+    options = ["-q", "-p", "no:cacheprovider", "-o", f"timeout={ALONE_TIMEOUT_S}"]
+    command = [sys.executable, "-m", "pytest", *options, test]
+    environment = {**os.environ, ALONE: "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=ALONE_TIMEOUT_S + 20)
     if done.returncode != 0:
         pytest.fail(done.stdout + done.stderr, pytrace=False)
     return True

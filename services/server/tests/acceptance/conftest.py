@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Callable, Iterator
 
@@ -14,6 +15,9 @@ import server
 from client import Client
 from digest import row_hashes
 from server import Pool, Server
+
+sys.path.insert(0, str(server.ROOT / ".ci"))
+pytest_plugins = ["skips"]
 
 DATA = server.ROOT / "target" / "acceptance" / "data"
 GROUP_ROWS = 16_384
