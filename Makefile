@@ -8,6 +8,8 @@ RESULTS := target/loadtests/results
 # The systems of the charts in docs/explanation/benchmarks.md, in an environment that has all of their packages.
 COMPARED := copy-only,forebay,forebay-pyarrow,pyarrow-server,forebay-python,torch-loader,torch-loader-columns,pyarrow-loader
 PEERS := target/release/forebay-load peers --python target/python/torch/bin/python --only $(COMPARED)
+# Cargo's runner for the host: each test binary and documentation example has a limit of time.
+LIMITED := env "CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER=$(CURDIR)/.ci/limited"
 
 .PHONY: help demo test test-rust test-acceptance test-python wheel lint docs prose deploy-check load nightly bench clean
 
@@ -20,8 +22,8 @@ demo: ## stream generated Parquet to a small trainer and print rates
 test: test-rust test-acceptance test-python ## all tests, with their Python environments
 
 test-rust: ## tests and documentation examples of the crates
-	$(CARGO) test --release --workspace --tests
-	$(CARGO) test --release --workspace --doc
+	$(LIMITED) $(CARGO) test --release --workspace --tests
+	$(LIMITED) $(CARGO) test --release --workspace --doc
 
 test-acceptance: ## tests of the release binary with stock pyarrow
 	$(CARGO) build --release --workspace
