@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 from typing import Callable
 
@@ -14,24 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from client import Client
+from preload import compiled
 from server import Pool, Server
 
 ROWS, COLUMNS, BATCH = 200_000, 128, 4096
 DELIVERED = ROWS * COLUMNS * 4
-SOURCE = Path(__file__).with_name("copies.c")
 # Keeps the compiler from replacing the loops of memcpy with calls of memcpy.
-FLAGS = ["-O2", "-shared", "-fPIC", "-fno-builtin", "-fno-tree-loop-distribute-patterns"]
+FLAGS = ["-fno-builtin", "-fno-tree-loop-distribute-patterns"]
 
 
 @pytest.fixture(scope="module")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that counts copied bytes."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("skipped: the counting library requires a C compiler")
-    library = tmp_path_factory.mktemp("copies") / "copies.so"
-    subprocess.run([compiler, *FLAGS, "-o", str(library), str(SOURCE)], check=True)
-    return library
+    return compiled("copies", tmp_path_factory.mktemp("copies"), *FLAGS)
 
 
 @pytest.fixture(scope="module")

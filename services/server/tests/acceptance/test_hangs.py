@@ -1,0 +1,236 @@
+"""A disk that hangs costs its own datasets their deadlines, and others nothing.
+
+hang.c simulates it: calls on one folder block, without an error, until the test lets them continue. A deadline of an hour stands
+for none: what goes on with it waits for no deadline.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import pytest
+
+from client import Client, refused
+from hanging import HangingFolder
+from hostile import GOOD_ROWS, write_good
+from preload import compiled
+from server import Pool, Server, until
+from test_tiers import counter, settled_column_files
+
+FILES, FILE_ROWS, GROUP_ROWS = 4, 60_000, 10_000
+# Far longer than anything takes that does not hang.
+PATIENCE_S = 30
+STREAMS = 12
+REQUEST: dict[str, Any] = {"batch_size": 8192, "shuffle": {"window_rows": 3 * GROUP_ROWS}}
+NO_DEADLINE = '[storage]\nrequest_timeout = "1h"\n'
+PROBES = ("/livez", "/readyz", "/metrics", "/api/v1/datasets", "/api/v1/sessions")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled("hang", tmp_path_factory.mktemp("hang"), "-ldl")
+
+
+@pytest.fixture(scope="module")
+def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two datasets of 24 blocks of 160 kB, in folders of their own."""
+    folder = tmp_path_factory.mktemp("datasets")
+    for number, name in enumerate(["mine", "others"]):
+        for part in range(FILES):
+            start = (number * FILES + part) * FILE_ROWS
+            write_good(folder / name / f"part-{part}.parquet", rows=FILE_ROWS, start=start, row_group_size=GROUP_ROWS)
+    return {name: folder / name for name in ("mine", "others")}
+
+
+class StillWaits(Exception):
+    """A call has not returned in time."""
+
+
+class Hangs:
+    """Servers of the two datasets with a folder that hangs, and calls of them in the background."""
+
+    def __init__(self, pool: Pool, library: Path, datasets: dict[str, Path]) -> None:
+        self.pool, self.library, self.datasets = pool, library, datasets
+        self.executor = ThreadPoolExecutor(2 * STREAMS)
+
+    def folder(self, path: Path) -> HangingFolder:
+        self.hanging = HangingFolder(path, self.library, self.pool.folder / "hangs")
+        return self.hanging
+
+    def start(self, settings: str, **flags: Any) -> Server:
+        config = self.pool.folder / "forebay.toml"
+        config.write_text(settings)
+        self.server = self.pool.start(self.datasets, config=config, env=self.hanging.environment, **flags)
+        return self.server
+
+    def digest(self, dataset: str, **more: Any) -> str:
+        with Client(self.server.location) as client:
+            return client.digest(**REQUEST, dataset=dataset, **more)
+
+    def begin(self, call: Callable[..., Any], *arguments: Any, **more: Any) -> Future:
+        return self.executor.submit(call, *arguments, **more)
+
+    def in_time(self, call: Callable[..., Any], *arguments: Any, patience_s: float = PATIENCE_S, **more: Any) -> Any:
+        """Returns the result of a call, or raises `StillWaits`."""
+        return self.result(self.begin(call, *arguments, **more), patience_s)
+
+    def result(self, begun: Future, patience_s: float = PATIENCE_S) -> Any:
+        try:
+            return begun.result(patience_s)
+        except TimeoutError:
+            if begun.done():
+                raise
+            raise StillWaits(f"no result after {patience_s} s") from None
+
+    def check_probes(self) -> None:
+        for path in PROBES:
+            assert self.server.http_get(path, timeout=PATIENCE_S)[0] == 200, path
+
+    def close(self) -> None:
+        self.hanging.answer()
+        self.pool.close()
+        self.executor.shutdown()
+
+
+@pytest.fixture
+def hangs(tmp_path: Path, library: Path, datasets: dict[str, Path]) -> Iterator[Hangs]:
+    # Not the fixture `pool`, which ends after the executor waits for calls of its servers.
+    made = Hangs(Pool(tmp_path), library, datasets)
+    yield made
+    made.close()
+
+
+# -- the disk of the cache ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["columns", "everything"])
+def test_streams_go_on_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_path: Path, what: str) -> None:
+    cache = tmp_path / "cache"
+    hanging = hangs.folder(cache / "columns" if what == "columns" else cache)
+    settings = '[loader]\ndisk_writes = "always"\ndisk_read_timeout = "1s"\n'
+    server = hangs.start(settings, cache_dir=cache, cache_memory="4MiB", cache_disk="1GiB", state=tmp_path / "state")
+    expected = {name: hangs.in_time(hangs.digest, name) for name in hangs.datasets}
+    assert len(settled_column_files(server)) == 2 * FILES * FILE_ROWS // GROUP_ROWS
+    hits = counter(server, "forebay_cache_hits_total", tier="disk")
+    assert hangs.in_time(hangs.digest, "mine") == expected["mine"]
+    assert counter(server, "forebay_cache_hits_total", tier="disk") > hits, "the second epoch reads the disk"
+
+    hanging.hang()
+    for name in hangs.datasets:
+        assert hangs.in_time(hangs.digest, name) == expected[name]
+    # Also of a view whose columns the disk does not have, and which it cannot take.
+    rows = lambda: sum(batch.meta.rows for batch in Client(server.location).batches(**REQUEST, dataset="mine", select=["id + 1 AS n"]))
+    assert hangs.in_time(rows) == FILES * FILE_ROWS
+    assert counter(server, "forebay_cache_errors_total", tier="disk", kind="read") >= 1, "no read of the disk was late"
+    hangs.check_probes()
+
+    hanging.answer()
+
+    def reads_the_disk_again() -> bool:
+        before = counter(server, "forebay_cache_hits_total", tier="disk")
+        assert hangs.in_time(hangs.digest, "mine") == expected["mine"]
+        return counter(server, "forebay_cache_hits_total", tier="disk") > before
+
+    # Pauses after late reads last up to a minute.
+    until(reads_the_disk_again, seconds=100, failure="the disk is never read again")
+
+
+@pytest.mark.xfail(strict=True, raises=StillWaits, reason="The footer cache reads and writes its files without a deadline.")
+def test_a_dataset_is_refreshed_while_the_disk_of_the_footer_cache_hangs(hangs: Hangs, tmp_path: Path) -> None:
+    hanging = hangs.folder(tmp_path / "cache" / "footers")
+    grown = tmp_path / "grown"
+    write_good(grown / "a.parquet")
+    hangs.datasets = {"grown": grown}
+    server = hangs.start('[storage]\nrequest_timeout = "1s"\n', cache_dir=tmp_path / "cache")
+    hanging.hang()
+    write_good(grown / "b.parquet", start=GOOD_ROWS)
+    answer = hangs.in_time(Client(server.location).refresh, "grown", patience_s=10)
+    assert int(answer["rows"]) == 2 * GOOD_ROWS
+
+
+# -- the disk of a dataset ---------------------------------------------------------------------------
+
+SHARED_MEMORY = (
+    "The blocks and windows of a dataset that hangs keep decode_bytes and cache_memory until their reads are late. The streams of "
+    "others queue behind them, first come, first served."
+)
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        pytest.param("", {"cache_memory": "256MiB", "cache_disk": 0}, id="ample memory"),
+        pytest.param("", {"cache_memory": "256MiB", "cache_disk": "256MiB"}, id="disk cache"),
+        pytest.param(
+            "[loader]\ndecode_bytes = 1048576\n",
+            {"cache_memory": "256MiB", "cache_disk": 0},
+            id="few blocks at a time",
+            marks=pytest.mark.xfail(strict=True, raises=StillWaits, reason=SHARED_MEMORY),
+        ),
+        pytest.param(
+            "[loader]\ndecode_bytes = 268435456\n",
+            {"cache_memory": "4MiB", "cache_disk": 0},
+            id="few windows at a time",
+            marks=pytest.mark.xfail(strict=True, raises=StillWaits, reason=SHARED_MEMORY),
+        ),
+    ],
+)
+def test_other_datasets_are_streamed_while_one_hangs_which_continues_when_its_disk_does(
+    hangs: Hangs, settings: str, flags: dict
+) -> None:
+    hanging = hangs.folder(hangs.datasets["mine"])
+    server = hangs.start(NO_DEADLINE + settings, **flags)
+    hanging.hang()
+    waiting = [hangs.begin(hangs.digest, "mine", seed=seed) for seed in range(STREAMS)]
+    until(lambda: counter(server, "forebay_streams") == STREAMS, failure="the streams do not start")
+
+    others = [hangs.in_time(hangs.digest, "others", epoch=epoch, patience_s=15) for epoch in range(3)]
+    assert len(set(others)) == 3
+    hangs.check_probes()
+    assert not any(stream.done() for stream in waiting), "the disk does not hang"
+
+    hanging.answer()
+    found = [hangs.result(stream) for stream in waiting]
+    assert found == [hangs.in_time(hangs.digest, "mine", seed=seed) for seed in range(STREAMS)]
+
+
+def test_a_stream_of_a_dataset_that_hangs_fails_at_the_deadline_with_the_file_and_the_setting(hangs: Hangs) -> None:
+    hanging = hangs.folder(hangs.datasets["mine"])
+    hangs.start('[storage]\nrequest_timeout = "1s"\n', cache_memory="256MiB", cache_disk=0)
+    hanging.hang()
+    with refused("UNAVAILABLE", "mine/part-", "did not answer within 1s", "storage.request_timeout"):
+        hangs.in_time(hangs.digest, "mine")
+    hangs.in_time(hangs.digest, "others")
+    hanging.answer()
+    hangs.in_time(hangs.digest, "mine")
+
+
+@pytest.mark.xfail(strict=True, raises=StillWaits, reason="A local folder is listed without a deadline.")
+def test_a_dataset_that_hangs_at_the_start_does_not_keep_the_server_from_being_ready(hangs: Hangs) -> None:
+    hangs.folder(hangs.datasets["mine"]).hang()
+    begun = hangs.begin(hangs.start, '[storage]\nrequest_timeout = "1s"\n[limits]\nopen_timeout = "1s"\n')
+    hangs.result(begun, patience_s=10)
+    hangs.in_time(hangs.digest, "others")
+
+
+@pytest.mark.xfail(strict=True, raises=StillWaits, reason="A local folder is listed without a deadline.")
+def test_a_refresh_of_a_dataset_that_hangs_fails_at_the_deadline(hangs: Hangs) -> None:
+    hanging = hangs.folder(hangs.datasets["mine"])
+    server = hangs.start('[storage]\nrequest_timeout = "1s"\n[limits]\nopen_timeout = "1s"\n')
+    hanging.hang()
+    with refused({"UNAVAILABLE", "DEADLINE_EXCEEDED"}, "mine"):
+        hangs.in_time(Client(server.location).refresh, "mine", patience_s=10)
+
+
+@pytest.mark.xfail(strict=True, raises=subprocess.TimeoutExpired, reason="The end of the runtime waits for reads that hang.")
+def test_a_server_whose_dataset_hangs_stops(hangs: Hangs) -> None:
+    hanging = hangs.folder(hangs.datasets["mine"])
+    server = hangs.start('[storage]\nrequest_timeout = "1s"\n', cache_memory="256MiB", cache_disk=0, grace_period="1s")
+    hanging.hang()
+    with refused("UNAVAILABLE", "did not answer"):
+        hangs.in_time(hangs.digest, "mine")
+    server.terminate()
+    assert server.wait(10) == 0
