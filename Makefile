@@ -63,8 +63,11 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: wheel ## long tests: ten minutes of soak, every comparison, 10,000 simulated runs, criterion benchmarks
+nightly: wheel ## long tests: soak, an overloaded store, hanging disks, every comparison, 10,000 simulated runs, benchmarks
 	mkdir -p $(RESULTS)
+	$(PYTHON) $(ACCEPTANCE)/prepare.py
+	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
+	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
 	target/release/forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 10 --cache-memory 1GiB --json $(RESULTS)/soak.json
 	$(PEERS) --scenario tensor --json $(RESULTS)/peers-tensor.json
 	$(PEERS) --scenario clicks --json $(RESULTS)/peers-clicks.json
