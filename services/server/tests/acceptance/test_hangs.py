@@ -1,7 +1,7 @@
 """A disk that hangs costs its own datasets their deadlines, and others nothing.
 
 hang.c simulates it: calls on one folder block, without an error, until the test lets them continue. A deadline of an hour stands
-for none: what goes on with it waits for no deadline.
+for none: a call that returns with it waits for no deadline.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def hangs(tmp_path: Path, library: Path, datasets: dict[str, Path]) -> Iterator[
 
 
 @pytest.mark.parametrize("what", ["columns", "everything"])
-def test_streams_go_on_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_path: Path, what: str) -> None:
+def test_streams_continue_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_path: Path, what: str) -> None:
     cache = tmp_path / "cache"
     hanging = hangs.folder(cache / "columns" if what == "columns" else cache)
     settings = '[loader]\ndisk_writes = "always"\ndisk_read_timeout = "1s"\n'
