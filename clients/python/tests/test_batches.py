@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,17 @@ def test_an_unused_capsule_frees_its_memory_once(batch: forebay.Batch) -> None:
 
 
 def test_writing_to_a_batch_changes_no_other(client: forebay.Client) -> None:
-    def first() -> np.ndarray:
-        return next(iter(client.train("flights", batch_size=1000, tensors=TENSOR)))["x"].to_numpy()
+    def batches() -> list[forebay.Batch]:
+        return list(islice(client.train("flights", batch_size=1000, tensors=TENSOR), 3))
 
-    one = first()
-    before = one.copy()
-    one[:] = -1
-    np.testing.assert_array_equal(first(), before)
+    # All are held at the same time: two streams of the same batches, and batches that follow each other in one stream.
+    held = [batch["x"].to_numpy() for batch in (*batches(), *batches())]
+    before = [array.copy() for array in held]
+    held[1][:] = -1
+    before[1][:] = -1
+    for array, expected in zip(held, before):
+        np.testing.assert_array_equal(array, expected)
+    np.testing.assert_array_equal(batches()[1]["x"].to_numpy(), before[4])
 
 
 @pytest.fixture(scope="module")

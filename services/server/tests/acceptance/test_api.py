@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -345,17 +346,28 @@ def tuning(listener: Listener) -> Message:
 
 
 def test_the_state_is_sent_at_once_and_every_second_and_events_when_they_occur(locked: Server) -> None:
-    began = time.monotonic()
+    def seconds_to_first_state() -> float:
+        began = time.monotonic()
+        with Listener(locked, "all") as listener:
+            return next(listener.of("state")).at - began
+
+    # The least of several times, because any one of them may be late on a busy machine.
+    assert min(seconds_to_first_state() for _ in range(5)) < 0.5, "the first state is sent at once"
     with Listener(locked, "all") as listener:
         states = listener.of("state")
-        times = [next(states).at for _ in range(4)]
-        assert times[0] - began < 0.9, "the first state is sent at once"
-        assert times[3] - times[1] == pytest.approx(2, abs=0.5)
-        # Directly after a state: the event must arrive before the next state.
-        noted = time.monotonic()
-        assert tune(locked, {"max_batch_delay": "7ms"}, "admin").status == 200
-        message = tuning(listener)
-        assert message.at - noted < 0.5 and message.data["queue"] == "ranker"
+        times = [next(states).at for _ in range(6)]
+        gaps = [after - before for before, after in zip(times[1:], times[2:])]
+        assert 0.5 < statistics.median(gaps) < 2, gaps
+        delays = []
+        for max_batch_delay in ("6ms", "5ms", "7ms"):
+            # Directly after a state: the event arrives long before the next state.
+            next(states)
+            noted = time.monotonic()
+            assert tune(locked, {"max_batch_delay": max_batch_delay}, "admin").status == 200
+            message = tuning(listener)
+            delays.append(message.at - noted)
+        assert min(delays) < 0.5, delays
+        assert message.data["queue"] == "ranker"
         assert "max_batch_delay: 7ms, before 5ms" in message.data["message"] and "'admin'" in message.data["message"]
         assert message.id == message.data["id"] <= next(states).id
     assert tune(locked, {"max_batch_delay": "5ms"}, "admin").status == 200

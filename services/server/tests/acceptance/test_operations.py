@@ -51,10 +51,10 @@ def test_the_dashboard_and_its_files_are_served(flights_server: Server) -> None:
         assert flights_server.http_get(path)[0] == 200, path
 
 
-def test_sigterm_without_a_stream_stops_within_a_second_despite_idle_connections(
+def test_sigterm_without_a_stream_stops_before_the_grace_period_despite_idle_connections(
     pool: Pool, connect: Callable[[Server], Client], small_groups: Path
 ) -> None:
-    server = pool.start({"small-groups": small_groups})
+    server = pool.start({"small-groups": small_groups}, grace_period="1h")
     idle = connect(server)
     assert idle.plan(**STREAM).steps > 0
     finished = connect(server)
@@ -62,9 +62,7 @@ def test_sigterm_without_a_stream_stops_within_a_second_despite_idle_connections
     kept_alive = http.client.HTTPConnection(server.http)
     kept_alive.request("GET", "/livez")
     assert kept_alive.getresponse().read() is not None
-    started = time.monotonic()
     assert server.stop() == 0
-    assert time.monotonic() - started < 1
 
 
 def test_sigterm_lets_a_running_stream_finish_or_fails_it_as_unavailable(

@@ -21,7 +21,6 @@ from server import Pool, Server
 
 # Divisible by every world size below, and not a divisor of the three million flights.
 GLOBAL_BATCH = 24 * 1009
-WORLD_SIZES = [1, 2, 3, 4, 6, 8]
 SMALL_WINDOW: dict[str, Any] = {
     "dataset": "small-groups",
     "batch_size": GLOBAL_BATCH,
@@ -125,8 +124,7 @@ def test_one_rank_keeps_a_short_last_batch_by_default_and_several_drop_it(flight
 # -- the same order whatever serves it ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lanes", [1, 2, 5])
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize(("world_size", "lanes"), [(1, 5), (2, 1), (3, 2), (4, 5), (6, 1), (8, 2)])
 def test_world_size_and_lanes_do_not_change_the_global_batches(
     flights_client: Client, undisturbed: str, world_size: int, lanes: int
 ) -> None:
@@ -268,17 +266,13 @@ def test_lane_numbering_continues_across_epochs(flights_client: Client) -> None:
 
 
 def test_nine_orders_of_three_seeds_and_three_epochs_are_distinct(flights_client: Client) -> None:
-    request = {"dataset": "flights", "columns": ["date", "delay"], "batch_size": 65_536}
+    request = {"dataset": "flights", "columns": ["date", "delay"], "batch_size": 65_536, "steps": 1}
     orders = {
         (seed, epoch): flights_client.digest(**request, seed=seed, epoch=epoch)
         for seed in range(3)
         for epoch in range(3)
     }
     assert len(set(orders.values())) == 9, orders
-
-
-def test_the_same_seed_twice_is_the_same_order(flights_client: Client, undisturbed: str) -> None:
-    assert flights_client.digest(**FLIGHTS) == undisturbed
 
 
 def test_none_is_file_order(flights_client: Client, flights_table: pa.Table) -> None:

@@ -39,11 +39,16 @@ LARGE_WINDOW = {"window_rows": 20 * GROUP_ROWS}
 
 @pytest.fixture
 def bounded(pool: Pool, small_groups: Path, tmp_path: Path) -> Server:
-    """A server whose settings bound its memory."""
+    """A server whose settings bound its memory. Nothing waits for its grace period."""
     config = tmp_path / "forebay.toml"
     config.write_text(f"[loader]\nprefetch_bytes = {PREFETCH_PER_STREAM}\ndecode_bytes = {DECODE_MEMORY}\n")
     return pool.start(
-        {"small-groups": small_groups}, config=config, cache_memory=CACHE_MEMORY, cpu_threads=2, io_threads=2
+        {"small-groups": small_groups},
+        config=config,
+        cache_memory=CACHE_MEMORY,
+        cpu_threads=2,
+        io_threads=2,
+        grace_period="1h",
     )
 
 
@@ -137,6 +142,4 @@ def test_disconnected_consumers_leave_no_memory_and_no_stream(bounded: Server, c
     assert open_and_vanish(range(80, 140)) - settled < 60 * PREFETCH_PER_STREAM / 2
     client = connect(bounded)
     assert sum(batch.data.num_rows for batch in client.batches(**{**ENDLESS, "epochs": 1})) == 3_000_000
-    started = time.monotonic()
-    assert bounded.stop() == 0
-    assert time.monotonic() - started < 1.5, "a stream without a consumer kept the server from ending"
+    assert bounded.stop() == 0, "a stream without a consumer keeps the server from stopping"
