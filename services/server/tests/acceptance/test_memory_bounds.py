@@ -1,9 +1,12 @@
-"""Hostile files, lookups and views stay within the memory, because their sizes are estimated before they are loaded."""
+"""Hostile files, lookups and views stay within the memory, because their sizes are estimated before they are loaded, and so do
+many streams of a dataset that is far larger."""
 
 from __future__ import annotations
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -11,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from client import Client, refused
+from conftest import GROUP_ROWS
 from server import Pool, Server
 from test_lookups import Lookup
+from test_tiers import counter
 
 MIB = 1 << 20
 CACHE_MEMORY = 64 * MIB
@@ -92,3 +97,68 @@ def test_a_view_of_large_values_is_refused_or_served_within_the_memory(bounded: 
     assert used <= CACHE_MEMORY + MAX_BLOCK + SLACK, f"{used:,} bytes"
     with Client(bounded.location) as client:
         assert client.table(dataset="lists", batch_size=4096, columns=["id"]).num_rows == ROWS
+
+
+# The flights take 175 MB of memory as blocks, and a window of four blocks 4 MB. The windows of eight streams, with those that are
+# prefetched, exceed the memory.
+LITTLE_MEMORY = 16 * MIB
+# A block is added before others are evicted for it.
+ONE_BLOCK = MIB
+PREFETCH = MIB
+BUFFERS = 8 * MIB
+DECODE = 2 * MIB
+CONNECTION = 4 * MIB
+# The allocator returns free pages to the system at once. By default it keeps several times as much as is in use here, and its
+# amount is different in each run.
+NO_FREE_PAGES = {"MIMALLOC_PURGE_DELAY": "0", "MIMALLOC_ARENA_EAGER_COMMIT": "0", "MIMALLOC_ABANDONED_PAGE_PURGE": "1"}
+FEATURES = {"columns": ["delay", "distance"], "null_value": 0}
+MANY_VIEWS: list[dict[str, Any]] = [
+    {},
+    {"columns": ["date", "delay"]},
+    {"columns": ["origin", "destination"]},
+    {"filter": "delay > 0"},
+    {"select": ["delay + distance AS sum"], "columns": ["sum", "date"]},
+    {"columns": ["date"], "tensors": [{"name": "x", "dtype": "float32", **FEATURES}]},
+    {"columns": [], "tensors": [{"name": "x", "dtype": "float64", **FEATURES}]},
+    {"columns": ["distance", "origin"], "shuffle": {"none": {}}},
+]
+
+
+def test_eight_views_of_ten_times_the_memory_stay_within_it_while_another_consumer_is_stalled(
+    pool: Pool, small_groups: Path, tmp_path: Path
+) -> None:
+    config = tmp_path / "forebay.toml"
+    config.write_text(
+        f"[loader]\nprefetch_bytes = {PREFETCH}\ntotal_prefetch_bytes = {len(MANY_VIEWS) * PREFETCH}\n"
+        f"buffer_pool_bytes = {BUFFERS}\ndecode_bytes = {DECODE}\n[storage]\nidle_bytes = 0\n"
+    )
+    flags: dict[str, Any] = {"config": config, "cache_memory": LITTLE_MEMORY, "cache_disk": 0, "cpu_threads": 2, "io_threads": 2}
+    server = pool.start({"flights": small_groups}, env=NO_FREE_PAGES, **flags)
+    request = {"dataset": "flights", "batch_size": 8192, "shuffle": {"window_rows": 4 * GROUP_ROWS}}
+    resident: list[int] = []
+
+    def read(number: int) -> int:
+        rows = 0
+        with Client(server.location) as client:
+            for step, batch in enumerate(client.batches(**{**request, "seed": number, **MANY_VIEWS[number]})):
+                rows += batch.meta.rows
+                if step % 20 == 0:
+                    resident.append(counter(server, "forebay_cache_resident_bytes", tier="memory"))
+        return rows
+
+    with Client(server.location) as client:
+        idle = server.memory_bytes()
+        server.forget_peak_memory()
+        stalled = client.batches(**request, seed=100)
+        next(stalled)
+        with ThreadPoolExecutor(len(MANY_VIEWS)) as executor:
+            rows = list(executor.map(read, range(len(MANY_VIEWS))))
+        used = server.memory_bytes("VmHWM") - idle
+        stalled.close()
+    whole = [count for view, count in zip(MANY_VIEWS, rows) if "filter" not in view]
+    assert whole == [3_000_000] * len(whole)
+    print(f"{used / MIB:.0f} MiB above idle, at most {max(resident) / MIB:.1f} MiB resident of {LITTLE_MEMORY / MIB:.0f}")
+    assert max(resident) <= LITTLE_MEMORY + ONE_BLOCK
+    streams = len(MANY_VIEWS) + 1
+    bound = LITTLE_MEMORY + streams * (PREFETCH + CONNECTION) + BUFFERS + DECODE + SLACK
+    assert used <= bound, f"{used:,} bytes of {bound:,}"
