@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -163,7 +164,8 @@ SCENARIOS: dict[str, Callable[[Place, Pool, bool], Seen]] = {
 
 @pytest.fixture(scope="module")
 def runs(small_groups: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Seen, Seen]]:
-    """Measurements of each scenario without and with its delay. The runs with a delay are concurrent: they mostly wait."""
+    """Measurements of each scenario without and with its delay. The runs with a delay are concurrent, one per core and at least
+    two: they mostly wait, and more of them delay each other."""
     folder = tmp_path_factory.mktemp("stalls")
     with s3_server(folder / "s3.log") as endpoint:
         bucket = Bucket(endpoint, "stalls")
@@ -180,7 +182,7 @@ def runs(small_groups: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
                 pool.close()
 
         before = {name: run(name, False) for name in SCENARIOS}
-        with ThreadPoolExecutor(len(SCENARIOS)) as executor:
+        with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as executor:
             after = {name: executor.submit(run, name, True) for name in SCENARIOS}
             return {name: (before[name], after[name].result()) for name in SCENARIOS}
 
