@@ -70,6 +70,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             format!(r#"#[serde(deserialize_with = "{with}")]"#),
         );
     }
+    for (message, field, optional) in doubles(&descriptors) {
+        let with = if optional { "crate::json::optional_double" } else { "crate::json::double" };
+        config =
+            config.field_attribute(format!(".{message}.{field}"), format!(r#"#[serde(with = "{with}")]"#));
+    }
     for (message, field) in absent_when_empty(&descriptors) {
         config = config.field_attribute(format!(".{message}.{field}"), SKIP_DEFAULT);
     }
@@ -96,11 +101,19 @@ fn in_json(set: &FileDescriptorSet) -> impl Iterator<Item = &FileDescriptorProto
 
 /// Returns every singular 64-bit unsigned field as (message, field, is optional). JSON accepts these as strings, too.
 fn integers(set: &FileDescriptorSet) -> Vec<(String, String, bool)> {
-    fields(set, |field| {
-        field.label() != Label::Repeated && matches!(field.r#type(), Type::Uint64 | Type::Fixed64)
-    })
-    .map(|(message, field)| (message, field.name().to_owned(), field.proto3_optional()))
-    .collect()
+    singular(set, |field| matches!(field.r#type(), Type::Uint64 | Type::Fixed64))
+}
+
+/// Returns every singular double as (message, field, is optional). JSON has no numbers for NaN and the infinities.
+fn doubles(set: &FileDescriptorSet) -> Vec<(String, String, bool)> {
+    singular(set, |field| field.r#type() == Type::Double)
+}
+
+fn singular(set: &FileDescriptorSet, keep: fn(&Field) -> bool) -> Vec<(String, String, bool)> {
+    fields(set, |field| field.label() != Label::Repeated)
+        .filter(|(_, field)| keep(field))
+        .map(|(message, field)| (message, field.name().to_owned(), field.proto3_optional()))
+        .collect()
 }
 
 /// Returns every optional, message or repeated field. JSON omits these if they are absent.

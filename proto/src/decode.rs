@@ -6,7 +6,9 @@ use prost::{
     Message,
     encoding::{DecodeContext, decode_key, decode_varint, skip_field},
 };
-use prost_types::{DescriptorProto, FileDescriptorSet};
+use prost_types::{
+    DescriptorProto, EnumValueDescriptorProto, FileDescriptorSet, field_descriptor_proto::Type,
+};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// Encoding of a message.
@@ -56,25 +58,54 @@ pub struct DecodeError {
     pub reason: String,
 }
 
-/// Fields of a message by number. The value is the full name of the type of a message field.
-type Fields = HashMap<i32, Option<String>>;
+/// Fields of a message by number.
+type Fields = HashMap<i32, Kind>;
+
+/// Type of a field, as far as its value can have unknown parts.
+enum Kind {
+    /// A message, by its full name.
+    Message(String),
+    /// An enum, by its full name.
+    Enum(String),
+    Other,
+}
+
+/// Numbers of the values of all enums, by the full name of the enum.
+static ENUMS: LazyLock<HashMap<String, Vec<i32>>> = LazyLock::new(|| {
+    let mut enums = HashMap::new();
+    for file in &descriptors().file {
+        // Messages of this package have no enums of their own.
+        for described in &file.enum_type {
+            let numbers = described.value.iter().map(EnumValueDescriptorProto::number).collect();
+            enums.insert(format!(".{}.{}", file.package(), described.name()), numbers);
+        }
+    }
+    enums
+});
 
 /// Fields of all messages, by the full name of the message.
 static MESSAGES: LazyLock<HashMap<String, Fields>> = LazyLock::new(|| {
-    let set = FileDescriptorSet::decode(crate::DESCRIPTORS).expect("the set was compiled with this crate");
     let mut messages = HashMap::new();
-    for file in &set.file {
+    for file in &descriptors().file {
         add_messages(&mut messages, &file.message_type, &format!(".{}", file.package()));
     }
     messages
 });
 
+fn descriptors() -> FileDescriptorSet {
+    FileDescriptorSet::decode(crate::DESCRIPTORS).expect("the set was compiled with this crate")
+}
+
 fn add_messages(messages: &mut HashMap<String, Fields>, described: &[DescriptorProto], parent: &str) {
     for message in described {
         let name = format!("{parent}.{}", message.name());
         let fields = message.field.iter().map(|field| {
-            let is_message = field.r#type() == prost_types::field_descriptor_proto::Type::Message;
-            (field.number(), is_message.then(|| field.type_name().to_owned()))
+            let kind = match field.r#type() {
+                Type::Message => Kind::Message(field.type_name().to_owned()),
+                Type::Enum => Kind::Enum(field.type_name().to_owned()),
+                _ => Kind::Other,
+            };
+            (field.number(), kind)
         });
         messages.insert(name.clone(), fields.collect());
         add_messages(messages, &message.nested_type, &name);
@@ -90,7 +121,7 @@ impl Encoding {
     /// Decodes message `name` of package `forebay.v1`.
     ///
     /// # Errors
-    /// [`DecodeError`] for malformed bytes and for unknown fields.
+    /// [`DecodeError`] for malformed bytes, for unknown fields and for unknown values of an enum.
     ///
     /// # Examples
     /// ```
@@ -114,9 +145,9 @@ impl Encoding {
                     return Err(malformed("no such message in forebay.v1".into()));
                 }
                 let message = M::decode(bytes).map_err(|error| malformed(error.to_string()))?;
-                match unknown_field(&full_name, bytes) {
+                match unknown_part(&full_name, bytes) {
                     Ok(None) => Ok(message),
-                    Ok(Some(field)) => Err(malformed(field)),
+                    Ok(Some(part)) => Err(malformed(part)),
                     Err(error) => Err(malformed(error.to_string())),
                 }
             }
@@ -134,23 +165,34 @@ impl Encoding {
     }
 }
 
-/// Returns the first field in `bytes` that message `message`, a key of [`MESSAGES`], does not have. Reads only tags and lengths, and allocates nothing per
-/// value. The bytes were decoded before, which limits their nesting.
-fn unknown_field(message: &str, mut bytes: &[u8]) -> Result<Option<String>, prost::DecodeError> {
+/// Describes the first field in `bytes` that message `message`, a key of [`MESSAGES`], does not have, or whose value its enum
+/// does not have. Reads only tags and lengths, and allocates nothing per value. The bytes were decoded before, which limits
+/// their nesting.
+fn unknown_part(message: &str, mut bytes: &[u8]) -> Result<Option<String>, prost::DecodeError> {
     let fields = &MESSAGES[message];
+    let short_name = || message.rsplit('.').next().unwrap_or(message);
     while !bytes.is_empty() {
         let (number, wire_type) = decode_key(&mut bytes)?;
-        let Some(inner) = i32::try_from(number).ok().and_then(|number| fields.get(&number)) else {
-            let name = message.rsplit('.').next().unwrap_or(message);
-            return Ok(Some(format!("unknown field {number} in {name}")));
+        let Some(kind) = i32::try_from(number).ok().and_then(|number| fields.get(&number)) else {
+            return Ok(Some(format!("unknown field {number} in {}", short_name())));
         };
         let rest = bytes;
         skip_field(wire_type, number, &mut bytes, DecodeContext::default())?;
-        if let Some(inner) = inner {
-            let mut value = &rest[..rest.len() - bytes.len()];
-            decode_varint(&mut value)?;
-            if let Some(found) = unknown_field(inner, value)? {
-                return Ok(Some(found));
+        let mut value = &rest[..rest.len() - bytes.len()];
+        match kind {
+            Kind::Other => {}
+            Kind::Message(inner) => {
+                decode_varint(&mut value)?;
+                if let Some(found) = unknown_part(inner, value)? {
+                    return Ok(Some(found));
+                }
+            }
+            Kind::Enum(inner) => {
+                // As in the decoded message, an enum has 32 bits.
+                let found = decode_varint(&mut value)? as i32;
+                if !ENUMS.get(inner).is_some_and(|known| known.contains(&found)) {
+                    return Ok(Some(format!("unknown value {found} of field {number} in {}", short_name())));
+                }
             }
         }
     }

@@ -1,4 +1,5 @@
-//! JSON form of values: 64-bit integers as numbers or strings, enums by name.
+//! JSON form of values, as protobuf defines it: 64-bit integers as numbers or strings, doubles as numbers or `"NaN"`, `"Infinity"`
+//! and `"-Infinity"`, enums by name.
 
 use serde::{Deserialize, Deserializer};
 
@@ -48,6 +49,65 @@ pub(crate) fn i64s<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<i64
 
 pub(crate) fn optional_u64<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     Option::<NumberOrText>::deserialize(deserializer)?.map(NumberOrText::value).transpose()
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a number, \"NaN\", \"Infinity\" or \"-Infinity\"")]
+enum DoubleOrText {
+    Number(f64),
+    Text(String),
+}
+
+impl DoubleOrText {
+    fn value<E: serde::de::Error>(self) -> Result<f64, E> {
+        match self {
+            Self::Number(value) => Ok(value),
+            Self::Text(text) => match text.as_str() {
+                "NaN" => Ok(f64::NAN),
+                "Infinity" => Ok(f64::INFINITY),
+                "-Infinity" => Ok(f64::NEG_INFINITY),
+                _ => Err(E::custom(format!(
+                    "expected a number, \"NaN\", \"Infinity\" or \"-Infinity\", found \"{text}\""
+                ))),
+            },
+        }
+    }
+}
+
+pub(crate) mod double {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::DoubleOrText;
+
+    pub(crate) fn serialize<S: Serializer>(value: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+        match *value {
+            value if value.is_finite() => serializer.serialize_f64(value),
+            value if value.is_nan() => serializer.serialize_str("NaN"),
+            value if value > 0.0 => serializer.serialize_str("Infinity"),
+            _ => serializer.serialize_str("-Infinity"),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+        DoubleOrText::deserialize(deserializer)?.value()
+    }
+}
+
+pub(crate) mod optional_double {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::{DoubleOrText, double};
+
+    pub(crate) fn serialize<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+        match value {
+            Some(value) => double::serialize(value, serializer),
+            None => serializer.serialize_none(),
+        }
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<f64>, D::Error> {
+        Option::<DoubleOrText>::deserialize(deserializer)?.map(DoubleOrText::value).transpose()
+    }
 }
 
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {

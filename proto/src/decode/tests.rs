@@ -63,6 +63,39 @@ fn an_unknown_field_is_found_after_known_ones_and_inside_lists() {
 }
 
 #[test]
+fn an_unknown_value_of_an_enum_is_refused() {
+    let train = |remainder| Command::from(Train { dataset: "d".into(), remainder, ..Train::default() });
+    for known in 0..=3 {
+        assert_eq!(decode(&Encoding::Protobuf.encode(&train(known))).unwrap(), train(known));
+    }
+    for unknown in [4, -1, i32::MAX] {
+        let error = decode(&Encoding::Protobuf.encode(&train(unknown))).unwrap_err().to_string();
+        assert!(error.contains(&format!("unknown value {unknown} of field 14 in Train")), "{error}");
+    }
+}
+
+#[test]
+fn every_double_is_the_same_in_both_encodings() {
+    let neighbour = f64::from_bits(0x3ddf_ffff_ffff_fffe);
+    for value in [neighbour, 0.1, -0.0, 5e-324, f64::MAX, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+        let train = Train {
+            tensors: vec![Tensor { null_value: Some(value), ..Tensor::default() }],
+            mix: vec![Mixed { fraction: value, ..Mixed::default() }],
+            ..Train::default()
+        };
+        let json = Encoding::Json.encode(&Command::from(train));
+        let train = decode(&json).unwrap().train.unwrap();
+        let read = (train.mix[0].fraction.to_bits(), train.tensors[0].null_value.map(f64::to_bits));
+        assert_eq!(read, (value.to_bits(), Some(value.to_bits())), "{}", String::from_utf8_lossy(&json));
+    }
+    let json = br#"{"train": {"mix": [{"fraction": "Inf"}]}}"#;
+    assert!(decode(json).unwrap_err().to_string().contains("\"-Infinity\", found \"Inf\""));
+    let json = br#"{"train": {"tensors": [{"null_value": null}], "mix": [{"fraction": 1}]}}"#;
+    let train = decode(json).unwrap().train.unwrap();
+    assert_eq!((train.tensors[0].null_value, train.mix[0].fraction), (None, 1.0));
+}
+
+#[test]
 fn keys_in_json_are_numbers_or_strings() {
     let json =
         br#"{"lookup": {"dataset": "d", "keys": [{"name": "k", "integers": [1, "-9223372036854775808"]},
