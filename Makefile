@@ -10,8 +10,12 @@ COMPARED := copy-only,forebay,forebay-pyarrow,pyarrow-server,forebay-python,torc
 PEERS := target/release/forebay-load peers --python target/python/torch/bin/python --only $(COMPARED)
 # Cargo's runner for the host: each test binary and documentation example has a limit of time.
 LIMITED := env "CARGO_TARGET_$$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER=$(CURDIR)/.ci/limited"
+# Time of each fuzz target.
+FUZZ_SECONDS ?= 3600
+FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048
 
-.PHONY: help demo test test-rust test-acceptance test-python wheel lint docs prose deploy-check load nightly bench clean
+.PHONY: help demo test test-rust test-acceptance test-python wheel lint docs prose deploy-check load nightly bench fuzz clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -78,6 +82,14 @@ nightly: wheel ## long tests: soak, an overloaded store, hanging disks, every co
 
 bench: ## the benchmarks of docs/explanation/benchmarks.md
 	$(CARGO) bench --workspace
+
+fuzz: $(FUZZ_TARGETS:%=fuzz-%) ## fuzz targets, FUZZ_SECONDS each (3600); needs nightly Rust, see fuzz/README.md
+
+fuzz-%:
+	mkdir -p fuzz/target/corpus/$*
+	$(CARGO) +nightly fuzz run --fuzz-dir fuzz --release --sanitizer none --all-features $* \
+		$(CURDIR)/fuzz/target/corpus/$* $(CURDIR)/fuzz/corpus/$* -- $(FUZZ_OPTIONS) \
+		$(addprefix -dict=$(CURDIR)/,$(wildcard fuzz/dictionaries/$*.dict))
 
 clean: ## remove the target directory
 	$(CARGO) clean

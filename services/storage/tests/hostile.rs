@@ -5,6 +5,8 @@
 mod common;
 #[path = "hostile/expansion.rs"]
 mod expansion;
+#[path = "hostile/fuzzed.rs"]
+mod fuzzed;
 #[path = "hostile/pages.rs"]
 mod pages;
 

@@ -40,7 +40,7 @@ fn rows() -> RecordBatch {
 
 /// At least one expression per function, operator and form. Results of transcendental functions are rounded, because
 /// platforms differ in their last digits.
-const EXPRESSIONS: &[&str] = &[
+pub(crate) const EXPRESSIONS: &[&str] = &[
     "i + n",
     "i - n",
     "i * n",
