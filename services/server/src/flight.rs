@@ -21,6 +21,7 @@ use forebay_proto::v1::online_server::OnlineServer;
 
 use crate::auth::Authenticator;
 
+pub(crate) use batches::BatchReader;
 use call_layer::CallLayer;
 pub(crate) use context::Context;
 pub(crate) use exchanges::Exchanges;

@@ -29,6 +29,8 @@ mod drain;
 mod error;
 mod explainer;
 mod flight;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod listeners;
 mod lookup_request;

@@ -15,14 +15,14 @@ use arrow_schema::SchemaRef;
 use crate::Error;
 
 /// Decodes the messages of one stream.
-pub(super) struct BatchReader {
+pub(crate) struct BatchReader {
     /// Name of the content in error messages.
     what: &'static str,
     schema: Option<SchemaRef>,
 }
 
 impl BatchReader {
-    pub(super) fn new(what: &'static str) -> Self {
+    pub(crate) fn new(what: &'static str) -> Self {
         Self { what, schema: None }
     }
 
@@ -38,7 +38,7 @@ impl BatchReader {
     ///
     /// # Errors
     /// Invalid if the batch is malformed, compressed, dictionary-encoded, or has more than `max_rows` rows.
-    pub(super) fn read(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, Error> {
+    pub(crate) fn read(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, Error> {
         if data.data_header.is_empty() {
             return Ok(None);
         }

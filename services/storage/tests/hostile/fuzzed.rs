@@ -27,7 +27,7 @@ mod replay;
 #[test]
 fn files_of_the_fuzzer_are_rows_or_an_error() {
     silence_decoder_panics();
-    replay::replay("parquet", 60, file::check);
+    replay::replay("parquet", 30, file::check);
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! Property of the fuzz target, checked for the inputs of its corpus.
+
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
+
+use std::{fs, path::Path, sync::Arc};
+
+use arrow_array::{
+    ArrayRef, BinaryArray, BooleanArray, Date32Array, FixedSizeBinaryArray, Float64Array, Int8Array,
+    Int64Array, LargeStringArray, ListArray, RecordBatch, StringArray, TimestampMillisecondArray,
+    UInt64Array, types::Int32Type,
+};
+use arrow_flight::FlightData;
+use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+
+#[path = "../../../fuzz/properties/keys_ipc.rs"]
+mod keys_ipc;
+#[path = "../../../fuzz/properties/replay.rs"]
+mod replay;
+
+#[test]
+fn keys_of_the_fuzzer_are_batches_or_an_error() {
+    replay::replay("keys_ipc", 40, keys_ipc::check);
+}
+
+/// Returns the messages of a stream of one batch, as in an input of the target.
+fn input(batch: &RecordBatch, options: &IpcWriteOptions) -> Vec<u8> {
+    let (generator, mut tracker) = (IpcDataGenerator::default(), DictionaryTracker::new(false));
+    let schema = generator.schema_to_bytes_with_dictionary_tracker(&batch.schema(), &mut tracker, options);
+    let (dictionaries, encoded) =
+        generator.encode(batch, &mut tracker, options, &mut IpcWriteContext::default()).unwrap();
+    let messages = [schema].into_iter().chain(dictionaries).chain([encoded]).map(FlightData::from);
+    let message = |data: FlightData| {
+        let length = |bytes: &[u8]| u16::try_from(bytes.len()).unwrap().to_le_bytes();
+        [&length(&data.data_header)[..], &length(&data.data_body), &data.data_header, &data.data_body]
+            .concat()
+    };
+    messages.flat_map(message).collect()
+}
+
+/// Writes the inputs that fuzzing begins with.
+#[test]
+#[ignore = "writes fuzz/corpus"]
+fn write_the_seeds_of_the_corpus() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/keys_ipc");
+    fs::create_dir_all(&folder).unwrap();
+    let words = [Some("ann"), None, Some("")];
+    let numbers = [Some(1), None, Some(i64::MIN)];
+    let list = ListArray::from_iter_primitive::<Int32Type, _, _>([Some(vec![Some(1)]), None, Some(vec![])]);
+    let dictionary: arrow_array::DictionaryArray<arrow_array::types::Int8Type> = words.into_iter().collect();
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("i64", Arc::new(Int64Array::from_iter(numbers))),
+        ("i8", Arc::new(Int8Array::from(vec![1, -1, 0]))),
+        ("u64", Arc::new(UInt64Array::from(vec![1, u64::MAX, 0]))),
+        ("text", Arc::new(words.into_iter().collect::<StringArray>())),
+        ("large", Arc::new(words.into_iter().collect::<LargeStringArray>())),
+        ("binary", Arc::new(words.map(|word| word.map(str::as_bytes)).into_iter().collect::<BinaryArray>())),
+        (
+            "fixed",
+            Arc::new(FixedSizeBinaryArray::try_from_iter([[1, 2, 3], [0; 3], [255; 3]].into_iter()).unwrap()),
+        ),
+        ("bool", Arc::new(BooleanArray::from(vec![Some(true), None, Some(false)]))),
+        ("date", Arc::new(Date32Array::from(vec![Some(i32::MAX), None, Some(-1)]))),
+        ("time", Arc::new(numbers.into_iter().collect::<TimestampMillisecondArray>())),
+        (
+            "zone",
+            Arc::new(numbers.into_iter().collect::<TimestampMillisecondArray>().with_timezone("+01:00")),
+        ),
+        ("float", Arc::new(Float64Array::from(vec![1.5, f64::NAN, 0.0]))),
+        ("list", Arc::new(list)),
+        ("dictionary", Arc::new(dictionary)),
+    ];
+    let write = |name: &str, bytes: Vec<u8>| fs::write(folder.join(format!("seed-{name}")), bytes).unwrap();
+    let options = IpcWriteOptions::default();
+    for (name, column) in &columns {
+        let batch = RecordBatch::try_from_iter_with_nullable([(*name, Arc::clone(column), true)]).unwrap();
+        write(name, input(&batch, &options));
+    }
+    let pair = columns.iter().take(4).map(|(name, column)| (*name, Arc::clone(column), true));
+    let pair = RecordBatch::try_from_iter_with_nullable(pair).unwrap();
+    write("several", input(&pair, &options));
+    write("empty", input(&pair.slice(0, 0), &options));
+}
