@@ -64,7 +64,7 @@ fn all_types() -> RecordBatch {
         2,
     );
     let fixed_binary = FixedSizeBinaryArray::try_from_sparse_iter_with_size(
-        (0..6_u8).map(|row| (row != 1).then(|| [row; 5])),
+        (0..6_u8).map(|row| (row != 1).then_some([row; 5])),
         5,
     );
     let small = |row: i64| (row != 4).then_some(row);
