@@ -23,6 +23,9 @@ use crate::{Address, Server, Settings, Tls};
 use explain::Explain;
 use runtime::runtime;
 
+/// Time for which the end of the server waits for reads and writes of files that have started.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Parquet in, deterministically shuffled Arrow Flight batches out.
 ///
 /// Most flags of `forebay serve` can also be set as an environment variable or in the file of --config.
@@ -171,11 +174,15 @@ impl Serve {
             print!("{}", toml::to_string_pretty(&settings)?);
             return Ok(());
         }
-        runtime(settings.io_threads, settings.blocking_threads)?.block_on(async {
+        let runtime = runtime(settings.io_threads, settings.blocking_threads)?;
+        let ended = runtime.block_on(async {
             let server = Server::start(settings).await?;
             println!("{}", server.ready_line());
             server.run_until_signal().await
-        })
+        });
+        // Reads of a disk that hangs never end.
+        runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+        ended
     }
 
     fn settings(self) -> anyhow::Result<Settings> {

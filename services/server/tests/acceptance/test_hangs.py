@@ -138,7 +138,6 @@ def test_streams_continue_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_pa
     until(reads_the_disk_again, seconds=100, failure="the disk is never read again")
 
 
-@pytest.mark.xfail(strict=True, raises=StillWaits, reason="The footer cache reads and writes its files without a deadline.")
 def test_a_dataset_is_refreshed_while_the_disk_of_the_footer_cache_hangs(hangs: Hangs, tmp_path: Path) -> None:
     hanging = hangs.folder(tmp_path / "cache" / "footers")
     grown = tmp_path / "grown"
@@ -208,7 +207,6 @@ def test_a_stream_of_a_dataset_that_hangs_fails_at_the_deadline_with_the_file_an
     hangs.in_time(hangs.digest, "mine")
 
 
-@pytest.mark.xfail(strict=True, raises=StillWaits, reason="A local folder is listed without a deadline.")
 def test_a_dataset_that_hangs_at_the_start_does_not_keep_the_server_from_being_ready(hangs: Hangs) -> None:
     hangs.folder(hangs.datasets["mine"]).hang()
     begun = hangs.begin(hangs.start, '[storage]\nrequest_timeout = "1s"\n[limits]\nopen_timeout = "1s"\n')
@@ -216,7 +214,6 @@ def test_a_dataset_that_hangs_at_the_start_does_not_keep_the_server_from_being_r
     hangs.in_time(hangs.digest, "others")
 
 
-@pytest.mark.xfail(strict=True, raises=StillWaits, reason="A local folder is listed without a deadline.")
 def test_a_refresh_of_a_dataset_that_hangs_fails_at_the_deadline(hangs: Hangs) -> None:
     hanging = hangs.folder(hangs.datasets["mine"])
     server = hangs.start('[storage]\nrequest_timeout = "1s"\n[limits]\nopen_timeout = "1s"\n')
@@ -225,7 +222,6 @@ def test_a_refresh_of_a_dataset_that_hangs_fails_at_the_deadline(hangs: Hangs) -
         hangs.in_time(Client(server.location).refresh, "mine", patience_s=10)
 
 
-@pytest.mark.xfail(strict=True, raises=subprocess.TimeoutExpired, reason="The end of the runtime waits for reads that hang.")
 def test_a_server_whose_dataset_hangs_stops(hangs: Hangs) -> None:
     hanging = hangs.folder(hangs.datasets["mine"])
     server = hangs.start('[storage]\nrequest_timeout = "1s"\n', cache_memory="256MiB", cache_disk=0, grace_period="1s")

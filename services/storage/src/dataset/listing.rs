@@ -1,7 +1,16 @@
 //! Listing of a dataset: one object, or every `*.parquet` file below a folder.
 
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
 use futures::TryStreamExt;
 use object_store::ObjectMeta;
+use tokio::time::timeout;
 
 use crate::{
     Config, Error, Location,
@@ -34,11 +43,45 @@ pub(crate) struct Listed {
 ///
 /// # Errors
 /// [`Error::NotFound`] if there is no file, [`Error::Unsupported`] for a table of a table format and for a file without
-/// ETag and modification time, [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many files.
+/// ETag and modification time, [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many files,
+/// [`Error::Unavailable`] if a local file system does not answer in time.
 pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing, Error> {
+    let found = Arc::<AtomicU64>::default();
+    let Some(reads) = location.local_reads() else { return list_all(location, config, &found).await };
+    let late = || {
+        let reason = format!(
+            "the file system did not answer within {:?} while the folder was listed; see storage.request_timeout",
+            reads.timeout
+        );
+        let source = Box::new(io::Error::new(io::ErrorKind::TimedOut, reason));
+        Error::unavailable(location.url(), object_store::Error::Generic { store: "local", source })
+    };
+    let permit = timeout(reads.timeout, Arc::clone(&reads.permits).acquire_owned()).await;
+    let permit = permit.map_err(|_| late())?;
+    // A call that hangs keeps its thread and its permit. The permits bound the number of such threads.
+    let mut listing = {
+        let (location, config, found) = (location.clone(), config.clone(), Arc::clone(&found));
+        tokio::spawn(async move {
+            let _permit = permit;
+            list_all(&location, &config, &found).await
+        })
+    };
+    loop {
+        let before = found.load(Ordering::Relaxed);
+        match timeout(reads.timeout, &mut listing).await {
+            // The task fails only when the runtime shuts down.
+            Ok(listed) => return listed.unwrap_or_else(|_| Err(late())),
+            Err(_) if found.load(Ordering::Relaxed) == before => return Err(late()),
+            Err(_) => {}
+        }
+    }
+}
+
+/// Lists a dataset, and counts the objects that were listed in `found`.
+async fn list_all(location: &Location, config: &Config, found: &AtomicU64) -> Result<Listing, Error> {
     let listing = match single(location).await? {
         Some(file) => Listing { folder: false, files: vec![file] },
-        None => Listing { folder: true, files: below(location, config).await? },
+        None => Listing { folder: true, files: below(location, config, found).await? },
     };
     if listing.files.is_empty() {
         let detail =
@@ -80,19 +123,20 @@ async fn is_directory(location: &Location) -> bool {
 
 const EXTENSION: &str = ".parquet";
 
-async fn below(location: &Location, config: &Config) -> Result<Vec<Listed>, Error> {
+async fn below(location: &Location, config: &Config, found: &AtomicU64) -> Result<Vec<Listed>, Error> {
     if location.kind() == Kind::Http {
         return Ok(Vec::new());
     }
-    let mut files = observed("list", walk(location, config)).await?;
+    let mut files = observed("list", walk(location, config, found)).await?;
     files.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
     Ok(files)
 }
 
-async fn walk(location: &Location, config: &Config) -> Result<Vec<Listed>, Error> {
+async fn walk(location: &Location, config: &Config, found: &AtomicU64) -> Result<Vec<Listed>, Error> {
     let mut files = Vec::new();
     let mut objects = location.store().list(Some(location.root()));
     while let Some(meta) = objects.try_next().await.map_err(|error| walk_error(location, error))? {
+        found.fetch_add(1, Ordering::Relaxed);
         let Some(path) = relative(location, &meta) else { continue };
         // The names of logs are hidden, so they are checked before hidden names are skipped.
         tables::check_file(location, path)?;

@@ -55,7 +55,14 @@ pub(crate) async fn check_parents(location: &Location) -> Result<(), Error> {
         };
         Ok(file.map(|(file, format)| (parent, file, format)))
     });
-    let found: Vec<Option<(Path, String, &str)>> = try_join_all(searched).await?;
+    let searching = try_join_all(searched);
+    let found: Vec<Option<(Path, String, &str)>> = match location.local_reads() {
+        None => searching.await?,
+        // A folder that does not answer is skipped like one that cannot be listed.
+        Some(reads) => {
+            tokio::time::timeout(reads.timeout, searching).await.unwrap_or_else(|_| Ok(Vec::new()))?
+        }
+    };
     let Some((parent, file, format)) = found.into_iter().flatten().next() else { return Ok(()) };
     let detail = format!("the folder /{parent} above it is {format}, because it holds {file}");
     Err(unsupported(location, &detail))
