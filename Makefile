@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048
 
-.PHONY: help demo test test-rust test-acceptance test-python wheel lint docs prose deploy-check load nightly bench fuzz clean
+.PHONY: help demo test test-rust test-checked test-acceptance test-python wheel lint docs prose deploy-check load nightly bench fuzz clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,6 +28,14 @@ test: test-rust test-acceptance test-python ## all tests, with their Python envi
 test-rust: ## tests and documentation examples of the crates
 	$(LIMITED) $(CARGO) test --release --workspace --tests
 	$(LIMITED) $(CARGO) test --release --workspace --doc
+
+# The crates that compute with lengths and positions from requests and files.
+CHECKED := forebay-plan forebay-proto forebay-storage forebay-cache
+CHECKS := $(foreach crate,$(CHECKED),--config profile.release.package.$(crate).overflow-checks=true \
+	--config profile.release.package.$(crate).debug-assertions=true)
+
+test-checked: ## tests of order, messages, files and caches with overflow checks and debug assertions
+	$(LIMITED) $(CARGO) test --release $(CHECKS) $(CHECKED:%=--package %) --tests
 
 test-acceptance: ## tests of the release binary with stock pyarrow
 	$(CARGO) build --release --workspace
@@ -67,7 +75,7 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: wheel ## long tests: soak, an overloaded store, hanging disks, every comparison, 10,000 simulated runs, benchmarks
+nightly: wheel test-checked ## long tests: soak, an overloaded store, hanging disks, every comparison, 10,000 simulated runs, benchmarks
 	mkdir -p $(RESULTS)
 	$(PYTHON) $(ACCEPTANCE)/prepare.py
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py

@@ -26,8 +26,9 @@ pub struct Config {
     /// Maximum number of concurrent reads of one local dataset. A read fails after `request_timeout` plus 1 s per
     /// MiB, and the wait for a free read after `request_timeout`. Default: 8.
     pub concurrent_local_reads: usize,
-    /// Timeout of one request to an object store, including its body. A footer that the cache directory does not return
-    /// within this time is read from its file, and the cached footers are then not used for 1 minute. Default: 30 s.
+    /// Timeout of one request to an object store, including its body. If the cached copy of a footer cannot be read
+    /// within this time, the footer is read from its Parquet file. Cached footers are then ignored for 1 minute.
+    /// Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
     /// Maximum number of retries of a failed request. `retry_timeout` usually ends the retries earlier. Default: 1,000.

@@ -125,16 +125,16 @@ impl Producer {
         let row_limit = self.stream.job.has_groups().then(|| RowLimit::of(view.min_row_bytes(), max_bytes));
         let pattern = if self.stream.job.mixed.is_empty() { Vec::new() } else { self.stream.job.pattern() };
         let mut rows = BatchRows { view, row_limit, pattern, segments: Vec::new() };
-        for step in self.windows.steps(cursor).await? {
+        for set in self.windows.window_sets(cursor).await? {
             // Updates the forecast first, because the eviction that makes room for the windows uses it.
-            self.windows.note(&step).await?;
-            if self.windows.held(&step.ids).is_none() {
+            self.windows.note(&set).await?;
+            if self.windows.held(&set.ids).is_none() {
                 self.retain(&mut rows, max_held_bytes).await?;
                 rows.check_retained(max_bytes)?;
-                self.windows.load(&step).await?;
+                self.windows.load(&set).await?;
             }
-            let held = self.windows.held(&step.ids).unwrap_or_default();
-            rows.segments.extend(step.rows.into_iter().map(|(at, Piece { positions, order, .. })| {
+            let held = self.windows.held(&set.ids).unwrap_or_default();
+            rows.segments.extend(set.rows.into_iter().map(|(at, Piece { positions, order, .. })| {
                 (at, Segment::Held(WindowRows { order, held: Arc::clone(&held[at]), positions, row_limit }))
             }));
         }

@@ -22,8 +22,9 @@ pub(crate) struct SharedJobs {
 type Slot = tokio::sync::Mutex<Weak<Job>>;
 
 impl SharedJobs {
-    /// Returns the job of `train`, which names no rank and no lane, over the snapshots of `readers`. Calls `resolve` if
-    /// it is not in use. If that fails or is cancelled, the next waiting caller resolves with its own `resolve`.
+    /// Returns the job for `train`, which names no rank and no lane, and for the snapshots of `readers`. If no such job is
+    /// in use, calls `resolve` to create it. If that call fails or is cancelled, the next waiting caller calls its own
+    /// `resolve`.
     ///
     /// # Errors
     /// Errors of `resolve`.

@@ -16,7 +16,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{Error, Frame, RowRef};
 
-/// Key of a window: one epoch of one order in one view.
+/// Identifies a window: its order and view, its epoch, and its number in the epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct WindowKey {
     pub(super) order: u64,
@@ -50,7 +50,7 @@ impl Registry {
         self.registered.notify_waiters();
     }
 
-    /// Resolves after the next windows were registered.
+    /// Completes when windows are registered for the next time.
     pub(super) fn registered(&self) -> Notified<'_> {
         self.registered.notified()
     }
@@ -83,10 +83,10 @@ pub(crate) struct HeldWindow {
 /// Progress of loading a window.
 #[derive(Default)]
 struct Load {
-    /// True when all blocks wait for memory to decode, are decoded, or are loaded.
+    /// True when loading of every block has started: it waits for memory, is being decoded, or is finished.
     all_started: AtomicBool,
     loaded: OnceLock<Result<Window, Error>>,
-    /// Cancelled when loading has ended, with the window, an error or a panic.
+    /// Token that is cancelled when loading ends: with a window, with an error, or by a panic.
     ended: CancellationToken,
 }
 
@@ -94,7 +94,7 @@ struct Load {
 pub(super) struct LoadReporter(Arc<Load>);
 
 impl LoadReporter {
-    /// Reports that all blocks are being loaded.
+    /// Reports that loading of every block has started.
     pub(super) fn all_started(&self) {
         self.0.all_started.store(true, Ordering::Release);
     }
@@ -139,7 +139,7 @@ impl HeldWindow {
         drop(self.task.set(task));
     }
 
-    /// Returns true if all blocks wait for memory to decode, are decoded, or are loaded.
+    /// Returns true if loading of every block has started: it waits for memory, is being decoded, or is finished.
     pub(super) fn all_started(&self) -> bool {
         self.load.all_started.load(Ordering::Acquire)
     }

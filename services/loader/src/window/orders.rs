@@ -1,4 +1,4 @@
-//! Orders of the epochs of one dataset, as far as one rank and lane needs them.
+//! Row orders of one dataset, for the epochs that one rank and lane uses.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -7,7 +7,7 @@ use forebay_plan::{Cursor, EpochOrder};
 use super::held::WindowId;
 use crate::{Error, Job, Pool, Priority};
 
-/// Maximum number of epochs whose orders are kept: those of the current window and of the prefetched ones.
+/// Maximum number of orders that are kept: one for the current window, and one for each of at most 8 prefetched windows.
 const MAX_ORDERS: usize = 9;
 
 /// Rows of one batch in one window.
@@ -73,8 +73,8 @@ impl Orders {
         Ok(pieces)
     }
 
-    /// Returns the first batch from batch `index` of the lane on that needs a window after `window`, or `None` if no
-    /// batch does.
+    /// Returns the first batch of the lane, at or after `index`, that needs a window later than `window`. Returns `None` if
+    /// there is no such batch.
     pub(crate) async fn batch_after(&mut self, window: WindowId, index: u64) -> Result<Option<u64>, Error> {
         let end = self.order(window.epoch).await?.window(window.window).positions.end;
         let count = self.job.batches(self.lane);
@@ -91,7 +91,7 @@ impl Orders {
             };
             if reaches_past { high = middle } else { low = middle + 1 }
         }
-        // Only the last batch of an epoch can be empty. If any batch has a row, one of these two does.
+        // An empty batch is always the last of its epoch, so that of two consecutive batches one has rows.
         for index in low..count.min(low.saturating_add(2)) {
             let ranges = self.ranges(self.job.cursor(self.lane, index)).await?;
             let is_past = |(epoch, range): &(u64, Range<u64>)| {

@@ -7,14 +7,14 @@ use forebay_plan::Cursor;
 use super::{
     held::{HeldWindow, WindowId},
     orders::{Orders, Piece},
-    step::{HeldStep, Step},
+    window_set::{HeldSet, WindowSet},
     windows::{WantedWindow, Windows},
 };
 use crate::{
     Config, Error, Job, Pool, Priority, activity::Watching, cache::forecast::StreamProgress, stream::Stream,
 };
 
-/// Maximum number of prefetched steps.
+/// Maximum number of prefetched sets.
 const MAX_PREFETCHED: usize = 8;
 
 /// Windows of one rank and lane, in the order of use.
@@ -22,10 +22,10 @@ pub(crate) struct WindowPrefetch {
     stream: Stream,
     /// The job's own dataset, then the other datasets of its mixture.
     sources: Vec<Source>,
-    held: Option<HeldStep>,
-    /// Steps after the held one, without a gap. All of them have memory.
-    prefetched: VecDeque<HeldStep>,
-    /// The step after the last prefetched one, if it is known.
+    held: Option<HeldSet>,
+    /// Window sets after the held one, without a gap. All of them have memory.
+    prefetched: VecDeque<HeldSet>,
+    /// The set after the last prefetched one, if it is known.
     next: Option<Vec<WantedWindow>>,
     windows: Arc<Windows>,
     pool: Pool,
@@ -49,13 +49,13 @@ impl WindowPrefetch {
         Self { stream, sources, held: None, prefetched: VecDeque::new(), next: None, windows, pool, config }
     }
 
-    /// Divides the batch at `cursor` into steps. Returns none for an empty batch.
-    pub(crate) async fn steps(&mut self, cursor: Cursor) -> Result<Vec<Step>, Error> {
+    /// Divides the batch at `cursor` into sets. Returns none for an empty batch.
+    pub(crate) async fn window_sets(&mut self, cursor: Cursor) -> Result<Vec<WindowSet>, Error> {
         let mut pieces = Vec::with_capacity(self.sources.len());
         for source in &mut self.sources {
             pieces.push(source.orders.pieces(cursor).await?);
         }
-        Ok(Step::of_batch(&pieces))
+        Ok(WindowSet::of_batch(&pieces))
     }
 
     /// Returns the windows `ids` if they are held.
@@ -63,27 +63,27 @@ impl WindowPrefetch {
         self.held.as_ref().filter(|held| held.ids == ids).map(|held| &held.windows[..])
     }
 
-    /// Loads the windows of `step` in place of the held ones.
+    /// Loads the windows of `set` in place of the held ones.
     ///
     /// # Errors
     /// Returns [`Error::TooLarge`] if the windows can never fit, and the error of the first block that cannot be read.
-    pub(crate) async fn load(&mut self, step: &Step) -> Result<(), Error> {
+    pub(crate) async fn load(&mut self, set: &WindowSet) -> Result<(), Error> {
         let mut before = self.held.take();
         let mut prefetched = self.prefetched.pop_front();
-        while prefetched.as_ref().is_some_and(|prefetched| prefetched.ids != step.ids) {
+        while prefetched.as_ref().is_some_and(|prefetched| prefetched.ids != set.ids) {
             prefetched = self.prefetched.pop_front();
         }
         let is_ready =
-            prefetched.as_ref().is_some_and(|step| step.windows.iter().all(|window| window.is_loaded()));
-        let wanted = if is_ready { Vec::new() } else { self.wanted(step) };
+            prefetched.as_ref().is_some_and(|set| set.windows.iter().all(|window| window.is_loaded()));
+        let wanted = if is_ready { Vec::new() } else { self.wanted(set) };
         let watching = self.watch(&wanted);
         let held = match prefetched {
             Some(prefetched) => prefetched,
             None => {
                 self.next = None;
-                self.note_loading(step.windows());
+                self.note_loading(set.windows());
                 if let Some(before) = &mut before {
-                    let mut ids = before.ids.iter().zip(&step.ids);
+                    let mut ids = before.ids.iter().zip(&set.ids);
                     before.windows.retain(|_| ids.next().is_some_and(|(before, now)| before == now));
                 }
                 let windows = match self.windows.try_acquire(&wanted) {
@@ -93,7 +93,7 @@ impl WindowPrefetch {
                         self.windows.acquire(&wanted).await?
                     }
                 };
-                HeldStep::new(&wanted, windows, &[])
+                HeldSet::new(&wanted, windows, &[])
             }
         };
         drop(before);
@@ -105,12 +105,14 @@ impl WindowPrefetch {
         Ok(())
     }
 
-    /// Prefetches the steps that follow the held one for batch `index` of the lane and later batches, while there is free
-    /// memory. A step waits until all blocks of the steps before are being loaded, so that blocks are decoded in the order
-    /// of need.
+    /// Prefetches the next window sets that batch `index` of the lane or a later batch needs. Stops when there is no free
+    /// memory.
+    ///
+    /// A set is started only after all blocks of the set before have been started. Blocks are therefore decoded in the
+    /// order in which they are needed.
     pub(crate) async fn prefetch(&mut self, index: u64) -> Result<(), Error> {
         while let Some(last) = self.prefetched.back().or(self.held.as_ref()) {
-            let bytes = self.prefetched.iter().map(|step| step.new_bytes).fold(0, u64::saturating_add);
+            let bytes = self.prefetched.iter().map(|set| set.new_bytes).fold(0, u64::saturating_add);
             let enough = !self.prefetched.is_empty() && bytes >= self.config.window_prefetch_bytes;
             let all_started = last.windows.iter().all(|window| window.all_started());
             if enough || self.prefetched.len() >= MAX_PREFETCHED || !all_started {
@@ -124,7 +126,7 @@ impl WindowPrefetch {
                 return Ok(());
             };
             let Some(wanted) = self.next.take() else { return Ok(()) };
-            self.prefetched.push_back(HeldStep::new(&wanted, windows, &ids));
+            self.prefetched.push_back(HeldSet::new(&wanted, windows, &ids));
         }
         Ok(())
     }
@@ -136,10 +138,10 @@ impl WindowPrefetch {
         self.next = None;
     }
 
-    /// Updates the position of this stream in the forecast, for the datasets from which `step` takes rows. The first
+    /// Updates the position of this stream in the forecast, for the datasets from which `set` takes rows. The first
     /// update of an epoch is slow and runs on the pool.
-    pub(crate) async fn note(&mut self, step: &Step) -> Result<(), Error> {
-        for (source, piece) in &step.rows {
+    pub(crate) async fn note(&mut self, set: &WindowSet) -> Result<(), Error> {
+        for (source, piece) in &set.rows {
             let progress = &self.sources[*source].progress;
             let (epoch, position) = (piece.window.epoch, piece.positions.start);
             let window_start = piece.order.window(piece.window.window).positions.start;
@@ -157,7 +159,7 @@ impl WindowPrefetch {
         Ok(())
     }
 
-    /// Returns the windows of the first step after the windows `ids`, in batch `index` or a later one.
+    /// Returns the windows of the first set after the windows `ids`, in batch `index` or a later one.
     async fn after(&mut self, ids: &[WindowId], index: u64) -> Result<Option<Vec<WantedWindow>>, Error> {
         let mut first: Option<u64> = None;
         for (source, id) in self.sources.iter_mut().zip(ids) {
@@ -165,14 +167,14 @@ impl WindowPrefetch {
             first = first.into_iter().chain(batch).min();
         }
         let Some(batch) = first else { return Ok(None) };
-        let steps = self.steps(self.stream.job.cursor(self.stream.lane, batch)).await?;
-        let Some(step) = steps.iter().find(|step| step.is_after(ids)) else { return Ok(None) };
-        self.note_loading(step.windows());
-        Ok(Some(self.wanted(step)))
+        let sets = self.window_sets(self.stream.job.cursor(self.stream.lane, batch)).await?;
+        let Some(set) = sets.iter().find(|set| set.is_after(ids)) else { return Ok(None) };
+        self.note_loading(set.windows());
+        Ok(Some(self.wanted(set)))
     }
 
-    fn wanted(&self, step: &Step) -> Vec<WantedWindow> {
-        let pieces = self.sources.iter().zip(step.windows());
+    fn wanted(&self, set: &WindowSet) -> Vec<WantedWindow> {
+        let pieces = self.sources.iter().zip(set.windows());
         pieces
             .map(|(source, piece)| WantedWindow::new(source.orders.job(), piece.window, &piece.order))
             .collect()

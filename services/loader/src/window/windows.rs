@@ -1,4 +1,4 @@
-//! Windows of all jobs. A window is reserved in one step, loaded once, and shared by the ranks of a job.
+//! Windows of all jobs. The memory of a window is reserved at once; it is loaded once and shared by the ranks of a job.
 
 use std::{collections::VecDeque, ops::Range, pin::pin, sync::Arc, task::Poll};
 
@@ -127,7 +127,7 @@ impl Windows {
         &self.slabs
     }
 
-    /// Returns the windows of a step if there is free memory for those that no stream holds. They may still be loading.
+    /// Returns the windows of a set if there is free memory for those that no stream holds. They may still be loading.
     pub(crate) fn try_acquire(self: &Arc<Self>, wanted: &[WantedWindow]) -> Option<Vec<Arc<HeldWindow>>> {
         let budget = self.frames.budget();
         self.hold(wanted, |missing| {
@@ -140,7 +140,7 @@ impl Windows {
         })
     }
 
-    /// Returns the windows of a step as soon as there is memory for all of them, or others have loaded all of them. They may
+    /// Returns the windows of a set as soon as there is memory for all of them, or others have loaded all of them. They may
     /// still be loading.
     ///
     /// The caller must not hold a window; otherwise two callers can deadlock.
@@ -234,7 +234,7 @@ impl Windows {
     }
 
     /// Bytes to reserve for windows. Actual sizes can exceed the estimates that admission uses, and admission does not check
-    /// all epochs. The reservation is therefore capped, so that all windows of an admitted step can be reserved.
+    /// all epochs. The reservation is therefore capped, so that all windows of a set can be reserved.
     fn bytes_to_reserve(&self, windows: &[&WantedWindow]) -> u64 {
         let actual = windows.iter().map(|window| self.bytes_of(&window.job, &window.blocks));
         let estimated = windows.iter().map(|window| window.estimated_bytes);

@@ -65,7 +65,7 @@ async fn a_cold_epoch_reads_each_byte_once_for_any_delay_and_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cold_mixture_reads_each_byte_once_per_round_of_a_dataset() {
+async fn a_cold_mixture_reads_each_byte_once_per_epoch_of_a_dataset() {
     let counters = Counters::from_zero().await;
     let mixed = Mixed { dataset: "d".into(), fraction: 0.5, ..Mixed::default() };
     // Both datasets are the same files, which are read once for both if memory holds them.

@@ -1,9 +1,11 @@
 //! Simulation of the training path: random requests, faults and timings from a seed, in virtual time on one thread.
 //!
 //! Each seed chooses requests, limits, delays of the store and of CPU work, errors, files that change, consumers that
-//! stall or end, and restarts. Checked are the bytes of every batch, that all streams end, the memory budget, and that
-//! nothing is held afterwards. A seed always has the same trace, unless a restarted loader recovers files from disk, whose
-//! order of eviction depends on the time of the real clock at which they were written.
+//! stall or end, and restarts. The test checks that every batch has the right bytes, that all streams end, that memory
+//! stays within the budget, and that all memory is released at the end.
+//!
+//! The same seed always produces the same list of events. The exception is a restarted loader that finds cache files on
+//! disk: it evicts them by the time at which they were written, which comes from the real clock.
 //!
 //! `FOREBAY_SIMULATION_SEEDS` is the number of seeds (default 500), `FOREBAY_SIMULATION_FIRST` the first one (default 0).
 //! With `FOREBAY_SIMULATION_TRACE` every event is printed.

@@ -1,7 +1,7 @@
-//! Encoded footers on disk, one file each.
+//! Cached copies of Parquet footers on disk, one file each.
 //!
-//! Errors of the disk are logged and otherwise treated as misses. So is a disk that does not answer in time: it is then not
-//! used for a while, and operations that hang occupy a bounded number of threads.
+//! Errors of the disk are logged and otherwise treated as misses. A disk that does not answer in time is not used for one
+//! minute; reads in that time are misses. At most 8 threads are blocked by operations that hang.
 
 use std::{
     io::{self, Write},

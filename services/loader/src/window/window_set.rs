@@ -1,4 +1,4 @@
-//! Steps: the sets of windows that a stream holds one after the other.
+//! Window sets: the windows that a stream holds together, one of each dataset.
 
 use std::sync::Arc;
 
@@ -9,30 +9,32 @@ use super::{
 };
 
 /// One window of each dataset that are held together, and the rows that one batch takes from them.
-pub(crate) struct Step {
+pub(crate) struct WindowSet {
     /// Windows, in the order of the datasets.
     pub(crate) ids: Vec<WindowId>,
-    /// Rows of the batch: indexes of datasets, with the rows. A dataset can have none.
+    /// For each dataset with rows in this set: its index, and these rows.
     pub(crate) rows: Vec<(usize, Piece)>,
-    /// A piece in each of the windows.
+    /// For each window, some of its rows. They name the window and the order.
     windows: Vec<Piece>,
 }
 
-impl Step {
-    /// Divides a batch into steps, given its rows in each dataset. In each step, every dataset with rows in a further
-    /// window advances by one window. Datasets with rows in fewer windows start later, so that no rows are retained for
-    /// others.
+impl WindowSet {
+    /// Returns the window sets that a batch needs, one after the other, given its rows in each dataset.
+    ///
+    /// Their number is the largest number of windows that a dataset needs. A dataset that needs fewer stays at its first
+    /// window, so that all datasets reach their last window in the same set. Its rows are taken only from then on. No
+    /// rows have to be copied because another dataset advances.
     pub(crate) fn of_batch(pieces: &[Vec<Piece>]) -> Vec<Self> {
         if pieces.iter().any(Vec::is_empty) {
             // An empty batch. In a mixture, each batch has rows of every dataset.
             return Vec::new();
         }
-        let steps = pieces.iter().map(Vec::len).max().unwrap_or(0);
-        let step = |at: usize| {
+        let sets = pieces.iter().map(Vec::len).max().unwrap_or(0);
+        let set = |at: usize| {
             let (mut windows, mut rows) =
                 (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
             for (dataset, pieces) in pieces.iter().enumerate() {
-                let first = steps - pieces.len();
+                let first = sets - pieces.len();
                 let piece = &pieces[at.saturating_sub(first)];
                 windows.push(piece.clone());
                 if at >= first {
@@ -41,7 +43,7 @@ impl Step {
             }
             Self { ids: windows.iter().map(|piece| piece.window).collect(), rows, windows }
         };
-        (0..steps).map(step).collect()
+        (0..sets).map(set).collect()
     }
 
     /// True if one of the windows comes after the window of the same dataset in `ids`.
@@ -55,15 +57,15 @@ impl Step {
     }
 }
 
-/// The windows of a step, which have their memory.
-pub(crate) struct HeldStep {
+/// The windows of a set, after their memory was reserved.
+pub(crate) struct HeldSet {
     pub(crate) ids: Vec<WindowId>,
     pub(crate) windows: Vec<Arc<HeldWindow>>,
-    /// Estimated size of the windows that the step before did not have, in bytes.
+    /// Estimated size of the windows that the set before did not have, in bytes.
     pub(crate) new_bytes: u64,
 }
 
-impl HeldStep {
+impl HeldSet {
     /// Describes `windows`, which were acquired for `wanted` after the windows `before`.
     pub(crate) fn new(wanted: &[WantedWindow], windows: Vec<Arc<HeldWindow>>, before: &[WindowId]) -> Self {
         let ids: Vec<_> = wanted.iter().map(WantedWindow::id).collect();
