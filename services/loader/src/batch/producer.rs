@@ -131,7 +131,7 @@ impl Producer {
             if self.windows.held(&set.ids).is_none() {
                 self.retain(&mut rows, max_held_bytes).await?;
                 rows.check_retained(max_bytes)?;
-                self.windows.load(&set).await?;
+                self.windows.load(&set, index).await?;
             }
             let held = self.windows.held(&set.ids).unwrap_or_default();
             rows.segments.extend(set.rows.into_iter().map(|(at, Piece { positions, order, .. })| {

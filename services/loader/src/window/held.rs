@@ -2,10 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak},
 };
 
 use forebay_cache::Reservation;
@@ -83,8 +80,8 @@ pub(crate) struct HeldWindow {
 /// Progress of loading a window.
 #[derive(Default)]
 struct Load {
-    /// True when loading of every block has started: it waits for memory, is being decoded, or is finished.
-    all_started: AtomicBool,
+    /// Cancelled when loading of every block has started: it waits for memory, is being decoded, or is finished.
+    all_started: CancellationToken,
     loaded: OnceLock<Result<Window, Error>>,
     /// Token that is cancelled when loading ends: with a window, with an error, or by a panic.
     ended: CancellationToken,
@@ -96,12 +93,11 @@ pub(super) struct LoadReporter(Arc<Load>);
 impl LoadReporter {
     /// Reports that loading of every block has started.
     pub(super) fn all_started(&self) {
-        self.0.all_started.store(true, Ordering::Release);
+        self.0.all_started.cancel();
     }
 
     /// Reports the end of loading.
     pub(super) fn end(self, loaded: Result<Window, Error>) {
-        self.all_started();
         // It is set only here.
         drop(self.0.loaded.set(loaded));
     }
@@ -109,6 +105,7 @@ impl LoadReporter {
 
 impl Drop for LoadReporter {
     fn drop(&mut self) {
+        self.0.all_started.cancel();
         self.0.ended.cancel();
     }
 }
@@ -141,7 +138,12 @@ impl HeldWindow {
 
     /// Returns true if loading of every block has started: it waits for memory, is being decoded, or is finished.
     pub(super) fn all_started(&self) -> bool {
-        self.load.all_started.load(Ordering::Acquire)
+        self.load.all_started.is_cancelled()
+    }
+
+    /// Waits until loading of every block has started, or has ended.
+    pub(super) async fn wait_for_start(&self) {
+        self.load.all_started.cancelled().await;
     }
 
     /// Returns true if the window is loaded.

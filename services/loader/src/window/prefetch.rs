@@ -1,6 +1,6 @@
 //! The windows of one stream: those in use and the prefetched ones.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, pin::pin, sync::Arc};
 
 use forebay_plan::Cursor;
 
@@ -63,11 +63,12 @@ impl WindowPrefetch {
         self.held.as_ref().filter(|held| held.ids == ids).map(|held| &held.windows[..])
     }
 
-    /// Loads the windows of `set` in place of the held ones.
+    /// Loads the windows of `set` in place of the held ones, for batch `index` of the lane. Concurrently prefetches the next
+    /// sets.
     ///
     /// # Errors
     /// Returns [`Error::TooLarge`] if the windows can never fit, and the error of the first block that cannot be read.
-    pub(crate) async fn load(&mut self, set: &WindowSet) -> Result<(), Error> {
+    pub(crate) async fn load(&mut self, set: &WindowSet, index: u64) -> Result<(), Error> {
         let mut before = self.held.take();
         let mut prefetched = self.prefetched.pop_front();
         while prefetched.as_ref().is_some_and(|prefetched| prefetched.ids != set.ids) {
@@ -97,12 +98,37 @@ impl WindowPrefetch {
             }
         };
         drop(before);
-        for window in &held.windows {
-            window.wait().await?;
-        }
-        drop(watching);
+        let windows = held.windows.clone();
         self.held = Some(held);
-        Ok(())
+        let mut loading = pin!(async {
+            for window in &windows {
+                window.wait().await?;
+            }
+            Ok(())
+        });
+        loop {
+            let prefetched = self.prefetched.len();
+            self.prefetch(index).await?;
+            let last = self.prefetched.back().or(self.held.as_ref());
+            let last: Vec<_> = last.map(|last| last.windows.clone()).unwrap_or_default();
+            if self.prefetched.len() == prefetched && last.iter().all(|window| window.all_started()) {
+                break;
+            }
+            // The next set is started as soon as this one has been.
+            let all_started = async {
+                for window in &last {
+                    window.wait_for_start().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                loaded = &mut loading => return loaded,
+                () = all_started => {}
+            }
+        }
+        let loaded = loading.await;
+        drop(watching);
+        loaded
     }
 
     /// Prefetches the next window sets that batch `index` of the lane or a later batch needs. Stops when there is no free

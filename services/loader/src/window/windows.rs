@@ -133,7 +133,8 @@ impl Windows {
         self.hold(wanted, |missing| {
             let estimated_bytes = missing.iter().map(|window| window.estimated_bytes);
             // The actual sizes take longer to compute and are hardly ever below the estimates.
-            if !budget.has_room(estimated_bytes.fold(0, u64::saturating_add)) {
+            let estimated_bytes = estimated_bytes.fold(0, u64::saturating_add);
+            if !budget.has_room(capped(estimated_bytes, budget.available_bytes())) {
                 return None;
             }
             budget.try_reserve(self.bytes_to_reserve(missing))
@@ -187,17 +188,15 @@ impl Windows {
         let mut new = Vec::new();
         let mut registry = self.held.lock();
         found.extend(wanted.iter().map(|window| registry.get(&window.key())));
-        let is_usable = |held: &Option<Arc<HeldWindow>>| held.as_ref().is_some_and(|held| !held.has_failed());
-        let missing: Vec<_> = wanted
-            .iter()
-            .zip(&found)
-            .filter(|(_, held)| !is_usable(held))
-            .map(|(window, _)| window)
-            .collect();
+        // Decided once, because a load can fail in the meantime.
+        let usable: Vec<_> =
+            found.iter().map(|held| held.as_ref().filter(|held| !held.has_failed())).collect();
+        let missing: Vec<_> =
+            wanted.iter().zip(&usable).filter(|(_, held)| held.is_none()).map(|(window, _)| window).collect();
         let mut reservation = if missing.is_empty() { None } else { Some(reserve(&missing)?) };
         let mut left = missing.len();
-        for (window, held) in wanted.iter().zip(&found) {
-            if let Some(held) = held.as_ref().filter(|held| !held.has_failed()) {
+        for (window, held) in wanted.iter().zip(&usable) {
+            if let Some(held) = held {
                 windows.push(Arc::clone(held));
                 continue;
             }
@@ -449,6 +448,11 @@ fn append(
         }
     }
     Ok(builder)
+}
+
+/// `bytes`, at most `available_bytes` if they exceed it by a margin only.
+fn capped(bytes: u64, available_bytes: u64) -> u64 {
+    if bytes <= with_margin(available_bytes) { bytes.min(available_bytes) } else { bytes }
 }
 
 fn unless_too_large<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {

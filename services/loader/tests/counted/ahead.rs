@@ -3,11 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use arrow_array::{ArrayRef, RecordBatch, StringArray};
-use forebay_loader::{Batches, Config};
+use forebay_loader::{Batches, Config, Purpose};
 use forebay_proto::v1::{Shuffle, Train, shuffle};
 use forebay_storage::Reader;
 
-use crate::fixture::{counters::Counters, job, loader, numbered, reader, store};
+use object_store::throttle::{ThrottleConfig, ThrottledStore};
+
+use crate::fixture::{counters::Counters, drain, job, loader, numbered, reader, store};
 
 const GATHERED: &str = "forebay_gather_duration_seconds";
 const DECODED: &str = "forebay_decode_duration_seconds";
@@ -109,6 +111,24 @@ async fn a_window_for_which_there_was_no_memory_is_prefetched_when_there_is_some
         taken += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_windows_of_one_batch_are_loaded_concurrently() {
+    let _counters = Counters::from_zero().await;
+    let files: Vec<_> = (0..60).map(|file| numbered(file * 100..(file + 1) * 100)).collect();
+    let delay = ThrottleConfig { wait_get_per_call: Duration::from_millis(50), ..ThrottleConfig::default() };
+    let reader = reader(Arc::new(ThrottledStore::new(store(&files, 100).await, delay))).await;
+    // In file order, each file is a window. A batch has ten.
+    let shuffle = Shuffle { none: Some(shuffle::None {}), ..Shuffle::default() };
+    let job = job(&Train { batch_size: 1000, shuffle: Some(shuffle), ..Train::default() }, &reader);
+    let loader = loader(1 << 30, 2, Config::default());
+    let streaming = tokio::spawn(drain(loader.batches(job, 0, 0)));
+    while loader.reads_in_flight(Purpose::Window) < 4 {
+        assert!(!streaming.is_finished(), "windows were loaded one after the other");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(streaming.await.unwrap().unwrap().len(), 6);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -48,10 +48,11 @@ pub(crate) struct Listed {
 pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing, Error> {
     let found = Arc::<AtomicU64>::default();
     let Some(reads) = location.local_reads() else { return list_all(location, config, &found).await };
+    // An answer has up to 1,024 files, and all of their sizes.
+    let limit = reads.timeout * 5;
     let late = || {
         let reason = format!(
-            "the file system did not answer within {:?} while the folder was listed; see storage.request_timeout",
-            reads.timeout
+            "the file system did not answer within {limit:?}, 5 times storage.request_timeout, while the folder was listed",
         );
         let source = Box::new(io::Error::new(io::ErrorKind::TimedOut, reason));
         Error::unavailable(location.url(), object_store::Error::Generic { store: "local", source })
@@ -68,7 +69,7 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
     };
     loop {
         let before = found.load(Ordering::Relaxed);
-        match timeout(reads.timeout, &mut listing).await {
+        match timeout(limit, &mut listing).await {
             // The task fails only when the runtime shuts down.
             Ok(listed) => return listed.unwrap_or_else(|_| Err(late())),
             Err(_) if found.load(Ordering::Relaxed) == before => return Err(late()),

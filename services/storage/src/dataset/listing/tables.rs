@@ -44,7 +44,12 @@ pub(crate) async fn check_parents(location: &Location) -> Result<(), Error> {
     let searched = logs.map(|(parent, name)| async move {
         let log = parent.clone().join(name);
         let objects = location.store().list(Some(&log));
-        let file = observed("list", file_of_log(name, &log, objects)).await;
+        let searching = observed("list", file_of_log(name, &log, objects));
+        let file = match location.local_reads() {
+            None => searching.await,
+            // A folder that does not answer is skipped like one that cannot be listed.
+            Some(reads) => tokio::time::timeout(reads.timeout, searching).await.unwrap_or(Ok(None)),
+        };
         let file = match file {
             // A folder above a local dataset may be anything, such as another mount.
             Err(error) if location.kind() == Kind::Local => {
@@ -55,14 +60,7 @@ pub(crate) async fn check_parents(location: &Location) -> Result<(), Error> {
         };
         Ok(file.map(|(file, format)| (parent, file, format)))
     });
-    let searching = try_join_all(searched);
-    let found: Vec<Option<(Path, String, &str)>> = match location.local_reads() {
-        None => searching.await?,
-        // A folder that does not answer is skipped like one that cannot be listed.
-        Some(reads) => {
-            tokio::time::timeout(reads.timeout, searching).await.unwrap_or_else(|_| Ok(Vec::new()))?
-        }
-    };
+    let found: Vec<Option<(Path, String, &str)>> = try_join_all(searched).await?;
     let Some((parent, file, format)) = found.into_iter().flatten().next() else { return Ok(()) };
     let detail = format!("the folder /{parent} above it is {format}, because it holds {file}");
     Err(unsupported(location, &detail))
