@@ -1,8 +1,8 @@
-//! Blocking file operations, kept off the I/O threads.
+//! Blocking work, kept off the I/O threads.
 
 use std::cell::Cell;
 
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
 
 thread_local! {
     static IN_ORDER: Cell<bool> = const { Cell::new(false) };
@@ -16,9 +16,9 @@ pub fn run_blocking_work_in_order() {
 }
 
 /// Runs `work` on Tokio's blocking threads.
-pub(crate) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+pub fn spawn_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     match IN_ORDER.get() {
-        false => spawn_blocking(work),
+        false => tokio::task::spawn_blocking(work),
         true => tokio::spawn(async move { work() }),
     }
 }

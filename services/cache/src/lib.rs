@@ -55,6 +55,7 @@ mod slabs;
 
 #[doc(hidden)]
 pub use blocking::run_blocking_work_in_order;
+pub use blocking::spawn_blocking;
 pub use budget::{Budget, Reservation, TooLarge};
 pub use disk::{Disk, DiskConfig, Error, Outcome, Section};
 pub use memory::{Memory, Weigh};

@@ -4,8 +4,10 @@
 //! waits for memory it holds no memory, so streams cannot deadlock. A window that has its memory is loaded to the end as
 //! long as a stream holds it.
 
+mod acquire;
 pub(crate) mod held;
 pub(crate) mod orders;
-pub(crate) mod prefetch;
+pub(crate) mod stream_windows;
+mod wanted;
 pub(crate) mod window_set;
 pub(crate) mod windows;

@@ -45,8 +45,6 @@ mod read;
 mod store;
 mod validate;
 
-#[doc(hidden)]
-pub use blocking::run_blocking_work_in_order;
 pub use config::Config;
 pub use dataset::{
     block::{BLOCK_ROWS, Block},

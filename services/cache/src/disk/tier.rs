@@ -24,7 +24,7 @@ use super::{
     state::State,
     write::Claim,
 };
-use crate::{Forecast, Policy, blocking};
+use crate::{Forecast, Policy, spawn_blocking};
 
 /// Name of the folder below the cache directory. Foreign files in it are deleted.
 pub(crate) const FOLDER: &str = "columns";
@@ -157,7 +157,7 @@ impl Disk {
             shared.config.read_timeout + Duration::from_secs(bytes.sum::<u64>() / MIN_BYTES_PER_SECOND);
         let read = async move {
             let reader = Arc::clone(&shared.readers).acquire_owned().await;
-            let read = AbortOnDropHandle::new(blocking::spawn(move || {
+            let read = AbortOnDropHandle::new(spawn_blocking(move || {
                 let _reader = reader;
                 let started = Instant::now();
                 let mut load_time = Duration::ZERO;
@@ -253,7 +253,7 @@ impl Disk {
         };
         let Some(queued) = queued else { return Outcome::Busy };
         let writer = Arc::clone(&shared.writers).acquire_owned().await;
-        let written = blocking::spawn(move || {
+        let written = spawn_blocking(move || {
             // The claim is dropped first, after the file is in the index: a caller without a claim finds the file.
             let (_writer, _queued, _claim) = (writer, queued, claim);
             let outcome = shared.write(entry, &sections, load_time);
@@ -293,7 +293,7 @@ impl Disk {
         self.shared.set_gauge();
         let bytes = removed.iter().map(|stored| stored.charged_bytes()).sum();
         let shared = Arc::clone(&self.shared);
-        let deleted = blocking::spawn(move || removed.iter().for_each(|stored| shared.delete(stored)));
+        let deleted = spawn_blocking(move || removed.iter().for_each(|stored| shared.delete(stored)));
         // The deletion fails only when the runtime shuts down.
         drop(deleted.await);
         bytes

@@ -25,7 +25,7 @@ use crate::{
     activity::Activity,
     cpu::fair_queue::Urgency,
     stream::Stream,
-    window::{orders::Piece, prefetch::WindowPrefetch, windows::Windows},
+    window::{orders::Piece, stream_windows::StreamWindows, windows::Windows},
 };
 
 /// Approximate overhead of a batch in bytes, besides its message.
@@ -35,7 +35,7 @@ const MESSAGE_BYTES: u64 = 1024;
 pub(crate) struct Producer {
     stream: Stream,
     activity: Arc<Activity>,
-    windows: WindowPrefetch,
+    windows: StreamWindows,
     slabs: Slabs,
     pool: Pool,
     config: Config,
@@ -60,7 +60,7 @@ impl Producer {
         let footer_item_bytes = stream.job.parts().map(Job::item_bytes).max().unwrap_or(0);
         let slabs = windows.slabs().clone();
         let activity = Arc::clone(windows.activity());
-        let windows = WindowPrefetch::new(stream.clone(), Arc::clone(windows), pool.clone(), config.clone());
+        let windows = StreamWindows::new(stream.clone(), Arc::clone(windows), pool.clone(), config.clone());
         let item_bytes = Arc::default();
         Self { stream, activity, windows, slabs, pool, config, budget, footer_item_bytes, item_bytes, sender }
     }
@@ -128,14 +128,15 @@ impl Producer {
         for set in self.windows.window_sets(cursor).await? {
             // Updates the forecast first, because the eviction that makes room for the windows uses it.
             self.windows.note(&set).await?;
-            if self.windows.held(&set.ids).is_none() {
+            if self.windows.held(&set).is_none() {
                 self.retain(&mut rows, max_held_bytes).await?;
                 rows.check_retained(max_bytes)?;
                 self.windows.load(&set, index).await?;
             }
-            let held = self.windows.held(&set.ids).unwrap_or_default();
-            rows.segments.extend(set.rows.into_iter().map(|(at, Piece { positions, order, .. })| {
-                (at, Segment::Held(WindowRows { order, held: Arc::clone(&held[at]), positions, row_limit }))
+            let held = self.windows.held(&set).unwrap_or_default();
+            rows.segments.extend(set.taken().map(|(at, Piece { positions, order, .. })| {
+                let (order, held, positions) = (Arc::clone(order), Arc::clone(&held[at]), positions.clone());
+                (at, Segment::Held(WindowRows { order, held, positions, row_limit }))
             }));
         }
         self.windows.prefetch(index).await?;

@@ -5,21 +5,19 @@ use std::sync::Arc;
 use super::{
     held::{HeldWindow, WindowId},
     orders::Piece,
-    windows::WantedWindow,
+    wanted::WantedWindow,
 };
 
 /// One window of each dataset that are held together, and the rows that one batch takes from them.
 pub(crate) struct WindowSet {
-    /// Windows, in the order of the datasets.
-    pub(crate) ids: Vec<WindowId>,
-    /// For each dataset with rows in this set: its index, and these rows.
-    pub(crate) rows: Vec<(usize, Piece)>,
-    /// For each window, some of its rows. They name the window and the order.
-    windows: Vec<Piece>,
+    /// A piece of the batch in each window, in the order of the datasets.
+    pieces: Vec<Piece>,
+    /// True for the datasets whose piece is taken from this set. The piece of another dataset only names its window.
+    is_taken: Vec<bool>,
 }
 
 impl WindowSet {
-    /// Returns the window sets that a batch needs, one after the other, given its rows in each dataset.
+    /// Returns the window sets that a batch needs, one after the other, given its pieces in each dataset.
     ///
     /// Their number is the largest number of windows that a dataset needs. A dataset that needs fewer stays at its first
     /// window, so that all datasets reach their last window in the same set. Its rows are taken only from then on. No
@@ -31,29 +29,34 @@ impl WindowSet {
         }
         let sets = pieces.iter().map(Vec::len).max().unwrap_or(0);
         let set = |at: usize| {
-            let (mut windows, mut rows) =
-                (Vec::with_capacity(pieces.len()), Vec::with_capacity(pieces.len()));
-            for (dataset, pieces) in pieces.iter().enumerate() {
-                let first = sets - pieces.len();
-                let piece = &pieces[at.saturating_sub(first)];
-                windows.push(piece.clone());
-                if at >= first {
-                    rows.push((dataset, piece.clone()));
-                }
-            }
-            Self { ids: windows.iter().map(|piece| piece.window).collect(), rows, windows }
+            // Number of sets before the one with the first rows of a dataset.
+            let before = |pieces: &Vec<Piece>| sets - pieces.len();
+            let is_taken = pieces.iter().map(|pieces| at >= before(pieces)).collect();
+            let pieces = pieces.iter().map(|pieces| pieces[at.saturating_sub(before(pieces))].clone());
+            Self { pieces: pieces.collect(), is_taken }
         };
         (0..sets).map(set).collect()
     }
 
-    /// True if one of the windows comes after the window of the same dataset in `ids`.
-    pub(crate) fn is_after(&self, ids: &[WindowId]) -> bool {
-        self.ids.iter().zip(ids).any(|(own, other)| own > other)
+    /// True if these are the windows `ids`.
+    pub(crate) fn has_ids(&self, ids: &[WindowId]) -> bool {
+        self.pieces.iter().map(|piece| piece.window).eq(ids.iter().copied())
     }
 
-    /// The windows, in the order of the datasets.
-    pub(crate) fn windows(&self) -> &[Piece] {
-        &self.windows
+    /// True if one of the windows comes after the window of the same dataset in `ids`.
+    pub(crate) fn is_after(&self, ids: &[WindowId]) -> bool {
+        self.pieces.iter().zip(ids).any(|(piece, id)| piece.window > *id)
+    }
+
+    /// A piece of the batch in each window, in the order of the datasets.
+    pub(crate) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Pieces that the batch takes from this set, each with the index of its dataset.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = (usize, &Piece)> {
+        let pieces = self.pieces.iter().enumerate().zip(&self.is_taken);
+        pieces.filter(|(_, is_taken)| **is_taken).map(|(piece, _)| piece)
     }
 }
 
@@ -70,8 +73,24 @@ impl HeldSet {
     pub(crate) fn new(wanted: &[WantedWindow], windows: Vec<Arc<HeldWindow>>, before: &[WindowId]) -> Self {
         let ids: Vec<_> = wanted.iter().map(WantedWindow::id).collect();
         let is_new = |at: &usize| before.get(*at) != ids.get(*at);
-        let new = (0..wanted.len()).filter(is_new).map(|at| wanted[at].estimated_bytes());
+        let new = (0..wanted.len()).filter(is_new).map(|at| wanted[at].estimated_bytes);
         let new_bytes = new.fold(0, u64::saturating_add);
         Self { ids, windows, new_bytes }
+    }
+
+    /// Returns true if loading of every block of the set has started.
+    pub(crate) fn all_started(&self) -> bool {
+        self.windows.iter().all(|window| window.all_started())
+    }
+
+    /// Returns true if all windows are loaded.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.windows.iter().all(|window| window.is_loaded())
+    }
+
+    /// Drops the windows that `set` does not have.
+    pub(crate) fn keep_those_of(&mut self, set: &WindowSet) {
+        let mut ids = self.ids.iter().zip(set.pieces());
+        self.windows.retain(|_| ids.next().is_some_and(|(id, piece)| *id == piece.window));
     }
 }

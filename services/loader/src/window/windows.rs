@@ -1,10 +1,9 @@
 //! Windows of all jobs. The memory of a window is reserved at once; it is loaded once and shared by the ranks of a job.
 
-use std::{collections::VecDeque, ops::Range, pin::pin, sync::Arc, task::Poll};
+use std::{collections::VecDeque, ops::Range, sync::Arc, task::Poll};
 
 use arrow_array::RecordBatch;
 use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
-use forebay_plan::EpochOrder;
 use forebay_stall::Stage;
 use futures::{
     StreamExt, TryStreamExt,
@@ -12,10 +11,12 @@ use futures::{
     poll,
     stream::FuturesOrdered,
 };
-use tokio_util::task::AbortOnDropHandle;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::held::{HeldWindow, Registry, Window, WindowId, WindowKey};
+use super::{
+    held::{Registry, Window},
+    wanted::WantedWindow,
+};
 use crate::{
     Config, Error, Frame, FrameBuilder, Job, Priority,
     activity::{Activity, Purpose},
@@ -29,54 +30,12 @@ use crate::{
 /// Loads windows into the memory tier.
 pub(crate) struct Windows {
     config: Config,
-    frames: Memory<FrameKey, Frame>,
+    pub(super) frames: Memory<FrameKey, Frame>,
     columns: Columns,
     forecast: NextUse,
     blocks: BlockReader,
     slabs: Slabs,
-    held: Arc<Registry>,
-}
-
-/// One window that a stream needs.
-#[derive(Clone)]
-pub(crate) struct WantedWindow {
-    job: Arc<Job>,
-    id: WindowId,
-    /// Blocks with rows, in the order of the window.
-    blocks: Vec<u32>,
-    /// Estimated size of the frames, in bytes.
-    estimated_bytes: u64,
-}
-
-impl WantedWindow {
-    /// Describes window `id` of `job`, whose epoch has the given order.
-    pub(crate) fn new(job: &Arc<Job>, id: WindowId, order: &EpochOrder) -> Self {
-        let blocks = order.window(id.window).blocks.iter().copied();
-        // Blocks without a needed row have no frame.
-        let blocks: Vec<u32> = blocks.filter(|block| job.is_needed(*block)).collect();
-        let estimated_bytes = job.bytes_of(&blocks);
-        Self { job: Arc::clone(job), id, blocks, estimated_bytes }
-    }
-
-    /// Id of the window in its order.
-    pub(crate) fn id(&self) -> WindowId {
-        self.id
-    }
-
-    /// Estimated size of the frames, in bytes.
-    pub(crate) fn estimated_bytes(&self) -> u64 {
-        self.estimated_bytes
-    }
-
-    /// Ids of the blocks.
-    pub(crate) fn block_ids(&self) -> impl Iterator<Item = u128> {
-        let ids = self.job.reader().block_ids();
-        self.blocks.iter().map(|block| ids.id(*block))
-    }
-
-    fn key(&self) -> WindowKey {
-        WindowKey { order: self.job.order_key(), view: self.job.view().key(), id: self.id }
-    }
+    pub(super) held: Arc<Registry>,
 }
 
 impl Windows {
@@ -127,124 +86,8 @@ impl Windows {
         &self.slabs
     }
 
-    /// Returns the windows of a set if there is free memory for those that no stream holds. They may still be loading.
-    pub(crate) fn try_acquire(self: &Arc<Self>, wanted: &[WantedWindow]) -> Option<Vec<Arc<HeldWindow>>> {
-        let budget = self.frames.budget();
-        self.hold(wanted, |missing| {
-            let estimated_bytes = missing.iter().map(|window| window.estimated_bytes);
-            // The actual sizes take longer to compute and are hardly ever below the estimates.
-            let estimated_bytes = estimated_bytes.fold(0, u64::saturating_add);
-            if !budget.has_room(capped(estimated_bytes, budget.available_bytes())) {
-                return None;
-            }
-            budget.try_reserve(self.bytes_to_reserve(missing))
-        })
-    }
-
-    /// Returns the windows of a set as soon as there is memory for all of them, or others have loaded all of them. They may
-    /// still be loading.
-    ///
-    /// The caller must not hold a window; otherwise two callers can deadlock.
-    ///
-    /// # Errors
-    /// Returns [`Error::TooLarge`] if the windows can never fit.
-    pub(crate) async fn acquire(
-        self: &Arc<Self>,
-        wanted: &[WantedWindow],
-    ) -> Result<Vec<Arc<HeldWindow>>, Error> {
-        let all: Vec<_> = wanted.iter().collect();
-        let mut reserving = pin!(self.frames.budget().reserve(self.bytes_to_reserve(&all)));
-        loop {
-            let mut registered = pin!(self.held.registered());
-            registered.as_mut().enable();
-            if let Some(held) = self.hold(wanted, |_| None) {
-                return Ok(held);
-            }
-            tokio::select! {
-                biased;
-                reserved = &mut reserving => {
-                    let mut reserved =
-                        reserved.map_err(|error| too_large(error.bytes, error.available_bytes))?;
-                    let held = self.hold(wanted, |missing| {
-                        let bytes = self.bytes_to_reserve(missing).min(reserved.bytes());
-                        reserved.split(bytes)
-                    });
-                    return held.ok_or_else(|| Error::Internal("a reservation was too small".into()));
-                }
-                () = registered => {}
-            }
-        }
-    }
-
-    /// Returns the windows that are held already, and registers the others with the memory that `reserve` returns for
-    /// them. Returns `None` if it returns none.
-    fn hold(
-        self: &Arc<Self>,
-        wanted: &[WantedWindow],
-        reserve: impl FnOnce(&[&WantedWindow]) -> Option<Reservation>,
-    ) -> Option<Vec<Arc<HeldWindow>>> {
-        // Dropped after the registry is unlocked.
-        let (mut found, mut windows) = (Vec::new(), Vec::new());
-        let mut new = Vec::new();
-        let mut registry = self.held.lock();
-        found.extend(wanted.iter().map(|window| registry.get(&window.key())));
-        // Decided once, because a load can fail in the meantime.
-        let usable: Vec<_> =
-            found.iter().map(|held| held.as_ref().filter(|held| !held.has_failed())).collect();
-        let missing: Vec<_> =
-            wanted.iter().zip(&usable).filter(|(_, held)| held.is_none()).map(|(window, _)| window).collect();
-        let mut reservation = if missing.is_empty() { None } else { Some(reserve(&missing)?) };
-        let mut left = missing.len();
-        for (window, held) in wanted.iter().zip(&usable) {
-            if let Some(held) = held {
-                windows.push(Arc::clone(held));
-                continue;
-            }
-            left -= 1;
-            let of_window = match reservation.as_mut() {
-                Some(all) if left > 0 => all.split(self.bytes_to_reserve(&[window]).min(all.bytes())),
-                _ => reservation.take(),
-            };
-            let (held, reporter) = HeldWindow::new(&self.held, window.key());
-            registry.insert(&held);
-            windows.push(Arc::clone(&held));
-            new.push((window, held, of_window?, reporter));
-        }
-        drop(registry);
-        if !new.is_empty() {
-            self.held.notify();
-        }
-        // Frames that are in memory are held before any load can evict them.
-        let cached: Vec<Vec<_>> = new.iter().map(|(window, ..)| self.cached_frames(window)).collect();
-        for ((window, held, reservation, reporter), cached) in new.into_iter().zip(cached) {
-            let (windows, window) = (Arc::clone(self), window.clone());
-            let load = async move {
-                let loaded = windows.load(&window, cached, reservation, || reporter.all_started()).await;
-                reporter.end(loaded);
-            };
-            held.load_with(AbortOnDropHandle::new(tokio::spawn(load)));
-        }
-        Some(windows)
-    }
-
-    /// Frames of the blocks of a window, as far as they are in memory.
-    fn cached_frames(&self, window: &WantedWindow) -> Vec<Option<Arc<Frame>>> {
-        window.blocks.iter().map(|block| self.frames.get(&frame_key(&window.job, *block))).collect()
-    }
-
-    /// Bytes to reserve for windows. Actual sizes can exceed the estimates that admission uses, and admission does not check
-    /// all epochs. The reservation is therefore capped, so that all windows of a set can be reserved.
-    fn bytes_to_reserve(&self, windows: &[&WantedWindow]) -> u64 {
-        let actual = windows.iter().map(|window| self.bytes_of(&window.job, &window.blocks));
-        let estimated = windows.iter().map(|window| window.estimated_bytes);
-        let (actual, estimated) =
-            (actual.fold(0, u64::saturating_add), estimated.fold(0, u64::saturating_add));
-        let available_bytes = self.frames.budget().available_bytes();
-        if estimated <= with_margin(available_bytes) { actual.min(available_bytes) } else { estimated }
-    }
-
     /// Bytes of the frames of `blocks`: actual sizes of frames in memory, estimates for the others.
-    fn bytes_of(&self, job: &Job, blocks: &[u32]) -> u64 {
+    pub(super) fn bytes_of(&self, job: &Job, blocks: &[u32]) -> u64 {
         let bytes_of = |block: &u32| {
             self.frames
                 .weight(&frame_key(job, *block))
@@ -253,7 +96,8 @@ impl Windows {
         blocks.iter().map(bytes_of).sum()
     }
 
-    async fn load(
+    /// Loads a window into its reserved memory. Calls `all_started` when loading of every block has started.
+    pub(super) async fn load(
         &self,
         window: &WantedWindow,
         cached: Vec<Option<Arc<Frame>>>,
@@ -450,11 +294,6 @@ fn append(
     Ok(builder)
 }
 
-/// `bytes`, at most `available_bytes` if they exceed it by a margin only.
-fn capped(bytes: u64, available_bytes: u64) -> u64 {
-    if bytes <= with_margin(available_bytes) { bytes.min(available_bytes) } else { bytes }
-}
-
 fn unless_too_large<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Err(Error::TooLarge { .. }) => Ok(None),
@@ -462,12 +301,14 @@ fn unless_too_large<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-fn too_large(needed: u64, limit: u64) -> Error {
+/// Error of a window that can never fit.
+pub(super) fn too_large(needed: u64, limit: u64) -> Error {
     let advice = "lower shuffle.window_rows or raise --cache-memory".into();
     Error::TooLarge { what: "a shuffle window".into(), needed, limit, advice }
 }
 
-fn frame_key(job: &Job, block: u32) -> FrameKey {
+/// Key of the frame of a block.
+pub(super) fn frame_key(job: &Job, block: u32) -> FrameKey {
     let ids = job.reader().block_ids();
     let rows = match job.has_groups() {
         false => 0,

@@ -14,6 +14,8 @@
 
 #[path = "../fixture/mod.rs"]
 mod fixture;
+#[path = "../../../storage/tests/common/forward.rs"]
+mod forward;
 mod requests;
 mod store;
 mod world;

@@ -110,7 +110,6 @@ struct Requested {
 /// # Panics
 /// Panics if a promise is broken.
 pub(crate) fn run(seed: u64) -> Run {
-    forebay_storage::run_blocking_work_in_order();
     forebay_cache::run_blocking_work_in_order();
     let mut random = fastrand::Rng::with_seed(seed);
     let jobs: Vec<_> = (0..random.usize(1..=3))

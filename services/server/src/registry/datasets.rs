@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use dashmap::DashMap;
 use forebay_loader::similar_names;
-use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, refresh_snapshot, take_snapshot};
+use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, refresh_snapshot};
 use tokio::sync::{Mutex, watch};
 
 use super::retry_delays::retry_delays;
@@ -140,12 +140,16 @@ impl Datasets {
         let previous = current.as_ref().map(|current| current.snapshot().as_ref());
         match self.take(name, dataset, previous).await {
             Ok(snapshot) => {
-                dataset.note_seen(snapshot.id(), looked);
-                let opened = described(&snapshot);
+                let (id, opened) = (snapshot.id().to_owned(), described(&snapshot));
+                let is_current = |current: &Reader| current.snapshot().id() == id;
+                let reader = match current.clone().filter(is_current) {
+                    Some(current) => current,
+                    None => self.reader(dataset, snapshot).await,
+                };
+                // From here on nothing waits, so that a cancelled call changes all or nothing.
+                dataset.note_seen(&id, looked);
                 let note = match current {
-                    Some(current) if current.snapshot().id() == snapshot.id() => {
-                        return Ok((current, false));
-                    }
+                    Some(current) if is_current(&current) => return Ok((current, false)),
                     Some(current) => {
                         let before = described(current.snapshot());
                         self.keep_pinned(name, current);
@@ -153,7 +157,6 @@ impl Datasets {
                     }
                     None => Event::new(Kind::DatasetOpen, &opened),
                 };
-                let reader = self.reader(dataset, snapshot).await;
                 dataset.phase.send_replace(Phase::Open(reader.clone()));
                 self.shared.events.note(note.dataset(name));
                 Ok((reader, true))
@@ -304,12 +307,7 @@ impl Datasets {
             });
         };
         let Shared { state, config, .. } = &*self.shared;
-        match previous {
-            Some(previous) => {
-                refresh_snapshot(name, &dataset.location, state, config, previous, progress).await
-            }
-            None => take_snapshot(name, &dataset.location, state, config, progress).await,
-        }
+        refresh_snapshot(name, &dataset.location, state, config, previous, progress).await
     }
 
     fn note_failure(&self, name: &str, error: &Error) {

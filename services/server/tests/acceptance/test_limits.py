@@ -45,7 +45,7 @@ class Way:
     def reset(self) -> None:
         """Closes all connections to the server with a TCP reset instead of an orderly end."""
         while self.servers:
-            # Those whose client has closed its connection are closed.
+            # A connection that its client has ended is already closed.
             with contextlib.suppress(OSError), self.servers.pop() as connection:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 

@@ -33,11 +33,11 @@ pub fn take_snapshot<'a>(
     config: &'a Config,
     progress: impl Fn(u64, u64) + Send + Sync + 'a,
 ) -> BoxFuture<'a, Result<Snapshot, Error>> {
-    boxed(dataset, location, state, config, Box::new(progress))
+    boxed(dataset, location, state, config, None, Box::new(progress))
 }
 
-/// Takes a snapshot like [`take_snapshot`], after the snapshot `previous` of the same dataset. If only files were added
-/// since, only their footers are read.
+/// Takes a snapshot like [`take_snapshot`], after the snapshot `previous` of the same dataset, if there is one. If only files
+/// were added since, only their footers are read.
 ///
 /// # Errors
 /// As [`take_snapshot`].
@@ -46,23 +46,24 @@ pub fn refresh_snapshot<'a>(
     location: &'a Location,
     state: &'a State,
     config: &'a Config,
-    previous: &'a Snapshot,
+    previous: Option<&'a Snapshot>,
     progress: impl Fn(u64, u64) + Send + Sync + 'a,
 ) -> BoxFuture<'a, Result<Snapshot, Error>> {
-    Box::pin(take_inner(dataset, location, state, config, Some(previous), Box::new(progress)))
+    boxed(dataset, location, state, config, previous, Box::new(progress))
 }
 
 type Progress<'a> = Box<dyn Fn(u64, u64) + Send + Sync + 'a>;
 
-/// Non-generic part of [`take_snapshot`], so that the code is compiled in this crate rather than in each caller's.
+/// Non-generic part of [`refresh_snapshot`], so that the code is compiled in this crate rather than in each caller's.
 fn boxed<'a>(
     dataset: &'a str,
     location: &'a Location,
     state: &'a State,
     config: &'a Config,
+    previous: Option<&'a Snapshot>,
     progress: Progress<'a>,
 ) -> BoxFuture<'a, Result<Snapshot, Error>> {
-    Box::pin(take_inner(dataset, location, state, config, None, progress))
+    Box::pin(take_inner(dataset, location, state, config, previous, progress))
 }
 
 async fn take_inner(
@@ -189,12 +190,12 @@ fn found_files(listing: &Listing, location: &Location) -> Result<Found, Error> {
 
 /// Row groups of the files that `previous` has, by their index in the listing. Returns `None` unless the listing has all
 /// files of `previous`, unchanged and in the same order, and begins with the same file.
-fn known_files(previous: &Snapshot, listing: &Listing) -> Option<Vec<Option<Vec<RowGroup>>>> {
+fn known_files<'a>(previous: &'a Snapshot, listing: &Listing) -> Option<Vec<Option<&'a [RowGroup]>>> {
     let mut before = previous.files().iter().peekable();
     let mut known = Vec::with_capacity(listing.files.len());
     for file in &listing.files {
         let same = before.next_if(|known| known.path == file.path && known.version == file.version);
-        known.push(same.map(|same| same.row_groups.clone()));
+        known.push(same.map(|same| &same.row_groups[..]));
     }
     let has_all = before.peek().is_none() && previous.parts().folder == listing.folder;
     (has_all && known.first().is_some_and(Option::is_some)).then_some(known)
@@ -204,7 +205,7 @@ fn known_files(previous: &Snapshot, listing: &Listing) -> Option<Vec<Option<Vec<
 /// file.
 async fn merge_footers(
     mut merged: Option<MergedFooters>,
-    known: &[Option<Vec<RowGroup>>],
+    known: &[Option<&[RowGroup]>],
     found: &Found,
     location: &Location,
     state: &State,
@@ -232,7 +233,7 @@ async fn merge_footers(
                 merged.add(&footer, &targets[index])?;
                 merged.row_groups(&footer)
             }
-            (None, known, _) => known.clone().unwrap_or_default(),
+            (None, known, _) => known.unwrap_or_default().to_vec(),
         });
         progress(row_groups.len() as u64, total);
     }

@@ -11,6 +11,7 @@ use forebay_storage::{Config, Error, Location, Reader, Snapshot, State, refresh_
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 use tempfile::TempDir;
 
+pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod store;
 
@@ -68,7 +69,7 @@ impl Fixture {
     /// Takes a snapshot after the snapshot `previous`.
     pub(crate) async fn refresh(&self, previous: &Snapshot) -> Result<Arc<Snapshot>, Error> {
         let (location, state, config) = (self.location(), &self.state, &self.config);
-        refresh_snapshot("test", &location, state, config, previous, |_, _| {}).await.map(Arc::new)
+        refresh_snapshot("test", &location, state, config, Some(previous), |_, _| {}).await.map(Arc::new)
     }
 
     pub(crate) fn reader(&self, snapshot: &Arc<Snapshot>) -> Reader {

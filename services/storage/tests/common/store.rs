@@ -93,34 +93,7 @@ impl ObjectStore for TestStore {
         self.inner.list(prefix).map(move |meta| meta.map(|meta| shown.meta(meta))).boxed()
     }
 
-    fn put_opts<'a, 'b, 'c>(
-        &'a self,
-        location: &'b Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Answer<'c, PutResult>
-    where
-        'a: 'c,
-        'b: 'c,
-    {
-        self.inner.put_opts(location, payload, options)
-    }
-
-    fn put_multipart_opts<'a, 'b, 'c>(
-        &'a self,
-        location: &'b Path,
-        options: PutMultipartOptions,
-    ) -> Answer<'c, Box<dyn MultipartUpload>>
-    where
-        'a: 'c,
-        'b: 'c,
-    {
-        self.inner.put_multipart_opts(location, options)
-    }
-
-    fn delete_stream(&self, paths: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(paths)
-    }
+    super::forward::forward_writes!();
 
     fn list_with_delimiter<'a, 'b, 'c>(&'a self, prefix: Option<&'b Path>) -> Answer<'c, ListResult>
     where
@@ -128,19 +101,5 @@ impl ObjectStore for TestStore {
         'b: 'c,
     {
         self.inner.list_with_delimiter(prefix)
-    }
-
-    fn copy_opts<'a, 'b, 'c, 'd>(
-        &'a self,
-        from: &'b Path,
-        to: &'c Path,
-        options: CopyOptions,
-    ) -> Answer<'d, ()>
-    where
-        'a: 'd,
-        'b: 'd,
-        'c: 'd,
-    {
-        self.inner.copy_opts(from, to, options)
     }
 }

@@ -6,9 +6,10 @@ use forebay_plan::Cursor;
 
 use super::{
     held::{HeldWindow, WindowId},
-    orders::{Orders, Piece},
+    orders::Orders,
+    wanted::WantedWindow,
     window_set::{HeldSet, WindowSet},
-    windows::{WantedWindow, Windows},
+    windows::Windows,
 };
 use crate::{
     Config, Error, Job, Pool, Priority, activity::Watching, cache::forecast::StreamProgress, stream::Stream,
@@ -18,7 +19,7 @@ use crate::{
 const MAX_PREFETCHED: usize = 8;
 
 /// Windows of one rank and lane, in the order of use.
-pub(crate) struct WindowPrefetch {
+pub(crate) struct StreamWindows {
     stream: Stream,
     /// The job's own dataset, then the other datasets of its mixture.
     sources: Vec<Source>,
@@ -38,7 +39,7 @@ struct Source {
     progress: Arc<StreamProgress>,
 }
 
-impl WindowPrefetch {
+impl StreamWindows {
     pub(crate) fn new(stream: Stream, windows: Arc<Windows>, pool: Pool, config: Config) -> Self {
         let jobs = std::iter::once(&stream.job).chain(&stream.job.mixed);
         let source = |job: &Arc<Job>| Source {
@@ -49,7 +50,7 @@ impl WindowPrefetch {
         Self { stream, sources, held: None, prefetched: VecDeque::new(), next: None, windows, pool, config }
     }
 
-    /// Divides the batch at `cursor` into sets. Returns none for an empty batch.
+    /// Returns the window sets that the batch at `cursor` needs, one after the other; none for an empty batch.
     pub(crate) async fn window_sets(&mut self, cursor: Cursor) -> Result<Vec<WindowSet>, Error> {
         let mut pieces = Vec::with_capacity(self.sources.len());
         for source in &mut self.sources {
@@ -58,9 +59,9 @@ impl WindowPrefetch {
         Ok(WindowSet::of_batch(&pieces))
     }
 
-    /// Returns the windows `ids` if they are held.
-    pub(crate) fn held(&self, ids: &[WindowId]) -> Option<&[Arc<HeldWindow>]> {
-        self.held.as_ref().filter(|held| held.ids == ids).map(|held| &held.windows[..])
+    /// Returns the windows of `set` if they are held.
+    pub(crate) fn held(&self, set: &WindowSet) -> Option<&[Arc<HeldWindow>]> {
+        self.held.as_ref().filter(|held| set.has_ids(&held.ids)).map(|held| &held.windows[..])
     }
 
     /// Loads the windows of `set` in place of the held ones, for batch `index` of the lane. Concurrently prefetches the next
@@ -69,54 +70,74 @@ impl WindowPrefetch {
     /// # Errors
     /// Returns [`Error::TooLarge`] if the windows can never fit, and the error of the first block that cannot be read.
     pub(crate) async fn load(&mut self, set: &WindowSet, index: u64) -> Result<(), Error> {
-        let mut before = self.held.take();
-        let mut prefetched = self.prefetched.pop_front();
-        while prefetched.as_ref().is_some_and(|prefetched| prefetched.ids != set.ids) {
-            prefetched = self.prefetched.pop_front();
-        }
-        let is_ready =
-            prefetched.as_ref().is_some_and(|set| set.windows.iter().all(|window| window.is_loaded()));
+        let before = self.held.take();
+        let prefetched = self.take_prefetched(set);
+        let is_ready = prefetched.as_ref().is_some_and(HeldSet::is_loaded);
         let wanted = if is_ready { Vec::new() } else { self.wanted(set) };
-        let watching = self.watch(&wanted);
+        let _watching = self.watch(&wanted);
         let held = match prefetched {
             Some(prefetched) => prefetched,
-            None => {
-                self.next = None;
-                self.note_loading(set.windows());
-                if let Some(before) = &mut before {
-                    let mut ids = before.ids.iter().zip(&set.ids);
-                    before.windows.retain(|_| ids.next().is_some_and(|(before, now)| before == now));
-                }
-                let windows = match self.windows.try_acquire(&wanted) {
-                    Some(windows) => windows,
-                    None => {
-                        before = None;
-                        self.windows.acquire(&wanted).await?
-                    }
-                };
-                HeldSet::new(&wanted, windows, &[])
-            }
+            None => self.acquire(set, &wanted, before).await?,
         };
-        drop(before);
         let windows = held.windows.clone();
         self.held = Some(held);
-        let mut loading = pin!(async {
+        let loading = async {
             for window in &windows {
                 window.wait().await?;
             }
             Ok(())
-        });
+        };
+        self.prefetch_until(loading, index).await
+    }
+
+    /// Returns the prefetched windows of `set`, and drops those before them.
+    fn take_prefetched(&mut self, set: &WindowSet) -> Option<HeldSet> {
+        while let Some(prefetched) = self.prefetched.pop_front() {
+            if set.has_ids(&prefetched.ids) {
+                return Some(prefetched);
+            }
+        }
+        None
+    }
+
+    /// Acquires the windows of `set` in place of `before`, with the windows that both have if there is memory for the others.
+    async fn acquire(
+        &mut self,
+        set: &WindowSet,
+        wanted: &[WantedWindow],
+        mut before: Option<HeldSet>,
+    ) -> Result<HeldSet, Error> {
+        self.next = None;
+        self.note_loading(set);
+        if let Some(before) = &mut before {
+            before.keep_those_of(set);
+        }
+        let windows = match self.windows.try_acquire(wanted) {
+            Some(windows) => windows,
+            None => {
+                drop(before);
+                self.windows.acquire(wanted).await?
+            }
+        };
+        Ok(HeldSet::new(wanted, windows, &[]))
+    }
+
+    /// Prefetches sets until `loading` ends. The next set is started as soon as the last one has been.
+    async fn prefetch_until(
+        &mut self,
+        loading: impl Future<Output = Result<(), Error>>,
+        index: u64,
+    ) -> Result<(), Error> {
+        let mut loading = pin!(loading);
         loop {
             let prefetched = self.prefetched.len();
             self.prefetch(index).await?;
-            let last = self.prefetched.back().or(self.held.as_ref());
-            let last: Vec<_> = last.map(|last| last.windows.clone()).unwrap_or_default();
-            if self.prefetched.len() == prefetched && last.iter().all(|window| window.all_started()) {
+            let Some(last) = self.prefetched.back().or(self.held.as_ref()) else { break };
+            if self.prefetched.len() == prefetched && last.all_started() {
                 break;
             }
-            // The next set is started as soon as this one has been.
             let all_started = async {
-                for window in &last {
+                for window in &last.windows {
                     window.wait_for_start().await;
                 }
             };
@@ -126,9 +147,7 @@ impl WindowPrefetch {
                 () = all_started => {}
             }
         }
-        let loaded = loading.await;
-        drop(watching);
-        loaded
+        loading.await
     }
 
     /// Prefetches the next window sets that batch `index` of the lane or a later batch needs. Stops when there is no free
@@ -140,8 +159,7 @@ impl WindowPrefetch {
         while let Some(last) = self.prefetched.back().or(self.held.as_ref()) {
             let bytes = self.prefetched.iter().map(|set| set.new_bytes).fold(0, u64::saturating_add);
             let enough = !self.prefetched.is_empty() && bytes >= self.config.window_prefetch_bytes;
-            let all_started = last.windows.iter().all(|window| window.all_started());
-            if enough || self.prefetched.len() >= MAX_PREFETCHED || !all_started {
+            if enough || self.prefetched.len() >= MAX_PREFETCHED || !last.all_started() {
                 return Ok(());
             }
             let ids = last.ids.clone();
@@ -167,8 +185,8 @@ impl WindowPrefetch {
     /// Updates the position of this stream in the forecast, for the datasets from which `set` takes rows. The first
     /// update of an epoch is slow and runs on the pool.
     pub(crate) async fn note(&mut self, set: &WindowSet) -> Result<(), Error> {
-        for (source, piece) in &set.rows {
-            let progress = &self.sources[*source].progress;
+        for (source, piece) in set.taken() {
+            let progress = &self.sources[source].progress;
             let (epoch, position) = (piece.window.epoch, piece.positions.start);
             let window_start = piece.order.window(piece.window.window).positions.start;
             if !progress.is_new(epoch) {
@@ -195,20 +213,20 @@ impl WindowPrefetch {
         let Some(batch) = first else { return Ok(None) };
         let sets = self.window_sets(self.stream.job.cursor(self.stream.lane, batch)).await?;
         let Some(set) = sets.iter().find(|set| set.is_after(ids)) else { return Ok(None) };
-        self.note_loading(set.windows());
+        self.note_loading(set);
         Ok(Some(self.wanted(set)))
     }
 
     fn wanted(&self, set: &WindowSet) -> Vec<WantedWindow> {
-        let pieces = self.sources.iter().zip(set.windows());
+        let pieces = self.sources.iter().zip(set.pieces());
         pieces
             .map(|(source, piece)| WantedWindow::new(source.orders.job(), piece.window, &piece.order))
             .collect()
     }
 
     /// Updates the forecast with windows that are being loaded.
-    fn note_loading(&self, windows: &[Piece]) {
-        for (source, piece) in self.sources.iter().zip(windows) {
+    fn note_loading(&self, set: &WindowSet) {
+        for (source, piece) in self.sources.iter().zip(set.pieces()) {
             let end = piece.order.window(piece.window.window).positions.end;
             source.progress.loading(piece.window.epoch, end);
         }

@@ -1,0 +1,138 @@
+//! Acquisition of windows: those that other streams hold are shared, the others receive their memory together.
+
+use std::{pin::pin, sync::Arc};
+
+use forebay_cache::Reservation;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    held::HeldWindow,
+    wanted::WantedWindow,
+    windows::{Windows, frame_key, too_large},
+};
+use crate::{Error, Frame, request::admission::with_margin};
+
+impl Windows {
+    /// Returns the windows of a set if there is free memory for those that no stream holds. They may still be loading.
+    pub(crate) fn try_acquire(self: &Arc<Self>, wanted: &[WantedWindow]) -> Option<Vec<Arc<HeldWindow>>> {
+        let budget = self.frames.budget();
+        self.hold(wanted, |missing| {
+            // The actual sizes take longer to compute and are hardly ever below the estimates.
+            let estimated_bytes = estimated_bytes(missing);
+            if !budget.has_room(capped(estimated_bytes, estimated_bytes, budget.available_bytes())) {
+                return None;
+            }
+            budget.try_reserve(self.bytes_to_reserve(missing))
+        })
+    }
+
+    /// Returns the windows of a set as soon as there is memory for all of them, or others have loaded all of them. They may
+    /// still be loading.
+    ///
+    /// The caller must not hold a window; otherwise two callers can deadlock.
+    ///
+    /// # Errors
+    /// Returns [`Error::TooLarge`] if the windows can never fit.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        wanted: &[WantedWindow],
+    ) -> Result<Vec<Arc<HeldWindow>>, Error> {
+        let all: Vec<_> = wanted.iter().collect();
+        let mut reserving = pin!(self.frames.budget().reserve(self.bytes_to_reserve(&all)));
+        loop {
+            let mut registered = pin!(self.held.registered());
+            registered.as_mut().enable();
+            if let Some(held) = self.hold(wanted, |_| None) {
+                return Ok(held);
+            }
+            tokio::select! {
+                biased;
+                reserved = &mut reserving => {
+                    let mut reserved =
+                        reserved.map_err(|error| too_large(error.bytes, error.available_bytes))?;
+                    let held = self.hold(wanted, |missing| {
+                        let bytes = self.bytes_to_reserve(missing).min(reserved.bytes());
+                        reserved.split(bytes)
+                    });
+                    return held.ok_or_else(|| Error::Internal("a reservation was too small".into()));
+                }
+                () = registered => {}
+            }
+        }
+    }
+
+    /// Returns the windows that are held already, and registers the others with the memory that `reserve` returns for
+    /// them. Returns `None` if it returns none.
+    fn hold(
+        self: &Arc<Self>,
+        wanted: &[WantedWindow],
+        reserve: impl FnOnce(&[&WantedWindow]) -> Option<Reservation>,
+    ) -> Option<Vec<Arc<HeldWindow>>> {
+        // Dropped after the registry is unlocked.
+        let (mut found, mut windows) = (Vec::new(), Vec::new());
+        let mut new = Vec::new();
+        let mut registry = self.held.lock();
+        found.extend(wanted.iter().map(|window| registry.get(&window.key())));
+        // Decided once, because a load can fail in the meantime.
+        let usable: Vec<_> =
+            found.iter().map(|held| held.as_ref().filter(|held| !held.has_failed())).collect();
+        let missing: Vec<_> =
+            wanted.iter().zip(&usable).filter(|(_, held)| held.is_none()).map(|(window, _)| window).collect();
+        let mut reservation = if missing.is_empty() { None } else { Some(reserve(&missing)?) };
+        let mut left = missing.len();
+        for (window, held) in wanted.iter().zip(&usable) {
+            if let Some(held) = held {
+                windows.push(Arc::clone(held));
+                continue;
+            }
+            left -= 1;
+            let of_window = match reservation.as_mut() {
+                Some(all) if left > 0 => all.split(self.bytes_to_reserve(&[window]).min(all.bytes())),
+                _ => reservation.take(),
+            };
+            let (held, reporter) = HeldWindow::new(&self.held, window.key());
+            registry.insert(&held);
+            windows.push(Arc::clone(&held));
+            new.push((window, held, of_window?, reporter));
+        }
+        drop(registry);
+        if !new.is_empty() {
+            self.held.notify();
+        }
+        // Frames that are in memory are held before any load can evict them.
+        let cached: Vec<Vec<_>> = new.iter().map(|(window, ..)| self.cached_frames(window)).collect();
+        for ((window, held, reservation, reporter), cached) in new.into_iter().zip(cached) {
+            let (windows, window) = (Arc::clone(self), window.clone());
+            let load = async move {
+                let loaded = windows.load(&window, cached, reservation, || reporter.all_started()).await;
+                reporter.end(loaded);
+            };
+            held.load_with(AbortOnDropHandle::new(tokio::spawn(load)));
+        }
+        Some(windows)
+    }
+
+    /// Frames of the blocks of a window, as far as they are in memory.
+    fn cached_frames(&self, window: &WantedWindow) -> Vec<Option<Arc<Frame>>> {
+        window.blocks.iter().map(|block| self.frames.get(&frame_key(&window.job, *block))).collect()
+    }
+
+    /// Bytes to reserve for windows. Actual sizes can exceed the estimates that admission uses, and admission does not check
+    /// all epochs. The reservation is therefore capped, so that all windows of a set can be reserved.
+    fn bytes_to_reserve(&self, windows: &[&WantedWindow]) -> u64 {
+        let actual = windows.iter().map(|window| self.bytes_of(&window.job, &window.blocks));
+        let available_bytes = self.frames.budget().available_bytes();
+        capped(actual.fold(0, u64::saturating_add), estimated_bytes(windows), available_bytes)
+    }
+}
+
+/// Estimated size of the frames of `windows`, in bytes.
+fn estimated_bytes(windows: &[&WantedWindow]) -> u64 {
+    windows.iter().map(|window| window.estimated_bytes).fold(0, u64::saturating_add)
+}
+
+/// Bytes to reserve for windows of `bytes` bytes: at most `available_bytes`, if the estimate exceeds these by the margin at
+/// most. Otherwise the estimate, which cannot be reserved.
+fn capped(bytes: u64, estimated_bytes: u64, available_bytes: u64) -> u64 {
+    if estimated_bytes <= with_margin(available_bytes) { bytes.min(available_bytes) } else { estimated_bytes }
+}
