@@ -23,7 +23,7 @@ help:
 demo: ## stream generated Parquet to a small trainer and print rates
 	$(CARGO) run --release -- demo
 
-test: test-rust test-acceptance test-python ## all tests, with their Python environments
+test: test-rust test-acceptance test-python ## test-rust, test-acceptance and test-python; creates their Python environments
 
 test-rust: ## tests and documentation examples of the crates
 	$(LIMITED) $(CARGO) test --release --workspace --tests
@@ -34,7 +34,7 @@ CHECKED := forebay-plan forebay-proto forebay-storage forebay-cache
 CHECKS := $(foreach crate,$(CHECKED),--config profile.release.package.$(crate).overflow-checks=true \
 	--config profile.release.package.$(crate).debug-assertions=true)
 
-test-checked: ## tests of order, messages, files and caches with overflow checks and debug assertions
+test-checked: ## tests of forebay-plan, -proto, -storage and -cache with overflow checks and debug assertions
 	$(LIMITED) $(CARGO) test --release $(CHECKS) $(CHECKED:%=--package %) --tests
 
 test-acceptance: ## tests of the release binary with stock pyarrow
@@ -52,7 +52,7 @@ wheel: ## the Python package with the server, under target/python/wheels
 	$(CARGO) build --release --workspace
 	$(PYTHON) $(PACKAGE)/prepare.py
 
-lint: ## formatting, language, circles of imports, clippy, documentation, dependencies
+lint: ## formatting, language, import cycles, clippy, documentation, dependencies
 	$(CARGO) fmt --all --check
 	.ci/prose
 	.ci/circles
@@ -63,7 +63,7 @@ lint: ## formatting, language, circles of imports, clippy, documentation, depend
 docs: ## the documentation site under target/docs/site; fails on broken links
 	.ci/docs
 
-prose: ## retired words in code and docs, doc comments without a subject
+prose: ## words of .ci/retired.txt in code and docs, doc comments without a subject
 	.ci/prose
 
 deploy-check: ## rules, dashboards, Dockerfile, compose file and chart of deploy/; GitHub workflows

@@ -1,6 +1,7 @@
 """A pytest plugin: with FOREBAY_STRICT_SKIPS=1, a test that is skipped for a reason outside of skips.txt fails.
 
-Both Python suites load it. Without it, a run whose test data could not be downloaded passes with most of its tests skipped.
+Both Python suites load it. Without the variable, a run passes although its test data could not be downloaded and most
+tests were skipped.
 """
 
 from __future__ import annotations

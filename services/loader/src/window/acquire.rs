@@ -26,8 +26,8 @@ impl Windows {
         })
     }
 
-    /// Returns the windows of a set as soon as there is memory for all of them, or others have loaded all of them. They may
-    /// still be loading.
+    /// Returns the windows of a set as soon as there is memory for all of them, or other streams hold all of them.
+    /// The windows may still be loading.
     ///
     /// The caller must not hold a window; otherwise two callers can deadlock.
     ///
@@ -61,8 +61,8 @@ impl Windows {
         }
     }
 
-    /// Returns the windows that are held already, and registers the others with the memory that `reserve` returns for
-    /// them. Returns `None` if it returns none.
+    /// Returns all wanted windows. Those that a stream holds are shared. The others are registered with memory from
+    /// `reserve`, and their loading starts. Returns `None` if `reserve` does.
     fn hold(
         self: &Arc<Self>,
         wanted: &[WantedWindow],
@@ -131,8 +131,8 @@ fn estimated_bytes(windows: &[&WantedWindow]) -> u64 {
     windows.iter().map(|window| window.estimated_bytes).fold(0, u64::saturating_add)
 }
 
-/// Bytes to reserve for windows of `bytes` bytes: at most `available_bytes`, if the estimate exceeds these by the margin at
-/// most. Otherwise the estimate, which cannot be reserved.
+/// Returns `bytes`, capped at `available_bytes`, if the estimate exceeds `available_bytes` by at most one eighth.
+/// Otherwise returns the estimate, so that the reservation fails.
 fn capped(bytes: u64, estimated_bytes: u64, available_bytes: u64) -> u64 {
     if estimated_bytes <= with_margin(available_bytes) { bytes.min(available_bytes) } else { estimated_bytes }
 }

@@ -80,7 +80,8 @@ pub(crate) struct HeldWindow {
 /// Progress of loading a window.
 #[derive(Default)]
 struct Load {
-    /// Cancelled when loading of every block has started: it waits for memory, is being decoded, or is finished.
+    /// Cancelled when loading of every block has started, or loading of the window has ended. A started block waits
+    /// for memory to decode it, is being decoded, or is finished.
     all_started: CancellationToken,
     loaded: OnceLock<Result<Window, Error>>,
     /// Token that is cancelled when loading ends: with a window, with an error, or by a panic.
@@ -136,7 +137,8 @@ impl HeldWindow {
         drop(self.task.set(task));
     }
 
-    /// Returns true if loading of every block has started: it waits for memory, is being decoded, or is finished.
+    /// Returns true if loading of every block has started, or loading of the window has ended. A started block waits
+    /// for memory to decode it, is being decoded, or is finished.
     pub(super) fn all_started(&self) -> bool {
         self.load.all_started.is_cancelled()
     }

@@ -100,7 +100,8 @@ impl StreamWindows {
         None
     }
 
-    /// Acquires the windows of `set` in place of `before`, with the windows that both have if there is memory for the others.
+    /// Acquires the windows of `set` and releases those of `before`. Windows in both sets stay held if there is free
+    /// memory for the others. If not, all of `before` is released before waiting for memory.
     async fn acquire(
         &mut self,
         set: &WindowSet,
@@ -122,7 +123,8 @@ impl StreamWindows {
         Ok(HeldSet::new(wanted, windows, &[]))
     }
 
-    /// Prefetches sets until `loading` ends. The next set is started as soon as the last one has been.
+    /// Waits for `loading`, and prefetches sets concurrently if there is memory. A set is prefetched only after
+    /// loading of every block of the previous set has started. Returns the first error of either.
     async fn prefetch_until(
         &mut self,
         loading: impl Future<Output = Result<(), Error>>,

@@ -19,9 +19,10 @@ pub(crate) struct WindowSet {
 impl WindowSet {
     /// Returns the window sets that a batch needs, one after the other, given its pieces in each dataset.
     ///
-    /// Their number is the largest number of windows that a dataset needs. A dataset that needs fewer stays at its first
-    /// window, so that all datasets reach their last window in the same set. Its rows are taken only from then on. No
-    /// rows have to be copied because another dataset advances.
+    /// Their number is the largest number of windows that a dataset needs. A dataset that needs fewer starts late: it
+    /// stays at its first window, and the earlier sets take no rows from it. All datasets therefore reach their last
+    /// window in the same set. Example: of 3 sets, a dataset with 2 windows takes rows from sets 2 and 3. No rows
+    /// have to be copied because another dataset advances.
     pub(crate) fn of_batch(pieces: &[Vec<Piece>]) -> Vec<Self> {
         if pieces.iter().any(Vec::is_empty) {
             // An empty batch. In a mixture, each batch has rows of every dataset.

@@ -1,4 +1,5 @@
-//! Windows of all jobs. The memory of a window is reserved at once; it is loaded once and shared by the ranks of a job.
+//! Windows of all jobs. The memory of a window is reserved in one step. The window is loaded once and shared by the
+//! ranks of a job.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc, task::Poll};
 

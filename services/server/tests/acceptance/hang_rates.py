@@ -4,8 +4,9 @@
     target/acceptance/venv/bin/python services/server/tests/acceptance/hang_rates.py [CASE...] [--pairs N] [--seconds S]
         [--least RATIO]
 
-Slow readers of one dataset run all the time. In turns, its disk hangs or answers, and the rate of a stream of the other dataset
-is measured. Prints the median over the pairs of turns of the ratio of the rates, hanging to answering, for each case:
+Slow readers of one dataset run all the time. Its disk hangs in one turn and answers in the other turn of each pair.
+Each turn measures the rate of a stream of the other dataset. For each case, prints the median over the pairs of the
+rate while the disk hangs, divided by the rate while it answers:
 
     files    The files of the first dataset hang. The other dataset is decoded from its files.
     scarce   As above, with less memory than the windows of the waiting streams take.

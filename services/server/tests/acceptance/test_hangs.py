@@ -1,7 +1,9 @@
-"""A disk that hangs costs its own datasets their deadlines, and others nothing.
+"""While a disk hangs, requests that need it fail at their deadline. Streams of other datasets continue, except in the
+cases marked with `SHARED_MEMORY`. A cache disk that hangs fails no stream.
 
-hang.c simulates it: calls on one folder block, without an error, until the test lets them continue. A deadline of an hour stands
-for none: a call that returns with it waits for no deadline.
+hang.c simulates it: calls on one folder block, without an error, until the test lets them continue. Tests with
+`NO_DEADLINE` set a deadline of one hour. A call that returns within `PATIENCE_S` has therefore not waited for a
+deadline.
 """
 
 from __future__ import annotations
@@ -97,7 +99,8 @@ class Hangs:
 
 @pytest.fixture
 def hangs(tmp_path: Path, library: Path, datasets: dict[str, Path]) -> Iterator[Hangs]:
-    # Not the fixture `pool`, which ends after the executor waits for calls of its servers.
+    # The fixture `pool` is not used: it would stop the servers only after `close`, whose `executor.shutdown` waits
+    # for calls to them.
     made = Hangs(Pool(tmp_path), library, datasets)
     yield made
     made.close()
@@ -153,8 +156,8 @@ def test_a_dataset_is_refreshed_while_the_disk_of_the_footer_cache_hangs(hangs: 
 # -- the disk of a dataset ---------------------------------------------------------------------------
 
 SHARED_MEMORY = (
-    "The blocks and windows of a dataset that hangs keep decode_bytes and cache_memory until their reads are late. The streams of "
-    "others queue behind them, first come, first served."
+    "Blocks and windows of a dataset that hangs occupy the memory of decode_bytes and cache_memory until their reads time out. "
+    "Streams of other datasets wait behind them in the same first-come, first-served queues."
 )
 
 

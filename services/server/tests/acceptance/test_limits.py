@@ -32,7 +32,7 @@ columns = ["age"]
 """
 
 
-class Way:
+class ResettableProxy:
     """A TCP proxy whose connections can be reset."""
 
     def __init__(self, to: str) -> None:
@@ -136,9 +136,9 @@ def test_streams_above_the_limit_are_refused_and_reset_connections_do_not_count(
                     other(stack.enter_context(Client(limited.location)))
 
     check_limit()
-    with contextlib.closing(Way(limited.grpc)) as way:
+    with contextlib.closing(ResettableProxy(limited.grpc)) as proxy:
         for _ in range(RESETS):
             with contextlib.ExitStack() as stack:
-                begin_on(stack, way.location)
-                way.reset()
+                begin_on(stack, proxy.location)
+                proxy.reset()
     check_limit()

@@ -50,15 +50,19 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
     let Some(reads) = location.local_reads() else { return list_all(location, config, &found).await };
     // An answer has up to 1,024 files, and all of their sizes.
     let limit = reads.timeout * 5;
-    let late = || {
-        let reason = format!(
-            "the file system did not answer within {limit:?}, 5 times storage.request_timeout, while the folder was listed",
-        );
-        let source = Box::new(io::Error::new(io::ErrorKind::TimedOut, reason));
+    let failed = |kind: io::ErrorKind, reason: String| {
+        let source = Box::new(io::Error::new(kind, reason));
         Error::unavailable(location.url(), object_store::Error::Generic { store: "local", source })
     };
     let permit = timeout(reads.timeout, Arc::clone(&reads.permits).acquire_owned()).await;
-    let permit = permit.map_err(|_| late())?;
+    let busy = |_| {
+        let limit = reads.timeout;
+        failed(
+            io::ErrorKind::TimedOut,
+            format!("all reads of the dataset are busy for {limit:?}; see storage.concurrent_local_reads"),
+        )
+    };
+    let permit = permit.map_err(busy)?;
     // A call that hangs keeps its thread and its permit. The permits bound the number of such threads.
     let mut listing = {
         let (location, config, found) = (location.clone(), config.clone(), Arc::clone(&found));
@@ -70,9 +74,16 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
     loop {
         let before = found.load(Ordering::Relaxed);
         match timeout(limit, &mut listing).await {
-            // The task fails only when the runtime shuts down.
-            Ok(listed) => return listed.unwrap_or_else(|_| Err(late())),
-            Err(_) if found.load(Ordering::Relaxed) == before => return Err(late()),
+            Ok(Ok(listed)) => return listed,
+            // The task fails when it panics or the runtime shuts down.
+            Ok(Err(error)) => return Err(failed(io::ErrorKind::Other, error.to_string())),
+            Err(_) if found.load(Ordering::Relaxed) == before => {
+                let reason = format!(
+                    "the file system did not answer within {limit:?} (5 times storage.request_timeout) while the dataset was \
+                     listed"
+                );
+                return Err(failed(io::ErrorKind::TimedOut, reason));
+            }
             Err(_) => {}
         }
     }

@@ -102,8 +102,9 @@ impl FooterFiles {
             let directory = self.directory.as_deref().unwrap_or(Path::new(""));
             tracing::warn!(
                 directory = %directory.display(),
-                seconds = self.timeout.as_secs_f64(),
-                "the disk of cached footers does not answer; footers are read from their files"
+                timeout_seconds = self.timeout.as_secs_f64(),
+                pause_seconds = PAUSE.as_secs(),
+                "the disk of the footer cache did not answer in time and is not used now; footers are read from the Parquet files"
             );
         }
         *paused_until = Some(Instant::now() + PAUSE);
