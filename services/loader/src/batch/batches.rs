@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    budget::PrefetchBudget,
+    budget::{PrefetchBudget, StreamBudget},
     pending::{GatheredBatch, PendingBatch},
     producer::Producer,
     wire::WireBatch,
@@ -28,6 +28,7 @@ pub struct Batches {
     /// The batch that [`Self::next_finished`] waits for. Kept here so that waiting is cancel-safe.
     next: Option<PendingBatch>,
     producer: Option<AbortOnDropHandle<()>>,
+    budget: Arc<StreamBudget>,
 }
 
 /// A finished batch with its timings.
@@ -62,9 +63,10 @@ impl Batches {
         // The channel is unbounded; the reservations of its batches bound it.
         let (sender, pending) = mpsc::unbounded_channel();
         let remaining = stream.job.batches(stream.lane);
-        let producer = Producer::new(stream, windows, budget.enter(), pool, config, sender);
+        let budget = budget.enter();
+        let producer = Producer::new(stream, windows, Arc::clone(&budget), pool, config, sender);
         let producer = AbortOnDropHandle::new(tokio::spawn(producer.run()));
-        Self { remaining, pending, next: None, producer: Some(producer) }
+        Self { remaining, pending, next: None, producer: Some(producer), budget }
     }
 
     /// Number of batches that have not been taken yet.
@@ -92,6 +94,7 @@ impl Batches {
     }
 
     async fn wait(&mut self) -> Result<FinishedBatch, Error> {
+        let _waits = self.budget.consumer_waits();
         if self.next.is_none() {
             let early = || Error::Internal("the producer of the stream stopped before its last batch".into());
             self.next = Some(self.pending.recv().await.ok_or_else(early)??);

@@ -1,11 +1,15 @@
 //! Limits on the bytes of finished batches that wait for their consumers.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use tokio::sync::Notify;
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
 
 /// Prefetch budget of all streams, divided evenly among them. Cheap to clone.
 #[derive(Clone)]
@@ -24,6 +28,17 @@ pub(crate) struct StreamBudget {
     total: PrefetchBudget,
     used_bytes: AtomicU64,
     freed: Notify,
+    /// Time since which the consumer has not waited for a batch; `None` while it waits.
+    busy_since: Mutex<Option<Instant>>,
+}
+
+/// Wait of a consumer for its next batch. It ends when the value is dropped.
+pub(crate) struct ConsumerWait<'a>(&'a StreamBudget);
+
+impl Drop for ConsumerWait<'_> {
+    fn drop(&mut self) {
+        *self.0.busy_since.lock() = Some(Instant::now());
+    }
 }
 
 /// Bytes reserved for one batch, released on drop.
@@ -42,7 +57,9 @@ impl PrefetchBudget {
     /// Registers a stream and returns its budget. Dropping the budget unregisters the stream.
     pub(crate) fn enter(&self) -> Arc<StreamBudget> {
         self.shared.streams.fetch_add(1, Ordering::Relaxed);
-        Arc::new(StreamBudget { total: self.clone(), used_bytes: AtomicU64::new(0), freed: Notify::new() })
+        let busy_since = Mutex::new(Some(Instant::now()));
+        let (total, used_bytes, freed) = (self.clone(), AtomicU64::new(0), Notify::new());
+        Arc::new(StreamBudget { total, used_bytes, freed, busy_since })
     }
 
     fn bytes_per_stream(&self) -> u64 {
@@ -57,6 +74,17 @@ impl StreamBudget {
     /// addition.
     pub(crate) fn max_held_bytes(&self) -> u64 {
         self.total.bytes_per_stream() / 2
+    }
+
+    /// Marks the consumer as waiting for a batch, until the returned value is dropped.
+    pub(crate) fn consumer_waits(&self) -> ConsumerWait<'_> {
+        *self.busy_since.lock() = None;
+        ConsumerWait(self)
+    }
+
+    /// Time for which the consumer has not waited for a batch; zero while it waits.
+    pub(crate) fn consumer_busy_for(&self) -> Duration {
+        self.busy_since.lock().map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// Waits until `bytes` more fit the budget, and reserves them. Supports one caller at a time. Cancel-safe.

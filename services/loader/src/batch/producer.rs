@@ -1,6 +1,7 @@
 //! Producer of the batches of one stream, in order.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -95,18 +96,24 @@ impl Producer {
         Ok(PendingBatch { metadata, batch, begun, window_wait, seen, _reservation: reservation })
     }
 
-    /// Reserves memory for one batch of `items` rows or groups. If the consumer takes nothing for
-    /// `slow_consumer_timeout`, the windows are released. Otherwise other streams could wait for memory that only this
-    /// consumer can free.
+    /// Reserves memory for one batch of `items` rows or groups. If the consumer is busy for `slow_consumer_timeout`, the
+    /// windows are released. Otherwise other streams could wait for memory that only this consumer can free. While the
+    /// consumer waits for a batch, it is not slow, however long making the batch takes.
     async fn reserve(&mut self, items: u64) -> BatchReservation {
         let item_bytes = self.item_bytes.load(Ordering::Relaxed).max(self.footer_item_bytes);
         let bytes = MESSAGE_BYTES.saturating_add(items.saturating_mul(item_bytes));
         let budget = Arc::clone(&self.budget);
-        if let Ok(reservation) = timeout(self.config.slow_consumer_timeout, budget.take(bytes)).await {
-            return reservation;
+        let mut taking = pin!(budget.take(bytes));
+        loop {
+            let left = self.config.slow_consumer_timeout.saturating_sub(budget.consumer_busy_for());
+            if let Ok(reservation) = timeout(left, &mut taking).await {
+                return reservation;
+            }
+            if budget.consumer_busy_for() >= self.config.slow_consumer_timeout {
+                self.windows.release();
+                return taking.await;
+            }
         }
-        self.windows.release();
-        budget.take(bytes).await
     }
 
     /// Starts to gather a batch of `items` rows or groups, which may come from several windows. No window is held while

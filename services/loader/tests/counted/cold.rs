@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use forebay_loader::{Config, FaultInjection};
+use forebay_loader::{Config, FaultInjection, Loader, Pool};
 use forebay_proto::v1::{Mixed, Shuffle, Train};
 use forebay_storage::Reader;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
@@ -62,6 +62,32 @@ async fn a_cold_epoch_reads_each_byte_once_for_any_delay_and_memory() {
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_consumer_that_waits_for_a_batch_is_not_slow_however_long_that_takes() {
+    let counters = Counters::from_zero().await;
+    forebay_cache::run_blocking_work_in_order();
+    let reader = dataset(Duration::from_millis(1)).await;
+    // All work takes longer than the timeout. Prefetched windows are being loaded while batches are made.
+    let pool = Pool::simulated(1, || Duration::from_millis(100));
+    let config = Config {
+        slow_consumer_timeout: Duration::from_millis(30),
+        prefetch_bytes: 1,
+        decode_bytes: Some(6 << 20),
+        ..Config::default()
+    };
+    let memory = Loader::new(1 << 30, config.clone(), pool.clone());
+    let request = Train { dataset: "d".into(), ..request(4) };
+    let window_bytes =
+        memory.job(request.clone(), reader.clone(), Vec::new()).await.unwrap().summary().window_bytes;
+    let loader = Loader::new(2 * window_bytes, config, pool);
+    let job = loader.job(request, reader.clone(), Vec::new()).await.unwrap();
+    let before = counters.get(READ);
+    drain(loader.batches(job, 0, 0)).await.unwrap();
+    let needed: u64 = reader.snapshot().files().iter().map(|file| file.version.size).sum();
+    let read = (counters.get(READ) - before) as f64 / needed as f64;
+    assert!(read <= 1.05, "{read:.2} of the bytes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
