@@ -114,7 +114,8 @@ def test_streams_continue_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_pa
     cache = tmp_path / "cache"
     hanging = hangs.folder(cache / "columns" if what == "columns" else cache)
     settings = '[loader]\ndisk_writes = "always"\ndisk_read_timeout = "1s"\n'
-    server = hangs.start(settings, cache_dir=cache, cache_memory="4MiB", cache_disk="1GiB", state=tmp_path / "state")
+    # A dataset does not fit in memory, so each epoch reads the disk.
+    server = hangs.start(settings, cache_dir=cache, cache_memory="3MiB", cache_disk="1GiB", state=tmp_path / "state")
     expected = {name: hangs.in_time(hangs.digest, name) for name in hangs.datasets}
     assert len(settled_column_files(server)) == 2 * FILES * FILE_ROWS // GROUP_ROWS
     hits = counter(server, "forebay_cache_hits_total", tier="disk")
