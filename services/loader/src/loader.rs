@@ -408,6 +408,11 @@ impl Loader {
         self.windows.columns().disk().map(|disk| (disk.resident_bytes(), disk.capacity_bytes()))
     }
 
+    /// Number of columns of blocks that are being read from disk, decoded, or written to disk.
+    pub fn columns_in_flight(&self) -> usize {
+        self.windows.columns().in_flight()
+    }
+
     /// Bytes of memory that are reserved for windows and lookups.
     pub fn reserved_bytes(&self) -> u64 {
         self.windows.memory().budget().reserved_bytes()

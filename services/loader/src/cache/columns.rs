@@ -280,6 +280,11 @@ impl Columns {
         claim.retain(|column| wanted.fields[column.index].found.is_none());
     }
 
+    /// Number of columns that are being read, decoded or written.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.flights.len()
+    }
+
     /// Claims the missing columns that have no flight. Also returns the flights of the others, by position.
     fn claim(&self, wanted: &Wanted) -> (Claim, Vec<(usize, Arc<Flight>)>) {
         let mut claim = Claim { flights: Arc::clone(&self.flights), columns: Vec::new() };
