@@ -1,9 +1,24 @@
-//! Byte budget with first-come, first-served reservations.
+//! Byte budget with first-come, first-served reservations, of which no source can take all.
+//!
+//! A reservation for values that are being loaded is charged to their sources. A source that has such reservations
+//! receives more only while enough stays free for the others. This is the dynamic threshold of shared-memory switches
+//! (Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). A source that does
+//! not answer therefore holds a part of the budget, and the others continue with the rest.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+
+/// Maximum of a source's bytes that are being loaded, as a multiple of the bytes that stay free.
+const MAX_LOADING_PER_FREE: u64 = 4;
+
+/// Identifies a store or a disk from which values are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SourceId(pub u64);
 
 /// A byte budget. Cheap to clone; clones share the budget.
 #[derive(Clone)]
@@ -21,11 +36,14 @@ struct State {
     reserved_bytes: u64,
     /// Part of `reserved_bytes` in [long-lived](Reservation::keep) reservations.
     kept_bytes: u64,
+    /// Bytes that are being loaded from each source that has some.
+    loading_bytes: HashMap<SourceId, u64>,
     waiting: VecDeque<Waiting>,
 }
 
 struct Waiting {
     bytes: u64,
+    sources: Arc<[SourceId]>,
     granted: oneshot::Sender<Result<Reservation, TooLarge>>,
 }
 
@@ -42,6 +60,9 @@ pub struct TooLarge {
 pub struct Reservation {
     bytes: u64,
     is_kept: bool,
+    sources: Arc<[SourceId]>,
+    /// Bytes that are charged to each of `sources`.
+    loading_bytes: u64,
     shared: Arc<Shared>,
 }
 
@@ -66,35 +87,35 @@ impl Budget {
         self.shared.state.lock().reserved_bytes
     }
 
-    /// Reserves `bytes`, after all earlier callers. Cancel-safe: a dropped wait leaves the queue.
+    /// Reserves `bytes` for values that are loaded from `sources`, until [`Reservation::loaded`] is called. Waits until
+    /// the bytes are free, and until each of the sources has nothing else that is being loaded, or at most four times as
+    /// much as stays free. Callers receive their bytes in the order of the calls, except that a caller that waits for
+    /// loads of its own source delays only callers of the same source. Cancel-safe: a dropped wait leaves the queue.
     ///
     /// # Errors
     /// [`TooLarge`] as soon as `bytes` exceeds [`available_bytes`](Self::available_bytes).
-    pub async fn reserve(&self, bytes: u64) -> Result<Reservation, TooLarge> {
+    pub async fn reserve(&self, bytes: u64, sources: &[SourceId]) -> Result<Reservation, TooLarge> {
         // Dropped last, so that a cancelled wait unblocks the callers behind it.
         let _guard = GrantOnDrop { shared: &self.shared };
         let (granted, grant) = oneshot::channel();
-        self.shared.state.lock().waiting.push_back(Waiting { bytes, granted });
+        let waiting = Waiting { bytes, sources: sources.into(), granted };
+        self.shared.state.lock().waiting.push_back(waiting);
         self.shared.grant();
         grant.await.expect("the queue lives as long as the budget")
     }
 
-    /// Returns true if `bytes` are free and no caller is waiting.
-    pub fn has_room(&self, bytes: u64) -> bool {
-        let mut state = self.shared.state.lock();
-        state.waiting.retain(|waiting| !waiting.granted.is_closed());
-        state.waiting.is_empty() && self.shared.fits(&state, bytes)
+    /// Returns true if [`try_reserve`](Self::try_reserve) would return a reservation.
+    pub fn has_room(&self, bytes: u64, sources: &[SourceId]) -> bool {
+        self.shared.has_room(&mut self.shared.state.lock(), bytes, sources)
     }
 
-    /// Reserves `bytes` if they are free and no caller is waiting; `None` otherwise.
-    pub fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
+    /// Like [`reserve`](Self::reserve), but returns `None` where that would wait.
+    pub fn try_reserve(&self, bytes: u64, sources: &[SourceId]) -> Option<Reservation> {
         let mut state = self.shared.state.lock();
-        state.waiting.retain(|waiting| !waiting.granted.is_closed());
-        if !state.waiting.is_empty() || !self.shared.fits(&state, bytes) {
+        if !self.shared.has_room(&mut state, bytes, sources) {
             return None;
         }
-        state.reserved_bytes += bytes;
-        Some(Reservation { bytes, is_kept: false, shared: Arc::clone(&self.shared) })
+        Some(self.shared.take(&mut state, bytes, sources.into()))
     }
 }
 
@@ -109,6 +130,45 @@ impl Drop for GrantOnDrop<'_> {
     }
 }
 
+impl State {
+    /// Sources of `sources` that must load what they have reserved before they receive `bytes` more.
+    fn must_load_first<'a>(
+        &self,
+        capacity_bytes: u64,
+        bytes: u64,
+        sources: &'a [SourceId],
+    ) -> impl Iterator<Item = SourceId> + use<'a, '_> {
+        let free_bytes = capacity_bytes.saturating_sub(self.reserved_bytes).saturating_sub(bytes);
+        let limit = free_bytes.saturating_mul(MAX_LOADING_PER_FREE);
+        sources.iter().copied().filter(move |source| {
+            self.loading_bytes.get(source).is_some_and(|loading| loading.saturating_add(bytes) > limit)
+        })
+    }
+
+    /// Position of the first waiting caller that waits for free bytes, and not for loads of its own sources. Also returns
+    /// the sources that delay the callers before it. Callers of one source stay in order.
+    fn first_in_line(&self, capacity_bytes: u64) -> (Option<usize>, Vec<SourceId>) {
+        let mut delaying = Vec::new();
+        let first = self.waiting.iter().position(|waiting| {
+            let before = delaying.len();
+            delaying.extend(self.must_load_first(capacity_bytes, waiting.bytes, &waiting.sources));
+            delaying.len() == before && !waiting.sources.iter().any(|source| delaying.contains(source))
+        });
+        (first, delaying)
+    }
+
+    /// Changes the bytes that are being loaded from `sources`.
+    fn charge(&mut self, sources: &[SourceId], change: impl Fn(u64) -> u64) {
+        for source in sources {
+            let loading = change(self.loading_bytes.get(source).copied().unwrap_or(0));
+            match loading {
+                0 => drop(self.loading_bytes.remove(source)),
+                _ => drop(self.loading_bytes.insert(*source, loading)),
+            }
+        }
+    }
+}
+
 impl Shared {
     fn fits(&self, state: &State, bytes: u64) -> bool {
         state.reserved_bytes.saturating_add(bytes) <= self.capacity_bytes
@@ -118,10 +178,29 @@ impl Shared {
         self.capacity_bytes.saturating_sub(state.kept_bytes)
     }
 
-    /// Grants reservations from the head of the queue while they fit, and rejects those that are too large.
+    /// Returns true if `bytes` are free and no caller must receive its bytes before.
+    fn has_room(&self, state: &mut State, bytes: u64, sources: &[SourceId]) -> bool {
+        state.waiting.retain(|waiting| !waiting.granted.is_closed());
+        if !self.fits(state, bytes)
+            || state.must_load_first(self.capacity_bytes, bytes, sources).next().is_some()
+        {
+            return false;
+        }
+        let (first, delaying) = state.first_in_line(self.capacity_bytes);
+        first.is_none() && !sources.iter().any(|source| delaying.contains(source))
+    }
+
+    fn take(self: &Arc<Self>, state: &mut State, bytes: u64, sources: Arc<[SourceId]>) -> Reservation {
+        state.reserved_bytes += bytes;
+        state.charge(&sources, |loading| loading + bytes);
+        Reservation { bytes, is_kept: false, sources, loading_bytes: bytes, shared: Arc::clone(self) }
+    }
+
+    /// Grants reservations in order while they fit, and rejects those that are too large.
     fn grant(self: &Arc<Self>) {
         loop {
             let mut state = self.state.lock();
+            state.waiting.retain(|waiting| !waiting.granted.is_closed());
             let available_bytes = self.available_bytes(&state);
             let rejected = state.waiting.iter().position(|waiting| waiting.bytes > available_bytes);
             if let Some(rejected) = rejected.and_then(|place| state.waiting.remove(place)) {
@@ -129,16 +208,15 @@ impl Shared {
                 drop(rejected.granted.send(Err(TooLarge { bytes: rejected.bytes, available_bytes })));
                 continue;
             }
-            let Some(head) = state.waiting.front() else { return };
-            let bytes = if head.granted.is_closed() { 0 } else { head.bytes };
-            if !self.fits(&state, bytes) && bytes > 0 {
+            let (Some(first), _) = state.first_in_line(self.capacity_bytes) else { return };
+            if !self.fits(&state, state.waiting[first].bytes) {
                 return;
             }
-            let Some(head) = state.waiting.pop_front() else { return };
-            state.reserved_bytes += bytes;
+            let Some(Waiting { bytes, sources, granted }) = state.waiting.remove(first) else { return };
+            let reservation = self.take(&mut state, bytes, sources);
             drop(state);
             // If the wait was cancelled in the meantime, dropping the reservation releases the bytes.
-            drop(head.granted.send(Ok(Reservation { bytes, is_kept: false, shared: Arc::clone(self) })));
+            drop(granted.send(Ok(reservation)));
         }
     }
 }
@@ -159,14 +237,35 @@ impl Reservation {
         self.bytes += extra;
     }
 
+    /// Reports that the values are loaded. The bytes stay reserved, and no longer count for their sources.
+    pub fn loaded(&mut self) {
+        let loading_bytes = std::mem::take(&mut self.loading_bytes);
+        if loading_bytes > 0 && !self.sources.is_empty() {
+            self.shared.state.lock().charge(&self.sources, |loading| loading.saturating_sub(loading_bytes));
+            self.shared.grant();
+        }
+    }
+
+    /// Reports that values are being loaded again. Does not wait.
+    pub fn loading(&mut self) {
+        let extra = self.bytes.saturating_sub(self.loading_bytes);
+        self.loading_bytes += extra;
+        self.shared.state.lock().charge(&self.sources, |loading| loading + extra);
+    }
+
     /// Splits off a reservation of `bytes`; `None` if this one has fewer.
     pub fn split(&mut self, bytes: u64) -> Option<Self> {
         self.bytes = self.bytes.checked_sub(bytes)?;
-        Some(Self { bytes, is_kept: self.is_kept, shared: Arc::clone(&self.shared) })
+        let loading_bytes = bytes.min(self.loading_bytes);
+        self.loading_bytes -= loading_bytes;
+        let (sources, shared) = (Arc::clone(&self.sources), Arc::clone(&self.shared));
+        Some(Self { bytes, is_kept: self.is_kept, sources, loading_bytes, shared })
     }
 
-    /// Merges another reservation of the same budget into this one. Both must be long-lived, or neither.
+    /// Merges another reservation of the same budget, whose values are loaded, into this one. Both must be long-lived, or
+    /// neither.
     pub fn merge(&mut self, mut other: Self) {
+        other.loaded();
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
@@ -186,6 +285,7 @@ impl Drop for Reservation {
             let mut state = self.shared.state.lock();
             state.reserved_bytes = state.reserved_bytes.saturating_sub(self.bytes);
             state.kept_bytes -= if self.is_kept { self.bytes } else { 0 };
+            state.charge(&self.sources, |loading| loading.saturating_sub(self.loading_bytes));
         }
         if self.bytes > 0 {
             self.shared.grant();

@@ -6,7 +6,8 @@
 //!   file or a failing disk results in cache misses, never in errors.
 //! - [`Policy`]: the eviction policy of both tiers. Evicts the entry that is needed last according to a [`Forecast`];
 //!   without a forecast, the least recently used one.
-//! - [`Budget`] and [`Reservation`]: a byte budget with first-come, first-served reservations.
+//! - [`Budget`] and [`Reservation`]: a byte budget with first-come, first-served reservations, of which no
+//!   source can take all.
 //! - [`Slabs`]: a pool of large buffers for values.
 //! - [`private`]: folders and files that other users cannot access.
 //!
@@ -31,7 +32,7 @@
 //!
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 //! let memory: Memory<u32, Frame> = Memory::new(1024, Arc::new(NoForecast));
-//! let reservation = memory.budget().try_reserve(100).expect("nothing is reserved yet");
+//! let reservation = memory.budget().try_reserve(100, &[]).expect("nothing is reserved yet");
 //! let load = async || Ok::<_, Infallible>(Frame(vec![0; 100]));
 //! let frame = memory.get_or_load(&1, 100, load).await.unwrap();
 //! assert_eq!(frame.weight(), 100);
@@ -56,7 +57,7 @@ mod slabs;
 #[doc(hidden)]
 pub use blocking::run_blocking_work_in_order;
 pub use blocking::spawn_blocking;
-pub use budget::{Budget, Reservation, TooLarge};
+pub use budget::{Budget, Reservation, SourceId, TooLarge};
 pub use disk::{Disk, DiskConfig, Error, Outcome, Section};
 pub use memory::{Memory, Weigh};
 pub use policy::{EvictionScan, Forecast, NoForecast, Policy, Victim};

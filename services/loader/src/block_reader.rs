@@ -6,9 +6,10 @@
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use forebay_cache::{Budget, Reservation, SourceId, TooLarge};
 use forebay_stall::Stage;
 use forebay_storage::{EncodedBlock, Reader, Snapshot};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use parking_lot::Mutex;
 
 use crate::{
     Config, Error, Flow, Pool, Priority,
@@ -17,9 +18,6 @@ use crate::{
     view::nulls::pushed_down,
 };
 
-/// Bytes per permit of the semaphore.
-const PERMIT_BYTES: u64 = 1024;
-
 /// Fetches and decodes blocks within a bound on memory. Cheap to clone; clones share the bound.
 #[derive(Clone)]
 pub struct BlockReader {
@@ -27,12 +25,12 @@ pub struct BlockReader {
     pool: Pool,
     faults: FaultInjection,
     decode_rows: usize,
-    permits: Arc<Semaphore>,
-    capacity_bytes: u64,
+    budget: Budget,
 }
 
-/// Memory for a block that is fetched and decoded, until the last clone is dropped.
-pub(crate) type DecodePermit = Arc<OwnedSemaphorePermit>;
+/// Memory for a block that is fetched and decoded, until the last clone is dropped. Charged to the source of the block until
+/// the block is fetched.
+pub(crate) type DecodePermit = Arc<Mutex<Reservation>>;
 
 /// Some columns of one block.
 #[derive(Clone, Copy)]
@@ -49,15 +47,12 @@ impl BlockReader {
     /// A reader that decodes on `pool`, for a loader whose frames take at most `memory_bytes`. Blocks in flight take at
     /// most `decode_bytes` of [`Config`].
     pub fn new(memory_bytes: u64, config: &Config, pool: Pool) -> Self {
-        let capacity_bytes = config.decode_bytes(memory_bytes).max(PERMIT_BYTES);
-        let permits = (capacity_bytes / PERMIT_BYTES).min(u64::from(u32::MAX)) as usize;
         Self {
             activity: Arc::default(),
             pool,
             faults: config.fault_injection,
             decode_rows: config.decode_rows,
-            permits: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
-            capacity_bytes,
+            budget: Budget::new(config.decode_bytes(memory_bytes).max(1)),
         }
     }
 
@@ -72,16 +67,14 @@ impl BlockReader {
     }
 
     /// Waits for memory for a block of `expected_bytes` decoded bytes: its compressed bytes, its decoded chunks and what is
-    /// made of them. A block larger than the bound waits until it is alone.
-    pub(crate) async fn permit(&self, expected_bytes: u64) -> Result<DecodePermit, Error> {
+    /// made of them. A block larger than the bound waits until it is alone. Blocks that are being fetched from one source
+    /// leave room for those of other sources.
+    pub(crate) async fn permit(&self, expected_bytes: u64, source: SourceId) -> Result<DecodePermit, Error> {
         let _waiting = self.activity.wait();
-        let permits =
-            (expected_bytes.saturating_mul(2) / PERMIT_BYTES).clamp(1, self.capacity_bytes / PERMIT_BYTES);
-        let permit = Arc::clone(&self.permits)
-            .acquire_many_owned(u32::try_from(permits).unwrap_or(u32::MAX))
-            .await
-            .map_err(|_| Error::Internal("the semaphore of decode memory is closed".into()))?;
-        Ok(Arc::new(permit))
+        let bytes = expected_bytes.saturating_mul(2).clamp(1, self.budget.capacity_bytes());
+        let reservation = self.budget.reserve(bytes, &[source]).await;
+        let too_large = |error: TooLarge| Error::Internal(format!("no memory to decode a block: {error:?}"));
+        Ok(Arc::new(Mutex::new(reservation.map_err(too_large)?)))
     }
 
     /// Waits for memory, reads the columns for `purpose`, and returns what `decode` makes of their rows. The memory is released
@@ -102,7 +95,7 @@ impl BlockReader {
     {
         let snapshot = what.reader.snapshot();
         let bytes = what.columns.iter().map(|column| snapshot.column_bytes(what.block as usize, *column));
-        let permit = self.permit(bytes.fold(0, u64::saturating_add)).await?;
+        let permit = self.permit(bytes.fold(0, u64::saturating_add), what.reader.source_id()).await?;
         self.read_within(&permit, what, purpose, flow, decode).await
     }
 
@@ -119,13 +112,13 @@ impl BlockReader {
         T: Send + 'static,
         F: FnOnce(&mut dyn Iterator<Item = Result<RecordBatch, Error>>) -> Result<T, Error> + Send + 'static,
     {
-        let encoded = self.fetch(what, purpose).await?;
+        let encoded = self.fetch(permit, what, purpose).await?;
         match self.decode_rows(permit, what, purpose, flow, encoded, decode).await? {
             Ok(decoded) => Ok(decoded),
             Err((damaged, decode)) => {
                 // The bytes may have been damaged on the way.
                 tracing::warn!(error = %damaged, "a page was damaged, fetching its block once more");
-                let encoded = self.fetch(what, purpose).await?;
+                let encoded = self.fetch(permit, what, purpose).await?;
                 let decoded = self.decode_rows(permit, what, purpose, flow, encoded, decode).await?;
                 decoded.map_err(|(damaged, _)| damaged.into())
             }
@@ -163,9 +156,16 @@ impl BlockReader {
         self.decode(permit, purpose, id, flow, self.faults.before_decode(work)).await
     }
 
-    async fn fetch(&self, what: BlockColumns<'_>, purpose: Purpose) -> Result<EncodedBlock, Error> {
+    async fn fetch(
+        &self,
+        permit: &DecodePermit,
+        what: BlockColumns<'_>,
+        purpose: Purpose,
+    ) -> Result<EncodedBlock, Error> {
+        permit.lock().loading();
         let fetching = self.activity.begin(Stage::Storage, purpose, what.reader.block_ids().id(what.block));
         let encoded = what.reader.fetch(what.block as usize, what.columns).await?;
+        permit.lock().loaded();
         fetching.add_output(encoded.bytes() as u64, 0);
         Ok(encoded)
     }
@@ -179,6 +179,7 @@ impl BlockReader {
         flow: Flow,
         work: impl FnOnce() -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        permit.lock().loaded();
         let (activity, permit) = (Arc::clone(&self.activity), Arc::clone(permit));
         let work = move || {
             let working: Working = activity.begin(Stage::Decode, purpose, id);

@@ -191,7 +191,7 @@ impl Loader {
             limit: budget.available_bytes(),
             advice: "raise --cache-memory".into(),
         };
-        let reservation = budget.try_reserve(bytes).ok_or_else(too_large)?;
+        let reservation = budget.try_reserve(bytes, &[]).ok_or_else(too_large)?;
         self.lookup_memory.put(reservation);
         Ok(())
     }

@@ -7,21 +7,21 @@ use super::*;
 
 #[tokio::test]
 async fn a_reservation_over_the_capacity_is_rejected_immediately() {
-    let error = Budget::new(10).reserve(11).await.err();
+    let error = Budget::new(10).reserve(11, &[]).await.err();
     assert_eq!(error, Some(TooLarge { bytes: 11, available_bytes: 10 }));
 }
 
 #[tokio::test(start_paused = true)]
 async fn reservations_are_granted_in_order_and_a_small_one_does_not_overtake() {
     let budget = Budget::new(10);
-    let first = budget.reserve(8).await.unwrap();
+    let first = budget.reserve(8, &[]).await.unwrap();
     let large = tokio::spawn({
         let budget = budget.clone();
-        async move { budget.reserve(6).await }
+        async move { budget.reserve(6, &[]).await }
     });
     tokio::task::yield_now().await;
-    assert!(budget.try_reserve(1).is_none(), "another caller is waiting");
-    let mut small = Box::pin(budget.reserve(1));
+    assert!(budget.try_reserve(1, &[]).is_none(), "another caller is waiting");
+    let mut small = Box::pin(budget.reserve(1, &[]));
     assert!(timeout(Duration::from_secs(1), &mut small).await.is_err());
     drop(first);
     let large = large.await.unwrap().unwrap();
@@ -34,26 +34,26 @@ async fn reservations_are_granted_in_order_and_a_small_one_does_not_overtake() {
 #[tokio::test]
 async fn a_cancelled_wait_leaves_the_queue() {
     let budget = Budget::new(10);
-    let held = budget.reserve(8).await.unwrap();
-    assert!(budget.reserve(10).now_or_never().is_none());
-    assert!(budget.try_reserve(2).is_some());
+    let held = budget.reserve(8, &[]).await.unwrap();
+    assert!(budget.reserve(10, &[]).now_or_never().is_none());
+    assert!(budget.try_reserve(2, &[]).is_some());
     drop(held);
-    assert!(budget.reserve(10).now_or_never().is_some());
+    assert!(budget.reserve(10, &[]).now_or_never().is_some());
     assert_eq!(budget.reserved_bytes(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_the_head_of_the_queue_is_cancelled_the_next_is_granted() {
     let budget = Budget::new(100);
-    let held = budget.reserve(60).await.unwrap();
+    let held = budget.reserve(60, &[]).await.unwrap();
     let head = tokio::spawn({
         let budget = budget.clone();
-        async move { budget.reserve(90).await }
+        async move { budget.reserve(90, &[]).await }
     });
     tokio::task::yield_now().await;
     let next = tokio::spawn({
         let budget = budget.clone();
-        async move { budget.reserve(10).await.map(|share| share.bytes()) }
+        async move { budget.reserve(10, &[]).await.map(|share| share.bytes()) }
     });
     tokio::task::yield_now().await;
     head.abort();
@@ -64,16 +64,56 @@ async fn when_the_head_of_the_queue_is_cancelled_the_next_is_granted() {
 #[tokio::test]
 async fn a_raised_reservation_exceeds_the_budget_and_delays_others() {
     let budget = Budget::new(10);
-    let mut held = budget.reserve(5).await.unwrap();
+    let mut held = budget.reserve(5, &[]).await.unwrap();
     held.raise(12);
     held.raise(3);
     assert_eq!((held.bytes(), budget.reserved_bytes()), (12, 12));
-    assert!(budget.reserve(1).now_or_never().is_none());
+    assert!(budget.reserve(1, &[]).now_or_never().is_none());
     drop(held);
-    assert!(budget.reserve(10).now_or_never().is_some());
+    assert!(budget.reserve(10, &[]).now_or_never().is_some());
 }
 
 proptest::proptest! {
+    #[test]
+    fn every_wait_ends_and_callers_of_the_same_sources_stay_in_order(
+        steps in proptest::collection::vec((0u64..=10, 0..4_usize, proptest::bool::ANY, proptest::bool::ANY), 1..60)
+    ) {
+        let budget = Budget::new(10);
+        let sources: [&[SourceId]; 4] = [&[], SLOW, OTHER, &[SLOW[0], OTHER[0]]];
+        let (mut waiting, mut held) = (Vec::new(), VecDeque::new());
+        let mut last_granted = HashMap::new();
+        // After these steps, one reservation is loaded and released at a time.
+        for step in 0..3 * steps.len() {
+            let (bytes, of, load, release) = steps.get(step).copied().unwrap_or((0, 0, true, true));
+            if step < steps.len() {
+                waiting.push((step, of, Box::pin(budget.reserve(bytes, sources[of]))));
+            }
+            let mut still_waiting = Vec::new();
+            for (number, of, mut wait) in waiting {
+                match (&mut wait).now_or_never() {
+                    Some(reservation) => {
+                        let before = last_granted.insert(of, number);
+                        proptest::prop_assert!(before < Some(number), "{number} after {before:?}");
+                        held.push_back(reservation.unwrap());
+                    }
+                    None => still_waiting.push((number, of, wait)),
+                }
+            }
+            waiting = still_waiting;
+            let sum: u64 = held.iter().map(Reservation::bytes).sum();
+            proptest::prop_assert!(sum <= budget.reserved_bytes() && budget.reserved_bytes() <= 10);
+            if load && let Some(first) = held.front_mut() {
+                first.loaded();
+            }
+            if release {
+                held.pop_front();
+            }
+        }
+        proptest::prop_assert!(waiting.is_empty() && held.is_empty());
+        proptest::prop_assert_eq!(budget.reserved_bytes(), 0);
+        proptest::prop_assert!(budget.shared.state.lock().loading_bytes.is_empty());
+    }
+
     #[test]
     fn reservations_never_exceed_the_budget_and_are_all_released(
         sizes in proptest::collection::vec((0u64..=10, proptest::bool::ANY), 1..60)
@@ -81,7 +121,7 @@ proptest::proptest! {
         let budget = Budget::new(10);
         let mut held = VecDeque::new();
         for (bytes, release) in sizes {
-            if let Some(Ok(share)) = budget.reserve(bytes).now_or_never() {
+            if let Some(Ok(share)) = budget.reserve(bytes, &[]).now_or_never() {
                 held.push_back(share);
             }
             let sum: u64 = held.iter().map(Reservation::bytes).sum();
@@ -99,12 +139,12 @@ proptest::proptest! {
 #[tokio::test(start_paused = true)]
 async fn a_long_lived_reservation_rejects_waits_for_its_bytes_and_no_others() {
     let budget = Budget::new(10);
-    let mut kept = budget.reserve(6).await.unwrap();
+    let mut kept = budget.reserve(6, &[]).await.unwrap();
     let reserve = |bytes| {
         let budget = budget.clone();
-        tokio::spawn(async move { budget.reserve(bytes).await })
+        tokio::spawn(async move { budget.reserve(bytes, &[]).await })
     };
-    let held = budget.reserve(3).await.unwrap();
+    let held = budget.reserve(3, &[]).await.unwrap();
     let (never, later) = (reserve(7), reserve(4));
     tokio::task::yield_now().await;
     kept.keep();
@@ -112,15 +152,15 @@ async fn a_long_lived_reservation_rejects_waits_for_its_bytes_and_no_others() {
     assert_eq!(refused.err(), Some(TooLarge { bytes: 7, available_bytes: 4 }));
     drop(held);
     let later = timeout(Duration::from_secs(1), later).await.unwrap().unwrap().unwrap();
-    assert!(budget.reserve(5).now_or_never().unwrap().is_err());
+    assert!(budget.reserve(5, &[]).now_or_never().unwrap().is_err());
     drop((kept, later));
-    assert!(budget.reserve(10).now_or_never().unwrap().is_ok());
+    assert!(budget.reserve(10, &[]).now_or_never().unwrap().is_ok());
 }
 
 #[tokio::test]
 async fn splitting_and_merging_reservations_preserves_their_bytes() {
     let budget = Budget::new(10);
-    let mut all = budget.reserve(8).await.unwrap();
+    let mut all = budget.reserve(8, &[]).await.unwrap();
     all.keep();
     let part = all.split(5).unwrap();
     assert!(all.split(4).is_none());
@@ -131,4 +171,70 @@ async fn splitting_and_merging_reservations_preserves_their_bytes() {
     assert_eq!((budget.reserved_bytes(), budget.available_bytes()), (6, 4));
     drop(part);
     assert_eq!((budget.reserved_bytes(), budget.available_bytes()), (0, 10));
+}
+
+const SLOW: &[SourceId] = &[SourceId(1)];
+const OTHER: &[SourceId] = &[SourceId(2)];
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_never_answers_holds_at_most_four_fifths_and_others_continue() {
+    let budget = Budget::new(100);
+    let reserve_slow = || {
+        let budget = budget.clone();
+        tokio::spawn(async move { budget.reserve(15, SLOW).await.unwrap() })
+    };
+    let slow: Vec<_> = (0..20).map(|_| reserve_slow()).collect();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(budget.reserved_bytes(), 75);
+    for _ in 0..100 {
+        assert!(budget.has_room(15, OTHER) && !budget.has_room(15, SLOW));
+        let mut first =
+            budget.reserve(15, OTHER).now_or_never().expect("the slow source delays others").unwrap();
+        assert!(budget.try_reserve(10, OTHER).is_none(), "others have more than a fifth left for themselves");
+        first.loaded();
+        assert!(budget.try_reserve(5, OTHER).is_some());
+    }
+    // The source answers.
+    for reserved in slow {
+        reserved.await.unwrap().loaded();
+    }
+    assert_eq!(budget.reserved_bytes(), 0);
+}
+
+#[tokio::test]
+async fn callers_of_one_source_receive_their_bytes_in_order() {
+    let budget = Budget::new(100);
+    let mut first = budget.reserve(50, SLOW).await.unwrap();
+    let mut large = Box::pin(budget.reserve(35, SLOW));
+    assert!((&mut large).now_or_never().is_none());
+    let mut small = Box::pin(budget.reserve(1, SLOW));
+    assert!((&mut small).now_or_never().is_none(), "a small one does not overtake");
+    assert!(budget.try_reserve(1, SLOW).is_none());
+    let both = [OTHER[0], SLOW[0]];
+    let mut of_both = Box::pin(budget.reserve(1, &both));
+    assert!((&mut of_both).now_or_never().is_none(), "it waits for its slow source");
+    assert!(budget.try_reserve(1, OTHER).is_some(), "it delays no caller of the other source");
+    first.loaded();
+    let large = large.now_or_never().expect("its source has loaded everything").unwrap();
+    assert!((&mut small).now_or_never().is_some());
+    assert!((&mut of_both).now_or_never().is_some());
+    drop((first, large));
+}
+
+#[tokio::test]
+async fn only_bytes_that_are_being_loaded_count_for_their_source() {
+    let budget = Budget::new(100);
+    let mut first = budget.reserve(40, SLOW).await.unwrap();
+    let part = first.split(10).unwrap();
+    first.raise(50);
+    first.loaded();
+    assert!(budget.try_reserve(35, SLOW).is_none(), "10 + 35 are more than four times 5");
+    drop(part);
+    let second = budget.try_reserve(35, SLOW).unwrap();
+    first.loading();
+    drop(second);
+    assert!(budget.try_reserve(10, SLOW).is_some() && budget.try_reserve(40, SLOW).is_none());
+    drop(first);
+    assert!(budget.try_reserve(100, SLOW).is_some());
+    assert!(budget.shared.state.lock().loading_bytes.is_empty());
 }

@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc};
 
-use forebay_cache::Reservation;
+use forebay_cache::{Reservation, SourceId};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -19,10 +19,12 @@ impl Windows {
         self.hold(wanted, |missing| {
             // The actual sizes take longer to compute and are hardly ever below the estimates.
             let estimated_bytes = estimated_bytes(missing);
-            if !budget.has_room(capped(estimated_bytes, estimated_bytes, budget.available_bytes())) {
+            let sources = sources(missing);
+            if !budget.has_room(capped(estimated_bytes, estimated_bytes, budget.available_bytes()), &sources)
+            {
                 return None;
             }
-            budget.try_reserve(self.bytes_to_reserve(missing))
+            budget.try_reserve(self.bytes_to_reserve(missing), &sources)
         })
     }
 
@@ -38,7 +40,8 @@ impl Windows {
         wanted: &[WantedWindow],
     ) -> Result<Vec<Arc<HeldWindow>>, Error> {
         let all: Vec<_> = wanted.iter().collect();
-        let mut reserving = pin!(self.frames.budget().reserve(self.bytes_to_reserve(&all)));
+        let sources = sources(&all);
+        let mut reserving = pin!(self.frames.budget().reserve(self.bytes_to_reserve(&all), &sources));
         loop {
             let mut registered = pin!(self.held.registered());
             registered.as_mut().enable();
@@ -124,6 +127,14 @@ impl Windows {
         let available_bytes = self.frames.budget().available_bytes();
         capped(actual.fold(0, u64::saturating_add), estimated_bytes(windows), available_bytes)
     }
+}
+
+/// Ids of the sources from which `windows` are loaded, without duplicates.
+fn sources(windows: &[&WantedWindow]) -> Vec<SourceId> {
+    let mut sources: Vec<_> = windows.iter().map(|window| window.job.reader().source_id()).collect();
+    sources.sort_unstable();
+    sources.dedup();
+    sources
 }
 
 /// Estimated size of the frames of `windows`, in bytes.

@@ -114,6 +114,7 @@ impl Windows {
         };
         let WantedWindow { job, blocks, .. } = window;
         let frames = self.frames_of(job, blocks, cached, limit, raise, all_started).await?;
+        reservation.loaded();
         Ok(Window::new(blocks, frames, reservation))
     }
 
@@ -184,7 +185,8 @@ impl Windows {
     /// Writes the columns of a pinned block to disk. Returns false if the disk tier has no space for them.
     pub(crate) fn pin<'a>(&'a self, job: &'a Job, block: u32) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
-            let permit = self.blocks.permit(job.read_bytes(block).max(job.bytes_of(&[block]))).await?;
+            let bytes = job.read_bytes(block).max(job.bytes_of(&[block]));
+            let permit = self.blocks.permit(bytes, job.reader().source_id()).await?;
             self.columns.pin(job, block, permit).await
         })
     }
@@ -206,7 +208,8 @@ impl Windows {
         expected_bytes: u64,
         limit: u64,
     ) -> Result<Frame, Error> {
-        let permit = self.blocks.permit(expected_bytes.max(job.build_bytes(block))).await?;
+        let bytes = expected_bytes.max(job.build_bytes(block));
+        let permit = self.blocks.permit(bytes, job.reader().source_id()).await?;
         let (parts, view) = (job.rows.of_frame(block), Arc::clone(job.view()));
         let rows = parts.iter().map(|part| part.rows.len()).sum();
         let place = place_of(job.snapshot(), block);

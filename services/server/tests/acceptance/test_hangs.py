@@ -1,5 +1,5 @@
-"""While a disk hangs, requests that need it fail at their deadline. Streams of other datasets continue, except in the
-cases marked with `SHARED_MEMORY`. A cache disk that hangs fails no stream.
+"""While a disk hangs, requests that need it fail at their deadline. Streams of other datasets continue, also with little
+memory. A cache disk that hangs fails no stream.
 
 hang.c simulates it: calls on one folder block, without an error, until the test lets them continue. Tests with
 `NO_DEADLINE` set a deadline of one hour. A call that returns within `PATIENCE_S` has therefore not waited for a
@@ -156,12 +156,6 @@ def test_a_dataset_is_refreshed_while_the_disk_of_the_footer_cache_hangs(hangs: 
 
 # -- the disk of a dataset ---------------------------------------------------------------------------
 
-SHARED_MEMORY = (
-    "Blocks and windows of a dataset that hangs occupy the memory of decode_bytes and cache_memory until their reads time out. "
-    "Streams of other datasets wait behind them in the same first-come, first-served queues."
-)
-
-
 @pytest.mark.parametrize(
     ("settings", "flags"),
     [
@@ -171,13 +165,11 @@ SHARED_MEMORY = (
             "[loader]\ndecode_bytes = 1048576\n",
             {"cache_memory": "256MiB", "cache_disk": 0},
             id="few blocks at a time",
-            marks=pytest.mark.xfail(strict=True, raises=StillWaits, reason=SHARED_MEMORY),
         ),
         pytest.param(
             "[loader]\ndecode_bytes = 268435456\n",
             {"cache_memory": "4MiB", "cache_disk": 0},
             id="few windows at a time",
-            marks=pytest.mark.xfail(strict=True, raises=StillWaits, reason=SHARED_MEMORY),
         ),
     ],
 )

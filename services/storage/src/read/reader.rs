@@ -6,7 +6,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use forebay_cache::SourceId;
 use futures::future::{BoxFuture, try_join_all};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
     Block, BlockIds, Config, EncodedBlock, Error, Location, Snapshot, State,
@@ -55,6 +57,11 @@ impl Reader {
     /// Snapshot that the reader reads.
     pub fn snapshot(&self) -> &Arc<Snapshot> {
         &self.snapshot
+    }
+
+    /// Id of the source of the blocks: the same for readers of the same URL.
+    pub fn source_id(&self) -> SourceId {
+        SourceId(xxh3_64(self.location.url().as_bytes()))
     }
 
     /// URL of a file of the snapshot, for messages.
