@@ -35,10 +35,19 @@ static TYPES: LazyLock<Vec<DataType>> = LazyLock::new(|| {
 
 /// Decodes the messages in `data`, and encodes the batches as keys of every type.
 pub(crate) fn check(data: &[u8]) {
-    let (batches, error) = forebay::fuzzing::keys(messages(data), MAX_ROWS);
-    assert!(error.is_none_or(|error| !error.is_empty()));
-    for batch in batches {
-        assert!(batch.num_rows() <= MAX_ROWS);
+    check_messages(messages(data), MAX_ROWS);
+}
+
+/// Decodes messages, each a header and a body, and encodes the batches as keys of every type. Returns the batches up to the
+/// first error, and that error.
+pub(crate) fn check_messages(
+    messages: Vec<(Bytes, Bytes)>,
+    max_rows: usize,
+) -> (Vec<RecordBatch>, Option<String>) {
+    let (batches, error) = forebay::fuzzing::keys(messages, max_rows);
+    assert!(error.as_ref().is_none_or(|error| !error.is_empty()));
+    for batch in &batches {
+        assert!(batch.num_rows() <= max_rows);
         for column in batch.columns() {
             assert_eq!(column.len(), batch.num_rows());
             column.to_data().validate_full().expect("the decoded values are valid");
@@ -46,12 +55,13 @@ pub(crate) fn check(data: &[u8]) {
         for field in batch.schema().fields() {
             let own = [field.data_type().clone()];
             for data_type in TYPES.iter().chain(&own) {
-                encode(&batch, vec![Field::new(field.name(), data_type.clone(), true)]);
+                encode(batch, vec![Field::new(field.name(), data_type.clone(), true)]);
             }
         }
         // A key of several columns.
-        encode(&batch, batch.schema().fields().iter().map(|field| field.as_ref().clone()).collect());
+        encode(batch, batch.schema().fields().iter().map(|field| field.as_ref().clone()).collect());
     }
+    (batches, error)
 }
 
 /// Encodes the keys of a dataset with these columns.
@@ -65,7 +75,8 @@ fn encode(batch: &RecordBatch, columns: Vec<Field>) {
     assert_eq!(key.encode(&part).map(|keys| keys.len()).ok(), Some(part.num_rows()));
 }
 
-fn messages(mut data: &[u8]) -> Vec<(Bytes, Bytes)> {
+/// Splits an input of the target into messages, each a header and a body.
+pub(crate) fn messages(mut data: &[u8]) -> Vec<(Bytes, Bytes)> {
     let mut messages = Vec::new();
     while let Some((lengths, rest)) = data.split_first_chunk::<LENGTH_BYTES>() {
         let [header, body] = [[lengths[0], lengths[1]], [lengths[2], lengths[3]]].map(u16::from_le_bytes);

@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use arrow_array::{
     ArrayRef, BinaryArray, BooleanArray, Date32Array, FixedSizeBinaryArray, Float64Array, Int8Array,
@@ -10,7 +14,12 @@ use arrow_array::{
     UInt64Array, types::Int32Type,
 };
 use arrow_flight::FlightData;
-use arrow_ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
+use arrow_ipc::{
+    reader::StreamReader,
+    root_as_message,
+    writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
+};
+use bytes::Bytes;
 
 #[path = "../../../fuzz/properties/keys_ipc.rs"]
 mod keys_ipc;
@@ -20,6 +29,80 @@ mod replay;
 #[test]
 fn keys_of_the_fuzzer_are_batches_or_an_error() {
     replay::replay("keys_ipc", 40, keys_ipc::check);
+}
+
+#[test]
+fn big_endian_keys_are_rejected() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/keys_ipc");
+    let messages = keys_ipc::messages(&fs::read(folder.join("found-big-endian")).unwrap());
+    let (batches, error) = keys_ipc::check_messages(messages, 1 << 20);
+    assert!(batches.is_empty());
+    assert_eq!(
+        error.unwrap(),
+        "keys: big-endian batches are not supported; send them in little-endian order"
+    );
+}
+
+/// ARROW_TEST_DATA is the folder `data` of a checkout of <https://github.com/apache/arrow-testing>, as in the tests of Arrow.
+#[test]
+fn streams_of_arrow_testing_are_batches_or_an_error() {
+    let Some(data) = env::var_os("ARROW_TEST_DATA") else {
+        eprintln!("skipped: ARROW_TEST_DATA is not set");
+        return;
+    };
+    let (mut read, mut rejected) = (0, 0);
+    for path in files(&Path::new(&data).join("arrow-ipc-stream")) {
+        let bytes = fs::read(&path).unwrap();
+        let (batches, error) = keys_ipc::check_messages(stream_messages(&bytes), 1 << 20);
+        let is_sound = path.extension().is_some_and(|extension| extension == "stream");
+        if !is_sound {
+            continue;
+        }
+        let name = path.display().to_string();
+        if let Some(error) = error {
+            let is_explained = match &name {
+                name if name.contains("bigendian") => error.contains("big-endian"),
+                name if name.contains("compression") => error.contains("send them uncompressed"),
+                _ => error.contains("dictionary-encoded batches are not supported"),
+            };
+            assert!(is_explained, "{name}: {error}");
+            rejected += 1;
+            continue;
+        }
+        assert!(!name.contains("bigendian"), "{name}");
+        let expected =
+            StreamReader::try_new(&bytes[..], None).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        assert_eq!(batches, expected.unwrap(), "{name}");
+        read += 1;
+    }
+    eprintln!("{read} streams read, {rejected} rejected");
+    assert!(read > 50, "only {read} streams were read");
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<_> =
+        entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect();
+    found.sort();
+    found
+}
+
+/// Splits an IPC stream into messages, each a header and a body, up to the first malformed one.
+fn stream_messages(mut bytes: &[u8]) -> Vec<(Bytes, Bytes)> {
+    let mut messages = Vec::new();
+    loop {
+        // Streams before version 0.15 have no continuation marker.
+        bytes = bytes.strip_prefix(&[0xff; 4]).unwrap_or(bytes);
+        let Some((length, rest)) = bytes.split_first_chunk::<4>() else { return messages };
+        let Some((header, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize) else {
+            return messages;
+        };
+        let Ok(message) = root_as_message(header) else { return messages };
+        let body_length = usize::try_from(message.bodyLength()).unwrap_or(usize::MAX);
+        let Some((body, rest)) = rest.split_at_checked(body_length) else { return messages };
+        messages.push((Bytes::copy_from_slice(header), Bytes::copy_from_slice(body)));
+        bytes = rest;
+    }
 }
 
 /// Returns the messages of a stream of one batch, as in an input of the target.

@@ -9,7 +9,9 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_flight::FlightData;
-use arrow_ipc::{MessageHeader, convert::fb_to_schema, reader::read_record_batch, root_as_message};
+use arrow_ipc::{
+    Endianness, MessageHeader, convert::fb_to_schema, reader::read_record_batch, root_as_message,
+};
 use arrow_schema::SchemaRef;
 
 use crate::Error;
@@ -37,7 +39,7 @@ impl BatchReader {
     /// Decodes the batch in a message, if it has one.
     ///
     /// # Errors
-    /// Invalid if the batch is malformed, compressed, dictionary-encoded, or has more than `max_rows` rows.
+    /// Invalid if the batch is malformed, compressed, dictionary-encoded or big-endian, or has more than `max_rows` rows.
     pub(crate) fn read(&mut self, data: &FlightData, max_rows: usize) -> Result<Option<RecordBatch>, Error> {
         if data.data_header.is_empty() {
             return Ok(None);
@@ -53,6 +55,10 @@ impl BatchReader {
         match message.header_type() {
             MessageHeader::Schema => {
                 let schema = message.header_as_schema().ok_or("a schema is missing")?;
+                if schema.endianness() != Endianness::Little {
+                    let detail = "big-endian batches are not supported; send them in little-endian order";
+                    return Err(detail.to_owned());
+                }
                 self.schema = Some(Arc::new(fb_to_schema(schema)));
                 Ok(None)
             }

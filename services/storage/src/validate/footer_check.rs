@@ -18,9 +18,6 @@ const MAX_ROW_GROUPS: usize = 1 << 15;
 pub(crate) fn check_footer(bytes: &[u8]) -> Result<bool, Malformed> {
     let mut walker = Walker::new(bytes);
     walker.conform(&FILE_METADATA)?;
-    if walker.offset() != bytes.len() {
-        return Err(walker.malformed("bytes after the end of the footer"));
-    }
 
     // The code below relies on the wire types, which are checked above.
     let mut encrypted = false;
@@ -32,6 +29,10 @@ pub(crate) fn check_footer(bytes: &[u8]) -> Result<bool, Malformed> {
             walker.skip(field.wire)
         }
     })?;
+    // The signature of an encrypted file whose footer is in plain text follows its footer.
+    if !encrypted && walker.offset() != bytes.len() {
+        return Err(walker.malformed("bytes after the end of the footer"));
+    }
     Ok(encrypted)
 }
 

@@ -82,6 +82,9 @@ fn encryption_is_detected() {
     // A row group of a column chunk with crypto_metadata.
     let column = footer(&[SCHEMA_OF_ONE, &[0x16, 0, 0x19, 0x1c, 0x19, 0x1c, 0x8c, 0, 0, 0, 0]]);
     assert_eq!(check_footer(&column), Ok(true));
+    // An encrypted file with a plain footer, which is followed by its signature.
+    let signed = [encrypted, vec![0xab; 28]].concat();
+    assert_eq!(check_footer(&signed), Ok(true));
 }
 
 #[test]
