@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, Mapping, Sequence
 
 from forebay import _forebay
@@ -23,4 +24,19 @@ class Cluster:
 
     def plan(self, request: Mapping[str, Any]) -> _forebay.Plan:
         """Requests the plan of a training job from a server. Blocks until a server answers or the retry deadline expires."""
-        return self.native.plan(json.dumps({"train": request}))
+        return self.native.plan(encoded({"train": request}))
+
+
+def encoded(message: Any) -> str:
+    """Returns a message as JSON of the protocol, which has strings for NaN and the infinities."""
+    return json.dumps(_finite(message), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import forebay
@@ -214,3 +217,28 @@ def test_a_mixture_resumes_from_its_state_on_the_snapshots_of_that_state(
     again = dataset()
     again.load_state_dict(state)
     assert np.array_equal([batch["query_id"].to_numpy().copy() for batch in again], batches[51:])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_nulls_become_nan_or_infinity_also_after_a_resume_and_in_lookups(pool: Pool, tmp_path: Path, value: float) -> None:
+    numbers = [None if number % 3 == 0 else float(number) for number in range(90)]
+    pq.write_table(pa.table({"id": range(90), "number": numbers}), tmp_path / "numbers.parquet")
+    server = pool.start({"numbers": tmp_path / "numbers.parquet"}, online="numbers=id")
+    tensors = {"x": {"columns": ["number"], "dtype": "float32", "null_value": value}}
+    expected = np.array([value if number is None else number for number in numbers], np.float32)
+    client = forebay.connect(server.location)
+
+    def train() -> forebay.TrainingDataset:
+        return client.train("numbers", batch_size=10, tensors=tensors, shuffle={"none": {}})
+
+    ds, found = train(), []
+    for batch in ds:
+        found.append(batch["x"].to_numpy())
+        if batch.step == 3:
+            break
+    again = train()
+    again.load_state_dict(json.loads(json.dumps(ds.state_dict())))
+    found += [batch["x"].to_numpy() for batch in pickle.loads(pickle.dumps(again))]
+    assert np.concatenate(found).reshape(-1).tobytes() == expected.tobytes()
+    rows = client.lookup("numbers", {"id": list(range(90))}, tensors=tensors)
+    assert rows["x"].to_numpy().reshape(-1).tobytes() == expected.tobytes()
