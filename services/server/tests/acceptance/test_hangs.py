@@ -26,6 +26,7 @@ FILES, FILE_ROWS, GROUP_ROWS = 4, 60_000, 10_000
 # Far longer than anything takes that does not hang.
 PATIENCE_S = 30
 STREAMS = 12
+READS = 2
 REQUEST: dict[str, Any] = {"batch_size": 8192, "shuffle": {"window_rows": 3 * GROUP_ROWS}}
 NO_DEADLINE = '[storage]\nrequest_timeout = "1h"\n'
 PROBES = ("/livez", "/readyz", "/metrics", "/api/v1/datasets", "/api/v1/sessions")
@@ -216,6 +217,26 @@ def test_a_refresh_of_a_dataset_that_hangs_fails_at_the_deadline(hangs: Hangs) -
     hanging.hang()
     with refused({"UNAVAILABLE", "DEADLINE_EXCEEDED"}, "mine"):
         hangs.in_time(Client(server.location).refresh, "mine", patience_s=10)
+
+
+def test_refreshes_of_a_folder_that_cannot_be_listed_take_no_reads_from_streams(hangs: Hangs, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    write_good(mine / "a.parquet")
+    write_good(mine / "below" / "b.parquet")
+    hangs.datasets = {"mine": mine}
+    hanging = hangs.folder(mine / "below")
+    hangs.start(f'[storage]\nrequest_timeout = "1s"\nconcurrent_local_reads = {READS}\n', cache_memory="64MiB")
+    expected = hangs.in_time(hangs.digest, "mine")
+    hanging.hang()
+    for _ in range(READS + 1):
+        with refused({"UNAVAILABLE", "DEADLINE_EXCEEDED"}, "mine"):
+            hangs.in_time(Client(hangs.server.location).refresh, "mine")
+    # Reads the file that does not hang, in columns that are not in memory.
+    rows = lambda: next(iter(Client(hangs.server.location).batches(batch_size=100, dataset="mine", select=["value"], shuffle={"none": {}})))
+    assert hangs.in_time(rows, patience_s=10).meta.rows == 100
+    hanging.answer()
+    hangs.in_time(Client(hangs.server.location).refresh, "mine")
+    assert hangs.in_time(hangs.digest, "mine") == expected
 
 
 def test_a_server_whose_dataset_hangs_stops(hangs: Hangs) -> None:

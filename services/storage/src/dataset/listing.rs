@@ -4,7 +4,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -46,38 +46,38 @@ pub(crate) struct Listed {
 /// ETag and modification time, [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many files,
 /// [`Error::Unavailable`] if a local file system does not answer in time.
 pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing, Error> {
-    let found = Arc::<AtomicU64>::default();
-    let Some(reads) = location.local_reads() else { return list_all(location, config, &found).await };
+    let Some(reads) = location.local_reads() else {
+        return list_all(location, config, &Progress::default()).await;
+    };
     // An answer has up to 1,024 files, and all of their sizes.
     let limit = reads.timeout * 5;
     let failed = |kind: io::ErrorKind, reason: String| {
         let source = Box::new(io::Error::new(kind, reason));
         Error::unavailable(location.url(), object_store::Error::Generic { store: "local", source })
     };
-    let permit = timeout(reads.timeout, Arc::clone(&reads.permits).acquire_owned()).await;
+    let permit = timeout(limit, Arc::clone(&reads.listing).acquire_owned()).await;
     let busy = |_| {
-        let limit = reads.timeout;
-        failed(
-            io::ErrorKind::TimedOut,
-            format!("all reads of the dataset are busy for {limit:?}; see storage.concurrent_local_reads"),
-        )
+        let reason = format!("an earlier listing of the dataset has not ended for {limit:?}");
+        failed(io::ErrorKind::TimedOut, reason)
     };
     let permit = permit.map_err(busy)?;
-    // A call that hangs keeps its thread and its permit. The permits bound the number of such threads.
+    let caller = Caller(Arc::default());
+    let progress = &caller.0;
+    // A call that hangs keeps its thread and the permit, so that there is one such thread.
     let mut listing = {
-        let (location, config, found) = (location.clone(), config.clone(), Arc::clone(&found));
+        let (location, config, progress) = (location.clone(), config.clone(), Arc::clone(progress));
         tokio::spawn(async move {
             let _permit = permit;
-            list_all(&location, &config, &found).await
+            list_all(&location, &config, &progress).await
         })
     };
     loop {
-        let before = found.load(Ordering::Relaxed);
+        let before = progress.objects.load(Ordering::Relaxed);
         match timeout(limit, &mut listing).await {
             Ok(Ok(listed)) => return listed,
             // The task fails when it panics or the runtime shuts down.
             Ok(Err(error)) => return Err(failed(io::ErrorKind::Other, error.to_string())),
-            Err(_) if found.load(Ordering::Relaxed) == before => {
+            Err(_) if progress.objects.load(Ordering::Relaxed) == before => {
                 let reason = format!(
                     "the file system did not answer within {limit:?} (5 times storage.request_timeout) while the dataset was \
                      listed"
@@ -89,11 +89,29 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
     }
 }
 
-/// Lists a dataset, and counts the objects that were listed in `found`.
-async fn list_all(location: &Location, config: &Config, found: &AtomicU64) -> Result<Listing, Error> {
+/// Progress of a listing.
+#[derive(Default)]
+struct Progress {
+    /// Number of objects that were listed.
+    objects: AtomicU64,
+    /// True if the caller has stopped waiting.
+    is_abandoned: AtomicBool,
+}
+
+/// Ends a listing on drop, after the call in progress.
+struct Caller(Arc<Progress>);
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.is_abandoned.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lists a dataset.
+async fn list_all(location: &Location, config: &Config, progress: &Progress) -> Result<Listing, Error> {
     let listing = match single(location).await? {
         Some(file) => Listing { folder: false, files: vec![file] },
-        None => Listing { folder: true, files: below(location, config, found).await? },
+        None => Listing { folder: true, files: below(location, config, progress).await? },
     };
     if listing.files.is_empty() {
         let detail =
@@ -135,20 +153,23 @@ async fn is_directory(location: &Location) -> bool {
 
 const EXTENSION: &str = ".parquet";
 
-async fn below(location: &Location, config: &Config, found: &AtomicU64) -> Result<Vec<Listed>, Error> {
+async fn below(location: &Location, config: &Config, progress: &Progress) -> Result<Vec<Listed>, Error> {
     if location.kind() == Kind::Http {
         return Ok(Vec::new());
     }
-    let mut files = observed("list", walk(location, config, found)).await?;
+    let mut files = observed("list", walk(location, config, progress)).await?;
     files.sort_unstable_by(|a, b| a.path.as_bytes().cmp(b.path.as_bytes()));
     Ok(files)
 }
 
-async fn walk(location: &Location, config: &Config, found: &AtomicU64) -> Result<Vec<Listed>, Error> {
+async fn walk(location: &Location, config: &Config, progress: &Progress) -> Result<Vec<Listed>, Error> {
     let mut files = Vec::new();
     let mut objects = location.store().list(Some(location.root()));
     while let Some(meta) = objects.try_next().await.map_err(|error| walk_error(location, error))? {
-        found.fetch_add(1, Ordering::Relaxed);
+        progress.objects.fetch_add(1, Ordering::Relaxed);
+        if progress.is_abandoned.load(Ordering::Relaxed) {
+            break;
+        }
         let Some(path) = relative(location, &meta) else { continue };
         // The names of logs are hidden, so they are checked before hidden names are skipped.
         tables::check_file(location, path)?;

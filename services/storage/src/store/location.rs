@@ -52,6 +52,8 @@ pub struct Location {
 pub(crate) struct LocalReads {
     pub(crate) slabs: Slabs,
     pub(crate) permits: Arc<Semaphore>,
+    /// Permit of the one listing at a time.
+    pub(crate) listing: Arc<Semaphore>,
     pub(crate) timeout: Duration,
 }
 
@@ -99,6 +101,7 @@ impl Location {
         let local = (kind == Kind::Local).then(|| LocalReads {
             slabs: Slabs::new(config.idle_bytes),
             permits: Arc::new(Semaphore::new(config.concurrent_local_reads.clamp(1, Semaphore::MAX_PERMITS))),
+            listing: Arc::new(Semaphore::new(1)),
             timeout: config.request_timeout,
         });
         Self { url: url.into(), store, root, kind, local }
