@@ -16,16 +16,19 @@ impl Windows {
     /// Returns the windows of a set if there is free memory for those that no stream holds. They may still be loading.
     pub(crate) fn try_acquire(self: &Arc<Self>, wanted: &[WantedWindow]) -> Option<Vec<Arc<HeldWindow>>> {
         let budget = self.frames.budget();
-        self.hold(wanted, |missing| {
+        let held = self.usable(wanted);
+        let missing: Vec<_> =
+            wanted.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(window, _)| window).collect();
+        if !missing.is_empty() {
             // The actual sizes take longer to compute and are hardly ever below the estimates.
-            let estimated_bytes = estimated_bytes(missing);
-            let sources = sources(missing);
-            if !budget.has_room(capped(estimated_bytes, estimated_bytes, budget.available_bytes()), &sources)
-            {
+            let estimated_bytes = estimated_bytes(&missing);
+            let bytes = capped(estimated_bytes, estimated_bytes, budget.available_bytes());
+            if !budget.has_room(bytes, &sources(&missing)) {
                 return None;
             }
-            budget.try_reserve(self.bytes_to_reserve(missing), &sources)
-        })
+        }
+        drop(held);
+        self.hold(wanted, &self.sizes(wanted), |missing, bytes| budget.try_reserve(bytes, &sources(missing)))
     }
 
     /// Returns the windows of a set as soon as there is memory for all of them, or other streams hold all of them.
@@ -39,13 +42,13 @@ impl Windows {
         self: &Arc<Self>,
         wanted: &[WantedWindow],
     ) -> Result<Vec<Arc<HeldWindow>>, Error> {
-        let all: Vec<_> = wanted.iter().collect();
-        let sources = sources(&all);
-        let mut reserving = pin!(self.frames.budget().reserve(self.bytes_to_reserve(&all), &sources));
+        let (sizes, all) = (self.sizes(wanted), wanted.iter().collect::<Vec<_>>());
+        let (bytes, sources) = (self.bytes_to_reserve(&all, &sizes), sources(&all));
+        let mut reserving = pin!(self.frames.budget().reserve(bytes, &sources));
         loop {
             let mut registered = pin!(self.held.registered());
             registered.as_mut().enable();
-            if let Some(held) = self.hold(wanted, |_| None) {
+            if let Some(held) = self.hold(wanted, &sizes, |_, _| None) {
                 return Ok(held);
             }
             tokio::select! {
@@ -53,10 +56,8 @@ impl Windows {
                 reserved = &mut reserving => {
                     let mut reserved =
                         reserved.map_err(|error| too_large(error.bytes, error.available_bytes))?;
-                    let held = self.hold(wanted, |missing| {
-                        let bytes = self.bytes_to_reserve(missing).min(reserved.bytes());
-                        reserved.split(bytes)
-                    });
+                    let reserve = |_: &[&WantedWindow], bytes: u64| reserved.split(bytes.min(reserved.bytes()));
+                    let held = self.hold(wanted, &sizes, reserve);
                     return held.ok_or_else(|| Error::Internal("a reservation was too small".into()));
                 }
                 () = registered => {}
@@ -65,11 +66,12 @@ impl Windows {
     }
 
     /// Returns all wanted windows. Those that a stream holds are shared. The others are registered with memory from
-    /// `reserve`, and their loading starts. Returns `None` if `reserve` does.
+    /// `reserve`, which is called with them and their bytes, and their loading starts. Returns `None` if `reserve` does.
     fn hold(
         self: &Arc<Self>,
         wanted: &[WantedWindow],
-        reserve: impl FnOnce(&[&WantedWindow]) -> Option<Reservation>,
+        sizes: &[u64],
+        reserve: impl FnOnce(&[&WantedWindow], u64) -> Option<Reservation>,
     ) -> Option<Vec<Arc<HeldWindow>>> {
         // Dropped after the registry is unlocked.
         let (mut found, mut windows) = (Vec::new(), Vec::new());
@@ -79,18 +81,24 @@ impl Windows {
         // Decided once, because a load can fail in the meantime.
         let usable: Vec<_> =
             found.iter().map(|held| held.as_ref().filter(|held| !held.has_failed())).collect();
-        let missing: Vec<_> =
-            wanted.iter().zip(&usable).filter(|(_, held)| held.is_none()).map(|(window, _)| window).collect();
-        let mut reservation = if missing.is_empty() { None } else { Some(reserve(&missing)?) };
+        let missing = wanted.iter().zip(sizes).zip(&usable).filter(|(_, held)| held.is_none());
+        let (missing, missing_sizes): (Vec<_>, Vec<u64>) =
+            missing.map(|((window, size), _)| (window, *size)).unzip();
+        let mut reservation = match missing.is_empty() {
+            true => None,
+            false => Some(reserve(&missing, self.bytes_to_reserve(&missing, &missing_sizes))?),
+        };
         let mut left = missing.len();
-        for (window, held) in wanted.iter().zip(&usable) {
+        for ((window, size), held) in wanted.iter().zip(sizes).zip(&usable) {
             if let Some(held) = held {
                 windows.push(Arc::clone(held));
                 continue;
             }
             left -= 1;
             let of_window = match reservation.as_mut() {
-                Some(all) if left > 0 => all.split(self.bytes_to_reserve(&[window]).min(all.bytes())),
+                Some(all) if left > 0 => {
+                    all.split(self.bytes_to_reserve(&[window], &[*size]).min(all.bytes()))
+                }
                 _ => reservation.take(),
             };
             let (held, reporter) = HeldWindow::new(&self.held, window.key());
@@ -120,12 +128,24 @@ impl Windows {
         window.blocks.iter().map(|block| self.frames.get(&frame_key(&window.job, *block))).collect()
     }
 
-    /// Bytes to reserve for windows. Actual sizes can exceed the estimates that admission uses, and admission does not check
-    /// all epochs. The reservation is therefore capped, so that all windows of a set can be reserved.
-    fn bytes_to_reserve(&self, windows: &[&WantedWindow]) -> u64 {
-        let actual = windows.iter().map(|window| self.bytes_of(&window.job, &window.blocks));
-        let available_bytes = self.frames.budget().available_bytes();
-        capped(actual.fold(0, u64::saturating_add), estimated_bytes(windows), available_bytes)
+    /// Returns the windows of `wanted` that a stream holds, and that have not failed.
+    fn usable(&self, wanted: &[WantedWindow]) -> Vec<Option<Arc<HeldWindow>>> {
+        let registry = self.held.lock();
+        let held: Vec<_> = wanted.iter().map(|window| registry.get(&window.key())).collect();
+        drop(registry);
+        held.into_iter().map(|held| held.filter(|held| !held.has_failed())).collect()
+    }
+
+    /// Bytes of each of the windows. Computed before the registry is locked, because a window can have many blocks.
+    fn sizes(&self, wanted: &[WantedWindow]) -> Vec<u64> {
+        wanted.iter().map(|window| self.bytes_of(&window.job, &window.blocks)).collect()
+    }
+
+    /// Bytes to reserve for windows of the given sizes. Actual sizes can exceed the estimates that admission uses, and admission
+    /// does not check all epochs. The reservation is therefore capped, so that all windows of a set can be reserved.
+    fn bytes_to_reserve(&self, windows: &[&WantedWindow], sizes: &[u64]) -> u64 {
+        let bytes = sizes.iter().copied().fold(0, u64::saturating_add);
+        capped(bytes, estimated_bytes(windows), self.frames.budget().available_bytes())
     }
 }
 

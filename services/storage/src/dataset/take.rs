@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt, future::BoxFuture, stream};
 use object_store::PutMode;
+use tokio::task::coop::consume_budget;
 
 use crate::{
     Config, Error, File, Location, RowGroup, Snapshot, State,
@@ -236,6 +237,8 @@ async fn merge_footers(
             (None, known, _) => known.unwrap_or_default().to_vec(),
         });
         progress(row_groups.len() as u64, total);
+        // Files that are known cause no wait.
+        consume_budget().await;
     }
     Ok((merged.expect("a listing has files"), row_groups))
 }
