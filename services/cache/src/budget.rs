@@ -1,9 +1,9 @@
-//! Byte budget with first-come, first-served reservations, of which no source can take all.
+//! Byte budget with first-come, first-served reservations. Sources that do not answer leave a part of it to others.
 //!
-//! A reservation for values that are being loaded is charged to their sources. A source that has such reservations
-//! receives more only while enough stays free for the others. This is the dynamic threshold of shared-memory switches
-//! (Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). A source that does
-//! not answer therefore holds a part of the budget, and the others continue with the rest.
+//! A reservation for values that are being loaded is charged to their sources. A source that is already charged for
+//! others receives more only while enough stays free. This is the dynamic threshold of shared-memory switches
+//! (Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). The first
+//! reservation of a source is limited only by the free bytes.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 /// Maximum of a source's bytes that are being loaded, as a multiple of the bytes that stay free.
 const MAX_LOADING_PER_FREE: u64 = 4;
 
-/// Identifies a store or a disk from which values are loaded.
+/// Identifies where values are loaded from, such as the URL of a dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceId(pub u64);
 
@@ -44,6 +44,9 @@ struct State {
 struct Waiting {
     bytes: u64,
     sources: Arc<[SourceId]>,
+    /// The `sources` that have always been over their limit since the caller came. A source that was below its limit once is
+    /// not checked again. Otherwise two busy sources could permanently delay a caller of both.
+    must_load_first: Vec<SourceId>,
     granted: oneshot::Sender<Result<Reservation, TooLarge>>,
 }
 
@@ -87,21 +90,33 @@ impl Budget {
         self.shared.state.lock().reserved_bytes
     }
 
-    /// Reserves `bytes` for values that are loaded from `sources`, until [`Reservation::loaded`] is called. Waits until
-    /// the bytes are free, and until each of the sources has nothing else that is being loaded, or at most four times as
-    /// much as stays free. Callers receive their bytes in the order of the calls, except that a caller that waits for
-    /// loads of its own source delays only callers of the same source. Cancel-safe: a dropped wait leaves the queue.
+    /// Reserves `bytes` for values that are loaded from `sources`, until [`Reservation::loaded`] is called.
+    ///
+    /// Waits until the bytes are free. For each source from which something else is being loaded, also waits until the
+    /// bytes being loaded from it, including the new ones, are at most four times the bytes that then remain free.
+    /// Callers receive their bytes in order, with one exception: a caller that must wait for loads of a source delays
+    /// only callers of this source. Cancel-safe: a dropped wait leaves the queue.
     ///
     /// # Errors
     /// [`TooLarge`] as soon as `bytes` exceeds [`available_bytes`](Self::available_bytes).
     pub async fn reserve(&self, bytes: u64, sources: &[SourceId]) -> Result<Reservation, TooLarge> {
-        // Dropped last, so that a cancelled wait unblocks the callers behind it.
-        let _guard = GrantOnDrop { shared: &self.shared };
+        // `leaving` is declared first, so that it is dropped after the receiver of a cancelled wait.
+        let mut leaving = LeaveOnDrop { shared: Some(&self.shared) };
         let (granted, grant) = oneshot::channel();
-        let waiting = Waiting { bytes, sources: sources.into(), granted };
-        self.shared.state.lock().waiting.push_back(waiting);
+        {
+            let mut state = self.shared.state.lock();
+            let available_bytes = self.shared.available_bytes(&state);
+            if bytes > available_bytes {
+                return Err(TooLarge { bytes, available_bytes });
+            }
+            let waiting =
+                Waiting { bytes, sources: sources.into(), must_load_first: sources.into(), granted };
+            state.waiting.push_back(waiting);
+        }
         self.shared.grant();
-        grant.await.expect("the queue lives as long as the budget")
+        let granted = grant.await.expect("the queue lives as long as the budget");
+        leaving.shared = None;
+        granted
     }
 
     /// Returns true if [`try_reserve`](Self::try_reserve) would return a reservation.
@@ -119,42 +134,50 @@ impl Budget {
     }
 }
 
-/// Grants waiting reservations when a wait ends or is cancelled.
-struct GrantOnDrop<'a> {
-    shared: &'a Arc<Shared>,
+/// Removes cancelled waits from the queue, and grants those behind them.
+struct LeaveOnDrop<'a> {
+    shared: Option<&'a Arc<Shared>>,
 }
 
-impl Drop for GrantOnDrop<'_> {
+impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
-        self.shared.grant();
+        if let Some(shared) = self.shared {
+            shared.state.lock().remove_cancelled();
+            shared.grant();
+        }
     }
 }
 
 impl State {
-    /// Sources of `sources` that must load what they have reserved before they receive `bytes` more.
-    fn must_load_first<'a>(
-        &self,
-        capacity_bytes: u64,
-        bytes: u64,
-        sources: &'a [SourceId],
-    ) -> impl Iterator<Item = SourceId> + use<'a, '_> {
+    /// Returns true if something is being loaded from `source`, and `bytes` more would exceed its limit.
+    fn is_over(&self, capacity_bytes: u64, bytes: u64, source: SourceId) -> bool {
         let free_bytes = capacity_bytes.saturating_sub(self.reserved_bytes).saturating_sub(bytes);
         let limit = free_bytes.saturating_mul(MAX_LOADING_PER_FREE);
-        sources.iter().copied().filter(move |source| {
-            self.loading_bytes.get(source).is_some_and(|loading| loading.saturating_add(bytes) > limit)
-        })
+        self.loading_bytes.get(&source).is_some_and(|loading| loading.saturating_add(bytes) > limit)
     }
 
-    /// Position of the first waiting caller that waits for free bytes, and not for loads of its own sources. Also returns
-    /// the sources that delay the callers before it. Callers of one source stay in order.
-    fn first_in_line(&self, capacity_bytes: u64) -> (Option<usize>, Vec<SourceId>) {
-        let mut delaying = Vec::new();
-        let first = self.waiting.iter().position(|waiting| {
-            let before = delaying.len();
-            delaying.extend(self.must_load_first(capacity_bytes, waiting.bytes, &waiting.sources));
-            delaying.len() == before && !waiting.sources.iter().any(|source| delaying.contains(source))
+    /// Returns the position of the first caller that waits only for free bytes, and the sources whose loads delay the
+    /// callers before it.
+    fn first_in_line(&mut self, capacity_bytes: u64) -> (Option<usize>, Vec<SourceId>) {
+        let (mut delaying, mut waiting) = (Vec::new(), std::mem::take(&mut self.waiting));
+        let first = waiting.iter_mut().position(|waiting| {
+            let bytes = waiting.bytes;
+            waiting.must_load_first.retain(|source| {
+                let is_delayed = delaying.contains(source);
+                let must_load = is_delayed || self.is_over(capacity_bytes, bytes, *source);
+                if must_load && !is_delayed {
+                    delaying.push(*source);
+                }
+                must_load
+            });
+            waiting.must_load_first.is_empty()
         });
+        self.waiting = waiting;
         (first, delaying)
+    }
+
+    fn remove_cancelled(&mut self) {
+        self.waiting.retain(|waiting| !waiting.granted.is_closed());
     }
 
     /// Changes the bytes that are being loaded from `sources`.
@@ -178,14 +201,13 @@ impl Shared {
         self.capacity_bytes.saturating_sub(state.kept_bytes)
     }
 
-    /// Returns true if `bytes` are free and no caller must receive its bytes before.
+    /// Returns true if `bytes` are free, none of `sources` must load first, and no waiting caller comes first.
     fn has_room(&self, state: &mut State, bytes: u64, sources: &[SourceId]) -> bool {
-        state.waiting.retain(|waiting| !waiting.granted.is_closed());
-        if !self.fits(state, bytes)
-            || state.must_load_first(self.capacity_bytes, bytes, sources).next().is_some()
-        {
+        let is_over = |source: &SourceId| state.is_over(self.capacity_bytes, bytes, *source);
+        if !self.fits(state, bytes) || sources.iter().any(is_over) {
             return false;
         }
+        state.remove_cancelled();
         let (first, delaying) = state.first_in_line(self.capacity_bytes);
         first.is_none() && !sources.iter().any(|source| delaying.contains(source))
     }
@@ -196,27 +218,37 @@ impl Shared {
         Reservation { bytes, is_kept: false, sources, loading_bytes: bytes, shared: Arc::clone(self) }
     }
 
-    /// Grants reservations in order while they fit, and rejects those that are too large.
+    /// Grants reservations in order while they fit.
     fn grant(self: &Arc<Self>) {
         loop {
             let mut state = self.state.lock();
-            state.waiting.retain(|waiting| !waiting.granted.is_closed());
-            let available_bytes = self.available_bytes(&state);
-            let rejected = state.waiting.iter().position(|waiting| waiting.bytes > available_bytes);
-            if let Some(rejected) = rejected.and_then(|place| state.waiting.remove(place)) {
-                drop(state);
-                drop(rejected.granted.send(Err(TooLarge { bytes: rejected.bytes, available_bytes })));
-                continue;
-            }
             let (Some(first), _) = state.first_in_line(self.capacity_bytes) else { return };
-            if !self.fits(&state, state.waiting[first].bytes) {
+            let is_cancelled = state.waiting[first].granted.is_closed();
+            if !is_cancelled && !self.fits(&state, state.waiting[first].bytes) {
                 return;
             }
-            let Some(Waiting { bytes, sources, granted }) = state.waiting.remove(first) else { return };
+            let Some(Waiting { bytes, sources, granted, .. }) = state.waiting.remove(first) else { return };
+            if is_cancelled {
+                continue;
+            }
             let reservation = self.take(&mut state, bytes, sources);
             drop(state);
             // If the wait was cancelled in the meantime, dropping the reservation releases the bytes.
             drop(granted.send(Ok(reservation)));
+        }
+    }
+
+    /// Rejects waiting callers that request more than is available.
+    fn reject(&self) {
+        let mut state = self.state.lock();
+        let available_bytes = self.available_bytes(&state);
+        let (kept, rejected): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut state.waiting)
+            .into_iter()
+            .partition(|waiting| waiting.bytes <= available_bytes);
+        state.waiting = kept;
+        drop(state);
+        for Waiting { bytes, granted, .. } in rejected {
+            drop(granted.send(Err(TooLarge { bytes, available_bytes })));
         }
     }
 }
@@ -235,6 +267,10 @@ impl Reservation {
         state.reserved_bytes += extra;
         state.kept_bytes += if self.is_kept { extra } else { 0 };
         self.bytes += extra;
+        drop(state);
+        if self.is_kept {
+            self.shared.reject();
+        }
     }
 
     /// Reports that the values are loaded. The bytes stay reserved, and no longer count for their sources.
@@ -249,8 +285,21 @@ impl Reservation {
     /// Reports that values are being loaded again. Does not wait.
     pub fn loading(&mut self) {
         let extra = self.bytes.saturating_sub(self.loading_bytes);
-        self.loading_bytes += extra;
-        self.shared.state.lock().charge(&self.sources, |loading| loading + extra);
+        if extra > 0 && !self.sources.is_empty() {
+            self.loading_bytes += extra;
+            self.shared.state.lock().charge(&self.sources, |loading| loading + extra);
+        }
+    }
+
+    /// Reports that the values are loaded from `source` alone. The other sources are no longer charged for them.
+    pub fn load_only_from(&mut self, source: SourceId) {
+        if self.sources[..] == [source] {
+            return;
+        }
+        let others: Vec<_> = self.sources.iter().copied().filter(|other| *other != source).collect();
+        self.shared.state.lock().charge(&others, |loading| loading.saturating_sub(self.loading_bytes));
+        self.sources = [source].into();
+        self.shared.grant();
     }
 
     /// Splits off a reservation of `bytes`; `None` if this one has fewer.
@@ -274,6 +323,7 @@ impl Reservation {
         if !self.is_kept {
             self.is_kept = true;
             self.shared.state.lock().kept_bytes += self.bytes;
+            self.shared.reject();
             self.shared.grant();
         }
     }

@@ -44,8 +44,8 @@ pub struct BlockColumns<'a> {
 }
 
 impl BlockReader {
-    /// A reader that decodes on `pool`, for a loader whose frames take at most `memory_bytes`. Blocks in flight take at
-    /// most `decode_bytes` of [`Config`].
+    /// A reader that decodes on `pool`, for a loader whose frames take at most `memory_bytes`. Reservations of
+    /// blocks in flight take at most `decode_bytes` of [`Config`]. A single block that is larger is read alone and takes more.
     pub fn new(memory_bytes: u64, config: &Config, pool: Pool) -> Self {
         Self {
             activity: Arc::default(),
@@ -66,9 +66,9 @@ impl BlockReader {
         &self.activity
     }
 
-    /// Waits for memory for a block of `expected_bytes` decoded bytes: its compressed bytes, its decoded chunks and what is
-    /// made of them. A block larger than the bound waits until it is alone. Blocks that are being fetched from one source
-    /// leave room for those of other sources.
+    /// Waits for memory for a block whose decoded size is `expected_bytes`. Reserves twice that, for its compressed bytes,
+    /// its decoded chunks and the result, but at most the whole bound. A block larger than half the bound is therefore read
+    /// alone. While several blocks are being fetched from one source, they leave a part of the bound to other sources.
     pub(crate) async fn permit(&self, expected_bytes: u64, source: SourceId) -> Result<DecodePermit, Error> {
         let _waiting = self.activity.wait();
         let bytes = expected_bytes.saturating_mul(2).clamp(1, self.budget.capacity_bytes());

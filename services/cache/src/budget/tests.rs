@@ -222,6 +222,54 @@ async fn callers_of_one_source_receive_their_bytes_in_order() {
 }
 
 #[tokio::test]
+async fn a_caller_of_two_busy_sources_is_not_overtaken_permanently() {
+    let budget = Budget::new(100);
+    let both = [SLOW[0], OTHER[0]];
+    let mut busy: VecDeque<_> = VecDeque::new();
+    for _ in 0..2 {
+        busy.push_back(Box::pin(budget.reserve(30, SLOW)).now_or_never().unwrap().unwrap());
+        busy.push_back(Box::pin(budget.reserve(15, OTHER)).now_or_never().unwrap().unwrap());
+    }
+    let mut large = Box::pin(budget.reserve(75, &both));
+    assert!((&mut large).now_or_never().is_none());
+    let mut waiting: Vec<_> = Vec::new();
+    for step in 0..100 {
+        // Each source always has callers that wait.
+        for source in [SLOW, OTHER, SLOW, OTHER] {
+            waiting.push(Box::pin(budget.reserve(15, source)));
+        }
+        waiting.retain_mut(|wait| match wait.now_or_never() {
+            Some(granted) => {
+                busy.push_back(granted.unwrap());
+                false
+            }
+            None => true,
+        });
+        if (&mut large).now_or_never().is_some() {
+            return;
+        }
+        let first = busy.pop_front();
+        assert!(first.is_some(), "nothing is reserved in step {step}");
+    }
+    panic!("it was overtaken permanently");
+}
+
+#[tokio::test]
+async fn a_reservation_of_two_sources_is_charged_to_the_one_from_which_it_loads() {
+    let budget = Budget::new(100);
+    let both = [SLOW[0], OTHER[0]];
+    let mut of_slow = budget.reserve(80, &both).await.unwrap();
+    let mut of_other = of_slow.split(40).unwrap();
+    of_slow.load_only_from(SLOW[0]);
+    of_other.load_only_from(OTHER[0]);
+    of_other.loaded();
+    assert!(budget.try_reserve(20, SLOW).is_none());
+    assert!(budget.try_reserve(20, OTHER).is_some());
+    drop((of_slow, of_other));
+    assert!(budget.shared.state.lock().loading_bytes.is_empty());
+}
+
+#[tokio::test]
 async fn only_bytes_that_are_being_loaded_count_for_their_source() {
     let budget = Budget::new(100);
     let mut first = budget.reserve(40, SLOW).await.unwrap();

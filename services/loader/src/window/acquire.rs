@@ -20,7 +20,7 @@ impl Windows {
         let missing: Vec<_> =
             wanted.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(window, _)| window).collect();
         if !missing.is_empty() {
-            // The actual sizes take longer to compute and are hardly ever below the estimates.
+            // If the estimates do not fit, the actual sizes would hardly ever fit, and they take longer to compute.
             let estimated_bytes = estimated_bytes(&missing);
             let bytes = capped(estimated_bytes, estimated_bytes, budget.available_bytes());
             if !budget.has_room(bytes, &sources(&missing)) {
@@ -65,20 +65,20 @@ impl Windows {
         }
     }
 
-    /// Returns all wanted windows. Those that a stream holds are shared. The others are registered with memory from
-    /// `reserve`, which is called with them and their bytes, and their loading starts. Returns `None` if `reserve` does.
+    /// Returns all wanted windows. Those that a stream holds are shared. For the others, calls `reserve` with these windows and
+    /// their total bytes, registers them with that memory, and starts to load them. Returns `None` if `reserve` does.
     fn hold(
         self: &Arc<Self>,
         wanted: &[WantedWindow],
         sizes: &[u64],
         reserve: impl FnOnce(&[&WantedWindow], u64) -> Option<Reservation>,
     ) -> Option<Vec<Arc<HeldWindow>>> {
-        // Dropped after the registry is unlocked.
+        // These are declared before `registry`, so they are dropped after it is unlocked.
         let (mut found, mut windows) = (Vec::new(), Vec::new());
         let mut new = Vec::new();
         let mut registry = self.held.lock();
         found.extend(wanted.iter().map(|window| registry.get(&window.key())));
-        // Decided once, because a load can fail in the meantime.
+        // Whether a window has failed is checked only once, because a load can fail while this function runs.
         let usable: Vec<_> =
             found.iter().map(|held| held.as_ref().filter(|held| !held.has_failed())).collect();
         let missing = wanted.iter().zip(sizes).zip(&usable).filter(|(_, held)| held.is_none());
@@ -104,7 +104,9 @@ impl Windows {
             let (held, reporter) = HeldWindow::new(&self.held, window.key());
             registry.insert(&held);
             windows.push(Arc::clone(&held));
-            new.push((window, held, of_window?, reporter));
+            let mut of_window = of_window?;
+            of_window.load_only_from(window.job.reader().source_id());
+            new.push((window, held, of_window, reporter));
         }
         drop(registry);
         if !new.is_empty() {
@@ -136,7 +138,7 @@ impl Windows {
         held.into_iter().map(|held| held.filter(|held| !held.has_failed())).collect()
     }
 
-    /// Bytes of each of the windows. Computed before the registry is locked, because a window can have many blocks.
+    /// Bytes of each of the windows. A window can have many blocks, so the registry must not be locked during the call.
     fn sizes(&self, wanted: &[WantedWindow]) -> Vec<u64> {
         wanted.iter().map(|window| self.bytes_of(&window.job, &window.blocks)).collect()
     }
@@ -162,8 +164,8 @@ fn estimated_bytes(windows: &[&WantedWindow]) -> u64 {
     windows.iter().map(|window| window.estimated_bytes).fold(0, u64::saturating_add)
 }
 
-/// Returns `bytes`, capped at `available_bytes`, if the estimate exceeds `available_bytes` by at most one eighth.
-/// Otherwise returns the estimate, so that the reservation fails.
+/// If the estimate is at most 9/8 of `available_bytes`, returns the smaller of `bytes` and `available_bytes`. Otherwise
+/// returns the estimate, which does not fit, so that the reservation fails.
 fn capped(bytes: u64, estimated_bytes: u64, available_bytes: u64) -> u64 {
     if estimated_bytes <= with_margin(available_bytes) { bytes.min(available_bytes) } else { estimated_bytes }
 }

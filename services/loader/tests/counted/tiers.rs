@@ -97,18 +97,24 @@ fn of_epoch(train: &Train, epoch: u64, reader: &Reader) -> Arc<Job> {
 
 /// Returns the column files after the last stream has ended and all columns are written.
 async fn column_files(loader: &Loader, directory: &Path) -> Vec<PathBuf> {
-    while loader.reserved_bytes() > 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until(|| loader.reserved_bytes() == 0).await;
     written(loader).await;
     list(&directory.join("columns"))
 }
 
 /// Waits until no column is being decoded or written.
 async fn written(loader: &Loader) {
-    while loader.columns_in_flight() > 0 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    until(|| loader.columns_in_flight() == 0).await;
+}
+
+/// Waits until `done` returns true, at most a minute.
+async fn until(done: impl Fn() -> bool) {
+    let waiting = async {
+        while !done() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.unwrap();
 }
 
 fn list(folder: &Path) -> Vec<PathBuf> {

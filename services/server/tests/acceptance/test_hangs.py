@@ -1,8 +1,8 @@
-"""While a disk hangs, requests that need it fail at their deadline. Streams of other datasets continue, also with little
-memory. A cache disk that hangs fails no stream.
+"""While a disk hangs, requests that need it fail at their deadline. Streams of other datasets continue, also with memory for
+only a few blocks or windows. A cache disk that hangs fails no stream.
 
-hang.c simulates it: calls on one folder block, without an error, until the test lets them continue. Tests with
-`NO_DEADLINE` set a deadline of one hour. A call that returns within `PATIENCE_S` has therefore not waited for a
+hang.c simulates a hanging disk: every call on a file in one folder waits, and returns no error, until the test lets it
+continue. Tests with `NO_DEADLINE` set a deadline of one hour. A call that returns within `PATIENCE_S` has therefore not waited for a
 deadline.
 """
 
@@ -23,7 +23,7 @@ from server import Pool, Server, until
 from test_tiers import counter, settled_column_files
 
 FILES, FILE_ROWS, GROUP_ROWS = 4, 60_000, 10_000
-# Far longer than anything takes that does not hang.
+# Much longer than any call that does not hang.
 PATIENCE_S = 30
 STREAMS = 12
 READS = 2
@@ -39,7 +39,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Two datasets of 24 blocks of 160 kB, in folders of their own."""
+    """Two datasets, each with 24 blocks of 160 kB decoded, each in its own folder."""
     folder = tmp_path_factory.mktemp("datasets")
     for number, name in enumerate(["mine", "others"]):
         for part in range(FILES):
@@ -53,7 +53,7 @@ class StillWaits(Exception):
 
 
 class Hangs:
-    """Servers of the two datasets with a folder that hangs, and calls of them in the background."""
+    """A server of the datasets, one folder that hangs, and calls to the server in background threads."""
 
     def __init__(self, pool: Pool, library: Path, datasets: dict[str, Path]) -> None:
         self.pool, self.library, self.datasets = pool, library, datasets
@@ -126,7 +126,7 @@ def test_streams_continue_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_pa
     hanging.hang()
     for name in hangs.datasets:
         assert hangs.in_time(hangs.digest, name) == expected[name]
-    # Also of a view whose columns the disk does not have, and which it cannot take.
+    # A stream of another view also continues, although its columns are not on the hanging disk and cannot be written to it.
     rows = lambda: sum(batch.meta.rows for batch in Client(server.location).batches(**REQUEST, dataset="mine", select=["id + 1 AS n"]))
     assert hangs.in_time(rows) == FILES * FILE_ROWS
     assert counter(server, "forebay_cache_errors_total", tier="disk", kind="read") >= 1, "no read of the disk was late"
@@ -139,7 +139,7 @@ def test_streams_continue_while_the_disk_of_the_cache_hangs(hangs: Hangs, tmp_pa
         assert hangs.in_time(hangs.digest, "mine") == expected["mine"]
         return counter(server, "forebay_cache_hits_total", tier="disk") > before
 
-    # Pauses after late reads last up to a minute.
+    # After a late read of the cache disk, the server does not read the disk for up to a minute.
     until(reads_the_disk_again, seconds=100, failure="the disk is never read again")
 
 
@@ -231,7 +231,7 @@ def test_refreshes_of_a_folder_that_cannot_be_listed_take_no_reads_from_streams(
     for _ in range(READS + 1):
         with refused({"UNAVAILABLE", "DEADLINE_EXCEEDED"}, "mine"):
             hangs.in_time(Client(hangs.server.location).refresh, "mine")
-    # Reads the file that does not hang, in columns that are not in memory.
+    # Reads columns that are not in memory, from the file that does not hang.
     rows = lambda: next(iter(Client(hangs.server.location).batches(batch_size=100, dataset="mine", select=["value"], shuffle={"none": {}})))
     assert hangs.in_time(rows, patience_s=10).meta.rows == 100
     hanging.answer()

@@ -1,7 +1,8 @@
-"""Files of apache/parquet-testing are read with the values that pyarrow reads, and rejected where pyarrow rejects them.
+"""Files of apache/parquet-testing are read with the values that pyarrow reads, and rejected where pyarrow rejects them,
+except for the files in `DIFFERENT`.
 
-PARQUET_TEST_DATA is the folder `data` of a checkout of https://github.com/apache/parquet-testing, as in the tests of
-Arrow. The list `DIFFERENT` was made with commit 1a2a751.
+The environment variable PARQUET_TEST_DATA is the folder `data` of a complete checkout of
+https://github.com/apache/parquet-testing, as in the tests of Arrow. `DIFFERENT` was made with its commit 1a2a751.
 """
 
 from __future__ import annotations

@@ -42,14 +42,16 @@ pub(crate) struct Listed {
 /// Lists a dataset.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is no file, [`Error::Unsupported`] for a table of a table format and for a file without
-/// ETag and modification time, [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many files,
-/// [`Error::Unavailable`] if a local file system does not answer in time.
+/// [`Error::NotFound`] if there is no file, [`Error::Unsupported`] for a table of a table format and for a remote file
+/// that has neither an ETag nor a modification time, [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many
+/// files, [`Error::Unavailable`] if the store fails, a local file system does not answer in time, or an earlier listing of
+/// it has not ended.
 pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing, Error> {
     let Some(reads) = location.local_reads() else {
         return list_all(location, config, &Progress::default()).await;
     };
-    // An answer has up to 1,024 files, and all of their sizes.
+    // One blocking call of `object_store` finds up to 1,024 files and reads the metadata of each. `request_timeout` is
+    // meant for one request, so such a call may take longer.
     let limit = reads.timeout * 5;
     let failed = |kind: io::ErrorKind, reason: String| {
         let source = Box::new(io::Error::new(kind, reason));
@@ -63,7 +65,7 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
     let permit = permit.map_err(busy)?;
     let caller = Caller(Arc::default());
     let progress = &caller.0;
-    // A call that hangs keeps its thread and the permit, so that there is one such thread.
+    // A file system call that hangs keeps its thread and the permit, so at most one listing of a dataset hangs.
     let mut listing = {
         let (location, config, progress) = (location.clone(), config.clone(), Arc::clone(progress));
         tokio::spawn(async move {
@@ -98,7 +100,7 @@ struct Progress {
     is_abandoned: AtomicBool,
 }
 
-/// Ends a listing on drop, after the call in progress.
+/// When dropped, tells the listing to stop. It stops at the next object that it finds.
 struct Caller(Arc<Progress>);
 
 impl Drop for Caller {
@@ -107,7 +109,7 @@ impl Drop for Caller {
     }
 }
 
-/// Lists a dataset.
+/// Lists a dataset like [`list`], without a time limit. The listing is incomplete if it is abandoned.
 async fn list_all(location: &Location, config: &Config, progress: &Progress) -> Result<Listing, Error> {
     let listing = match single(location).await? {
         Some(file) => Listing { folder: false, files: vec![file] },
@@ -171,7 +173,7 @@ async fn walk(location: &Location, config: &Config, progress: &Progress) -> Resu
             break;
         }
         let Some(path) = relative(location, &meta) else { continue };
-        // The names of logs are hidden, so they are checked before hidden names are skipped.
+        // Files of the logs of table formats would be skipped below, so they are checked first.
         tables::check_file(location, path)?;
         if !is_data(path) {
             continue;
