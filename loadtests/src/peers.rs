@@ -60,9 +60,11 @@ impl Peers {
         let results = systems.iter().map(|system| SystemResults::new(system.name(), system.about()));
         let mut results: Vec<_> = results.collect();
         for round in 1..=self.rounds {
-            for (system, results) in systems.iter().zip(&mut results) {
+            // The order rotates, so that no system always follows the same one.
+            for at in (0..systems.len()).map(|at| (at + round) % systems.len()) {
+                let (system, results) = (systems[at], &mut results[at]);
                 eprintln!("round {round} of {}: {}", self.rounds, system.name());
-                let one = || turn(&comparison, *system);
+                let one = || turn(&comparison, system, round);
                 match self.patience.undisturbed(|turn: &Turn| turn.foreign_share, one) {
                     Ok(turn) => results.turns.push(turn),
                     Err(error) => results.failures.push(format!("{error:#}")),
@@ -88,9 +90,9 @@ impl Peers {
 }
 
 /// Starts a system, warms it up, and measures one run.
-fn turn(comparison: &Comparison<'_>, system: System) -> anyhow::Result<Turn> {
+fn turn(comparison: &Comparison<'_>, system: System, round: usize) -> anyhow::Result<Turn> {
     let Comparison { scenario, data, .. } = comparison;
-    let turn = comparison.start(system)?.measure(scenario.epochs, None)?;
+    let turn = Turn { round, ..comparison.start(system)?.measure(scenario.epochs, None)? };
     let result = &turn.result;
     let expected = data.sizes.rows * scenario.epochs;
     anyhow::ensure!(result.rows == expected, "{} rows were received, expected {expected}", result.rows);

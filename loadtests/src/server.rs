@@ -102,9 +102,14 @@ impl Server {
         Ok(body.to_owned())
     }
 
+    /// Returns all metrics in Prometheus's text format.
+    pub(crate) fn metrics(&self) -> anyhow::Result<String> {
+        self.text("GET", "/metrics", "")
+    }
+
     /// Returns the buckets of a histogram without labels: upper bounds and cumulative counts.
     pub(crate) fn histogram(&self, name: &str) -> anyhow::Result<Vec<(f64, f64)>> {
-        let text = self.text("GET", "/metrics", "")?;
+        let text = self.metrics()?;
         let bucket = |line: &str| {
             let (bound, count) =
                 line.strip_prefix(name)?.strip_prefix("_bucket{le=\"")?.split_once("\"} ")?;

@@ -1,5 +1,7 @@
 //! `forebay-load soak`: many concurrent jobs with different views in little memory, some of them stalled.
 
+mod growth;
+
 use std::{
     sync::{
         Arc,
@@ -14,6 +16,8 @@ use forebay_client::{Client, Config};
 use forebay_proto::v1;
 use serde_json::json;
 use tokio::{runtime::Runtime, task::JoinSet, time::Instant};
+
+use growth::Samples;
 
 use crate::{
     chart::{Bar, Chart},
@@ -52,6 +56,10 @@ pub(crate) struct Soak {
 
 /// Interval of the checks of the jobs.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// Interval of the samples of the server's resources.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
+/// Longest pause of a job that is not stalled. A longer one fails the run.
+const MAX_PAUSE_SECONDS: f64 = 60.0;
 
 impl Soak {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
@@ -79,7 +87,9 @@ impl Soak {
             })
             .collect();
         let runtime = Runtime::new()?;
-        let (rows, longest_pause) = runtime.block_on(self.stream(&server, &trains))?;
+        let mut samples = Samples::default();
+        let (rows, longest_pause) = runtime.block_on(self.stream(&server, &trains, &mut samples))?;
+        let growth = samples.growth();
         let peak = server.usage()?.peak_rss_bytes as f64 / f64::from(1 << 30);
         let machine = Machine::this();
         println!("{}: {}\n{machine}", scenario.name, scenario.about);
@@ -93,19 +103,31 @@ impl Soak {
             println!("{job:<8} {rows:>12} {pause:>18.1}{note}");
         }
         println!("\npeak RSS of the server: {peak:.2} GiB");
+        for growth in &growth {
+            println!("{growth}");
+        }
         let bar = |(job, rows): (usize, &u64)| {
             let state = if job < self.stalled { "stalled" } else { "running" };
             Bar::of(format!("job {job}, {state}"), [*rows as f64 / 1e6], job >= self.stalled)
         };
         let bars = rows.iter().enumerate().map(bar);
         let chart = Chart::bars("Concurrent jobs in little memory", &machine, "M rows", bars);
-        let measurements =
-            json!({ "rows": rows, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak });
-        self.output.write("soak", &machine, &measurements, &chart)
+        let measurements = json!({
+            "rows": rows, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak, "growth": growth
+        });
+        self.output.write("soak", &machine, &measurements, &chart)?;
+        let longest = longest_pause[self.stalled..].iter().copied().fold(0.0, f64::max);
+        ensure!(longest <= MAX_PAUSE_SECONDS, "a job received no batch for {longest:.0} s");
+        Ok(())
     }
 
     /// Returns the rows that each job received, and its longest pause in seconds.
-    async fn stream(&self, server: &Server, trains: &[v1::Train]) -> anyhow::Result<(Vec<u64>, Vec<f64>)> {
+    async fn stream(
+        &self,
+        server: &Server,
+        trains: &[v1::Train],
+        samples: &mut Samples,
+    ) -> anyhow::Result<(Vec<u64>, Vec<f64>)> {
         server::opened(server.url(), &trains[0]).await?;
         let rows: Vec<Arc<AtomicU64>> = trains.iter().map(|_| Arc::default()).collect();
         let mut jobs = JoinSet::new();
@@ -123,7 +145,8 @@ impl Soak {
                 anyhow::Ok(())
             });
         }
-        let end = Instant::now() + Duration::from_secs_f64(self.minutes * 60.0);
+        let start = Instant::now();
+        let (end, mut next_sample) = (start + Duration::from_secs_f64(self.minutes * 60.0), start);
         let mut last = vec![(0, Instant::now()); trains.len()];
         let mut pauses = vec![0.0f64; trains.len()];
         while Instant::now() < end {
@@ -132,6 +155,10 @@ impl Soak {
                     ended.context("there are no jobs")???;
                 }
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
+            }
+            if Instant::now() >= next_sample {
+                next_sample += SAMPLE_INTERVAL;
+                samples.add(server, start.elapsed())?;
             }
             for ((last, pause), rows) in last.iter_mut().zip(&mut pauses).zip(&rows) {
                 let now = rows.load(Ordering::Relaxed);

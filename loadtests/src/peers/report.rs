@@ -36,7 +36,8 @@ pub(super) struct Report {
 struct Line {
     rows_per_second: Option<Spread>,
     megabytes_per_second: Option<Spread>,
-    /// Median rate relative to [`FOREBAY`]. Absent unless both systems have an undisturbed turn.
+    /// Median over the rounds of the rate relative to [`FOREBAY`] in the same round. Only rounds count in which the turns of
+    /// both systems were undisturbed.
     ratio: Option<f64>,
     first_batch_seconds: Option<Spread>,
     server_cpu_seconds_per_million_rows: Option<Spread>,
@@ -56,19 +57,15 @@ impl Report {
     ) -> anyhow::Result<Self> {
         let epoch_bytes = data.sizes.epoch_bytes(&scenario.request)?;
         let bytes_per_row = epoch_bytes as f64 / data.sizes.rows.max(1) as f64;
-        let rate = |turn: &Turn| turn.result.rows as f64 / turn.result.seconds;
-        let ours = results.iter().find(|results| results.name == FOREBAY && results.undisturbed_turns() > 0);
-        let ours = ours.and_then(|results| results.spread(rate)).map(|spread| spread.median);
+        let ours = results.iter().find(|results| results.name == FOREBAY);
+        let ours: Vec<(usize, f64)> = ours.map(undisturbed_rates).unwrap_or_default();
         let line = |results: SystemResults| {
             let millions = |turn: &Turn| turn.result.rows as f64 / 1e6;
             let rows_per_second = results.spread(rate);
             Line {
                 rows_per_second,
                 megabytes_per_second: results.spread(|turn| rate(turn) * bytes_per_row / 1e6),
-                ratio: rows_per_second
-                    .filter(|_| results.undisturbed_turns() > 0)
-                    .zip(ours)
-                    .map(|(spread, ours)| spread.median / ours),
+                ratio: ratio(&undisturbed_rates(&results), &ours),
                 first_batch_seconds: results.spread(|turn| turn.result.first_batch_seconds),
                 server_cpu_seconds_per_million_rows: results
                     .spread(|turn| turn.server_cpu_seconds / millions(turn)),
@@ -108,6 +105,24 @@ impl Report {
     }
 }
 
+/// Rows per second.
+fn rate(turn: &Turn) -> f64 {
+    turn.result.rows as f64 / turn.result.seconds
+}
+
+/// Round and rate of each undisturbed turn.
+fn undisturbed_rates(results: &SystemResults) -> Vec<(usize, f64)> {
+    let undisturbed = results.turns.iter().filter(|turn| turn.is_undisturbed());
+    undisturbed.map(|turn| (turn.round, rate(turn))).collect()
+}
+
+/// Median of the ratios of two systems' rates in the same rounds.
+fn ratio(rates: &[(usize, f64)], ours: &[(usize, f64)]) -> Option<f64> {
+    let in_round = |round| ours.iter().find(|(other, _)| *other == round).map(|(_, rate)| *rate);
+    let ratios = rates.iter().filter_map(|(round, rate)| Some(rate / in_round(*round)?));
+    Spread::of(ratios).map(|spread| spread.median)
+}
+
 impl Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scenario = &self.scenario;
@@ -138,7 +153,10 @@ impl Display for Report {
             "quiet: turns in which other processes used at most {:.0}% of the CPU time. Only these turns count,",
             MAX_FOREIGN_SHARE * 100.0
         )?;
-        writeln!(f, "unless there are none. Without a quiet turn there is no ratio.\n")?;
+        writeln!(
+            f,
+            "unless there are none. ratio: median over the rounds in which both systems were quiet.\n"
+        )?;
         for line in &self.lines {
             writeln!(f, "{:<21} {}", line.results.name, line.results.about)?;
         }

@@ -7,6 +7,8 @@ use crate::{interference::MAX_FOREIGN_SHARE, protocol::RunResult, share, stats::
 /// One measured run of one system.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Turn {
+    /// Number of the round, counted from 1.
+    pub(super) round: usize,
     pub(super) result: RunResult,
     pub(super) server_cpu_seconds: f64,
     pub(super) client_cpu_seconds: f64,
@@ -27,7 +29,7 @@ pub(super) struct SystemResults {
 }
 
 impl Turn {
-    fn is_undisturbed(&self) -> bool {
+    pub(super) fn is_undisturbed(&self) -> bool {
         self.foreign_share <= MAX_FOREIGN_SHARE
     }
 }

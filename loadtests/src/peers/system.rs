@@ -28,6 +28,10 @@ pub(super) enum System {
     CopyOnly,
     /// Shuffled, warm -> forebay-client.
     Forebay,
+    /// Shuffled, warm, with content hashes, which requests have by default -> forebay-client.
+    ForebayHash,
+    /// Shuffled over the whole epoch (shuffle global), warm -> forebay-client.
+    ForebayGlobal,
     /// Shuffled, warm, --cpu-scheduling idle -> forebay-client.
     ForebayIdle,
     /// Shuffle none, warm -> forebay-client.
@@ -93,6 +97,8 @@ impl System {
         match self {
             Self::CopyOnly
             | Self::Forebay
+            | Self::ForebayHash
+            | Self::ForebayGlobal
             | Self::ForebayIdle
             | Self::ForebayInOrder
             | Self::ForebayRagged => Consumer::Rust("forebay"),
@@ -252,6 +258,7 @@ impl Running<'_> {
         let server_cpu_seconds = server.cpu_seconds - server_before.cpu_seconds;
         let client_cpu_seconds = client.cpu_seconds - client_before.cpu_seconds;
         Ok(Turn {
+            round: 0,
             result,
             server_cpu_seconds,
             client_cpu_seconds,
@@ -273,7 +280,11 @@ impl Running<'_> {
         }
         let mut train = self.scenario.train(self.epoch, epochs);
         match self.system {
-            System::ForebayPyarrowHash => train.content_hash = Some(true),
+            System::ForebayHash | System::ForebayPyarrowHash => train.content_hash = Some(true),
+            System::ForebayGlobal => {
+                let global = Some(v1::shuffle::Global {});
+                train.shuffle = Some(v1::Shuffle { global, ..v1::Shuffle::default() });
+            }
             System::ForebayInOrder => {
                 let none = Some(v1::shuffle::None {});
                 train.shuffle = Some(v1::Shuffle { none, ..v1::Shuffle::default() });
