@@ -20,7 +20,8 @@ pub(crate) fn check(data: &[u8]) {
     }
 }
 
-async fn read(data: &[u8]) -> Result<(), Error> {
+/// Reads the file. A block has at most 4 MiB.
+pub(crate) async fn read(data: &[u8]) -> Result<(), Error> {
     let config =
         Config { max_footer_bytes: MIB, max_page_bytes: MIB, max_block_bytes: 4 * MIB, ..Config::default() };
     let store = Arc::new(InMemory::new());

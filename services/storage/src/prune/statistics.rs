@@ -14,6 +14,7 @@ use parquet::{
 use crate::{
     Block, Error, PartitionValue, Reader,
     blocking::blocking,
+    dataset::schema::null_bytes,
     store::target::Target,
     validate::footer::{Footer, catch_panics},
 };
@@ -97,8 +98,12 @@ impl BlockMetadata {
         (leaves.len() == 1).then(|| groups.iter().map(|group| group.column(leaves.start)).collect())
     }
 
-    /// Statistics of the row groups; `None` if they are missing or unreliable.
-    fn statistics(&self, name: &str, data_type: &DataType) -> Option<Statistics> {
+    /// Statistics of the row groups; `None` if they are missing or unreliable, or if bounds of all row groups could have more
+    /// than `max_bytes` bytes.
+    fn statistics(&self, name: &str, data_type: &DataType, max_bytes: u64) -> Option<Statistics> {
+        if null_bytes(data_type).saturating_mul(self.groups.len() as u64) > max_bytes {
+            return None;
+        }
         // Old writers compared bytes as signed values. Statistics of nulls alone are reliable in either case.
         let reliable = |known: &OfChunk| !known.is_min_max_deprecated() || known.min_bytes_opt().is_none();
         if !self.chunks(name)?.iter().all(|chunk| chunk.statistics().is_some_and(reliable)) {
@@ -170,7 +175,9 @@ impl Reader {
             return Statistics::from_partition(value, field.data_type(), rows);
         }
         metadata
-            .and_then(|metadata| metadata.statistics(field.name(), field.data_type()))
+            .and_then(|metadata| {
+                metadata.statistics(field.name(), field.data_type(), self.config().max_block_bytes)
+            })
             .unwrap_or_else(|| Statistics::unknown(field.data_type(), rows))
     }
 }

@@ -69,20 +69,25 @@ impl FooterCache {
         target: &Target,
         config: &Config,
     ) -> Result<Arc<Footer>, Error> {
-        if let Some(footer) = self.load_cached(key, target).await {
+        if let Some(footer) = self.load_cached(key, target, config).await {
             return Ok(footer);
         }
         metrics::counter!("forebay_storage_footers_total", "source" => "file").increment(1);
         let bytes = read_footer(location, target, config).await?;
-        let (encoded, target) = (bytes.clone(), target.clone());
-        let parsed = blocking(move || parse_footer(&bytes, target.version.size, &target.url)).await?;
+        let (encoded, target, limit) = (bytes.clone(), target.clone(), config.max_block_bytes);
+        let parsed = blocking(move || parse_footer(&bytes, target.version.size, &target.url, limit)).await?;
         self.files.put(key, encoded).await;
         Ok(Arc::new(parsed))
     }
 
-    async fn load_cached(self: &Arc<Self>, key: u128, target: &Target) -> Option<Arc<Footer>> {
-        let target = target.clone();
-        let parse = move |bytes: Bytes| parse_footer(&bytes, target.version.size, &target.url).ok();
+    async fn load_cached(
+        self: &Arc<Self>,
+        key: u128,
+        target: &Target,
+        config: &Config,
+    ) -> Option<Arc<Footer>> {
+        let (target, limit) = (target.clone(), config.max_block_bytes);
+        let parse = move |bytes: Bytes| parse_footer(&bytes, target.version.size, &target.url, limit).ok();
         let footer = self.files.get(key, parse).await?;
         metrics::counter!("forebay_storage_footers_total", "source" => "disk").increment(1);
         Some(Arc::new(footer))

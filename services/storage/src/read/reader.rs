@@ -140,6 +140,10 @@ impl Reader {
         Ok((footer, target))
     }
 
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Durable state that the reader uses.
     pub fn state(&self) -> &State {
         &self.state

@@ -18,7 +18,7 @@ use parquet::{
 use crate::{
     Config, Error, Location,
     dataset::{
-        schema::{delivered, undeliverable},
+        schema::{delivered, null_bytes, undeliverable},
         time_zones::{embedded_schema, with_zones},
     },
     error::Source,
@@ -119,8 +119,14 @@ fn encrypted(url: &str) -> Error {
 ///
 /// # Errors
 /// [`Error::Corrupt`] for an invalid footer, [`Error::Unsupported`] for an encrypted file or an unsupported type or
-/// codec, [`Error::Limit`] for a row group of more than 2^32 - 1 rows.
-pub(crate) fn parse_footer(bytes: &Bytes, size: u64, url: &str) -> Result<Footer, Error> {
+/// codec, [`Error::Limit`] for a row group of more than 2^32 - 1 rows and for a type whose null has more than
+/// `max_block_bytes` bytes.
+pub(crate) fn parse_footer(
+    bytes: &Bytes,
+    size: u64,
+    url: &str,
+    max_block_bytes: u64,
+) -> Result<Footer, Error> {
     if check_footer(bytes).map_err(|malformed| Error::corrupt(url, malformed.to_string()))? {
         return Err(encrypted(url));
     }
@@ -128,7 +134,7 @@ pub(crate) fn parse_footer(bytes: &Bytes, size: u64, url: &str) -> Result<Footer
         catch_panics(url, || without_zero_offsets(ParquetMetaDataReader::decode_metadata(bytes)?))?;
     check_ranges(&metadata, size - TAIL - bytes.len() as u64, url)?;
     let reader = catch_panics(url, || delivered_reader(Arc::new(metadata)))?;
-    check_schema(reader.schema(), &reader, url)?;
+    check_schema(reader.schema(), &reader, url, max_block_bytes)?;
     let leaves = leaves_by_root(&reader);
     Ok(Footer { reader, leaves })
 }
@@ -265,7 +271,12 @@ fn check_chunk(column: &ColumnChunkMetaData, group: &RowGroupMetaData, end: u64)
     }
 }
 
-fn check_schema(schema: &Schema, reader: &ArrowReaderMetadata, url: &str) -> Result<(), Error> {
+fn check_schema(
+    schema: &Schema,
+    reader: &ArrowReaderMetadata,
+    url: &str,
+    max_block_bytes: u64,
+) -> Result<(), Error> {
     let fields = schema.fields();
     if fields.is_empty() {
         return Err(Error::unsupported(url, "the file has no columns"));
@@ -281,6 +292,12 @@ fn check_schema(schema: &Schema, reader: &ArrowReaderMetadata, url: &str) -> Res
     for field in fields {
         if let Some(inner) = undeliverable(field.data_type()) {
             return Err(Error::unsupported(url, format!("column {} holds {inner}", field.name())));
+        }
+        let bytes = null_bytes(field.data_type());
+        if bytes > max_block_bytes {
+            let location = format!("{url}, column {}", field.name());
+            let what = "size of one value in bytes (max_block_bytes)";
+            return Err(Error::limit(location, what, max_block_bytes, bytes));
         }
     }
     Ok(())

@@ -30,6 +30,14 @@ fn files_of_the_fuzzer_are_rows_or_an_error() {
     replay::replay("parquet", 30, file::check);
 }
 
+/// The nulls in the statistics of this file of 883 bytes took 512 MiB.
+#[tokio::test]
+async fn a_type_with_larger_values_than_a_block_is_refused() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/parquet/found-long-fixed-list");
+    let error = file::read(&fs::read(path).unwrap()).await.unwrap_err().to_string();
+    assert!(error.contains("size of one value in bytes (max_block_bytes) is 268435464"), "{error}");
+}
+
 #[test]
 fn paths_of_the_fuzzer_are_a_dataset_or_an_error() {
     replay::replay("partition_paths", 40, partition_paths::check);
