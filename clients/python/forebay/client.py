@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, Union
 
 from forebay import sending
 from forebay.agreement import RendezvousStore
-from forebay.cluster import Cluster, encoded
+from forebay.cluster import Cluster, to_json
 from forebay.online import InferenceBatch, Rows, inference_batches
 from forebay.training import TrainingDataset
 
@@ -271,7 +271,7 @@ class Client:
         joined = None if joins is None else [_join(name, **what) for name, what in joins.items()]
         optional = _given(max_age_seconds=max_age_seconds, key=_listed(key), joins=joined)
         request = {"dataset": dataset, **_projection(columns, tensors, select, filter), **optional}
-        return Rows(*self._cluster.native.lookup(encoded({"lookup": request}), sending.keys(keys)))
+        return Rows(*self._cluster.native.lookup(to_json({"lookup": request}), sending.keys(keys)))
 
     def infer(self, queue: str, keys: Any, *, timeout: float | None = None) -> Rows:
         """Returns one row per key, as the workers of a batch queue compute them.
@@ -328,7 +328,7 @@ class Client:
         Raises:
             Error: An error of `forebay.errors`, according to the server's status.
         """
-        return [json.loads(result) for result in self._cluster.native.action(kind, encoded(body).encode())]
+        return [json.loads(result) for result in self._cluster.native.action(kind, to_json(body).encode())]
 
     def refresh(self, dataset: str) -> dict[str, Any]:
         """Makes the server list the files of a dataset and take a new snapshot if they have changed.

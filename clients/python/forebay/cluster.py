@@ -24,19 +24,20 @@ class Cluster:
 
     def plan(self, request: Mapping[str, Any]) -> _forebay.Plan:
         """Requests the plan of a training job from a server. Blocks until a server answers or the retry deadline expires."""
-        return self.native.plan(encoded({"train": request}))
+        return self.native.plan(to_json({"train": request}))
 
 
-def encoded(message: Any) -> str:
-    """Returns a message as JSON of the protocol, which has strings for NaN and the infinities."""
-    return json.dumps(_finite(message), allow_nan=False)
+def to_json(message: Any) -> str:
+    """Returns a message as JSON. The protocol has strings for NaN and the infinities, because JSON has no such numbers."""
+    return json.dumps(_without_nan(message), allow_nan=False)
 
 
-def _finite(value: Any) -> Any:
+def _without_nan(value: Any) -> Any:
+    """Replaces NaN and the infinities by their strings."""
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: _without_nan(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
+        return [_without_nan(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value

@@ -8,4 +8,5 @@ mod damaged_pages;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod mixtures;
+mod pins;
 mod tiers;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use arrow_array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray};
-use forebay_loader::{Config, DiskWrites, Error, Job, Loader, Pool, Scheduling};
+use forebay_loader::{Config, DiskWrites, Job, Loader, Pool, Scheduling};
 use forebay_proto::v1::{Shuffle, Train};
 use forebay_storage::Reader;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
@@ -18,11 +18,11 @@ use crate::fixture::{
     store, views,
 };
 
-const DECODED: &str = "forebay_decode_columns_total";
+pub(super) const DECODED: &str = "forebay_decode_columns_total";
 const COMPUTED: &str = "forebay_compute_rows_total";
-const AMPLE: u64 = 1 << 30;
+pub(super) const AMPLE: u64 = 1 << 30;
 
-fn always() -> Config {
+pub(super) fn always() -> Config {
     Config { disk_writes: DiskWrites::Always, ..Config::default() }
 }
 
@@ -78,32 +78,20 @@ async fn a_cancelled_count_is_continued_by_the_next_request() {
     assert!(counters.get(COMPUTED) <= 5 * 20_000);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_view_with_one_column_under_two_names_is_pinned_and_read() {
-    let _counters = Counters::from_zero().await;
-    let folder = tempfile::TempDir::new().unwrap();
-    let reader = reader(store(&[numbered(0..20_000)], 20_000).await).await;
-    let select = ["x AS a", "x AS b", "id + 1 AS c", "id + 1 AS d"].map(str::to_owned).to_vec();
-    let job = of_epoch(&Train { select, batch_size: 999, ..Train::default() }, 0, &reader);
-    let loader = open(folder.path(), AMPLE, AMPLE, &always());
-    tokio::time::timeout(Duration::from_secs(20), loader.pin(&job, |_| {})).await.unwrap().unwrap();
-    assert_eq!(digests(loader.batches(job, 0, 0)).await.unwrap().len(), 21);
-}
-
 /// Job of a single epoch, as requested by a trainer that sends one request per epoch.
-fn of_epoch(train: &Train, epoch: u64, reader: &Reader) -> Arc<Job> {
+pub(super) fn of_epoch(train: &Train, epoch: u64, reader: &Reader) -> Arc<Job> {
     job(&Train { epoch, ..train.clone() }, reader)
 }
 
 /// Returns the column files after the last stream has ended and all columns are written.
-async fn column_files(loader: &Loader, directory: &Path) -> Vec<PathBuf> {
+pub(super) async fn column_files(loader: &Loader, directory: &Path) -> Vec<PathBuf> {
     until(|| loader.reserved_bytes() == 0).await;
     written(loader).await;
     list(&directory.join("columns"))
 }
 
 /// Waits until no column is being decoded or written.
-async fn written(loader: &Loader) {
+pub(super) async fn written(loader: &Loader) {
     until(|| loader.columns_in_flight() == 0).await;
 }
 
@@ -158,7 +146,7 @@ async fn dataset(rows: i64, rows_a_file: i64) -> Reader {
     reader(store(&files, 1 << 20).await).await
 }
 
-fn windowed(window_rows: u64) -> Train {
+pub(super) fn windowed(window_rows: u64) -> Train {
     let shuffle = Shuffle { window_rows: Some(window_rows), ..Shuffle::default() };
     Train { batch_size: 100, shuffle: Some(shuffle), ..Train::default() }
 }
@@ -273,7 +261,7 @@ async fn every_type_is_restored_from_disk_with_the_same_bytes() {
 }
 
 /// Reader of `blocks` blocks with two float columns, 256 KiB per decoded block.
-async fn heavy_blocks(blocks: u32) -> Reader {
+pub(super) async fn heavy_blocks(blocks: u32) -> Reader {
     const ROWS: u32 = 16_384;
     let block = |number: u32| {
         let column = |seed: u32| {
@@ -325,7 +313,7 @@ async fn half_the_columns_on_disk_serve_nearly_half_of_the_bytes_in_every_later_
 }
 
 /// Reader of `blocks` blocks with `columns` columns named `c00`, `c01` and so on.
-async fn wide_blocks(blocks: i64, columns: usize) -> forebay_storage::Reader {
+pub(super) async fn wide_blocks(blocks: i64, columns: usize) -> forebay_storage::Reader {
     reader(store(&wide(blocks, columns), 1 << 20).await).await
 }
 
@@ -340,7 +328,7 @@ fn wide(blocks: i64, columns: usize) -> Vec<RecordBatch> {
     (0..blocks).map(block).collect()
 }
 
-fn columns(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
+pub(super) fn columns(numbers: impl IntoIterator<Item = usize>) -> Vec<String> {
     numbers.into_iter().map(|number| format!("c{number:02}")).collect()
 }
 
@@ -407,119 +395,6 @@ async fn a_request_that_fails_leaves_its_columns_to_the_next_request() {
         let again = digests(loader.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await.unwrap();
         assert_eq!(again, digests(plain.batches(job(&train([0, 1, 3]), &slow), 0, 0)).await.unwrap());
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn pin_keeps_columns_on_disk_and_drop_cache_removes_them() {
-    let counters = Counters::from_zero().await;
-    let (pinned, other) = (wide_blocks(20, 8).await, heavy_blocks(30).await);
-    let directory = tempfile::tempdir().unwrap();
-    let of_pinned = job(&Train { columns: columns(0..8), ..windowed(1600) }, &pinned);
-    let of_other = job(&Train { batch_size: 4096, epochs: Some(3), ..windowed(5 * 16_384) }, &other);
-    let memory_bytes = of_pinned.summary().window_bytes.max(of_other.summary().window_bytes * 2);
-    let loader = open(directory.path(), memory_bytes, 4 << 20, &Config::default());
-
-    let last = loader.pin(&of_pinned, |_| {}).await.unwrap();
-    assert_eq!((last.blocks, last.blocks_done), (20, 20));
-    assert_eq!(counters.get(DECODED), 20 * 8);
-    assert_eq!(column_files(&loader, directory.path()).await.len(), 20, "they are there when pin returns");
-    // Another job fills the disk. The forecast needs its columns sooner than the pinned ones.
-    digests(loader.batches(of_other.clone(), 0, 0)).await.unwrap();
-    let before = counters.get(DECODED);
-    let expected =
-        digests(crate::fixture::loader(AMPLE, 2, Config::default()).batches(of_pinned.clone(), 0, 0))
-            .await
-            .unwrap();
-    let by_plain = counters.get(DECODED) - before;
-    assert_eq!(digests(loader.batches(of_pinned.clone(), 0, 0)).await.unwrap(), expected);
-    assert_eq!(counters.get(DECODED) - before, by_plain, "what was pinned is not decoded again");
-
-    // Waits for pending writes, which would add files after the removal.
-    column_files(&loader, directory.path()).await;
-    let (_, disk_bytes) = loader.drop_cache(|block| of_pinned_blocks(&pinned, block)).await;
-    assert!(disk_bytes >= 20 * 8 * 400 * 8);
-    let (memory, disk) = loader.drop_cache(|_| true).await;
-    assert!(memory + disk > 0);
-    assert_eq!((loader.resident_bytes(), loader.disk_bytes().unwrap().0), (0, 0));
-    assert!(column_files(&loader, directory.path()).await.is_empty());
-    let before = counters.get(DECODED);
-    assert_eq!(digests(loader.batches(of_pinned, 0, 0)).await.unwrap(), expected);
-    assert_eq!(counters.get(DECODED) - before, 20 * 8, "the columns are decoded again");
-}
-
-fn of_pinned_blocks(reader: &Reader, block: u128) -> bool {
-    reader.block_ids().block(block).is_some()
-}
-
-/// Each pin claims the columns of a block one by one, so two concurrent pins can hold columns that the other needs.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn concurrent_pins_of_the_same_columns_all_finish() {
-    let _counters = Counters::from_zero().await;
-    let reader = wide_blocks(4, 200).await;
-    let jobs = [columns(0..200), columns((0..200).rev()), columns((0..200).step_by(2))];
-    let jobs = jobs.map(|columns| job(&Train { columns, ..windowed(1600) }, &reader));
-    for _ in 0..20 {
-        let directory = tempfile::tempdir().unwrap();
-        let loader = open(directory.path(), AMPLE, AMPLE, &Config::default());
-        let pins = jobs.iter().cloned().cycle().take(6).map(|job| {
-            let loader = loader.clone();
-            tokio::spawn(async move { loader.pin(&job, |_| {}).await })
-        });
-        for pin in pins.collect::<Vec<_>>() {
-            tokio::time::timeout(Duration::from_secs(60), pin).await.unwrap().unwrap().unwrap();
-        }
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn pin_evicts_columns_that_are_needed_sooner() {
-    let counters = Counters::from_zero().await;
-    let (pinned, other) = (wide_blocks(20, 8).await, heavy_blocks(30).await);
-    let directory = tempfile::tempdir().unwrap();
-    let of_pinned = job(&Train { columns: columns(0..8), ..windowed(1600) }, &pinned);
-    let of_other = job(&Train { batch_size: 4096, epochs: Some(2), ..windowed(5 * 16_384) }, &other);
-    let loader = open(directory.path(), of_other.summary().window_bytes * 2, 4 << 20, &Config::default());
-    let mut running = loader.batches(of_other, 0, 0);
-    for _ in 0..150 {
-        running.next().await.unwrap().unwrap();
-    }
-    written(&loader).await;
-    let (used, capacity) = loader.disk_bytes().unwrap();
-    assert!(used > capacity * 9 / 10, "the disk is full: {used} of {capacity}");
-    loader.pin(&of_pinned, |_| {}).await.unwrap();
-    drop(running);
-    column_files(&loader, directory.path()).await;
-    let before = counters.get(DECODED);
-    loader.pin(&of_pinned, |_| {}).await.unwrap();
-    assert_eq!(counters.get(DECODED), before, "all of it is on disk");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn pin_that_does_not_fit_reports_the_bytes_needed_and_leaves_no_pins() {
-    let _counters = Counters::from_zero().await;
-    let (small, large) = (wide_blocks(20, 8).await, heavy_blocks(30).await);
-    let (of_small, of_large) =
-        (job(&windowed(1600), &small), job(&Train { batch_size: 4096, ..windowed(5 * 16_384) }, &large));
-    let directory = tempfile::tempdir().unwrap();
-    let capacity = 8 << 20;
-    let loader = open(directory.path(), AMPLE, capacity, &Config::default());
-    let refused = |error: Error, least: u64| {
-        let Error::TooLarge { needed, limit, advice, .. } = error else { panic!("{error}") };
-        assert!(needed >= least && limit == capacity, "{needed} of {limit}");
-        assert!(advice.contains("--cache-disk"), "{advice}");
-    };
-    // The columns exceed the disk tier alone, and then together with the columns already pinned.
-    let tiny = open(tempfile::tempdir().unwrap().path(), AMPLE, 1 << 20, &Config::default());
-    assert!(matches!(tiny.pin(&of_large, |_| {}).await, Err(Error::TooLarge { needed: 7_864_320.., .. })));
-    loader.pin(&of_small, |_| {}).await.unwrap();
-    refused(loader.pin(&of_large, |_| {}).await.unwrap_err(), 8 << 20);
-    column_files(&loader, directory.path()).await;
-    // Columns written by the failed pin do not block later pins.
-    loader.unpin(&of_small).unwrap();
-    loader.pin(&of_large, |_| {}).await.unwrap();
-    let without = crate::fixture::loader(AMPLE, 1, Config::default());
-    let error = without.pin(&of_small, |_| {}).await.unwrap_err().to_string();
-    assert!(error.contains("--cache-disk"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,7 +22,7 @@ from test_types import same_type, with_dates_as
 
 DATA = os.environ.get("PARQUET_TEST_DATA")
 ROOT = Path(DATA).parent if DATA else None
-SKIPPED = "PARQUET_TEST_DATA is not set"
+pytestmark = pytest.mark.skipif(ROOT is None, reason="PARQUET_TEST_DATA is not set")
 REJECTIONS = {"DATA_LOSS", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"}
 
 # Why the result differs from that of pyarrow.
@@ -85,13 +85,11 @@ def difference(got: pa.Table | Exception, expected: pa.Table | Exception) -> str
     return None if digest_of(got.to_batches()) == digest_of(expected.to_batches()) else "other values"
 
 
-@pytest.mark.skipif(ROOT is None, reason=SKIPPED)
 def test_the_folder_is_parquet_testing() -> None:
     assert len(FILES) > 200, f"{ROOT} has {len(FILES)} files"
     assert sorted(DIFFERENT.keys() - FILES.keys()) == []
 
 
-@pytest.mark.skipif(ROOT is None, reason=SKIPPED)
 @pytest.mark.parametrize("number", range(len(FILES)), ids=FILES)
 def test_file_has_the_values_that_pyarrow_reads(client: Client, number: int) -> None:
     name, path = list(FILES.items())[number]

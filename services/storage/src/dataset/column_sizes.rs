@@ -29,6 +29,19 @@ pub(crate) fn fixed_bytes(leaf: &DataType, values: u64) -> u64 {
     }
 }
 
+/// Size in bytes of one null. Values of a fixed size take as much memory when they are null.
+pub(crate) fn null_bytes(data_type: &DataType) -> u64 {
+    match data_type {
+        DataType::FixedSizeList(item, length) => {
+            u64::from(length.unsigned_abs()).saturating_mul(null_bytes(item.data_type()))
+        }
+        DataType::Struct(fields) => {
+            fields.iter().map(|field| null_bytes(field.data_type())).fold(0, u64::saturating_add)
+        }
+        other => fixed_bytes(other, 1),
+    }
+}
+
 /// True if the leaf type has variable-width values.
 pub(crate) fn is_variable(leaf: &DataType) -> bool {
     matches!(leaf, DataType::Utf8 | DataType::Binary | DataType::LargeUtf8 | DataType::LargeBinary)

@@ -4,13 +4,14 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
 
 use futures::TryStreamExt;
 use object_store::ObjectMeta;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     Config, Error, Location,
@@ -63,11 +64,11 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
         failed(io::ErrorKind::TimedOut, reason)
     };
     let permit = permit.map_err(busy)?;
-    let caller = Caller(Arc::default());
-    let progress = &caller.0;
+    let progress = Arc::<Progress>::default();
+    let _abandoned = progress.abandoned.clone().drop_guard();
     // A file system call that hangs keeps its thread and the permit, so at most one listing of a dataset hangs.
     let mut listing = {
-        let (location, config, progress) = (location.clone(), config.clone(), Arc::clone(progress));
+        let (location, config, progress) = (location.clone(), config.clone(), Arc::clone(&progress));
         tokio::spawn(async move {
             let _permit = permit;
             list_all(&location, &config, &progress).await
@@ -96,17 +97,8 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
 struct Progress {
     /// Number of objects that were listed.
     objects: AtomicU64,
-    /// True if the caller has stopped waiting.
-    is_abandoned: AtomicBool,
-}
-
-/// When dropped, tells the listing to stop. It stops at the next object that it finds.
-struct Caller(Arc<Progress>);
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        self.0.is_abandoned.store(true, Ordering::Relaxed);
-    }
+    /// Cancelled when the caller stops waiting. The listing then stops at the next object that it finds.
+    abandoned: CancellationToken,
 }
 
 /// Lists a dataset like [`list`], without a time limit. The listing is incomplete if it is abandoned.
@@ -169,7 +161,7 @@ async fn walk(location: &Location, config: &Config, progress: &Progress) -> Resu
     let mut objects = location.store().list(Some(location.root()));
     while let Some(meta) = objects.try_next().await.map_err(|error| walk_error(location, error))? {
         progress.objects.fetch_add(1, Ordering::Relaxed);
-        if progress.is_abandoned.load(Ordering::Relaxed) {
+        if progress.abandoned.is_cancelled() {
             break;
         }
         let Some(path) = relative(location, &meta) else { continue };

@@ -46,19 +46,6 @@ pub(crate) fn undeliverable(data_type: &DataType) -> Option<&DataType> {
     }
 }
 
-/// Approximate number of bytes of an array of one null. Values of a fixed size take as much memory when they are null.
-pub(crate) fn null_bytes(data_type: &DataType) -> u64 {
-    let length = |length: i32| u64::try_from(length).unwrap_or(0);
-    match data_type {
-        DataType::FixedSizeBinary(size) => length(*size),
-        DataType::FixedSizeList(item, size) => length(*size).saturating_mul(null_bytes(item.data_type())),
-        DataType::Struct(fields) => {
-            fields.iter().map(|field| null_bytes(field.data_type())).fold(0, u64::saturating_add)
-        }
-        other => other.primitive_width().unwrap_or(size_of::<u128>()) as u64,
-    }
-}
-
 /// Merges the fields of one column in two files. The result equals `first`, but is nullable wherever either field is.
 /// Names of list items may differ. Returns `None` if the types differ.
 pub(crate) fn merge(first: &Field, second: &Field) -> Option<Field> {

@@ -14,7 +14,7 @@ use parquet::{
 use crate::{
     Block, Error, PartitionValue, Reader,
     blocking::blocking,
-    dataset::schema::null_bytes,
+    dataset::column_sizes::null_bytes,
     store::target::Target,
     validate::footer::{Footer, catch_panics},
 };

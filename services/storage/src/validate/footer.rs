@@ -18,7 +18,8 @@ use parquet::{
 use crate::{
     Config, Error, Location,
     dataset::{
-        schema::{delivered, null_bytes, undeliverable},
+        column_sizes::null_bytes,
+        schema::{delivered, undeliverable},
         time_zones::{embedded_schema, with_zones},
     },
     error::Source,
@@ -295,9 +296,8 @@ fn check_schema(
         }
         let bytes = null_bytes(field.data_type());
         if bytes > max_block_bytes {
-            let location = format!("{url}, column {}", field.name());
             let what = "size of one value in bytes (max_block_bytes)";
-            return Err(Error::limit(location, what, max_block_bytes, bytes));
+            return Err(Error::limit(url, what, max_block_bytes, bytes).at(None, Some(field.name())));
         }
     }
     Ok(())
