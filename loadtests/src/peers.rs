@@ -60,8 +60,10 @@ impl Peers {
         let results = systems.iter().map(|system| SystemResults::new(system.name(), system.about()));
         let mut results: Vec<_> = results.collect();
         for round in 1..=self.rounds {
-            // The order rotates, so that no system always follows the same one.
-            for at in (0..systems.len()).map(|at| (at + round) % systems.len()) {
+            // Each round has another order, so that no system always follows the same one.
+            let mut order: Vec<usize> = (0..systems.len()).collect();
+            fastrand::Rng::with_seed(round as u64).shuffle(&mut order);
+            for at in order {
                 let (system, results) = (systems[at], &mut results[at]);
                 eprintln!("round {round} of {}: {}", self.rounds, system.name());
                 let one = || turn(&comparison, system, round);

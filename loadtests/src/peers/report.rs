@@ -36,8 +36,7 @@ pub(super) struct Report {
 struct Line {
     rows_per_second: Option<Spread>,
     megabytes_per_second: Option<Spread>,
-    /// Median over the rounds of the rate relative to [`FOREBAY`] in the same round. Only rounds count in which the turns of
-    /// both systems were undisturbed.
+    /// Median ratio of the rate to that of [`FOREBAY`] in the same round, over the rounds in which both were undisturbed.
     ratio: Option<f64>,
     first_batch_seconds: Option<Spread>,
     server_cpu_seconds_per_million_rows: Option<Spread>,
@@ -153,10 +152,7 @@ impl Display for Report {
             "quiet: turns in which other processes used at most {:.0}% of the CPU time. Only these turns count,",
             MAX_FOREIGN_SHARE * 100.0
         )?;
-        writeln!(
-            f,
-            "unless there are none. ratio: median over the rounds in which both systems were quiet.\n"
-        )?;
+        writeln!(f, "unless there are none. ratio to forebay: median of rounds in which both were quiet.\n")?;
         for line in &self.lines {
             writeln!(f, "{:<21} {}", line.results.name, line.results.about)?;
         }

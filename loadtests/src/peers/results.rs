@@ -7,7 +7,7 @@ use crate::{interference::MAX_FOREIGN_SHARE, protocol::RunResult, share, stats::
 /// One measured run of one system.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Turn {
-    /// Number of the round, counted from 1.
+    /// Round, from 1; 0 outside of rounds.
     pub(super) round: usize,
     pub(super) result: RunResult,
     pub(super) server_cpu_seconds: f64,

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::server::Server;
 
-/// Gauges of the server's process, and the unit in which they are reported.
+/// Name, unit and size of the unit, for gauges of the server's process.
 const GAUGES: [(&str, &str, f64); 3] = [
-    ("process_resident_memory_bytes", "MiB", 1024.0 * 1024.0),
+    ("process_resident_memory_bytes", "MiB RSS", 1024.0 * 1024.0),
     ("process_open_fds", "open files", 1.0),
     ("process_threads", "threads", 1.0),
 ];
@@ -22,7 +22,7 @@ pub(super) struct Samples(Vec<(f64, [f64; GAUGES.len()])>);
 pub(super) struct Growth {
     unit: &'static str,
     last: f64,
-    /// Slope of the line of least squares through the samples after the first third, per hour.
+    /// Hourly growth after the first third of the samples, by a line of least squares.
     per_hour: f64,
 }
 
@@ -30,9 +30,9 @@ impl Samples {
     /// Reads the gauges after `elapsed` of the run.
     pub(super) fn add(&mut self, server: &Server, elapsed: Duration) -> anyhow::Result<()> {
         let text = server.metrics()?;
-        let gauge = |(name, _, unit): (&str, &str, f64)| {
+        let gauge = |(name, _, size): (&str, &str, f64)| {
             let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
-            value.unwrap_or(f64::NAN) / unit
+            value.unwrap_or(f64::NAN) / size
         };
         self.0.push((elapsed.as_secs_f64() / 3600.0, GAUGES.map(gauge)));
         Ok(())

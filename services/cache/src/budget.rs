@@ -1,7 +1,7 @@
-//! Byte budget with first-come, first-served reservations. Sources that do not answer leave a part of it to others.
+//! Byte budget with first-come, first-served reservations. Sources that do not answer usually leave some of it.
 //!
-//! A reservation for values that are being loaded is charged to their sources. A source that is already charged for
-//! others receives more only while enough stays free. This is the dynamic threshold of shared-memory switches
+//! A reservation for values that are being loaded is charged to their sources. A source that is already charged is
+//! charged more only while enough stays free. This is the dynamic threshold of shared-memory switches
 //! (Choudhury and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). The first
 //! reservation of a source is limited only by the free bytes.
 
@@ -44,8 +44,8 @@ struct State {
 struct Waiting {
     bytes: u64,
     sources: Arc<[SourceId]>,
-    /// The `sources` that have always been over their limit since the caller came. A source that was below its limit once is
-    /// not checked again. Otherwise two busy sources could permanently delay a caller of both.
+    /// The `sources` that delayed the caller at every check, by their limit or by an earlier caller. The others are not
+    /// checked again. Otherwise two busy sources could permanently delay a caller of both.
     must_load_first: Vec<SourceId>,
     granted: oneshot::Sender<Result<Reservation, TooLarge>>,
 }
@@ -90,10 +90,10 @@ impl Budget {
         self.shared.state.lock().reserved_bytes
     }
 
-    /// Reserves `bytes` for values that are loaded from `sources`, until [`Reservation::loaded`] is called.
+    /// Reserves `bytes`, and charges them to `sources` until [`Reservation::loaded`] is called.
     ///
     /// Waits until the bytes are free. For each source from which something else is being loaded, also waits until the
-    /// bytes being loaded from it, including the new ones, are at most four times the bytes that then remain free.
+    /// bytes being loaded from it, including the new ones, were once at most four times the remaining free bytes.
     /// Callers receive their bytes in order, with one exception: a caller that must wait for loads of a source delays
     /// only callers of this source. Cancel-safe: a dropped wait leaves the queue.
     ///
@@ -156,9 +156,9 @@ impl State {
         self.loading_bytes.get(&source).is_some_and(|loading| loading.saturating_add(bytes) > limit)
     }
 
-    /// Returns the position of the first caller that waits only for free bytes, and the sources whose loads delay the
-    /// callers before it.
-    fn first_in_line(&mut self, capacity_bytes: u64) -> (Option<usize>, Vec<SourceId>) {
+    /// Updates `must_load_first`. Returns the position of the first caller that waits only for free bytes, and the sources
+    /// that delay those before it.
+    fn next_to_grant(&mut self, capacity_bytes: u64) -> (Option<usize>, Vec<SourceId>) {
         let (mut delaying, mut waiting) = (Vec::new(), std::mem::take(&mut self.waiting));
         let first = waiting.iter_mut().position(|waiting| {
             let bytes = waiting.bytes;
@@ -208,7 +208,7 @@ impl Shared {
             return false;
         }
         state.remove_cancelled();
-        let (first, delaying) = state.first_in_line(self.capacity_bytes);
+        let (first, delaying) = state.next_to_grant(self.capacity_bytes);
         first.is_none() && !sources.iter().any(|source| delaying.contains(source))
     }
 
@@ -222,7 +222,7 @@ impl Shared {
     fn grant(self: &Arc<Self>) {
         loop {
             let mut state = self.state.lock();
-            let (Some(first), _) = state.first_in_line(self.capacity_bytes) else { return };
+            let (Some(first), _) = state.next_to_grant(self.capacity_bytes) else { return };
             let is_cancelled = state.waiting[first].granted.is_closed();
             if !is_cancelled && !self.fits(&state, state.waiting[first].bytes) {
                 return;
@@ -282,7 +282,7 @@ impl Reservation {
         }
     }
 
-    /// Reports that values are being loaded again. Does not wait.
+    /// Reports that more is being loaded, whatever the limit of the sources.
     pub fn loading(&mut self) {
         let extra = self.bytes.saturating_sub(self.loading_bytes);
         if extra > 0 && !self.sources.is_empty() {
@@ -291,7 +291,7 @@ impl Reservation {
         }
     }
 
-    /// Reports that the values are loaded from `source` alone. The other sources are no longer charged for them.
+    /// Reports that the values come from `source` alone. The other sources are no longer charged for them.
     pub fn load_only_from(&mut self, source: SourceId) {
         if self.sources[..] == [source] {
             return;
@@ -311,8 +311,8 @@ impl Reservation {
         Some(Self { bytes, is_kept: self.is_kept, sources, loading_bytes, shared })
     }
 
-    /// Merges another reservation of the same budget, whose values are loaded, into this one. Both must be long-lived, or
-    /// neither.
+    /// Merges another reservation of the same budget, which is then charged to no source, into this one. Both must be
+    /// long-lived, or neither.
     pub fn merge(&mut self, mut other: Self) {
         other.loaded();
         self.bytes += std::mem::take(&mut other.bytes);

@@ -6,8 +6,8 @@
 //!   file or a failing disk results in cache misses, never in errors.
 //! - [`Policy`]: the eviction policy of both tiers. Evicts the entry that is needed last according to a [`Forecast`];
 //!   without a forecast, the least recently used one.
-//! - [`Budget`] and [`Reservation`]: a byte budget with first-come, first-served reservations, of which no
-//!   source can take all.
+//! - [`Budget`] and [`Reservation`]: a byte budget with first-come, first-served reservations. Sources that do not
+//!   answer usually leave some of it.
 //! - [`Slabs`]: a pool of large buffers for values.
 //! - [`private`]: folders and files that other users cannot access.
 //!

@@ -28,8 +28,8 @@ pub struct BlockReader {
     budget: Budget,
 }
 
-/// Memory for a block that is fetched and decoded, until the last clone is dropped. Charged to the source of the block until
-/// the block is fetched.
+/// Memory for a block that is fetched and decoded, until the last clone is dropped. Charged to the source of the block
+/// except during decoding.
 pub(crate) type DecodePermit = Arc<Mutex<Reservation>>;
 
 /// Some columns of one block.
@@ -45,7 +45,7 @@ pub struct BlockColumns<'a> {
 
 impl BlockReader {
     /// A reader that decodes on `pool`, for a loader whose frames take at most `memory_bytes`. Reservations of
-    /// blocks in flight take at most `decode_bytes` of [`Config`]. A single block that is larger is read alone and takes more.
+    /// blocks in flight take at most `decode_bytes` of [`Config`]. A block over half of that is read alone, and may take more.
     pub fn new(memory_bytes: u64, config: &Config, pool: Pool) -> Self {
         Self {
             activity: Arc::default(),

@@ -11,8 +11,8 @@ use crate::FaultInjection;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Memory for row groups that are being fetched and decoded, in bytes. A single block that is larger is decoded alone.
-    /// Row groups that are being fetched from one dataset take at most four fifths of it, unless there is only one.
+    /// Memory for row groups that are being fetched and decoded, in bytes. A block of more than half of it is decoded alone.
+    /// Several blocks that are being fetched from one dataset take at most four fifths of it.
     /// Default: 1/8 of `cache_memory`, at most 256 MiB.
     pub decode_bytes: Option<u64>,
     /// Maximum number of blocks of a window that are fetched concurrently, within `decode_bytes`. Default: 64.

@@ -13,7 +13,7 @@ use super::{
 use crate::{Error, Frame, request::admission::with_margin};
 
 impl Windows {
-    /// Returns the windows of a set if there is free memory for those that no stream holds. They may still be loading.
+    /// Returns the windows of a set if those that no stream holds need not wait for memory. They may still be loading.
     pub(crate) fn try_acquire(self: &Arc<Self>, wanted: &[WantedWindow]) -> Option<Vec<Arc<HeldWindow>>> {
         let budget = self.frames.budget();
         let held = self.usable(wanted);
@@ -84,7 +84,7 @@ impl Windows {
         let missing = wanted.iter().zip(sizes).zip(&usable).filter(|(_, held)| held.is_none());
         let (missing, missing_sizes): (Vec<_>, Vec<u64>) =
             missing.map(|((window, size), _)| (window, *size)).unzip();
-        let mut reservation = match missing.is_empty() {
+        let mut rest = match missing.is_empty() {
             true => None,
             false => Some(reserve(&missing, self.bytes_to_reserve(&missing, &missing_sizes))?),
         };
@@ -95,18 +95,18 @@ impl Windows {
                 continue;
             }
             left -= 1;
-            let of_window = match reservation.as_mut() {
-                Some(all) if left > 0 => {
-                    all.split(self.bytes_to_reserve(&[window], &[*size]).min(all.bytes()))
+            let share = match rest.as_mut() {
+                Some(rest) if left > 0 => {
+                    rest.split(self.bytes_to_reserve(&[window], &[*size]).min(rest.bytes()))
                 }
-                _ => reservation.take(),
+                _ => rest.take(),
             };
             let (held, reporter) = HeldWindow::new(&self.held, window.key());
             registry.insert(&held);
             windows.push(Arc::clone(&held));
-            let mut of_window = of_window?;
-            of_window.load_only_from(window.job.reader().source_id());
-            new.push((window, held, of_window, reporter));
+            let mut share = share?;
+            share.load_only_from(window.job.reader().source_id());
+            new.push((window, held, share, reporter));
         }
         drop(registry);
         if !new.is_empty() {
@@ -114,10 +114,10 @@ impl Windows {
         }
         // Frames that are in memory are held before any load can evict them.
         let cached: Vec<Vec<_>> = new.iter().map(|(window, ..)| self.cached_frames(window)).collect();
-        for ((window, held, reservation, reporter), cached) in new.into_iter().zip(cached) {
+        for ((window, held, share, reporter), cached) in new.into_iter().zip(cached) {
             let (windows, window) = (Arc::clone(self), window.clone());
             let load = async move {
-                let loaded = windows.load(&window, cached, reservation, || reporter.all_started()).await;
+                let loaded = windows.load(&window, cached, share, || reporter.all_started()).await;
                 reporter.end(loaded);
             };
             held.load_with(AbortOnDropHandle::new(tokio::spawn(load)));
@@ -143,8 +143,8 @@ impl Windows {
         wanted.iter().map(|window| self.bytes_of(&window.job, &window.blocks)).collect()
     }
 
-    /// Bytes to reserve for windows of the given sizes. Actual sizes can exceed the estimates that admission uses, and admission
-    /// does not check all epochs. The reservation is therefore capped, so that all windows of a set can be reserved.
+    /// Bytes to reserve for windows of the given sizes. A set can exceed the memory although it was admitted, by estimates and
+    /// for some epochs only. The reservation is therefore capped, so that it can be granted.
     fn bytes_to_reserve(&self, windows: &[&WantedWindow], sizes: &[u64]) -> u64 {
         let bytes = sizes.iter().copied().fold(0, u64::saturating_add);
         capped(bytes, estimated_bytes(windows), self.frames.budget().available_bytes())

@@ -2,8 +2,8 @@
 only a few blocks or windows. A cache disk that hangs fails no stream.
 
 hang.c simulates a hanging disk: every call on a file in one folder waits, and returns no error, until the test lets it
-continue. Tests with `NO_DEADLINE` set a deadline of one hour. A call that returns within `PATIENCE_S` has therefore not waited for a
-deadline.
+continue. Tests with `NO_DEADLINE` set a deadline of one hour. A request that is answered within `PATIENCE_S` has therefore not
+waited for a deadline.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from server import Pool, Server, until
 from test_tiers import counter, settled_column_files
 
 FILES, FILE_ROWS, GROUP_ROWS = 4, 60_000, 10_000
-# Much longer than any call that does not hang.
+# Much longer than a request without a hang.
 PATIENCE_S = 30
 STREAMS = 12
-READS = 2
+MAX_READS = 2
 REQUEST: dict[str, Any] = {"batch_size": 8192, "shuffle": {"window_rows": 3 * GROUP_ROWS}}
 NO_DEADLINE = '[storage]\nrequest_timeout = "1h"\n'
 PROBES = ("/livez", "/readyz", "/metrics", "/api/v1/datasets", "/api/v1/sessions")
@@ -219,21 +219,21 @@ def test_a_refresh_of_a_dataset_that_hangs_fails_at_the_deadline(hangs: Hangs) -
         hangs.in_time(Client(server.location).refresh, "mine", patience_s=10)
 
 
-def test_refreshes_of_a_folder_that_cannot_be_listed_take_no_reads_from_streams(hangs: Hangs, tmp_path: Path) -> None:
+def test_refreshes_of_a_folder_that_cannot_be_listed_do_not_block_streams(hangs: Hangs, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     write_good(mine / "a.parquet")
     write_good(mine / "below" / "b.parquet")
     hangs.datasets = {"mine": mine}
     hanging = hangs.folder(mine / "below")
-    hangs.start(f'[storage]\nrequest_timeout = "1s"\nconcurrent_local_reads = {READS}\n', cache_memory="64MiB")
+    hangs.start(f'[storage]\nrequest_timeout = "1s"\nconcurrent_local_reads = {MAX_READS}\n', cache_memory="64MiB")
     expected = hangs.in_time(hangs.digest, "mine")
     hanging.hang()
-    for _ in range(READS + 1):
+    for _ in range(MAX_READS + 1):
         with refused({"UNAVAILABLE", "DEADLINE_EXCEEDED"}, "mine"):
             hangs.in_time(Client(hangs.server.location).refresh, "mine")
     # Reads columns that are not in memory, from the file that does not hang.
-    rows = lambda: next(iter(Client(hangs.server.location).batches(batch_size=100, dataset="mine", select=["value"], shuffle={"none": {}})))
-    assert hangs.in_time(rows, patience_s=10).meta.rows == 100
+    first = lambda: next(iter(Client(hangs.server.location).batches(batch_size=100, dataset="mine", select=["value"], shuffle={"none": {}})))
+    assert hangs.in_time(first, patience_s=10).meta.rows == 100
     hanging.answer()
     hangs.in_time(Client(hangs.server.location).refresh, "mine")
     assert hangs.in_time(hangs.digest, "mine") == expected

@@ -29,7 +29,7 @@ pub(crate) fn fixed_bytes(leaf: &DataType, values: u64) -> u64 {
     }
 }
 
-/// Size in bytes of one null. Values of a fixed size take as much memory when they are null.
+/// Size in bytes of one null. Values of a fixed size take their full memory when null.
 pub(crate) fn null_bytes(data_type: &DataType) -> u64 {
     match data_type {
         DataType::FixedSizeList(item, length) => {

@@ -1,4 +1,4 @@
-//! Listing of a dataset: one object, or every `*.parquet` file below a folder.
+//! Listing of a dataset: one object, or the `*.parquet` files below a folder.
 
 use std::{
     io,
@@ -45,8 +45,8 @@ pub(crate) struct Listed {
 /// # Errors
 /// [`Error::NotFound`] if there is no file, [`Error::Unsupported`] for a table of a table format and for a remote file
 /// that has neither an ETag nor a modification time, [`Error::Corrupt`] for an empty file, [`Error::Limit`] for too many
-/// files, [`Error::Unavailable`] if the store fails, a local file system does not answer in time, or an earlier listing of
-/// it has not ended.
+/// files, [`Error::Unavailable`] if the store fails, a local file system does not answer in time, or an earlier
+/// listing does not end.
 pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing, Error> {
     let Some(reads) = location.local_reads() else {
         return list_all(location, config, &Progress::default()).await;
@@ -60,7 +60,7 @@ pub(crate) async fn list(location: &Location, config: &Config) -> Result<Listing
     };
     let permit = timeout(limit, Arc::clone(&reads.listing).acquire_owned()).await;
     let busy = |_| {
-        let reason = format!("an earlier listing of the dataset has not ended for {limit:?}");
+        let reason = format!("another listing of the dataset did not end within {limit:?}");
         failed(io::ErrorKind::TimedOut, reason)
     };
     let permit = permit.map_err(busy)?;
@@ -165,7 +165,7 @@ async fn walk(location: &Location, config: &Config, progress: &Progress) -> Resu
             break;
         }
         let Some(path) = relative(location, &meta) else { continue };
-        // Files of the logs of table formats would be skipped below, so they are checked first.
+        // `is_data` skips the log files of table formats, so they are checked first.
         tables::check_file(location, path)?;
         if !is_data(path) {
             continue;

@@ -98,7 +98,7 @@ impl BlockMetadata {
         (leaves.len() == 1).then(|| groups.iter().map(|group| group.column(leaves.start)).collect())
     }
 
-    /// Statistics of the row groups; `None` if they are missing or unreliable, or if bounds of all row groups could have more
+    /// Statistics of the row groups; `None` if they are missing or unreliable, or if one null per row group takes more
     /// than `max_bytes` bytes.
     fn statistics(&self, name: &str, data_type: &DataType, max_bytes: u64) -> Option<Statistics> {
         if null_bytes(data_type).saturating_mul(self.groups.len() as u64) > max_bytes {

@@ -29,7 +29,7 @@ pub(crate) fn check_footer(bytes: &[u8]) -> Result<bool, Malformed> {
             walker.skip(field.wire)
         }
     })?;
-    // The signature of an encrypted file whose footer is in plain text follows its footer.
+    // In an encrypted file with a plain-text footer, a signature follows the footer.
     if !encrypted && walker.offset() != bytes.len() {
         return Err(walker.malformed("bytes after the end of the footer"));
     }
