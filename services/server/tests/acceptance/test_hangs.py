@@ -239,6 +239,27 @@ def test_refreshes_of_a_folder_that_cannot_be_listed_do_not_block_streams(hangs:
     assert hangs.in_time(hangs.digest, "mine") == expected
 
 
+def test_refreshes_below_a_folder_that_cannot_be_listed_succeed_and_leave_at_most_one_thread(hangs: Hangs, tmp_path: Path) -> None:
+    mine = tmp_path / "mine" / "data"
+    write_good(mine / "0.parquet")
+    # A folder above the dataset that may hold the log of a table.
+    log = mine.parent / "_delta_log"
+    log.mkdir()
+    hangs.datasets = {"mine": mine}
+    hanging = hangs.folder(log)
+    server = hangs.start('[storage]\nrequest_timeout = "300ms"\n', cache_memory="64MiB")
+    rounds = 12
+    hanging.hang()
+    threads = lambda: len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
+    for number in range(1, rounds + 1):
+        write_good(mine / f"{number}.parquet")
+        hangs.in_time(Client(server.location).refresh, "mine")
+        if number == 3:
+            before = threads()
+    assert threads() < before + rounds // 2
+    hanging.answer()
+
+
 def test_a_server_whose_dataset_hangs_stops(hangs: Hangs) -> None:
     hanging = hangs.folder(hangs.datasets["mine"])
     server = hangs.start('[storage]\nrequest_timeout = "1s"\n', cache_memory="256MiB", cache_disk=0, grace_period="1s")

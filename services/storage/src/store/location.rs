@@ -54,6 +54,8 @@ pub(crate) struct LocalReads {
     pub(crate) permits: Arc<Semaphore>,
     /// Permit of the one listing at a time.
     pub(crate) listing: Arc<Semaphore>,
+    /// Permit of the one search of the folders above at a time.
+    pub(crate) parents: Arc<Semaphore>,
     pub(crate) timeout: Duration,
 }
 
@@ -102,6 +104,7 @@ impl Location {
             slabs: Slabs::new(config.idle_bytes),
             permits: Arc::new(Semaphore::new(config.concurrent_local_reads.clamp(1, Semaphore::MAX_PERMITS))),
             listing: Arc::new(Semaphore::new(1)),
+            parents: Arc::new(Semaphore::new(1)),
             timeout: config.request_timeout,
         });
         Self { url: url.into(), store, root, kind, local }

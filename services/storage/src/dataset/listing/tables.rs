@@ -2,14 +2,14 @@
 //!
 //! A table keeps superseded files until it is cleaned up. A listing that ignores the log returns their rows as well.
 
-use std::{io, iter::successors};
+use std::{io, iter::successors, sync::Arc};
 
 use futures::{Stream, StreamExt, future::try_join_all};
 use object_store::{ObjectMeta, path::Path};
 
 use crate::{
     Error, Location,
-    store::{location::Kind, request::observed},
+    store::{location::LocalReads, request::observed},
 };
 
 /// Folders in which the formats keep their logs.
@@ -39,31 +39,67 @@ pub(crate) fn check_file(location: &Location, path: &str) -> Result<(), Error> {
 /// [`Error::Unsupported`] with the folder of the nearest table and its format, [`Error::Unavailable`] if the store
 /// fails.
 pub(crate) async fn check_parents(location: &Location) -> Result<(), Error> {
-    let parents = successors(location.root().parent(), Path::parent).take(MAX_PARENTS);
-    let logs = parents.flat_map(|parent| LOGS.map(|name| (parent.clone(), name)));
-    let searched = logs.map(|(parent, name)| async move {
-        let log = parent.clone().join(name);
-        let objects = location.store().list(Some(&log));
-        let searching = observed("list", file_of_log(name, &log, objects));
-        let file = match location.local_reads() {
-            None => searching.await,
-            // A folder that does not answer is skipped like one that cannot be listed.
-            Some(reads) => tokio::time::timeout(reads.timeout, searching).await.unwrap_or(Ok(None)),
-        };
-        let file = match file {
-            // A folder above a local dataset may be anything, such as another mount.
-            Err(error) if location.kind() == Kind::Local => {
-                tracing::debug!(%error, "a folder above a dataset could not be searched for tables");
-                None
-            }
-            file => file.map_err(|error| Error::unavailable(location.url(), error))?,
-        };
-        Ok(file.map(|(file, format)| (parent, file, format)))
-    });
-    let found: Vec<Option<(Path, String, &str)>> = try_join_all(searched).await?;
-    let Some((parent, file, format)) = found.into_iter().flatten().next() else { return Ok(()) };
-    let detail = format!("the folder /{parent} above it is {format}, because it holds {file}");
+    let found = match location.local_reads() {
+        None => {
+            try_join_all(logs(location).map(|log| search(location, log))).await?.into_iter().flatten().next()
+        }
+        Some(reads) => search_local(location, reads).await,
+    };
+    let Some(Table { folder, file, format }) = found else { return Ok(()) };
+    let detail = format!("the folder /{folder} above it is {format}, because it holds {file}");
     Err(unsupported(location, &detail))
+}
+
+/// A table above a dataset: its folder, the path of a file of its log below it, and its format.
+struct Table {
+    folder: Path,
+    file: String,
+    format: &'static str,
+}
+
+/// Returns the folders that are searched for logs, each as the folder above the dataset and its name below that one.
+fn logs(location: &Location) -> impl Iterator<Item = (Path, &'static str)> + use<> {
+    let parents = successors(location.root().parent(), Path::parent).take(MAX_PARENTS);
+    parents.flat_map(|parent| LOGS.map(|name| (parent.clone(), name)))
+}
+
+async fn search(location: &Location, (folder, name): (Path, &'static str)) -> Result<Option<Table>, Error> {
+    let log = folder.clone().join(name);
+    let objects = location.store().list(Some(&log));
+    let found = observed("list", file_of_log(name, &log, objects)).await;
+    let found = found.map_err(|error| Error::unavailable(location.url(), error))?;
+    Ok(found.map(|(file, format)| Table { folder, file, format }))
+}
+
+/// Searches the folders above a local dataset one after another. One of them may be on another file system, which does
+/// not answer. Then its thread and the permit remain in use, so at most one search of a dataset hangs.
+async fn search_local(location: &Location, reads: &LocalReads) -> Option<Table> {
+    let searching = async {
+        let permit = Arc::clone(&reads.parents).acquire_owned().await.ok()?;
+        let location = location.clone();
+        let search = tokio::spawn(async move {
+            let _permit = permit;
+            for log in logs(&location) {
+                match search(&location, log).await {
+                    Ok(None) => {}
+                    Ok(found) => return found,
+                    Err(error) => {
+                        tracing::debug!(%error, "a folder above a dataset could not be searched for tables")
+                    }
+                }
+            }
+            None
+        });
+        search.await.ok()?
+    };
+    let found = tokio::time::timeout(reads.timeout, searching).await;
+    found.unwrap_or_else(|_| {
+        tracing::warn!(
+            dataset = location.url(),
+            "the folders above the dataset were not searched for tables in time"
+        );
+        None
+    })
 }
 
 fn unsupported(location: &Location, found: &str) -> Error {
@@ -146,8 +182,6 @@ fn is_iceberg_metadata(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use futures::stream;
     use object_store::{RetryConfig, aws::AmazonS3Builder};
     use tokio::{
