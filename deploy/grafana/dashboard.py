@@ -338,6 +338,7 @@ ROWS: dict[str, list[Panel]] = {
             "Connected workers, and requests without an answer.",
             {
                 "{{queue}} workers": f"sum by (queue) (forebay_queue_workers{{{SERVERS}}})",
+                "{{queue}} overdue workers": f"sum by (queue) (forebay_queue_overdue_workers{{{SERVERS}}})",
                 "{{queue}} requests": f"sum by (queue) (forebay_queue_requests{{{SERVERS}}})",
             },
             "none",
@@ -384,6 +385,12 @@ ROWS: dict[str, list[Panel]] = {
                 "TLS {{instance}}": total("forebay_tls_errors_total", "instance"),
                 "reload {{instance}}": total("forebay_reload_errors_total", "instance"),
             },
+            "ops",
+        ),
+        lines(
+            "Refused connections",
+            "Connections closed because one client address or all clients have too many.",
+            {"{{limit}} {{instance}}": total("forebay_connections_refused_total", "limit, instance")},
             "ops",
         ),
         lines("Streams", "Open batch streams.", {"{{instance}}": f"forebay_streams{{{SERVERS}}}"}, "none"),

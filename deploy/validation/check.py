@@ -306,7 +306,8 @@ def faults_between(manifests: list[dict[str, Any]]) -> Iterator[str]:
         path = value.removeprefix("unix:")
         if path.startswith("/") and not any(path == each or path.startswith(f"{each}/") for each in mounted):
             yield f"{name}={value} lies in no volume, and the root file system is read-only"
-    if not pod["terminationGracePeriodSeconds"] > int(env["FOREBAY_GRACE_PERIOD"].rstrip("s")):
+    drain_seconds = sum(int(env[name].rstrip("s")) for name in ("FOREBAY_DRAIN_DELAY", "FOREBAY_GRACE_PERIOD"))
+    if not pod["terminationGracePeriodSeconds"] > drain_seconds:
         yield "the pod is killed before its grace period is over"
     security = container["securityContext"]
     if not (pod["securityContext"].get("runAsNonRoot") and security.get("readOnlyRootFilesystem")):

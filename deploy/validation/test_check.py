@@ -209,7 +209,7 @@ FAULTS = {
     "a pod that is killed early": (
         "chart",
         f"{CHART}/templates/_helpers.tpl",
-        "{{ add .Values.gracePeriodSeconds 15 }}",
+        "{{ add .Values.drainDelaySeconds .Values.gracePeriodSeconds 15 }}",
         "30",
         "grace period",
     ),

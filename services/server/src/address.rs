@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    net::{SocketAddr, ToSocketAddrs},
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     str::FromStr,
@@ -146,14 +146,17 @@ impl Listener {
         }
     }
 
-    pub(crate) async fn accept(&self) -> io::Result<Stream> {
+    /// Accepts a connection. A TCP connection also has the address of the client.
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Either::Left(stream))
+                Ok((Either::Left(stream), Some(peer.ip())))
             }
-            Self::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Either::Right(stream)),
+            Self::Unix(listener, _) => {
+                listener.accept().await.map(|(stream, _)| (Either::Right(stream), None))
+            }
         }
     }
 }

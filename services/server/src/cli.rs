@@ -116,6 +116,10 @@ struct Serve {
     /// Time that running streams are given to finish after SIGTERM, such as 2m [default: 30s].
     #[arg(long, value_name = "TIME", env = "FOREBAY_GRACE_PERIOD", value_parser = humantime::parse_duration)]
     grace_period: Option<Duration>,
+    /// Time after SIGTERM in which the server still accepts calls but reports that it is not ready, so that load balancers send no
+    /// more, such as 5s [default: 0s].
+    #[arg(long, value_name = "TIME", env = "FOREBAY_DRAIN_DELAY", value_parser = humantime::parse_duration)]
+    drain_delay: Option<Duration>,
     /// Interval at which datasets are listed again to find new files, such as 5m [default: never].
     #[arg(long, value_name = "TIME", env = "FOREBAY_REFRESH_INTERVAL", value_parser = humantime::parse_duration)]
     refresh_interval: Option<Duration>,
@@ -200,6 +204,7 @@ impl Serve {
         set(&mut settings.io_threads, self.io_threads);
         set(&mut settings.blocking_threads, self.blocking_threads);
         set(&mut settings.grace_period, self.grace_period);
+        set(&mut settings.drain_delay, self.drain_delay);
         settings.state = self.state.or(settings.state);
         settings.refresh_interval = self.refresh_interval.or(settings.refresh_interval);
         settings.tokens = self.tokens.or(settings.tokens);

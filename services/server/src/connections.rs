@@ -1,54 +1,101 @@
-//! Accepted connections, limited in number, with optional TLS.
+//! Accepted connections: their number, their time limits, TLS, and the HTTP server that gRPC and the HTTP routes share.
+//!
+//! - `config`: all limits.
+//! - `places`: limits on the number of connections of a listener and of one peer.
+//! - `connection`: what the requests of a connection tell about it, and when it is closed.
+
+mod config;
+mod connection;
+mod places;
 
 use std::{
+    future::ready,
     io,
-    pin::Pin,
+    net::IpAddr,
+    pin::pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use futures::{StreamExt, stream, stream::BoxStream};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Sleep,
+use axum::{Router, response::IntoResponse};
+use futures::{FutureExt, future::BoxFuture};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+    service::TowerToHyperService,
 };
-use tokio_rustls::server::TlsStream;
-use tokio_util::either::Either;
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::{either::Either, sync::CancellationToken};
+use tonic::Status;
 
 use crate::{
-    Address,
+    Address, Error,
     address::{Listener, Stream},
     auth::Acceptor,
+    settings::Limits,
 };
 
-/// Time within which a new connection must send its first bytes.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) use config::Config;
+pub(crate) use connection::Connection;
+use connection::{Answer, Next};
+use places::{Place, Places};
+
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time limit for the head of an HTTP/1 request after the first one.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time after the last request in which a connection that is being finished must close.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum size of the headers of a gRPC call in bytes.
+const MAX_GRPC_HEADER_BYTES: u32 = 16 << 10;
 
-/// The connections that a listener accepts.
+/// Protocol of a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// gRPC over HTTP/2.
+    Grpc,
+    /// HTTP/1 and HTTP/2.
+    Http,
+}
+
+impl Protocol {
+    fn is_probe(self, path: &str) -> bool {
+        match self {
+            Self::Grpc => path == "/grpc.health.v1.Health/Check",
+            Self::Http => matches!(path, "/livez" | "/readyz"),
+        }
+    }
+
+    /// Response to a request that is no probe, on a connection above the limit.
+    fn refusal(self, max: usize) -> axum::response::Response {
+        let error = Error::unavailable(format!(
+            "{max} connections are open, which is limits.max_connections; retry later or on another server"
+        ));
+        match self {
+            Self::Grpc => Status::from(error).into_http(),
+            Self::Http => {
+                let problem = serde_json::json!({ "error": error.message() });
+                let headers = [("retry-after", "1"), ("connection", "close")];
+                (error.http_code(), headers, axum::Json(problem)).into_response()
+            }
+        }
+    }
+}
+
+/// A listener and the limits of its connections.
 pub(crate) struct Connections {
-    accepted: BoxStream<'static, Connection>,
+    listener: Listener,
     address: Address,
+    tls: Option<Acceptor>,
+    config: Config,
 }
 
 impl Connections {
-    /// Accepts at most `max` concurrent connections; further ones wait in the kernel's queue. With `tls`, TCP connections use TLS,
-    /// and handshakes run concurrently.
-    pub(crate) fn new(listener: Listener, max: usize, tls: Option<Acceptor>) -> io::Result<Self> {
+    /// With `tls`, TCP connections use TLS.
+    pub(crate) fn new(listener: Listener, config: Config, tls: Option<Acceptor>) -> io::Result<Self> {
         let address = listener.address()?;
-        let max = max.clamp(1, Semaphore::MAX_PERMITS);
-        let places = Arc::new(Semaphore::new(max));
-        let accepted = stream::unfold((listener, places), async |(listener, places)| {
-            let place = Arc::clone(&places).acquire_owned().await.ok()?;
-            Some(((accept(&listener).await, place), (listener, places)))
-        });
-        let secured = accepted.map(move |(stream, place)| secure(stream, place, tls.clone()));
-        let accepted = secured.buffer_unordered(max).filter_map(std::future::ready).boxed();
-        Ok(Self { accepted, address })
+        Ok(Self { listener, address, tls, config })
     }
 
     /// Listen address.
@@ -56,16 +103,36 @@ impl Connections {
         &self.address
     }
 
-    /// Converts to a stream, which never ends.
-    pub(crate) fn into_stream(self) -> impl futures::Stream<Item = io::Result<Connection>> {
-        self.accepted.map(Ok)
+    /// Serves `app` until `stop`, and then until all running requests have ended.
+    pub(crate) async fn serve(
+        self,
+        protocol: Protocol,
+        app: Router,
+        limits: Arc<Limits>,
+        stop: CancellationToken,
+    ) {
+        let server = Arc::new(Server { builder: builder(protocol, &limits), protocol, app, stop });
+        let places = Places::new(self.config.clone());
+        let mut connections = JoinSet::new();
+        loop {
+            let (stream, peer) = tokio::select! {
+                () = server.stop.cancelled() => break,
+                Some(_) = connections.join_next() => continue,
+                accepted = accept(&self.listener) => accepted,
+            };
+            let Some(place) = places.take(peer) else { continue };
+            let (tls, config) = (self.tls.clone(), self.config.clone());
+            connections.spawn(Arc::clone(&server).run(stream, place, tls, config));
+        }
+        drop(self.listener);
+        while connections.join_next().await.is_some() {}
     }
 }
 
-async fn accept(listener: &Listener) -> Stream {
+async fn accept(listener: &Listener) -> (Stream, Option<IpAddr>) {
     loop {
         match listener.accept().await {
-            Ok(stream) => return stream,
+            Ok(accepted) => return accepted,
             Err(error) => {
                 // Without a pause, a lack of file descriptors would make this loop spin.
                 tracing::debug!(%error, "accepting a connection failed");
@@ -75,80 +142,132 @@ async fn accept(listener: &Listener) -> Stream {
     }
 }
 
-async fn secure(stream: Stream, place: OwnedSemaphorePermit, tls: Option<Acceptor>) -> Option<Connection> {
-    let stream = match (stream, tls) {
+fn builder(protocol: Protocol, limits: &Limits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(limits.max_calls_per_connection)
+        .keep_alive_interval(limits.keepalive_interval)
+        .keep_alive_timeout(limits.keepalive_timeout);
+    match protocol {
+        Protocol::Grpc => {
+            builder.http2().max_header_list_size(MAX_GRPC_HEADER_BYTES);
+            builder.http2_only()
+        }
+        Protocol::Http => builder,
+    }
+}
+
+/// State that all connections of a listener share.
+struct Server {
+    builder: Builder<TokioExecutor>,
+    protocol: Protocol,
+    app: Router,
+    stop: CancellationToken,
+}
+
+impl Server {
+    /// Serves one connection until it ends, is closed, or has finished its requests after the server stopped.
+    async fn run(self: Arc<Self>, stream: Stream, place: Place, tls: Option<Acceptor>, config: Config) {
+        let Some(stream) =
+            place.replaced.clone().run_until_cancelled_owned(secured(stream, tls)).await.flatten()
+        else {
+            return;
+        };
+        let connection = Arc::new(Connection::new(place, config.clone()));
+        let app = Requests {
+            app: self.app.clone(),
+            connection: Arc::clone(&connection),
+            protocol: self.protocol,
+            max: config.max,
+        };
+        let serving = self.builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(app));
+        let mut serving = pin!(serving);
+        let mut check = Instant::now();
+        let mut finishing = false;
+        loop {
+            tokio::select! {
+                served = &mut serving => {
+                    if let Err(error) = served {
+                        tracing::debug!(error, "a connection failed");
+                    }
+                    return;
+                }
+                () = connection.replaced() => return,
+                () = self.stop.cancelled(), if !finishing => {
+                    serving.as_mut().graceful_shutdown();
+                    (finishing, check) = (true, Instant::now() + CLOSE_TIMEOUT);
+                }
+                () = tokio::time::sleep_until(check) => {
+                    let now = Instant::now();
+                    let next = match finishing {
+                        true if connection.is_idle() => Next::Close,
+                        true => Next::Check(now + CLOSE_TIMEOUT),
+                        false => connection.next(now),
+                    };
+                    match next {
+                        Next::Check(at) => check = at,
+                        Next::Close => return,
+                        Next::Finish => {
+                            serving.as_mut().graceful_shutdown();
+                            (finishing, check) = (true, now + CLOSE_TIMEOUT);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+type Secured = Either<Stream, Box<tokio_rustls::server::TlsStream<tokio::net::TcpStream>>>;
+
+async fn secured(stream: Stream, tls: Option<Acceptor>) -> Option<Secured> {
+    match (stream, tls) {
         (Either::Left(stream), Some(tls)) => match tls.accept(stream).await {
-            Ok(stream) => Either::Right(Box::new(stream)),
+            Ok(stream) => Some(Either::Right(Box::new(stream))),
             Err(error) => {
                 metrics::counter!("forebay_tls_errors_total").increment(1);
                 tracing::debug!(%error, "TLS handshake failed");
-                return None;
+                None
             }
         },
         // File permissions control access to a Unix socket.
-        (stream, _) => Either::Left(stream),
-    };
-    let silence = Some(Box::pin(tokio::time::sleep(SILENCE_TIMEOUT)));
-    Some(Connection { stream, silence, _place: place })
+        (stream, _) => Some(Either::Left(stream)),
+    }
 }
 
-/// A connection and its permit. It is closed if its first bytes do not arrive in time, so that idle connections do not use up the
-/// limit.
-pub(crate) struct Connection {
-    /// Timer that runs until the first bytes arrive.
-    silence: Option<Pin<Box<Sleep>>>,
-    stream: Either<Stream, Box<TlsStream<TcpStream>>>,
-    _place: OwnedSemaphorePermit,
+/// The app as one connection sees it.
+#[derive(Clone)]
+struct Requests {
+    app: Router,
+    connection: Arc<Connection>,
+    protocol: Protocol,
+    max: usize,
 }
 
-impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = ();
+impl<B> tower::Service<http::Request<B>> for Requests
+where
+    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<axum::BoxError>,
+{
+    type Response = http::Response<Answer>;
+    type Error = std::convert::Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
-    fn connect_info(&self) {}
-}
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        <Router as tower::Service<http::Request<B>>>::poll_ready(&mut self.app, context)
+    }
 
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let Some(silence) = &mut self.silence else { return read };
-        if read.is_pending() {
-            return silence.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()));
+    fn call(&mut self, mut request: http::Request<B>) -> Self::Future {
+        let running = self.connection.begin();
+        if self.connection.is_for_probes() && !self.protocol.is_probe(request.uri().path()) {
+            let refusal = self.protocol.refusal(self.max);
+            return ready(Ok(refusal.map(|body| Answer::new(body, running)))).boxed();
         }
-        self.silence = None;
-        read
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffers: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, buffers)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        request.extensions_mut().insert(Arc::clone(&self.connection));
+        let answer = self.app.call(request);
+        async { Ok(answer.await?.map(|body| Answer::new(body, running))) }.boxed()
     }
 }

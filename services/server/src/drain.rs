@@ -6,16 +6,28 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 
-/// Drain state of the server: calls may be rejected, and running streams may be ended. Cheap to clone.
+/// Drain state of the server: it may report that it is not ready, calls may be rejected, and running streams may be ended. Cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct Drain {
+    leaving: CancellationToken,
     draining: CancellationToken,
     interrupted: CancellationToken,
 }
 
 impl Drain {
+    /// Reports from now on that the server is not ready. Calls are still accepted.
+    pub(crate) fn leave(&self) {
+        self.leaving.cancel();
+    }
+
+    /// True after [`leave`](Self::leave).
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.is_cancelled()
+    }
+
     /// Rejects all calls from now on. Running streams continue.
     pub(crate) fn drain(&self) {
+        self.leave();
         self.draining.cancel();
     }
 
@@ -37,6 +49,14 @@ impl Drain {
     /// Waits for [`interrupt`](Self::interrupt).
     pub(crate) async fn interrupted(&self) {
         self.interrupted.cancelled().await;
+    }
+
+    /// Runs `work` unless it is still running when the server ends running streams.
+    ///
+    /// # Errors
+    /// [`stopping`] if the server ends streams first.
+    pub(crate) async fn unless_interrupted<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
+        self.interrupted.run_until_cancelled(work).await.ok_or_else(stopping)
     }
 
     /// Runs `work` unless the server starts to drain first.

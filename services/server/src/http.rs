@@ -20,7 +20,6 @@ mod events;
 mod explain;
 mod host_check;
 mod http_metrics;
-mod listener;
 mod live;
 mod openapi;
 mod overview;
@@ -46,7 +45,6 @@ use axum::{
 
 pub(crate) use context::Context;
 pub(crate) use host_check::HostCheck;
-pub(crate) use listener::serve;
 pub(crate) use subscribers::Subscribers;
 
 /// Time limit for reading a request. Handlers have time limits of their own.

@@ -34,6 +34,7 @@ pub mod fuzzing;
 mod http;
 mod listeners;
 mod lookup_request;
+mod readiness;
 mod registry;
 mod samples;
 mod server;

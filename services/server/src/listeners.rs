@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use crate::{
     Address, Settings,
     auth::{Acceptor, Authenticator, Tls},
-    connections::Connections,
+    connections::{self, Connections},
     events::{Event, Events, Kind},
 };
 
@@ -33,7 +33,8 @@ impl Listeners {
         let listen = async |flag: &str, address: &Address| {
             let acceptor = tls.clone().map(Acceptor::new);
             let bound = address.bind().await.with_context(|| format!("{flag} {address}"))?;
-            anyhow::Ok(Connections::new(bound, settings.limits.max_connections, acceptor)?)
+            let limits = connections::Config::new(&settings.limits, settings.tokens.is_some());
+            anyhow::Ok(Connections::new(bound, limits, acceptor)?)
         };
         let grpc = listen("--grpc", &settings.grpc).await?;
         let http = listen("--http", &Address::Tcp(settings.http)).await?;

@@ -6,21 +6,20 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use arrow_flight::flight_service_server::FlightServiceServer;
-use forebay_proto::v1::online_server::OnlineServer;
 use futures::future::BoxFuture;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::task::JoinSet;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
-use tonic_health::{ServingStatus, server::HealthReporter};
+use tonic_health::server::HealthReporter;
 
 use crate::{
     Address, Settings, cache_dir,
-    connections::Connections,
+    connections::Protocol,
     events::{Event, Kind},
-    flight::{self, Exchanges, Flight, Unary},
+    flight::{self, Exchanges},
     http,
     listeners::Listeners,
+    readiness,
     services::Services,
     stalls::Observer,
     telemetry,
@@ -30,6 +29,7 @@ use crate::{
 pub struct Server {
     grpc: Address,
     http: Address,
+    drain_delay: Duration,
     grace_period: Duration,
     services: Services,
     subscribers: Arc<http::Subscribers>,
@@ -74,14 +74,14 @@ impl Server {
         tasks.spawn(telemetry::event_loop_delay::measure());
 
         let (health, health_service) = tonic_health::server::health_reporter();
-        health.set_serving::<FlightServiceServer<Flight>>().await;
-        health.set_serving::<OnlineServer<Unary>>().await;
+        readiness::report(&services, &health).await;
+        tasks.spawn(readiness::run(services.clone(), health.clone()));
         let exchanges = Exchanges::new(settings.limits.max_streams);
         let context = flight::Context { services: services.clone(), exchanges: exchanges.clone() };
         let subscribers = Arc::new(http::Subscribers::new(settings.limits.max_live_subscribers));
         let observer = Observer::new(&settings, &services, recorder.clone());
         tasks.spawn(observer.clone().run());
-        let host_check = http::HostCheck::new(http.is_local(), settings.tokens.is_some());
+        let host_check = http::HostCheck::new(&settings.allowed_hosts, settings.tokens.is_some());
         let state = http::Context {
             services: services.clone(),
             observer,
@@ -95,14 +95,17 @@ impl Server {
         let Listeners { grpc: grpc_connections, http: http_connections, authenticator, .. } = listeners;
         let stop = CancellationToken::new();
         let router = flight::router(context, authenticator, health_service)?;
-        let serving = serve_grpc(grpc_connections, &settings, router, stop.clone());
+        let limits = Arc::clone(&services.limits);
+        let serving = grpc_connections.serve(Protocol::Grpc, router, Arc::clone(&limits), stop.clone());
         let serving = Some(AbortOnDropHandle::new(tokio::spawn(serving)));
         let http_router = http::router(Arc::new(state), host_check);
-        tasks.spawn(http::serve(http_connections, http_router, settings.limits));
+        // Probes are answered until the process ends.
+        tasks.spawn(http_connections.serve(Protocol::Http, http_router, limits, CancellationToken::new()));
         tracing::info!(%grpc, %http, "listening");
         Ok(Self {
             grpc,
             http,
+            drain_delay: settings.drain_delay,
             grace_period: settings.grace_period,
             services,
             subscribers,
@@ -152,9 +155,13 @@ impl Server {
         Ok(())
     }
 
-    /// Rejects new calls, waits up to the grace period for running streams, ends the remaining ones with `UNAVAILABLE`, and stops.
-    /// Takes less than a second if no stream is running.
+    /// Reports that the server is not ready, and rejects new calls after `drain_delay`. Waits up to the grace period for running
+    /// streams, ends the remaining ones with `UNAVAILABLE`, and stops. Takes less than a second in addition to the delay if no
+    /// stream is running.
     pub async fn drain(mut self) {
+        self.services.drain.leave();
+        readiness::report(&self.services, &self.health).await;
+        tokio::time::sleep(self.drain_delay).await;
         let began = Instant::now();
         let Services { sessions, events, drain, queues, jobs, traces, .. } = &self.services;
         let (streams, grace) = (sessions.streams(), humantime::format_duration(self.grace_period));
@@ -162,9 +169,6 @@ impl Server {
         events.note(Event::new(Kind::Draining, &message));
         drain.drain();
         queues.drain();
-        self.health.set_not_serving::<FlightServiceServer<Flight>>().await;
-        self.health.set_not_serving::<OnlineServer<Unary>>().await;
-        self.health.set_service_status("", ServingStatus::NotServing).await;
         let finished = tokio::time::timeout(self.grace_period, self.none_running()).await.is_ok();
         if !finished {
             tracing::warn!(
@@ -199,26 +203,5 @@ async fn keep_up(recorder: PrometheusHandle) {
     loop {
         tokio::time::sleep(UPKEEP_INTERVAL).await;
         recorder.run_upkeep();
-    }
-}
-
-fn serve_grpc(
-    connections: Connections,
-    settings: &Settings,
-    router: axum::Router,
-    stop: CancellationToken,
-) -> impl Future<Output = ()> + Send + 'static + use<> {
-    let limits = &settings.limits;
-    let server = tonic::transport::Server::builder()
-        .max_concurrent_streams(limits.max_calls_per_connection)
-        .http2_keepalive_interval(Some(limits.keepalive_interval))
-        .http2_keepalive_timeout(Some(limits.keepalive_timeout))
-        .http2_max_header_list_size(16 << 10)
-        .add_routes(router.into());
-    async move {
-        let connections = connections.into_stream();
-        if let Err(error) = server.serve_with_incoming_shutdown(connections, stop.cancelled()).await {
-            tracing::error!(%error, "gRPC server failed");
-        }
     }
 }

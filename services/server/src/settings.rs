@@ -2,6 +2,7 @@
 
 mod disk_budget;
 mod memory_limit;
+mod online_spec;
 mod queue_spec;
 mod renamed;
 
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Address;
 
+pub use online_spec::OnlineSpec;
 pub use queue_spec::QueueSpec;
 pub(crate) use queue_spec::check_batching;
 
@@ -61,6 +63,10 @@ pub struct Settings {
     /// Time that running streams are given to finish after SIGTERM. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub grace_period: Duration,
+    /// Time after SIGTERM in which the server still accepts calls, but reports that it is not ready, so that load balancers send
+    /// no more. The grace period begins after it. Default: 0 s.
+    #[serde(with = "humantime_serde")]
+    pub drain_delay: Duration,
     /// Interval at which datasets are listed again to find new files, such as `5m`. Default: never.
     #[serde(with = "humantime_serde")]
     pub refresh_interval: Option<Duration>,
@@ -75,10 +81,13 @@ pub struct Settings {
     /// Allows non-loopback listen addresses without `tls` or without `tokens`. Without `tokens` it also allows every caller to
     /// change the settings of batch queues over HTTP. Default: false.
     pub insecure: bool,
+    /// Names by which browsers may address the HTTP port of a server without `tokens`, in addition to IP addresses and names
+    /// without a dot. Requests for other names are rejected, because they may be DNS rebinding attacks. Default: none.
+    pub allowed_hosts: Vec<String>,
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers. Default: none.
     pub gpu_hour_cost: Option<f64>,
-    /// Key columns of the datasets that serve lookups, by dataset name. Default: none.
-    pub online: BTreeMap<String, forebay_inference::KeySpec>,
+    /// Datasets that serve lookups, by name. Default: none.
+    pub online: BTreeMap<String, OnlineSpec>,
     /// Part of `cache_memory` that is reserved for the indexes and rows of lookups, including those of a new snapshot while it is
     /// loaded; in bytes, or with a unit such as `2GiB`. Default: half of `cache_memory` if `online` is set, else 0.
     pub lookup_memory: Option<ByteSize>,
@@ -127,8 +136,23 @@ pub struct Limits {
     /// Maximum number of concurrent batch streams. The same limit applies separately to the number of concurrent lookups and
     /// DoExchange streams together. Default: 1,024.
     pub max_streams: usize,
-    /// Maximum number of concurrent connections, for gRPC and for HTTP each; further connections queue. Default: 1,024.
+    /// Maximum number of concurrent connections, for gRPC and for HTTP each. A further connection replaces the oldest one without
+    /// an authenticated request. If all have made one, only probes are answered. Without `tokens`, one client address may have half
+    /// of the connections. Default: 1,024.
     pub max_connections: usize,
+    /// Maximum number of connections of one client address without an authenticated request, for gRPC and for HTTP each. A further
+    /// one replaces the oldest of them. Applies only with `tokens`. Default: 64.
+    pub max_unauthenticated_connections: usize,
+    /// Time in which a new connection must send its first request. Default: 10 s.
+    #[serde(with = "humantime_serde")]
+    pub first_request_timeout: Duration,
+    /// Time without a running request after which a connection is closed. Default: 15 min.
+    #[serde(with = "humantime_serde")]
+    pub idle_timeout: Duration,
+    /// Age at which a connection takes no further requests, so that clients behind a load balancer connect to new servers;
+    /// running requests finish. Default: unlimited.
+    #[serde(with = "humantime_serde")]
+    pub max_connection_age: Option<Duration>,
     /// Maximum number of concurrent calls per connection. Default: 256.
     pub max_calls_per_connection: u32,
     /// Number of most recent events that the server keeps for the dashboard and `/api/v1/events`, at least 1. Default: 1,000.
@@ -170,6 +194,10 @@ impl Default for Limits {
             max_pending_requests: 1024,
             max_streams: 1024,
             max_connections: 1024,
+            max_unauthenticated_connections: 64,
+            first_request_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(15 * 60),
+            max_connection_age: None,
             max_calls_per_connection: 256,
             max_events: 1000,
             max_live_subscribers: 64,
@@ -202,11 +230,13 @@ impl Default for Settings {
             io_threads: cores.min(8),
             blocking_threads: 64,
             grace_period: Duration::from_secs(30),
+            drain_delay: Duration::ZERO,
             refresh_interval: None,
             tls: None,
             tokens: None,
             credentials_reload_interval: Duration::from_secs(10),
             insecure: false,
+            allowed_hosts: Vec::new(),
             gpu_hour_cost: None,
             online: BTreeMap::new(),
             lookup_memory: None,
@@ -269,8 +299,8 @@ impl Settings {
                 bail!("--online {text}: expected NAME=COLUMN[,COLUMN]");
             };
             let key = columns.split(',').map(str::to_owned).collect();
-            let order_by = self.online.get(name).and_then(|spec| spec.order_by.clone());
-            let before = added.insert(name.to_owned(), forebay_inference::KeySpec { key, order_by });
+            let from_file = self.online.get(name).cloned().unwrap_or_default();
+            let before = added.insert(name.to_owned(), OnlineSpec { key, ..from_file });
             ensure!(before.is_none(), "--online {name}: is given twice");
         }
         self.online.extend(added);
@@ -295,7 +325,7 @@ impl Settings {
                 self.datasets.contains_key(name),
                 "online.{name}: no dataset has this name; add it with --dataset {name}=URL"
             );
-            ensure!(!spec.key.is_empty(), "online.{name}.key: is empty, expected at least one column");
+            spec.check().with_context(|| format!("online.{name}"))?;
         }
         for (name, queue) in &self.queues {
             queue
@@ -305,6 +335,8 @@ impl Settings {
         let at_least_one = [
             ("limits.max_pending_requests", self.limits.max_pending_requests),
             ("limits.max_events", self.limits.max_events),
+            ("limits.max_connections", self.limits.max_connections),
+            ("limits.max_unauthenticated_connections", self.limits.max_unauthenticated_connections),
             ("limits.max_concurrent_explains", self.limits.max_concurrent_explains),
             ("cpu_threads", self.cpu_threads),
             ("io_threads", self.io_threads),

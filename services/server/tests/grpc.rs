@@ -21,6 +21,18 @@ async fn status(client: &mut HealthClient<Channel>, service: &str) -> ServingSta
     client.check(request).await.unwrap().into_inner().status()
 }
 
+/// Waits until the services have `expected`.
+async fn until(client: &mut HealthClient<Channel>, services: &[&str], expected: ServingStatus) {
+    let reached = tokio::time::timeout(Duration::from_secs(30), async {
+        for service in services {
+            while status(client, service).await != expected {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    reached.await.unwrap_or_else(|_| panic!("expected {expected:?}"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_reflection_answer_and_a_drain_is_seen_and_waits_for_running_streams() {
     let folder = tempfile::tempdir().unwrap();
@@ -35,13 +47,17 @@ async fn health_and_reflection_answer_and_a_drain_is_seen_and_waits_for_running_
     let mut settings = Settings { cache_dir: folder.path().join("cache"), ..Settings::default() };
     settings.grpc = "127.0.0.1:0".parse().expect("an address");
     settings.http.set_port(0);
+    settings.drain_delay = Duration::from_secs(5);
+    let features = forebay_proto::v1::Lookup { dataset: "numbers".to_owned(), ..Default::default() };
+    settings.add_online(&["numbers=n".to_owned()]).unwrap();
+    settings.queues.insert("sums".to_owned(), forebay::QueueSpec { features, ..Default::default() });
     settings.add_datasets(&[format!("numbers={}", path.display())]).unwrap();
     let server = Server::start(settings).await.unwrap();
     let channel = Endpoint::from_shared(server.grpc().url()).unwrap().connect().await.unwrap();
     let mut health = HealthClient::new(channel.clone());
-    for service in ["", "arrow.flight.protocol.FlightService"] {
-        assert_eq!(status(&mut health, service).await, ServingStatus::Serving);
-    }
+    let services = ["", "arrow.flight.protocol.FlightService", "forebay.v1.Online", "dataset/numbers"];
+    until(&mut health, &services, ServingStatus::Serving).await;
+    assert_eq!(status(&mut health, "queue/sums").await, ServingStatus::NotServing, "it has no worker");
 
     let mut reflection = ServerReflectionClient::new(channel.clone());
     let asked = [
@@ -71,18 +87,18 @@ async fn health_and_reflection_answer_and_a_drain_is_seen_and_waits_for_running_
     let mut stream = flight.do_get(Ticket::new(request)).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
     let drained = tokio::spawn(server.drain());
-    tokio::time::timeout(Duration::from_secs(5), async {
-        for service in ["", "arrow.flight.protocol.FlightService"] {
-            while status(&mut health, service).await != ServingStatus::NotServing {
-                tokio::task::yield_now().await;
+    until(&mut health, &services, ServingStatus::NotServing).await;
+    drop(flight.do_get(Ticket::new(request)).await.expect("calls are accepted during the delay"));
+    let refused = tokio::time::timeout(Duration::from_secs(30), async {
+        loop {
+            match flight.do_get(Ticket::new(request)).await {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(refused) => break refused,
             }
         }
-    })
-    .await
-    .unwrap();
+    });
+    assert_eq!(refused.await.unwrap().code(), tonic::Code::Unavailable);
     assert!(!drained.is_finished(), "a stream is running");
-    let refused = flight.do_get(Ticket::new(request)).await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::Unavailable);
     drop((stream, flight, health));
     tokio::time::timeout(Duration::from_secs(5), drained).await.unwrap().unwrap();
 }

@@ -83,8 +83,8 @@ spec:
   {{- with .Values.imagePullSecrets }}
   imagePullSecrets: {{ toYaml . | nindent 4 }}
   {{- end }}
-  # The grace period of streams plus 15 s for the steps before and after it.
-  terminationGracePeriodSeconds: {{ add .Values.gracePeriodSeconds 15 }}
+  # The delay, the grace period of streams, and 15 s for the steps after them.
+  terminationGracePeriodSeconds: {{ add .Values.drainDelaySeconds .Values.gracePeriodSeconds 15 }}
   securityContext:
     runAsNonRoot: true
     runAsUser: 65532
@@ -94,7 +94,11 @@ spec:
     seccompProfile: { type: RuntimeDefault }
   containers:
     - name: forebay
+      {{- if .Values.image.digest }}
+      image: "{{ .Values.image.repository }}@{{ .Values.image.digest }}"
+      {{- else }}
       image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
+      {{- end }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args: [serve, --config, /etc/forebay/forebay.toml]
       env:
@@ -102,6 +106,7 @@ spec:
         - { name: FOREBAY_HTTP, value: "0.0.0.0:8816" }
         - { name: FOREBAY_CACHE_DIR, value: /var/cache/forebay }
         - { name: FOREBAY_GRACE_PERIOD, value: "{{ .Values.gracePeriodSeconds }}s" }
+        - { name: FOREBAY_DRAIN_DELAY, value: "{{ .Values.drainDelaySeconds }}s" }
         - { name: FOREBAY_LOG, value: {{ .Values.logLevel | quote }} }
         - { name: FOREBAY_LOG_FORMAT, value: {{ .Values.logFormat }} }
         {{- with .Values.cacheMemory }}
@@ -200,6 +205,14 @@ spec:
   {{- end }}
   {{- with .Values.affinity }}
   affinity: {{ toYaml . | nindent 4 }}
+  {{- end }}
+  {{- if and (eq .Values.kind "StatefulSet") (not .Values.topologySpreadConstraints) }}
+  topologySpreadConstraints:
+    - maxSkew: 1
+      topologyKey: kubernetes.io/hostname
+      whenUnsatisfiable: ScheduleAnyway
+      labelSelector:
+        matchLabels: {{ include "forebay.selector" . | nindent 10 }}
   {{- end }}
   {{- with .Values.topologySpreadConstraints }}
   topologySpreadConstraints: {{ toYaml . | nindent 4 }}

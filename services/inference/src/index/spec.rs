@@ -1,22 +1,18 @@
 //! Key columns of an indexed dataset.
 
-use documented::DocumentedFields;
 use forebay_loader::{Error, Identity, find_column};
 use forebay_storage::Reader;
-use serde::{Deserialize, Serialize};
 
 /// Version of the file format, part of every identity.
 pub(super) const VERSION: u32 = 4;
 
 /// Key columns of a dataset, and the rule that selects one of several rows with the same key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, DocumentedFields)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySpec {
-    /// Names of the key columns. Required.
+    /// Names of the key columns.
     pub key: Vec<String>,
     /// Name of the column that selects one of several rows with the same key: the row with the greatest value, or the last of
-    /// several such rows. Null is the least value. Default: none, the last row of a key is selected.
-    #[serde(default)]
+    /// several such rows. Null is the least value. Without it, the last row of a key is selected.
     pub order_by: Option<String>,
 }
 

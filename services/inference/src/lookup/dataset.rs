@@ -7,20 +7,23 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Instant,
+    time::Duration,
 };
 
 use forebay_loader::{Error, Loader, LookupReservation, LookupRows, Pool, Priority};
 use forebay_proto::v1;
 use forebay_storage::Reader;
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::OnceCell;
+use tokio::{sync::OnceCell, time::Instant};
 
 use super::{
     Config,
-    snapshot::{LoadedSnapshot, View, view_key},
+    snapshot::{LoadedSnapshot, View, ViewKey, view_key},
 };
 use crate::index::{IndexProgress, KeyIndex, KeySpec, estimate};
+
+/// Time without a use after which a view may be evicted to make room for another one.
+const EVICTABLE_AFTER: Duration = Duration::from_secs(60);
 
 /// A dataset for lookups by key. Cheap to clone.
 #[derive(Clone)]
@@ -39,11 +42,15 @@ struct Shared {
     lookup_pool: Pool,
     /// Folder of saved indexes.
     folder: PathBuf,
+    /// Selections of the views that every snapshot has from the start and keeps.
+    declared: Vec<v1::Train>,
     current: RwLock<Option<Arc<LoadedSnapshot>>>,
     /// State of the next snapshot's loading.
     next: Mutex<Next>,
-    /// Number of uses of views, a logical clock for eviction.
-    uses: AtomicU64,
+    created: Instant,
+    /// Time of the last use of a view, in microseconds since `created`. Of several uses in one microsecond, each gets a time of
+    /// its own.
+    last_use: AtomicU64,
 }
 
 /// State of an online dataset.
@@ -66,6 +73,8 @@ pub struct ReadySnapshot {
     pub keys: u64,
     /// Memory of the index, in bytes.
     pub index_bytes: u64,
+    /// Number of loaded views.
+    pub views: u64,
 }
 
 /// State of the next snapshot's loading.
@@ -76,7 +85,7 @@ struct Next {
 }
 
 impl OnlineDataset {
-    /// Creates a dataset without a snapshot.
+    /// Creates a dataset without a snapshot. Every snapshot has the views of `declared` from the start, and keeps them.
     ///
     /// Rows are loaded through `loader`. Indexes are built on `pool` and saved in `folder`, which must be private to this
     /// dataset. Large lookups run on `lookup_pool`, which should run nothing else.
@@ -87,10 +96,23 @@ impl OnlineDataset {
         loader: Loader,
         (pool, lookup_pool): (Pool, Pool),
         folder: PathBuf,
+        declared: Vec<v1::Train>,
     ) -> Self {
-        let (dataset, current, next) = (dataset.to_owned(), RwLock::default(), Mutex::default());
-        let uses = AtomicU64::new(0);
-        let shared = Shared { dataset, spec, config, loader, pool, lookup_pool, folder, current, next, uses };
+        let declared = declared.iter().map(|declared| selection(dataset, declared)).collect();
+        let shared = Shared {
+            dataset: dataset.to_owned(),
+            spec,
+            config,
+            loader,
+            pool,
+            lookup_pool,
+            folder,
+            declared,
+            current: RwLock::default(),
+            next: Mutex::default(),
+            created: Instant::now(),
+            last_use: AtomicU64::new(0),
+        };
         Self { shared: Arc::new(shared) }
     }
 
@@ -105,6 +127,7 @@ impl OnlineDataset {
             snapshot: current.id().to_owned(),
             keys: current.index.len(),
             index_bytes: current.index.memory_bytes(),
+            views: current.loaded_views(),
         });
         let next = self.shared.next.lock();
         Progress { ready, indexing: next.indexing, error: next.error.clone() }
@@ -112,13 +135,16 @@ impl OnlineDataset {
 
     /// Loads the snapshot of `reader` and makes it the current one.
     ///
-    /// The views that lookups of the previous snapshot use are loaded, too; for the first snapshot, the view of all columns. A
-    /// view that cannot be loaded is skipped, and lookups that use it return the error. Until the new snapshot is loaded, and
-    /// if that fails, lookups are answered from the previous one.
+    /// The declared views are loaded, and those that lookups of the previous snapshot used. If there are none, the view of all
+    /// columns is loaded. Until the new snapshot is loaded, and if that fails, lookups are answered from the previous one.
+    ///
+    /// A view that is not declared is skipped if its expressions fail or the snapshot has other columns; lookups that use it
+    /// return the error. If some views are declared, the others are also skipped if their files are damaged or their rows do
+    /// not fit in memory.
     ///
     /// # Errors
     /// [`Error::TooLarge`] with the bytes that the snapshot needs; [`Error::Invalid`] for an invalid key; the error of the first
-    /// block that cannot be read.
+    /// block or declared view that cannot be loaded.
     pub async fn load_snapshot(&self, reader: Reader) -> Result<(), Error> {
         let loaded = self.try_load_snapshot(reader).await;
         let error = loaded.as_ref().err().map(ToString::to_string);
@@ -133,23 +159,15 @@ impl OnlineDataset {
         }
         let started = Instant::now();
         let shared = &self.shared;
-        let views = match &previous {
-            Some(previous) => previous.used_views(),
-            None => {
-                let all = v1::Train { dataset: shared.dataset.clone(), ..v1::Train::default() };
-                HashMap::from([(view_key(&all), View::new(all))])
-            }
-        };
         let (index, reservation) = self.index(&reader).await?;
         let (mut loaded, mut bytes) = (HashMap::new(), 0);
-        for (key, view) in views {
-            match self.load_rows(&view.selection, &reader).await {
+        for (key, view) in self.next_views(previous.as_deref()) {
+            match self.load_view(&key, &view.selection, &reader, previous.as_deref()).await {
                 Ok(rows) => {
                     bytes += rows.bytes();
                     loaded.insert(key, View { rows: Arc::new(OnceCell::from(rows)), ..view });
                 }
-                // A view that does not fit fails the first snapshot, but must not block the replacement of an outdated one.
-                Err(error @ Error::TooLarge { .. }) if previous.is_none() => return Err(error),
+                Err(error) if self.prevents_takeover(&view, &error, previous.is_some()) => return Err(error),
                 Err(error) => {
                     tracing::warn!(dataset = shared.dataset, %error, "cannot load a view; lookups that use it fail");
                 }
@@ -165,8 +183,8 @@ impl OnlineDataset {
             seconds = started.elapsed().as_secs_f64(),
             "loaded a snapshot for lookups"
         );
-        let views = Mutex::new(loaded);
-        let next = LoadedSnapshot { reader, index, _reservation: reservation, views };
+        let (views, since) = (Mutex::new(loaded), self.now());
+        let next = LoadedSnapshot { reader, index, _reservation: reservation, views, since };
         let replaced = shared.current.write().replace(Arc::new(next));
         drop(replaced);
         Ok(())
@@ -227,8 +245,70 @@ impl OnlineDataset {
         loader.lookup_rows(selection, reader.clone(), config.max_answer_bytes).await.map(Arc::new)
     }
 
-    /// Returns the rows of a view and its last-use clock. Loads the rows if necessary, and evicts the least recently used view
-    /// if there are too many.
+    /// Views that the snapshot after `previous` is loaded with: the declared ones, then the others from the most to the least
+    /// recently used one.
+    fn next_views(&self, previous: Option<&LoadedSnapshot>) -> Vec<(ViewKey, View)> {
+        let mut used = previous.map(LoadedSnapshot::used_views).unwrap_or_default();
+        let declared = self.shared.declared.iter().map(|selection| {
+            let key = view_key(selection);
+            let view = used.remove(&key).unwrap_or_else(|| View::new(selection.clone()));
+            (key, View { is_declared: true, ..view })
+        });
+        let mut views: Vec<_> = declared.collect();
+        let mut others: Vec<_> = used.into_iter().collect();
+        others.sort_by_key(|(_, view)| std::cmp::Reverse(view.last_use.load(Ordering::Relaxed)));
+        views.extend(others);
+        if views.is_empty() {
+            let all = selection(&self.shared.dataset, &v1::Train::default());
+            views.push((view_key(&all), View::new(all)));
+        }
+        views
+    }
+
+    /// True if the next snapshot must not become the current one because this view of it failed.
+    fn prevents_takeover(&self, view: &View, error: &Error, has_previous: bool) -> bool {
+        use forebay_storage::Error as Storage;
+        let none_declared = self.shared.declared.is_empty();
+        match error {
+            _ if view.is_declared => true,
+            Error::Unavailable(_) | Error::Storage(Storage::Unavailable { .. } | Storage::Changed { .. }) => {
+                true
+            }
+            // The used views are all that is known of what lookups need.
+            Error::TooLarge { .. } => none_declared,
+            Error::Storage(_) => none_declared && has_previous,
+            Error::Invalid { .. } | Error::Value { .. } | Error::Row { .. } | Error::Internal(_) => false,
+        }
+    }
+
+    /// Loads the rows of a view. If they do not fit in memory, views of the snapshot `loaded` that were not used recently are
+    /// evicted.
+    async fn load_view(
+        &self,
+        key: &[u8],
+        selection: &v1::Train,
+        reader: &Reader,
+        loaded: Option<&LoadedSnapshot>,
+    ) -> Result<Arc<LookupRows>, Error> {
+        loop {
+            let rows = self.load_rows(selection, reader).await;
+            let (Err(Error::TooLarge { needed, limit, .. }), Some(loaded)) = (&rows, loaded) else {
+                return rows;
+            };
+            let before = self.now().saturating_sub(EVICTABLE_AFTER.as_micros() as u64);
+            if !loaded.evict(key, before, needed.saturating_sub(*limit)) {
+                return rows;
+            }
+        }
+    }
+
+    /// Microseconds since the dataset was created.
+    fn now(&self) -> u64 {
+        self.shared.created.elapsed().as_micros() as u64
+    }
+
+    /// Returns the rows of a view and the time of its last use. Loads the rows if necessary, and evicts the least recently used
+    /// view if there are too many.
     pub(super) async fn view(
         &self,
         snapshot: &LoadedSnapshot,
@@ -239,16 +319,19 @@ impl OnlineDataset {
             let fresh = || View::new(selection.clone());
             snapshot.views.lock().entry(key.to_vec()).or_insert_with(fresh).clone()
         };
-        let loaded = rows.get_or_try_init(|| self.load_rows(selection, &snapshot.reader)).await.cloned();
+        let load = || self.load_view(key, selection, &snapshot.reader, Some(snapshot));
+        let loaded = rows.get_or_try_init(load).await.cloned();
         let mut views = snapshot.views.lock();
         match loaded {
             Ok(loaded) => {
                 self.record_use(&last_use);
                 if views.len() > self.shared.config.max_views.max(1) {
                     let last_use = |(_, view): &(&Vec<u8>, &View)| view.last_use.load(Ordering::Relaxed);
-                    let others =
-                        views.iter().filter(|(other, view)| *other != key && view.rows.initialized());
-                    let oldest = others.min_by_key(last_use).map(|(key, _)| key.clone());
+                    let is_evictable = |(other, view): &(&Vec<u8>, &View)| {
+                        *other != key && view.rows.initialized() && !view.is_declared
+                    };
+                    let oldest =
+                        views.iter().filter(is_evictable).min_by_key(last_use).map(|(key, _)| key.clone());
                     oldest.and_then(|oldest| views.remove(&oldest));
                 }
                 Ok((loaded, last_use))
@@ -263,6 +346,15 @@ impl OnlineDataset {
     }
 
     pub(super) fn record_use(&self, last_use: &AtomicU64) {
-        last_use.store(self.shared.uses.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let now = self.now();
+        let next = |last: u64| Some(now.max(last + 1));
+        let last = self.shared.last_use.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        last_use.store(last.map_or(now, |last| now.max(last + 1)), Ordering::Relaxed);
     }
+}
+
+/// The part of a request that selects the columns and rows of a view of `dataset`.
+pub(super) fn selection(dataset: &str, request: &v1::Train) -> v1::Train {
+    let v1::Train { filter, select, columns, tensors, .. } = request.clone();
+    v1::Train { dataset: dataset.to_owned(), filter, select, columns, tensors, ..v1::Train::default() }
 }

@@ -62,15 +62,7 @@ impl OnlineDataset {
     ///
     /// `key` names the caller's key columns, in the order of the dataset's key; empty for the names of the dataset's key.
     pub fn lookup(&self, selection: &v1::Train, key: Vec<String>) -> Lookup {
-        let v1::Train { filter, select, columns, tensors, .. } = selection.clone();
-        let selection = v1::Train {
-            dataset: self.dataset().to_owned(),
-            filter,
-            select,
-            columns,
-            tensors,
-            ..v1::Train::default()
-        };
+        let selection = super::dataset::selection(self.dataset(), selection);
         let view = view_key(&selection);
         let dataset = DatasetLookup { online: self.clone(), selection, columns: key, view, last: None };
         Lookup { datasets: vec![dataset], schema: None }

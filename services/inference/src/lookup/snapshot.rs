@@ -23,6 +23,8 @@ pub(super) struct LoadedSnapshot {
     /// Memory of the index.
     pub(super) _reservation: LookupReservation,
     pub(super) views: Mutex<HashMap<ViewKey, View>>,
+    /// Time at which the snapshot became the current one, as [`View::last_use`].
+    pub(super) since: u64,
 }
 
 /// Rows of a snapshot for one selection, loaded on first use.
@@ -30,8 +32,10 @@ pub(super) struct LoadedSnapshot {
 pub(super) struct View {
     pub(super) selection: v1::Train,
     pub(super) rows: Arc<OnceCell<Arc<LookupRows>>>,
-    /// Logical time of the last use; 0 for a view without uses.
+    /// Time of the last use in microseconds since the dataset was created; 0 for a view without uses.
     pub(super) last_use: Arc<AtomicU64>,
+    /// True if every snapshot has the view and keeps it.
+    pub(super) is_declared: bool,
 }
 
 /// Identifies a view: its encoded selection.
@@ -40,7 +44,7 @@ pub(super) type ViewKey = Vec<u8>;
 impl View {
     /// A view that is not loaded.
     pub(super) fn new(selection: v1::Train) -> Self {
-        Self { selection, rows: Arc::default(), last_use: Arc::default() }
+        Self { selection, rows: Arc::default(), last_use: Arc::default(), is_declared: false }
     }
 }
 
@@ -49,14 +53,41 @@ impl LoadedSnapshot {
         self.reader.snapshot().id()
     }
 
-    /// Returns the loaded views that were used; if none was used, all loaded views.
+    /// Number of loaded views.
+    pub(super) fn loaded_views(&self) -> u64 {
+        self.views.lock().values().filter(|view| view.rows.initialized()).count() as u64
+    }
+
+    /// Returns the loaded views that were used since the snapshot became the current one; if none was used, all loaded views.
     pub(super) fn used_views(&self) -> HashMap<ViewKey, View> {
         let mut views = self.views.lock().clone();
         views.retain(|_, view| view.rows.initialized());
-        if views.values().any(|view| view.last_use.load(Ordering::Relaxed) > 0) {
-            views.retain(|_, view| view.last_use.load(Ordering::Relaxed) > 0);
+        let is_used = |view: &View| view.last_use.load(Ordering::Relaxed) > self.since;
+        if views.values().any(is_used) {
+            views.retain(|_, view| is_used(view));
         }
         views
+    }
+
+    /// Evicts the least recently used of the loaded views that are not declared, were not used after `before` and are not the one
+    /// with `key`. Returns false, without evicting, if all of them together have less than `bytes`.
+    pub(super) fn evict(&self, key: &[u8], before: u64, bytes: u64) -> bool {
+        let mut views = self.views.lock();
+        let evictable = views.iter().filter_map(|(other, view)| {
+            let (rows, last_use) = (view.rows.get()?, view.last_use.load(Ordering::Relaxed));
+            (other != key && !view.is_declared && last_use <= before).then_some((
+                last_use,
+                other,
+                rows.reserved_bytes(),
+            ))
+        });
+        let evictable: Vec<_> = evictable.collect();
+        if evictable.iter().map(|(_, _, bytes)| bytes).sum::<u64>() < bytes {
+            return false;
+        }
+        let Some((_, oldest, _)) = evictable.into_iter().min() else { return false };
+        let oldest = oldest.clone();
+        views.remove(&oldest).is_some()
     }
 }
 

@@ -24,6 +24,13 @@ const MAX_CAUTION: f64 = 8.0;
 const CAUTION_HALF_LIFE_SECONDS: f64 = 1.0;
 /// Maximum delay of a timer.
 const TIMER_SLACK: Duration = Duration::from_millis(1);
+/// A worker is overdue after this multiple of the predicted time of its batch, and at least after `MIN_OVERDUE`.
+const OVERDUE_RATIO: u32 = 10;
+const MIN_OVERDUE: Duration = Duration::from_secs(1);
+/// Number of batches after which a worker is expected to be as fast as predicted. Until then it may compile its model.
+const FIRST_BATCHES: u64 = 3;
+/// Time after which a worker is overdue with one of its first batches.
+const FIRST_OVERDUE: Duration = Duration::from_secs(300);
 /// Maximum deadline of a request, whatever its timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -46,6 +53,8 @@ pub struct Batcher {
     queued_bytes: u64,
     /// Deadlines of all unanswered requests.
     deadlines: BTreeSet<(Time, RequestId)>,
+    /// Times at which the queued requests were queued.
+    queued_since: BTreeSet<(Time, RequestId)>,
     workers: BTreeMap<WorkerId, Worker>,
     in_flight: BTreeMap<BatchId, InFlight>,
     arrivals: Arrivals,
@@ -61,7 +70,14 @@ struct Request {
     bytes: u64,
     arrived: Time,
     deadline: Time,
+    /// Time at which the request was last queued.
+    queued_at: Time,
+    /// Number of batches with the request that were sent to a worker, or failed before.
     attempts: u32,
+    /// Number of batches in flight with the request. More than one if a worker is overdue.
+    flights: u32,
+    /// True if the request is sent in a batch of its own, because its batches failed.
+    alone: bool,
     /// True if the request was admitted by its prediction, false if because the queue was idle.
     was_predicted: bool,
 }
@@ -73,6 +89,10 @@ struct Worker {
     batches: VecDeque<(BatchId, Time)>,
     /// Time of the last completion, or of the connection.
     last_completion: Time,
+    /// Number of replies.
+    completed: u64,
+    /// True from the time at which a batch was due until the next reply.
+    is_overdue: bool,
 }
 
 #[derive(Debug)]
@@ -81,6 +101,7 @@ struct InFlight {
     padded_rows: u64,
     bytes: u64,
     closed_at: Time,
+    is_gathered: bool,
 }
 
 /// The next batch, if it were closed now: the longest prefix of the queue that fits.
@@ -147,9 +168,20 @@ impl Batcher {
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let deadline = now.saturating_add(timeout);
-        self.requests.insert(id, Request { rows, bytes, arrived: now, deadline, attempts: 0, was_predicted });
+        let request = Request {
+            rows,
+            bytes,
+            arrived: now,
+            deadline,
+            queued_at: now,
+            attempts: 0,
+            flights: 0,
+            alone: false,
+            was_predicted,
+        };
+        self.requests.insert(id, request);
         self.deadlines.insert((deadline, id));
-        self.enqueue(id);
+        self.enqueue(now, id);
         Ok(id)
     }
 
@@ -158,7 +190,7 @@ impl Batcher {
         self.remove(id);
     }
 
-    /// Removes and returns the requests whose deadline has passed.
+    /// Removes and returns the requests whose deadline has passed, and those that were queued for `max_time_in_queue`.
     pub fn expire(&mut self, now: Time) -> Vec<RequestId> {
         let mut expired = Vec::new();
         while let Some(&(deadline, id)) = self.deadlines.first()
@@ -172,7 +204,59 @@ impl Batcher {
             self.remove(id);
             expired.push(id);
         }
+        while let Some(&(since, id)) = self.queued_since.first()
+            && since.saturating_add(self.config.max_time_in_queue) <= now
+        {
+            // An overdue worker may still answer the request until its deadline.
+            if self.requests.get(&id).is_some_and(|request| request.flights > 0) {
+                self.dequeue(id);
+            } else {
+                self.remove(id);
+                expired.push(id);
+            }
+        }
         expired
+    }
+
+    /// Marks workers whose batch is overdue. They receive no batches until they reply, and their requests are queued again for
+    /// another worker, up to `max_attempts`. Returns the workers.
+    pub fn suspend_overdue(&mut self, now: Time) -> Vec<WorkerId> {
+        let is_due = |(_, worker): &(&WorkerId, &Worker)| {
+            !worker.is_overdue && self.overdue_at(worker).is_some_and(|at| at <= now)
+        };
+        let overdue: Vec<WorkerId> = self.workers.iter().filter(is_due).map(|(id, _)| *id).collect();
+        for id in &overdue {
+            let Some(worker) = self.workers.get_mut(id) else { continue };
+            worker.is_overdue = true;
+            let flights = worker.batches.iter().filter_map(|(batch, _)| self.in_flight.get(batch));
+            let requests: Vec<RequestId> =
+                flights.flat_map(|flight| flight.requests.iter().copied()).collect();
+            for id in requests {
+                let attempts = self.requests.get(&id).map(|request| request.attempts);
+                if attempts.is_some_and(|attempts| attempts < self.config.max_attempts) {
+                    self.enqueue(now, id);
+                }
+            }
+        }
+        overdue
+    }
+
+    /// Returns the earliest time at which a worker can become overdue.
+    pub fn next_overdue(&self) -> Option<Time> {
+        let workers = self.workers.values().filter(|worker| !worker.is_overdue);
+        workers.filter_map(|worker| self.overdue_at(worker)).min()
+    }
+
+    /// Time at which the oldest batch of a worker is overdue.
+    fn overdue_at(&self, worker: &Worker) -> Option<Time> {
+        let (batch, _) = worker.batches.front()?;
+        let flight = self.in_flight.get(batch)?;
+        let predicted = self.model.predict(flight.padded_rows, flight.bytes);
+        let limit = match worker.completed < FIRST_BATCHES {
+            true => FIRST_OVERDUE,
+            false => predicted.saturating_mul(OVERDUE_RATIO).max(MIN_OVERDUE),
+        };
+        Some(flight.closed_at.max(worker.last_completion).saturating_add(limit))
     }
 
     /// Adds a worker that may have `credits` batches at a time, limited to 1 to `max_credits`.
@@ -180,29 +264,44 @@ impl Batcher {
         let id = WorkerId(self.next_worker);
         self.next_worker += 1;
         let credits = credits.clamp(1, self.config.max_credits);
-        self.workers.insert(id, Worker { credits, batches: VecDeque::new(), last_completion: now });
+        let batches = VecDeque::new();
+        let worker = Worker { credits, batches, last_completion: now, completed: 0, is_overdue: false };
+        self.workers.insert(id, worker);
         id
     }
 
-    /// Removes a worker. Its requests are queued again, except those with `max_attempts` attempts, which are removed and
-    /// returned.
-    pub fn remove_worker(&mut self, worker: WorkerId) -> Vec<RequestId> {
+    /// Removes a worker. Its requests are queued again. After `max_attempts` attempts, a request is sent in a batch of its own,
+    /// and if that one is lost, too, it is removed and returned.
+    pub fn remove_worker(&mut self, now: Time, worker: WorkerId) -> Vec<RequestId> {
         let Some(worker) = self.workers.remove(&worker) else { return Vec::new() };
-        let mut lost = Vec::new();
-        for (batch, _) in worker.batches {
-            let Some(flight) = self.in_flight.remove(&batch) else { continue };
-            for id in flight.requests {
-                match self.requests.get(&id) {
-                    Some(request) if request.attempts >= self.config.max_attempts => {
-                        self.remove(id);
-                        lost.push(id);
-                    }
-                    Some(_) => self.enqueue(id),
-                    None => {}
-                }
+        let flights = worker.batches.into_iter().filter_map(|(batch, _)| self.in_flight.remove(&batch));
+        let flights: Vec<InFlight> = flights.collect();
+        flights
+            .into_iter()
+            .flat_map(|flight| self.try_again(now, &flight, self.config.max_attempts))
+            .collect()
+    }
+
+    /// Queues the requests of a lost or failed batch again unless they are queued or in another batch. Removes and returns those
+    /// that were alone in the batch and have `max_attempts` attempts.
+    fn try_again(&mut self, now: Time, flight: &InFlight, max_attempts: u32) -> Vec<RequestId> {
+        let is_alone = flight.requests.len() == 1;
+        let mut given_up = Vec::new();
+        for id in &flight.requests {
+            let Some(request) = self.requests.get_mut(id) else { continue };
+            request.flights -= 1;
+            request.alone |= request.attempts >= self.config.max_attempts;
+            if request.flights > 0 || self.queued.contains(id) {
+                continue;
+            }
+            if is_alone && request.attempts >= max_attempts {
+                self.remove(*id);
+                given_up.push(*id);
+            } else {
+                self.enqueue(now, *id);
             }
         }
-        lost
+        given_up
     }
 
     /// Returns the next action at `now`. Call [`expire`](Self::expire) first.
@@ -232,7 +331,8 @@ impl Batcher {
 
     /// Records that a batch was gathered and sent to its worker. This counts as an attempt.
     pub fn gathered(&mut self, now: Time, batch: BatchId) {
-        let Some(flight) = self.in_flight.get(&batch) else { return };
+        let Some(flight) = self.in_flight.get_mut(&batch) else { return };
+        flight.is_gathered = true;
         let took = now.saturating_sub(flight.closed_at).as_secs_f64();
         self.gather_seconds += (took - self.gather_seconds) / 8.0;
         for id in &flight.requests {
@@ -249,7 +349,7 @@ impl Batcher {
     }
 
     /// Records a worker's reply to a batch and returns the requests of the batch in order; requests that no longer wait are
-    /// `None`. If `computed` is false, the worker failed, and the time is not used to update the cost model.
+    /// `None`.
     ///
     /// Returns `None` if the worker has no such batch.
     pub fn complete(
@@ -257,22 +357,49 @@ impl Batcher {
         now: Time,
         worker: WorkerId,
         batch: BatchId,
-        computed: bool,
     ) -> Option<Vec<Option<RequestId>>> {
-        let replier = self.workers.get_mut(&worker)?;
-        let at = replier.batches.iter().position(|(id, _)| *id == batch)?;
-        replier.batches.remove(at);
-        let flight = self.in_flight.remove(&batch)?;
-        let started = flight.closed_at.max(replier.last_completion);
-        replier.last_completion = now;
-        if computed {
-            self.model.observe(flight.padded_rows, flight.bytes, now.saturating_sub(started));
-        }
+        let (flight, started) = self.replied(now, worker, batch)?;
+        self.model.observe(flight.padded_rows, flight.bytes, now.saturating_sub(started));
         self.predict_completions(now, worker);
         let answered: Vec<_> = flight.requests.into_iter().map(|id| self.remove(id).then_some(id)).collect();
         let caution = self.caution_at(now) - CAUTION_PER_ANSWER * answered.iter().flatten().count() as f64;
         self.caution = (caution.max(1.0) - 1.0, now);
         Some(answered)
+    }
+
+    /// Records that a batch failed. A request that was alone in it is removed and returned. The others are queued again; after
+    /// `max_attempts` attempts, each in a batch of its own.
+    ///
+    /// Returns `None` if the worker has no such batch.
+    pub fn fail(&mut self, now: Time, worker: WorkerId, batch: BatchId) -> Option<Vec<RequestId>> {
+        let (flight, _) = self.replied(now, worker, batch)?;
+        self.predict_completions(now, worker);
+        if !flight.is_gathered {
+            for id in &flight.requests {
+                if let Some(request) = self.requests.get_mut(id) {
+                    request.attempts += 1;
+                }
+            }
+        }
+        Some(self.try_again(now, &flight, 0))
+    }
+
+    /// Removes a batch from its worker. Returns it and the time when the worker began to compute it.
+    fn replied(&mut self, now: Time, worker: WorkerId, batch: BatchId) -> Option<(InFlight, Time)> {
+        let worker = self.workers.get_mut(&worker)?;
+        let at = worker.batches.iter().position(|(id, _)| *id == batch)?;
+        worker.batches.remove(at);
+        let flight = self.in_flight.remove(&batch)?;
+        let started = flight.closed_at.max(worker.last_completion);
+        worker.last_completion = now;
+        worker.completed += 1;
+        if std::mem::take(&mut worker.is_overdue) {
+            // It is going to reply to its other batches as well.
+            let flights = worker.batches.iter().filter_map(|(batch, _)| self.in_flight.get(batch));
+            let queued: Vec<RequestId> = flights.flat_map(|flight| flight.requests.iter().copied()).collect();
+            queued.into_iter().for_each(|id| self.dequeue(id));
+        }
+        Some((flight, started))
     }
 
     /// Returns the worker's oldest batch without a reply.
@@ -290,9 +417,12 @@ impl Batcher {
         self.draining = true;
     }
 
-    /// Returns the earliest deadline of a request.
+    /// Returns the earliest time at which a request can expire.
     pub fn next_expiry(&self) -> Option<Time> {
-        self.deadlines.first().map(|(deadline, _)| *deadline)
+        let deadline = self.deadlines.first().map(|(deadline, _)| *deadline);
+        let queued =
+            self.queued_since.first().map(|(since, _)| since.saturating_add(self.config.max_time_in_queue));
+        deadline.into_iter().chain(queued).min()
     }
 
     /// Current settings.
@@ -308,7 +438,8 @@ impl Batcher {
     /// Returns the load at `now`.
     pub fn load(&self, now: Time) -> Load {
         Load {
-            workers: self.workers.len(),
+            workers: self.healthy().count(),
+            overdue_workers: self.workers.len() - self.healthy().count(),
             queued_requests: self.queued.len(),
             queued_rows: self.queued_rows,
             batches: self.in_flight.len(),
@@ -320,13 +451,14 @@ impl Batcher {
     /// Predicts the time until the answer to a request that arrives now. `None` without workers or before the first computed
     /// batch.
     fn predict(&self, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
-        if self.workers.is_empty() || self.model.observations() == 0 {
+        let workers = self.healthy().count();
+        if workers == 0 || self.model.observations() == 0 {
             return None;
         }
         let left = |worker: &Worker| {
             worker.batches.back().map_or(Duration::ZERO, |(_, end)| end.saturating_sub(now))
         };
-        let busy: f64 = self.workers.values().map(|worker| left(worker).as_secs_f64()).sum();
+        let busy: f64 = self.healthy().map(|(_, worker)| left(worker).as_secs_f64()).sum();
         let (rows, bytes) = (self.queued_rows + rows, self.queued_bytes + bytes);
         let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
         // While requests are queued, batches have their maximum size.
@@ -338,8 +470,7 @@ impl Batcher {
         };
         let before = if last > 0.0 { full } else { full - 1.0 };
         let after = if last > 0.0 { part(last) } else { part(1.0) };
-        let seconds =
-            self.caution_at(now) * ((busy + before * part(1.0)) / self.workers.len() as f64 + after);
+        let seconds = self.caution_at(now) * ((busy + before * part(1.0)) / workers as f64 + after);
         Duration::try_from_secs_f64(seconds).ok()?.checked_add(self.margin())
     }
 
@@ -359,9 +490,14 @@ impl Batcher {
         2 * self.model.error()
     }
 
+    /// Workers that are not overdue.
+    fn healthy(&self) -> impl Iterator<Item = (&WorkerId, &Worker)> {
+        self.workers.iter().filter(|(_, worker)| !worker.is_overdue)
+    }
+
     /// Returns true if the queue is empty and a worker is free.
     fn is_idle(&self) -> bool {
-        self.queued.is_empty() && self.workers.values().any(|worker| worker.batches.is_empty())
+        self.queued.is_empty() && self.healthy().any(|(_, worker)| worker.batches.is_empty())
     }
 
     /// Returns the worker that can receive the next batch first, and the time when it can.
@@ -378,7 +514,7 @@ impl Batcher {
         };
         // Among free workers, the one that has been free the longest.
         let first =
-            self.workers.iter().filter_map(free).min_by_key(|(free_since, id, at)| (*at, *free_since, *id));
+            self.healthy().filter_map(free).min_by_key(|(free_since, id, at)| (*at, *free_since, *id));
         first.map(|(_, id, at)| (id, at))
     }
 
@@ -394,12 +530,16 @@ impl Batcher {
                 (bytes > max_batch_bytes).then_some(CloseReason::Bytes)
             };
             // A request that is too large, because it was admitted under other settings, forms a batch of its own.
-            if prefix.full.is_some() && prefix.count > 0 {
+            if (prefix.full.is_some() || request.alone) && prefix.count > 0 {
                 return prefix;
             }
             prefix.oldest = prefix.oldest.min(request.arrived);
             prefix.deadline = prefix.deadline.min(request.deadline);
             (prefix.count, prefix.rows, prefix.bytes) = (prefix.count + 1, rows, bytes);
+            if request.alone {
+                prefix.full = Some(CloseReason::Alone);
+                return prefix;
+            }
         }
         if prefix.rows >= max_batch_rows {
             prefix.full = Some(CloseReason::Rows);
@@ -448,15 +588,16 @@ impl Batcher {
         let mut previous_attempts = 0;
         for id in &requests {
             self.dequeue(*id);
-            if let Some(request) = self.requests.get(id) {
+            if let Some(request) = self.requests.get_mut(id) {
+                request.flights += 1;
                 previous_attempts = previous_attempts.max(request.attempts);
             }
         }
         self.last_batch += 1;
         let batch = BatchId(self.last_batch);
         let padded_rows = self.config.padded_rows(prefix.rows);
-        let flight =
-            InFlight { requests: requests.clone(), padded_rows, bytes: prefix.bytes, closed_at: now };
+        let (bytes, is_gathered) = (prefix.bytes, false);
+        let flight = InFlight { requests: requests.clone(), padded_rows, bytes, closed_at: now, is_gathered };
         self.in_flight.insert(batch, flight);
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.batches.push_back((batch, now));
@@ -488,10 +629,12 @@ impl Batcher {
         }
     }
 
-    fn enqueue(&mut self, id: RequestId) {
-        if let Some(request) = self.requests.get(&id)
+    fn enqueue(&mut self, now: Time, id: RequestId) {
+        if let Some(request) = self.requests.get_mut(&id)
             && self.queued.insert(id)
         {
+            request.queued_at = now;
+            self.queued_since.insert((now, id));
             self.queued_rows += request.rows;
             self.queued_bytes += request.bytes;
         }
@@ -501,6 +644,7 @@ impl Batcher {
         if let Some(request) = self.requests.get(&id)
             && self.queued.remove(&id)
         {
+            self.queued_since.remove(&(request.queued_at, id));
             self.queued_rows -= request.rows;
             self.queued_bytes -= request.bytes;
         }

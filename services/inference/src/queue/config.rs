@@ -29,13 +29,18 @@ pub struct QueueConfig {
     /// deadline is later. Default: 10 s.
     #[serde(with = "humantime_serde")]
     pub max_predicted_wait: Duration,
+    /// Maximum time for which a request waits until it is sent to a worker, 0 to 1 hour. After it, the request fails as if its
+    /// deadline had passed. Default: 60 s.
+    #[serde(with = "humantime_serde")]
+    pub max_time_in_queue: Duration,
     /// Maximum number of queued requests, at least 1. Default: 16,384.
     pub max_queue_requests: usize,
     /// Maximum number of queued rows, at least 1. Default: 1,048,576.
     pub max_queue_rows: u64,
     /// Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     pub max_queue_bytes: u64,
-    /// Maximum number of workers that receive a request before it fails because each of them disconnected, at least 1.
+    /// Number of batches with other requests that a request may be in until it is sent in a batch of its own, if each of these
+    /// batches failed or its worker disconnected or did not reply in time. If it fails alone, it is refused. At least 1.
     /// Default: 2.
     pub max_attempts: u32,
     /// Maximum number of batches that one worker may have at a time, at least 1. Default: 8.
@@ -54,6 +59,7 @@ impl Default for QueueConfig {
             eager_dispatch: true,
             default_timeout: Duration::from_millis(100),
             max_predicted_wait: Duration::from_secs(10),
+            max_time_in_queue: Duration::from_secs(60),
             max_queue_requests: 16_384,
             max_queue_rows: 1 << 20,
             max_queue_bytes: 64 << 20,
@@ -98,6 +104,7 @@ impl QueueConfig {
             ("max_batch_delay", self.max_batch_delay),
             ("default_timeout", self.default_timeout),
             ("max_predicted_wait", self.max_predicted_wait),
+            ("max_time_in_queue", self.max_time_in_queue),
         ];
         for (name, time) in times {
             if time > LONGEST {

@@ -34,6 +34,8 @@ pub enum CloseReason {
     Idle,
     /// The queue is draining.
     Drain,
+    /// The request failed together with others, and is computed by itself.
+    Alone,
 }
 
 impl CloseReason {
@@ -46,6 +48,7 @@ impl CloseReason {
             Self::Deadline => "deadline",
             Self::Idle => "idle",
             Self::Drain => "drain",
+            Self::Alone => "alone",
         }
     }
 }

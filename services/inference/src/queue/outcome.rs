@@ -65,12 +65,9 @@ pub enum Failure {
         /// True if any worker was connected when the deadline passed.
         had_workers: bool,
     },
-    /// All workers that received the request disconnected before they replied.
-    #[error("{attempts} workers disconnected before they replied")]
-    Lost {
-        /// Number of these workers.
-        attempts: u32,
-    },
+    /// All workers that received the request disconnected before they replied, the last one with no other request.
+    #[error("the workers that received the request disconnected before they replied")]
+    Lost,
     /// The features could not be looked up, with the reason.
     #[error("the features cannot be looked up: {0}")]
     Features(String),

@@ -127,13 +127,22 @@ impl<P: Clone, R> Shared<P, R> {
                 drop(request.answer.send(Err(Failure::Expired { waited, had_workers })));
             }
         }
+        for id in state.batcher.suspend_overdue(now) {
+            counter!("forebay_queue_overdue_total", "queue" => self.name()).increment(1);
+            tracing::warn!(
+                queue = self.name,
+                worker = id.0,
+                "a worker is overdue; its requests go to other workers"
+            );
+        }
         let until = loop {
             match state.batcher.next(now) {
                 Decision::Send(formed) => self.send(state, now, &formed),
                 Decision::Wait(until) => break until,
             }
         };
-        let wake = [until, state.batcher.next_expiry()].into_iter().flatten().min();
+        let wake =
+            [until, state.batcher.next_expiry(), state.batcher.next_overdue()].into_iter().flatten().min();
         if wake.is_some_and(|wake| state.wake.is_none_or(|before| wake < before)) {
             self.rescheduled.notify_one();
         }

@@ -9,8 +9,11 @@ use super::Coefficients;
 /// Current load of a queue.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
-    /// Number of connected workers.
+    /// Number of connected workers that are not overdue.
     pub workers: usize,
+    /// Number of workers that did not reply to a batch in several times its predicted time. They receive no batches until they
+    /// reply.
+    pub overdue_workers: usize,
     /// Number of requests that wait for a batch.
     pub queued_requests: usize,
     /// Rows of the queued requests.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use metrics::histogram;
 use tokio::sync::mpsc;
 
-use super::{Answer, Batch, BatchId, BatchShape, Failure, WorkerId, state::Shared};
+use super::{
+    Answer, Batch, BatchId, BatchShape, Failure, Time, WorkerId,
+    state::{Shared, State},
+};
 
 /// A worker of a queue. Dropping it returns its batches to the queue.
 pub struct Worker<P: Clone, R> {
@@ -71,27 +74,26 @@ impl<P: Clone, R> Replies<P, R> {
         in_flight.map(|in_flight| in_flight.shape.clone())
     }
 
-    /// Completes a batch with one value per request, or with the reason why there are none. Returns false if the worker has no
-    /// such batch.
+    /// Completes a batch with one value per request, or with the reason why there are none. In that case the requests are tried
+    /// again, at last each by itself. Returns false if the worker has no such batch.
     pub fn reply(&self, batch: BatchId, outcome: Result<Vec<R>, Failure>) -> bool {
         let mut state = self.shared.state.lock();
         let now = self.shared.now();
-        let Some(requests) = state.batcher.complete(now, self.worker, batch, outcome.is_ok()) else {
-            return false;
+        let values = match outcome {
+            Ok(values) => values,
+            Err(failure) => return self.fail(&mut state, now, batch, &failure),
         };
+        let Some(requests) = state.batcher.complete(now, self.worker, batch) else { return false };
         let Some(in_flight) = state.in_flight.remove(&batch) else { return false };
         let gathered_at = in_flight.gathered_at.unwrap_or(in_flight.closed_at);
         let (gathered, computed) =
             (gathered_at.saturating_sub(in_flight.closed_at), now.saturating_sub(gathered_at));
         histogram!("forebay_queue_gather_seconds", "queue" => self.shared.name()).record(gathered);
         histogram!("forebay_queue_worker_seconds", "queue" => self.shared.name()).record(computed);
-        let mut values = outcome.map(Vec::into_iter);
+        let mut values = values.into_iter();
         let missing = || Failure::Failed("the reply has no rows for the request".into());
         for id in requests {
-            let value = match &mut values {
-                Ok(values) => values.next().ok_or_else(missing),
-                Err(failure) => Err(failure.clone()),
-            };
+            let value = values.next().ok_or_else(missing);
             let Some(request) = id.and_then(|id| state.take(id)) else { continue };
             match &value {
                 Ok(_) => self.shared.count("answered", &mut state.outcomes.answered),
@@ -113,14 +115,27 @@ impl<P: Clone, R> Replies<P, R> {
         true
     }
 
-    /// Removes the worker from the queue. Its batches go to other workers; requests with `max_attempts` attempts fail.
-    pub fn disconnect(&self) {
-        let mut state = self.shared.state.lock();
-        let attempts = state.batcher.config().max_attempts;
-        for id in state.batcher.remove_worker(self.worker) {
+    fn fail(&self, state: &mut State<P, R>, now: Time, batch: BatchId, failure: &Failure) -> bool {
+        let Some(failed) = state.batcher.fail(now, self.worker, batch) else { return false };
+        state.in_flight.remove(&batch);
+        for id in failed {
             if let Some(request) = state.take(id) {
                 self.shared.count("failed", &mut state.outcomes.failed);
-                drop(request.answer.send(Err(Failure::Lost { attempts })));
+                drop(request.answer.send(Err(failure.clone())));
+            }
+        }
+        self.shared.dispatch(state);
+        true
+    }
+
+    /// Removes the worker from the queue. Its requests go to other workers, after `max_attempts` attempts each by itself, and fail if that is lost, too.
+    pub fn disconnect(&self) {
+        let mut state = self.shared.state.lock();
+        let now = self.shared.now();
+        for id in state.batcher.remove_worker(now, self.worker) {
+            if let Some(request) = state.take(id) {
+                self.shared.count("failed", &mut state.outcomes.failed);
+                drop(request.answer.send(Err(Failure::Lost)));
             }
         }
         state.workers.remove(&self.worker);

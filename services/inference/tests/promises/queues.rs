@@ -150,7 +150,7 @@ fn complete(
     (arrived, timeout): (&[f64], Duration),
 ) {
     let (batch, requests, _) = has.pop_front().expect("the worker has a batch");
-    let answered = batcher.complete(now, worker, batch, true).expect("the worker has the batch");
+    let answered = batcher.complete(now, worker, batch).expect("the worker has the batch");
     for (id, answered) in requests.iter().zip(answered) {
         let latency = now.as_secs_f64() - arrived[id.0 as usize];
         if answered.is_some() && latency <= timeout.as_secs_f64() {

@@ -39,10 +39,15 @@ pub struct LookupReservation {
 }
 
 impl LookupReservation {
+    /// Allocated bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.taken.as_ref().map_or(0, Reservation::bytes)
+    }
+
     /// Bytes to which the allocation can grow.
     pub(crate) fn room(&self) -> u64 {
         let left = self.memory.left.lock().as_ref().map_or(0, Reservation::bytes);
-        self.taken.as_ref().map_or(0, Reservation::bytes).saturating_add(left)
+        self.bytes().saturating_add(left)
     }
 
     /// Grows the allocation to `bytes`. Returns false, without changing anything, if too few bytes are left.

@@ -25,7 +25,7 @@ pub struct LookupRows {
     slabs: Slabs,
     max_answer_bytes: u64,
     /// Lookup memory reservation. Fields are dropped in order, so it is released after the frames.
-    _reservation: LookupReservation,
+    reservation: LookupReservation,
 }
 
 impl fmt::Debug for LookupRows {
@@ -79,7 +79,7 @@ impl LookupRows {
         let bytes = frames.iter().map(|frame| frame.weight()).sum::<u64>() + kept_bytes;
         frames.push(Arc::new(Frame::of_nulls(job.view(), windows.slabs())?));
         let slabs = windows.slabs().clone();
-        Ok(Self { job, frames, starts, kept, bytes, slabs, max_answer_bytes, _reservation: reservation })
+        Ok(Self { job, frames, starts, kept, bytes, slabs, max_answer_bytes, reservation })
     }
 
     /// Snapshot that the rows belong to.
@@ -100,6 +100,11 @@ impl LookupRows {
     /// Number of bytes that the rows occupy.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Number of bytes of the lookup memory that the rows take up: their estimate before they were loaded, or more.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.reservation.bytes()
     }
 
     /// Gathers the rows with the given numbers, in the given order. A missing row is returned as nulls, and as zeros in

@@ -282,8 +282,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Readiness probe: succeeds once the server has tried to open every dataset and has built every lookup index, until it shuts
-         *     down.
+         * Readiness probe: succeeds once the server has tried to open every dataset and to load every dataset with lookups, until it is
+         *     about to shut down.
          */
         get: operations["ready"];
         put?: never;
@@ -797,6 +797,11 @@ export interface components {
             /** @description Number of batches that were sent to workers and have no reply. */
             batches: number;
             /**
+             * @description Number of workers that did not reply to a batch in several times its predicted time. They receive no batches until they
+             *     reply.
+             */
+            overdue_workers: number;
+            /**
              * Format: double
              * @description Predicted time until the answer to a request of one row that arrives now, in seconds; null without workers or before the
              *     first computed batch.
@@ -815,7 +820,7 @@ export interface components {
              *     requests.
              */
             requests_per_second: number;
-            /** @description Number of connected workers. */
+            /** @description Number of connected workers that are not overdue. */
             workers: number;
         };
         /** @description State of the lookup index of a dataset. Fields that are unknown before the first index is ready are null. */
@@ -844,6 +849,12 @@ export interface components {
             rows_to_index: number | null;
             /** @description Id of the snapshot that answers lookups; null before the first index is ready. */
             snapshot: string | null;
+            /**
+             * Format: int64
+             * @description Number of views in memory: combinations of columns, tensors, expressions and a filter; null before the first index is
+             *     ready.
+             */
+            views: number | null;
         };
         /** @description Number of requests by outcome since the queue was created. */
         Outcomes: {
@@ -955,7 +966,8 @@ export interface components {
             eager_dispatch: boolean;
             /**
              * Format: int32
-             * @description Maximum number of workers that receive a request before it fails because each of them disconnected, at least 1.
+             * @description Number of batches with other requests that a request may be in until it is sent in a batch of its own, if each of these
+             *     batches failed or its worker disconnected or did not reply in time. If it fails alone, it is refused. At least 1.
              *     Default: 2.
              * @default 2
              */
@@ -1010,6 +1022,13 @@ export interface components {
              */
             max_queue_rows: number;
             /**
+             * @description Maximum time for which a request waits until it is sent to a worker, 0 to 1 hour. After it, the request fails as if its
+             *     deadline had passed. Default: 60 s.
+             * @default 1m
+             * @example 1m
+             */
+            max_time_in_queue: string;
+            /**
              * @description Batch sizes, in rows, to which batches are padded with rows of nulls and zeros. A batch is padded to the smallest size
              *     that holds it; a larger batch is not padded. At most 64 sizes of 1 to `max_batch_rows`. Default: empty, no padding.
              * @default []
@@ -1032,7 +1051,8 @@ export interface components {
              * @description Number of batches by the rule that closed them. `rows` and `bytes`: the batch has `max_batch_rows` rows or
              *     `max_batch_bytes` bytes, or the next request does not fit; `delay`: the first request has waited for `max_batch_delay`;
              *     `deadline`: a longer wait would miss the deadline of a request; `idle`: a worker is free, and waiting longer is expected to
-             *     cost more latency than it saves; `drain`: the server is shutting down.
+             *     cost more latency than it saves; `drain`: the server is shutting down; `alone`: the request failed together with others, and
+             *     is computed by itself.
              */
             close_reasons: {
                 [key: string]: number;
@@ -1053,7 +1073,7 @@ export interface components {
         Readiness: {
             /** @description True if the server is shutting down. */
             draining: boolean;
-            /** @description Reason of the failure of each dataset that cannot be opened, by the name of the dataset. */
+            /** @description Reason of the failure of each dataset that cannot be opened or loaded for lookups, by the name of the dataset. */
             failed: {
                 [key: string]: string;
             };

@@ -3,6 +3,7 @@
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Instant,
 };
@@ -14,6 +15,7 @@ use tracing::Instrument;
 use crate::{
     Error,
     auth::{Access, Authenticator},
+    connections::Connection,
     drain::{Drain, stopping},
     traces::{Span, Trace, Traces},
 };
@@ -86,6 +88,9 @@ where
         if call.method != "health" {
             match self.layer.authorize(request.headers()) {
                 Ok(access) => {
+                    if let Some(connection) = request.extensions().get::<Arc<Connection>>() {
+                        connection.authenticated();
+                    }
                     request.extensions_mut().insert(access);
                     call.start_span(&self.layer.traces, &mut request);
                 }

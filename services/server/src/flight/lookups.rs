@@ -59,7 +59,7 @@ impl Context {
     ) -> Result<(Lookup, SchemaRef), Error> {
         let Services { online, datasets, drain, .. } = &self.services;
         let mut lookup = online.lookup(datasets, access, wanted).await?;
-        let lookup_rows = drain.unless_drained(lookup.lookup_rows()).await?;
+        let lookup_rows = drain.unless_interrupted(lookup.lookup_rows()).await?;
         let schema = lookup_rows.and_then(|lookup_rows| lookup.schema(&lookup_rows));
         let schema = schema.map_err(|error| datasets.stream_error(&wanted.dataset, error))?;
         Ok((lookup, schema))
@@ -72,7 +72,7 @@ impl Context {
         wanted: &v1::Lookup,
         keys: &RecordBatch,
     ) -> Result<(SchemaRef, Answer, LookupMetadata), Error> {
-        let answer = self.services.drain.unless_drained(lookup.look_up(keys)).await?;
+        let answer = self.services.drain.unless_interrupted(lookup.look_up(keys)).await?;
         let answer = answer.and_then(|answer| Ok((lookup.schema(&answer.lookup_rows)?, answer)));
         let (schema, answer) =
             answer.map_err(|error| self.services.datasets.stream_error(&wanted.dataset, error))?;

@@ -1,5 +1,7 @@
 //! Authentication and authorization of HTTP requests.
 
+use std::sync::Arc;
+
 use axum::{
     extract::{Request, State},
     http::{HeaderValue, Method, StatusCode, header},
@@ -8,7 +10,10 @@ use axum::{
 };
 
 use super::response::Rejection;
-use crate::auth::{Access, Authenticator};
+use crate::{
+    auth::{Access, Authenticator},
+    connections::Connection,
+};
 
 /// Accepted authentication schemes. Each is sent in a header of its own, because browsers read only one scheme per header; the
 /// first one makes them prompt the user.
@@ -30,6 +35,9 @@ pub(super) async fn authorize(
     });
     match authorized {
         Ok(access) => {
+            if let Some(connection) = request.extensions().get::<Arc<Connection>>() {
+                connection.authenticated();
+            }
             request.extensions_mut().insert::<Access>(access);
             next.run(request).await
         }

@@ -68,6 +68,10 @@ struct OnlineDataset {
     /// Size of the index in memory, in bytes; null before the first index is ready.
     #[schema(required)]
     index_bytes: Option<u64>,
+    /// Number of views in memory: combinations of columns, tensors, expressions and a filter; null before the first index is
+    /// ready.
+    #[schema(required)]
+    views: Option<u64>,
     /// Number of rows indexed for the next snapshot; null if no index is being built.
     #[schema(required)]
     rows_indexed: Option<u64>,
@@ -85,6 +89,7 @@ impl OnlineDataset {
         Self {
             keys: ready.as_ref().map(|ready| ready.keys),
             index_bytes: ready.as_ref().map(|ready| ready.index_bytes),
+            views: ready.as_ref().map(|ready| ready.views),
             snapshot: ready.map(|ready| ready.snapshot),
             rows_indexed: indexing.map(|indexing| indexing.rows_done),
             rows_to_index: indexing.map(|indexing| indexing.rows),

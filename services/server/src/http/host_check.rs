@@ -1,6 +1,6 @@
 //! Protection against requests from other sites and against DNS rebinding, and the security headers of every response.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::{
     extract::{Request, State},
@@ -20,24 +20,29 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 /// Check of the `Host` header and of the origin of a request.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct HostCheck {
-    /// Accept only IP addresses and `localhost` as host. A DNS rebinding attack has the attacker's name in the `Host` header.
-    local_names_only: bool,
+    /// Names that are accepted as host, in addition to IP addresses and names without a dot; `None` if all are. A DNS
+    /// rebinding attack has the attacker's name in the `Host` header, which ends with a public domain.
+    allowed: Option<Arc<[String]>>,
 }
 
 impl HostCheck {
-    /// Creates the check; `is_local` is true if the server listens on a loopback address. With tokens the host is not checked,
-    /// because the browser has no token for the attacker's name.
-    pub(crate) fn new(is_local: bool, has_tokens: bool) -> Self {
-        Self { local_names_only: is_local && !has_tokens }
+    /// Creates the check; `allowed` are further names of the server. With tokens the host is not checked, because the browser
+    /// has no token for the attacker's name.
+    pub(crate) fn new(allowed: &[String], has_tokens: bool) -> Self {
+        Self { allowed: (!has_tokens).then(|| allowed.into()) }
     }
 
-    fn check(self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Rejection> {
+    fn check(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), Rejection> {
         let host = host(uri, headers);
-        if self.local_names_only && host.as_ref().is_some_and(|host| !is_local_name(host.host())) {
+        if let (Some(allowed), Some(host)) = (&self.allowed, &host)
+            && !is_local_name(host.host())
+            && !allowed.iter().any(|name| name.eq_ignore_ascii_case(host.host()))
+        {
             return Err(Error::permission_denied(
-                "the Host header names another machine; use localhost or an IP address, or start the server with --tokens",
+                "the Host header has an unknown name; use localhost or an IP address, list the name in `allowed_hosts`, or start \
+                 the server with --tokens",
             )
             .into());
         }
@@ -78,7 +83,7 @@ fn host(uri: &Uri, headers: &HeaderMap) -> Option<Authority> {
 
 fn is_local_name(host: &str) -> bool {
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    bare.parse::<IpAddr>().is_ok() || bare.eq_ignore_ascii_case("localhost")
+    bare.parse::<IpAddr>().is_ok() || (!bare.is_empty() && bare != "invalid" && !bare.contains('.'))
 }
 
 /// True if the browser marks the request as sent by a page of another site. Following a link from there is allowed.

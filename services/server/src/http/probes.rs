@@ -17,7 +17,7 @@ use super::{
     response::{AuthErrors, Rejection},
     scrape_gauges,
 };
-use crate::{registry::datasets::Phase, services::Services, telemetry::recorder};
+use crate::{readiness, registry::datasets::Phase, services::Services, telemetry::recorder};
 
 /// Readiness of the server. Datasets are listed only for callers that may read them.
 #[derive(Serialize, ToSchema)]
@@ -30,7 +30,7 @@ pub(super) struct Readiness {
     opening: Vec<String>,
     /// Names of datasets whose lookup index is being built for the first time.
     preparing: Vec<String>,
-    /// Reason of the failure of each dataset that cannot be opened, by the name of the dataset.
+    /// Reason of the failure of each dataset that cannot be opened or loaded for lookups, by the name of the dataset.
     failed: BTreeMap<String, String>,
 }
 
@@ -40,8 +40,8 @@ pub(super) async fn alive() -> &'static str {
     "alive\n"
 }
 
-/// Readiness probe: succeeds once the server has tried to open every dataset and has built every lookup index, until it shuts
-/// down.
+/// Readiness probe: succeeds once the server has tried to open every dataset and to load every dataset with lookups, until it is
+/// about to shut down.
 #[utoipa::path(
     get, path = "/readyz", operation_id = "ready", tag = "probes",
     responses((status = 200, description = "The server accepts new work.", body = Readiness), (status = 503, description = "The server is starting or shutting down.", body = Readiness)),
@@ -55,8 +55,11 @@ pub(super) async fn ready(
     let access = context.authenticator.authenticate(&headers);
     let named = access.map(|access| datasets.list(&access)).unwrap_or_default();
     for dataset in named {
-        if online.unready().any(|name| name == dataset.name) {
-            preparing.push(dataset.name.clone());
+        if let Some(online) = online.get(&dataset.name).filter(|online| !online.is_ready()) {
+            match online.progress().error {
+                Some(error) => drop(failed.insert(dataset.name.clone(), error)),
+                None => preparing.push(dataset.name.clone()),
+            }
         }
         match dataset.phase {
             Phase::Opening { .. } => opening.push(dataset.name),
@@ -66,8 +69,7 @@ pub(super) async fn ready(
             Phase::Open(_) => {}
         }
     }
-    let draining = drain.is_draining();
-    let ready = datasets.all_tried() && online.unready().next().is_none() && !draining;
+    let (draining, ready) = (drain.is_leaving(), readiness::is_ready(&context.services));
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(Readiness { ready, draining, opening, preparing, failed }))
 }

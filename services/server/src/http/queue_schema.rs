@@ -36,6 +36,10 @@ pub(super) struct QueueSettings {
     /// deadline is later. Default: 10 s.
     #[schema(default = "10s", example = "10s")]
     max_predicted_wait: String,
+    /// Maximum time for which a request waits until it is sent to a worker, 0 to 1 hour. After it, the request fails as if its
+    /// deadline had passed. Default: 60 s.
+    #[schema(default = "1m", example = "1m")]
+    max_time_in_queue: String,
     /// Maximum number of queued requests, at least 1. Default: 16,384.
     #[schema(default = 16_384)]
     max_queue_requests: usize,
@@ -45,7 +49,8 @@ pub(super) struct QueueSettings {
     /// Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     #[schema(default = 67_108_864)]
     max_queue_bytes: u64,
-    /// Maximum number of workers that receive a request before it fails because each of them disconnected, at least 1.
+    /// Number of batches with other requests that a request may be in until it is sent in a batch of its own, if each of these
+    /// batches failed or its worker disconnected or did not reply in time. If it fails alone, it is refused. At least 1.
     /// Default: 2.
     #[schema(default = 2)]
     max_attempts: u32,
@@ -79,7 +84,8 @@ pub(super) struct QueueStatus {
     /// Number of batches by the rule that closed them. `rows` and `bytes`: the batch has `max_batch_rows` rows or
     /// `max_batch_bytes` bytes, or the next request does not fit; `delay`: the first request has waited for `max_batch_delay`;
     /// `deadline`: a longer wait would miss the deadline of a request; `idle`: a worker is free, and waiting longer is expected to
-    /// cost more latency than it saves; `drain`: the server is shutting down.
+    /// cost more latency than it saves; `drain`: the server is shutting down; `alone`: the request failed together with others, and
+    /// is computed by itself.
     #[schema(value_type = HashMap<String, u64>)]
     close_reasons: HashMap<&'static str, u64>,
 }
@@ -88,8 +94,11 @@ pub(super) struct QueueStatus {
 #[derive(Serialize, ToSchema)]
 #[serde(remote = "queue::Load")]
 struct Load {
-    /// Number of connected workers.
+    /// Number of connected workers that are not overdue.
     workers: usize,
+    /// Number of workers that did not reply to a batch in several times its predicted time. They receive no batches until they
+    /// reply.
+    overdue_workers: usize,
     /// Number of requests that wait to be assigned to a batch.
     queued_requests: usize,
     /// Number of rows of the queued requests.

@@ -27,7 +27,8 @@ pub(super) fn update(context: &Context) {
         }
     }
     for (name, served) in queues.list(&everything) {
-        let workers = served.queue.status().load.workers;
-        gauge!("forebay_queue_workers", "queue" => name.to_owned()).set(workers as f64);
+        let load = served.queue.status().load;
+        gauge!("forebay_queue_workers", "queue" => name.to_owned()).set(load.workers as f64);
+        gauge!("forebay_queue_overdue_workers", "queue" => name.to_owned()).set(load.overdue_workers as f64);
     }
 }

@@ -239,6 +239,11 @@ impl Datasets {
         }
     }
 
+    /// Returns the state of dataset `name`.
+    pub(crate) fn phase(&self, name: &str) -> Option<Phase> {
+        self.shared.entries.get(name).map(|dataset| dataset.phase.borrow().clone())
+    }
+
     /// Subscribes to the state of dataset `name`.
     pub(crate) fn watch(&self, name: &str) -> Option<watch::Receiver<Phase>> {
         self.shared.entries.get(name).map(|dataset| dataset.phase.subscribe())

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use forebay_inference::{KeySpec, Lookup, OnlineDataset};
+use forebay_inference::{Lookup, OnlineDataset};
 use forebay_loader::{Loader, Pool, Priority};
 use forebay_proto::v1;
 use tokio::sync::watch;
@@ -13,6 +13,7 @@ use crate::{
     auth::Access,
     lookup_request::check_lookup,
     registry::datasets::{Datasets, Phase},
+    settings::OnlineSpec,
 };
 
 /// Maximum size of an answer that is processed on the network thread, in bytes.
@@ -31,10 +32,11 @@ impl OnlineDatasets {
     /// lookup threads.
     pub(crate) fn new(settings: &Settings, loader: &Loader, pools: &(Pool, Pool)) -> Self {
         let config = &settings.lookups;
-        let online = |(name, spec): (&String, &KeySpec)| {
+        let online = |(name, spec): (&String, &OnlineSpec)| {
             let folder = settings.cache_dir.join("indexes").join(name);
-            let online =
-                OnlineDataset::new(name, spec.clone(), config.clone(), loader.clone(), pools.clone(), folder);
+            let declared = spec.views.iter().chain(features(settings, name)).map(selection).collect();
+            let (config, loader, pools) = (config.clone(), loader.clone(), pools.clone());
+            let online = OnlineDataset::new(name, spec.key(), config, loader, pools, folder, declared);
             (name.clone(), online)
         };
         let entries = Arc::new(settings.online.iter().map(online).collect());
@@ -81,8 +83,7 @@ impl OnlineDatasets {
                  batches",
             ));
         }
-        let v1::Lookup { filter, columns, tensors, select, key, .. } = wanted.clone();
-        Ok(online.lookup(&v1::Train { filter, columns, tensors, select, ..v1::Train::default() }, key))
+        Ok(online.lookup(&selection(wanted), wanted.key.clone()))
     }
 
     /// Maximum number of keys per lookup.
@@ -109,11 +110,6 @@ impl OnlineDatasets {
     /// Names of the datasets that serve lookups.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
-    }
-
-    /// Names of the datasets without a loaded index.
-    pub(crate) fn unready(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().filter(|(_, online)| !online.is_ready()).map(|(name, _)| name.as_str())
     }
 
     /// Loads the index of every snapshot of dataset `name` that becomes current; never returns. Failures are logged and retried with
@@ -145,6 +141,21 @@ impl OnlineDatasets {
             }
         }
     }
+}
+
+/// The lookups of queues in dataset `name`.
+fn features<'a>(settings: &'a Settings, name: &'a str) -> impl Iterator<Item = &'a v1::Lookup> {
+    let parts = settings
+        .queues
+        .values()
+        .flat_map(|queue| std::iter::once(&queue.features).chain(&queue.features.joins));
+    parts.filter(move |part| part.dataset == name)
+}
+
+/// The part of a lookup that selects columns and rows.
+fn selection(wanted: &v1::Lookup) -> v1::Train {
+    let v1::Lookup { filter, columns, tensors, select, .. } = wanted.clone();
+    v1::Train { filter, columns, tensors, select, ..v1::Train::default() }
 }
 
 /// Waits for the current snapshot.

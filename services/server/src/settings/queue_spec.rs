@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::ensure;
 use documented::DocumentedFields;
-use forebay_inference::{KeySpec, queue::QueueConfig};
+use forebay_inference::queue::QueueConfig;
 use forebay_proto::v1;
 use serde::{Deserialize, Serialize};
 
+use super::OnlineSpec;
 use crate::lookup_request::check_lookup;
 
 /// Settings of a queue, from `forebay.toml`.
@@ -25,7 +26,7 @@ impl QueueSpec {
     /// Checks the settings without opening anything.
     pub(crate) fn check(
         &self,
-        online: &BTreeMap<String, KeySpec>,
+        online: &BTreeMap<String, OnlineSpec>,
         max_answer_bytes: u64,
     ) -> anyhow::Result<()> {
         check_lookup(&self.features).map_err(|error| anyhow::anyhow!("features: {error}"))?;

@@ -49,7 +49,7 @@ fn tables() -> Vec<Table> {
             Some(&settings.loader.fault_injection),
         ),
         table::<forebay_storage::Config>("storage", "Reading and decoding.", Some(&settings.storage)),
-        table::<forebay_inference::KeySpec>("online.NAME", "Key of a dataset that serves lookups.", none),
+        table::<crate::settings::OnlineSpec>("online.NAME", "A dataset that serves lookups.", none),
         table::<forebay_inference::Config>("lookups", "Limits of lookups.", Some(&settings.lookups)),
         table::<crate::QueueSpec>("queues.NAME", "A batch queue.", none),
         table::<forebay_inference::queue::QueueConfig>(

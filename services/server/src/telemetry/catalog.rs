@@ -46,6 +46,7 @@ pub(super) const GROUPS: &[Group] = groups! {
         Gauge "forebay_build_info" [VERSION]: "Always 1; the label carries the version of the server.";
         Gauge "forebay_draining": "1 while the server shuts down and rejects new calls, otherwise 0.";
         Counter "forebay_events_total" [EVENT]: "Operational events, by kind.";
+        Counter "forebay_connections_refused_total" [CONNECTION_LIMIT]: "Connections closed because there were too many, by limit.";
         Counter "forebay_tls_errors_total": "Failed TLS handshakes.";
         Counter "forebay_reload_errors_total":
             "Failed reloads of changed certificates or tokens. The server keeps the previous ones.";
@@ -165,7 +166,13 @@ pub(super) const GROUPS: &[Group] = groups! {
     "Batch queues" {
         Gauge "forebay_queue_requests" [QUEUE] absent "without queues":
             "Requests admitted to the queue and not answered.";
-        Gauge "forebay_queue_workers" [QUEUE] absent "without queues": "Workers connected to the queue.";
+        Gauge "forebay_queue_workers" [QUEUE] absent "without queues":
+            "Workers connected to the queue, except overdue ones.";
+        Gauge "forebay_queue_overdue_workers" [QUEUE] absent "without queues":
+            "Workers that did not reply to a batch in ten times its predicted time, and at least a second. They receive no \
+             batches until they reply.";
+        Counter "forebay_queue_overdue_total" [QUEUE] absent "before the first overdue worker":
+            "Times that a worker became overdue. Its requests were queued again for another worker.";
         Counter "forebay_queue_requests_total" [QUEUE, REQUEST_OUTCOME]
             absent "before the first request with this outcome":
             "Completed requests, by outcome.";

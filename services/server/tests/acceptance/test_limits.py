@@ -35,7 +35,8 @@ columns = ["age"]
 class ResettableProxy:
     """A TCP proxy whose connections can be reset."""
 
-    def __init__(self, to: str) -> None:
+    def __init__(self, to: str, source: str = "127.0.0.1") -> None:
+        self.source = source
         self.to = (to.rsplit(":", 1)[0], int(to.rsplit(":", 1)[1]))
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.location = "grpc://127.0.0.1:%d" % self.listener.getsockname()[1]
@@ -57,7 +58,7 @@ class ResettableProxy:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self.listener.accept()
-                far = socket.create_connection(self.to)
+                far = socket.create_connection(self.to, source_address=(self.source, 0))
                 self.servers.append(far)
                 for source, sink in ((near, far), (far, near)):
                     threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()

@@ -27,7 +27,12 @@ FILE_ROWS, COLUMNS = 16_384, 24
 TRAIN: dict[str, Any] = {"dataset": "rows", "batch_size": 1024, "shuffle": {"window_rows": 2 * FILE_ROWS}}
 
 # Metrics that exist only if trainers send reports, or if a GPU cost is configured. The servers here have neither.
-ABSENT_HERE = {"forebay_trainer_seconds_total", "forebay_trainer_gpu_seconds_total", "forebay_idle_gpu_cost_total"}
+ABSENT_HERE = {
+    "forebay_trainer_seconds_total",
+    "forebay_trainer_gpu_seconds_total",
+    "forebay_idle_gpu_cost_total",
+    "forebay_queue_overdue_total",
+}
 # The server samples sessions once per second. This pause contains two samples.
 SAMPLING_S = 2.5
 

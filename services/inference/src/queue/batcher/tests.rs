@@ -43,6 +43,7 @@ fn compare(seed: u64, operations: u64) -> u64 {
         eager_dispatch: random.bool(),
         default_timeout: Duration::from_micros(random.u64(1..50_000)),
         max_predicted_wait: Duration::from_micros(random.u64(1..80_000)),
+        max_time_in_queue: Duration::from_micros(random.u64(1..80_000)),
         max_queue_requests: random.usize(1..60),
         max_queue_rows: random.u64(1..3000),
         max_queue_bytes: u64::MAX,
@@ -58,8 +59,11 @@ fn compare(seed: u64, operations: u64) -> u64 {
     for step in 0..operations {
         let most = random.u64(1..3000);
         now += Duration::from_micros(random.u64(0..most));
+        // Sometimes a worker is overdue.
+        now += Duration::from_secs(u64::from(random.u32(0..100) == 0));
         // As the driver does.
         assert_eq!(batcher.expire(now), reference.expire(now), "seed {seed}, step {step}");
+        assert_eq!(batcher.suspend_overdue(now), reference.suspend_overdue(now), "seed {seed}, step {step}");
         match random.u32(0..100) {
             0..35 => {
                 let rows = random.u64(1..100);
@@ -86,8 +90,8 @@ fn compare(seed: u64, operations: u64) -> u64 {
             43..45 if !workers.is_empty() => {
                 let worker = workers.swap_remove(random.usize(0..workers.len()));
                 assert_eq!(
-                    batcher.remove_worker(worker),
-                    reference.remove_worker(worker),
+                    batcher.remove_worker(now, worker),
+                    reference.remove_worker(now, worker),
                     "seed {seed}, step {step}"
                 );
             }
@@ -103,13 +107,13 @@ fn compare(seed: u64, operations: u64) -> u64 {
             }
             50..75 if !batches.is_empty() => {
                 let (batch, worker) = batches.swap_remove(random.usize(0..batches.len()));
-                let computed = random.u32(0..10) > 0;
-                let done = batcher.complete(now, worker, batch, computed);
-                assert_eq!(
-                    done,
-                    reference.complete(now, worker, batch, computed),
-                    "seed {seed}, step {step}"
-                );
+                if random.u32(0..5) > 0 {
+                    let done = batcher.complete(now, worker, batch);
+                    assert_eq!(done, reference.complete(now, worker, batch), "seed {seed}, step {step}");
+                } else {
+                    let failed = batcher.fail(now, worker, batch);
+                    assert_eq!(failed, reference.fail(now, worker, batch), "seed {seed}, step {step}");
+                }
             }
             _ => {
                 let next = batcher.next(now);
@@ -120,6 +124,7 @@ fn compare(seed: u64, operations: u64) -> u64 {
             }
         }
         assert_eq!(batcher.next_expiry(), reference.next_expiry());
+        assert_eq!(batcher.next_overdue(), reference.next_overdue());
         assert_eq!(batcher.load(now), reference.load(now));
     }
     operations
@@ -132,7 +137,7 @@ fn a_lone_request_on_an_idle_system_does_not_wait() {
         batcher.admit(now, 1, 100, None).expect("idle");
         let formed = batch(batcher.next(now));
         assert_eq!((formed.close_reason, formed.rows), (CloseReason::Idle, 1));
-        batcher.complete(now + ms(2), worker, formed.batch, true);
+        batcher.complete(now + ms(2), worker, formed.batch);
         now += ms(20);
     }
 }
@@ -144,7 +149,7 @@ fn a_lone_request_after_a_burst_does_not_wait() {
         batcher.admit(now + arrival * Duration::from_micros(50), 1, 100, Some(ms(50))).expect("admitted");
     }
     let formed = batch(batcher.next(now + ms(5)));
-    batcher.complete(now + ms(8), worker, formed.batch, true);
+    batcher.complete(now + ms(8), worker, formed.batch);
     let later = now + ms(20);
     batcher.admit(later, 1, 100, None).expect("idle");
     assert_eq!(batch(batcher.next(later)).close_reason, CloseReason::Idle);
@@ -163,7 +168,7 @@ fn a_free_worker_waits_for_further_requests_only_while_it_pays() {
             Decision::Send(formed) if count >= 4 => break formed,
             // The arrival rate is not known yet.
             Decision::Send(formed) => {
-                batcher.complete(now, formed.worker, formed.batch, false);
+                batcher.fail(now, formed.worker, formed.batch);
             }
             Decision::Wait(until) => assert!(until.expect("waits for a time") > now),
         }
@@ -227,36 +232,118 @@ fn a_wrong_prediction_does_not_refuse_requests_permanently() {
         batcher.admit(now, 1, 100, None).expect("the queue is empty");
         let formed = batch(batcher.next(now));
         now += ms(2);
-        batcher.complete(now, worker, formed.batch, true);
+        batcher.complete(now, worker, formed.batch);
         waited += 1;
         assert!(waited < 1000, "still {:?}", batcher.model.predict(1, 100));
     }
 }
 
 #[test]
-fn batches_of_a_removed_worker_return_to_the_front_up_to_max_attempts() {
+fn requests_of_a_removed_worker_are_sent_again_and_after_max_attempts_each_by_itself() {
     let (mut batcher, first, now) = trained(QueueConfig { max_attempts: 2, ..QueueConfig::default() });
     let early = batcher.admit(now, 1, 100, None).expect("idle");
     let formed = batch(batcher.next(now));
     assert_eq!(formed.requests, [early]);
     batcher.gathered(now, formed.batch);
     let late = batcher.admit(now, 1, 100, None).expect("admitted");
-    assert_eq!(batcher.remove_worker(first), []);
+    assert_eq!(batcher.remove_worker(now, first), []);
     let second = batcher.add_worker(now, 1);
     let formed = batch(batcher.next(now + ms(6)));
     assert_eq!((formed.worker, formed.previous_attempts), (second, 1));
     assert_eq!(formed.requests, [early, late]);
     batcher.gathered(now, formed.batch);
-    assert_eq!(batcher.remove_worker(second), [early], "two attempts");
+    assert_eq!(batcher.remove_worker(now, second), []);
     let third = batcher.add_worker(now, 1);
+    let formed = batch(batcher.next(now));
+    assert_eq!((formed.requests, formed.close_reason), (vec![early], CloseReason::Alone), "two attempts");
+    assert_eq!(batcher.remove_worker(now, third), [early]);
+    let fourth = batcher.add_worker(now, 1);
     let formed = batch(batcher.next(now + ms(6)));
     assert_eq!(formed.requests, [late]);
-    assert_eq!(batcher.remove_worker(third), [], "the batch was not sent yet");
-    let third = batcher.add_worker(now, 1);
-    let formed = batch(batcher.next(now + ms(6)));
     batcher.gathered(now, formed.batch);
-    assert_eq!(batcher.remove_worker(third), [late]);
+    assert_eq!(batcher.remove_worker(now, fourth), [late]);
     assert_eq!(batcher.load(now).queued_requests, 0);
+}
+
+#[test]
+fn a_request_that_fails_its_batches_is_refused_alone_and_its_neighbours_are_answered() {
+    let (mut batcher, worker, now) = trained(QueueConfig::default());
+    let requests: Vec<_> = (0..8).map(|_| batcher.admit(now, 1, 100, None).expect("admitted")).collect();
+    let poison = requests[3];
+    let (mut answered, mut refused, mut batches) = (vec![], vec![], 0);
+    while answered.len() + refused.len() < requests.len() {
+        let formed = batch(batcher.next(now + ms(6)));
+        batches += 1;
+        batcher.gathered(now, formed.batch);
+        if formed.requests.contains(&poison) {
+            refused.extend(batcher.fail(now, worker, formed.batch).expect("in flight"));
+        } else {
+            let done = batcher.complete(now, worker, formed.batch).expect("in flight");
+            answered.extend(done.into_iter().flatten());
+        }
+    }
+    assert_eq!(refused, [poison]);
+    assert_eq!(answered, [0, 1, 2, 4, 5, 6, 7].map(|at| requests[at]));
+    assert_eq!(batches, 2 + 8, "two together, then each by itself");
+}
+
+/// Sends three batches to a worker, and replies to them.
+fn warm_up(batcher: &mut Batcher, now: Time) {
+    for _ in 0..3 {
+        batcher.admit(now, 64, 6400, None).expect("idle");
+        let formed = batch(batcher.next(now));
+        batcher.gathered(now, formed.batch);
+        batcher.complete(now + ms(3), formed.worker, formed.batch).expect("in flight");
+    }
+}
+
+#[test]
+fn an_overdue_worker_loses_its_requests_to_another_one_and_receives_none_until_it_replies() {
+    let long = Some(Duration::from_secs(60));
+    let (mut batcher, first, now) = trained(QueueConfig { max_batch_delay: ms(0), ..QueueConfig::default() });
+    warm_up(&mut batcher, now);
+    let now = now + ms(10);
+    let request = batcher.admit(now, 1, 100, long).expect("idle");
+    let formed = batch(batcher.next(now));
+    batcher.gathered(now, formed.batch);
+    let second = batcher.add_worker(now, 2);
+    assert_eq!(batcher.next_overdue(), Some(now + ms(1000)));
+    assert_eq!(batcher.suspend_overdue(now + ms(999)), []);
+    let now = now + ms(1000);
+    assert_eq!(batcher.suspend_overdue(now), [first]);
+    assert_eq!(batcher.suspend_overdue(now), [], "once");
+    assert_eq!((batcher.load(now).workers, batcher.load(now).overdue_workers), (1, 1));
+    let again = batch(batcher.next(now));
+    assert_eq!((again.worker, again.requests.as_slice()), (second, [request].as_slice()));
+    batcher.gathered(now, again.batch);
+    let next = batcher.admit(now, 1, 100, long).expect("admitted");
+    let Decision::Wait(_) = batcher.next(now) else { panic!("sent to an overdue worker") };
+    // The first reply counts, and the second one answers no request.
+    assert_eq!(batcher.complete(now, second, again.batch), Some(vec![Some(request)]));
+    assert_eq!(batcher.complete(now, first, formed.batch), Some(vec![None]));
+    assert_eq!(batcher.load(now).overdue_workers, 0);
+    assert_eq!(batch(batcher.next(now)).requests, [next]);
+}
+
+#[test]
+fn the_first_batches_of_a_worker_may_take_minutes() {
+    let (mut batcher, worker, now) =
+        trained(QueueConfig { max_batch_delay: ms(0), ..QueueConfig::default() });
+    batcher.admit(now, 1, 100, Some(Duration::from_secs(3600))).expect("idle");
+    let formed = batch(batcher.next(now));
+    batcher.gathered(now, formed.batch);
+    assert_eq!(batcher.suspend_overdue(now + Duration::from_secs(299)), []);
+    assert_eq!(batcher.suspend_overdue(now + Duration::from_secs(300)), [worker]);
+}
+
+#[test]
+fn a_request_waits_for_a_worker_no_longer_than_max_time_in_queue() {
+    let config = QueueConfig { max_time_in_queue: ms(500), ..QueueConfig::default() };
+    let mut batcher = Batcher::new(config);
+    let id = batcher.admit(ms(0), 1, 100, Some(Duration::from_secs(3600))).expect("admitted");
+    assert_eq!(batcher.next_expiry(), Some(ms(500)));
+    assert_eq!(batcher.expire(ms(499)), []);
+    assert_eq!(batcher.expire(ms(500)), [id]);
 }
 
 #[test]
@@ -285,6 +372,7 @@ fn a_request_without_rows_is_refused_and_an_unlimited_timeout_is_limited() {
     let (mut batcher, _, now) = trained(QueueConfig::default());
     assert_eq!(batcher.admit(now, 0, 0, None), Err(Refusal::Empty));
     batcher.admit(now, 1, 100, Some(Duration::MAX)).expect("idle");
+    batch(batcher.next(now + ms(6)));
     assert_eq!(batcher.next_expiry(), Some(now + Duration::from_secs(3600)));
 }
 

@@ -98,7 +98,7 @@ async fn batches_of_a_disconnected_worker_are_retried_up_to_max_attempts() {
     other.replies().gathered(again.id);
     drop(other);
     let failure = request.answer().await.expect_err("two workers disconnected");
-    assert_eq!(failure, Failure::Lost { attempts: 2 });
+    assert_eq!(failure, Failure::Lost);
     assert_eq!(queue.status().load.batches, 0);
 }
 
@@ -108,11 +108,15 @@ async fn a_failed_or_short_reply_affects_only_its_own_batch() {
     let request: Vec<_> =
         (0..3).map(|number| queue.submit(number, (1, 8, 8), None).expect("admitted")).collect();
     let mut worker = queue.add_worker(1);
-    let first = worker.next().await.expect("a batch is due");
-    worker.replies().reply(first.id, Err(Failure::Failed("out of memory".into())));
-    let second = worker.next().await.expect("a batch is due");
-    worker.replies().reply(second.id, Ok(vec![9]));
-    assert!(!worker.replies().reply(second.id, Ok(vec![9])), "the batch was answered before");
+    for (batch, payloads) in [[0, 1].as_slice(), &[0, 1], &[0], &[1]].into_iter().enumerate() {
+        let failing = worker.next().await.expect("a batch is due");
+        assert_eq!(failing.payloads, payloads, "batch {batch}");
+        worker.replies().gathered(failing.id);
+        worker.replies().reply(failing.id, Err(Failure::Failed("out of memory".into())));
+    }
+    let last = worker.next().await.expect("a batch is due");
+    worker.replies().reply(last.id, Ok(vec![9]));
+    assert!(!worker.replies().reply(last.id, Ok(vec![9])), "the batch was answered before");
     let mut answers = vec![];
     for pending in request {
         answers
@@ -120,6 +124,36 @@ async fn a_failed_or_short_reply_affects_only_its_own_batch() {
     }
     let failed = || Err("the worker failed: out of memory".to_owned());
     assert_eq!(answers, [failed(), failed(), Ok(9)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_a_worker_that_hangs_are_answered_by_another_one() {
+    let (queue, _timer) = queue(QueueConfig { default_timeout: ms(60_000), ..QueueConfig::default() });
+    let warm = tokio::spawn(serve(queue.add_worker(1), ms(2)));
+    for number in 0..3 {
+        queue.submit(number, (1, 8, 8), None).expect("admitted").answer().await.expect("computed");
+    }
+    warm.abort();
+    drop(warm.await);
+    let mut hanging = queue.add_worker(1);
+    for number in 0..3 {
+        let request = queue.submit(number, (1, 8, 8), None).expect("admitted");
+        let batch = hanging.next().await.expect("a batch is due");
+        hanging.replies().gathered(batch.id);
+        assert!(hanging.replies().reply(batch.id, Ok(vec![number])));
+        request.answer().await.expect("computed");
+    }
+    let began = Instant::now();
+    let request = queue.submit(7, (1, 8, 8), None).expect("admitted");
+    let held = hanging.next().await.expect("a batch is due");
+    hanging.replies().gathered(held.id);
+    let _serving = tokio::spawn(serve(queue.add_worker(1), ms(2)));
+    assert_eq!(request.answer().await.expect("computed by another worker").value, 107);
+    assert!(began.elapsed() >= ms(1000) && began.elapsed() < ms(1020), "{:?}", began.elapsed());
+    assert_eq!(queue.status().load.overdue_workers, 1);
+    assert!(hanging.replies().reply(held.id, Ok(vec![0])));
+    assert_eq!(queue.status().load.overdue_workers, 0);
+    assert_eq!(queue.status().outcomes.answered, 7);
 }
 
 #[tokio::test(start_paused = true)]

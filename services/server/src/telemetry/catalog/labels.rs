@@ -80,7 +80,8 @@ labels! {
         | "delay" ("the first request has waited for `max_batch_delay`")
         | "deadline" ("a longer wait would miss the deadline of a request")
         | "idle" ("a worker is free, and waiting longer is expected to cost more latency than it saves")
-        | "drain" ("the server is shutting down");
+        | "drain" ("the server is shutting down")
+        | "alone" ("the request failed together with others, and is computed by itself");
     EVENT = "kind": "dataset_open" ("a dataset was opened")
         | "dataset_failed" ("a dataset cannot be opened or checked for changes")
         | "dataset_changed" ("a dataset has a new snapshot")
@@ -93,5 +94,6 @@ labels! {
         | "reload_failed" ("changed certificates or tokens are invalid") | "draining" ("the server is shutting down")
         | "bottleneck_changed" ("the bottleneck of the trainers changed")
         | "label_skew" ("the mean label of a session's batches varies by more than chance explains");
+    CONNECTION_LIMIT = "limit": "peer" ("too many of one client address") | "all" ("too many of all clients");
     DROPPED = "reason": "queue" ("the export queue was full") | "export" ("the collector did not accept the span");
 }

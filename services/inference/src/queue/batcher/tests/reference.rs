@@ -23,8 +23,9 @@ struct Request {
     attempts: u32,
     is_alive: bool,
     was_predicted: bool,
-    /// The batch in flight that contains the request.
-    batch: Option<BatchId>,
+    /// Time since when the request is queued, if it is.
+    queued: Option<Time>,
+    alone: bool,
 }
 
 struct Working {
@@ -32,6 +33,8 @@ struct Working {
     credits: u64,
     since: Time,
     has: Vec<Given>,
+    replies: u64,
+    overdue: bool,
 }
 
 struct Given {
@@ -41,6 +44,7 @@ struct Given {
     bytes: u64,
     at: Time,
     end: Time,
+    sent: bool,
 }
 
 impl Reference {
@@ -60,7 +64,7 @@ impl Reference {
     }
 
     fn queued(&self) -> Vec<usize> {
-        let waits = |at: &usize| self.requests[*at].is_alive && self.requests[*at].batch.is_none();
+        let waits = |at: &usize| self.requests[*at].is_alive && self.requests[*at].queued.is_some();
         (0..self.requests.len()).filter(waits).collect()
     }
 
@@ -81,7 +85,7 @@ impl Reference {
         }
         let timeout = timeout.unwrap_or(config.default_timeout);
         let queued = self.queued();
-        let a_worker_is_free = self.workers.iter().any(|worker| worker.has.is_empty());
+        let a_worker_is_free = self.workers.iter().any(|worker| worker.has.is_empty() && !worker.overdue);
         if !(queued.is_empty() && a_worker_is_free) {
             let predicted = self.predict(now, rows, bytes);
             let limit = timeout.min(config.max_predicted_wait);
@@ -103,17 +107,19 @@ impl Reference {
             attempts: 0,
             is_alive: true,
             was_predicted: !(queued.is_empty() && a_worker_is_free),
-            batch: None,
+            queued: Some(now),
+            alone: false,
         });
         Ok(RequestId(self.requests.len() as u64 - 1))
     }
 
     fn predict(&self, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
-        if self.workers.is_empty() || self.model.observations() == 0 {
+        let healthy: Vec<&Working> = self.workers.iter().filter(|worker| !worker.overdue).collect();
+        if healthy.is_empty() || self.model.observations() == 0 {
             return None;
         }
         let mut busy = 0.0;
-        for worker in &self.workers {
+        for worker in &healthy {
             busy += worker.has.last().map_or(0.0, |last| last.end.saturating_sub(now).as_secs_f64());
         }
         let queued = self.queued();
@@ -133,7 +139,7 @@ impl Reference {
             left -= 1.0;
         }
         let seconds =
-            self.caution_at(now) * ((busy + before * part(1.0)) / self.workers.len() as f64 + part(left));
+            self.caution_at(now) * ((busy + before * part(1.0)) / healthy.len() as f64 + part(left));
         Some(Duration::from_secs_f64(seconds) + 2 * self.model.error())
     }
 
@@ -161,30 +167,103 @@ impl Reference {
                 self.cautious_since = now;
             }
         }
+        let mut waited: Vec<(Time, usize)> = self
+            .queued()
+            .into_iter()
+            .map(|at| (self.requests[at].queued.unwrap(), at))
+            .filter(|(since, _)| *since + self.config.max_time_in_queue <= now)
+            .collect();
+        waited.sort();
+        for (since, at) in waited {
+            self.requests[at].queued = None;
+            if self.is_given(at) {
+                continue;
+            }
+            self.requests[at].is_alive = false;
+            expired.push((since, at));
+        }
         expired.into_iter().map(|(_, at)| RequestId(at as u64)).collect()
     }
 
+    /// True if a worker has the request.
+    fn is_given(&self, request: usize) -> bool {
+        self.workers.iter().flat_map(|worker| &worker.has).any(|given| given.requests.contains(&request))
+    }
+
     pub(super) fn next_expiry(&self) -> Option<Time> {
-        self.requests.iter().filter(|request| request.is_alive).map(|request| request.deadline).min()
+        let alive = self.requests.iter().filter(|request| request.is_alive);
+        let times = alive.map(|request| {
+            let queued = request.queued.map_or(Time::MAX, |since| since + self.config.max_time_in_queue);
+            request.deadline.min(queued)
+        });
+        times.min()
+    }
+
+    fn overdue_at(&self, worker: &Working) -> Option<Time> {
+        let given = worker.has.first()?;
+        let limit = if worker.replies < 3 {
+            Duration::from_secs(300)
+        } else {
+            (10 * self.model.predict(given.padded, given.bytes)).max(Duration::from_secs(1))
+        };
+        Some(given.at.max(worker.since) + limit)
+    }
+
+    pub(super) fn suspend_overdue(&mut self, now: Time) -> Vec<WorkerId> {
+        let mut found = vec![];
+        for at in 0..self.workers.len() {
+            if self.workers[at].overdue || self.overdue_at(&self.workers[at]).is_none_or(|due| due > now) {
+                continue;
+            }
+            self.workers[at].overdue = true;
+            found.push(self.workers[at].id);
+            for request in self.workers[at].has.iter().flat_map(|given| given.requests.clone()) {
+                let request = &mut self.requests[request];
+                if request.is_alive && request.queued.is_none() && request.attempts < self.config.max_attempts
+                {
+                    request.queued = Some(now);
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+
+    pub(super) fn next_overdue(&self) -> Option<Time> {
+        self.workers
+            .iter()
+            .filter(|worker| !worker.overdue)
+            .filter_map(|worker| self.overdue_at(worker))
+            .min()
     }
 
     pub(super) fn add_worker(&mut self, now: Time, credits: u64) -> WorkerId {
         let id = WorkerId(self.joined);
         self.joined += 1;
         let credits = credits.clamp(1, self.config.max_credits);
-        self.workers.push(Working { id, credits, since: now, has: vec![] });
+        self.workers.push(Working { id, credits, since: now, has: vec![], replies: 0, overdue: false });
         id
     }
 
-    pub(super) fn remove_worker(&mut self, worker: WorkerId) -> Vec<RequestId> {
+    pub(super) fn remove_worker(&mut self, now: Time, worker: WorkerId) -> Vec<RequestId> {
         let Some(at) = self.workers.iter().position(|working| working.id == worker) else { return vec![] };
         let mut lost = vec![];
-        for at in self.workers.remove(at).has.into_iter().flat_map(|given| given.requests) {
-            let request = &mut self.requests[at];
-            request.batch = None;
-            if request.is_alive && request.attempts >= self.config.max_attempts {
-                request.is_alive = false;
-                lost.push(RequestId(at as u64));
+        for given in self.workers.remove(at).has {
+            for at in given.requests.clone() {
+                let is_given = self.is_given(at);
+                let request = &mut self.requests[at];
+                if request.attempts >= self.config.max_attempts {
+                    request.alone = true;
+                }
+                if !request.is_alive || is_given || request.queued.is_some() {
+                    continue;
+                }
+                if given.requests.len() == 1 && request.attempts >= self.config.max_attempts {
+                    request.is_alive = false;
+                    lost.push(RequestId(at as u64));
+                } else {
+                    request.queued = Some(now);
+                }
             }
         }
         lost
@@ -195,8 +274,9 @@ impl Reference {
     }
 
     pub(super) fn gathered(&mut self, now: Time, batch: BatchId) {
-        for given in self.workers.iter().flat_map(|worker| &worker.has) {
+        for given in self.workers.iter_mut().flat_map(|worker| &mut worker.has) {
             if given.batch == batch {
+                given.sent = true;
                 self.gather_seconds +=
                     (now.saturating_sub(given.at).as_secs_f64() - self.gather_seconds) / 8.0;
                 given.requests.iter().for_each(|at| self.requests[*at].attempts += 1);
@@ -209,16 +289,9 @@ impl Reference {
         now: Time,
         worker: WorkerId,
         batch: BatchId,
-        computed: bool,
     ) -> Option<Vec<Option<RequestId>>> {
-        let working = self.workers.iter_mut().find(|working| working.id == worker)?;
-        let at = working.has.iter().position(|given| given.batch == batch)?;
-        let given = working.has.remove(at);
-        let begun = given.at.max(working.since);
-        working.since = now;
-        if computed {
-            self.model.observe(given.padded, given.bytes, now.saturating_sub(begun));
-        }
+        let (given, begun) = self.take(now, worker, batch)?;
+        self.model.observe(given.padded, given.bytes, now.saturating_sub(begun));
         self.foresee(now, worker);
         let answered = given.requests.iter().map(|at| {
             let was_alive = std::mem::replace(&mut self.requests[*at].is_alive, false);
@@ -229,6 +302,49 @@ impl Reference {
         self.caution = (self.caution_at(now) - 0.02 / 100.0 * count as f64).max(1.0);
         self.cautious_since = now;
         Some(answered)
+    }
+
+    pub(super) fn fail(&mut self, now: Time, worker: WorkerId, batch: BatchId) -> Option<Vec<RequestId>> {
+        let (given, _) = self.take(now, worker, batch)?;
+        self.foresee(now, worker);
+        let mut failed = vec![];
+        for at in given.requests.clone() {
+            let is_given = self.is_given(at);
+            let request = &mut self.requests[at];
+            if !request.is_alive {
+                continue;
+            }
+            request.attempts += u32::from(!given.sent);
+            if request.attempts >= self.config.max_attempts {
+                request.alone = true;
+            }
+            if is_given || request.queued.is_some() {
+                continue;
+            }
+            if given.requests.len() == 1 {
+                request.is_alive = false;
+                failed.push(RequestId(at as u64));
+            } else {
+                request.queued = Some(now);
+            }
+        }
+        Some(failed)
+    }
+
+    fn take(&mut self, now: Time, worker: WorkerId, batch: BatchId) -> Option<(Given, Time)> {
+        let working = self.workers.iter_mut().find(|working| working.id == worker)?;
+        let at = working.has.iter().position(|given| given.batch == batch)?;
+        let given = working.has.remove(at);
+        let begun = given.at.max(working.since);
+        working.since = now;
+        working.replies += 1;
+        if working.overdue {
+            working.overdue = false;
+            for request in working.has.iter().flat_map(|given| &given.requests) {
+                self.requests[*request].queued = None;
+            }
+        }
+        Some((given, begun))
     }
 
     fn foresee(&mut self, now: Time, worker: WorkerId) {
@@ -247,12 +363,11 @@ impl Reference {
             return Decision::Wait(None);
         }
         // Free workers first, the longest idle of them; then workers that are about to be free.
-        let mut idle: Vec<&Working> = self.workers.iter().filter(|worker| worker.has.is_empty()).collect();
+        let healthy = || self.workers.iter().filter(|worker| !worker.overdue);
+        let mut idle: Vec<&Working> = healthy().filter(|worker| worker.has.is_empty()).collect();
         idle.sort_by_key(|worker| (worker.since, worker.id));
         let gather_time = Duration::from_secs_f64(self.gather_seconds);
-        let mut soon: Vec<(Time, WorkerId)> = self
-            .workers
-            .iter()
+        let mut soon: Vec<(Time, WorkerId)> = healthy()
             .filter(|worker| {
                 !worker.has.is_empty()
                     && (worker.has.len() as u64) < worker.credits.min(self.config.max_credits)
@@ -281,13 +396,17 @@ impl Reference {
             } else {
                 None
             };
-            if close_reason.is_some() && !taken.is_empty() {
+            if (close_reason.is_some() || request.alone) && !taken.is_empty() {
                 full = close_reason;
                 break;
             }
             rows += request.rows;
             bytes += request.bytes;
             taken.push(at);
+            if request.alone {
+                full = Some(CloseReason::Alone);
+                break;
+            }
         }
         if full.is_none() && rows >= config.max_batch_rows {
             full = Some(CloseReason::Rows);
@@ -324,10 +443,10 @@ impl Reference {
         self.batches += 1;
         let attempts = taken.iter().map(|at| self.requests[*at].attempts).max().unwrap_or(0);
         for at in &taken {
-            self.requests[*at].batch = Some(batch);
+            self.requests[*at].queued = None;
         }
         let requests = taken.iter().map(|at| RequestId(*at as u64)).collect();
-        let given = Given { batch, requests: taken, padded, bytes, at: now, end: now };
+        let given = Given { batch, requests: taken, padded, bytes, at: now, end: now, sent: false };
         if let Some(working) = self.workers.iter_mut().find(|working| working.id == worker) {
             working.has.push(given);
         }
@@ -364,7 +483,8 @@ impl Reference {
             [first, others @ ..] => others.len() as f64 / now.saturating_sub(*first).as_secs_f64().max(1e-6),
         };
         Load {
-            workers: self.workers.len(),
+            workers: self.workers.iter().filter(|worker| !worker.overdue).count(),
+            overdue_workers: self.workers.iter().filter(|worker| worker.overdue).count(),
             queued_requests: queued.len(),
             queued_rows: queued.iter().map(|at| self.requests[*at].rows).sum(),
             batches: self.workers.iter().map(|worker| worker.has.len()).sum(),

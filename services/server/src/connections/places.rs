@@ -1,0 +1,248 @@
+//! Limits on the number of connections: of a listener, and of one peer.
+//!
+//! A new connection above a limit replaces the oldest one that has made no authenticated request. So a client that opens
+//! many connections and sends nothing mostly replaces its own, and locks nobody out.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    net::{IpAddr, Ipv6Addr},
+    sync::Arc,
+};
+
+use metrics::counter;
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use super::config::Config;
+
+/// Connections beyond [`Config::max`] that may still make a request to a probe.
+const RESERVED: usize = 16;
+
+/// Places of the connections of a listener. Cheap to clone.
+#[derive(Clone)]
+pub(super) struct Places {
+    config: Config,
+    taken: Arc<Mutex<Taken>>,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// By number, in the order in which they were taken.
+    places: BTreeMap<u64, Entry>,
+    next: u64,
+    /// Number of reserved places.
+    reserved: usize,
+    /// Number of connections of each peer that count towards its limit.
+    by_peer: HashMap<Peer, usize>,
+}
+
+struct Entry {
+    /// Peer whose limit the connection counts towards.
+    peer: Option<Peer>,
+    is_authenticated: bool,
+    is_reserved: bool,
+    replaced: CancellationToken,
+}
+
+/// A client host. One IPv6 host usually has a whole /64 network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Peer(IpAddr);
+
+impl Peer {
+    fn new(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V6(address) => {
+                let network = u128::from(address) & !u128::from(u64::MAX);
+                Self(Ipv6Addr::from(network).into())
+            }
+            address => Self(address),
+        }
+    }
+}
+
+/// Place of one connection, which is free again after it is dropped.
+pub(super) struct Place {
+    /// True if the connection is above the limit of its listener, so that only probes are answered.
+    pub(super) is_reserved: bool,
+    /// Cancelled when another connection has got the place. This one must be closed then.
+    pub(super) replaced: CancellationToken,
+    number: u64,
+    places: Places,
+}
+
+impl Places {
+    pub(super) fn new(config: Config) -> Self {
+        Self { config, taken: Arc::default() }
+    }
+
+    /// Takes a place for a connection from `address`, which is `None` for Unix sockets. Returns `None` if the peer has too many
+    /// authenticated connections.
+    pub(super) fn take(&self, address: Option<IpAddr>) -> Option<Place> {
+        let mut taken = self.taken.lock();
+        let peer = address.map(Peer::new);
+        let of_peer = peer.map_or(0, |peer| taken.by_peer.get(&peer).copied().unwrap_or(0));
+        if peer.is_some()
+            && of_peer >= self.config.max_per_peer
+            && !taken.replace("peer", |entry| entry.peer == peer && !entry.is_authenticated)
+        {
+            count("peer");
+            return None;
+        }
+        let is_full = taken.places.len() - taken.reserved >= self.config.max;
+        let is_reserved =
+            is_full && !taken.replace("all", |entry| !entry.is_authenticated && !entry.is_reserved);
+        if is_reserved && taken.reserved >= RESERVED {
+            taken.replace("all", |entry| entry.is_reserved);
+        }
+        taken.reserved += usize::from(is_reserved);
+        if let Some(peer) = peer {
+            *taken.by_peer.entry(peer).or_default() += 1;
+        }
+        let (number, replaced) = (taken.next, CancellationToken::new());
+        taken.next += 1;
+        let entry = Entry { peer, is_authenticated: false, is_reserved, replaced: replaced.clone() };
+        taken.places.insert(number, entry);
+        Some(Place { is_reserved, replaced, number, places: self.clone() })
+    }
+}
+
+/// Counts a connection that is closed because of a limit.
+fn count(limit: &'static str) {
+    counter!("forebay_connections_refused_total", "limit" => limit).increment(1);
+}
+
+impl Taken {
+    /// Replaces the oldest connection that `is_replaceable`. Returns false if there is none.
+    fn replace(&mut self, limit: &'static str, is_replaceable: impl Fn(&Entry) -> bool) -> bool {
+        let oldest = self.places.iter().find(|(_, entry)| is_replaceable(entry)).map(|(number, _)| *number);
+        let Some(entry) = oldest.and_then(|number| self.remove(number)) else { return false };
+        count(limit);
+        entry.replaced.cancel();
+        true
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Entry> {
+        let mut entry = self.places.remove(&number)?;
+        self.reserved -= usize::from(entry.is_reserved);
+        if let Some(peer) = entry.peer.take() {
+            self.discount(peer);
+        }
+        Some(entry)
+    }
+
+    fn discount(&mut self, peer: Peer) {
+        let Some(count) = self.by_peer.get_mut(&peer) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.by_peer.remove(&peer);
+        }
+    }
+}
+
+impl Place {
+    /// Notes that the connection made an authenticated request: it is not replaced by others any more.
+    pub(super) fn authenticated(&self) {
+        let mut taken = self.places.taken.lock();
+        let Some(entry) = taken.places.get_mut(&self.number) else { return };
+        entry.is_authenticated = true;
+        if self.places.config.counts_until_authenticated
+            && let Some(peer) = entry.peer.take()
+        {
+            taken.discount(peer);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.taken.lock().remove(self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places(max: usize, max_per_peer: usize) -> Places {
+        Places::new(Config { max, max_per_peer, ..Config::default() })
+    }
+
+    fn address(text: &str) -> Option<IpAddr> {
+        Some(text.parse().unwrap())
+    }
+
+    fn is_replaced(place: &Place) -> bool {
+        place.replaced.is_cancelled()
+    }
+
+    #[test]
+    fn a_peer_above_its_limit_replaces_its_own_oldest_connection_without_a_request() {
+        let places = places(100, 2);
+        let other = places.take(address("10.0.0.2")).unwrap();
+        let first = places.take(address("10.0.0.1")).unwrap();
+        let second = places.take(address("::ffff:10.0.0.1")).unwrap();
+        first.authenticated();
+        let third = places.take(address("10.0.0.1")).unwrap();
+        assert_eq!([&other, &first, &second, &third].map(is_replaced), [false, false, true, false]);
+        third.authenticated();
+        assert!(places.take(address("10.0.0.1")).is_none(), "both are in use");
+        drop((first, second));
+        assert!(places.take(address("10.0.0.1")).is_some());
+    }
+
+    #[test]
+    fn authenticated_connections_do_not_count_where_tokens_are_required() {
+        let config =
+            Config { max: 100, max_per_peer: 1, counts_until_authenticated: true, ..Config::default() };
+        let places = Places::new(config);
+        let held: Vec<_> = (0..10).map(|_| places.take(address("10.0.0.1")).unwrap()).collect();
+        assert_eq!(held.iter().filter(|place| is_replaced(place)).count(), 9);
+        held[9].authenticated();
+        let _next = places.take(address("10.0.0.1")).unwrap();
+        assert!(!is_replaced(&held[9]));
+    }
+
+    #[test]
+    fn the_addresses_of_an_ipv6_network_are_one_peer() {
+        let places = places(100, 1);
+        let first = places.take(address("2001:db8::1")).unwrap();
+        let _other = places.take(address("2001:db8:0:1::1")).unwrap();
+        assert!(!is_replaced(&first));
+        let _same = places.take(address("2001:db8::ffff:1")).unwrap();
+        assert!(is_replaced(&first));
+    }
+
+    #[test]
+    fn unix_sockets_have_no_limit_per_peer() {
+        let places = places(3, 1);
+        let held = [places.take(None).unwrap(), places.take(None).unwrap(), places.take(None).unwrap()];
+        assert!(held.iter().all(|place| !place.is_reserved && !is_replaced(place)));
+    }
+
+    #[test]
+    fn above_the_limit_of_all_only_probes_are_answered_if_all_connections_are_in_use() {
+        let places = places(2, 1000);
+        let [silent, used] = [places.take(None).unwrap(), places.take(None).unwrap()];
+        used.authenticated();
+        let newer = places.take(None).unwrap();
+        assert!(is_replaced(&silent) && !newer.is_reserved);
+        newer.authenticated();
+        let reserved: Vec<_> = (0..=RESERVED).map(|_| places.take(None).unwrap()).collect();
+        assert!(reserved.iter().all(|place| place.is_reserved));
+        assert_eq!(reserved.iter().filter(|place| is_replaced(place)).count(), 1, "the oldest");
+        drop(used);
+        assert!(!places.take(None).unwrap().is_reserved);
+    }
+
+    #[test]
+    fn nothing_is_left_of_closed_connections() {
+        let places = places(1, 2);
+        let held: Vec<_> =
+            (0..40).filter_map(|number: u8| places.take(Some([10, 0, 0, number % 3].into()))).collect();
+        held.iter().step_by(2).for_each(Place::authenticated);
+        drop(held);
+        let taken = places.taken.lock();
+        assert!(taken.places.is_empty() && taken.by_peer.is_empty());
+        assert_eq!(taken.reserved, 0);
+    }
+}

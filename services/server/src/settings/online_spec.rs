@@ -1,0 +1,48 @@
+//! Settings of a dataset that serves lookups.
+
+use anyhow::ensure;
+use documented::DocumentedFields;
+use forebay_inference::KeySpec;
+use forebay_proto::v1;
+use serde::{Deserialize, Serialize};
+
+use crate::lookup_request::check_lookup;
+
+/// Settings of a dataset that serves lookups, from `forebay.toml`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, DocumentedFields)]
+#[serde(deny_unknown_fields)]
+pub struct OnlineSpec {
+    /// Names of the key columns. Required.
+    pub key: Vec<String>,
+    /// Name of the column that selects one of several rows with the same key: the row with the greatest value, or the last of
+    /// several such rows. Null is the least value. Default: none, the last row of a key is selected.
+    #[serde(default)]
+    pub order_by: Option<String>,
+    /// Views that are loaded before the dataset is ready, and with every new snapshot before it replaces the current one. They
+    /// are never evicted. Each is a table with `columns`, `tensors`, `select` and `filter`, as in a lookup. The features of
+    /// queues are such views without being listed. Default: none.
+    #[serde(default)]
+    pub views: Vec<v1::Lookup>,
+}
+
+impl OnlineSpec {
+    /// Key of the dataset.
+    pub(crate) fn key(&self) -> KeySpec {
+        KeySpec { key: self.key.clone(), order_by: self.order_by.clone() }
+    }
+
+    /// Checks the settings without opening anything.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        ensure!(!self.key.is_empty(), "key: is empty, expected at least one column");
+        for (place, view) in self.views.iter().enumerate() {
+            check_lookup(view).map_err(|error| anyhow::anyhow!("views[{place}]: {error}"))?;
+            let v1::Lookup { filter, columns, tensors, select, .. } = view.clone();
+            let allowed = v1::Lookup { filter, columns, tensors, select, ..v1::Lookup::default() };
+            ensure!(
+                *view == allowed,
+                "views[{place}]: expected only `columns`, `tensors`, `select` and `filter`"
+            );
+        }
+        Ok(())
+    }
+}

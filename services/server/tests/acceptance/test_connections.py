@@ -1,0 +1,208 @@
+"""Limits of connections: silent, idle and too many connections lock nobody out, and probes are always answered."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import resource
+import socket
+import time
+from pathlib import Path
+from typing import Callable, Iterator
+
+import pyarrow.flight as fl
+import pytest
+
+from client import Client
+from hostile import write_good
+from server import Pool, Server, until
+from test_limits import ResettableProxy
+
+# As many as in the attack that once locked everybody out, for each port.
+FLOOD = 1100
+# Without this option, clients of one process share connections.
+SEPARATE = {"generic_options": [("grpc.use_local_subchannel_pool", 1)]}
+REQUEST = {"dataset": "mine", "batch_size": 100, "select": ["value"]}
+
+
+@pytest.fixture
+def start(pool: Pool, tmp_path: Path) -> Callable[..., Server]:
+    write_good(tmp_path / "mine" / "a.parquet")
+
+    def start_with(limits: str = "", **flags: object) -> Server:
+        config = tmp_path / "forebay.toml"
+        config.write_text(f"[limits]\n{limits}\n")
+        return pool.start({"mine": tmp_path / "mine"}, config=config, **flags)
+
+    return start_with
+
+
+@pytest.fixture
+def sockets() -> Iterator[Callable[..., socket.socket]]:
+    """Opens connections and closes them after the test."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4 * FLOOD), hard), hard))
+    opened = []
+
+    def connect(address: str, sent: bytes = b"", source: str = "127.0.0.1") -> socket.socket:
+        host, port = address.split(":")
+        connection = socket.create_connection((host, int(port)), timeout=30, source_address=(source, 0))
+        opened.append(connection)
+        connection.sendall(sent)
+        return connection
+
+    yield connect
+    for connection in opened:
+        connection.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def tunnel() -> Iterator[Callable[[str, str], str]]:
+    """Starts a TCP proxy that connects from another address, and returns its location."""
+    proxies = []
+
+    def open_tunnel(source: str, address: str) -> str:
+        proxy = ResettableProxy(address, source)
+        proxies.append(proxy)
+        return proxy.location
+
+    yield open_tunnel
+    for proxy in proxies:
+        proxy.close()
+
+
+def ask(address: str, path: str) -> bytes:
+    """A GET request of HTTP/1.1 that leaves the connection open."""
+    return f"GET {path} HTTP/1.1\r\nhost: {address}\r\n\r\n".encode()
+
+
+def answer(connection: socket.socket) -> bytes:
+    """The head of the answer."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        some = connection.recv(1 << 16)
+        if not some:
+            break
+        received += some
+    return received
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """True if the server has closed the connection. Discards what it sent before."""
+    connection.settimeout(0.01)
+    with contextlib.suppress(TimeoutError):
+        try:
+            while connection.recv(1 << 16):
+                pass
+            return True
+        except ConnectionError:
+            return True
+    return False
+
+
+def test_thousands_of_sockets_that_send_one_byte_lock_nobody_out_and_are_closed(
+    start: Callable[..., Server], sockets: Callable[..., socket.socket]
+) -> None:
+    server = start('first_request_timeout = "5s"')
+    flood = [sockets(address, b"P") for _ in range(FLOOD) for address in (server.grpc, server.http)]
+    with Client(server.location) as client:
+        assert next(iter(client.batches(**REQUEST))).meta.rows == 100
+    assert server.http_get("/livez")[0] == 200
+    assert server.http_get("/api/v1/datasets")[0] == 200
+    refusals = server.http_get("/metrics")[1]
+    assert 'forebay_connections_refused_total{limit="peer"}' in refusals
+    until(lambda: all(is_closed(each) for each in flood), seconds=60, failure="the silent connections are still open")
+
+
+@pytest.mark.parametrize("sent", [b"", b"P", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET /livez HTT"], ids=repr)
+def test_a_connection_without_a_whole_request_is_closed(
+    start: Callable[..., Server], sockets: Callable[..., socket.socket], sent: bytes
+) -> None:
+    server = start('first_request_timeout = "500ms"')
+    for address in (server.grpc, server.http):
+        connection = sockets(address, sent)
+        until(lambda: is_closed(connection), failure=f"{sent!r} holds a connection")
+
+
+def test_probes_are_answered_while_all_connections_are_taken(
+    start: Callable[..., Server], sockets: Callable[..., socket.socket]
+) -> None:
+    server = start("max_connections = 8")
+    # One address may take half of the connections.
+    for source in ("127.0.0.2", "127.0.0.3"):
+        for _ in range(4):
+            taken = sockets(server.http, ask(server.http, "/api/v1/datasets"), source)
+            assert answer(taken).startswith(b"HTTP/1.1 200")
+    for _ in range(100):
+        assert server.http_get("/livez")[0] == 200
+        assert server.http_get("/readyz")[0] == 200
+    status, body = server.http_get("/api/v1/datasets")
+    assert status == 503
+    assert "limits.max_connections" in json.loads(body)["error"]
+
+
+def test_calls_beyond_the_connections_are_refused_with_the_limit(
+    start: Callable[..., Server], tunnel: Callable[[str, str], str]
+) -> None:
+    server = start("max_connections = 2")
+    with contextlib.ExitStack() as open_clients:
+        clients = [open_clients.enter_context(fl.connect(server.location, **SEPARATE)) for _ in range(3)]
+        # One address may have half of the connections, so the second client is refused without an answer.
+        assert list(clients[0].list_flights())
+        with pytest.raises(fl.FlightUnavailableError):
+            list(clients[1].list_flights())
+        far = tunnel("127.0.0.2", server.grpc)
+        second = open_clients.enter_context(fl.connect(far, **SEPARATE))
+        assert list(second.list_flights())
+        third = open_clients.enter_context(fl.connect(tunnel("127.0.0.3", server.grpc), **SEPARATE))
+        with pytest.raises(fl.FlightUnavailableError, match="limits.max_connections"):
+            list(third.list_flights())
+
+
+def test_an_idle_connection_is_closed_and_one_with_a_running_response_is_not(
+    start: Callable[..., Server], sockets: Callable[..., socket.socket]
+) -> None:
+    server = start('idle_timeout = "1s"')
+    idle = sockets(server.http, ask(server.http, "/livez"))
+    assert answer(idle).startswith(b"HTTP/1.1 200")
+    live = sockets(server.http, ask(server.http, "/api/v1/live"))
+    assert answer(live).startswith(b"HTTP/1.1 200")
+    until(lambda: is_closed(idle), failure="the idle connection is still open")
+    # Twice the timeout after the idle one was closed.
+    time.sleep(2)
+    assert not is_closed(live)
+
+
+def test_running_streams_finish_after_the_maximum_age_and_clients_reconnect(start: Callable[..., Server]) -> None:
+    server = start('max_connection_age = "1s"')
+    with Client(server.location) as client:
+        expected = client.digest(**REQUEST, epochs=200)
+        batches, rows = client.batches(**REQUEST, epochs=200), 0
+        began = time.monotonic()
+        for batch in batches:
+            rows += batch.meta.rows
+            # Reads until the connection is several times older than the maximum.
+            time.sleep(max(0.0, min(0.05, began + 4 - time.monotonic())))
+        assert rows == 200 * 2000
+        assert client.digest(**REQUEST, epochs=200) == expected
+
+
+def test_authenticated_connections_do_not_count_for_their_address(
+    start: Callable[..., Server], sockets: Callable[..., socket.socket], tmp_path: Path
+) -> None:
+    secret = "a-token"
+    tokens = tmp_path / "tokens.toml"
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    tokens.write_text(f'[team]\nsha256 = "{digest}"\ndatasets = ["*"]\n')
+    server = start("max_unauthenticated_connections = 4", tokens=tokens)
+    options = fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {secret}".encode())])
+    with contextlib.ExitStack() as open_clients:
+        for _ in range(12):
+            client = fl.connect(server.location, **SEPARATE)
+            open_clients.enter_context(client)
+            assert list(client.list_flights(options=options))
+        silent = [sockets(server.grpc) for _ in range(5)]
+        until(lambda: is_closed(silent[0]), seconds=5)
+        assert not any(is_closed(each) for each in silent[1:])
