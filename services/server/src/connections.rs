@@ -122,7 +122,7 @@ impl Connections {
             };
             let Some(place) = places.take(peer) else { continue };
             let (tls, config) = (self.tls.clone(), self.config.clone());
-            connections.spawn(Arc::clone(&server).run(stream, place, tls, config));
+            connections.spawn(Arc::clone(&server).run((stream, peer), place, tls, config));
         }
         drop(self.listener);
         while connections.join_next().await.is_some() {}
@@ -170,13 +170,19 @@ struct Server {
 
 impl Server {
     /// Serves one connection until it ends, is closed, or has finished its requests after the server stopped.
-    async fn run(self: Arc<Self>, stream: Stream, place: Place, tls: Option<Acceptor>, config: Config) {
+    async fn run(
+        self: Arc<Self>,
+        (stream, peer): (Stream, Option<IpAddr>),
+        place: Place,
+        tls: Option<Acceptor>,
+        config: Config,
+    ) {
         let Some(stream) =
             place.replaced.clone().run_until_cancelled_owned(secured(stream, tls)).await.flatten()
         else {
             return;
         };
-        let connection = Arc::new(Connection::new(place, config.clone()));
+        let connection = Arc::new(Connection::new(place, peer, config.clone()));
         let app = Requests {
             app: self.app.clone(),
             connection: Arc::clone(&connection),
@@ -204,6 +210,7 @@ impl Server {
                     let now = Instant::now();
                     let next = match finishing {
                         true if connection.is_idle() => Next::Close,
+                        true if connection.unsent_deadline().is_some_and(|at| at <= now) => Next::Close,
                         true => Next::Check(now + CLOSE_TIMEOUT),
                         false => connection.next(now),
                     };
@@ -264,10 +271,10 @@ where
         let running = self.connection.begin();
         if self.connection.is_for_probes() && !self.protocol.is_probe(request.uri().path()) {
             let refusal = self.protocol.refusal(self.max);
-            return ready(Ok(refusal.map(|body| Answer::new(body, running)))).boxed();
+            return ready(Ok(Answer::of(refusal, running))).boxed();
         }
         request.extensions_mut().insert(Arc::clone(&self.connection));
         let answer = self.app.call(request);
-        async { Ok(answer.await?.map(|body| Answer::new(body, running))) }.boxed()
+        async { Ok(Answer::of(answer.await?, running)) }.boxed()
     }
 }

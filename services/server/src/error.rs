@@ -13,6 +13,9 @@ pub(crate) struct Error {
     message: String,
 }
 
+/// Recommended wait before a retry when a limit is reached.
+const BUSY_RETRY_SECONDS: u32 = 1;
+
 /// Class of an [`Error`]: what the caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -28,6 +31,8 @@ enum Kind {
     Precondition,
     /// A limit is exceeded; request less or raise the limit.
     Limit,
+    /// Too much is in use at the moment; retry.
+    Busy,
     /// Stored data is corrupt; restore it.
     Corrupt,
     /// A temporary failure; retry.
@@ -75,6 +80,16 @@ impl Error {
         Self::new(Kind::Limit, message)
     }
 
+    /// An error about a limit that is reached at the moment.
+    pub(crate) fn busy(message: impl AsRef<str>) -> Self {
+        Self::new(Kind::Busy, message)
+    }
+
+    /// Time after which a retry can succeed, in seconds, if the error is about a limit that is reached at the moment.
+    pub(crate) fn retry_after_seconds(&self) -> Option<u32> {
+        (self.kind == Kind::Busy).then_some(BUSY_RETRY_SECONDS)
+    }
+
     /// A temporary failure.
     pub(crate) fn unavailable(message: impl AsRef<str>) -> Self {
         Self::new(Kind::Unavailable, message)
@@ -118,7 +133,7 @@ impl Error {
             Kind::PermissionDenied => Code::PermissionDenied,
             Kind::NotFound => Code::NotFound,
             Kind::Precondition => Code::FailedPrecondition,
-            Kind::Limit => Code::ResourceExhausted,
+            Kind::Limit | Kind::Busy => Code::ResourceExhausted,
             Kind::Corrupt => Code::DataLoss,
             Kind::Unavailable => Code::Unavailable,
             Kind::Timeout => Code::DeadlineExceeded,
@@ -136,6 +151,7 @@ impl Error {
             Kind::NotFound => StatusCode::NOT_FOUND,
             Kind::Precondition => StatusCode::CONFLICT,
             Kind::Limit => StatusCode::PAYLOAD_TOO_LARGE,
+            Kind::Busy => StatusCode::TOO_MANY_REQUESTS,
             Kind::Unavailable | Kind::Cancelled => StatusCode::SERVICE_UNAVAILABLE,
             Kind::Timeout => StatusCode::GATEWAY_TIMEOUT,
             Kind::Corrupt | Kind::Internal => StatusCode::INTERNAL_SERVER_ERROR,
@@ -152,8 +168,14 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 impl From<Error> for Status {
+    /// A limit that is reached at the moment has the metadata `retry-after`, in seconds; other limits do not.
     fn from(error: Error) -> Self {
-        Self::new(error.grpc_code(), error.message)
+        let (code, retry_after) = (error.grpc_code(), error.retry_after_seconds());
+        let mut status = Self::new(code, error.message);
+        if let Some(seconds) = retry_after {
+            status.metadata_mut().insert("retry-after", seconds.into());
+        }
+        status
     }
 }
 

@@ -14,6 +14,7 @@
 //! - `resources`, `stages`, `queue_schema`, `sessions/schema`: JSON of cache tiers, pipeline stages, queues and sessions.
 
 mod authorize;
+mod callers;
 mod context;
 mod datasets;
 mod events;

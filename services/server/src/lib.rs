@@ -22,6 +22,7 @@
 mod address;
 mod auth;
 mod cache_dir;
+mod callers;
 pub mod cli;
 mod connections;
 pub mod digest;

@@ -16,8 +16,7 @@ use crate::{
     Address, Settings, cache_dir,
     connections::Protocol,
     events::{Event, Kind},
-    flight::{self, Exchanges},
-    http,
+    flight, http,
     listeners::Listeners,
     readiness,
     services::Services,
@@ -33,7 +32,6 @@ pub struct Server {
     grace_period: Duration,
     services: Services,
     subscribers: Arc<http::Subscribers>,
-    exchanges: Exchanges,
     health: HealthReporter,
     /// Ends `serving` once its connections have sent their data.
     stop: CancellationToken,
@@ -76,8 +74,7 @@ impl Server {
         let (health, health_service) = tonic_health::server::health_reporter();
         readiness::report(&services, &health).await;
         tasks.spawn(readiness::run(services.clone(), health.clone()));
-        let exchanges = Exchanges::new(settings.limits.max_streams);
-        let context = flight::Context { services: services.clone(), exchanges: exchanges.clone() };
+        let context = flight::Context { services: services.clone() };
         let subscribers = Arc::new(http::Subscribers::new(settings.limits.max_live_subscribers));
         let observer = Observer::new(&settings, &services, recorder.clone());
         tasks.spawn(observer.clone().run());
@@ -109,7 +106,6 @@ impl Server {
             grace_period: settings.grace_period,
             services,
             subscribers,
-            exchanges,
             health,
             stop,
             serving,
@@ -191,10 +187,10 @@ impl Server {
         tracing::info!(finished, "stopped");
     }
 
-    /// Waits until no batch stream and no DoExchange stream is running.
+    /// Waits until no stream and no call is running.
     async fn none_running(&self) {
         self.services.sessions.none_running().await;
-        self.exchanges.none_running().await;
+        self.services.callers.none_running().await;
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     Settings,
+    callers::Callers,
     drain::Drain,
     events::Events,
     explainer::Explainer,
@@ -32,6 +33,7 @@ pub(crate) struct Services {
     pub(crate) online: OnlineDatasets,
     pub(crate) queues: Queues,
     pub(crate) sessions: Sessions,
+    pub(crate) callers: Callers,
     pub(crate) jobs: Notes,
     pub(crate) explainer: Explainer,
     pub(crate) events: Events,
@@ -73,7 +75,8 @@ impl Services {
             loader,
             online,
             queues,
-            sessions: Sessions::new(limits.max_streams),
+            sessions: Sessions::new(),
+            callers: Callers::new(Arc::clone(&limits)),
             jobs,
             explainer,
             events,

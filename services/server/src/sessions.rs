@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Error, samples::Samples};
+use crate::{callers::Charge, samples::Samples};
 
 use session::Sent;
 pub(crate) use session::{Begin, KEPT_SECONDS, Session, WINDOW};
@@ -24,7 +24,7 @@ pub(crate) use session::{Begin, KEPT_SECONDS, Session, WINDOW};
 /// Time after which a session without a stream is removed.
 const REMOVED_AFTER: Duration = Duration::from_secs(60);
 
-/// Registry of sessions and their streams, with a limit on open streams. Cheap to clone.
+/// Registry of sessions and their streams. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Sessions {
     shared: Arc<Shared>,
@@ -33,7 +33,6 @@ pub(crate) struct Sessions {
 struct Shared {
     /// Sessions by id, including those that ended recently.
     sessions: DashMap<u64, Arc<Session>>,
-    max_streams: usize,
     count: watch::Sender<usize>,
     totals: Mutex<Totals>,
 }
@@ -68,10 +67,11 @@ pub(crate) struct Running {
     /// Records work for the stream.
     pub(crate) lane: forebay_stall::Lane,
     sessions: Sessions,
+    _charge: Charge,
 }
 
 impl Sessions {
-    pub(crate) fn new(max_streams: usize) -> Self {
+    pub(crate) fn new() -> Self {
         let now = Instant::now();
         let totals = Totals {
             begun: 0,
@@ -82,23 +82,14 @@ impl Sessions {
             sent: Samples::new(now, Sent::default()),
         };
         let count = watch::Sender::new(0);
-        let shared = Shared { sessions: DashMap::new(), max_streams, count, totals: Mutex::new(totals) };
+        let shared = Shared { sessions: DashMap::new(), count, totals: Mutex::new(totals) };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Opens a stream of `batches` batches. `trainer` is the id under which the client reports, 0 if it does not report.
-    pub(crate) fn enter(&self, train: Train, batches: u64, trainer: u64) -> Result<Running, Error> {
-        let limit = self.shared.max_streams;
-        let entered = self.shared.count.send_if_modified(|count| {
-            let free = *count < limit;
-            *count += usize::from(free);
-            free
-        });
-        if !entered {
-            return Err(Error::limit(format!(
-                "limits.max_streams ({limit}) is reached: end a stream or raise the limit"
-            )));
-        }
+    /// Opens a stream of `batches` batches, which is charged with `charge` until it ends. `trainer` is the id under which the
+    /// client reports, 0 if it does not report.
+    pub(crate) fn enter(&self, train: Train, batches: u64, trainer: u64, charge: Charge) -> Running {
+        self.shared.count.send_modify(|count| *count += 1);
         let now = Instant::now();
         let number = {
             let mut totals = self.shared.totals.lock();
@@ -115,7 +106,7 @@ impl Sessions {
             Arc::clone(&self.shared.sessions.entry(id).or_insert_with(|| Arc::new(Session::new(begin))));
         let lane = session.enter(now, due, batches);
         self.gauge();
-        Ok(Running { session, lane, sessions: self.clone() })
+        Running { session, lane, sessions: self.clone(), _charge: charge }
     }
 
     /// Returns the sessions with open streams, oldest first; with `ended`, also recently ended ones.

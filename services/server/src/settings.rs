@@ -133,9 +133,23 @@ pub struct Limits {
     /// Maximum number of unanswered requests per DoExchange stream to a queue, at least 1; further requests are not read until one
     /// is answered. Default: 1,024.
     pub max_pending_requests: usize,
-    /// Maximum number of concurrent batch streams. The same limit applies separately to the number of concurrent lookups and
-    /// DoExchange streams together. Default: 1,024.
+    /// Maximum number of concurrent batch streams. Of this and the following four limits, an eighth is only for callers that
+    /// hold nothing; a caller is a token or, without `tokens`, a client address. Default: 1,024.
     pub max_streams: usize,
+    /// Maximum number of concurrent DoExchange streams of lookups and of callers of queues. Default: 1,024.
+    pub max_exchanges: usize,
+    /// Maximum number of connected workers of queues. Default: 256.
+    pub max_workers: usize,
+    /// Maximum number of concurrent gRPC calls that are neither batch streams nor DoExchange streams, such as lookups and actions.
+    /// Default: 1,024.
+    pub max_calls: usize,
+    /// Maximum size of the answers to lookups and `GetFlightInfo` and of exported batches that clients have not received, in
+    /// bytes. At least `max_explain_bytes` and `lookups.max_answer_bytes`. Default: 256 MiB.
+    pub max_unsent_bytes: u64,
+    /// Time in which a client must receive such an answer, plus a second per MiB of it; after it, the connection is closed.
+    /// Default: 60 s.
+    #[serde(with = "humantime_serde")]
+    pub receive_timeout: Duration,
     /// Maximum number of concurrent connections, for gRPC and for HTTP each. A further connection replaces the oldest one without
     /// an authenticated request. If all have made one, only probes are answered. Without `tokens`, one client address may have half
     /// of the connections. Default: 1,024.
@@ -193,6 +207,11 @@ impl Default for Limits {
             max_exchange_bytes: 16 << 20,
             max_pending_requests: 1024,
             max_streams: 1024,
+            max_exchanges: 1024,
+            max_workers: 256,
+            max_calls: 1024,
+            max_unsent_bytes: 256 << 20,
+            receive_timeout: Duration::from_secs(60),
             max_connections: 1024,
             max_unauthenticated_connections: 64,
             first_request_timeout: Duration::from_secs(10),
@@ -345,6 +364,16 @@ impl Settings {
         ];
         for (name, number) in at_least_one {
             ensure!(number >= 1, "{name} is 0, expected at least 1");
+        }
+        for (name, bytes) in [
+            ("limits.max_explain_bytes", self.limits.max_explain_bytes),
+            ("lookups.max_answer_bytes", self.lookups.max_answer_bytes),
+        ] {
+            ensure!(
+                bytes <= self.limits.max_unsent_bytes,
+                "limits.max_unsent_bytes is {}, expected at least {name}, {bytes}",
+                self.limits.max_unsent_bytes
+            );
         }
         let backoff = self.limits.max_open_backoff;
         ensure!(

@@ -1,8 +1,8 @@
 //! Permissions of a caller.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{net::IpAddr, sync::Arc, time::SystemTime};
 
-use crate::Error;
+use crate::{Error, callers::Caller};
 
 use super::{
     Tokens, Watched,
@@ -14,6 +14,8 @@ use super::{
 #[derive(Clone)]
 pub(crate) struct Access {
     rights: Rights,
+    /// Address of the client; `None` for a Unix socket and for the server itself.
+    peer: Option<IpAddr>,
 }
 
 #[derive(Clone)]
@@ -27,12 +29,12 @@ enum Rights {
 impl Access {
     /// Permissions of the server itself.
     pub(crate) fn everything() -> Self {
-        Self { rights: Rights::Everything { admin: true } }
+        Self { rights: Rights::Everything { admin: true }, peer: None }
     }
 
     /// Permissions of every caller of a server without a token file.
     pub(super) fn without_tokens(admin: bool) -> Self {
-        Self { rights: Rights::Everything { admin } }
+        Self { rights: Rights::Everything { admin }, peer: None }
     }
 
     /// Permissions of the token with `digest`.
@@ -42,7 +44,21 @@ impl Access {
         now: SystemTime,
     ) -> Result<Self, Error> {
         tokens.current().grant(&digest, now)?;
-        Ok(Self { rights: Rights::Token(tokens, digest) })
+        Ok(Self { rights: Rights::Token(tokens, digest), peer: None })
+    }
+
+    /// The permissions of a client with this address.
+    pub(crate) fn at(self, peer: Option<IpAddr>) -> Self {
+        Self { peer, ..self }
+    }
+
+    /// Identity to which the caller's work is charged.
+    pub(crate) fn caller(&self) -> Caller {
+        match (self.name(), self.peer) {
+            (Some(token), _) => Caller::Token(token),
+            (None, Some(address)) => Caller::Address(address),
+            (None, None) => Caller::Local,
+        }
     }
 
     /// True if this caller may read `dataset`.

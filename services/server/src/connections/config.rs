@@ -15,6 +15,8 @@ pub(crate) struct Config {
     pub(super) counts_until_authenticated: bool,
     pub(super) first_request_timeout: Duration,
     pub(super) idle_timeout: Duration,
+    /// Time in which a client must receive a charged answer, plus a second per MiB.
+    pub(super) receive_timeout: Duration,
     pub(super) max_age: Option<Duration>,
 }
 
@@ -33,6 +35,7 @@ impl Config {
             counts_until_authenticated: has_tokens,
             first_request_timeout: limits.first_request_timeout,
             idle_timeout: limits.idle_timeout,
+            receive_timeout: limits.receive_timeout,
             max_age: limits.max_connection_age,
         }
     }

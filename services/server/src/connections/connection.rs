@@ -1,20 +1,24 @@
 //! One connection: what its requests tell about it, and when it is closed.
 
 use std::{
+    collections::BTreeMap,
+    net::IpAddr,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
+use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{config::Config, places::Place};
+use crate::callers::Charge;
 
 /// Maximum time of a connection that only probes may use.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -24,6 +28,7 @@ pub(crate) struct Connection {
     place: Place,
     config: Config,
     opened: Instant,
+    peer: Option<IpAddr>,
     requests: Mutex<Requests>,
     is_authenticated: AtomicBool,
 }
@@ -35,6 +40,10 @@ struct Requests {
     total: u64,
     /// Time when the last response ended.
     last_ended: Instant,
+    /// Deadlines of the charged answers that the client has not received, by their number.
+    unsent: BTreeMap<u64, Instant>,
+    /// Total number of charged answers.
+    total_unsent: u64,
 }
 
 /// What to do with a connection.
@@ -49,23 +58,20 @@ pub(super) enum Next {
 }
 
 impl Connection {
-    pub(super) fn new(place: Place, config: Config) -> Self {
+    pub(super) fn new(place: Place, peer: Option<IpAddr>, config: Config) -> Self {
         let opened = Instant::now();
-        let requests = Requests { running: 0, total: 0, last_ended: opened };
-        Self {
-            place,
-            config,
-            opened,
-            requests: Mutex::new(requests),
-            is_authenticated: AtomicBool::new(false),
-        }
+        let unsent = BTreeMap::new();
+        let requests = Requests { running: 0, total: 0, last_ended: opened, unsent, total_unsent: 0 };
+        let (requests, is_authenticated) = (Mutex::new(requests), AtomicBool::new(false));
+        Self { place, config, opened, peer, requests, is_authenticated }
     }
 
-    /// Notes that a request was authenticated.
-    pub(crate) fn authenticated(&self) {
+    /// Notes that a request was authenticated. Returns the address of the client; `None` for a Unix socket.
+    pub(crate) fn authenticated(&self) -> Option<IpAddr> {
         if !self.is_authenticated.swap(true, Ordering::Relaxed) {
             self.place.authenticated();
         }
+        self.peer
     }
 
     /// Waits until another connection has got the place of this one.
@@ -87,28 +93,47 @@ impl Connection {
     }
 
     pub(super) fn next(&self, now: Instant) -> Next {
-        let requests = self.requests.lock();
-        let (first, idle) = (self.opened + self.config.first_request_timeout, self.config.idle_timeout);
-        let deadline = if self.is_for_probes() {
-            self.opened + PROBE_TIMEOUT
-        } else if requests.total == 0 {
-            first
-        } else {
-            // A response that ends before this time is noticed at most one timeout late.
-            let idle_at = if requests.running > 0 { now + idle } else { requests.last_ended + idle };
-            let oldest = self.config.max_age.map(|age| self.opened + age);
-            idle_at.min(oldest.unwrap_or(idle_at))
-        };
-        match deadline > now {
-            true => Next::Check(deadline),
-            false if self.is_for_probes() || requests.total == 0 => Next::Close,
-            false => Next::Finish,
+        let (is_idle, requests) = (self.is_idle(), self.requests.lock());
+        let (total, last_ended) = (requests.total, requests.last_ended);
+        drop(requests);
+        let first = (total == 0).then(|| self.opened + self.config.first_request_timeout);
+        let probe = self.is_for_probes().then(|| self.opened + PROBE_TIMEOUT);
+        let close_at = [self.unsent_deadline(), first, probe].into_iter().flatten().min();
+        let idle_at = if is_idle { last_ended } else { now } + self.config.idle_timeout;
+        let finish_at =
+            [Some(idle_at), self.config.max_age.map(|age| self.opened + age)].into_iter().flatten().min();
+        if close_at.is_some_and(|at| at <= now) {
+            return Next::Close;
         }
+        if finish_at.is_some_and(|at| at <= now) {
+            return Next::Finish;
+        }
+        // Answers that begin in the meantime are noticed at most this late.
+        let again = now + self.config.receive_timeout;
+        Next::Check([close_at, finish_at].into_iter().flatten().fold(again, Instant::min))
     }
 
-    /// True if no request is running.
+    /// Earliest time by which the client must have received an answer.
+    pub(super) fn unsent_deadline(&self) -> Option<Instant> {
+        self.requests.lock().unsent.values().min().copied()
+    }
+
+    /// Notes an answer that holds `charge` until the transport no longer needs its bytes.
+    pub(super) fn hold(self: &Arc<Self>, charge: Charge) -> Unsent {
+        let seconds = charge.amount() >> 20;
+        let deadline = Instant::now() + self.config.receive_timeout + Duration::from_secs(seconds);
+        let mut requests = self.requests.lock();
+        let number = requests.total_unsent;
+        requests.total_unsent += 1;
+        requests.unsent.insert(number, deadline);
+        drop(requests);
+        Unsent { connection: Arc::clone(self), number, _charge: charge }
+    }
+
+    /// True if no request is running and the client has received all charged answers.
     pub(super) fn is_idle(&self) -> bool {
-        self.requests.lock().running == 0
+        let requests = self.requests.lock();
+        requests.running == 0 && requests.unsent.is_empty()
     }
 }
 
@@ -125,27 +150,60 @@ impl Drop for Running {
     }
 }
 
-/// A response body that keeps its request [`Running`] until it ends or is dropped.
+/// A charged answer that the client has not received.
+pub(super) struct Unsent {
+    connection: Arc<Connection>,
+    number: u64,
+    _charge: Charge,
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        self.connection.requests.lock().unsent.remove(&self.number);
+    }
+}
+
+/// Bytes of a charged answer. The transport keeps them until it has sent them.
+struct Charged {
+    bytes: Bytes,
+    _unsent: Arc<Unsent>,
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A response body that keeps its request [`Running`] until it ends or is dropped, and its charge until its bytes are sent.
 pub(super) struct Answer {
     body: axum::body::Body,
+    unsent: Option<Arc<Unsent>>,
     _running: Running,
 }
 
 impl Answer {
-    pub(super) fn new(body: axum::body::Body, running: Running) -> Self {
-        Self { body, _running: running }
+    /// The body of `response`, whose extensions may hold a [`Charge`].
+    pub(super) fn of(response: axum::response::Response, running: Running) -> http::Response<Self> {
+        let (mut parts, body) = response.into_parts();
+        let charge = Charge::from_extension(&mut parts.extensions);
+        let unsent = charge.map(|charge| Arc::new(running.connection.hold(charge)));
+        http::Response::from_parts(parts, Self { body, unsent, _running: running })
     }
 }
 
 impl Body for Answer {
-    type Data = bytes::Bytes;
+    type Data = Bytes;
     type Error = axum::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let Some(unsent) = &self.unsent else { return Poll::Ready(frame) };
+        let charged = |bytes| Bytes::from_owner(Charged { bytes, _unsent: Arc::clone(unsent) });
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(charged))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -162,6 +220,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::{super::places::Places, *};
+    use crate::callers::{Caller, Callers, Resource};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -171,12 +230,13 @@ mod tests {
             first_request_timeout: 10 * SECOND,
             idle_timeout: 100 * SECOND,
             max_age: Some(1000 * SECOND),
+            receive_timeout: 10_000 * SECOND,
             ..Config::default()
         }
     }
 
     fn connection(config: Config) -> Arc<Connection> {
-        Arc::new(Connection::new(Places::new(config.clone()).take(None).unwrap(), config))
+        Arc::new(Connection::new(Places::new(config.clone()).take(None).unwrap(), None, config))
     }
 
     fn next(connection: &Connection) -> Next {
@@ -219,10 +279,35 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_for_probes_is_closed_after_a_few_seconds() {
         let places = Places::new(Config { max: 0, max_per_peer: 1, ..config() });
-        let connection = Arc::new(Connection::new(places.take(None).unwrap(), config()));
+        let connection = Arc::new(Connection::new(places.take(None).unwrap(), None, config()));
         let _running = connection.begin();
         assert_eq!(next(&connection), Next::Check(connection.opened + PROBE_TIMEOUT));
         advance(PROBE_TIMEOUT).await;
         assert_eq!(next(&connection), Next::Close);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_client_does_not_receive_a_charged_answer_is_closed() {
+        let config = Config { receive_timeout: 60 * SECOND, idle_timeout: 1000 * SECOND, ..config() };
+        let connection = connection(config);
+        let running = connection.begin();
+        let callers = Callers::new(Arc::default());
+        let charge = callers.take(&Caller::Local, Resource::UnsentBytes, 5 << 20).unwrap();
+        let response = axum::response::Response::new(axum::body::Body::from("answer"));
+        let mut response = response;
+        response.extensions_mut().insert(charge.into_extension());
+        let mut body = Box::pin(Answer::of(response, running).into_body());
+        let frame = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await.unwrap().unwrap();
+        let bytes = frame.into_data().unwrap();
+        // The transport holds the bytes. A second more per MiB.
+        drop(body);
+        advance(64 * SECOND).await;
+        assert_eq!(next(&connection), Next::Check(Instant::now() + SECOND));
+        advance(SECOND).await;
+        assert_eq!(next(&connection), Next::Close);
+        assert_eq!(callers.usage().callers.len(), 1);
+        drop(bytes);
+        assert!(callers.usage().callers.is_empty());
+        assert_ne!(next(&connection), Next::Close);
     }
 }

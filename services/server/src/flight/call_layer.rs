@@ -88,10 +88,9 @@ where
         if call.method != "health" {
             match self.layer.authorize(request.headers()) {
                 Ok(access) => {
-                    if let Some(connection) = request.extensions().get::<Arc<Connection>>() {
-                        connection.authenticated();
-                    }
-                    request.extensions_mut().insert(access);
+                    let connection = request.extensions().get::<Arc<Connection>>();
+                    let peer = connection.and_then(|connection| connection.authenticated());
+                    request.extensions_mut().insert(access.at(peer));
                     call.start_span(&self.layer.traces, &mut request);
                 }
                 Err(refused) => {

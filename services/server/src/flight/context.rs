@@ -1,11 +1,9 @@
 //! State of the gRPC methods.
 
-use super::exchanges::Exchanges;
 use crate::services::Services;
 
 /// State of the gRPC methods. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) services: Services,
-    pub(crate) exchanges: Exchanges,
 }

@@ -14,7 +14,7 @@ use tonic::{Status, Streaming};
 
 use self::stream::{Exchange, Messages};
 use super::Context;
-use crate::{Error, auth::Access, traces::Trace};
+use crate::{Error, auth::Access, callers::Resource, traces::Trace};
 
 /// Timeout of the first message.
 const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -26,7 +26,9 @@ pub(super) async fn exchange(
     trace: Option<Trace>,
     mut messages: Streaming<FlightData>,
 ) -> Result<Messages, Status> {
-    let permit = context.exchanges.enter()?;
+    let (callers, caller) = (&context.services.callers, access.caller());
+    // Until the kind is known.
+    let call = callers.take(&caller, Resource::Calls, 1)?;
     let missing = || Error::invalid("the stream is empty; expected a first message with a descriptor");
     let first = context
         .services
@@ -41,7 +43,10 @@ pub(super) async fn exchange(
     let command: Command = encoding.decode("Command", &command).map_err(Error::from)?;
     // The first message may also hold the schema, so it is read again.
     let messages = streams::iter([Ok(first)]).chain(messages).boxed();
-    let exchange = Exchange { context: context.clone(), access, encoding, messages, permit, trace };
+    let resource = if command.worker.is_some() { Resource::Workers } else { Resource::Exchanges };
+    let charge = callers.take(&caller, resource, 1)?;
+    drop(call);
+    let exchange = Exchange { context: context.clone(), access, encoding, messages, charge, trace };
     match command {
         Command { lookup: Some(wanted), train: None, infer: None, worker: None } => {
             lookups::answers(exchange, wanted).await

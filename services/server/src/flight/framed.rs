@@ -36,6 +36,7 @@ use super::{
 use crate::{
     Error,
     auth::Access,
+    callers::Resource,
     registry::datasets::Datasets,
     sessions::Running,
     traces::{self, Trace},
@@ -84,7 +85,9 @@ async fn answer(
         Wanted::Train(train) => train,
     };
     let (job, rank, lane) = context.stream(&access, train).await?;
-    let running = context.services.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer)?;
+    let services = &context.services;
+    let charge = services.callers.take(&access.caller(), Resource::Streams, 1)?;
+    let running = services.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer, charge);
     context.services.jobs.note(job.train());
     let schema = schema_message(job.view().schema())?;
     let batches = context.services.loader.watched_batches(Arc::clone(&job), rank, lane, running.lane.clone());
@@ -117,15 +120,18 @@ async fn look_up(
     encoding: Encoding,
     trace: Option<Trace>,
 ) -> Result<http::Response<Body>, Status> {
-    let LookedUp { schema, batch, about, permit } = context.look_up(access, wanted, trace.as_ref()).await?;
+    let LookedUp { schema, batch, about, charge, call } =
+        context.look_up(access, wanted, trace.as_ref()).await?;
     let (first, body) = frames(&encoding.encode(&about), batch)?;
     let data = [schema_message(&schema)?, first].into_iter().chain(body).map(Frame::data);
     let last = Frame::trailers(trailers(&Status::new(Code::Ok, "")));
-    response(stream::iter(data.chain([last])).map(move |frame| {
-        // The permit is held until all frames are sent.
-        let _ = &permit;
+    let mut response = response(stream::iter(data.chain([last])).map(move |frame| {
+        // The call lasts until all frames are taken.
+        let _ = &call;
         frame
-    }))
+    }))?;
+    response.extensions_mut().insert(charge.into_extension());
+    Ok(response)
 }
 
 fn response(

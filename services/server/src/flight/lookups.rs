@@ -2,29 +2,30 @@
 
 use std::{collections::HashSet, mem, sync::Arc};
 
+use super::Context;
+use crate::{
+    Error,
+    auth::Access,
+    callers::{Charge, Resource},
+    lookup_request::max_age,
+    services::Services,
+    traces::{Trace, number},
+};
 use arrow_array::{ArrayRef, Int64Array, LargeStringArray, RecordBatch};
 use arrow_schema::SchemaRef;
 use forebay_inference::{Answer, Lookup};
 use forebay_loader::WireBatch;
 use forebay_proto::v1::{self, KeyColumn, LookupMetadata};
-use tokio::sync::OwnedSemaphorePermit;
-
-use super::Context;
-use crate::{
-    Error,
-    auth::Access,
-    lookup_request::max_age,
-    services::Services,
-    traces::{Trace, number},
-};
 
 /// Answer of a lookup whose request holds its keys.
 pub(super) struct LookedUp {
     pub(super) schema: SchemaRef,
     pub(super) batch: WireBatch,
     pub(super) about: LookupMetadata,
-    /// Permit of the lookup, held until the answer is sent.
-    pub(super) permit: OwnedSemaphorePermit,
+    /// Bytes of the answer.
+    pub(super) charge: Charge,
+    /// The lookup, charged until the answer is complete.
+    pub(super) call: Charge,
 }
 
 impl Context {
@@ -38,7 +39,8 @@ impl Context {
         mut wanted: v1::Lookup,
         trace: Option<&Trace>,
     ) -> Result<LookedUp, Error> {
-        let permit = self.exchanges.enter()?;
+        let caller = access.caller();
+        let call = self.services.callers.take(&caller, Resource::Calls, 1)?;
         self.check_access(access, &wanted)?;
         let keys = mem::take(&mut wanted.keys);
         let mut lookup = self.services.online.lookup(&self.services.datasets, access, &wanted).await?;
@@ -48,7 +50,9 @@ impl Context {
             trace.note("forebay.rows", number(keys.num_rows() as u64));
             trace.note("forebay.found", number(about.found));
         }
-        Ok(LookedUp { schema, batch: answer.batch, about, permit })
+        let bytes = answer.batch.body.len() as u64;
+        let charge = self.services.callers.take(&caller, Resource::UnsentBytes, bytes)?;
+        Ok(LookedUp { schema, batch: answer.batch, about, charge, call })
     }
 
     /// Prepares a lookup, and returns the schema of its answers.

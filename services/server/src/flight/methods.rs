@@ -11,8 +11,8 @@ use forebay_proto::{
     v1::{DatasetInfo, Lookup, LookupAnswer},
 };
 use forebay_storage::Snapshot;
-use futures::{future::BoxFuture, stream::BoxStream};
-use tonic::{Status, Streaming};
+use futures::{StreamExt, future::BoxFuture, stream::BoxStream};
+use tonic::{Response, Status, Streaming};
 
 use super::{
     Context, actions,
@@ -24,6 +24,7 @@ use super::{
 use crate::{
     Error,
     auth::Access,
+    callers::{Charge, Resource},
     registry::datasets::{Listed, Phase},
     traces::Trace,
 };
@@ -52,7 +53,7 @@ pub(super) trait Methods: Send + Sync {
     fn list_flights(&self, access: &Access) -> Vec<Result<FlightInfo, Status>>;
 
     /// GetFlightInfo.
-    fn flight_info(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, FlightInfo>;
+    fn flight_info(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, Response<FlightInfo>>;
 
     /// GetSchema.
     fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, SchemaResult>;
@@ -74,7 +75,7 @@ pub(super) trait Methods: Send + Sync {
         access: Access,
         trace: Option<Trace>,
         wanted: Lookup,
-    ) -> Answer<'_, LookupAnswer>;
+    ) -> Answer<'_, Response<LookupAnswer>>;
 }
 
 impl Methods for Context {
@@ -82,15 +83,17 @@ impl Methods for Context {
         self.services.datasets.list(access).iter().map(listed_info).collect()
     }
 
-    fn flight_info(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, FlightInfo> {
+    fn flight_info(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, Response<FlightInfo>> {
         Box::pin(async move {
+            let _call = self.services.callers.take(&access.caller(), Resource::Calls, 1)?;
             match described(&descriptor)? {
                 Described::Command(command) => {
                     let command = command.to_vec();
                     train_info(self, &access, descriptor, &command).await
                 }
                 Described::Dataset(name) => {
-                    dataset_info(name, self.services.datasets.current(&access, name).await?.snapshot())
+                    let current = self.services.datasets.current(&access, name).await?;
+                    dataset_info(name, current.snapshot()).map(Response::new)
                 }
             }
         })
@@ -98,6 +101,7 @@ impl Methods for Context {
 
     fn schema(&self, access: Access, descriptor: FlightDescriptor) -> Answer<'_, SchemaResult> {
         Box::pin(async move {
+            let _call = self.services.callers.take(&access.caller(), Resource::Calls, 1)?;
             let schema = match described(&descriptor)? {
                 Described::Command(command) => self.job(&access, command).await?.job.view().schema().clone(),
                 Described::Dataset(name) => {
@@ -111,7 +115,16 @@ impl Methods for Context {
     }
 
     fn action(&self, access: Access, action: Action) -> Answer<'_, Reply<ActionResult>> {
-        Box::pin(async move { Ok(actions::run(self.clone(), access, action).await?) })
+        Box::pin(async move {
+            let call = self.services.callers.take(&access.caller(), Resource::Calls, 1)?;
+            let results = actions::run(self.clone(), access, action).await?;
+            let charged = results.map(move |result| {
+                // The call lasts until all results are taken.
+                let _ = &call;
+                result
+            });
+            Ok(charged.boxed())
+        })
     }
 
     fn exchange(
@@ -128,12 +141,13 @@ impl Methods for Context {
         access: Access,
         trace: Option<Trace>,
         wanted: Lookup,
-    ) -> Answer<'_, LookupAnswer> {
+    ) -> Answer<'_, Response<LookupAnswer>> {
         Box::pin(async move {
             let found = self.look_up(&access, wanted, trace.as_ref()).await?;
-            let LookedUp { schema, batch, about, permit: _permit } = found;
+            let LookedUp { schema, batch, about, charge, call: _call } = found;
             let packed = self.services.online.work(batch.body.len(), move || pack(&schema, batch));
-            Ok(LookupAnswer { metadata: Some(about), columns: packed.await?? })
+            let answer = LookupAnswer { metadata: Some(about), columns: packed.await?? };
+            Ok(charged(answer, charge))
         })
     }
 }
@@ -143,7 +157,7 @@ async fn train_info(
     access: &Access,
     descriptor: FlightDescriptor,
     command: &[u8],
-) -> Result<FlightInfo, Status> {
+) -> Result<Response<FlightInfo>, Status> {
     let requested = context.job(access, command).await?;
     let job = &requested.job;
     let train = job.train();
@@ -162,6 +176,8 @@ async fn train_info(
             "the tickets of {endpoints} endpoints take {tickets} bytes, the limit is {MAX_TICKET_BYTES}; name a rank"
         )).into());
     }
+    // The message and its encoded form.
+    let charge = context.services.callers.take(&access.caller(), Resource::UnsentBytes, 2 * tickets)?;
     let mut info = FlightInfo::new()
         .with_descriptor(descriptor)
         .with_ordered(false)
@@ -175,7 +191,14 @@ async fn train_info(
         info = info.with_endpoint(FlightEndpoint::new().with_ticket(ticket));
     }
     let rows = rows.map_or(UNKNOWN, |rows| i64::try_from(rows).unwrap_or(i64::MAX));
-    Ok(info.with_total_records(rows))
+    Ok(charged(info.with_total_records(rows), charge))
+}
+
+/// A response that holds `charge` until it is sent.
+fn charged<T>(message: T, charge: Charge) -> Response<T> {
+    let mut response = Response::new(message);
+    response.extensions_mut().insert(charge.into_extension());
+    response
 }
 
 /// FlightInfo of a dataset, for listings and path descriptors.

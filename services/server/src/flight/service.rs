@@ -54,7 +54,7 @@ impl FlightService for Flight {
         request: Request<FlightDescriptor>,
     ) -> Result<Response<FlightInfo>, Status> {
         let access = call_layer::access(request.extensions())?;
-        self.methods.flight_info(access, request.into_inner()).await.map(Response::new)
+        self.methods.flight_info(access, request.into_inner()).await
     }
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {

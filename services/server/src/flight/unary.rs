@@ -17,6 +17,6 @@ impl Online for Unary {
     async fn lookup(&self, request: Request<Lookup>) -> Result<Response<LookupAnswer>, Status> {
         let access = call_layer::access(request.extensions())?;
         let trace = call_layer::trace(request.extensions());
-        self.methods.look_up_packed(access, trace, request.into_inner()).await.map(Response::new)
+        self.methods.look_up_packed(access, trace, request.into_inner()).await
     }
 }

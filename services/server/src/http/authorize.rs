@@ -35,10 +35,9 @@ pub(super) async fn authorize(
     });
     match authorized {
         Ok(access) => {
-            if let Some(connection) = request.extensions().get::<Arc<Connection>>() {
-                connection.authenticated();
-            }
-            request.extensions_mut().insert::<Access>(access);
+            let connection = request.extensions().get::<Arc<Connection>>();
+            let peer = connection.and_then(|connection| connection.authenticated());
+            request.extensions_mut().insert::<Access>(access.at(peer));
             next.run(request).await
         }
         Err(error) => reject(Rejection::from(error)),

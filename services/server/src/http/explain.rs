@@ -16,7 +16,7 @@ use super::{
     context::View,
     response::{AuthErrors, Parameters, Problem, Rejection},
 };
-use crate::Error;
+use crate::{Error, callers::Resource};
 
 /// Selection of a batch, and the response format.
 #[derive(Deserialize, IntoParams)]
@@ -156,11 +156,16 @@ async fn answer(
         let summary = explainer.summary(access, train, at, max_listed_rows).await?;
         return Ok(Json(Summary { others, ..summary }).into_response());
     };
+    let most = context.services.limits.max_explain_bytes;
+    let mut charge = context.services.callers.take(&access.caller(), Resource::UnsentBytes, most)?;
     let bytes = explainer.export(access, train, at, format).await?;
+    charge.shrink(bytes.len() as u64);
     let id = JobRecord::new(train, 0.0).id;
     let (epoch, step) = (at.epoch.unwrap_or(train.epoch), at.step.unwrap_or(train.start_step));
     let rank = at.rank.or(train.rank).unwrap_or(0);
     let name = format!("attachment; filename=\"{id}-{epoch}-{step}-{rank}.{}\"", format.name());
     let headers = [(header::CONTENT_TYPE, format.media_type()), (header::CONTENT_DISPOSITION, &name)];
-    Ok((headers, bytes).into_response())
+    let mut response = (headers, bytes).into_response();
+    response.extensions_mut().insert(charge.into_extension());
+    Ok(response)
 }

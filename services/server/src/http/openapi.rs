@@ -18,8 +18,8 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::{
-    Context, datasets, events, explain, live, overview, probes, queues, response, response::AuthErrors,
-    sessions,
+    Context, callers, datasets, events, explain, live, overview, probes, queues, response,
+    response::AuthErrors, sessions,
 };
 use crate::events::Event;
 use forebay_explain::Summary;
@@ -78,6 +78,7 @@ pub(super) fn routes() -> Routes {
         .routes(routes!(queues::show, queues::change))
         .routes(routes!(queues::throughput_latency))
         .routes(routes!(events::list))
+        .routes(routes!(callers::list))
         .routes(routes!(live::subscribe))
         .routes(routes!(explain::jobs))
         .routes(routes!(explain::explain, explain::explain_request))

@@ -26,17 +26,19 @@ pub(super) struct Problem {
 pub(super) struct Rejection {
     code: StatusCode,
     problem: Problem,
+    retry_after_seconds: Option<u32>,
 }
 
 impl Rejection {
     pub(super) fn new(code: StatusCode, message: impl Into<String>) -> Self {
-        Self { code, problem: Problem { error: message.into() } }
+        Self { code, problem: Problem { error: message.into() }, retry_after_seconds: None }
     }
 }
 
 impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
-        Self::new(error.http_code(), error.message())
+        let retry_after_seconds = error.retry_after_seconds();
+        Self { retry_after_seconds, ..Self::new(error.http_code(), error.message()) }
     }
 }
 
@@ -48,7 +50,11 @@ impl From<BytesRejection> for Rejection {
 
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
-        (self.code, Json(self.problem)).into_response()
+        let mut response = (self.code, Json(self.problem)).into_response();
+        if let Some(seconds) = self.retry_after_seconds {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }
 

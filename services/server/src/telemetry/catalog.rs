@@ -47,6 +47,10 @@ pub(super) const GROUPS: &[Group] = groups! {
         Gauge "forebay_draining": "1 while the server shuts down and rejects new calls, otherwise 0.";
         Counter "forebay_events_total" [EVENT]: "Operational events, by kind.";
         Counter "forebay_connections_refused_total" [CONNECTION_LIMIT]: "Connections closed because there were too many, by limit.";
+        Gauge "forebay_caller_resources" [RESOURCE] absent "before the first use of the resource":
+            "Amount of each resource that callers share that is in use. The settings `limits.max_*` are the maximums.";
+        Counter "forebay_caller_refusals_total" [RESOURCE] absent "before the first refusal":
+            "Calls that were refused because too much of a resource is in use, by all callers or by this one.";
         Counter "forebay_tls_errors_total": "Failed TLS handshakes.";
         Counter "forebay_reload_errors_total":
             "Failed reloads of changed certificates or tokens. The server keeps the previous ones.";

@@ -60,6 +60,7 @@ ROUTES: dict[tuple[str, str], tuple[int, int, int, int]] = {
     ("GET", "/api/v1/queues/{name}/throughput-latency"): QUEUE_READERS,
     ("PATCH", "/api/v1/queues/{name}"): (401, 403, 403, 200),
     ("GET", "/api/v1/events"): READERS,
+    ("GET", "/api/v1/callers"): (401, 403, 200, 200),
     ("GET", "/api/v1/live"): READERS,
     ("GET", "/api/v1/jobs"): READERS,
     ("GET", "/api/v1/explain"): READERS,

@@ -1,4 +1,4 @@
-"""limits.max_streams: the next stream is refused, and streams whose connection was reset no longer count."""
+"""limits.max_streams and max_exchanges: the next stream is refused, and streams whose connection was reset no longer count."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ ENDLESS: dict[str, Any] = {"dataset": "users", "batch_size": 100, "epochs": 1_00
 SETTINGS = f"""
 [limits]
 max_streams = {MAX_STREAMS}
+max_exchanges = {MAX_STREAMS}
 [online.users]
 key = ["user_id"]
 [queues.ranker.features]
@@ -100,7 +101,7 @@ def open_lookup(client: Client) -> object:
     return lookup
 
 
-KINDS: dict[str, Callable[[Client], object]] = {"stream": open_stream, "lookup": open_lookup}
+KINDS: dict[str, Callable[[Client], object]] = {"streams": open_stream, "exchanges": open_lookup}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -129,7 +130,7 @@ def test_streams_above_the_limit_are_refused_and_reset_connections_do_not_count(
         with contextlib.ExitStack() as stack:
             for _ in range(MAX_STREAMS):
                 begin_on(stack, limited.location)
-            with Client(limited.location) as fifth, refused("RESOURCE_EXHAUSTED", "limits.max_streams", str(MAX_STREAMS)):
+            with Client(limited.location) as fifth, refused("RESOURCE_EXHAUSTED", f"limits.max_{kind} is {MAX_STREAMS}"):
                 begin(fifth)
             # Batch streams and exchanges are limited separately.
             for other in KINDS.values():

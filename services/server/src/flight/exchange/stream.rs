@@ -6,10 +6,9 @@ use arrow_schema::Schema;
 use forebay_inference::Answer;
 use forebay_proto::Encoding;
 use futures::stream::BoxStream;
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::Status;
 
-use crate::{auth::Access, flight::Context, traces::Trace};
+use crate::{auth::Access, callers::Charge, flight::Context, traces::Trace};
 
 /// Messages of a stream, in either direction.
 pub(in crate::flight) type Messages = BoxStream<'static, Result<FlightData, Status>>;
@@ -21,7 +20,7 @@ pub(super) struct Exchange {
     pub(super) encoding: Encoding,
     /// Messages of the client.
     pub(super) messages: Messages,
-    pub(super) permit: OwnedSemaphorePermit,
+    pub(super) charge: Charge,
     /// Trace of the call, if it is traced.
     pub(super) trace: Option<Trace>,
 }

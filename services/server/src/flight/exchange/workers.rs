@@ -16,7 +16,7 @@ use forebay_proto::{
     v1::{self, BatchReply, BatchRequest, LookupMetadata},
 };
 use futures::{StreamExt, stream};
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
@@ -24,6 +24,7 @@ use super::stream::{Exchange, Messages, message, schema_message};
 use crate::{
     Error,
     auth::Access,
+    callers::Charge,
     drain::stopping,
     error::clip,
     events::{Event, Kind},
@@ -67,7 +68,7 @@ struct Batches {
     _presence: Presence,
     /// Task that receives replies; it ends before the worker leaves only with an error.
     inward: AbortOnDropHandle<Result<(), Status>>,
-    _permit: OwnedSemaphorePermit,
+    _charge: Charge,
 }
 
 /// Receives replies from the worker, in a task of its own, so that replies are read while a send is blocked.
@@ -80,7 +81,7 @@ struct Inward {
 
 /// Streams batches as they are formed. Ends with a status if the server stops or the worker sends an invalid reply.
 pub(super) async fn batches(exchange: Exchange, request: &v1::Worker) -> Result<Messages, Status> {
-    let Exchange { context, access, encoding, messages, permit, .. } = exchange;
+    let Exchange { context, access, encoding, messages, charge, .. } = exchange;
     let served = context.services.queues.get(&request.queue, &access)?;
     access.check_worker(&request.queue)?;
     let (lookup, schema) = context.prepare(&access, &served.features).await?;
@@ -101,7 +102,7 @@ pub(super) async fn batches(exchange: Exchange, request: &v1::Worker) -> Result<
         worker,
         _presence: presence,
         inward,
-        _permit: permit,
+        _charge: charge,
     };
     let batches = stream::try_unfold(batches, |mut batches| async move {
         let message = batches.next().await?;

@@ -94,6 +94,10 @@ labels! {
         | "reload_failed" ("changed certificates or tokens are invalid") | "draining" ("the server is shutting down")
         | "bottleneck_changed" ("the bottleneck of the trainers changed")
         | "label_skew" ("the mean label of a session's batches varies by more than chance explains");
+    RESOURCE = "resource": "streams" ("open streams of training batches")
+        | "exchanges" ("open DoExchange streams of lookups and callers of queues")
+        | "workers" ("connected workers of queues") | "calls" ("other running calls")
+        | "unsent_bytes" ("bytes of answers that clients have not received");
     CONNECTION_LIMIT = "limit": "peer" ("too many of one client address") | "all" ("too many of all clients");
     DROPPED = "reason": "queue" ("the export queue was full") | "export" ("the collector did not accept the span");
 }

@@ -84,7 +84,7 @@ async fn search_local(location: &Location, reads: &LocalReads) -> Option<Table> 
                     Ok(None) => {}
                     Ok(found) => return found,
                     Err(error) => {
-                        tracing::debug!(%error, "a folder above a dataset could not be searched for tables")
+                        tracing::debug!(%error, "a folder above a dataset could not be searched for tables");
                     }
                 }
             }

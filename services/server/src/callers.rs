@@ -1,0 +1,293 @@
+//! Work in progress of each caller, limited so that one caller leaves room for the others.
+//!
+//! A caller is a token, or a client address if the server has no tokens. Of each [`Resource`], an eighth is only for callers that
+//! hold nothing of it.
+
+use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc};
+
+use metrics::{counter, gauge};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::{Error, settings::Limits};
+
+/// Resources that callers share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resource {
+    /// Open streams of training batches.
+    Streams,
+    /// Open DoExchange streams of lookups and of callers of queues.
+    Exchanges,
+    /// Open DoExchange streams of workers of queues.
+    Workers,
+    /// Calls that are not in the other groups.
+    Calls,
+    /// Bytes of answers that clients have not received.
+    UnsentBytes,
+}
+
+impl Resource {
+    const ALL: [Self; 5] = [Self::Streams, Self::Exchanges, Self::Workers, Self::Calls, Self::UnsentBytes];
+
+    /// Name in metrics and in the API.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Streams => "streams",
+            Self::Exchanges => "exchanges",
+            Self::Workers => "workers",
+            Self::Calls => "calls",
+            Self::UnsentBytes => "unsent_bytes",
+        }
+    }
+
+    /// Setting of the limit, and its value.
+    fn limit(self, limits: &Limits) -> (&'static str, u64) {
+        match self {
+            Self::Streams => ("limits.max_streams", limits.max_streams as u64),
+            Self::Exchanges => ("limits.max_exchanges", limits.max_exchanges as u64),
+            Self::Workers => ("limits.max_workers", limits.max_workers as u64),
+            Self::Calls => ("limits.max_calls", limits.max_calls as u64),
+            Self::UnsentBytes => ("limits.max_unsent_bytes", limits.max_unsent_bytes),
+        }
+    }
+}
+
+/// Identity to which work is charged.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Caller {
+    /// Name of a token.
+    Token(String),
+    /// Client address, without tokens.
+    Address(IpAddr),
+    /// Clients of a Unix socket, without tokens.
+    Local,
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(name) => write!(f, "token '{name}'"),
+            Self::Address(address) => address.fmt(f),
+            Self::Local => f.write_str("the Unix socket"),
+        }
+    }
+}
+
+/// Counts of all resources. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Callers {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    limits: Arc<Limits>,
+    held: Mutex<Held>,
+    released: Notify,
+}
+
+type Amounts = [u64; Resource::ALL.len()];
+
+#[derive(Default)]
+struct Held {
+    total: Amounts,
+    by_caller: HashMap<Caller, Amounts>,
+}
+
+impl Callers {
+    pub(crate) fn new(limits: Arc<Limits>) -> Self {
+        Self { shared: Arc::new(Shared { limits, held: Mutex::default(), released: Notify::new() }) }
+    }
+
+    /// Charges `amount` of a resource to a caller until the charge is dropped.
+    ///
+    /// # Errors
+    /// Busy, with the limit, if too much is in use.
+    pub(crate) fn take(&self, caller: &Caller, resource: Resource, amount: u64) -> Result<Charge, Error> {
+        let (setting, capacity) = resource.limit(&self.shared.limits);
+        let mut held = self.shared.held.lock();
+        let (total, at) = (held.total[resource as usize], resource as usize);
+        let own = held.by_caller.get(caller).map_or(0, |amounts| amounts[at]);
+        let room = if own > 0 { capacity - capacity / 8 } else { capacity };
+        if total.saturating_add(amount) > room {
+            drop(held);
+            counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
+            let name = resource.name();
+            return Err(Error::busy(format!(
+                "{total} {name} are in use, {own} of them by {caller}, and {amount} more exceed {room}; {setting} is \
+                 {capacity}, of which {} are only for callers that hold none",
+                capacity / 8
+            )));
+        }
+        held.total[at] += amount;
+        held.by_caller.entry(caller.clone()).or_default()[at] += amount;
+        gauge!("forebay_caller_resources", "resource" => resource.name()).set(held.total[at] as f64);
+        Ok(Charge { callers: self.clone(), caller: caller.clone(), resource, amount })
+    }
+
+    /// Amounts held by each caller, as (resource, amount), and the total and capacity of each resource.
+    pub(crate) fn usage(&self) -> Usage {
+        let held = self.shared.held.lock();
+        let amounts =
+            |amounts: &Amounts| Resource::ALL.map(|resource| (resource, amounts[resource as usize]));
+        let mut callers: Vec<_> =
+            held.by_caller.iter().map(|(caller, held)| (caller.clone(), amounts(held))).collect();
+        callers.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        let capacity = |resource: Resource| resource.limit(&self.shared.limits).1;
+        let totals = amounts(&held.total).map(|(resource, total)| (resource, total, capacity(resource)));
+        Usage { callers, totals }
+    }
+
+    /// Waits until no call, exchange and worker is running.
+    pub(crate) async fn none_running(&self) {
+        let is_idle = || {
+            let total = self.shared.held.lock().total;
+            [Resource::Exchanges, Resource::Workers, Resource::Calls]
+                .iter()
+                .all(|one| total[*one as usize] == 0)
+        };
+        loop {
+            let released = self.shared.released.notified();
+            if is_idle() {
+                return;
+            }
+            released.await;
+        }
+    }
+}
+
+/// Amounts of all resources.
+pub(crate) struct Usage {
+    /// Amounts of each caller that holds something.
+    pub(crate) callers: Vec<(Caller, [(Resource, u64); Resource::ALL.len()])>,
+    /// Amount in use and capacity of each resource.
+    pub(crate) totals: [(Resource, u64, u64); Resource::ALL.len()],
+}
+
+/// Part of a resource that a caller holds. Dropping it returns it.
+pub(crate) struct Charge {
+    callers: Callers,
+    caller: Caller,
+    resource: Resource,
+    amount: u64,
+}
+
+impl Charge {
+    /// Held amount.
+    pub(crate) fn amount(&self) -> u64 {
+        self.amount
+    }
+
+    /// Returns all but `amount`.
+    pub(crate) fn shrink(&mut self, amount: u64) {
+        let surplus = self.amount.saturating_sub(amount);
+        self.amount -= surplus;
+        self.release(surplus);
+    }
+
+    /// Form in which a response carries the charge among its extensions, which must be cloneable.
+    pub(crate) fn into_extension(self) -> ChargeExtension {
+        ChargeExtension(Arc::new(Mutex::new(Some(self))))
+    }
+
+    /// Takes the charge out of the extensions of a response.
+    pub(crate) fn from_extension(extensions: &mut http::Extensions) -> Option<Self> {
+        extensions.remove::<ChargeExtension>()?.0.lock().take()
+    }
+
+    fn release(&self, amount: u64) {
+        let at = self.resource as usize;
+        let mut held = self.callers.shared.held.lock();
+        held.total[at] -= amount;
+        gauge!("forebay_caller_resources", "resource" => self.resource.name()).set(held.total[at] as f64);
+        if let Some(amounts) = held.by_caller.get_mut(&self.caller) {
+            amounts[at] -= amount;
+            if amounts.iter().all(|amount| *amount == 0) {
+                held.by_caller.remove(&self.caller);
+            }
+        }
+        drop(held);
+        self.callers.shared.released.notify_waiters();
+    }
+}
+
+/// A [`Charge`] among the extensions of a response.
+#[derive(Clone)]
+pub(crate) struct ChargeExtension(Arc<Mutex<Option<Charge>>>);
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.release(self.amount);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn callers(max_streams: usize) -> Callers {
+        Callers::new(Arc::new(Limits { max_streams, ..Limits::default() }))
+    }
+
+    fn token(name: &str) -> Caller {
+        Caller::Token(name.to_owned())
+    }
+
+    #[test]
+    fn one_caller_leaves_an_eighth_to_callers_that_hold_nothing() {
+        let callers = callers(16);
+        let take = |name: &str| callers.take(&token(name), Resource::Streams, 1);
+        let mut greedy: Vec<Charge> = (0..14).map(|_| take("greedy").unwrap()).collect();
+        let refusal = take("greedy").err().unwrap();
+        assert_eq!(
+            refusal.message(),
+            "14 streams are in use, 14 of them by token 'greedy', and 1 more exceed 14; limits.max_streams is 16, of \
+             which 2 are only for callers that hold none"
+        );
+        let other = take("other").unwrap();
+        assert!(take("other").is_err(), "the last place is for a third caller");
+        let _third = take("third").unwrap();
+        assert!(take("fourth").is_err());
+        drop(other);
+        greedy.pop();
+        assert!(take("other").is_ok());
+    }
+
+    #[test]
+    fn a_small_limit_is_used_up_by_one_caller() {
+        let callers = callers(4);
+        let take = || callers.take(&Caller::Local, Resource::Streams, 1);
+        let _held: Vec<_> = (0..4).map(|_| take().unwrap()).collect();
+        assert!(take().is_err());
+    }
+
+    #[test]
+    fn nothing_is_left_of_released_charges_and_other_resources_are_apart() {
+        let callers = callers(8);
+        let caller = Caller::Address("10.0.0.1".parse().unwrap());
+        let stream = callers.take(&caller, Resource::Streams, 1).unwrap();
+        let mut bytes = callers.take(&caller, Resource::UnsentBytes, 1000).unwrap();
+        bytes.shrink(10);
+        let usage = callers.usage();
+        assert_eq!(usage.callers.len(), 1);
+        assert_eq!(usage.callers[0].1[Resource::UnsentBytes as usize].1, 10);
+        drop((stream, bytes));
+        let usage = callers.usage();
+        assert!(usage.callers.is_empty() && usage.totals.iter().all(|(_, total, _)| *total == 0));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_all_calls_is_noticed() {
+        let callers = callers(8);
+        let _stream = callers.take(&Caller::Local, Resource::Streams, 1).unwrap();
+        callers.none_running().await;
+        let call = callers.take(&Caller::Local, Resource::Calls, 1).unwrap();
+        let waiting = {
+            let callers = callers.clone();
+            tokio::spawn(async move { callers.none_running().await })
+        };
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        drop(call);
+        waiting.await.unwrap();
+    }
+}

@@ -1,0 +1,179 @@
+"""Limits of callers: one caller leaves room for others, workers have places of their own, and unread answers are bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import json
+import socket
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as fl
+import pyarrow.parquet as pq
+import pytest
+
+from client import Client, refused
+from server import Pool, Server, until
+
+ENDLESS = json.dumps({"train": {"dataset": "users", "batch_size": 100, "epochs": 1_000_000}})
+TOKENS = ("greedy", "other", "third")
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    chance = np.random.default_rng(1)
+    folder = tmp_path / "users"
+    folder.mkdir()
+    table = pa.table({"user_id": np.arange(200_000), "x": chance.random(200_000)})
+    pq.write_table(table, folder / "a.parquet", row_group_size=50_000)
+    return folder
+
+
+@pytest.fixture
+def start(pool: Pool, users: Path, tmp_path: Path) -> Callable[..., Server]:
+    def start_with(limits: str, settings: str = "", **flags: object) -> Server:
+        config = tmp_path / "forebay.toml"
+        config.write_text(f"[limits]\n{limits}\n{settings}\n")
+        return pool.start({"users": users}, config=config, **flags)
+
+    return start_with
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    entry = '[{0}]\nsha256 = "{1}"\ndatasets = ["*"]\n'
+    path = tmp_path / "tokens.toml"
+    path.write_text("".join(entry.format(name, hashlib.sha256(name.encode()).hexdigest()) for name in TOKENS))
+    return path
+
+
+def options(token: str) -> fl.FlightCallOptions:
+    return fl.FlightCallOptions(headers=[(b"authorization", f"Bearer {token}".encode())])
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Server, str], Any]]:
+    """Opens endless streams of a token and cancels them after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def open_stream(server: Server, token: str) -> Any:
+            client = stack.enter_context(fl.connect(server.location))
+            reader = client.do_get(fl.Ticket(ENDLESS), options(token))
+            reader.read_chunk()
+            stack.callback(reader.cancel)
+            return reader
+
+        yield open_stream
+
+
+def callers(server: Server, token: str) -> dict[str, dict[str, Any]]:
+    status, body = server.http_get("/api/v1/callers", authorization=f"Bearer {token}")
+    assert status == 200, body
+    return {caller["token"]: caller for caller in json.loads(body)["callers"]}
+
+
+def test_a_greedy_token_leaves_an_eighth_of_the_streams_to_others(
+    start: Callable[..., Server], tokens: Path, opened: Callable[[Server, str], Any]
+) -> None:
+    server = start("max_streams = 16", tokens=tokens)
+    greedy = [opened(server, "greedy") for _ in range(14)]
+    with refused("RESOURCE_EXHAUSTED", "14 of them by token 'greedy'", "limits.max_streams is 16"):
+        opened(server, "greedy")
+    opened(server, "other")
+    opened(server, "third")
+    assert {name: caller["streams"] for name, caller in callers(server, "other").items()} == {
+        "greedy": 14,
+        "other": 1,
+        "third": 1,
+    }
+    for stream in greedy:
+        stream.cancel()
+    until(lambda: callers(server, "other").get("greedy", {"streams": 0})["streams"] == 0)
+    opened(server, "other")
+
+
+def test_a_refusal_that_is_not_final_has_a_time_to_retry(
+    start: Callable[..., Server], tokens: Path, opened: Callable[[Server, str], Any]
+) -> None:
+    grpc = pytest.importorskip("grpc")
+    server = start("max_streams = 1", tokens=tokens)
+    opened(server, "greedy")
+    with grpc.insecure_channel(server.grpc) as channel:
+        get = channel.unary_stream("/arrow.flight.protocol.FlightService/DoGet")
+        ticket = b"\x0a" + bytes([len(ENDLESS)]) + ENDLESS.encode()
+        call = get(ticket, metadata=[("authorization", "Bearer other")])
+        with pytest.raises(grpc.RpcError):
+            next(call)
+        assert call.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert dict(call.trailing_metadata())["retry-after"] == "1"
+
+
+def test_workers_have_places_that_other_exchanges_cannot_take(start: Callable[..., Server]) -> None:
+    queue = '[online.users]\nkey = ["user_id"]\n[queues.ranker.features]\ndataset = "users"\ncolumns = ["x"]'
+    server = start("max_exchanges = 2\nmax_workers = 1", queue)
+
+    def exchange(stack: contextlib.ExitStack, command: dict[str, Any]) -> Any:
+        client = stack.enter_context(fl.connect(server.location))
+        descriptor = fl.FlightDescriptor.for_command(json.dumps(command))
+        writer, reader = client.do_exchange(descriptor)
+        # The server answers with a schema before it receives any batch.
+        writer.begin(pa.schema([("user_id", pa.int64())]))
+        # Without its writer, the exchange would end.
+        stack.callback(lambda _: reader.cancel(), writer)
+        return reader.schema
+
+    lookup, worker = {"lookup": {"dataset": "users"}}, {"worker": {"queue": "ranker"}}
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            exchange(stack, lookup)
+        with refused("RESOURCE_EXHAUSTED", "limits.max_exchanges is 2"):
+            exchange(stack, lookup)
+        exchange(stack, worker)
+        with refused("RESOURCE_EXHAUSTED", "limits.max_workers is 1"):
+            exchange(stack, worker)
+
+
+def test_answers_that_a_client_does_not_read_are_limited_and_end_with_its_connection(
+    start: Callable[..., Server],
+) -> None:
+    limit = 12 << 20
+    server = start(
+        f'max_unsent_bytes = {limit}\nmax_explain_bytes = {limit}\nreceive_timeout = "1s"',
+        f"[lookups]\nmax_answer_bytes = {limit}\n",
+    )
+    with Client(server.location) as client:
+        snapshot = json.loads(server.http_get("/api/v1/datasets")[1])["datasets"][0]["snapshot"]
+        assert client.digest(dataset="users", batch_size=200_000)
+    train = {"train": {"dataset": "users", "snapshot": snapshot, "batch_size": 200_000, "columns": ["user_id", "x"]}}
+    body = json.dumps(train).encode()
+    path = "/api/v1/explain?step=0&format=json"
+    head = f"POST {path} HTTP/1.1\r\nhost: {server.http}\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+    host, port = server.http.split(":")
+
+    def export() -> tuple[int, http.client.HTTPMessage, bytes]:
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        connection.request("POST", path, body)
+        response = connection.getresponse()
+        answer = response.status, response.headers, response.read()
+        connection.close()
+        return answer
+
+    status, _, content = export()
+    assert status == 200 and len(content) > limit // 2, content[:300]
+    # A small receive buffer, so that most of the answer stays on the server.
+    unread = socket.socket()
+    unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    unread.connect((host, int(port)))
+    unread.sendall(head + body)
+    held = lambda: json.loads(server.http_get("/api/v1/callers")[1])["resources"][-1]["used"]
+    until(lambda: 0 < held() <= len(content))
+    status, headers, content = export()
+    assert status == 429 and headers["retry-after"] == "1", content
+    assert f"limits.max_unsent_bytes is {limit}" in json.loads(content)["error"]
+    until(lambda: held() == 0, seconds=60, failure="the unread answer is kept")
+    assert export()[0] == 200
+    unread.close()
