@@ -23,6 +23,8 @@ pub(crate) use session::{Begin, KEPT_SECONDS, Session, WINDOW};
 
 /// Time after which a session without a stream is removed.
 const REMOVED_AFTER: Duration = Duration::from_secs(60);
+/// Maximum number of sessions without a stream; those that ended first are removed.
+const MAX_ENDED: usize = 1000;
 
 /// Registry of sessions and their streams. Cheap to clone.
 #[derive(Clone)]
@@ -134,16 +136,16 @@ impl Sessions {
             return;
         }
         let now = Instant::now();
-        let (from, settled) = session.report(now, report);
+        let (from, settled, credible) = session.report(now, report);
         let mut totals = self.shared.totals.lock();
         totals.settle(&session.train.dataset, from, now, &settled);
         let trainers = totals.trainers.entry(report.dataset.clone()).or_default();
-        trainers.wait += report.wait_seconds;
-        trainers.compute += report.compute_seconds;
-        trainers.copy += report.copy_seconds;
+        trainers.wait += report.wait_seconds * credible;
+        trainers.compute += report.compute_seconds * credible;
+        trainers.copy += report.copy_seconds * credible;
         if let Some(share) = report.gpu_utilization {
-            trainers.gpu_busy += report.seconds * share;
-            trainers.gpu_idle += report.seconds * (1.0 - share);
+            trainers.gpu_busy += report.seconds * credible * share;
+            trainers.gpu_idle += report.seconds * credible * (1.0 - share);
         }
     }
 
@@ -163,7 +165,16 @@ impl Sessions {
         }
         totals.sent.sample(now, sent);
         drop(totals);
-        self.shared.sessions.retain(|_, session| !session.ended_before(now, REMOVED_AFTER));
+        let mut ended: Vec<_> =
+            sessions.iter().filter_map(|session| Some((session.ended()?, session.id))).collect();
+        ended.sort_unstable_by(|one, other| other.cmp(one));
+        let is_old = |(at, (ended, _)): &(usize, &(Instant, u64))| {
+            *at >= MAX_ENDED || now.saturating_duration_since(*ended) > REMOVED_AFTER
+        };
+        for (_, (_, id)) in ended.iter().enumerate().filter(is_old) {
+            // A session may have continued in the meantime.
+            self.shared.sessions.remove_if(id, |_, session| session.ended().is_some());
+        }
     }
 
     /// Returns the time of all sessions in the last seconds.

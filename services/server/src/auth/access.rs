@@ -52,6 +52,11 @@ impl Access {
         Self { peer, ..self }
     }
 
+    /// Address of the client; `None` for a Unix socket.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
     /// Identity to which the caller's work is charged.
     pub(crate) fn caller(&self) -> Caller {
         match (self.name(), self.peer) {

@@ -74,6 +74,11 @@ impl Connection {
         self.peer
     }
 
+    /// Address of the client; `None` for a Unix socket.
+    pub(crate) fn peer(&self) -> Option<IpAddr> {
+        self.peer
+    }
+
     /// Waits until another connection has got the place of this one.
     pub(super) async fn replaced(&self) {
         self.place.replaced.cancelled().await;

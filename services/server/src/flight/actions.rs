@@ -7,8 +7,8 @@ use forebay_loader::{CountProgress, LoadProgress};
 use forebay_proto::{
     Encoding,
     v1::{
-        CountResult, DropCacheRequest, DropCacheResult, RefreshRequest, RefreshResult, ReportRequest,
-        WarmResult,
+        Command, CountResult, DropCacheRequest, DropCacheResult, RefreshRequest, RefreshResult,
+        ReportRequest, WarmResult,
     },
 };
 use forebay_storage::Reader;
@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use super::{Context, commands::RequestedJob};
-use crate::{Error, auth::Access};
+use crate::{Error, auth::Access, telemetry::audit};
 
 /// Results of an action.
 type Results = BoxStream<'static, Result<ActionResult, Status>>;
@@ -92,16 +92,33 @@ pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
 /// Runs an action and returns the stream of its results.
 pub(super) async fn run(context: Context, access: Access, action: Action) -> Result<Results, Error> {
     let names = || types().map(|action| action.r#type).collect::<Vec<_>>().join(", ");
-    match action.r#type.as_str() {
+    let name = action.r#type.clone();
+    let results = match name.as_str() {
         "refresh" => refresh(&context, &access, &action.body).await,
-        "warm" => load(context, &access, &action.body, Tier::Memory).await,
-        "count-rows" => count(context, &access, &action.body).await,
-        "pin" => load(context, &access, &action.body, Tier::Disk).await,
+        "warm" => load(context.clone(), &access, &action.body, Tier::Memory).await,
+        "count-rows" => count(context.clone(), &access, &action.body).await,
+        "pin" => load(context.clone(), &access, &action.body, Tier::Disk).await,
         "unpin" => unpin(&context, &access, &action.body).await,
         "drop-cache" => drop_cache(&context, &access, &action.body).await,
         "report" => report(&context, &access, &action.body),
-        other => Err(Error::invalid(format!("unknown action '{other}', expected one of {}", names()))),
+        other => {
+            return Err(Error::invalid(format!("unknown action '{other}', expected one of {}", names())));
+        }
+    };
+    // The others change nothing that another caller would notice.
+    if matches!(name.as_str(), "refresh" | "warm" | "pin" | "unpin" | "drop-cache") {
+        let object = dataset_of(&action.body);
+        audit::change(&access, &name, &object, results.as_ref().map(drop).map_err(Error::message));
     }
+    results
+}
+
+/// Name of the dataset in the body of an action, for the audit log.
+fn dataset_of(body: &[u8]) -> String {
+    let encoding = Encoding::of(body);
+    let command = encoding.decode::<Command>("Command", body).ok().and_then(|command| command.train);
+    let named = || encoding.decode::<RefreshRequest>("RefreshRequest", body).ok();
+    command.map(|train| train.dataset).or_else(|| named().map(|request| request.dataset)).unwrap_or_default()
 }
 
 async fn refresh(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {

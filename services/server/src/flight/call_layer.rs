@@ -17,6 +17,7 @@ use crate::{
     auth::{Access, Authenticator},
     connections::Connection,
     drain::{Drain, stopping},
+    telemetry::audit,
     traces::{Span, Trace, Traces},
 };
 
@@ -94,6 +95,13 @@ where
                     call.start_span(&self.layer.traces, &mut request);
                 }
                 Err(refused) => {
+                    if refused.code() == Code::Unauthenticated {
+                        let connection = request.extensions().get::<Arc<Connection>>();
+                        audit::failed_login(
+                            connection.and_then(|connection| connection.peer()),
+                            refused.message(),
+                        );
+                    }
                     return Box::pin(async move { Ok(call.observe(refused.into_http::<Body>())) });
                 }
             }

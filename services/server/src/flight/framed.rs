@@ -285,7 +285,7 @@ impl Sender {
         let Some(next) = next else { return Ok(None) };
         // A token may be revoked while the stream runs.
         self.read.iter().try_for_each(|dataset| self.access.check(dataset))?;
-        let made = next.map_err(|error| self.datasets.stream_error(&self.read[0], error))?;
+        let made = next.map_err(|error| self.datasets.mixture_error(&self.read, error))?;
         let FinishedBatch { metadata, batch, .. } = &made;
         self.running.batch_sent(&made, (metadata.epoch, metadata.step + self.lanes));
         if let Some(traced) = &mut self.traced {

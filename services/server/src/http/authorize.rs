@@ -13,6 +13,7 @@ use super::response::Rejection;
 use crate::{
     auth::{Access, Authenticator},
     connections::Connection,
+    telemetry::audit,
 };
 
 /// Accepted authentication schemes. Each is sent in a header of its own, because browsers read only one scheme per header; the
@@ -40,7 +41,15 @@ pub(super) async fn authorize(
             request.extensions_mut().insert::<Access>(access.at(peer));
             next.run(request).await
         }
-        Err(error) => reject(Rejection::from(error)),
+        Err(error) => {
+            // Browsers ask without a token first.
+            let has_token = request.headers().contains_key(header::AUTHORIZATION);
+            if error.http_code() == StatusCode::UNAUTHORIZED && has_token {
+                let connection = request.extensions().get::<Arc<Connection>>();
+                audit::failed_login(connection.and_then(|connection| connection.peer()), error.message());
+            }
+            reject(Rejection::from(error))
+        }
     }
 }
 

@@ -22,6 +22,7 @@ use crate::{
     registry::queues::Served,
     services::Services,
     settings::check_batching,
+    telemetry::audit,
 };
 
 /// List of queues.
@@ -167,6 +168,7 @@ pub(super) async fn change(
     let (before, batching) =
         changed_settings.map_err(|why| Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, why))?;
     if !dry_run && before != batching {
+        audit::change(&access, "queue settings", &name, Ok(()));
         let by = access.name().map_or_else(String::new, |name| format!(", by token '{name}'"));
         let message = format!("{}{by}", differences(&before, &batching));
         events.note(Event::new(Kind::QueueSettingsChanged, &message).queue(&name, served.reads()));

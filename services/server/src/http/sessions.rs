@@ -146,7 +146,7 @@ pub(super) fn stalls_of(View { context, access }: &View, seconds: usize, job_nam
         return Stalls::new([sessions.history(now, seconds)]);
     }
     let mut sessions = sessions.list(true);
-    sessions.retain(|session| access.may_read(&session.train.dataset));
+    sessions.retain(|session| session.is_visible_to(access));
     sessions.retain(|session| job_name.is_none_or(|name| session.train.job_name == name));
     Stalls::new(sessions.iter().map(|session| session.history(now, seconds)))
 }
@@ -154,7 +154,7 @@ pub(super) fn stalls_of(View { context, access }: &View, seconds: usize, job_nam
 /// Returns the running sessions visible to the caller, oldest first.
 pub(super) fn running(view: &View) -> Vec<Arc<Session>> {
     let mut running = view.context.services.sessions.list(false);
-    running.retain(|session| view.access.may_read(&session.train.dataset));
+    running.retain(|session| session.is_visible_to(&view.access));
     running
 }
 
@@ -162,5 +162,5 @@ fn find(View { context, access }: &View, id: &str) -> Result<Arc<Session>, Rejec
     let unknown = || Rejection::from(Error::not_found(format!("session '{id}' is unknown or has ended")));
     let known = u64::from_str_radix(id, 16).ok().filter(|_| id.len() == 16);
     let found = known.and_then(|id| context.services.sessions.get(id)).ok_or_else(unknown)?;
-    if access.may_read(&found.train.dataset) { Ok(found) } else { Err(unknown()) }
+    if found.is_visible_to(access) { Ok(found) } else { Err(unknown()) }
 }

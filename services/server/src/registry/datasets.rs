@@ -44,8 +44,8 @@ struct Dataset {
     phase: watch::Sender<Phase>,
     /// Most recent snapshots and the time at which each was last verified to be current; newest first.
     seen: parking_lot::Mutex<VecDeque<(String, Instant)>>,
-    /// Held while a snapshot is taken.
-    taking: Mutex<()>,
+    /// Held while a snapshot is taken. Time at which the last one that succeeded began.
+    taking: Mutex<Option<Instant>>,
     /// Held while a pinned snapshot is loaded, so that concurrent requests load it once.
     loading: Mutex<()>,
 }
@@ -131,7 +131,19 @@ impl Datasets {
     /// the previous snapshot stays current.
     pub(crate) async fn refresh(&self, access: &Access, name: &str) -> Result<(Reader, bool), Error> {
         let dataset = self.dataset(access, name)?;
-        let _taking = dataset.taking.lock().await;
+        let called = Instant::now();
+        let id = || match &*dataset.phase.borrow() {
+            Phase::Open(reader) => reader.snapshot().id().to_owned(),
+            Phase::Opening { .. } | Phase::Failed(_) => String::new(),
+        };
+        let before = id();
+        let mut taken = dataset.taking.lock().await;
+        // Another call listed the files after this one began to wait.
+        if let (Some(looked), Phase::Open(reader)) = (*taken, &*dataset.phase.borrow())
+            && looked >= called
+        {
+            return Ok((reader.clone(), reader.snapshot().id() != before));
+        }
         let current = match &*dataset.phase.borrow() {
             Phase::Open(reader) => Some(reader.clone()),
             Phase::Opening { .. } | Phase::Failed(_) => None,
@@ -147,6 +159,7 @@ impl Datasets {
                     None => self.reader(dataset, snapshot).await,
                 };
                 // From here on nothing waits, so that a cancelled call changes all or nothing.
+                *taken = Some(looked);
                 dataset.note_seen(&id, looked);
                 let note = match current {
                     Some(current) if is_current(&current) => return Ok((current, false)),
@@ -222,6 +235,15 @@ impl Datasets {
             }
             Err(error) => Err(named(name, error)),
         }
+    }
+
+    /// Like [`stream_error`](Self::stream_error), for a stream of several datasets: the one whose URL is in the error.
+    pub(crate) fn mixture_error(&self, names: &[String], error: forebay_loader::Error) -> Error {
+        let text = error.to_string();
+        let url = |name: &&String| self.shared.entries.get(*name).map(|dataset| dataset.location.url());
+        let named = names.iter().filter(|name| url(name).is_some_and(|url| text.contains(url)));
+        let name = named.max_by_key(|name| url(name).map(str::len)).or(names.first());
+        self.stream_error(name.map_or("", String::as_str), error)
     }
 
     /// Adds the dataset to a failure of its stream, and for a changed file the current snapshot.

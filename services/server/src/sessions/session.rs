@@ -10,12 +10,14 @@ use forebay_proto::v1::{ReportRequest, Train};
 use forebay_stall::{Buckets, Evidence, History, Interval, Known, Lane, Report, Skew, Verdict, judge};
 use parking_lot::Mutex;
 
-use crate::samples::Samples;
+use crate::{auth::Access, samples::Samples};
 
 /// Length of the kept history, in seconds.
 pub(crate) const KEPT_SECONDS: usize = 600;
 /// Length of each of the two windows that a verdict compares.
 pub(crate) const WINDOW: Duration = Duration::from_secs(10);
+/// Time that a report may cover in addition to the time since the last one, because reports may arrive late.
+const REPORT_TOLERANCE: Duration = Duration::from_secs(5);
 /// Time that is excluded from windows because it is not settled yet: clients report once per second.
 const UNSETTLED: Duration = Duration::from_secs(2);
 
@@ -72,6 +74,8 @@ struct State {
     /// Epoch and step of the latest batch.
     at: (u64, u64),
     report: Option<ReportRequest>,
+    /// Time of the last report, or of the first stream.
+    reported: Instant,
     settled: Instant,
     history: History,
     samples: Samples<Sent>,
@@ -89,6 +93,7 @@ impl Session {
             batches_total: 0,
             at: (train.epoch, train.start_step),
             report: None,
+            reported: now,
             settled: now,
             history: History::new(now, KEPT_SECONDS),
             samples: Samples::new(now, Sent::default()),
@@ -142,13 +147,17 @@ impl Session {
         self.state.lock().skew.set_known(label);
     }
 
-    /// Settles time by a report of the client. Returns the settled time and its start.
-    pub(super) fn report(&self, now: Instant, report: &ReportRequest) -> (Instant, Buckets) {
+    /// Settles time by a report of the client. Returns the settled time and its start, and the part of the reported time that
+    /// can have passed since the last report.
+    pub(super) fn report(&self, now: Instant, report: &ReportRequest) -> (Instant, Buckets, f64) {
         let measured = Report { seconds: report.seconds, wait_seconds: report.wait_seconds };
         let settled = self.clock.clock().report(now, measured);
         let mut state = self.state.lock();
         state.report = Some(report.clone());
-        (state.settle(now, &settled), settled)
+        let passed = now.saturating_duration_since(state.reported) + REPORT_TOLERANCE;
+        state.reported = now;
+        let credible = (passed.as_secs_f64() / report.seconds.max(f64::MIN_POSITIVE)).min(1.0);
+        (state.settle(now, &settled), settled, credible)
     }
 
     pub(super) fn tick(&self, now: Instant) -> (Instant, Buckets) {
@@ -160,12 +169,24 @@ impl Session {
         (from, settled)
     }
 
+    /// Names of the datasets; `dataset` of the request comes first.
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = &str> {
+        let mixed = self.train.mix.iter().map(|mixed| mixed.dataset.as_str());
+        std::iter::once(self.train.dataset.as_str()).chain(mixed)
+    }
+
+    /// True if the caller may read all datasets of the session.
+    pub(crate) fn is_visible_to(&self, access: &Access) -> bool {
+        self.datasets().all(|dataset| access.may_read(dataset))
+    }
+
     pub(crate) fn is_running(&self) -> bool {
         self.state.lock().ended.is_none()
     }
 
-    pub(super) fn ended_before(&self, now: Instant, time: Duration) -> bool {
-        self.state.lock().ended.is_some_and(|ended| now.saturating_duration_since(ended) > time)
+    /// Time at which the last stream ended, if none is open.
+    pub(super) fn ended(&self) -> Option<Instant> {
+        self.state.lock().ended
     }
 
     /// Returns the totals sent.

@@ -51,6 +51,7 @@ pub(super) const GROUPS: &[Group] = groups! {
             "Amount of each resource that callers share that is in use. The settings `limits.max_*` are the maximums.";
         Counter "forebay_caller_refusals_total" [RESOURCE] absent "before the first refusal":
             "Calls that were refused because too much of a resource is in use, by all callers or by this one.";
+        Counter "forebay_authentication_failures_total": "Calls with a missing, unknown or expired token.";
         Counter "forebay_tls_errors_total": "Failed TLS handshakes.";
         Counter "forebay_reload_errors_total":
             "Failed reloads of changed certificates or tokens. The server keeps the previous ones.";

@@ -177,3 +177,44 @@ def test_answers_that_a_client_does_not_read_are_limited_and_end_with_its_connec
     until(lambda: held() == 0, seconds=60, failure="the unread answer is kept")
     assert export()[0] == 200
     unread.close()
+
+
+def test_a_mixture_is_visible_only_to_callers_that_may_read_all_its_datasets(
+    pool: Pool, users: Path, tmp_path: Path
+) -> None:
+    entry = '[{0}]\nsha256 = "{1}"\ndatasets = {2}\n'
+    path, readable = tmp_path / "tokens.toml", {"both": '["*"]', "one": '["users"]'}
+    path.write_text(
+        "".join(entry.format(name, hashlib.sha256(name.encode()).hexdigest(), sets) for name, sets in readable.items())
+    )
+    server = pool.start({"users": users, "others": users}, tokens=path)
+    mix = [{"dataset": "others", "fraction": 0.5}]
+    train = {"dataset": "users", "batch_size": 100, "epochs": 1_000_000, "job_name": "mixed\nline", "mix": mix}
+    client = fl.connect(server.location)
+    reader = client.do_get(fl.Ticket(json.dumps({"train": train})), options("both"))
+    reader.read_chunk()
+
+    def get(path: str, token: str) -> dict[str, Any]:
+        return json.loads(server.http_get(path, authorization=f"Bearer {token}")[1])
+
+    (session,) = get("/api/v1/sessions", "both")["sessions"]
+    assert get("/api/v1/sessions", "one")["sessions"] == []
+    assert server.http_get(f"/api/v1/sessions/{session['id']}", authorization="Bearer one")[0] == 404
+    started = lambda token: [event for event in get("/api/v1/events", token)["events"] if event["kind"] == "session_started"]
+    until(lambda: len(started("both")) == 1)
+    assert started("one") == []
+    assert "mixed line" in started("both")[0]["message"] and "\nline" not in server.log()
+    reader.cancel()
+    client.close()
+
+
+def test_changes_and_failed_logins_are_logged_with_the_caller(start: Callable[..., Server], tokens: Path) -> None:
+    server = start("", tokens=tokens)
+    with fl.connect(server.location) as client:
+        list(client.do_action(fl.Action("refresh", b'{"dataset": "users"}'), options("greedy")))
+        with refused("UNAUTHENTICATED"):
+            list(client.list_flights(options=options("unknown")))
+    assert server.http_get("/api/v1/datasets", authorization="Bearer unknown")[0] == 401
+    audit = [line for line in server.log().splitlines() if " audit: " in line]
+    assert any("change" in line and "token 'greedy'" in line and "127.0.0.1" in line and "refresh" in line and "users" in line for line in audit), audit
+    assert sum("authentication failed" in line and "127.0.0.1" in line for line in audit) == 2

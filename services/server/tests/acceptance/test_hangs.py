@@ -8,6 +8,8 @@ waited for a deadline.
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from pathlib import Path
@@ -237,6 +239,24 @@ def test_refreshes_of_a_folder_that_cannot_be_listed_do_not_block_streams(hangs:
     hanging.answer()
     hangs.in_time(Client(hangs.server.location).refresh, "mine")
     assert hangs.in_time(hangs.digest, "mine") == expected
+
+
+def test_refreshes_that_wait_for_each_other_list_the_dataset_once(hangs: Hangs) -> None:
+    hanging = hangs.folder(hangs.datasets["mine"])
+    server = hangs.start("", cache_memory="64MiB")
+    pattern = r'forebay_storage_requests_total\{operation="list",outcome="ok"\} (\d+)'
+    listed = lambda: int(re.search(pattern, server.http_get("/metrics")[1])[1])
+    before = listed()
+    hanging.hang()
+    calls = [hangs.begin(Client(server.location).refresh, "mine") for _ in range(2 * STREAMS)]
+    # All but one wait for the first.
+    used = lambda: json.loads(server.http_get("/api/v1/callers")[1])["resources"][3]["used"]
+    until(lambda: used() == len(calls))
+    hanging.answer()
+    for call in calls:
+        hangs.result(call)
+    # The first, and one for all that began to wait after it had listed.
+    assert listed() - before <= 2
 
 
 def test_refreshes_below_a_folder_that_cannot_be_listed_succeed_and_leave_at_most_one_thread(hangs: Hangs, tmp_path: Path) -> None:

@@ -48,9 +48,10 @@ struct Caller {
     keys: BatchReader,
     /// Default id of the next request.
     next: u64,
-    asked: FuturesUnordered<BoxFuture<'static, (u64, Option<Span>, Outcome)>>,
-    /// Handles that cancel requests, by id; the latest request with an id wins.
-    handles: HashMap<u64, AbortHandle>,
+    /// Unanswered requests: their id and number, span and answer.
+    asked: FuturesUnordered<BoxFuture<'static, (u64, u64, Option<Span>, Outcome)>>,
+    /// Numbers and cancel handles of requests, by id; of several with one id, of the last one.
+    handles: HashMap<u64, (u64, AbortHandle)>,
     /// A message that was read while the limit of unanswered requests was reached.
     parked: Option<FlightData>,
     /// Schema of the answers, once known.
@@ -118,8 +119,11 @@ impl Caller {
                 biased;
                 () = drain.interrupted() => return Err(stopping().into()),
                 () = drain.drained(), if !self.stopping => self.stopping = true,
-                Some((id, span, answer)) = self.asked.next(), if !self.asked.is_empty() => {
-                    self.handles.remove(&id);
+                Some((id, number, span, answer)) = self.asked.next(), if !self.asked.is_empty() => {
+                    // Of several requests with one id, the last one can be cancelled.
+                    if self.handles.get(&id).is_some_and(|(last, _)| *last == number) {
+                        self.handles.remove(&id);
+                    }
                     trace(span, &answer);
                     self.answer(id, answer);
                 }
@@ -140,7 +144,7 @@ impl Caller {
         }
         let Some(id) = request(&message.app_metadata)?.cancel else { return Ok(false) };
         // An answered request no longer has a handle.
-        if let Some(handle) = self.handles.remove(&id) {
+        if let Some((_, handle)) = self.handles.remove(&id) {
             handle.abort();
         }
         Ok(true)
@@ -196,8 +200,9 @@ impl Caller {
         match self.served.queue.submit(asked, sizes, timeout) {
             Ok(pending) => {
                 let (answer, handle) = abortable(pending.answer());
-                self.handles.insert(id, handle);
-                self.asked.push(Box::pin(async move { (id, span, answer.await.ok()) }));
+                let number = self.next;
+                self.handles.insert(id, (number, handle));
+                self.asked.push(Box::pin(async move { (id, number, span, answer.await.ok()) }));
             }
             Err(failure) => {
                 if let Some(span) = &mut span {

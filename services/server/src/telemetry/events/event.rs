@@ -82,7 +82,9 @@ impl Event {
     /// too long is shortened in the middle. By default the event is visible to callers that may read every dataset.
     /// Recording it sets its id and its time.
     pub(crate) fn new(kind: Kind, message: &str) -> Self {
-        let (message, severity) = (clip(message), kind.severity());
+        // Names of jobs may contain line breaks, which would forge lines of the log.
+        let message = message.replace(char::is_control, " ");
+        let (message, severity) = (clip(&message), kind.severity());
         let audience = if kind == Kind::Draining { Audience::Everyone } else { Audience::ReadersOfAll };
         let (dataset, queue, session) = (None, None, None);
         Self { id: 0, timestamp: 0.0, kind, severity, message, dataset, queue, session, audience }
@@ -97,6 +99,12 @@ impl Event {
     pub(crate) fn dataset(self, dataset: &str) -> Self {
         let audience = Audience::ReadersOf(vec![dataset.to_owned()]);
         Self { dataset: Some(dataset.to_owned()), audience, ..self }
+    }
+
+    /// Sets the first of some datasets, and makes the event visible to callers that may read all of them.
+    pub(crate) fn datasets<'a>(self, datasets: impl Iterator<Item = &'a str>) -> Self {
+        let datasets: Vec<String> = datasets.map(str::to_owned).collect();
+        Self { dataset: datasets.first().cloned(), audience: Audience::ReadersOf(datasets), ..self }
     }
 
     /// Sets the queue and makes the event visible to callers that may read all `datasets` of its features.

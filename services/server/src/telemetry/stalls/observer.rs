@@ -1,7 +1,7 @@
 //! Samples sessions and stages once per second and emits events and metrics.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::Arc,
     thread::available_parallelism,
     time::{Duration, Instant},
@@ -150,12 +150,13 @@ impl Observer {
 
     fn note_sessions(&self, previous: &mut Previous) {
         let sessions = self.shared.sessions.list(true);
-        previous.sessions.retain(|id, _| sessions.iter().any(|session| session.id == *id));
+        let ids: HashSet<u64> = sessions.iter().map(|session| session.id).collect();
+        previous.sessions.retain(|id, _| ids.contains(id));
         for session in sessions {
             let is_new = !previous.sessions.contains_key(&session.id);
             let known = previous.sessions.entry(session.id).or_default();
             let note = |kind, message: &str| {
-                let note = Event::new(kind, message).dataset(&session.train.dataset);
+                let note = Event::new(kind, message).datasets(session.datasets());
                 note.session(&format!("{:016x}", session.id))
             };
             let (is_running, trainer) = (session.is_running(), describe(&session));
