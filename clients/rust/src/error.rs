@@ -95,7 +95,13 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Lost { .. } => true,
-            Self::Status(status) => status.code() == Code::Unavailable,
+            Self::Status(status) => {
+                // Of the limits, only those that are reached at the moment have a time to retry.
+                let is_busy = || {
+                    status.code() == Code::ResourceExhausted && status.metadata().contains_key("retry-after")
+                };
+                status.code() == Code::Unavailable || is_busy()
+            }
             Self::RequestRejected { code, retry_after, .. } => {
                 *code == Code::Unavailable || retry_after.is_some()
             }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
+use forebay_inference::OnlineDataset;
 use forebay_proto::v1::online_server::OnlineServer;
 use tonic::server::NamedService;
 use tonic_health::{ServingStatus, server::HealthReporter};
@@ -31,7 +32,7 @@ pub(crate) fn is_ready(services: &Services) -> bool {
 /// True if a dataset is open and, if it serves lookups, loaded.
 fn is_dataset_ready(services: &Services, name: &str) -> bool {
     let is_open = matches!(services.datasets.phase(name), Some(Phase::Open(_)));
-    is_open && services.online.get(name).is_none_or(|online| online.is_ready())
+    is_open && services.online.get(name).is_none_or(OnlineDataset::is_ready)
 }
 
 /// Sets the status of the services `dataset/NAME` and `queue/NAME`, of the gRPC services, and of the whole server.

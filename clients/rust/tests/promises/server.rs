@@ -108,3 +108,26 @@ async fn a_batch_over_the_limit_of_the_client_is_rejected() {
     let error = all(client.train(&train(1)).await.unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("the limit is 1000"), "{error}");
 }
+
+#[tokio::test]
+async fn only_a_limit_that_is_reached_at_the_moment_is_transient() {
+    let folder = TempDir::new().unwrap();
+    let data = lineitem::at(&folder.path().join("data"), 0.01).unwrap();
+    let mut settings = Settings { cache_dir: folder.path().join("cache"), ..Settings::default() };
+    settings.grpc = "127.0.0.1:0".parse().unwrap();
+    settings.http.set_port(0);
+    settings.grace_period = std::time::Duration::ZERO;
+    settings.limits.max_streams = 1;
+    settings.loader.max_batch_bytes = 1 << 20;
+    settings.add_datasets(&[format!("lineitem={}", data.display())]).unwrap();
+    let server = Server::start(settings).await.unwrap();
+    let client = Connection::open(&server.grpc().url(), Arc::default()).await.unwrap();
+    let large = Train { batch_size: 60_000, ..train(1) };
+    let never = client.train(&large).await.err().unwrap();
+    assert!(never.code() == Some(Code::ResourceExhausted) && !never.is_transient(), "{never:?}");
+    let mut running = client.train(&train(100_000)).await.unwrap();
+    running.next().await.unwrap().unwrap();
+    let busy = client.train(&train(1)).await.err().unwrap();
+    assert!(busy.code() == Some(Code::ResourceExhausted) && busy.is_transient(), "{busy:?}");
+    assert!(busy.to_string().contains("limits.max_streams is 1"), "{busy}");
+}

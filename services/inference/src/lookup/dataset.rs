@@ -96,7 +96,7 @@ impl OnlineDataset {
         loader: Loader,
         (pool, lookup_pool): (Pool, Pool),
         folder: PathBuf,
-        declared: Vec<v1::Train>,
+        declared: &[v1::Train],
     ) -> Self {
         let declared = declared.iter().map(|declared| selection(dataset, declared)).collect();
         let shared = Shared {

@@ -77,7 +77,7 @@ pub(crate) fn spec(key: &[&str], order_by: Option<&str>) -> KeySpec {
 }
 
 fn online(spec: KeySpec, memory_bytes: u64, folder: &Path, config: Config) -> OnlineDataset {
-    online_with_views(spec, memory_bytes, folder, config, Vec::new())
+    online_with_views(spec, memory_bytes, folder, config, &[])
 }
 
 fn online_with_views(
@@ -85,7 +85,7 @@ fn online_with_views(
     memory_bytes: u64,
     folder: &Path,
     config: Config,
-    declared: Vec<Train>,
+    declared: &[Train],
 ) -> OnlineDataset {
     let loader = Loader::new(2 * memory_bytes, forebay_loader::Config::default(), pool());
     loader.reserve_for_lookups(memory_bytes).unwrap();
@@ -485,7 +485,7 @@ async fn a_lookup_and_a_stream_of_the_same_rows_do_not_disturb_each_other() {
         loader.clone(),
         (pool(), pool()),
         folder.path().to_owned(),
-        Vec::new(),
+        &[],
     );
     online.load_snapshot(reader).await.unwrap();
     let mut lookup = online.lookup(&Train { tensors: vec![tensor], ..Train::default() }, vec![]);
@@ -583,7 +583,8 @@ async fn a_declared_view_is_loaded_before_the_first_lookup_and_a_snapshot_withou
     fixture.write(0, &users(0..100, 1)).await;
     let declared = Train { columns: vec!["version".into(), "y".into()], ..view("100 / (version - 2) AS y") };
     let key = spec(&["user_id"], None);
-    let online = online_with_views(key, 1 << 28, folder.path(), Config::default(), vec![declared.clone()]);
+    let online =
+        online_with_views(key, 1 << 28, folder.path(), Config::default(), std::slice::from_ref(&declared));
     online.load_snapshot(fixture.reader().await).await.unwrap();
     assert_eq!(views(&online), 1);
     // Another view that fails does not count.
@@ -604,7 +605,7 @@ async fn views_without_a_use_since_the_last_snapshot_are_not_loaded_again_unless
     let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
     let declared = view("name || 'd' AS d");
     let key = spec(&["user_id"], None);
-    let online = online_with_views(key, 1 << 28, folder.path(), Config::default(), vec![declared]);
+    let online = online_with_views(key, 1 << 28, folder.path(), Config::default(), &[declared]);
     let mut snapshot = 0;
     let mut load = async || {
         snapshot += 1;
@@ -636,8 +637,8 @@ async fn a_view_that_does_not_fit_evicts_others_that_were_not_used_for_a_minute_
         filter: format!("name <> '{letter}'"),
         ..Train::default()
     };
-    let (key, declared) = (spec(&["user_id"], None), vec![names("d")]);
-    let online = online_with_views(key, 5 << 20, folder.path(), config, declared);
+    let (key, declared) = (spec(&["user_id"], None), [names("d")]);
+    let online = online_with_views(key, 5 << 20, folder.path(), config, &declared);
     online.load_snapshot(fixture.reader().await).await.unwrap();
     let look_up = async |letter: &str| online.lookup(&names(letter), vec![]).look_up(&ids([1])).await;
     look_up("a").await.unwrap();

@@ -4,6 +4,23 @@
  */
 
 export interface paths {
+    "/api/v1/callers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Lists what each caller holds of the resources that callers share. The caller must be allowed to read all datasets. */
+        get: operations["list_callers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/datasets": {
         parameters: {
             query?: never;
@@ -423,6 +440,45 @@ export interface components {
             saved_seconds: number;
             /** @description Name of the tier: `memory` holds decoded blocks, `disk` holds decoded columns. */
             tier: string;
+        };
+        /** @description Amounts that one caller holds. */
+        CallerInfo: {
+            /** @description Address of the client; null with tokens, and for clients of a Unix socket. */
+            address: string | null;
+            /**
+             * Format: int64
+             * @description Number of other running calls.
+             */
+            calls: number;
+            /**
+             * Format: int64
+             * @description Number of open DoExchange streams of lookups and of callers of queues.
+             */
+            exchanges: number;
+            /**
+             * Format: int64
+             * @description Number of open streams of training batches.
+             */
+            streams: number;
+            /** @description Name of the caller's token; null without tokens. */
+            token: string | null;
+            /**
+             * Format: int64
+             * @description Size of the answers that the caller has not received, in bytes.
+             */
+            unsent_bytes: number;
+            /**
+             * Format: int64
+             * @description Number of connected workers of queues.
+             */
+            workers: number;
+        };
+        /** @description Use of the resources that callers share. */
+        CallerUsage: {
+            /** @description Callers that hold something, tokens first. */
+            callers: components["schemas"]["CallerInfo"][];
+            /** @description Use of each resource by all callers. */
+            resources: components["schemas"]["ResourceUsage"][];
         };
         /** @description Activity of a client in the interval of its latest report. */
         Client: {
@@ -1084,6 +1140,21 @@ export interface components {
             /** @description True if the server accepts new work. */
             ready: boolean;
         };
+        /** @description Use of one resource by all callers. */
+        ResourceUsage: {
+            /**
+             * Format: int64
+             * @description Maximum amount. An eighth of it is only for callers that hold none.
+             */
+            limit: number;
+            /** @description Name of the resource: `streams`, `exchanges`, `workers`, `calls` or `unsent_bytes`. */
+            resource: string;
+            /**
+             * Format: int64
+             * @description Amount in use.
+             */
+            used: number;
+        };
         /** @description The server process. */
         ServerInfo: {
             /** @description True if the caller may change settings of the server. */
@@ -1390,6 +1461,8 @@ export type BatchLabel = components['schemas']['BatchLabel'];
 export type BatchRowRange = components['schemas']['BatchRowRange'];
 export type Bottleneck = components['schemas']['Bottleneck'];
 export type CacheTier = components['schemas']['CacheTier'];
+export type CallerInfo = components['schemas']['CallerInfo'];
+export type CallerUsage = components['schemas']['CallerUsage'];
 export type Client = components['schemas']['Client'];
 export type Coefficients = components['schemas']['Coefficients'];
 export type Confidence = components['schemas']['Confidence'];
@@ -1420,6 +1493,7 @@ export type QueueCurve = components['schemas']['QueueCurve'];
 export type QueueList = components['schemas']['QueueList'];
 export type QueueStatus = components['schemas']['QueueStatus'];
 export type Readiness = components['schemas']['Readiness'];
+export type ResourceUsage = components['schemas']['ResourceUsage'];
 export type ServerInfo = components['schemas']['ServerInfo'];
 export type Session = components['schemas']['Session'];
 export type SessionDetails = components['schemas']['SessionDetails'];
@@ -1434,6 +1508,44 @@ export type Verdict = components['schemas']['Verdict'];
 export type WhatIf = components['schemas']['WhatIf'];
 export type $defs = Record<string, never>;
 export interface operations {
+    list_callers: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CallerUsage"];
+                };
+            };
+            /** @description The token is missing, unknown or expired. */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description The token lacks the permission, or the request comes from another site. */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
     list_datasets: {
         parameters: {
             query?: never;

@@ -46,7 +46,7 @@ struct Requests {
     total_unsent: u64,
 }
 
-/// What to do with a connection.
+/// Next step of the server with a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Checks it again at this time.

@@ -1,7 +1,7 @@
 //! Limits on the number of connections: of a listener, and of one peer.
 //!
 //! A new connection above a limit replaces the oldest one that has made no authenticated request. So a client that opens
-//! many connections and sends nothing mostly replaces its own, and locks nobody out.
+//! many connections and sends nothing mostly replaces its own, and locks out no other client.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -112,7 +112,7 @@ fn count(limit: &'static str) {
 }
 
 impl Taken {
-    /// Replaces the oldest connection that `is_replaceable`. Returns false if there is none.
+    /// Replaces the oldest connection that `is_replaceable`. Returns false if no connection is.
     fn replace(&mut self, limit: &'static str, is_replaceable: impl Fn(&Entry) -> bool) -> bool {
         let oldest = self.places.iter().find(|(_, entry)| is_replaceable(entry)).map(|(number, _)| *number);
         let Some(entry) = oldest.and_then(|number| self.remove(number)) else { return false };

@@ -34,9 +34,9 @@ impl OnlineDatasets {
         let config = &settings.lookups;
         let online = |(name, spec): (&String, &OnlineSpec)| {
             let folder = settings.cache_dir.join("indexes").join(name);
-            let declared = spec.views.iter().chain(features(settings, name)).map(selection).collect();
+            let declared: Vec<_> = spec.views.iter().chain(features(settings, name)).map(selection).collect();
             let (config, loader, pools) = (config.clone(), loader.clone(), pools.clone());
-            let online = OnlineDataset::new(name, spec.key(), config, loader, pools, folder, declared);
+            let online = OnlineDataset::new(name, spec.key(), config, loader, pools, folder, &declared);
             (name.clone(), online)
         };
         let entries = Arc::new(settings.online.iter().map(online).collect());

@@ -1,4 +1,4 @@
-"""Limits of connections: silent, idle and too many connections lock nobody out, and probes are always answered."""
+"""Limits of connections: silent, idle and too many connections lock out no client, and probes are always answered."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hostile import write_good
 from server import Pool, Server, until
 from test_limits import ResettableProxy
 
-# As many as in the attack that once locked everybody out, for each port.
+# As many as in the attack that once locked out all clients, for each port.
 FLOOD = 1100
 # Without this option, clients of one process share connections.
 SEPARATE = {"generic_options": [("grpc.use_local_subchannel_pool", 1)]}
@@ -102,7 +102,7 @@ def is_closed(connection: socket.socket) -> bool:
     return False
 
 
-def test_thousands_of_sockets_that_send_one_byte_lock_nobody_out_and_are_closed(
+def test_thousands_of_sockets_that_send_one_byte_lock_out_no_client_and_are_closed(
     start: Callable[..., Server], sockets: Callable[..., socket.socket]
 ) -> None:
     server = start('first_request_timeout = "5s"')

@@ -37,6 +37,9 @@ use crate::{
 /// Outcome of a request; `None` if it was cancelled.
 type Outcome = Option<Result<Answer<Scored>, Failure>>;
 
+/// A request that ended: its id and number, its span if it is traced, and the outcome.
+type Ended = (u64, u64, Option<Span>, Outcome);
+
 const CANCELLED: &str = "the request was cancelled";
 
 /// A caller's stream.
@@ -48,8 +51,8 @@ struct Caller {
     keys: BatchReader,
     /// Default id of the next request.
     next: u64,
-    /// Unanswered requests: their id and number, span and answer.
-    asked: FuturesUnordered<BoxFuture<'static, (u64, u64, Option<Span>, Outcome)>>,
+    /// Unanswered requests.
+    asked: FuturesUnordered<BoxFuture<'static, Ended>>,
     /// Numbers and cancel handles of requests, by id; of several with one id, of the last one.
     handles: HashMap<u64, (u64, AbortHandle)>,
     /// A message that was read while the limit of unanswered requests was reached.
