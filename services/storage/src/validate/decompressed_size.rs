@@ -27,6 +27,14 @@ pub(crate) fn fits(codec: Compression, compressed: &[u8], expected: u64, tolerat
     }
 }
 
+/// True if a page is a brotli stream with a large window. Its decoder allocates the window, up to 1 GiB, before it decodes.
+///
+/// RFC 7932 has windows of at most 16 MiB, and reserves the code that introduces larger ones: 1000 in the first four bits,
+/// the lowest first, and 100 in the next three.
+pub(crate) fn has_large_window(codec: Compression, compressed: &[u8]) -> bool {
+    matches!(codec, Compression::BROTLI(_)) && compressed.first().is_some_and(|first| first & 0x7f == 0x11)
+}
+
 /// True if the stream ends within `expected` bytes. A decompression error also counts as an end; the decoder reports
 /// it.
 fn ends_within(mut decompressed: impl Read, expected: u64) -> bool {
@@ -63,6 +71,23 @@ mod tests {
             assert!(fits(codec, &compressed, full, 0), "{codec}");
             assert!(!fits(codec, &compressed, full - 1, 0), "{codec}");
         }
+    }
+
+    #[test]
+    fn only_brotli_pages_can_have_a_large_window() {
+        let brotli = Compression::BROTLI(BrotliLevel::default());
+        for quality in 0..=11 {
+            for window in 10..=24 {
+                let mut page = Vec::new();
+                brotli::CompressorWriter::new(&mut page, 4096, quality, window).write_all(b"page").unwrap();
+                assert!(!has_large_window(brotli, &page), "{quality}, {window}: {page:?}");
+            }
+        }
+        let params = brotli::enc::BrotliEncoderParams { large_window: true, lgwin: 26, ..Default::default() };
+        let mut page = Vec::new();
+        brotli::BrotliCompress(&mut &b"page"[..], &mut page, &params).unwrap();
+        assert!(has_large_window(brotli, &page), "{page:?}");
+        assert!(!has_large_window(Compression::SNAPPY, &page) && !has_large_window(brotli, &[]));
     }
 
     #[test]

@@ -146,6 +146,9 @@ pub(crate) fn walk_pages(chunk: &[u8], limits: Limits) -> Result<Summary, Reject
         else {
             return Err(malformed(format!("{} bytes of levels exceed the page", header.levels)).into());
         };
+        if decompressed_size::has_large_window(limits.codec, values) {
+            return Err(malformed("a brotli page has a window of more than 16 MiB".to_owned()).into());
+        }
         if !decompressed_size::fits(limits.codec, values, expected, limits.max_page_bytes) {
             return Err(malformed(format!(
                 "a page decompresses to more than the {size} bytes in its header"
