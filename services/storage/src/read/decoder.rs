@@ -3,9 +3,10 @@
 use std::{ops::Range, sync::Arc};
 
 use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, SchemaRef};
 use parquet::{
     arrow::{ProjectionMask, arrow_reader::ParquetRecordBatchReader, parquet_to_arrow_field_levels},
+    basic::{ConvertedType, Type},
     errors::ParquetError,
 };
 
@@ -118,6 +119,8 @@ struct Running {
     columns: Vec<Column>,
     /// Positions of the decoded columns in the file, ascending.
     roots: Vec<usize>,
+    /// For each of `roots`, true if the decoder does not check that its strings are UTF-8.
+    unchecked_strings: Vec<bool>,
     reader: Option<Rows>,
     batch_rows: usize,
     rows_left: usize,
@@ -157,9 +160,10 @@ impl Running {
         let mut roots: Vec<usize> = columns.iter().filter_map(root).collect();
         roots.sort_unstable();
 
-        let mut reader = None;
+        let (mut reader, mut unchecked_strings) = (None, Vec::new());
         if let Some((footer, groups, sparse)) = data {
             let (chunks, rows) = check_block(&url, &footer, &groups, &roots, sparse, batch_rows, &config)?;
+            unchecked_strings = roots.iter().map(|root| has_unchecked_strings(&footer, *root)).collect();
             reader = Some(open(&url, footer, groups, &roots, &chunks, rows)?);
         }
         Ok(Self {
@@ -167,6 +171,7 @@ impl Running {
             schema,
             columns,
             roots,
+            unchecked_strings,
             reader,
             batch_rows,
             rows_left: rows as usize,
@@ -206,6 +211,11 @@ impl Running {
             let column = match (column, decoded) {
                 (Column::Root(root), Some(batch)) => {
                     let position = self.roots.partition_point(|other| other < root);
+                    if self.unchecked_strings[position] {
+                        let valid = batch.column(position).to_data().validate_full();
+                        valid
+                            .map_err(|error| self.corrupt(error.to_string()).at(None, Some(field.name())))?;
+                    }
                     relabel(batch.column(position), field.data_type())
                         .map_err(|error| self.corrupt(error.to_string()).at(None, Some(field.name())))?
                 }
@@ -232,6 +242,33 @@ impl Running {
 
     fn corrupt(&self, detail: String) -> Error {
         Error::corrupt(&self.url, detail).at(self.reader.as_ref().and_then(Rows::group), None)
+    }
+}
+
+/// True if a top-level column contains strings whose Parquet type is not UTF8. The decoder checks only UTF8. Other types become
+/// strings if they are JSON, or if the Arrow schema in the footer says so.
+fn has_unchecked_strings(footer: &Footer, root: usize) -> bool {
+    let schema = footer.reader.parquet_schema();
+    let is_other = |leaf: &usize| {
+        let column = schema.column(*leaf);
+        schema.get_column_root_idx(*leaf) == root
+            && column.physical_type() == Type::BYTE_ARRAY
+            && column.converted_type() != ConvertedType::UTF8
+    };
+    (0..schema.num_columns()).any(|leaf| is_other(&leaf))
+        && has_strings(footer.schema().field(root).data_type())
+}
+
+fn has_strings(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => true,
+        DataType::Dictionary(_, values) => has_strings(values),
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::Map(item, _) => has_strings(item.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|field| has_strings(field.data_type())),
+        _ => false,
     }
 }
 

@@ -18,7 +18,9 @@ use parquet::{
     file::properties::{WriterProperties, WriterVersion},
 };
 
-use crate::common::{Fixture, batch, integers, parquet_bytes, strings};
+use forebay_storage::Error;
+
+use crate::common::{Fixture, batch, integers, parquet_bytes, read_all, strings};
 
 fn numbers() -> ArrayRef {
     Arc::new(Int64Array::from(vec![Some(0), Some(1), None, Some(100), Some(7)]))
@@ -266,5 +268,44 @@ async fn batches_have_at_most_the_requested_rows_and_cover_the_block() {
         let sizes: Vec<usize> = encoded.decode(batch_rows).map(|batch| batch.unwrap().num_rows()).collect();
         assert!(sizes.iter().all(|rows| *rows <= batch_rows));
         assert_eq!(sizes.iter().sum::<usize>(), 10_000);
+    }
+}
+
+#[tokio::test]
+async fn strings_that_are_not_utf8_are_corrupt_whatever_parquet_type_they_have() {
+    use parquet::{
+        data_type::{ByteArray, ByteArrayType},
+        file::{properties::WriterProperties, writer::SerializedFileWriter},
+        schema::parser::parse_message_type,
+    };
+    let written = |kind: &str, value: &'static [u8]| {
+        let schema =
+            Arc::new(parse_message_type(&format!("message m {{ required binary s {kind}; }}")).unwrap());
+        let mut file =
+            SerializedFileWriter::new(Vec::new(), schema, Arc::new(WriterProperties::default())).unwrap();
+        let mut group = file.next_row_group().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let values = [ByteArray::from(&b"{}"[..]), ByteArray::from(value)];
+        column.typed::<ByteArrayType>().write_batch(&values, None, None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        file.into_inner().unwrap()
+    };
+    for (kind, value, is_valid) in [
+        ("(JSON)", &b"[\xff]"[..], false),
+        ("(JSON)", "[\"\u{e9}\"]".as_bytes(), true),
+        ("(UTF8)", b"[\xff]", false),
+        ("", b"[\xff]", true),
+    ] {
+        let fixture = Fixture::new();
+        fixture.write_bytes("a.parquet", &written(kind, value));
+        let snapshot = fixture.take().await.unwrap();
+        match read_all(&fixture.reader(&snapshot)).await {
+            Ok(rows) => assert!(is_valid && rows.num_rows() == 2, "{kind}"),
+            Err(error) => {
+                assert!(!is_valid && matches!(&error, Error::Corrupt { .. }), "{kind}: {error}");
+                assert!(error.to_string().to_lowercase().contains("utf"), "{error}");
+            }
+        }
     }
 }
