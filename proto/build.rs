@@ -1,4 +1,5 @@
-//! Compiles `forebay/v1/*.proto` without protoc, and derives the JSON form of all messages except those of `online.proto`.
+//! Compiles `forebay/v1/*.proto` and `inference/*.proto` without protoc, and derives the JSON form of all messages of
+//! `forebay/v1` except those of `online.proto`.
 
 use prost_reflect::{
     prost::Message as _,
@@ -37,6 +38,7 @@ const SKIP_DEFAULT: &str = r#"#[serde(skip_serializing_if = "crate::json::is_def
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=forebay");
     println!("cargo:rerun-if-changed=arrow");
+    println!("cargo:rerun-if-changed=inference");
     let descriptors = protox::compile([IN_JSON.as_slice(), &[ONLINE]].concat(), ["."])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("forebay.fds"), descriptors.encode_to_vec())?;
@@ -83,6 +85,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             config.field_attribute(format!(".forebay.v1.{field}"), format!(r#"#[serde(alias = "{alias}")]"#));
     }
     config.build_client(false).compile_fds(descriptors)?;
+
+    let inference = protox::compile(["inference/open_inference.proto"], ["."])?;
+    std::fs::write(out.join("inference.fds"), inference.encode_to_vec())?;
+    tonic_prost_build::configure().bytes(".").build_client(false).compile_fds(inference)?;
     Ok(())
 }
 

@@ -4,7 +4,8 @@
 //! - [`Encoding`]: encodes and decodes messages as protobuf or JSON. JSON starts with `{`, and metadata uses the encoding of the
 //!   request.
 //! - [`v1::online_server`]: the trait of the service `Online`. Its requests are decoded as strictly as those of [`Encoding`].
-//! - [`DESCRIPTORS`], [`FLIGHT_DESCRIPTORS`]: compiled descriptor sets, for gRPC reflection.
+//! - [`inference`]: the messages and the service of the Open Inference Protocol.
+//! - [`DESCRIPTORS`], [`INFERENCE_DESCRIPTORS`], [`FLIGHT_DESCRIPTORS`]: compiled descriptor sets, for gRPC reflection.
 //!
 //! Unknown fields are errors in both encodings, so that a server never ignores a part of a request. Earlier names of fields, as
 //! stored in tickets, states and job records, are accepted in JSON.
@@ -18,6 +19,12 @@ mod lookup;
 #[allow(missing_docs, clippy::all)]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/forebay.v1.rs"));
+}
+
+/// The generated messages and the service of package `inference`, the Open Inference Protocol.
+#[allow(missing_docs, clippy::all)]
+pub mod inference {
+    include!(concat!(env!("OUT_DIR"), "/inference.rs"));
 }
 
 impl From<v1::Train> for v1::Command {
@@ -39,6 +46,9 @@ pub const DISTINCT: &str = "distinct";
 
 /// The encoded `FileDescriptorSet` of this package.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/forebay.fds"));
+
+/// The encoded `FileDescriptorSet` of the Open Inference Protocol.
+pub const INFERENCE_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inference.fds"));
 
 /// The encoded `FileDescriptorSet` of Arrow Flight, whose service carries these messages.
 pub const FLIGHT_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/flight.fds"));

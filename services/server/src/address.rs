@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs},
+    net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs},
     os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     str::FromStr,
@@ -113,6 +113,14 @@ impl fmt::Display for Address {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
+    }
+}
+
+/// Address of the host of a client: one IPv6 host usually has a whole /64 network.
+pub(crate) fn host(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address) & !u128::from(u64::MAX)).into(),
+        address => address,
     }
 }
 

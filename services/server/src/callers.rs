@@ -107,8 +107,9 @@ impl Callers {
         let mut held = self.shared.held.lock();
         let (total, at) = (held.total[resource as usize], resource as usize);
         let own = held.by_caller.get(caller).map_or(0, |amounts| amounts[at]);
-        let room = if own > 0 { capacity - capacity / 8 } else { capacity };
-        if total.saturating_add(amount) > room {
+        let share = capacity - capacity / 8;
+        let room = if own > 0 { share } else { capacity };
+        if total.saturating_add(amount) > room || own.saturating_add(amount) > share {
             drop(held);
             counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
             let name = resource.name();
@@ -177,13 +178,6 @@ impl Charge {
         self.amount
     }
 
-    /// Returns all but `amount`.
-    pub(crate) fn shrink(&mut self, amount: u64) {
-        let surplus = self.amount.saturating_sub(amount);
-        self.amount -= surplus;
-        self.release(surplus);
-    }
-
     /// Form in which a response carries the charge among its extensions, which must be cloneable.
     pub(crate) fn into_extension(self) -> ChargeExtension {
         ChargeExtension(Arc::new(Mutex::new(Some(self))))
@@ -194,8 +188,8 @@ impl Charge {
         extensions.remove::<ChargeExtension>()?.0.lock().take()
     }
 
-    fn release(&self, amount: u64) {
-        let at = self.resource as usize;
+    fn release(&self) {
+        let (at, amount) = (self.resource as usize, self.amount);
         let mut held = self.callers.shared.held.lock();
         held.total[at] -= amount;
         gauge!("forebay_caller_resources", "resource" => self.resource.name()).set(held.total[at] as f64);
@@ -216,7 +210,7 @@ pub(crate) struct ChargeExtension(Arc<Mutex<Option<Charge>>>);
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.release(self.amount);
+        self.release();
     }
 }
 
@@ -265,8 +259,7 @@ mod tests {
         let callers = callers(8);
         let caller = Caller::Address("10.0.0.1".parse().unwrap());
         let stream = callers.take(&caller, Resource::Streams, 1).unwrap();
-        let mut bytes = callers.take(&caller, Resource::UnsentBytes, 1000).unwrap();
-        bytes.shrink(10);
+        let bytes = callers.take(&caller, Resource::UnsentBytes, 10).unwrap();
         let usage = callers.usage();
         assert_eq!(usage.callers.len(), 1);
         assert_eq!(usage.callers[0].1[Resource::UnsentBytes as usize].1, 10);

@@ -116,8 +116,8 @@ struct Serve {
     /// Time that running streams are given to finish after SIGTERM, such as 2m [default: 30s].
     #[arg(long, value_name = "TIME", env = "FOREBAY_GRACE_PERIOD", value_parser = humantime::parse_duration)]
     grace_period: Option<Duration>,
-    /// Time after SIGTERM in which the server still accepts calls but reports that it is not ready, so that load balancers send no
-    /// more, such as 5s [default: 0s].
+    /// Time after SIGTERM, such as 5s, during which the server reports that it is not ready but still accepts calls. Load balancers
+    /// can then stop sending calls [default: 0s].
     #[arg(long, value_name = "TIME", env = "FOREBAY_DRAIN_DELAY", value_parser = humantime::parse_duration)]
     drain_delay: Option<Duration>,
     /// Interval at which datasets are listed again to find new files, such as 5m [default: never].

@@ -45,8 +45,8 @@ use places::{Place, Places};
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time limit for the head of an HTTP/1 request after the first one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time after the last request in which a connection that is being finished must close.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval at which a connection that is being finished is checked.
+const CLOSE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum size of the headers of a gRPC call in bytes.
 const MAX_GRPC_HEADER_BYTES: u32 = 16 << 10;
 
@@ -204,14 +204,17 @@ impl Server {
                 () = connection.replaced() => return,
                 () = self.stop.cancelled(), if !finishing => {
                     serving.as_mut().graceful_shutdown();
-                    (finishing, check) = (true, Instant::now() + CLOSE_TIMEOUT);
+                    (finishing, check) = (true, Instant::now() + CLOSE_INTERVAL);
                 }
                 () = tokio::time::sleep_until(check) => {
                     let now = Instant::now();
                     let next = match finishing {
-                        true if connection.is_idle() => Next::Close,
+                        // The transport may still hold bytes of the last answer.
+                        true if connection.idle_since().is_some_and(|since| since + config.receive_timeout <= now) => {
+                            Next::Close
+                        }
                         true if connection.unsent_deadline().is_some_and(|at| at <= now) => Next::Close,
-                        true => Next::Check(now + CLOSE_TIMEOUT),
+                        true => Next::Check(now + CLOSE_INTERVAL),
                         false => connection.next(now),
                     };
                     match next {
@@ -219,7 +222,7 @@ impl Server {
                         Next::Close => return,
                         Next::Finish => {
                             serving.as_mut().graceful_shutdown();
-                            (finishing, check) = (true, now + CLOSE_TIMEOUT);
+                            (finishing, check) = (true, now + CLOSE_INTERVAL);
                         }
                     }
                 }

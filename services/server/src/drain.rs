@@ -25,6 +25,11 @@ impl Drain {
         self.leaving.is_cancelled()
     }
 
+    /// Runs `work` unless [`leave`](Self::leave) is called first.
+    pub(crate) async fn unless_left<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.leaving.run_until_cancelled(work).await
+    }
+
     /// Rejects all calls from now on. Running streams continue.
     pub(crate) fn drain(&self) {
         self.leave();

@@ -1,4 +1,4 @@
-//! gRPC: Arrow Flight, lookups for callers without Arrow, health and reflection.
+//! gRPC: Arrow Flight, lookups for callers without Arrow, the Open Inference Protocol, health and reflection.
 
 mod actions;
 mod batches;
@@ -7,8 +7,10 @@ mod commands;
 mod context;
 mod exchange;
 mod framed;
+mod inference_service;
 mod lookups;
 mod methods;
+mod open_inference;
 mod packed;
 mod service;
 mod unary;
@@ -16,7 +18,9 @@ mod unary;
 use std::sync::Arc;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
-use forebay_proto::v1::online_server::OnlineServer;
+use forebay_proto::{
+    inference::grpc_inference_service_server::GrpcInferenceServiceServer, v1::online_server::OnlineServer,
+};
 
 use crate::auth::Authenticator;
 
@@ -24,9 +28,10 @@ pub(crate) use batches::BatchReader;
 use call_layer::CallLayer;
 pub(crate) use context::Context;
 use framed::FramedDoGet;
+use inference_service::OpenInference;
 use methods::Methods;
-pub(crate) use service::Flight;
-pub(crate) use unary::Unary;
+use service::Flight;
+use unary::Unary;
 
 /// Builds the router of all gRPC methods. [`FramedDoGet`] replaces the DoGet route of tonic. All routes share one call layer.
 pub(crate) fn router(
@@ -37,6 +42,7 @@ pub(crate) fn router(
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(forebay_proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(forebay_proto::FLIGHT_DESCRIPTORS)
+        .register_encoded_file_descriptor_set(forebay_proto::INFERENCE_DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
     let max_request_bytes = context.services.limits.max_request_bytes;
@@ -46,11 +52,15 @@ pub(crate) fn router(
     // Replies of workers are larger than requests, so DoExchange has its own message limit.
     let exchanges = FlightServiceServer::new(Flight { methods: Arc::clone(&methods) })
         .max_decoding_message_size(context.services.limits.max_exchange_bytes);
-    let unary = OnlineServer::new(Unary { methods }).max_decoding_message_size(max_request_bytes);
+    let unary = OnlineServer::new(Unary { methods: Arc::clone(&methods) })
+        .max_decoding_message_size(max_request_bytes);
+    let inference = GrpcInferenceServiceServer::new(OpenInference { methods })
+        .max_decoding_message_size(max_request_bytes);
     let layer =
         CallLayer::new(context.services.drain.clone(), authenticator, context.services.traces.clone());
     Ok(tonic::service::Routes::new(flight)
         .add_service(unary)
+        .add_service(inference)
         .add_service(health)
         .add_service(reflection)
         .into_axum_router()

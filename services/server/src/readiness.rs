@@ -1,22 +1,22 @@
 //! Readiness of the server, its datasets and its queues, for the HTTP probes and gRPC health.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
-use arrow_flight::flight_service_server::FlightServiceServer;
 use forebay_inference::OnlineDataset;
-use forebay_proto::v1::online_server::OnlineServer;
-use tonic::server::NamedService;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
     auth::Access,
-    flight::{Flight, Unary},
-    registry::datasets::Phase,
+    registry::{datasets::Phase, queues::Served},
     services::Services,
 };
 
 /// Interval at which gRPC health is updated.
 const INTERVAL: Duration = Duration::from_millis(250);
+
+/// The whole server, and its gRPC services.
+const GENERAL: [&str; 4] =
+    ["", "arrow.flight.protocol.FlightService", "forebay.v1.Online", "inference.GRPCInferenceService"];
 
 /// True if the server accepts new work: it has tried to open every dataset and to load every dataset with lookups, and is not about
 /// to stop. What failed is retried and makes only its own calls fail.
@@ -35,33 +35,58 @@ fn is_dataset_ready(services: &Services, name: &str) -> bool {
     is_open && services.online.get(name).is_none_or(OnlineDataset::is_ready)
 }
 
-/// Sets the status of the services `dataset/NAME` and `queue/NAME`, of the gRPC services, and of the whole server.
-pub(crate) async fn report(services: &Services, health: &HealthReporter) {
-    let set = async |name: &str, is_serving: bool| {
-        let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
-        health.set_service_status(name, status).await;
-    };
-    let (access, is_leaving) = (Access::everything(), services.drain.is_leaving());
-    for dataset in services.datasets.list(&access) {
-        let is_serving = !is_leaving && is_dataset_ready(services, &dataset.name);
-        set(&format!("dataset/{}", dataset.name), is_serving).await;
-    }
-    for (name, served) in services.queues.list(&access) {
-        let has_workers = served.queue.status().load.workers > 0;
-        let is_serving =
-            !is_leaving && has_workers && served.reads().all(|name| is_dataset_ready(services, name));
-        set(&format!("queue/{name}"), is_serving).await;
-    }
-    let is_serving = is_ready(services);
-    for name in ["", FlightServiceServer::<Flight>::NAME, OnlineServer::<Unary>::NAME] {
-        set(name, is_serving).await;
-    }
+/// True if a queue has a worker that is not overdue, and its datasets are ready.
+pub(crate) fn is_queue_ready(services: &Services, served: &Served) -> bool {
+    let has_workers = served.queue.status().load.workers > 0;
+    !services.drain.is_leaving() && has_workers && served.reads().all(|name| is_dataset_ready(services, name))
 }
 
-/// Keeps gRPC health up to date; never returns.
-pub(crate) async fn run(services: Services, health: HealthReporter) {
-    loop {
-        tokio::time::sleep(INTERVAL).await;
-        report(&services, &health).await;
+/// Reports to gRPC health: the status of the whole server, of the gRPC services and, if callers need no token, of the services
+/// `dataset/NAME` and `queue/NAME`.
+pub(crate) struct Reporter {
+    services: Services,
+    health: HealthReporter,
+    /// True if a caller without a token may learn names.
+    names: bool,
+    /// Reported statuses, because reporting the same again would send it to all watchers.
+    reported: HashMap<String, bool>,
+}
+
+impl Reporter {
+    pub(crate) fn new(services: Services, health: HealthReporter, names: bool) -> Self {
+        Self { services, health, names, reported: HashMap::new() }
+    }
+
+    /// Reports what has changed.
+    pub(crate) async fn report(&mut self) {
+        let services = &self.services;
+        let (access, is_leaving, is_serving) =
+            (Access::everything(), services.drain.is_leaving(), is_ready(services));
+        let mut statuses: Vec<(String, bool)> =
+            GENERAL.into_iter().map(|name| (name.to_owned(), is_serving)).collect();
+        if self.names {
+            for dataset in services.datasets.list(&access) {
+                let is_serving = !is_leaving && is_dataset_ready(services, &dataset.name);
+                statuses.push((format!("dataset/{}", dataset.name), is_serving));
+            }
+            for (name, served) in services.queues.list(&access) {
+                statuses.push((format!("queue/{name}"), is_queue_ready(services, served)));
+            }
+        }
+        for (name, is_serving) in statuses {
+            if self.reported.insert(name.clone(), is_serving) != Some(is_serving) {
+                let status = if is_serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+                self.health.set_service_status(&name, status).await;
+            }
+        }
+    }
+
+    /// Reports until the server is about to stop, and then once more.
+    pub(crate) async fn run(mut self) {
+        let drain = self.services.drain.clone();
+        while drain.unless_left(tokio::time::sleep(INTERVAL)).await.is_some() {
+            self.report().await;
+        }
+        self.report().await;
     }
 }

@@ -10,7 +10,6 @@ use futures::future::BoxFuture;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::task::JoinSet;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
-use tonic_health::server::HealthReporter;
 
 use crate::{
     Address, Settings, cache_dir,
@@ -32,7 +31,6 @@ pub struct Server {
     grace_period: Duration,
     services: Services,
     subscribers: Arc<http::Subscribers>,
-    health: HealthReporter,
     /// Ends `serving` once its connections have sent their data.
     stop: CancellationToken,
     serving: Option<AbortOnDropHandle<()>>,
@@ -72,8 +70,9 @@ impl Server {
         tasks.spawn(telemetry::event_loop_delay::measure());
 
         let (health, health_service) = tonic_health::server::health_reporter();
-        readiness::report(&services, &health).await;
-        tasks.spawn(readiness::run(services.clone(), health.clone()));
+        let mut reporter = readiness::Reporter::new(services.clone(), health, settings.tokens.is_none());
+        reporter.report().await;
+        tasks.spawn(reporter.run());
         let context = flight::Context { services: services.clone() };
         let subscribers = Arc::new(http::Subscribers::new(settings.limits.max_live_subscribers));
         let observer = Observer::new(&settings, &services, recorder.clone());
@@ -106,7 +105,6 @@ impl Server {
             grace_period: settings.grace_period,
             services,
             subscribers,
-            health,
             stop,
             serving,
             _tasks: tasks,
@@ -156,7 +154,6 @@ impl Server {
     /// stream is running.
     pub async fn drain(mut self) {
         self.services.drain.leave();
-        readiness::report(&self.services, &self.health).await;
         tokio::time::sleep(self.drain_delay).await;
         let began = Instant::now();
         let Services { sessions, events, drain, queues, jobs, traces, .. } = &self.services;

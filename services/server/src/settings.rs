@@ -63,8 +63,8 @@ pub struct Settings {
     /// Time that running streams are given to finish after SIGTERM. Default: 30 s.
     #[serde(with = "humantime_serde")]
     pub grace_period: Duration,
-    /// Time after SIGTERM in which the server still accepts calls, but reports that it is not ready, so that load balancers send
-    /// no more. The grace period begins after it. Default: 0 s.
+    /// Time after SIGTERM during which the server reports that it is not ready but still accepts calls. Load balancers can then
+    /// stop sending calls. `grace_period` begins after this time. Default: 0 s.
     #[serde(with = "humantime_serde")]
     pub drain_delay: Duration,
     /// Interval at which datasets are listed again to find new files, such as `5m`. Default: never.
@@ -81,8 +81,8 @@ pub struct Settings {
     /// Allows non-loopback listen addresses without `tls` or without `tokens`. Without `tokens` it also allows every caller to
     /// change the settings of batch queues over HTTP. Default: false.
     pub insecure: bool,
-    /// Names by which browsers may address the HTTP port of a server without `tokens`, in addition to IP addresses and names
-    /// without a dot. Requests for other names are rejected, because they may be DNS rebinding attacks. Default: none.
+    /// Host names by which HTTP clients may address a server without `tokens`. IP addresses and names without a dot are always
+    /// accepted. Requests with another `Host` header are rejected with 403, to prevent DNS rebinding. Default: none.
     pub allowed_hosts: Vec<String>,
     /// Price of one GPU hour, in any currency, from which the dashboard computes the cost of waiting trainers. Default: none.
     pub gpu_hour_cost: Option<f64>,
@@ -133,38 +133,40 @@ pub struct Limits {
     /// Maximum number of unanswered requests per DoExchange stream to a queue, at least 1; further requests are not read until one
     /// is answered. Default: 1,024.
     pub max_pending_requests: usize,
-    /// Maximum number of concurrent batch streams. Of this and the following four limits, an eighth is only for callers that
-    /// hold nothing; a caller is a token or, without `tokens`, a client address. Default: 1,024.
+    /// Maximum number of concurrent batch streams. An eighth of this limit is reserved for callers that have none; so it is for
+    /// `max_exchanges`, `max_workers`, `max_calls` and `max_unsent_bytes`. A caller is a token or, without `tokens`, a client
+    /// address. Default: 1,024.
     pub max_streams: usize,
-    /// Maximum number of concurrent DoExchange streams of lookups and of callers of queues. Default: 1,024.
+    /// Maximum number of concurrent DoExchange streams for lookups and for requests to queues. Default: 1,024.
     pub max_exchanges: usize,
     /// Maximum number of connected workers of queues. Default: 256.
     pub max_workers: usize,
     /// Maximum number of concurrent gRPC calls that are neither batch streams nor DoExchange streams, such as lookups and actions.
     /// Default: 1,024.
     pub max_calls: usize,
-    /// Maximum size of the answers to lookups and `GetFlightInfo` and of exported batches that clients have not received, in
-    /// bytes. At least `max_explain_bytes` and `lookups.max_answer_bytes`. Default: 256 MiB.
+    /// Maximum total size of answers that are not yet sent completely, in bytes. It counts lookups over `DoGet`, `Online.Lookup`
+    /// and the Open Inference Protocol, `GetFlightInfo`, and exported batches. At least 8/7 of `max_explain_bytes` and of
+    /// `lookups.max_answer_bytes`. Default: 256 MiB.
     pub max_unsent_bytes: u64,
-    /// Time in which a client must receive such an answer, plus a second per MiB of it; after it, the connection is closed.
-    /// Default: 60 s.
+    /// Time in which a client must receive an answer that counts towards `max_unsent_bytes`, at least 100 ms. One second per MiB is
+    /// added. After that, the connection is closed. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub receive_timeout: Duration,
-    /// Maximum number of concurrent connections, for gRPC and for HTTP each. A further connection replaces the oldest one without
-    /// an authenticated request. If all have made one, only probes are answered. Without `tokens`, one client address may have half
-    /// of the connections. Default: 1,024.
+    /// Maximum number of concurrent connections, for gRPC and for HTTP each, at least 1. A further connection replaces the oldest
+    /// one without an authenticated request, of the client host that has the most of these. Without such a connection, the new one
+    /// can only call probes. Without `tokens`, one client host may have half of the connections. Default: 1,024.
     pub max_connections: usize,
-    /// Maximum number of connections of one client address without an authenticated request, for gRPC and for HTTP each. A further
-    /// one replaces the oldest of them. Applies only with `tokens`. Default: 64.
+    /// Maximum number of connections of one client host without an authenticated request, for gRPC and for HTTP each, at least 1.
+    /// One more replaces the oldest of them. Applies only with `tokens`. Default: 64.
     pub max_unauthenticated_connections: usize,
-    /// Time in which a new connection must send its first request. Default: 10 s.
+    /// Time in which a new connection must send its first request, at least 100 ms. Default: 10 s.
     #[serde(with = "humantime_serde")]
     pub first_request_timeout: Duration,
-    /// Time without a running request after which a connection is closed. Default: 15 min.
+    /// Time without a running request after which a connection is closed, at least 100 ms. Default: 15 min.
     #[serde(with = "humantime_serde")]
     pub idle_timeout: Duration,
-    /// Age at which a connection takes no further requests, so that clients behind a load balancer connect to new servers;
-    /// running requests finish. Default: unlimited.
+    /// Age at which a connection accepts no more requests. Running requests finish. Clients then reconnect, and a load balancer can
+    /// send them to newly started servers. Default: unlimited.
     #[serde(with = "humantime_serde")]
     pub max_connection_age: Option<Duration>,
     /// Maximum number of concurrent calls per connection. Default: 256.
@@ -181,7 +183,7 @@ pub struct Limits {
     pub max_jobs: usize,
     /// Maximum number of batches that are explained over HTTP concurrently, at least 1; further requests queue. Default: 2.
     pub max_concurrent_explains: usize,
-    /// Maximum size of a batch that is exported over HTTP, in bytes of its Parquet, JSON or Arrow form. Default: 256 MiB.
+    /// Maximum size of a batch that is exported over HTTP, in bytes of its Parquet, JSON or Arrow form. Default: 128 MiB.
     pub max_explain_bytes: u64,
     /// Maximum time of an explanation over HTTP, including its wait for memory. Default: 60 s.
     #[serde(with = "humantime_serde")]
@@ -223,7 +225,7 @@ impl Default for Limits {
             max_pinned_snapshots: 64,
             max_jobs: 10_000,
             max_concurrent_explains: 2,
-            max_explain_bytes: 256 << 20,
+            max_explain_bytes: 128 << 20,
             explain_timeout: Duration::from_secs(60),
             open_timeout: Duration::from_secs(60),
             max_open_backoff: Duration::from_secs(60),
@@ -369,11 +371,19 @@ impl Settings {
             ("limits.max_explain_bytes", self.limits.max_explain_bytes),
             ("lookups.max_answer_bytes", self.lookups.max_answer_bytes),
         ] {
+            let least = bytes.saturating_mul(8).div_ceil(7);
             ensure!(
-                bytes <= self.limits.max_unsent_bytes,
-                "limits.max_unsent_bytes is {}, expected at least {name}, {bytes}",
+                self.limits.max_unsent_bytes >= least,
+                "limits.max_unsent_bytes is {}, expected at least 8/7 of {name}: {least}",
                 self.limits.max_unsent_bytes
             );
+        }
+        for (name, time) in [
+            ("limits.first_request_timeout", self.limits.first_request_timeout),
+            ("limits.idle_timeout", self.limits.idle_timeout),
+            ("limits.receive_timeout", self.limits.receive_timeout),
+        ] {
+            ensure!(time >= Duration::from_millis(100), "{name} is {time:?}, expected at least 100ms");
         }
         let backoff = self.limits.max_open_backoff;
         ensure!(

@@ -55,7 +55,13 @@ async fn health_and_reflection_answer_and_a_drain_is_seen_and_waits_for_running_
     let server = Server::start(settings).await.unwrap();
     let channel = Endpoint::from_shared(server.grpc().url()).unwrap().connect().await.unwrap();
     let mut health = HealthClient::new(channel.clone());
-    let services = ["", "arrow.flight.protocol.FlightService", "forebay.v1.Online", "dataset/numbers"];
+    let services = [
+        "",
+        "arrow.flight.protocol.FlightService",
+        "forebay.v1.Online",
+        "inference.GRPCInferenceService",
+        "dataset/numbers",
+    ];
     until(&mut health, &services, ServingStatus::Serving).await;
     assert_eq!(status(&mut health, "queue/sums").await, ServingStatus::NotServing, "it has no worker");
 

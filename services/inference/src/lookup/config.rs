@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 pub struct Config {
     /// Maximum number of keys per lookup. Default: 65,536.
     pub max_keys: usize,
-    /// Maximum number of views (combinations of columns, tensors, expressions and a filter) per dataset that are held in memory.
-    /// The least recently used view is evicted first. Default: 8.
+    /// Maximum number of views (combinations of columns, tensors, expressions and a filter) per dataset that are held in memory in
+    /// addition to the declared ones. The least recently used view is evicted first. Default: 8.
     pub max_views: usize,
     /// Maximum number of keys of a lookup that runs on the thread of its connection. Such a lookup takes about 0.1 ms, as
     /// long as a switch to another thread and back. Larger lookups run on the lookup threads. Default: 1,024.

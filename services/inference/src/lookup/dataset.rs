@@ -1,7 +1,7 @@
 //! A dataset for lookups: its current snapshot, and the loading of the next one.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     path::PathBuf,
     sync::{
         Arc,
@@ -98,7 +98,10 @@ impl OnlineDataset {
         folder: PathBuf,
         declared: &[v1::Train],
     ) -> Self {
-        let declared = declared.iter().map(|declared| selection(dataset, declared)).collect();
+        // A view may be declared several times, for example by queues with the same features.
+        let mut keys = HashSet::new();
+        let declared = declared.iter().map(|declared| selection(dataset, declared));
+        let declared = declared.filter(|declared| keys.insert(view_key(declared))).collect();
         let shared = Shared {
             dataset: dataset.to_owned(),
             spec,
@@ -248,7 +251,10 @@ impl OnlineDataset {
     /// Views that the snapshot after `previous` is loaded with: the declared ones, then the others from the most to the least
     /// recently used one.
     fn next_views(&self, previous: Option<&LoadedSnapshot>) -> Vec<(ViewKey, View)> {
-        let mut used = previous.map(LoadedSnapshot::used_views).unwrap_or_default();
+        // Without the rows of the previous snapshot, so that evicting them frees their memory.
+        let unloaded = |(key, view): (ViewKey, View)| (key, View { rows: Arc::default(), ..view });
+        let used = previous.map(LoadedSnapshot::used_views).unwrap_or_default();
+        let mut used: HashMap<_, _> = used.into_iter().map(unloaded).collect();
         let declared = self.shared.declared.iter().map(|selection| {
             let key = view_key(selection);
             let view = used.remove(&key).unwrap_or_else(|| View::new(selection.clone()));
@@ -325,7 +331,8 @@ impl OnlineDataset {
         match loaded {
             Ok(loaded) => {
                 self.record_use(&last_use);
-                if views.len() > self.shared.config.max_views.max(1) {
+                let undeclared = views.values().filter(|view| !view.is_declared).count();
+                if undeclared > self.shared.config.max_views.max(1) {
                     let last_use = |(_, view): &(&Vec<u8>, &View)| view.last_use.load(Ordering::Relaxed);
                     let is_evictable = |(other, view): &(&Vec<u8>, &View)| {
                         *other != key && view.rows.initialized() && !view.is_declared

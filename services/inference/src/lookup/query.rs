@@ -7,7 +7,7 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use arrow_schema::{Field, Schema, SchemaRef};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use forebay_loader::{Error, LookupRows, Priority, WireBatch};
 use forebay_proto::v1;
 
@@ -84,6 +84,32 @@ impl Lookup {
     /// before the first snapshot is loaded.
     pub async fn lookup_rows(&mut self) -> Result<Vec<Arc<LookupRows>>, Error> {
         Ok(self.sources().await?.into_iter().map(|source| source.rows).collect())
+    }
+
+    /// Names and types of the caller's key columns, each once.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] before the first snapshot of a dataset is loaded; [`Error::Invalid`] if the request names another
+    /// number of columns than the key of a dataset has.
+    pub fn key_columns(&self) -> Result<Vec<(String, DataType)>, Error> {
+        let mut columns: Vec<(String, DataType)> = Vec::new();
+        for dataset in &self.datasets {
+            let current = dataset.online.current().ok_or_else(|| dataset.not_loaded())?;
+            let expected = current.index.key().columns();
+            let names: Vec<&String> = match dataset.columns.as_slice() {
+                [] => expected.iter().map(|(name, _)| name).collect(),
+                names => names.iter().collect(),
+            };
+            if names.len() != expected.len() {
+                return Err(dataset.other_columns(expected.len()));
+            }
+            for (name, (_, data_type)) in names.into_iter().zip(expected) {
+                if columns.iter().all(|(known, _)| known != name) {
+                    columns.push((name.clone(), data_type.clone()));
+                }
+            }
+        }
+        Ok(columns)
     }
 
     /// Returns the schema of answers: the columns of the first dataset, then those of the others, whose column `found` is named
@@ -232,12 +258,7 @@ impl DatasetLookup {
             return Ok(keys.clone());
         }
         if self.columns.len() != expected.len() {
-            let (found, expected) = (self.columns.len(), expected.len());
-            let reason = format!(
-                "names {found} columns, expected {expected} as in the key of dataset '{}'",
-                self.name()
-            );
-            return Err(Error::invalid("key", reason));
+            return Err(self.other_columns(expected.len()));
         }
         let column = |(name, (key_name, _)): (&String, &(String, _))| {
             Ok::<_, Error>((key_name.clone(), Arc::clone(column_named(keys, name)?), true))
@@ -247,12 +268,21 @@ impl DatasetLookup {
             .map_err(|error| Error::invalid("keys", error.to_string()))
     }
 
+    fn not_loaded(&self) -> Error {
+        Error::Unavailable(format!("dataset '{}' is still being loaded for lookups", self.name()))
+    }
+
+    /// The error of a request that does not name as many columns as the key has.
+    fn other_columns(&self, expected: usize) -> Error {
+        let (found, name) = (self.columns.len(), self.name());
+        Error::invalid(
+            "key",
+            format!("names {found} columns, expected {expected} as in the key of dataset '{name}'"),
+        )
+    }
+
     async fn source(&mut self) -> Result<Source, Error> {
-        let dataset = self.online.dataset();
-        let current = self.online.current();
-        let current = current.ok_or_else(|| {
-            Error::Unavailable(format!("dataset '{dataset}' is still being loaded for lookups"))
-        })?;
+        let current = self.online.current().ok_or_else(|| self.not_loaded())?;
         if let Some((snapshot, rows, last_use)) = &self.last
             && std::ptr::eq(snapshot.as_ptr(), &raw const *current)
             && let Some(rows) = rows.upgrade()

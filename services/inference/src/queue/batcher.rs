@@ -74,7 +74,7 @@ struct Request {
     queued_at: Time,
     /// Number of batches with the request that were sent to a worker, or failed before.
     attempts: u32,
-    /// Number of batches in flight with the request. More than one if a worker is overdue.
+    /// Number of batches with the request at workers that are not overdue.
     flights: u32,
     /// True if the request is sent in a batch of its own, because its batches failed.
     alone: bool,
@@ -102,6 +102,8 @@ struct InFlight {
     bytes: u64,
     closed_at: Time,
     is_gathered: bool,
+    /// True if its worker is overdue.
+    is_overdue: bool,
 }
 
 /// The next batch, if it were closed now: the longest prefix of the queue that fits.
@@ -207,19 +209,15 @@ impl Batcher {
         while let Some(&(since, id)) = self.queued_since.first()
             && since.saturating_add(self.config.max_time_in_queue) <= now
         {
-            // An overdue worker may still answer the request until its deadline.
-            if self.requests.get(&id).is_some_and(|request| request.flights > 0) {
-                self.dequeue(id);
-            } else {
-                self.remove(id);
-                expired.push(id);
-            }
+            self.remove(id);
+            expired.push(id);
         }
         expired
     }
 
-    /// Marks workers whose batch is overdue. They receive no batches until they reply, and their requests are queued again for
-    /// another worker, up to `max_attempts`. Returns the workers.
+    /// Marks workers whose batch is overdue. They receive no batches until they reply, and their requests are queued again, after
+    /// `max_attempts` attempts each for a batch of its own. Requests that were alone in a batch then stay with their worker.
+    /// Returns the workers.
     pub fn suspend_overdue(&mut self, now: Time) -> Vec<WorkerId> {
         let is_due = |(_, worker): &(&WorkerId, &Worker)| {
             !worker.is_overdue && self.overdue_at(worker).is_some_and(|at| at <= now)
@@ -228,14 +226,13 @@ impl Batcher {
         for id in &overdue {
             let Some(worker) = self.workers.get_mut(id) else { continue };
             worker.is_overdue = true;
-            let flights = worker.batches.iter().filter_map(|(batch, _)| self.in_flight.get(batch));
-            let requests: Vec<RequestId> =
-                flights.flat_map(|flight| flight.requests.iter().copied()).collect();
-            for id in requests {
-                let attempts = self.requests.get(&id).map(|request| request.attempts);
-                if attempts.is_some_and(|attempts| attempts < self.config.max_attempts) {
-                    self.enqueue(now, id);
-                }
+            let batches: Vec<BatchId> = worker.batches.iter().map(|(batch, _)| *batch).collect();
+            for batch in batches {
+                let Some(flight) = self.in_flight.get_mut(&batch) else { continue };
+                flight.is_overdue = true;
+                let requests = flight.requests.clone();
+                self.land(&requests);
+                self.try_again(now, &requests, self.config.max_attempts);
             }
         }
         overdue
@@ -276,26 +273,39 @@ impl Batcher {
         let Some(worker) = self.workers.remove(&worker) else { return Vec::new() };
         let flights = worker.batches.into_iter().filter_map(|(batch, _)| self.in_flight.remove(&batch));
         let flights: Vec<InFlight> = flights.collect();
-        flights
-            .into_iter()
-            .flat_map(|flight| self.try_again(now, &flight, self.config.max_attempts))
-            .collect()
+        let mut lost = Vec::new();
+        for flight in flights {
+            if !flight.is_overdue {
+                self.land(&flight.requests);
+            }
+            lost.extend(self.try_again(now, &flight.requests, self.config.max_attempts));
+        }
+        for id in &lost {
+            self.remove(*id);
+        }
+        lost
     }
 
-    /// Queues the requests of a lost or failed batch again unless they are queued or in another batch. Removes and returns those
-    /// that were alone in the batch and have `max_attempts` attempts.
-    fn try_again(&mut self, now: Time, flight: &InFlight, max_attempts: u32) -> Vec<RequestId> {
-        let is_alone = flight.requests.len() == 1;
+    /// Notes that a batch with these requests is no longer at a worker that is not overdue.
+    fn land(&mut self, requests: &[RequestId]) {
+        for id in requests {
+            if let Some(request) = self.requests.get_mut(id) {
+                request.flights -= 1;
+            }
+        }
+    }
+
+    /// Queues the requests of a lost, failed or overdue batch again unless they are queued or at another worker. Returns those that
+    /// were alone in the batch and have `max_attempts` attempts, which are not queued.
+    fn try_again(&mut self, now: Time, requests: &[RequestId], max_attempts: u32) -> Vec<RequestId> {
         let mut given_up = Vec::new();
-        for id in &flight.requests {
+        for id in requests {
             let Some(request) = self.requests.get_mut(id) else { continue };
-            request.flights -= 1;
             request.alone |= request.attempts >= self.config.max_attempts;
             if request.flights > 0 || self.queued.contains(id) {
                 continue;
             }
-            if is_alone && request.attempts >= max_attempts {
-                self.remove(*id);
+            if requests.len() == 1 && request.attempts >= max_attempts {
                 given_up.push(*id);
             } else {
                 self.enqueue(now, *id);
@@ -381,7 +391,11 @@ impl Batcher {
                 }
             }
         }
-        Some(self.try_again(now, &flight, 0))
+        let failed = self.try_again(now, &flight.requests, 0);
+        for id in &failed {
+            self.remove(*id);
+        }
+        Some(failed)
     }
 
     /// Removes a batch from its worker. Returns it and the time when the worker began to compute it.
@@ -395,9 +409,20 @@ impl Batcher {
         worker.completed += 1;
         if std::mem::take(&mut worker.is_overdue) {
             // It is going to reply to its other batches as well.
-            let flights = worker.batches.iter().filter_map(|(batch, _)| self.in_flight.get(batch));
-            let queued: Vec<RequestId> = flights.flat_map(|flight| flight.requests.iter().copied()).collect();
-            queued.into_iter().for_each(|id| self.dequeue(id));
+            let batches: Vec<BatchId> = worker.batches.iter().map(|(batch, _)| *batch).collect();
+            for batch in batches {
+                let Some(flight) = self.in_flight.get_mut(&batch) else { continue };
+                flight.is_overdue = false;
+                for id in flight.requests.clone() {
+                    self.dequeue(id);
+                    if let Some(request) = self.requests.get_mut(&id) {
+                        request.flights += 1;
+                    }
+                }
+            }
+        }
+        if !flight.is_overdue {
+            self.land(&flight.requests);
         }
         Some((flight, started))
     }
@@ -596,8 +621,14 @@ impl Batcher {
         self.last_batch += 1;
         let batch = BatchId(self.last_batch);
         let padded_rows = self.config.padded_rows(prefix.rows);
-        let (bytes, is_gathered) = (prefix.bytes, false);
-        let flight = InFlight { requests: requests.clone(), padded_rows, bytes, closed_at: now, is_gathered };
+        let flight = InFlight {
+            requests: requests.clone(),
+            padded_rows,
+            bytes: prefix.bytes,
+            closed_at: now,
+            is_gathered: false,
+            is_overdue: false,
+        };
         self.in_flight.insert(batch, flight);
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.batches.push_back((batch, now));

@@ -29,8 +29,8 @@ pub struct QueueConfig {
     /// deadline is later. Default: 10 s.
     #[serde(with = "humantime_serde")]
     pub max_predicted_wait: Duration,
-    /// Maximum time for which a request waits until it is sent to a worker, 0 to 1 hour. After it, the request fails as if its
-    /// deadline had passed. Default: 60 s.
+    /// Maximum time for which a request waits until it is sent to a worker, above 0 and up to 1 hour. A request that waits longer
+    /// ends as if its deadline had passed. The time starts again when a request returns to the queue. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub max_time_in_queue: Duration,
     /// Maximum number of queued requests, at least 1. Default: 16,384.
@@ -39,9 +39,8 @@ pub struct QueueConfig {
     pub max_queue_rows: u64,
     /// Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     pub max_queue_bytes: u64,
-    /// Number of batches with other requests that a request may be in until it is sent in a batch of its own, if each of these
-    /// batches failed or its worker disconnected or did not reply in time. If it fails alone, it is refused. At least 1.
-    /// Default: 2.
+    /// Number of failed batches after which a request is sent alone, at least 1. A batch fails if its worker reports an error,
+    /// disconnects or is overdue. If the request fails alone, its caller receives the error. Default: 2.
     pub max_attempts: u32,
     /// Maximum number of batches that one worker may have at a time, at least 1. Default: 8.
     pub max_credits: u64,
@@ -110,6 +109,9 @@ impl QueueConfig {
             if time > LONGEST {
                 return Err(format!("{name} is {time:?}, expected at most {LONGEST:?}"));
             }
+        }
+        if self.max_time_in_queue.is_zero() {
+            return Err("max_time_in_queue is 0, expected a duration above 0, such as 60s".into());
         }
         if self.default_timeout.is_zero() {
             return Err("default_timeout is 0, expected a duration above 0, such as 100ms".into());

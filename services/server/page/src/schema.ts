@@ -1022,9 +1022,8 @@ export interface components {
             eager_dispatch: boolean;
             /**
              * Format: int32
-             * @description Number of batches with other requests that a request may be in until it is sent in a batch of its own, if each of these
-             *     batches failed or its worker disconnected or did not reply in time. If it fails alone, it is refused. At least 1.
-             *     Default: 2.
+             * @description Number of failed batches after which a request is sent alone, at least 1. A batch fails if its worker reports an error,
+             *     disconnects or is overdue. If the request fails alone, its caller receives the error. Default: 2.
              * @default 2
              */
             max_attempts: number;
@@ -1078,8 +1077,8 @@ export interface components {
              */
             max_queue_rows: number;
             /**
-             * @description Maximum time for which a request waits until it is sent to a worker, 0 to 1 hour. After it, the request fails as if its
-             *     deadline had passed. Default: 60 s.
+             * @description Maximum time for which a request waits until it is sent to a worker, above 0 and up to 1 hour. A request that waits longer
+             *     ends as if its deadline had passed. The time starts again when a request returns to the queue. Default: 60 s.
              * @default 1m
              * @example 1m
              */

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::SystemTime};
 
-use crate::{Error, callers::Caller};
+use crate::{Error, address::host, callers::Caller};
 
 use super::{
     Tokens, Watched,
@@ -61,7 +61,7 @@ impl Access {
     pub(crate) fn caller(&self) -> Caller {
         match (self.name(), self.peer) {
             (Some(token), _) => Caller::Token(token),
-            (None, Some(address)) => Caller::Address(address),
+            (None, Some(address)) => Caller::Address(host(address)),
             (None, None) => Caller::Local,
         }
     }

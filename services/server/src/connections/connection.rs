@@ -4,10 +4,7 @@ use std::{
     collections::BTreeMap,
     net::IpAddr,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -18,7 +15,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{config::Config, places::Place};
-use crate::callers::Charge;
+use crate::{
+    Error,
+    callers::{Caller, Charge},
+};
 
 /// Maximum time of a connection that only probes may use.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub(crate) struct Connection {
     opened: Instant,
     peer: Option<IpAddr>,
     requests: Mutex<Requests>,
-    is_authenticated: AtomicBool,
+    is_authenticated: Mutex<bool>,
 }
 
 struct Requests {
@@ -62,16 +62,24 @@ impl Connection {
         let opened = Instant::now();
         let unsent = BTreeMap::new();
         let requests = Requests { running: 0, total: 0, last_ended: opened, unsent, total_unsent: 0 };
-        let (requests, is_authenticated) = (Mutex::new(requests), AtomicBool::new(false));
+        let (requests, is_authenticated) = (Mutex::new(requests), Mutex::new(false));
         Self { place, config, opened, peer, requests, is_authenticated }
     }
 
-    /// Notes that a request was authenticated. Returns the address of the client; `None` for a Unix socket.
-    pub(crate) fn authenticated(&self) -> Option<IpAddr> {
-        if !self.is_authenticated.swap(true, Ordering::Relaxed) {
-            self.place.authenticated();
+    /// Notes that a request of `caller` was authenticated.
+    ///
+    /// # Errors
+    /// Busy if it is the first one of the connection, and the caller has too many connections.
+    pub(crate) fn authenticated(&self, caller: &Caller) -> Result<(), Error> {
+        let mut is_authenticated = self.is_authenticated.lock();
+        if !*is_authenticated && !self.place.authenticated(caller) {
+            let max = self.config.max;
+            return Err(Error::busy(format!(
+                "{caller} has seven eighths of the {max} connections (limits.max_connections); close some of them"
+            )));
         }
-        self.peer
+        *is_authenticated = true;
+        Ok(())
     }
 
     /// Address of the client; `None` for a Unix socket.
@@ -98,13 +106,11 @@ impl Connection {
     }
 
     pub(super) fn next(&self, now: Instant) -> Next {
-        let (is_idle, requests) = (self.is_idle(), self.requests.lock());
-        let (total, last_ended) = (requests.total, requests.last_ended);
-        drop(requests);
+        let (idle_since, total) = (self.idle_since(), self.requests.lock().total);
         let first = (total == 0).then(|| self.opened + self.config.first_request_timeout);
         let probe = self.is_for_probes().then(|| self.opened + PROBE_TIMEOUT);
         let close_at = [self.unsent_deadline(), first, probe].into_iter().flatten().min();
-        let idle_at = if is_idle { last_ended } else { now } + self.config.idle_timeout;
+        let idle_at = idle_since.unwrap_or(now) + self.config.idle_timeout;
         let finish_at =
             [Some(idle_at), self.config.max_age.map(|age| self.opened + age)].into_iter().flatten().min();
         if close_at.is_some_and(|at| at <= now) {
@@ -135,10 +141,10 @@ impl Connection {
         Unsent { connection: Arc::clone(self), number, _charge: charge }
     }
 
-    /// True if no request is running and the client has received all charged answers.
-    pub(super) fn is_idle(&self) -> bool {
+    /// Time of the last request, if none is running and the client has received all charged answers.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
         let requests = self.requests.lock();
-        requests.running == 0 && requests.unsent.is_empty()
+        (requests.running == 0 && requests.unsent.is_empty()).then_some(requests.last_ended)
     }
 }
 
@@ -262,7 +268,7 @@ mod tests {
         let running = connection.begin();
         advance(500 * SECOND).await;
         assert_eq!(next(&connection), Next::Check(Instant::now() + 100 * SECOND));
-        assert!(!connection.is_idle());
+        assert_eq!(connection.idle_since(), None);
         drop(running);
         let ended = Instant::now();
         advance(99 * SECOND).await;

@@ -4,8 +4,10 @@
 //! many connections and sends nothing mostly replaces its own, and locks out no other client.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, HashMap},
-    net::{IpAddr, Ipv6Addr},
+    hash::Hash,
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -14,6 +16,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::config::Config;
+use crate::{address, callers::Caller};
 
 /// Connections beyond [`Config::max`] that may still make a request to a probe.
 const RESERVED: usize = 16;
@@ -33,31 +36,20 @@ struct Taken {
     /// Number of reserved places.
     reserved: usize,
     /// Number of connections of each peer that count towards its limit.
-    by_peer: HashMap<Peer, usize>,
+    by_peer: HashMap<IpAddr, usize>,
+    /// Number of connections of each caller with an authenticated request.
+    by_caller: HashMap<Caller, usize>,
 }
 
 struct Entry {
-    /// Peer whose limit the connection counts towards.
-    peer: Option<Peer>,
-    is_authenticated: bool,
+    /// Client host whose limit the connection counts towards.
+    peer: Option<IpAddr>,
+    /// Client host.
+    host: Option<IpAddr>,
+    /// Caller of the first authenticated request.
+    caller: Option<Caller>,
     is_reserved: bool,
     replaced: CancellationToken,
-}
-
-/// A client host. One IPv6 host usually has a whole /64 network.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Peer(IpAddr);
-
-impl Peer {
-    fn new(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V6(address) => {
-                let network = u128::from(address) & !u128::from(u64::MAX);
-                Self(Ipv6Addr::from(network).into())
-            }
-            address => Self(address),
-        }
-    }
 }
 
 /// Place of one connection, which is free again after it is dropped.
@@ -79,18 +71,22 @@ impl Places {
     /// authenticated connections.
     pub(super) fn take(&self, address: Option<IpAddr>) -> Option<Place> {
         let mut taken = self.taken.lock();
-        let peer = address.map(Peer::new);
+        let host = address.map(address::host);
+        let peer = host;
         let of_peer = peer.map_or(0, |peer| taken.by_peer.get(&peer).copied().unwrap_or(0));
         if peer.is_some()
             && of_peer >= self.config.max_per_peer
-            && !taken.replace("peer", |entry| entry.peer == peer && !entry.is_authenticated)
+            && !taken.replace("peer", |entry| entry.peer == peer && entry.caller.is_none())
         {
             count("peer");
             return None;
         }
         let is_full = taken.places.len() - taken.reserved >= self.config.max;
-        let is_reserved =
-            is_full && !taken.replace("all", |entry| !entry.is_authenticated && !entry.is_reserved);
+        // Of the host with the most of them, so that one that opens many replaces its own.
+        let busiest = if is_full { taken.busiest_host() } else { None };
+        let is_replaceable =
+            |entry: &Entry| entry.caller.is_none() && !entry.is_reserved && Some(entry.host) == busiest;
+        let is_reserved = is_full && !taken.replace("all", is_replaceable);
         if is_reserved && taken.reserved >= RESERVED {
             taken.replace("all", |entry| entry.is_reserved);
         }
@@ -100,7 +96,7 @@ impl Places {
         }
         let (number, replaced) = (taken.next, CancellationToken::new());
         taken.next += 1;
-        let entry = Entry { peer, is_authenticated: false, is_reserved, replaced: replaced.clone() };
+        let entry = Entry { peer, host, caller: None, is_reserved, replaced: replaced.clone() };
         taken.places.insert(number, entry);
         Some(Place { is_reserved, replaced, number, places: self.clone() })
     }
@@ -121,35 +117,57 @@ impl Taken {
         true
     }
 
+    /// Host with the most connections without an authenticated request, outside of the reserved places.
+    fn busiest_host(&self) -> Option<Option<IpAddr>> {
+        let mut counts: HashMap<Option<IpAddr>, (usize, Reverse<u64>)> = HashMap::new();
+        for (number, entry) in &self.places {
+            if entry.caller.is_none() && !entry.is_reserved {
+                counts.entry(entry.host).or_insert((0, Reverse(*number))).0 += 1;
+            }
+        }
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(host, _)| host)
+    }
+
     fn remove(&mut self, number: u64) -> Option<Entry> {
         let mut entry = self.places.remove(&number)?;
         self.reserved -= usize::from(entry.is_reserved);
         if let Some(peer) = entry.peer.take() {
-            self.discount(peer);
+            discount(&mut self.by_peer, &peer);
+        }
+        if let Some(caller) = &entry.caller {
+            discount(&mut self.by_caller, caller);
         }
         Some(entry)
     }
+}
 
-    fn discount(&mut self, peer: Peer) {
-        let Some(count) = self.by_peer.get_mut(&peer) else { return };
-        *count -= 1;
-        if *count == 0 {
-            self.by_peer.remove(&peer);
-        }
+fn discount<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
+    let Some(count) = counts.get_mut(key) else { return };
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(key);
     }
 }
 
 impl Place {
-    /// Notes that the connection made an authenticated request: it is not replaced by others any more.
-    pub(super) fn authenticated(&self) {
+    /// Notes that the connection made an authenticated request of `caller`: it is not replaced by others any more. Returns false,
+    /// without a change, if the caller has seven eighths of all connections.
+    pub(super) fn authenticated(&self, caller: &Caller) -> bool {
         let mut taken = self.places.taken.lock();
-        let Some(entry) = taken.places.get_mut(&self.number) else { return };
-        entry.is_authenticated = true;
+        let taken = &mut *taken;
+        let Some(entry) = taken.places.get_mut(&self.number) else { return true };
+        let count = taken.by_caller.entry(caller.clone()).or_default();
+        if *count >= self.places.config.max - self.places.config.max / 8 {
+            return false;
+        }
+        *count += 1;
+        entry.caller = Some(caller.clone());
         if self.places.config.counts_until_authenticated
             && let Some(peer) = entry.peer.take()
         {
-            taken.discount(peer);
+            discount(&mut taken.by_peer, &peer);
         }
+        true
     }
 }
 
@@ -181,10 +199,10 @@ mod tests {
         let other = places.take(address("10.0.0.2")).unwrap();
         let first = places.take(address("10.0.0.1")).unwrap();
         let second = places.take(address("::ffff:10.0.0.1")).unwrap();
-        first.authenticated();
+        first.authenticated(&Caller::Local);
         let third = places.take(address("10.0.0.1")).unwrap();
         assert_eq!([&other, &first, &second, &third].map(is_replaced), [false, false, true, false]);
-        third.authenticated();
+        third.authenticated(&Caller::Local);
         assert!(places.take(address("10.0.0.1")).is_none(), "both are in use");
         drop((first, second));
         assert!(places.take(address("10.0.0.1")).is_some());
@@ -197,7 +215,7 @@ mod tests {
         let places = Places::new(config);
         let held: Vec<_> = (0..10).map(|_| places.take(address("10.0.0.1")).unwrap()).collect();
         assert_eq!(held.iter().filter(|place| is_replaced(place)).count(), 9);
-        held[9].authenticated();
+        held[9].authenticated(&Caller::Local);
         let _next = places.take(address("10.0.0.1")).unwrap();
         assert!(!is_replaced(&held[9]));
     }
@@ -223,10 +241,10 @@ mod tests {
     fn above_the_limit_of_all_only_probes_are_answered_if_all_connections_are_in_use() {
         let places = places(2, 1000);
         let [silent, used] = [places.take(None).unwrap(), places.take(None).unwrap()];
-        used.authenticated();
+        used.authenticated(&Caller::Local);
         let newer = places.take(None).unwrap();
         assert!(is_replaced(&silent) && !newer.is_reserved);
-        newer.authenticated();
+        newer.authenticated(&Caller::Local);
         let reserved: Vec<_> = (0..=RESERVED).map(|_| places.take(None).unwrap()).collect();
         assert!(reserved.iter().all(|place| place.is_reserved));
         assert_eq!(reserved.iter().filter(|place| is_replaced(place)).count(), 1, "the oldest");
@@ -235,14 +253,34 @@ mod tests {
     }
 
     #[test]
+    fn a_client_with_many_new_connections_replaces_its_own_when_all_are_taken() {
+        let places = places(8, 1000);
+        let good = places.take(address("10.0.0.1")).unwrap();
+        let flood: Vec<_> = (0..100).map(|_| places.take(address("10.0.0.2")).unwrap()).collect();
+        assert!(!is_replaced(&good) && !flood[99].is_reserved);
+        assert_eq!(flood.iter().filter(|place| !is_replaced(place)).count(), 7);
+    }
+
+    #[test]
+    fn one_caller_leaves_an_eighth_of_the_connections_to_others() {
+        let places = places(16, 1000);
+        let held: Vec<_> = (0..16).map(|_| places.take(None).unwrap()).collect();
+        let caller = |name: &str| Caller::Token(name.to_owned());
+        assert_eq!(held.iter().filter(|place| place.authenticated(&caller("greedy"))).count(), 14);
+        assert!(held[15].authenticated(&caller("other")));
+    }
+
+    #[test]
     fn nothing_is_left_of_closed_connections() {
         let places = places(1, 2);
         let held: Vec<_> =
             (0..40).filter_map(|number: u8| places.take(Some([10, 0, 0, number % 3].into()))).collect();
-        held.iter().step_by(2).for_each(Place::authenticated);
+        for place in held.iter().step_by(2) {
+            place.authenticated(&Caller::Local);
+        }
         drop(held);
         let taken = places.taken.lock();
-        assert!(taken.places.is_empty() && taken.by_peer.is_empty());
+        assert!(taken.places.is_empty() && taken.by_peer.is_empty() && taken.by_caller.is_empty());
         assert_eq!(taken.reserved, 0);
     }
 }

@@ -5,7 +5,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -15,6 +15,7 @@ use tracing::Instrument;
 use crate::{
     Error,
     auth::{Access, Authenticator},
+    callers::Charge,
     connections::Connection,
     drain::{Drain, stopping},
     telemetry::audit,
@@ -35,8 +36,14 @@ impl CallLayer {
         Self { drain, authenticator, traces }
     }
 
-    fn authorize(&self, headers: &http::HeaderMap) -> Result<Access, Status> {
+    fn authorize(
+        &self,
+        headers: &http::HeaderMap,
+        connection: Option<&Connection>,
+    ) -> Result<Access, Status> {
         let access = self.authenticator.authenticate(headers)?;
+        let access = access.at(connection.and_then(Connection::peer));
+        connection.map_or(Ok(()), |connection| connection.authenticated(&access.caller()))?;
         if self.drain.is_draining() {
             return Err(stopping().into());
         }
@@ -53,6 +60,13 @@ pub(super) fn access(extensions: &http::Extensions) -> Result<Access, Status> {
 /// Trace of the call, if the call is traced.
 pub(super) fn trace(extensions: &http::Extensions) -> Option<Trace> {
     extensions.get::<Trace>().cloned()
+}
+
+/// A response that holds `charge` until it is sent.
+pub(super) fn charged<T>(message: T, charge: Charge) -> tonic::Response<T> {
+    let mut response = tonic::Response::new(message);
+    response.extensions_mut().insert(charge.into_extension());
+    response
 }
 
 impl<S> tower::Layer<S> for CallLayer {
@@ -87,16 +101,14 @@ where
         let mut call = Call::new(method(request.uri().path()));
         // Orchestrators check health without a token, and also while the server drains.
         if call.method != "health" {
-            match self.layer.authorize(request.headers()) {
+            let connection = request.extensions().get::<Arc<Connection>>().cloned();
+            match self.layer.authorize(request.headers(), connection.as_deref()) {
                 Ok(access) => {
-                    let connection = request.extensions().get::<Arc<Connection>>();
-                    let peer = connection.and_then(|connection| connection.authenticated());
-                    request.extensions_mut().insert(access.at(peer));
+                    request.extensions_mut().insert(access);
                     call.start_span(&self.layer.traces, &mut request);
                 }
                 Err(refused) => {
                     if refused.code() == Code::Unauthenticated {
-                        let connection = request.extensions().get::<Arc<Connection>>();
                         audit::failed_login(
                             connection.and_then(|connection| connection.peer()),
                             refused.message(),
@@ -106,15 +118,53 @@ where
                 }
             }
         }
+        let timeout = timeout(request.headers());
         let answer = self.inner.call(request).instrument(call.log.clone());
-        Box::pin(async { Ok(call.observe(answer.await?)) })
+        Box::pin(async move {
+            let Some(timeout) = timeout else { return Ok(call.observe(answer.await?)) };
+            match tokio::time::timeout(timeout, answer).await {
+                Ok(answer) => Ok(call.observe(answer?)),
+                Err(_) => Ok(call.observe(late().into_http::<Body>())),
+            }
+        })
     }
+}
+
+/// Time limit of the caller until the response begins: the header `grpc-timeout`, up to eight digits and a unit.
+fn timeout(headers: &http::HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let amount: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(amount * 3600),
+        "M" => Duration::from_secs(amount * 60),
+        "S" => Duration::from_secs(amount),
+        "m" => Duration::from_millis(amount),
+        "u" => Duration::from_micros(amount),
+        "n" => Duration::from_nanos(amount),
+        _ => return None,
+    })
+}
+
+fn late() -> Status {
+    Status::deadline_exceeded("the deadline of the call (grpc-timeout) has passed")
 }
 
 /// Value of the `method` label: a fixed set, so that callers cannot create label values.
 fn method(path: &str) -> &'static str {
     if path == "/forebay.v1.Online/Lookup" {
         return "Lookup";
+    }
+    if let Some(inference) = path.strip_prefix("/inference.GRPCInferenceService/") {
+        return match inference {
+            "ModelInfer" => "ModelInfer",
+            "ModelMetadata" => "ModelMetadata",
+            "ModelReady" => "ModelReady",
+            "ServerLive" => "ServerLive",
+            "ServerMetadata" => "ServerMetadata",
+            "ServerReady" => "ServerReady",
+            _ => "other",
+        };
     }
     let Some(flight) = path.strip_prefix("/arrow.flight.protocol.FlightService/") else {
         return if path.starts_with("/grpc.health.") { "health" } else { "other" };
@@ -229,5 +279,30 @@ impl<B: HttpBody> HttpBody for Observed<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_deadline_of_a_call_is_read_as_grpc_defines_it() {
+        let timeout = |text: &'static str| {
+            timeout(
+                &[(http::HeaderName::from_static("grpc-timeout"), http::HeaderValue::from_static(text))]
+                    .into_iter()
+                    .collect(),
+            )
+        };
+        assert_eq!(timeout("2M"), Some(Duration::from_secs(120)));
+        assert_eq!(timeout("99999999H"), Some(Duration::from_secs(99_999_999 * 3600)));
+        assert_eq!(timeout("5m"), Some(Duration::from_millis(5)));
+        assert_eq!(timeout("7u"), Some(Duration::from_micros(7)));
+        for malformed in ["", "S", "5", "-5S", "123456789S", "5s", "5\u{b5}"] {
+            let Ok(value) = http::HeaderValue::from_str(malformed) else { continue };
+            let headers = [(http::HeaderName::from_static("grpc-timeout"), value)].into_iter().collect();
+            assert_eq!(super::timeout(&headers), None, "{malformed}");
+        }
     }
 }

@@ -8,23 +8,28 @@ use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::{ArrowError, Schema};
 use forebay_proto::{
     Encoding,
+    inference::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse},
     v1::{DatasetInfo, Lookup, LookupAnswer},
 };
 use forebay_storage::Snapshot;
-use futures::{StreamExt, future::BoxFuture, stream::BoxStream};
+use futures::{StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use tonic::{Response, Status, Streaming};
 
 use super::{
     Context, actions,
+    call_layer::charged,
     commands::{Described, described, ticket},
     exchange,
     lookups::LookedUp,
+    open_inference,
     packed::pack,
 };
 use crate::{
     Error,
     auth::Access,
-    callers::{Charge, Resource},
+    callers::Resource,
+    drain::stopping,
+    readiness,
     registry::datasets::{Listed, Phase},
     traces::Trace,
 };
@@ -68,6 +73,23 @@ pub(super) trait Methods: Send + Sync {
         trace: Option<Trace>,
         messages: Streaming<FlightData>,
     ) -> Answer<'_, Reply<FlightData>>;
+
+    /// True if the server accepts new work.
+    fn is_ready(&self) -> bool;
+
+    /// True if a queue has a worker, and its datasets are loaded.
+    fn is_queue_ready(&self, access: &Access, queue: &str) -> Result<bool, Status>;
+
+    /// ModelMetadata of the service `GRPCInferenceService`.
+    fn queue_metadata(&self, access: Access, queue: String) -> Answer<'_, ModelMetadataResponse>;
+
+    /// ModelInfer of the service `GRPCInferenceService`.
+    fn infer(
+        &self,
+        access: Access,
+        trace: Option<Trace>,
+        request: ModelInferRequest,
+    ) -> Answer<'_, Response<ModelInferResponse>>;
 
     /// Lookup of the service `Online`.
     fn look_up_packed(
@@ -118,12 +140,18 @@ impl Methods for Context {
         Box::pin(async move {
             let call = self.services.callers.take(&access.caller(), Resource::Calls, 1)?;
             let results = actions::run(self.clone(), access, action).await?;
-            let charged = results.map(move |result| {
-                // The call lasts until all results are taken.
-                let _ = &call;
-                result
+            // The call lasts until all results are taken, or the server stops.
+            let running = (results, self.services.drain.clone(), call, false);
+            let results = stream::unfold(running, |(mut results, drain, call, ended)| async move {
+                let next = tokio::select! {
+                    biased;
+                    () = std::future::ready(()), if ended => None,
+                    next = results.next() => next.map(|result| (result, false)),
+                    () = drain.drained() => Some((Err(stopping().into()), true)),
+                };
+                next.map(|(result, ended)| (result, (results, drain, call, ended)))
             });
-            Ok(charged.boxed())
+            Ok(results.boxed())
         })
     }
 
@@ -134,6 +162,27 @@ impl Methods for Context {
         messages: Streaming<FlightData>,
     ) -> Answer<'_, Reply<FlightData>> {
         Box::pin(exchange::exchange(self, access, trace, messages))
+    }
+
+    fn is_ready(&self) -> bool {
+        readiness::is_ready(&self.services)
+    }
+
+    fn is_queue_ready(&self, access: &Access, queue: &str) -> Result<bool, Status> {
+        Ok(open_inference::is_queue_ready(self, access, queue)?)
+    }
+
+    fn queue_metadata(&self, access: Access, queue: String) -> Answer<'_, ModelMetadataResponse> {
+        Box::pin(async move { Ok(open_inference::metadata(self, &access, queue).await?) })
+    }
+
+    fn infer(
+        &self,
+        access: Access,
+        trace: Option<Trace>,
+        request: ModelInferRequest,
+    ) -> Answer<'_, Response<ModelInferResponse>> {
+        Box::pin(async move { Ok(open_inference::infer(self, &access, trace, request).await?) })
     }
 
     fn look_up_packed(
@@ -192,13 +241,6 @@ async fn train_info(
     }
     let rows = rows.map_or(UNKNOWN, |rows| i64::try_from(rows).unwrap_or(i64::MAX));
     Ok(charged(info.with_total_records(rows), charge))
-}
-
-/// A response that holds `charge` until it is sent.
-fn charged<T>(message: T, charge: Charge) -> Response<T> {
-    let mut response = Response::new(message);
-    response.extensions_mut().insert(charge.into_extension());
-    response
 }
 
 /// FlightInfo of a dataset, for listings and path descriptors.

@@ -18,7 +18,7 @@ pub(super) fn pack(schema: &SchemaRef, batch: WireBatch) -> Result<Vec<PackedCol
 }
 
 /// Packs the columns of `rows`; buffers outside of `body` are copied.
-fn pack_columns(rows: &RecordBatch, body: &Bytes) -> Result<Vec<PackedColumn>, Error> {
+pub(super) fn pack_columns(rows: &RecordBatch, body: &Bytes) -> Result<Vec<PackedColumn>, Error> {
     let schema = rows.schema();
     let columns = schema.fields().iter().zip(rows.columns());
     columns.map(|(field, column)| packed(field.name(), column, body)).collect()

@@ -28,7 +28,11 @@ pub(super) async fn authorize(
     mut request: Request,
     next: Next,
 ) -> Response {
+    let connection = request.extensions().get::<Arc<Connection>>().cloned();
+    let peer = connection.as_ref().and_then(|connection| connection.peer());
     let authorized = authenticator.authenticate(request.headers()).and_then(|access| {
+        let access = access.at(peer);
+        connection.as_ref().map_or(Ok(()), |connection| connection.authenticated(&access.caller()))?;
         if !is_read(request.method()) && !handler_authorizes(&request) {
             access.check_admin()?;
         }
@@ -36,17 +40,14 @@ pub(super) async fn authorize(
     });
     match authorized {
         Ok(access) => {
-            let connection = request.extensions().get::<Arc<Connection>>();
-            let peer = connection.and_then(|connection| connection.authenticated());
-            request.extensions_mut().insert::<Access>(access.at(peer));
+            request.extensions_mut().insert::<Access>(access);
             next.run(request).await
         }
         Err(error) => {
             // Browsers ask without a token first.
             let has_token = request.headers().contains_key(header::AUTHORIZATION);
             if error.http_code() == StatusCode::UNAUTHORIZED && has_token {
-                let connection = request.extensions().get::<Arc<Connection>>();
-                audit::failed_login(connection.and_then(|connection| connection.peer()), error.message());
+                audit::failed_login(peer, error.message());
             }
             reject(Rejection::from(error))
         }

@@ -156,10 +156,9 @@ async fn answer(
         let summary = explainer.summary(access, train, at, max_listed_rows).await?;
         return Ok(Json(Summary { others, ..summary }).into_response());
     };
-    let most = context.services.limits.max_explain_bytes;
-    let mut charge = context.services.callers.take(&access.caller(), Resource::UnsentBytes, most)?;
     let bytes = explainer.export(access, train, at, format).await?;
-    charge.shrink(bytes.len() as u64);
+    let charge =
+        context.services.callers.take(&access.caller(), Resource::UnsentBytes, bytes.len() as u64)?;
     let id = JobRecord::new(train, 0.0).id;
     let (epoch, step) = (at.epoch.unwrap_or(train.epoch), at.step.unwrap_or(train.start_step));
     let rank = at.rank.or(train.rank).unwrap_or(0);

@@ -36,8 +36,8 @@ pub(super) struct QueueSettings {
     /// deadline is later. Default: 10 s.
     #[schema(default = "10s", example = "10s")]
     max_predicted_wait: String,
-    /// Maximum time for which a request waits until it is sent to a worker, 0 to 1 hour. After it, the request fails as if its
-    /// deadline had passed. Default: 60 s.
+    /// Maximum time for which a request waits until it is sent to a worker, above 0 and up to 1 hour. A request that waits longer
+    /// ends as if its deadline had passed. The time starts again when a request returns to the queue. Default: 60 s.
     #[schema(default = "1m", example = "1m")]
     max_time_in_queue: String,
     /// Maximum number of queued requests, at least 1. Default: 16,384.
@@ -49,9 +49,8 @@ pub(super) struct QueueSettings {
     /// Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     #[schema(default = 67_108_864)]
     max_queue_bytes: u64,
-    /// Number of batches with other requests that a request may be in until it is sent in a batch of its own, if each of these
-    /// batches failed or its worker disconnected or did not reply in time. If it fails alone, it is refused. At least 1.
-    /// Default: 2.
+    /// Number of failed batches after which a request is sent alone, at least 1. A batch fails if its worker reports an error,
+    /// disconnects or is overdue. If the request fails alone, its caller receives the error. Default: 2.
     #[schema(default = 2)]
     max_attempts: u32,
     /// Maximum number of batches that one worker may have at a time, at least 1. Default: 8.

@@ -6,6 +6,7 @@ use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use forebay_inference::{LookupKeys, queue::Queue};
 use forebay_proto::v1::{self, LookupMetadata};
+use parking_lot::Mutex;
 
 use crate::{Error, QueueSpec, Settings, auth::Access, traces::Trace};
 
@@ -32,6 +33,8 @@ pub(crate) struct Served {
     pub(crate) max_pending: usize,
     /// Maximum size of the features of a batch, in bytes.
     pub(crate) max_answer_bytes: u64,
+    /// Schema of the last reply of a worker.
+    reply_schema: Mutex<Option<SchemaRef>>,
 }
 
 /// Queues by name. Cheap to clone.
@@ -51,7 +54,16 @@ impl Queues {
         let served = |(name, spec): (&String, &QueueSpec)| {
             let queue = Queue::new(name, spec.batching.clone()).map_err(anyhow::Error::msg)?;
             let features = spec.features.clone();
-            Ok((name.clone(), Arc::new(Served { features, queue, max_pending, max_answer_bytes })))
+            Ok((
+                name.clone(),
+                Arc::new(Served {
+                    features,
+                    queue,
+                    max_pending,
+                    max_answer_bytes,
+                    reply_schema: Mutex::default(),
+                }),
+            ))
         };
         Ok(Self { entries: Arc::new(settings.queues.iter().map(served).collect::<anyhow::Result<_>>()?) })
     }
@@ -86,6 +98,19 @@ impl Queues {
 }
 
 impl Served {
+    /// Notes the schema of a worker's reply.
+    pub(crate) fn replied(&self, schema: &SchemaRef) {
+        let mut known = self.reply_schema.lock();
+        if known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, schema)) {
+            *known = Some(Arc::clone(schema));
+        }
+    }
+
+    /// Schema of the last reply of a worker; `None` before the first.
+    pub(crate) fn reply_schema(&self) -> Option<SchemaRef> {
+        self.reply_schema.lock().clone()
+    }
+
     /// Names of the datasets of the features.
     pub(crate) fn reads(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.features).chain(&self.features.joins).map(|part| part.dataset.as_str())

@@ -18,9 +18,9 @@ pub struct OnlineSpec {
     /// several such rows. Null is the least value. Default: none, the last row of a key is selected.
     #[serde(default)]
     pub order_by: Option<String>,
-    /// Views that are loaded before the dataset is ready, and with every new snapshot before it replaces the current one. They
-    /// are never evicted. Each is a table with `columns`, `tensors`, `select` and `filter`, as in a lookup. The features of
-    /// queues are such views without being listed. Default: none.
+    /// Views that are always in memory. They are loaded before the dataset is ready. A new snapshot replaces the current one only
+    /// after its views are loaded. Each is a table with `columns`, `tensors`, `select` and `filter`, as in a lookup. The features
+    /// of a queue are always such a view and need not be listed. Default: none.
     #[serde(default)]
     pub views: Vec<v1::Lookup>,
 }

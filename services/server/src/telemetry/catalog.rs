@@ -46,12 +46,12 @@ pub(super) const GROUPS: &[Group] = groups! {
         Gauge "forebay_build_info" [VERSION]: "Always 1; the label carries the version of the server.";
         Gauge "forebay_draining": "1 while the server shuts down and rejects new calls, otherwise 0.";
         Counter "forebay_events_total" [EVENT]: "Operational events, by kind.";
-        Counter "forebay_connections_refused_total" [CONNECTION_LIMIT]: "Connections closed because there were too many, by limit.";
+        Counter "forebay_connections_refused_total" [CONNECTION_LIMIT]: "Connections that were closed because a limit was reached: older ones without an authenticated request, or new ones.";
         Gauge "forebay_caller_resources" [RESOURCE] absent "before the first use of the resource":
-            "Amount of each resource that callers share that is in use. The settings `limits.max_*` are the maximums.";
+            "Amount in use of each resource that callers share. The limits are `limits.max_streams`, `max_exchanges`, `max_workers`, `max_calls` and `max_unsent_bytes`.";
         Counter "forebay_caller_refusals_total" [RESOURCE] absent "before the first refusal":
-            "Calls that were refused because too much of a resource is in use, by all callers or by this one.";
-        Counter "forebay_authentication_failures_total": "Calls with a missing, unknown or expired token.";
+            "Calls rejected because a shared limit was reached, either the limit of all callers or the share of one caller.";
+        Counter "forebay_authentication_failures_total": "gRPC calls without a valid token, and HTTP requests with an unknown or expired token.";
         Counter "forebay_tls_errors_total": "Failed TLS handshakes.";
         Counter "forebay_reload_errors_total":
             "Failed reloads of changed certificates or tokens. The server keeps the previous ones.";
@@ -174,10 +174,9 @@ pub(super) const GROUPS: &[Group] = groups! {
         Gauge "forebay_queue_workers" [QUEUE] absent "without queues":
             "Workers connected to the queue, except overdue ones.";
         Gauge "forebay_queue_overdue_workers" [QUEUE] absent "without queues":
-            "Workers that did not reply to a batch in ten times its predicted time, and at least a second. They receive no \
-             batches until they reply.";
+            "Workers with a batch that takes more than ten times its predicted time and more than one second. They receive no batches until they reply.";
         Counter "forebay_queue_overdue_total" [QUEUE] absent "before the first overdue worker":
-            "Times that a worker became overdue. Its requests were queued again for another worker.";
+            "Number of times a worker became overdue.";
         Counter "forebay_queue_requests_total" [QUEUE, REQUEST_OUTCOME]
             absent "before the first request with this outcome":
             "Completed requests, by outcome.";

@@ -140,10 +140,10 @@ def test_workers_have_places_that_other_exchanges_cannot_take(start: Callable[..
 def test_answers_that_a_client_does_not_read_are_limited_and_end_with_its_connection(
     start: Callable[..., Server],
 ) -> None:
-    limit = 12 << 20
+    limit, most = 12 << 20, 10 << 20
     server = start(
-        f'max_unsent_bytes = {limit}\nmax_explain_bytes = {limit}\nreceive_timeout = "1s"',
-        f"[lookups]\nmax_answer_bytes = {limit}\n",
+        f'max_unsent_bytes = {limit}\nmax_explain_bytes = {most}\nreceive_timeout = "1s"',
+        f"[lookups]\nmax_answer_bytes = {most}\n",
     )
     with Client(server.location) as client:
         snapshot = json.loads(server.http_get("/api/v1/datasets")[1])["datasets"][0]["snapshot"]

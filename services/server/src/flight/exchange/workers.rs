@@ -288,6 +288,7 @@ impl Inward {
             self.replies.reply(id, Err(Failure::Failed(clip(&reply.error))));
             return Ok(());
         };
+        self.connection.served.replied(&rows.schema());
         let parts = split(&rows, &shape, &features);
         let invalid = parts.as_ref().err().map(|why| Error::invalid(format!("reply: {why}")));
         self.replies.reply(id, parts.map_err(Failure::Failed));

@@ -29,7 +29,8 @@ pub(super) const CODE: Label =
 
 labels! {
     METHOD = "method": "DoAction" | "DoExchange" | "DoGet" | "DoPut" | "GetFlightInfo" | "GetSchema"
-        | "Handshake" | "ListActions" | "ListFlights" | "Lookup" ("of `forebay.v1.Online`") | "PollFlightInfo"
+        | "Handshake" | "ListActions" | "ListFlights" | "Lookup" ("of `forebay.v1.Online`") | "ModelInfer" ("of `inference.GRPCInferenceService`, as the next five") | "ModelMetadata" | "ModelReady" | "ServerLive"
+        | "ServerMetadata" | "ServerReady" | "PollFlightInfo"
         | "health" ("methods of `grpc.health.v1.Health`") | "other" ("unknown methods");
     SESSION_ACTIVITY = "activity": "compute" ("the trainer computes")
         | "network" ("the trainer waits for a batch in transit")
@@ -81,7 +82,7 @@ labels! {
         | "deadline" ("a longer wait would miss the deadline of a request")
         | "idle" ("a worker is free, and waiting longer is expected to cost more latency than it saves")
         | "drain" ("the server is shutting down")
-        | "alone" ("the request failed together with others, and is computed by itself");
+        | "alone" ("the request was in `max_attempts` failed batches, so it is sent alone");
     EVENT = "kind": "dataset_open" ("a dataset was opened")
         | "dataset_failed" ("a dataset cannot be opened or checked for changes")
         | "dataset_changed" ("a dataset has a new snapshot")
@@ -95,9 +96,9 @@ labels! {
         | "bottleneck_changed" ("the bottleneck of the trainers changed")
         | "label_skew" ("the mean label of a session's batches varies by more than chance explains");
     RESOURCE = "resource": "streams" ("open streams of training batches")
-        | "exchanges" ("open DoExchange streams of lookups and callers of queues")
-        | "workers" ("connected workers of queues") | "calls" ("other running calls")
-        | "unsent_bytes" ("bytes of answers that clients have not received");
-    CONNECTION_LIMIT = "limit": "peer" ("too many of one client address") | "all" ("too many of all clients");
+        | "exchanges" ("open DoExchange streams for lookups and for requests to queues")
+        | "workers" ("connected workers of queues") | "calls" ("other running gRPC calls")
+        | "unsent_bytes" ("bytes of answers that are not sent completely");
+    CONNECTION_LIMIT = "limit": "peer" ("too many connections from one client host") | "all" ("too many connections in total");
     DROPPED = "reason": "queue" ("the export queue was full") | "export" ("the collector did not accept the span");
 }

@@ -176,18 +176,16 @@ impl Reference {
         waited.sort();
         for (since, at) in waited {
             self.requests[at].queued = None;
-            if self.is_given(at) {
-                continue;
-            }
             self.requests[at].is_alive = false;
             expired.push((since, at));
         }
         expired.into_iter().map(|(_, at)| RequestId(at as u64)).collect()
     }
 
-    /// True if a worker has the request.
+    /// True if a worker that is not overdue has the request.
     fn is_given(&self, request: usize) -> bool {
-        self.workers.iter().flat_map(|worker| &worker.has).any(|given| given.requests.contains(&request))
+        let healthy = self.workers.iter().filter(|worker| !worker.overdue);
+        healthy.flat_map(|worker| &worker.has).any(|given| given.requests.contains(&request))
     }
 
     pub(super) fn next_expiry(&self) -> Option<Time> {
@@ -217,11 +215,19 @@ impl Reference {
             }
             self.workers[at].overdue = true;
             found.push(self.workers[at].id);
-            for request in self.workers[at].has.iter().flat_map(|given| given.requests.clone()) {
-                let request = &mut self.requests[request];
-                if request.is_alive && request.queued.is_none() && request.attempts < self.config.max_attempts
-                {
-                    request.queued = Some(now);
+            let batches: Vec<_> = self.workers[at].has.iter().map(|given| given.requests.clone()).collect();
+            for requests in batches {
+                for at in &requests {
+                    let (is_given, most) = (self.is_given(*at), self.config.max_attempts);
+                    let request = &mut self.requests[*at];
+                    if !request.is_alive {
+                        continue;
+                    }
+                    request.alone |= request.attempts >= most;
+                    let stays = requests.len() == 1 && request.attempts >= most;
+                    if request.queued.is_none() && !is_given && !stays {
+                        request.queued = Some(now);
+                    }
                 }
             }
         }

@@ -1,0 +1,177 @@
+//! The Open Inference Protocol over a queue: clients of Triton and KServe ask a queue like a model.
+//!
+//! The inputs of a request are the key columns, its outputs the columns of the worker's reply.
+
+mod tensors;
+
+use std::{sync::Arc, time::Duration};
+
+use arrow_array::{RecordBatch, RecordBatchOptions};
+use arrow_schema::{Field, Schema};
+use forebay_loader::WireBatch;
+use forebay_proto::inference::{
+    InferParameter, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
+    infer_parameter::ParameterChoice, model_metadata_response::TensorMetadata,
+};
+use prost::Message;
+use tonic::Response;
+
+use super::{Context, call_layer::charged, packed::pack_columns};
+use crate::{
+    Error,
+    auth::Access,
+    callers::Resource,
+    readiness,
+    registry::queues::{QueuedKeys, Served},
+    traces::{Trace, number},
+};
+
+/// Shape of a tensor with one value per row.
+const COLUMN: [i64; 1] = [-1];
+
+/// Describes the inputs of a queue and, after the first reply of a worker, its outputs.
+pub(super) async fn metadata(
+    context: &Context,
+    access: &Access,
+    queue: String,
+) -> Result<ModelMetadataResponse, Error> {
+    let served = context.services.queues.get(&queue, access)?;
+    let lookup = context.services.online.lookup(&context.services.datasets, access, &served.features).await?;
+    let failed = |error| context.services.datasets.stream_error(&served.features.dataset, error);
+    let inputs = lookup.key_columns().map_err(failed)?.into_iter().map(|(name, data_type)| {
+        Ok(TensorMetadata {
+            datatype: tensors::key_datatype(&name, &data_type)?,
+            name,
+            shape: COLUMN.to_vec(),
+        })
+    });
+    let outputs = served.reply_schema();
+    let outputs = outputs.iter().flat_map(|schema| schema.fields().iter());
+    Ok(ModelMetadataResponse {
+        inputs: inputs.collect::<Result<_, Error>>()?,
+        outputs: outputs.filter_map(|field| tensors::output_metadata(field)).collect(),
+        name: queue,
+        versions: Vec::new(),
+        platform: "forebay".to_owned(),
+    })
+}
+
+/// Answers a request through the queue that it names as its model.
+pub(super) async fn infer(
+    context: &Context,
+    access: &Access,
+    trace: Option<Trace>,
+    request: ModelInferRequest,
+) -> Result<Response<ModelInferResponse>, Error> {
+    let caller = access.caller();
+    let _call = context.services.callers.take(&caller, Resource::Calls, 1)?;
+    let served = context.services.queues.get(&request.model_name, access)?;
+    let (datasets, dataset) = (&context.services.datasets, &served.features.dataset);
+    let failed = |error| datasets.stream_error(dataset, error);
+    let mut lookup = context.services.online.lookup(datasets, access, &served.features).await?;
+    let columns = lookup.key_columns().map_err(failed)?;
+    let keys = keys(&request, &columns)?;
+    let rows = keys.num_rows() as u64;
+    let keys = lookup.encode(&keys).await.map_err(failed)?;
+    let sizes = (rows, keys.row_bytes().saturating_mul(rows), keys.memory_bytes());
+    let timeout = timeout(&request)?;
+    if let Some(trace) = &trace {
+        trace.note("forebay.queue", request.model_name.clone());
+        trace.note("forebay.rows", number(rows));
+    }
+    let pending = served.queue.submit(QueuedKeys { keys: Arc::new(keys), trace }, sizes, timeout);
+    let pending = pending.map_err(|failure| Error::from(&failure))?;
+    let answer = context.services.drain.unless_interrupted(pending.answer()).await?;
+    let answer = answer.map_err(|failure| Error::from(&failure))?;
+    // A token may be revoked while the request waits.
+    context.check_access(access, &served.features)?;
+    let scored = answer.value;
+    let rows = WireBatch::decode(&scored.schema, &scored.rows.data_header, &scored.rows.data_body)?;
+    let is_raw = !request.raw_input_contents.is_empty();
+    let wanted: Vec<&str> = request.outputs.iter().map(|output| output.name.as_str()).collect();
+    let packed = pack_columns(&selected(&rows, &wanted)?, &scored.rows.data_body)?;
+    let (outputs, raw_output_contents) = tensors::outputs(packed, &scored.schema, is_raw)?;
+    let snapshot = ParameterChoice::StringParam(scored.features.snapshot.clone());
+    let snapshot = InferParameter { parameter_choice: Some(snapshot) };
+    let response = ModelInferResponse {
+        model_name: request.model_name,
+        model_version: String::new(),
+        id: request.id,
+        parameters: [("snapshot".to_owned(), snapshot)].into(),
+        outputs,
+        raw_output_contents,
+    };
+    // The message and its encoded form.
+    let bytes = 2 * response.encoded_len() as u64;
+    let charge = context.services.callers.take(&caller, Resource::UnsentBytes, bytes)?;
+    Ok(charged(response, charge))
+}
+
+/// True if the queue has a worker, and its datasets are loaded.
+pub(super) fn is_queue_ready(context: &Context, access: &Access, queue: &str) -> Result<bool, Error> {
+    let served: Arc<Served> = context.services.queues.get(queue, access)?;
+    Ok(readiness::is_queue_ready(&context.services, &served))
+}
+
+/// Decodes the inputs of a request, which are the `columns` of the key.
+fn keys(
+    request: &ModelInferRequest,
+    columns: &[(String, arrow_schema::DataType)],
+) -> Result<RecordBatch, Error> {
+    let names = || columns.iter().map(|(name, _)| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+    let (inputs, raw) = (&request.inputs, &request.raw_input_contents);
+    if !raw.is_empty() && raw.len() != inputs.len() {
+        return Err(Error::invalid(format!(
+            "raw_input_contents: has {} entries, expected {}, one for each input",
+            raw.len(),
+            inputs.len()
+        )));
+    }
+    if let Some(unknown) = inputs.iter().find(|input| columns.iter().all(|(name, _)| *name != input.name)) {
+        return Err(Error::invalid(format!(
+            "inputs: there is no input '{}', expected {}",
+            unknown.name,
+            names()
+        )));
+    }
+    let (mut fields, mut arrays) = (Vec::new(), Vec::new());
+    for (name, data_type) in columns {
+        let mut found = inputs.iter().enumerate().filter(|(_, input)| input.name == *name);
+        let (Some((at, input)), None) = (found.next(), found.next()) else {
+            return Err(Error::invalid(format!("inputs: expected each of {} once", names())));
+        };
+        let array = tensors::column(input, raw.get(at), data_type)?;
+        fields.push(Field::new(name, array.data_type().clone(), true));
+        arrays.push(array);
+    }
+    let schema = Arc::new(Schema::new(fields));
+    RecordBatch::try_new_with_options(schema, arrays, &RecordBatchOptions::new())
+        .map_err(|error| Error::invalid(format!("inputs: {error}; expected as many rows in each")))
+}
+
+/// Timeout of a request: its parameter `timeout`, in microseconds, as in Triton.
+fn timeout(request: &ModelInferRequest) -> Result<Option<Duration>, Error> {
+    let Some(parameter) = request.parameters.get("timeout") else { return Ok(None) };
+    let invalid = || Error::invalid("parameters.timeout: expected microseconds of 0 or more, as an integer");
+    let microseconds = match parameter.parameter_choice {
+        Some(ParameterChoice::Int64Param(value)) => u64::try_from(value).map_err(|_| invalid())?,
+        Some(ParameterChoice::Uint64Param(value)) => value,
+        _ => return Err(invalid()),
+    };
+    Ok((microseconds > 0).then(|| Duration::from_micros(microseconds)))
+}
+
+/// The columns `wanted`; all if none is named.
+fn selected(rows: &RecordBatch, wanted: &[&str]) -> Result<RecordBatch, Error> {
+    if wanted.is_empty() {
+        return Ok(rows.clone());
+    }
+    let schema = rows.schema();
+    let places = wanted.iter().map(|name| {
+        schema.index_of(name).map_err(|_| {
+            let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+            Error::invalid(format!("outputs: there is no output '{name}' among {names:?}"))
+        })
+    });
+    rows.project(&places.collect::<Result<Vec<_>, _>>()?).map_err(|error| Error::internal(error.to_string()))
+}
