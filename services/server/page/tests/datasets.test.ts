@@ -5,7 +5,7 @@ import { phaseText } from '../src/datasets.ts';
 import type { OnlineDataset } from '../src/schema.ts';
 
 const phase = (online: Partial<OnlineDataset> | null): string => {
-  const none = { snapshot: null, keys: null, index_bytes: null, rows_indexed: null, rows_to_index: null, error: null };
+  const none = { snapshot: null, keys: null, index_bytes: null, views: null, rows_indexed: null, rows_to_index: null, error: null };
   return phaseText({ phase: 'open', files: 1, files_done: 1, online: online === null ? null : { ...none, ...online } });
 };
 

@@ -107,18 +107,25 @@ pub(super) async fn run(context: Context, access: Access, action: Action) -> Res
     };
     // The others change nothing that another caller would notice.
     if matches!(name.as_str(), "refresh" | "warm" | "pin" | "unpin" | "drop-cache") {
-        let object = dataset_of(&action.body);
+        let object = dataset_of(&name, &action.body);
         audit::change(&access, &name, &object, results.as_ref().map(drop).map_err(Error::message));
     }
     results
 }
 
 /// Name of the dataset in the body of an action, for the audit log.
-fn dataset_of(body: &[u8]) -> String {
+fn dataset_of(action: &str, body: &[u8]) -> String {
     let encoding = Encoding::of(body);
-    let command = encoding.decode::<Command>("Command", body).ok().and_then(|command| command.train);
-    let named = || encoding.decode::<RefreshRequest>("RefreshRequest", body).ok();
-    command.map(|train| train.dataset).or_else(|| named().map(|request| request.dataset)).unwrap_or_default()
+    let dataset = match action {
+        "refresh" => {
+            encoding.decode("RefreshRequest", body).ok().map(|request: RefreshRequest| request.dataset)
+        }
+        "drop-cache" => {
+            encoding.decode("DropCacheRequest", body).ok().map(|request: DropCacheRequest| request.dataset)
+        }
+        _ => encoding.decode("Command", body).ok().and_then(|command: Command| Some(command.train?.dataset)),
+    };
+    dataset.unwrap_or_default()
 }
 
 async fn refresh(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
