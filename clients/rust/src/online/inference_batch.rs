@@ -8,7 +8,7 @@ use prost::Message;
 use super::replies::Replies;
 use crate::{Batch, Error, wire::EncodedRows};
 
-/// A batch that a worker computes. If it is dropped without a reply, its callers receive an error.
+/// A batch that a worker computes. If it is dropped without a reply, it counts as failed, and the server tries its requests again.
 pub struct InferenceBatch {
     /// Features. The first [`BatchRequest::valid_rows`] rows are requested; further rows are padding.
     pub batch: Batch,
