@@ -376,8 +376,8 @@ def every_session(server: Server) -> list[dict]:
 
 
 def test_the_dashboard_stays_responsive_with_a_thousand_sessions(chromium: Any, pool: Pool, tmp_path: Path) -> None:
-    # Minimizes prefetching, because each of the 1,000 readers takes only one batch.
-    (tmp_path / "forebay.toml").write_text("[loader]\nprefetch_bytes = 1\n")
+    # Minimizes prefetching, because each of the 1,000 readers takes only one batch. One caller can use seven eighths of the streams.
+    (tmp_path / "forebay.toml").write_text("[loader]\nprefetch_bytes = 1\n[limits]\nmax_streams = 2048\n")
     server = pool.start({"clicks": write_tables(tmp_path)["clicks"]}, config=tmp_path / "forebay.toml")
     request = command(dataset="clicks", columns=["x0"], batch_size=4096, epochs=1_000_000)
     # By default, clients of one address share a connection, and gRPC enlarges the flow-control window beyond what is read.
