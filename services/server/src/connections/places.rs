@@ -35,17 +35,17 @@ struct Taken {
     next: u64,
     /// Number of reserved places.
     reserved: usize,
-    /// Number of connections of each peer that count towards its limit.
-    by_peer: HashMap<IpAddr, usize>,
+    /// Number of connections of each host that count towards its limit.
+    by_host: HashMap<IpAddr, usize>,
     /// Number of connections of each caller with an authenticated request.
     by_caller: HashMap<Caller, usize>,
 }
 
 struct Entry {
-    /// Client host whose limit the connection counts towards.
-    peer: Option<IpAddr>,
-    /// Client host.
+    /// Client host; `None` for a Unix socket.
     host: Option<IpAddr>,
+    /// True if the connection counts towards the limit of its host.
+    counts: bool,
     /// Caller of the first authenticated request.
     caller: Option<Caller>,
     is_reserved: bool,
@@ -72,11 +72,10 @@ impl Places {
     pub(super) fn take(&self, address: Option<IpAddr>) -> Option<Place> {
         let mut taken = self.taken.lock();
         let host = address.map(address::host);
-        let peer = host;
-        let of_peer = peer.map_or(0, |peer| taken.by_peer.get(&peer).copied().unwrap_or(0));
-        if peer.is_some()
-            && of_peer >= self.config.max_per_peer
-            && !taken.replace("peer", |entry| entry.peer == peer && entry.caller.is_none())
+        let of_host = host.map_or(0, |host| taken.by_host.get(&host).copied().unwrap_or(0));
+        if host.is_some()
+            && of_host >= self.config.max_per_peer
+            && !taken.replace("peer", |entry| entry.counts && entry.host == host && entry.caller.is_none())
         {
             count("peer");
             return None;
@@ -91,12 +90,13 @@ impl Places {
             taken.replace("all", |entry| entry.is_reserved);
         }
         taken.reserved += usize::from(is_reserved);
-        if let Some(peer) = peer {
-            *taken.by_peer.entry(peer).or_default() += 1;
+        if let Some(host) = host {
+            *taken.by_host.entry(host).or_default() += 1;
         }
         let (number, replaced) = (taken.next, CancellationToken::new());
         taken.next += 1;
-        let entry = Entry { peer, host, caller: None, is_reserved, replaced: replaced.clone() };
+        let entry =
+            Entry { host, counts: host.is_some(), caller: None, is_reserved, replaced: replaced.clone() };
         taken.places.insert(number, entry);
         Some(Place { is_reserved, replaced, number, places: self.clone() })
     }
@@ -129,10 +129,10 @@ impl Taken {
     }
 
     fn remove(&mut self, number: u64) -> Option<Entry> {
-        let mut entry = self.places.remove(&number)?;
+        let entry = self.places.remove(&number)?;
         self.reserved -= usize::from(entry.is_reserved);
-        if let Some(peer) = entry.peer.take() {
-            discount(&mut self.by_peer, &peer);
+        if let Some(host) = entry.host.filter(|_| entry.counts) {
+            discount(&mut self.by_host, &host);
         }
         if let Some(caller) = &entry.caller {
             discount(&mut self.by_caller, caller);
@@ -163,9 +163,10 @@ impl Place {
         *count += 1;
         entry.caller = Some(caller.clone());
         if self.places.config.counts_until_authenticated
-            && let Some(peer) = entry.peer.take()
+            && let Some(host) = entry.host.filter(|_| entry.counts)
         {
-            discount(&mut taken.by_peer, &peer);
+            entry.counts = false;
+            discount(&mut taken.by_host, &host);
         }
         true
     }
@@ -280,7 +281,7 @@ mod tests {
         }
         drop(held);
         let taken = places.taken.lock();
-        assert!(taken.places.is_empty() && taken.by_peer.is_empty() && taken.by_caller.is_empty());
+        assert!(taken.places.is_empty() && taken.by_host.is_empty() && taken.by_caller.is_empty());
         assert_eq!(taken.reserved, 0);
     }
 }
