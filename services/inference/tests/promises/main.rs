@@ -5,3 +5,4 @@
 mod block_reads;
 mod lookups;
 mod queues;
+mod views;

@@ -1,0 +1,124 @@
+//! Promises of views of lookups: which ones a snapshot is loaded with, and which ones are evicted.
+
+use std::time::Duration;
+
+use arrow_array::{cast::AsArray, types::Int64Type};
+use forebay_inference::{Config, KeyIndex, OnlineDataset};
+use forebay_loader::Error;
+use forebay_proto::v1::Train;
+
+use crate::lookups::{Fixture, blocks, ids, online_with_views, rows, spec, users};
+
+fn view(select: &str) -> Train {
+    Train { select: vec![select.to_owned()], ..Train::default() }
+}
+
+async fn version(online: &OnlineDataset, wanted: &Train) -> Result<i64, Error> {
+    let answer = online.lookup(wanted, vec![]).look_up(&ids([1])).await?;
+    Ok(rows(&answer)["version"].as_primitive::<Int64Type>().value(0))
+}
+
+fn views(online: &OnlineDataset) -> u64 {
+    online.progress().ready.unwrap().views
+}
+
+#[tokio::test]
+async fn a_snapshot_whose_rows_cannot_be_read_does_not_replace_one_that_works() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..5000, 1)).await;
+    let online = online_with_views(spec(&["user_id"], None), 1 << 28, folder.path(), Config::default(), &[]);
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    assert_eq!(version(&online, &Train::default()).await.unwrap(), 1);
+    fixture.write(0, &users(0..5000, 2)).await;
+    let next = fixture.reader().await;
+    // The index of the next snapshot is read from the disk. Its file was replaced in the meantime.
+    KeyIndex::build(&next, &spec(&["user_id"], None), &blocks(), 1, |_| {})
+        .await
+        .unwrap()
+        .save(folder.path(), &next, &spec(&["user_id"], None))
+        .unwrap();
+    fixture.write(0, &users(0..5000, 3)).await;
+    let error = online.load_snapshot(next).await.unwrap_err();
+    assert!(matches!(error, Error::Storage(forebay_storage::Error::Changed { .. })), "{error}");
+    assert_eq!(online.progress().error, Some(error.to_string()));
+    assert_eq!(version(&online, &Train::default()).await.unwrap(), 1);
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    assert_eq!(version(&online, &Train::default()).await.unwrap(), 3);
+}
+
+#[tokio::test]
+async fn a_declared_view_is_loaded_before_the_first_lookup_and_a_snapshot_without_it_is_not_used() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..100, 1)).await;
+    let declared = Train { columns: vec!["version".into(), "y".into()], ..view("100 / (version - 2) AS y") };
+    let key = spec(&["user_id"], None);
+    let online =
+        online_with_views(key, 1 << 28, folder.path(), Config::default(), std::slice::from_ref(&declared));
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    assert_eq!(views(&online), 1);
+    // Another view that fails does not count.
+    let other = Train { columns: vec!["version".into(), "z".into()], ..view("100 / (version - 3) AS z") };
+    assert_eq!(version(&online, &other).await.unwrap(), 1);
+    fixture.write(0, &users(0..100, 2)).await;
+    let error = online.load_snapshot(fixture.reader().await).await.unwrap_err();
+    assert!(error.to_string().contains("Divide by zero"), "{error}");
+    assert_eq!(version(&online, &declared).await.unwrap(), 1);
+    fixture.write(0, &users(0..100, 3)).await;
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    assert_eq!(version(&online, &declared).await.unwrap(), 3);
+    assert!(version(&online, &other).await.unwrap_err().to_string().contains("Divide by zero"));
+}
+
+#[tokio::test]
+async fn views_without_a_use_since_the_last_snapshot_are_not_loaded_again_unless_declared() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    let declared = view("name || 'd' AS d");
+    let key = spec(&["user_id"], None);
+    let online = online_with_views(key, 1 << 28, folder.path(), Config::default(), &[declared]);
+    let mut snapshot = 0;
+    let mut load = async || {
+        snapshot += 1;
+        fixture.write(0, &users(0..100, snapshot)).await;
+        online.load_snapshot(fixture.reader().await).await.unwrap();
+        views(&online)
+    };
+    assert_eq!(load().await, 1);
+    let [one, other] = [Train::default(), view("version")];
+    for wanted in [&one, &other] {
+        version(&online, wanted).await.unwrap();
+    }
+    assert_eq!(views(&online), 3);
+    assert_eq!(load().await, 3);
+    version(&online, &other).await.unwrap();
+    assert_eq!(load().await, 2);
+    // Without any use, nothing tells them apart.
+    assert_eq!(load().await, 2);
+}
+
+#[tokio::test]
+async fn a_view_that_does_not_fit_evicts_others_that_were_not_used_for_a_minute_but_never_a_declared_one() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..80_000, 1)).await;
+    // There is room for the index and two of these views.
+    let config = Config::default();
+    let names = |letter: &str| Train {
+        columns: vec!["name".into()],
+        filter: format!("name <> '{letter}'"),
+        ..Train::default()
+    };
+    let (key, declared) = (spec(&["user_id"], None), [names("d")]);
+    let online = online_with_views(key, 5 << 20, folder.path(), config, &declared);
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    let look_up = async |letter: &str| online.lookup(&names(letter), vec![]).look_up(&ids([1])).await;
+    look_up("a").await.unwrap();
+    let error = look_up("b").await.err().unwrap();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    assert_eq!(views(&online), 2);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(61)).await;
+    tokio::time::resume();
+    look_up("b").await.unwrap();
+    assert_eq!(views(&online), 2);
+    look_up("d").await.unwrap();
+    assert!(matches!(look_up("a").await.err().unwrap(), Error::TooLarge { .. }), "`b` was just used");
+}
