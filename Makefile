@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048
 
-.PHONY: help demo test test-rust test-checked test-acceptance test-python wheel lint docs prose deploy-check load nightly bench fuzz clean
+.PHONY: help demo test test-rust test-checked test-acceptance test-python wheel lint docs prose deploy-check load nightly bench fuzz mutants clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -80,7 +80,8 @@ nightly: wheel test-checked ## long tests: soak, an overloaded store, hanging di
 	$(PYTHON) $(ACCEPTANCE)/prepare.py
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
-	target/release/forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 10 --cache-memory 1GiB --json $(RESULTS)/soak.json
+	target/release/forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 60 --cache-memory 1GiB \
+		--compute 30ms --changes 30s --faults 0.02 --json $(RESULTS)/soak.json
 	$(PEERS) --scenario tensor --json $(RESULTS)/peers-tensor.json
 	$(PEERS) --scenario clicks --json $(RESULTS)/peers-clicks.json
 	target/release/forebay-load cold --scenario clicks --json $(RESULTS)/cold.json
@@ -98,6 +99,9 @@ fuzz-%:
 	$(CARGO) +nightly fuzz run --fuzz-dir fuzz --release --sanitizer none --all-features $* \
 		$(CURDIR)/fuzz/target/corpus/$* $(CURDIR)/fuzz/corpus/$* -- $(FUZZ_OPTIONS) \
 		$(addprefix -dict=$(CURDIR)/,$(wildcard fuzz/dictionaries/$*.dict))
+
+mutants: ## whether a test notices each small change of the pure code; needs `cargo install cargo-mutants`, takes a day
+	$(CARGO) mutants --config .ci/mutants.toml --output target
 
 clean: ## remove the target directory
 	$(CARGO) clean

@@ -179,12 +179,11 @@ fn cut_windows(spans: &Spans, count: u32, window_rows: u64) -> Vec<u32> {
             start = position;
         }
     }
-    let only_remainder = cuts.len() == 1 && spans.end() > 0;
-    if only_remainder {
+    if cuts.len() > 1 {
+        cuts.pop();
+    }
+    if spans.end() > 0 {
         cuts.push(count);
-    } else if cuts.len() > 1 {
-        let last = cuts.len() - 1;
-        cuts[last] = count;
     }
     cuts
 }

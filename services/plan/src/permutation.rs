@@ -59,22 +59,10 @@ impl Permutation {
         Self { len: n, rows: rows as u32, columns: columns as u32, rounds, keys, swap }
     }
 
-    /// Size of the domain.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// True if the domain is empty.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
     /// Returns the image of position `i`.
     ///
     /// # Panics
-    /// If `i` is not below [`len`](Self::len).
+    /// If `i` is outside the domain.
     #[must_use]
     pub fn get(&self, i: u64) -> u64 {
         assert!(i < self.len, "position {i} of a permutation of {}", self.len);
@@ -85,7 +73,7 @@ impl Permutation {
     /// times faster.
     ///
     /// # Panics
-    /// If `positions` ends past [`len`](Self::len).
+    /// If `positions` ends outside the domain.
     pub fn fill(&self, positions: Range<u64>, out: &mut Vec<u64>) {
         if positions.is_empty() {
             return;

@@ -23,6 +23,13 @@ fn no_rows_give_no_packs_and_few_rows_give_one() {
     assert_eq!(Packs::count(0, 0, 1), Some(0));
     let packs = cut(&[3, 1, 2], 100).unwrap();
     assert_eq!((packs.len(), packs.groups(0..1)), (1, 0..3));
+    assert!(!packs.is_empty());
+}
+
+#[test]
+fn groups_without_rows_after_the_last_row_join_the_last_pack() {
+    let packs = Packs::cut([2, 2, 0, 0], 4, 2);
+    assert_eq!((packs.len(), packs.groups(0..1), packs.groups(1..2)), (2, 0..1, 1..4));
 }
 
 #[test]
