@@ -52,6 +52,7 @@ mod share;
 mod soak;
 mod source;
 mod stats;
+mod store;
 mod table;
 mod train;
 mod turns;

@@ -3,8 +3,6 @@
 use std::{
     io,
     net::SocketAddr,
-    path::PathBuf,
-    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -29,12 +27,12 @@ use crate::{
     data::Dataset,
     machine::Machine,
     output::Output,
-    process::{Process, free_port},
     receive::receive_rank,
     scenario::Scenario,
     server::{self, Server, Transport},
     source::Source,
     stats::median,
+    store::{self, StoreServer},
 };
 
 /// Flags of `forebay-load remote`.
@@ -48,9 +46,8 @@ pub(crate) struct Remote {
     /// Additional latency of a round trip to the store.
     #[arg(long, default_value = "20ms", value_parser = humantime::parse_duration)]
     latency: Duration,
-    /// S3 server: s3s-fs, from `cargo install s3s-fs --version 0.14.1 --locked --features binary`.
-    #[arg(long, default_value = "s3s-fs", value_name = "FILE")]
-    s3_server: PathBuf,
+    #[command(flatten)]
+    store: StoreServer,
     #[command(flatten)]
     output: Output,
 }
@@ -74,20 +71,13 @@ struct Turn {
     warm: f64,
 }
 
-const KEY: &str = "forebay-load";
-
 impl Remote {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         let (scenario, data) = self.source.load()?;
         let root = data.path.parent().context("the data have no parent folder")?;
         let bucket = data.path.file_name().and_then(|name| name.to_str()).context("the data have no name")?;
         let runtime = Runtime::new()?;
-        let port = free_port()?;
-        let mut command = Command::new(&self.s3_server);
-        command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
-        command.args(["--access-key", KEY, "--secret-key", KEY]).arg(root);
-        let _store = Process::other_server("the S3 server", command, port)?;
-        let near = SocketAddr::from(([127, 0, 0, 1], port));
+        let (_store, near) = self.store.start(root)?;
         let far = runtime.block_on(delayed(near, self.latency / 2))?;
         let mut turns = Vec::new();
         for round in 1..=self.rounds {
@@ -148,14 +138,8 @@ fn report(turns: &[Turn], rows: f64) {
     );
 }
 
-fn start(scenario: &Scenario, bucket: &str, store: SocketAddr) -> anyhow::Result<Server> {
-    let variables = [
-        ("AWS_ENDPOINT", format!("http://{store}")),
-        ("AWS_ALLOW_HTTP", "true".to_owned()),
-        ("AWS_REGION", "us-east-1".to_owned()),
-        ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
-        ("AWS_SECRET_ACCESS_KEY", KEY.to_owned()),
-    ];
+fn start(scenario: &Scenario, bucket: &str, address: SocketAddr) -> anyhow::Result<Server> {
+    let variables = store::variables(address);
     Server::start_with(&scenario.name, &format!("s3://{bucket}"), Transport::Tcp, &[], &variables)
 }
 

@@ -1,8 +1,14 @@
-//! `forebay-load soak`: many concurrent jobs with different views in little memory, some of them stalled.
+//! `forebay-load soak`: many concurrent jobs with different views in little memory, some of them stalled, while files change and
+//! the store fails at random.
 
+mod changes;
+mod faults;
 mod growth;
+mod job;
 
 use std::{
+    net::SocketAddr,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -17,14 +23,19 @@ use forebay_proto::v1;
 use serde_json::json;
 use tokio::{runtime::Runtime, task::JoinSet, time::Instant};
 
+use changes::Changing;
 use growth::Samples;
+use job::{Counts, Job};
 
 use crate::{
     chart::{Bar, Chart},
+    data::Dataset,
     machine::Machine,
     output::Output,
+    scenario::Scenario,
     server::{self, Server, Transport},
     source::Source,
+    store::{self, StoreServer},
 };
 
 /// Flags of `forebay-load soak`.
@@ -50,6 +61,18 @@ pub(crate) struct Soak {
     /// Rows per shuffle window.
     #[arg(long, default_value_t = 131_072)]
     window_rows: u64,
+    /// Time that a job computes on each batch.
+    #[arg(long, default_value = "0ms", value_parser = humantime::parse_duration)]
+    compute: Duration,
+    /// Interval at which two files exchange their contents, or a file is added or removed; a refresh follows. Default: never.
+    #[arg(long, value_parser = humantime::parse_duration)]
+    changes: Option<Duration>,
+    /// Fraction of the store's requests that are disturbed: answered with 503, delayed, cut off or without an answer. Every
+    /// second job then reads from the S3 server instead of local files.
+    #[arg(long, default_value_t = 0.0)]
+    faults: f64,
+    #[command(flatten)]
+    store: StoreServer,
     #[command(flatten)]
     output: Output,
 }
@@ -60,89 +83,129 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest pause of a job that is not stalled. A longer one fails the run.
 const MAX_PAUSE_SECONDS: f64 = 60.0;
+/// Name of the dataset in the store, and of its bucket.
+const STORED: &str = "stored";
 
 impl Soak {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         ensure!(self.stalled < self.jobs, "--stalled {}: expected fewer than --jobs", self.stalled);
+        ensure!((0.0..1.0).contains(&self.faults), "--faults {}: expected 0 to below 1", self.faults);
         let (scenario, data) = self.source.load()?;
-        let flags = ["--cache-memory", &self.cache_memory, "--cache-disk", &self.cache_disk];
-        let path = data.path.display().to_string();
-        let server = Server::start_with(&scenario.name, &path, Transport::Tcp, &flags, &[])?;
+        let runtime = Runtime::new()?;
+        // The folder is on the file system of the data, because its files are hard links.
+        let parent = data.path.parent().context("the data have no parent folder")?;
+        let folder = tempfile::Builder::new().prefix("soak").tempdir_in(parent)?;
+        let local = folder.path().join("local");
+        let mut files = vec![(scenario.name.clone(), Changing::new(&data.path, local.clone())?)];
+        let (mut store, mut disturbed) = (None, Arc::default());
+        let mut flags = vec!["--cache-memory", &self.cache_memory, "--cache-disk", &self.cache_disk];
+        let mut variables = Vec::new();
+        let stored_flag = format!("{STORED}=s3://{STORED}");
+        if self.faults > 0.0 {
+            files.push((STORED.to_owned(), Changing::new(&data.path, folder.path().join(STORED))?));
+            let (process, address) = self.store.start(folder.path())?;
+            let proxy: SocketAddr;
+            (proxy, disturbed) = runtime.block_on(faults::start(address, self.faults))?;
+            store = Some(process);
+            flags.extend(["--dataset", &stored_flag]);
+            variables.extend(store::variables(proxy));
+        }
+        let server = self.start_server(&scenario, &local, &flags, &variables)?;
+        let trains = self.trains(&scenario, &data);
+        let counts: Vec<Arc<Counts>> = trains.iter().map(|_| Arc::default()).collect();
+        let mut samples = Samples::default();
+        let soaked = self.soak(&server, &trains, files, &counts, &mut samples);
+        let (longest_pause, changes) = runtime.block_on(soaked)?;
+        drop(store);
+        self.report(&Soaked {
+            scenario: &scenario,
+            server: &server,
+            counts: &counts,
+            longest_pause,
+            samples,
+            changes,
+            disturbed: disturbed.load(Ordering::Relaxed),
+        })
+    }
+
+    fn start_server(
+        &self,
+        scenario: &Scenario,
+        local: &Path,
+        flags: &[&str],
+        variables: &[(&str, String)],
+    ) -> anyhow::Result<Server> {
+        Server::start_with(&scenario.name, &local.display().to_string(), Transport::Tcp, flags, variables)
+    }
+
+    /// Returns the request of each job.
+    fn trains(&self, scenario: &Scenario, data: &Dataset) -> Vec<v1::Train> {
         let names: Vec<&str> = data.sizes.names().collect();
-        let trains: Vec<v1::Train> = (0..self.jobs)
-            .map(|job| v1::Train {
+        let columns = |job: usize| {
+            let kept = (0..names.len()).filter(move |column| column % self.jobs != job);
+            kept.map(|column| names[column].to_owned()).collect()
+        };
+        let train = |job: usize| {
+            let is_stored = self.faults > 0.0 && job % 2 == 1;
+            v1::Train {
+                dataset: if is_stored { STORED.to_owned() } else { scenario.name.clone() },
                 columns: Vec::new(),
                 tensors: vec![v1::Tensor {
                     name: "x".into(),
-                    columns: (0..names.len())
-                        .filter(|column| column % self.jobs != job)
-                        .map(|column| names[column].to_owned())
-                        .collect(),
+                    columns: columns(job),
                     ..v1::Tensor::default()
                 }],
                 seed: job as u64,
                 shuffle: Some(v1::Shuffle { window_rows: Some(self.window_rows), ..v1::Shuffle::default() }),
                 job_name: format!("soak-{job}"),
+                content_hash: Some(true),
                 ..scenario.train(0, 1_000_000)
-            })
-            .collect();
-        let runtime = Runtime::new()?;
-        let mut samples = Samples::default();
-        let (rows, longest_pause) = runtime.block_on(self.stream(&server, &trains, &mut samples))?;
-        let growth = samples.growth();
-        let peak = server.usage()?.peak_rss_bytes as f64 / f64::from(1 << 30);
-        let machine = Machine::this();
-        println!("{}: {}\n{machine}", scenario.name, scenario.about);
-        println!(
-            "{} jobs with different views, {} of them stalled, {} minutes, --cache-memory {}, --cache-disk {}\n",
-            self.jobs, self.stalled, self.minutes, self.cache_memory, self.cache_disk
-        );
-        println!("{:<8} {:>12} {:>18}", "job", "rows", "longest pause, s");
-        for (job, (rows, pause)) in rows.iter().zip(&longest_pause).enumerate() {
-            let note = if job < self.stalled { "  stalled" } else { "" };
-            println!("{job:<8} {rows:>12} {pause:>18.1}{note}");
-        }
-        println!("\npeak RSS of the server: {peak:.2} GiB");
-        for growth in &growth {
-            println!("{growth}");
-        }
-        let bar = |(job, rows): (usize, &u64)| {
-            let state = if job < self.stalled { "stalled" } else { "running" };
-            Bar::of(format!("job {job}, {state}"), [*rows as f64 / 1e6], job >= self.stalled)
+            }
         };
-        let bars = rows.iter().enumerate().map(bar);
-        let chart = Chart::bars("Concurrent jobs in little memory", &machine, "M rows", bars);
-        let measurements = json!({
-            "rows": rows, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak, "growth": growth
-        });
-        self.output.write("soak", &machine, &measurements, &chart)?;
-        let longest = longest_pause[self.stalled..].iter().copied().fold(0.0, f64::max);
-        ensure!(longest <= MAX_PAUSE_SECONDS, "a job received no batch for {longest:.0} s");
-        Ok(())
+        (0..self.jobs).map(train).collect()
     }
 
-    /// Returns the rows that each job received, and its longest pause in seconds.
-    async fn stream(
+    /// Runs the jobs. Returns the longest pause of each in seconds, and the number of changes of files.
+    async fn soak(
         &self,
         server: &Server,
         trains: &[v1::Train],
+        mut files: Vec<(String, Changing)>,
+        counts: &[Arc<Counts>],
         samples: &mut Samples,
-    ) -> anyhow::Result<(Vec<u64>, Vec<f64>)> {
-        server::opened(server.url(), &trains[0]).await?;
-        let rows: Vec<Arc<AtomicU64>> = trains.iter().map(|_| Arc::default()).collect();
+    ) -> anyhow::Result<(Vec<f64>, u64)> {
+        for train in trains {
+            server::opened(server.url(), train).await?;
+        }
         let mut jobs = JoinSet::new();
-        for (index, (train, rows)) in trains.iter().zip(&rows).enumerate() {
+        for (index, (train, counts)) in trains.iter().zip(counts).enumerate() {
             let client = Client::new([server.url()], Config::default())?;
-            let (train, rows, stalls) = (train.clone(), Arc::clone(rows), index < self.stalled);
+            let job = Job {
+                client,
+                train: train.clone(),
+                files_change: self.changes.is_some(),
+                compute: self.compute,
+            };
+            let (counts, stalls) = (Arc::clone(counts), index < self.stalled);
             jobs.spawn(async move {
-                let mut batches = client.train(&train).await?;
-                while let Some(batch) = batches.next().await {
-                    rows.fetch_add(batch?.rows(), Ordering::Relaxed);
-                    if stalls {
-                        std::future::pending::<()>().await;
+                let ended = if stalls { job.stall(&counts).await } else { job.run(&counts).await };
+                ended.with_context(|| format!("job {index}"))
+            });
+        }
+        let changes = Arc::new(AtomicU64::new(0));
+        if let Some(interval) = self.changes {
+            let (client, changes) = (Client::new([server.url()], Config::default())?, Arc::clone(&changes));
+            jobs.spawn(async move {
+                loop {
+                    tokio::time::sleep(interval).await;
+                    for (dataset, files) in &mut files {
+                        files.change()?;
+                        changes.fetch_add(1, Ordering::Relaxed);
+                        let body = json!({ "dataset": dataset }).to_string();
+                        let refreshed = client.action("refresh", body.as_bytes()).await;
+                        refreshed.with_context(|| format!("refresh of {dataset}"))?;
                     }
                 }
-                anyhow::Ok(())
             });
         }
         let start = Instant::now();
@@ -160,14 +223,69 @@ impl Soak {
                 next_sample += SAMPLE_INTERVAL;
                 samples.add(server, start.elapsed())?;
             }
-            for ((last, pause), rows) in last.iter_mut().zip(&mut pauses).zip(&rows) {
-                let now = rows.load(Ordering::Relaxed);
+            for ((last, pause), counts) in last.iter_mut().zip(&mut pauses).zip(counts) {
+                let now = counts.rows.load(Ordering::Relaxed);
                 *pause = pause.max(last.1.elapsed().as_secs_f64());
                 if now != last.0 {
                     *last = (now, Instant::now());
                 }
             }
         }
-        Ok((rows.iter().map(|rows| rows.load(Ordering::Relaxed)).collect(), pauses))
+        Ok((pauses, changes.load(Ordering::Relaxed)))
     }
+
+    fn report(&self, soaked: &Soaked<'_>) -> anyhow::Result<()> {
+        let Soaked { scenario, server, counts, longest_pause, samples, changes, disturbed } = soaked;
+        let of = |counter: fn(&Counts) -> &AtomicU64| -> Vec<u64> {
+            counts.iter().map(|counts| counter(counts).load(Ordering::Relaxed)).collect()
+        };
+        let rows = of(|counts| &counts.rows);
+        let compared = of(|counts| &counts.compared);
+        let ended: u64 = of(|counts| &counts.ended_by_changes).iter().sum();
+        let growth = samples.growth();
+        let peak = server.usage()?.peak_rss_bytes as f64 / f64::from(1 << 30);
+        let machine = Machine::this();
+        println!("{}: {}\n{machine}", scenario.name, scenario.about);
+        println!(
+            "{} jobs with different views, {} of them stalled, {} minutes, --cache-memory {}, --cache-disk {}\n",
+            self.jobs, self.stalled, self.minutes, self.cache_memory, self.cache_disk
+        );
+        println!("{:<8} {:>12} {:>18} {:>18}", "job", "rows", "batches compared", "longest pause, s");
+        for (job, ((rows, compared), pause)) in rows.iter().zip(&compared).zip(longest_pause).enumerate() {
+            let note = if job < self.stalled { "  stalled" } else { "" };
+            println!("{job:<8} {rows:>12} {compared:>18} {pause:>18.1}{note}");
+        }
+        println!("\n{changes} changes of files, which ended {ended} runs; {disturbed} disturbed requests");
+        println!("peak RSS of the server: {peak:.2} GiB");
+        for growth in &growth {
+            println!("{growth}");
+        }
+        let bar = |(job, rows): (usize, &u64)| {
+            let state = if job < self.stalled { "stalled" } else { "running" };
+            Bar::of(format!("job {job}, {state}"), [*rows as f64 / 1e6], job >= self.stalled)
+        };
+        let bars = rows.iter().enumerate().map(bar);
+        let chart = Chart::bars("Concurrent jobs in little memory", &machine, "M rows", bars);
+        let measurements = json!({
+            "rows": rows, "batches_compared": compared, "longest_pause_seconds": longest_pause, "peak_rss_gib": peak,
+            "growth": growth, "changes": changes, "runs_ended_by_changes": ended, "disturbed_requests": disturbed
+        });
+        self.output.write("soak", &machine, &measurements, &chart)?;
+        let longest = longest_pause[self.stalled..].iter().copied().fold(0.0, f64::max);
+        ensure!(longest <= MAX_PAUSE_SECONDS, "a job received no batch for {longest:.0} s");
+        Ok(())
+    }
+}
+
+/// Measurements of a run.
+struct Soaked<'a> {
+    scenario: &'a Scenario,
+    server: &'a Server,
+    counts: &'a [Arc<Counts>],
+    longest_pause: Vec<f64>,
+    samples: Samples,
+    /// Number of changes of files.
+    changes: u64,
+    /// Number of disturbed requests to the store.
+    disturbed: u64,
 }

@@ -7,10 +7,11 @@ use serde::Serialize;
 use crate::server::Server;
 
 /// Name, unit and size of the unit, for gauges of the server's process.
-const GAUGES: [(&str, &str, f64); 3] = [
+const GAUGES: [(&str, &str, f64); 4] = [
     ("process_resident_memory_bytes", "MiB RSS", 1024.0 * 1024.0),
     ("process_open_fds", "open files", 1.0),
     ("process_threads", "threads", 1.0),
+    ("forebay_async_tasks", "tasks", 1.0),
 ];
 
 /// Samples of the gauges, each with its time in hours.

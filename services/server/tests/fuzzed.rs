@@ -5,6 +5,7 @@
 use std::{
     env, fs,
     path::{Path, PathBuf},
+    process::Command,
     sync::Arc,
 };
 
@@ -17,7 +18,7 @@ use arrow_flight::FlightData;
 use arrow_ipc::{
     reader::StreamReader,
     root_as_message,
-    writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
+    writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions, StreamWriter},
 };
 use bytes::Bytes;
 
@@ -43,13 +44,30 @@ fn big_endian_keys_are_rejected() {
     );
 }
 
+/// Compares pairs of streams: a folder of streams that were written again, and the originals by the same numbers.
+const COMPARE_WITH_PYARROW: &str = r#"
+import pathlib, sys
+import pyarrow.ipc
+
+folder = pathlib.Path(sys.argv[1])
+different = []
+for written in sorted(folder.glob("*.written")):
+    original = written.with_suffix(".original").read_text()
+    ours, theirs = (pyarrow.ipc.open_stream(path).read_all() for path in (str(written), original))
+    if not ours.equals(theirs):
+        different.append(original)
+sys.exit("\n".join(different) or 0)
+"#;
+
 /// ARROW_TEST_DATA is the folder `data` of a checkout of <https://github.com/apache/arrow-testing>, as in the tests of Arrow.
+/// If ARROW_TEST_PYTHON is a Python with pyarrow, its reading of the same streams is compared, too.
 #[test]
 fn streams_of_arrow_testing_are_batches_or_an_error() {
     let Some(data) = env::var_os("ARROW_TEST_DATA") else {
         eprintln!("skipped: ARROW_TEST_DATA is not set");
         return;
     };
+    let folder = tempfile::tempdir().unwrap();
     let (mut read, mut rejected) = (0, 0);
     for path in files(&Path::new(&data).join("arrow-ipc-stream")) {
         let bytes = fs::read(&path).unwrap();
@@ -73,7 +91,22 @@ fn streams_of_arrow_testing_are_batches_or_an_error() {
         let expected =
             StreamReader::try_new(&bytes[..], None).and_then(Iterator::collect::<Result<Vec<_>, _>>);
         assert_eq!(batches, expected.unwrap(), "{name}");
+        if let Some(first) = batches.first() {
+            let written = fs::File::create(folder.path().join(format!("{read}.written"))).unwrap();
+            let mut writer = StreamWriter::try_new(written, &first.schema()).unwrap();
+            batches.iter().for_each(|batch| writer.write(batch).unwrap());
+            writer.finish().unwrap();
+            fs::write(folder.path().join(format!("{read}.original")), name).unwrap();
+        }
         read += 1;
+    }
+    match env::var_os("ARROW_TEST_PYTHON") {
+        None => eprintln!("skipped: comparison with pyarrow: ARROW_TEST_PYTHON is not set"),
+        Some(python) => {
+            let script = ["-c".as_ref(), COMPARE_WITH_PYARROW.as_ref(), folder.path().as_os_str()];
+            let output = Command::new(python).args(script).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
     }
     eprintln!("{read} streams read, {rejected} rejected");
     assert!(read > 50, "only {read} streams were read");

@@ -59,6 +59,9 @@ pub(super) const GROUPS: &[Group] = groups! {
             absent "before the first measurement, 0.1 s after the start":
             "Delay between the due time of a timer and its execution on the threads that read and send. The resolution \
              of timers is 1 ms.";
+        Gauge "forebay_async_tasks" absent "before the first measurement, 0.1 s after the start":
+            "Tasks of the async runtime that have not ended. A number that grows without more connections, streams or \
+             jobs shows a leak.";
         Counter "forebay_traces_exported_total": "Spans accepted by the trace collector.";
         Counter "forebay_traces_dropped_total" [DROPPED]:
             "Spans that were not exported, by reason.";

@@ -172,6 +172,7 @@ def test_metrics_count_what_the_requests_caused(worked: Scrape) -> None:
     assert worked.value("forebay_grpc_calls_total", method="GetFlightInfo", code="NOT_FOUND") == 1
     assert worked.value("forebay_queue_requests_total", queue="ranker", outcome="answered") == 2
     assert worked.value("forebay_event_loop_delay_seconds", "_count") >= 3
+    assert worked.value("forebay_async_tasks") >= 1
     assert time.time() - 600 < worked.value("process_start_time_seconds") < time.time() + 2
 
 
