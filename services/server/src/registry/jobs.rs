@@ -2,10 +2,13 @@
 
 mod notes;
 
+use std::{collections::HashMap, sync::Arc};
+
 use forebay_explain::{JobRecord, name_prefix};
 use forebay_loader::similar_names;
 use forebay_storage::{DocumentMeta, Documents, State};
 use futures::{StreamExt, stream};
+use tokio::sync::Mutex;
 
 use crate::Error;
 
@@ -23,7 +26,11 @@ const CONCURRENT_READS: usize = 16;
 pub(crate) struct Jobs {
     documents: Documents,
     max_jobs: usize,
+    known: Arc<Mutex<Known>>,
 }
+
+/// Records that were read before, by their ids, each with the version that was read. Damaged ones are `None`.
+type Known = HashMap<String, (DocumentMeta, Option<JobRecord>)>;
 
 /// A job that was found by name or id.
 #[derive(Debug)]
@@ -36,7 +43,8 @@ pub(crate) struct Found {
 impl Jobs {
     /// Opens the records in `state` and limits them to the `max_jobs` most recently written.
     pub(crate) fn new(state: &State, max_jobs: usize) -> Self {
-        Self { documents: state.documents("jobs", "job", MAX_RECORD_BYTES), max_jobs }
+        let documents = state.documents("jobs", "job", MAX_RECORD_BYTES);
+        Self { documents, max_jobs, known: Arc::default() }
     }
 
     /// Lists all jobs, most recently streamed first. Damaged records are omitted.
@@ -87,31 +95,43 @@ impl Jobs {
         Err(Error::not_found(format!("there is no job '{wanted}'; {hint}")))
     }
 
-    /// Reads the records whose ids `picks` selects, most recently streamed first.
+    /// Returns the records whose ids `picks` selects, most recently streamed first. Reads only those that were written since the
+    /// last call. Concurrent calls read one after the other.
     async fn read(&self, picks: impl Fn(&str) -> bool) -> Result<Vec<JobRecord>, forebay_storage::Error> {
+        let mut known = self.known.lock().await;
         let mut room = MAX_LISTED_BYTES;
         let mut listed = self.documents.list().await?;
         listed.truncate(self.max_jobs);
-        listed.retain(|DocumentMeta { name, bytes, .. }| {
-            let fits = picks(name) && *bytes <= room;
+        listed.retain(|DocumentMeta { bytes, .. }| {
+            let fits = *bytes <= room;
             room -= if fits { *bytes } else { 0 };
             fits
         });
-        let mut reading = stream::iter(listed)
-            .map(|listed| async move { (self.documents.get::<JobRecord>(&listed.name).await, listed.name) })
+        let mut before = std::mem::take(&mut *known);
+        known.extend(listed.iter().filter_map(|meta| before.remove_entry(&meta.name)));
+        let is_new = |meta: &DocumentMeta| known.get(&meta.name).is_none_or(|(read, _)| read != meta);
+        let new: Vec<DocumentMeta> =
+            listed.iter().filter(|meta| picks(&meta.name) && is_new(meta)).cloned().collect();
+        let mut reading = stream::iter(new)
+            .map(|meta| async move { (self.documents.get::<JobRecord>(&meta.name).await, meta) })
             .buffered(CONCURRENT_READS);
-        let mut found = Vec::new();
-        while let Some((record, id)) = reading.next().await {
-            match record {
-                Ok(record) => found.extend(record),
+        while let Some((record, meta)) = reading.next().await {
+            let record = match record {
+                Ok(record) => record,
                 Err(
                     error @ (forebay_storage::Error::Corrupt { .. } | forebay_storage::Error::Limit { .. }),
                 ) => {
-                    tracing::warn!(id, %error, "skipping a damaged job record");
+                    tracing::warn!(id = meta.name, %error, "skipping a damaged job record");
+                    None
                 }
                 Err(error) => return Err(error),
-            }
+            };
+            known.insert(meta.name.clone(), (meta, record));
         }
+        drop(reading);
+        let picked = listed.iter().filter(|meta| picks(&meta.name));
+        let mut found: Vec<JobRecord> = picked.filter_map(|meta| known.get(&meta.name)?.1.clone()).collect();
+        drop(known);
         found.sort_by(|a, b| b.last_seen.total_cmp(&a.last_seen).then_with(|| a.id.cmp(&b.id)));
         Ok(found)
     }

@@ -30,6 +30,8 @@ pub struct DocumentMeta {
     pub bytes: u64,
     /// Time of the last write.
     pub last_modified: DateTime<Utc>,
+    /// Entity tag of the stored object, if the store has them.
+    pub e_tag: Option<String>,
 }
 
 impl State {
@@ -67,6 +69,7 @@ impl Documents {
                 name: name.to_owned(),
                 bytes: meta.size,
                 last_modified: meta.last_modified,
+                e_tag: meta.e_tag,
             });
         }
         found.sort_by(|a, b| b.last_modified.cmp(&a.last_modified).then_with(|| a.name.cmp(&b.name)));

@@ -46,6 +46,28 @@ fn what_only_picks_batches_makes_no_other_job() {
 }
 
 #[tokio::test]
+async fn records_that_did_not_change_are_not_read_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let jobs = jobs(folder.path(), 100);
+    let [first, second] = [1, 2].map(|seed| JobRecord::new(&train("ctr", seed), 10.0));
+    jobs.keep(&first).await.unwrap();
+    assert_eq!(jobs.list().await.unwrap(), [first.clone()]);
+    // The same version with other bytes, which would not be a valid record.
+    let path = folder.path().join("jobs").join(format!("{}.job", first.id));
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let written = file.metadata().unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![b'x'; written.len() as usize], 0).unwrap();
+    file.set_modified(written.modified().unwrap()).unwrap();
+    jobs.keep(&second).await.unwrap();
+    assert_eq!(jobs.list().await.unwrap().len(), 2);
+    // A new version is read, and a removed record is no longer listed.
+    file.set_modified(written.modified().unwrap() + std::time::Duration::from_secs(2)).unwrap();
+    assert_eq!(jobs.list().await.unwrap(), [second.clone()]);
+    std::fs::remove_file(folder.path().join("jobs").join(format!("{}.job", second.id))).unwrap();
+    assert_eq!(jobs.list().await.unwrap(), []);
+}
+
+#[tokio::test]
 async fn a_job_is_found_by_id_and_by_name_and_the_one_seen_last_is_meant() {
     let folder = tempfile::tempdir().unwrap();
     let jobs = jobs(folder.path(), 100);
