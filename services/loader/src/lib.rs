@@ -66,6 +66,7 @@ pub use cpu::{
     pool::{Pool, Submitted},
     prefetch::{prefetch, prefetch_value},
     scheduling::Scheduling,
+    tenant::Tenant,
 };
 pub use error::Error;
 pub use fault_injection::FaultInjection;

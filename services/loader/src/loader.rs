@@ -11,7 +11,7 @@ use futures::{StreamExt, stream};
 
 use crate::{
     Batches, Config, CountProgress, Counts, Error, Flow, Job, LookupReservation, LookupRows, Pool, Priority,
-    StageWork, StoredRow,
+    StageWork, StoredRow, Tenant,
     activity::Purpose,
     batch::budget::PrefetchBudget,
     block_reader::BlockReader,
@@ -43,6 +43,8 @@ pub struct Loader {
     prefetch_budget: PrefetchBudget,
     config: Config,
     pool: Pool,
+    /// Tenant of the jobs and streams that are opened.
+    tenant: Tenant,
 }
 
 /// Progress of [`Loader::warm`] and [`Loader::pin`].
@@ -105,7 +107,15 @@ impl Loader {
             prefetch_budget,
             config,
             pool,
+            tenant: Tenant::SERVER,
         }
+    }
+
+    /// Returns a handle of this loader, whose jobs and streams belong to `tenant`. A job that several tenants share belongs to the
+    /// first of them.
+    #[must_use]
+    pub fn of_tenant(&self, tenant: Tenant) -> Self {
+        Self { tenant, ..self.clone() }
     }
 
     /// Initializes the expression engine, so that the first request with an expression does not wait for it.
@@ -163,11 +173,12 @@ impl Loader {
         // Runs on the pool, because resolving visits every block and every window.
         let resolve = move || {
             let others = mixed.iter().map(|(reader, counts)| (reader.clone(), counts.as_deref())).collect();
-            let job = Job::resolve_mixture(&train, (reader, counts.as_deref()), others)?;
+            let mut job = Job::resolve_mixture(&train, (reader, counts.as_deref()), others)?;
             loader.admit(&job)?;
+            job.belongs_to(loader.tenant);
             Ok(job)
         };
-        self.pool.run(Priority::Interactive, resolve).await
+        self.pool.run_for(Flow::of(self.tenant), Priority::Interactive, resolve).await
     }
 
     /// Checks that a job fits in the memory that is not reserved for lookups.
@@ -255,7 +266,8 @@ impl Loader {
 
     /// Opens the stream of batches of one rank and lane, and records the work done for it in `watch`.
     pub fn watched_batches(&self, job: Arc<Job>, rank: u32, lane: u32, watch: Lane) -> Batches {
-        let stream = Stream { job, rank, lane, watch, seen: Arc::default(), gather_flow: Flow::new() };
+        let stream =
+            Stream { job, rank, lane, watch, seen: Arc::default(), gather_flow: Flow::of(self.tenant) };
         Batches::start(stream, &self.windows, &self.prefetch_budget, self.pool.clone(), self.config.clone())
     }
 

@@ -8,7 +8,7 @@ use std::{
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use forebay_loader::{Error, LookupRows, Priority, WireBatch};
+use forebay_loader::{Error, Flow, LookupRows, Priority, Tenant, WireBatch};
 use forebay_proto::v1;
 
 use super::{
@@ -26,6 +26,8 @@ pub struct Lookup {
     datasets: Vec<DatasetLookup>,
     /// Schemas of the datasets and the joined schema of the last answer.
     schema: Option<(Vec<SchemaRef>, SchemaRef)>,
+    /// Tenant to which large answers belong.
+    tenant: Tenant,
 }
 
 /// A lookup in one dataset.
@@ -65,7 +67,7 @@ impl OnlineDataset {
         let selection = super::dataset::selection(self.dataset(), selection);
         let view = view_key(&selection);
         let dataset = DatasetLookup { online: self.clone(), selection, columns: key, view, last: None };
-        Lookup { datasets: vec![dataset], schema: None }
+        Lookup { datasets: vec![dataset], schema: None, tenant: Tenant::SERVER }
     }
 }
 
@@ -75,6 +77,12 @@ impl Lookup {
     pub fn join(mut self, other: Self) -> Self {
         self.datasets.extend(other.datasets);
         self
+    }
+
+    /// Makes the work for large answers work of `tenant`.
+    #[must_use]
+    pub fn of_tenant(self, tenant: Tenant) -> Self {
+        Self { tenant, ..self }
     }
 
     /// Returns the current rows of each dataset. Loads them on first use.
@@ -221,8 +229,11 @@ impl Lookup {
             let found = batches.iter().map(|batch| batch.rows).collect();
             Ok(Answer { lookup_rows, found, batch: WireBatch::join_columns(batches)? })
         };
-        let answer: Answer =
-            if is_short { answer() } else { online.lookup_pool().run(Priority::Interactive, answer).await }?;
+        let flow = Flow::of(self.tenant);
+        let answer: Answer = match is_short {
+            true => answer(),
+            false => online.lookup_pool().run_for(flow, Priority::Interactive, answer).await,
+        }?;
         metrics::counter!("forebay_lookup_keys_total").increment(count as u64);
         metrics::counter!("forebay_lookup_keys_found_total").increment(answer.found.iter().sum());
         metrics::histogram!("forebay_lookup_duration_seconds").record(started.elapsed());

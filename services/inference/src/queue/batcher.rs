@@ -7,10 +7,13 @@ use std::{
     time::Duration,
 };
 
+use forebay_loader::Tenant;
+
 use super::{
     BatchId, CloseReason, CostModel, Decision, FormedBatch, Load, QueueConfig, Refusal, RequestId, Time,
     WorkerId, arrivals::Arrivals,
 };
+use turns::Turns;
 
 /// Increase of the caution factor per request that expires although its prediction was in time.
 ///
@@ -24,12 +27,15 @@ const MAX_CAUTION: f64 = 8.0;
 const CAUTION_HALF_LIFE_SECONDS: f64 = 1.0;
 /// Maximum delay of a timer.
 const TIMER_SLACK: Duration = Duration::from_millis(1);
+/// Maximum of a tenant's queued requests and rows, as a multiple of the room that is left.
+const MAX_QUEUED_PER_FREE: usize = 7;
 /// Maximum deadline of a request, whatever its timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// State and decisions of a queue.
 ///
-/// Batches consist of whole requests in the order of arrival. A worker that is free, or is predicted to be free once a batch is
+/// Batches consist of whole requests. The requests of one tenant are sent in the order of arrival; tenants share the workers by
+/// weight. A worker that is free, or is predicted to be free once a batch is
 /// gathered, receives the next batch as soon as a [`CloseReason`] holds.
 #[derive(Debug, Default)]
 pub struct Batcher {
@@ -41,7 +47,9 @@ pub struct Batcher {
     caution: (f64, Time),
     /// All unanswered requests.
     requests: HashMap<RequestId, Request>,
-    queued: BTreeSet<RequestId>,
+    /// Queued requests with their turns.
+    queued: BTreeSet<(u64, RequestId)>,
+    turns: Turns,
     queued_rows: u64,
     queued_bytes: u64,
     /// Deadlines of all unanswered requests.
@@ -59,6 +67,9 @@ pub struct Batcher {
 
 #[derive(Debug)]
 struct Request {
+    tenant: Tenant,
+    /// Place in the order of service.
+    turn: u64,
     rows: u64,
     bytes: u64,
     arrived: Time,
@@ -116,10 +127,7 @@ impl Batcher {
         Self { config, ..Self::default() }
     }
 
-    /// Admits a request with a deadline of `timeout` after `now`, by default `default_timeout`.
-    ///
-    /// A request that meets an empty queue and a free worker is admitted whatever its prediction, so that a wrong model is
-    /// corrected by a measurement.
+    /// Admits a request of [`Tenant::SERVER`], like [`admit_for`](Self::admit_for).
     ///
     /// # Errors
     /// The reason why the request is not admitted.
@@ -128,6 +136,27 @@ impl Batcher {
         now: Time,
         rows: u64,
         bytes: u64,
+        timeout: Option<Duration>,
+    ) -> Result<RequestId, Refusal> {
+        self.admit_for(Tenant::SERVER, now, (rows, bytes), timeout)
+    }
+
+    /// Admits a request of `tenant` with a deadline of `timeout` after `now`, by default `default_timeout`. `rows` and `bytes` are
+    /// those of the request.
+    ///
+    /// A tenant cannot use up `max_queue_requests` and `max_queue_rows`: room is left for others, except with
+    /// [`Tenant::SERVER`].
+    ///
+    /// A request that meets an empty queue and a free worker is admitted whatever its prediction, so that a wrong model is
+    /// corrected by a measurement.
+    ///
+    /// # Errors
+    /// The reason why the request is not admitted.
+    pub fn admit_for(
+        &mut self,
+        tenant: Tenant,
+        now: Time,
+        (rows, bytes): (u64, u64),
         timeout: Option<Duration>,
     ) -> Result<RequestId, Refusal> {
         self.arrivals.record(now);
@@ -148,14 +177,12 @@ impl Batcher {
         let timeout = timeout.unwrap_or(default_timeout).min(MAX_TIMEOUT);
         let was_predicted = !self.is_idle();
         if was_predicted {
-            let predicted = self.predict(now, rows, bytes);
+            let predicted = self.predict_for(tenant, now, rows, bytes);
             let limit = timeout.min(max_predicted_wait);
             if let Some(predicted) = predicted.filter(|predicted| *predicted > limit) {
                 return Err(Refusal::Late { predicted, limit });
             }
-            if self.queued.len() >= self.config.max_queue_requests
-                || self.queued_rows + rows > self.config.max_queue_rows
-            {
+            if !self.has_room(tenant, rows) {
                 let retry_after = predicted.unwrap_or(default_timeout) / 2;
                 return Err(Refusal::Full { retry_after });
             }
@@ -164,6 +191,8 @@ impl Batcher {
         self.next_request += 1;
         let deadline = now.saturating_add(timeout);
         let request = Request {
+            tenant,
+            turn: self.turns.take(tenant, rows),
             rows,
             bytes,
             arrived: now,
@@ -357,9 +386,30 @@ impl Batcher {
         }
     }
 
-    /// Predicts the time until the answer to a request that arrives now. `None` without workers or before the first computed
-    /// batch.
+    /// Returns true if the queue has room for a request of `tenant`. A tenant with queued requests may have up to seven times the
+    /// room that is left, so a single one leaves an eighth, and several ones get equal parts. This is the dynamic threshold of
+    /// shared-memory switches (Choudhury and Hahne, 1998).
+    fn has_room(&self, tenant: Tenant, rows: u64) -> bool {
+        let QueueConfig { max_queue_requests, max_queue_rows, .. } = self.config;
+        let free_requests = max_queue_requests.saturating_sub(self.queued.len());
+        let free_rows = max_queue_rows.saturating_sub(self.queued_rows);
+        if free_requests == 0 || rows > free_rows {
+            return false;
+        }
+        let (own_requests, own_rows) = self.turns.of(tenant);
+        let has_share = own_requests < free_requests.saturating_mul(MAX_QUEUED_PER_FREE)
+            && own_rows < free_rows.saturating_mul(MAX_QUEUED_PER_FREE as u64);
+        tenant == Tenant::SERVER || has_share
+    }
+
+    /// Predicts the time until the answer to a request of [`Tenant::SERVER`] that arrives now.
     fn predict(&self, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
+        self.predict_for(Tenant::SERVER, now, rows, bytes)
+    }
+
+    /// Predicts the time until the answer to a request of `tenant` that arrives now. `None` without workers or before the first
+    /// computed batch.
+    fn predict_for(&self, tenant: Tenant, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
         let workers = self.healthy().count();
         if workers == 0 || self.model.observations() == 0 {
             return None;
@@ -368,7 +418,12 @@ impl Batcher {
             worker.batches.back().map_or(Duration::ZERO, |(_, end)| end.saturating_sub(now))
         };
         let busy: f64 = self.healthy().map(|(_, worker)| left(worker).as_secs_f64()).sum();
-        let (rows, bytes) = (self.queued_rows + rows, self.queued_bytes + bytes);
+        let rows_before = self.turns.rows_before(tenant, rows);
+        let bytes_before = match rows_before == self.queued_rows {
+            true => self.queued_bytes,
+            false => (self.queued_bytes as f64 * rows_before as f64 / self.queued_rows.max(1) as f64) as u64,
+        };
+        let (rows, bytes) = (rows_before + rows, bytes_before + bytes);
         let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
         // While requests are queued, batches have their maximum size.
         let batches =
@@ -430,7 +485,7 @@ impl Batcher {
     fn prefix(&self) -> Prefix {
         let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
         let mut prefix = Prefix { oldest: Time::MAX, deadline: Time::MAX, ..Prefix::default() };
-        for id in &self.queued {
+        for (_, id) in &self.queued {
             let request = &self.requests[id];
             let (rows, bytes) = (prefix.rows + request.rows, prefix.bytes + request.bytes);
             prefix.full = if rows > max_batch_rows {
@@ -493,12 +548,13 @@ impl Batcher {
         prefix: &Prefix,
         close_reason: CloseReason,
     ) -> FormedBatch {
-        let requests: Vec<RequestId> = self.queued.iter().copied().take(prefix.count).collect();
+        let requests: Vec<RequestId> = self.queued.iter().map(|(_, id)| *id).take(prefix.count).collect();
         let mut previous_attempts = 0;
         for id in &requests {
             self.dequeue(*id);
             if let Some(request) = self.requests.get_mut(id) {
                 request.flights += 1;
+                self.turns.sent(request.turn);
                 previous_attempts = previous_attempts.max(request.attempts);
             }
         }
@@ -546,9 +602,10 @@ impl Batcher {
 
     fn enqueue(&mut self, now: Time, id: RequestId) {
         if let Some(request) = self.requests.get_mut(&id)
-            && self.queued.insert(id)
+            && self.queued.insert((request.turn, id))
         {
             request.queued_at = now;
+            self.turns.queued(request.tenant, request.rows);
             self.queued_since.insert((now, id));
             self.queued_rows += request.rows;
             self.queued_bytes += request.bytes;
@@ -557,8 +614,9 @@ impl Batcher {
 
     fn dequeue(&mut self, id: RequestId) {
         if let Some(request) = self.requests.get(&id)
-            && self.queued.remove(&id)
+            && self.queued.remove(&(request.turn, id))
         {
+            self.turns.left(request.tenant, request.rows);
             self.queued_since.remove(&(request.queued_at, id));
             self.queued_rows -= request.rows;
             self.queued_bytes -= request.bytes;
@@ -569,6 +627,12 @@ impl Batcher {
     fn remove(&mut self, id: RequestId) -> bool {
         self.dequeue(id);
         let request = self.requests.remove(&id);
+        if let Some(request) = &request
+            && request.attempts == 0
+            && request.flights == 0
+        {
+            self.turns.unused(request.tenant, request.rows);
+        }
         request.is_some_and(|request| self.deadlines.remove(&(request.deadline, id)))
     }
 }
@@ -576,3 +640,4 @@ impl Batcher {
 mod retries;
 #[cfg(test)]
 mod tests;
+mod turns;

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use forebay_loader::Tenant;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
@@ -39,15 +40,29 @@ impl<P: Clone, R> Queue<P, R> {
         self.shared.run_timer().await;
     }
 
-    /// Submits a request. Dropping the result cancels the request.
+    /// Submits a request of [`Tenant::SERVER`], like [`submit_for`](Self::submit_for).
+    ///
+    /// # Errors
+    /// [`Failure::Refused`], at once.
+    pub fn submit(
+        &self,
+        payload: P,
+        sizes: (u64, u64, u64),
+        timeout: Option<Duration>,
+    ) -> Result<PendingRequest<P, R>, Failure> {
+        self.submit_for(Tenant::SERVER, payload, sizes, timeout)
+    }
+
+    /// Submits a request of `tenant`. Dropping the result cancels the request.
     ///
     /// `rows` is the number of rows of the request, `bytes` the bytes of their features, and `held_bytes` the memory of the
     /// request until it is answered. The default of `timeout` is the queue's `default_timeout`.
     ///
     /// # Errors
     /// [`Failure::Refused`], at once.
-    pub fn submit(
+    pub fn submit_for(
         &self,
+        tenant: Tenant,
         payload: P,
         (rows, bytes, held_bytes): (u64, u64, u64),
         timeout: Option<Duration>,
@@ -59,7 +74,7 @@ impl<P: Clone, R> Queue<P, R> {
         let admitted = if held > state.batcher.config().max_queue_bytes {
             Err(Refusal::Full { retry_after: state.batcher.config().default_timeout / 2 })
         } else {
-            state.batcher.admit(now, rows, bytes, timeout)
+            state.batcher.admit_for(tenant, now, (rows, bytes), timeout)
         };
         let id = match admitted {
             Ok(id) => id,

@@ -1,26 +1,37 @@
 //! Fair queueing of CPU work.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
+
+use super::tenant::{Shares, Tenant};
 
 /// Ratio of the time of interactive work to that of background work, while both are queued.
 const INTERACTIVE_RATIO: u32 = 7;
 /// Time for which new interactive work runs before any background work.
 const INTERACTIVE_ALONE: Duration = Duration::from_millis(10);
 
-/// Identifier of a flow of work, such as a stream or a job. Flows that share a pool are scheduled fairly.
+/// Identifier of a flow of work, such as a stream or a job, with its tenant. Tenants share a pool by weight, and the flows of a
+/// tenant are served in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Flow(u64);
+pub struct Flow {
+    id: u64,
+    tenant: Tenant,
+}
 
 impl Flow {
-    /// Returns a new, unique flow.
+    /// Returns a new, unique flow of [`Tenant::SERVER`].
     #[expect(clippy::new_without_default, reason = "each call returns a different flow")]
     pub fn new() -> Self {
+        Self::of(Tenant::SERVER)
+    }
+
+    /// Returns a new, unique flow of `tenant`.
+    pub fn of(tenant: Tenant) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), tenant }
     }
 }
 
@@ -43,38 +54,53 @@ pub(crate) enum Urgency {
 }
 
 /// Queued work in scheduling order. Interactive work precedes background work, except for an eighth of the time. Within
-/// a priority, flows are served in turn.
+/// a priority, the tenant with the least CPU time in relation to its weight comes first, and its flows are served in turn.
 pub(crate) struct FairQueue<T> {
     interactive: Class<T>,
     background: Class<T>,
+    shares: Shares,
     /// True while a background operation runs although interactive work is queued.
     has_share: bool,
     /// Time that interactive work gets before the next background operation.
     owed: Duration,
 }
 
-/// Kind of an operation, to be passed to [`FairQueue::ended`].
+/// A started operation, to be passed to [`FairQueue::ended`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) struct Turn {
+    kind: Kind,
+    /// Id of the tenant.
+    tenant: u64,
+}
+
+/// Kind of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
     Interactive,
     Background,
     /// Background work that was started while interactive work was queued.
     Share,
 }
 
-/// Work of one priority. Flows are served in turn, one operation each.
+/// Work of one priority.
+struct Class<T> {
+    /// Work of each tenant that has some, by its id.
+    of: BTreeMap<u64, Turns<T>>,
+    waiting: usize,
+}
+
+/// Work of one tenant and priority. Flows are served in turn, one operation each.
 ///
 /// A flow that had no queued work when urgent work arrived is new. New flows precede old ones but alternate with them,
 /// because a constant supply of new flows would otherwise starve the old ones. The two lists are those of FQ-CoDel (RFC
 /// 8290, 4.1 and 4.2), with operations in place of bytes.
-struct Class<T> {
+struct Turns<T> {
     of: HashMap<Flow, VecDeque<T>>,
     new: VecDeque<Flow>,
     /// Flows that have been served, and flows whose work is not urgent. An empty flow is removed only when its turn
     /// comes, because it would otherwise count as new each time.
     old: VecDeque<Flow>,
     was_new: bool,
-    waiting: usize,
 }
 
 impl<T> Default for FairQueue<T> {
@@ -82,6 +108,7 @@ impl<T> Default for FairQueue<T> {
         Self {
             interactive: Class::default(),
             background: Class::default(),
+            shares: Shares::default(),
             has_share: false,
             owed: INTERACTIVE_ALONE,
         }
@@ -90,6 +117,7 @@ impl<T> Default for FairQueue<T> {
 
 impl<T> FairQueue<T> {
     pub(crate) fn push(&mut self, priority: Priority, flow: Flow, urgency: Urgency, work: T) {
+        self.shares.queued(flow.tenant);
         match priority {
             Priority::Interactive => self.interactive.push(flow, urgency, work),
             Priority::Background => self.background.push(flow, urgency, work),
@@ -97,23 +125,36 @@ impl<T> FairQueue<T> {
     }
 
     /// Returns the next operation, if any is queued.
-    pub(crate) fn pop(&mut self) -> Option<(T, Kind)> {
+    pub(crate) fn pop(&mut self) -> Option<(T, Turn)> {
+        if self.waiting() == (0, 0) {
+            // Only flows without work are left.
+            self.interactive.of.clear();
+            self.background.of.clear();
+            return None;
+        }
+        let kind = self.next_kind();
+        let class = if kind == Kind::Interactive { &mut self.interactive } else { &mut self.background };
+        let (tenant, work) = class.pop(&self.shares)?;
+        self.shares.started(tenant);
+        Some((work, Turn { kind, tenant }))
+    }
+
+    fn next_kind(&mut self) -> Kind {
         if self.interactive.waiting == 0 {
             self.owed = INTERACTIVE_ALONE;
-            let background = self.background.pop().map(|work| (work, Kind::Background));
-            // No interactive work is queued; the call only removes its empty flows.
-            return background.or_else(|| self.interactive.pop().map(|work| (work, Kind::Interactive)));
+            return Kind::Background;
         }
         if self.background.waiting > 0 && !self.has_share && self.owed.is_zero() {
             self.has_share = true;
-            return self.background.pop().map(|work| (work, Kind::Share));
+            return Kind::Share;
         }
-        self.interactive.pop().map(|work| (work, Kind::Interactive))
+        Kind::Interactive
     }
 
     /// Records the end of an operation that took `took`.
-    pub(crate) fn ended(&mut self, kind: Kind, took: Duration) {
-        match kind {
+    pub(crate) fn ended(&mut self, turn: Turn, took: Duration) {
+        self.shares.ended(turn.tenant, took);
+        match turn.kind {
             Kind::Interactive => self.owed = self.owed.saturating_sub(took),
             Kind::Background => {}
             Kind::Share => {
@@ -131,14 +172,40 @@ impl<T> FairQueue<T> {
 
 impl<T> Default for Class<T> {
     fn default() -> Self {
-        let (of, new, old) = (HashMap::new(), VecDeque::new(), VecDeque::new());
-        Self { of, new, old, was_new: false, waiting: 0 }
+        Self { of: BTreeMap::new(), waiting: 0 }
     }
 }
 
 impl<T> Class<T> {
     fn push(&mut self, flow: Flow, urgency: Urgency, work: T) {
         self.waiting += 1;
+        self.of.entry(flow.tenant.id()).or_default().push(flow, urgency, work);
+    }
+
+    /// Returns the next operation and the id of its tenant.
+    fn pop(&mut self, shares: &Shares) -> Option<(u64, T)> {
+        loop {
+            let tenant = self.of.keys().copied().min_by_key(|tenant| shares.rank(*tenant))?;
+            let popped = self.of.get_mut(&tenant).and_then(Turns::pop);
+            let Some(work) = popped else {
+                // Only flows without work were left.
+                self.of.remove(&tenant);
+                continue;
+            };
+            self.waiting -= 1;
+            return Some((tenant, work));
+        }
+    }
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self { of: HashMap::new(), new: VecDeque::new(), old: VecDeque::new(), was_new: false }
+    }
+}
+
+impl<T> Turns<T> {
+    fn push(&mut self, flow: Flow, urgency: Urgency, work: T) {
         let list = match urgency {
             Urgency::Now => &mut self.new,
             Urgency::Later => &mut self.old,
@@ -151,13 +218,11 @@ impl<T> Class<T> {
     }
 
     fn pop(&mut self) -> Option<T> {
-        let popped = if self.was_new {
+        if self.was_new {
             self.pop_old().or_else(|| self.pop_new())
         } else {
             self.pop_new().or_else(|| self.pop_old())
-        };
-        self.waiting -= usize::from(popped.is_some());
-        popped
+        }
     }
 
     fn pop_new(&mut self) -> Option<T> {

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::{
     Error, Scheduling,
-    cpu::fair_queue::{FairQueue, Flow, Kind, Priority, Urgency},
+    cpu::fair_queue::{FairQueue, Flow, Priority, Turn, Urgency},
 };
 
 /// A pool of threads for decoding, transposing and gathering. Cheap to clone. Dropping the last clone drops work that
@@ -85,7 +85,7 @@ impl Queue {
     }
 
     /// Waits for work. Returns `None` once the pool is dropped.
-    fn pop(&self) -> Option<(Work, Kind)> {
+    fn pop(&self) -> Option<(Work, Turn)> {
         let mut waiting = self.lock();
         loop {
             if let Some(next) = waiting.as_mut()?.pop() {
@@ -95,9 +95,9 @@ impl Queue {
         }
     }
 
-    fn ended(&self, kind: Kind, took: Duration) {
+    fn ended(&self, turn: Turn, took: Duration) {
         if let Some(waiting) = &mut *self.lock() {
-            waiting.ended(kind, took);
+            waiting.ended(turn, took);
         }
     }
 }
@@ -144,14 +144,14 @@ impl Pool {
                         Some(waiting) => waiting.pop(),
                         None => return,
                     };
-                    let Some((work, kind)) = next else {
+                    let Some((work, turn)) = next else {
                         pushed.await;
                         continue;
                     };
                     let took = (*duration.lock())();
                     tokio::time::sleep(took).await;
                     work();
-                    queue.ended(kind, took);
+                    queue.ended(turn, took);
                 }
             });
         }
@@ -219,11 +219,11 @@ impl Pool {
 }
 
 fn run_queued(queue: &Queue) {
-    while let Some((work, kind)) = queue.pop() {
+    while let Some((work, turn)) = queue.pop() {
         let started = Instant::now();
         // The work catches its own panics, but dropping a result without a receiver may panic as well.
         drop(catch_unwind(AssertUnwindSafe(work)));
-        queue.ended(kind, started.elapsed());
+        queue.ended(turn, started.elapsed());
     }
 }
 

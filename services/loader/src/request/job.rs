@@ -18,7 +18,7 @@ use super::{
     },
 };
 use crate::{
-    Counts, Error, Flow, View,
+    Counts, Error, Flow, Tenant, View,
     frame::label::Label,
     selection::groups::BlockRows,
     view::{ViewUse, row_selection::RowSelection},
@@ -122,6 +122,17 @@ impl Job {
             label,
             decode_flow,
         })
+    }
+
+    /// Makes the decode work of the job, and of the other datasets of its mixture, work of `tenant`.
+    pub(crate) fn belongs_to(&mut self, tenant: Tenant) {
+        self.decode_flow = Flow::of(tenant);
+        for other in &mut self.mixed {
+            // A job that is being resolved is not shared yet.
+            if let Some(other) = Arc::get_mut(other) {
+                other.belongs_to(tenant);
+            }
+        }
     }
 
     /// Adds another dataset of the mixture, resolved from part `index` of the request.

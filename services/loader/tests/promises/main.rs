@@ -8,4 +8,5 @@ mod fixture;
 mod locate;
 mod same_bytes;
 mod streams;
+mod tenants;
 mod views;

@@ -2,6 +2,8 @@
 
 use std::{net::IpAddr, sync::Arc, time::SystemTime};
 
+use forebay_loader::Tenant;
+
 use crate::{Error, address::host, callers::Caller};
 
 use super::{
@@ -64,6 +66,13 @@ impl Access {
             (None, Some(address)) => Caller::Address(host(address)),
             (None, None) => Caller::Local,
         }
+    }
+
+    /// Tenant of the caller: its token, with the weight in the token file, or the server without tokens.
+    pub(crate) fn tenant(&self) -> Tenant {
+        let Rights::Token(tokens, digest) = &self.rights else { return Tenant::SERVER };
+        let tokens = tokens.current();
+        tokens.grant(digest, SystemTime::now()).map_or(Tenant::SERVER, Grant::tenant)
     }
 
     /// True if this caller may read `dataset`.

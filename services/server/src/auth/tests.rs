@@ -44,6 +44,26 @@ fn without_a_token_file_changes_are_rejected_unless_the_server_is_insecure() {
 }
 
 #[test]
+fn a_token_has_the_weight_of_the_token_file_and_1_by_default() {
+    let text = |weight: &str| {
+        format!(
+            "[heavy]\nsha256 = \"{}\"\ndatasets = [\"*\"]\n{weight}\n[light]\nsha256 = \"{}\"\ndatasets = [\"*\"]",
+            sha256("h"),
+            sha256("l")
+        )
+    };
+    let (_folder, authenticator) = authenticator(&text("weight = 3"));
+    let tenant =
+        |token: &str| authenticator.authenticate(&headers(&format!("Bearer {token}"))).unwrap().tenant();
+    assert_eq!((tenant("h").weight().get(), tenant("l").weight().get()), (3, 1));
+    assert_ne!(tenant("h").id(), tenant("l").id());
+    for weight in [0, 1001] {
+        let error = tokens::Tokens::parse(text(&format!("weight = {weight}")).as_bytes()).err().unwrap();
+        assert_eq!(error.to_string(), format!("token 'heavy': weight is {weight}; expected 1 to 1000"));
+    }
+}
+
+#[test]
 fn changes_require_an_admin_token_even_if_the_server_is_insecure() {
     let folder = tempfile::tempdir().unwrap();
     let text = format!(

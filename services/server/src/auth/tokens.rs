@@ -2,14 +2,17 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    num::NonZeroU32,
     time::SystemTime,
 };
 
 use anyhow::{Context, bail, ensure};
 use base64::Engine;
 use chrono::{DateTime, Utc};
+use forebay_loader::Tenant;
 use ring::digest::{SHA256, digest};
 use serde::Deserialize;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Error;
 
@@ -27,6 +30,7 @@ pub(super) struct Grant {
     datasets: Vec<String>,
     serves: Vec<String>,
     admin: bool,
+    tenant: Tenant,
     expires: Option<SystemTime>,
 }
 
@@ -40,7 +44,16 @@ struct Written {
     serves: Vec<String>,
     #[serde(default)]
     admin: bool,
+    #[serde(default = "default_weight")]
+    weight: u32,
     expires: Option<toml::value::Datetime>,
+}
+
+/// Maximum weight of a token.
+const MAX_WEIGHT: u32 = 1000;
+
+fn default_weight() -> u32 {
+    1
 }
 
 impl Tokens {
@@ -52,6 +65,7 @@ impl Tokens {
     /// datasets = ["flights", "clicks-*"]
     /// serves = ["ranker"]
     /// admin = false
+    /// weight = 1
     /// expires = 2027-01-01T00:00:00Z
     /// ```
     ///
@@ -73,8 +87,13 @@ impl Tokens {
             );
             let expires = token.expires.map(|time| instant(&time)).transpose();
             let expires = expires.with_context(|| format!("token '{name}': expires"))?;
+            let weight = NonZeroU32::new(token.weight).filter(|weight| weight.get() <= MAX_WEIGHT);
+            let weight = weight.with_context(|| {
+                format!("token '{name}': weight is {}; expected 1 to {MAX_WEIGHT}", token.weight)
+            })?;
             let Written { datasets, serves, admin, .. } = token;
-            let grant = Grant { name: name.clone(), datasets, serves, admin, expires };
+            let tenant = Tenant::new(xxh3_64(name.as_bytes()), weight);
+            let grant = Grant { name: name.clone(), datasets, serves, admin, tenant, expires };
             if let Some(other) = grants.insert(digest, grant) {
                 bail!("tokens '{}' and '{name}' have the same sha256", other.name);
             }
@@ -109,6 +128,11 @@ impl Grant {
     /// True if the token is for workers of `queue`.
     pub(super) fn serves(&self, queue: &str) -> bool {
         matches(&self.serves, queue)
+    }
+
+    /// Share of the token in the CPU time.
+    pub(super) fn tenant(&self) -> Tenant {
+        self.tenant
     }
 
     /// True if the token permits changes of the server.

@@ -90,7 +90,8 @@ async fn answer(
     let running = services.sessions.enter(job.ticket(rank, lane), job.batches(lane), trainer, charge);
     context.services.jobs.note(job.train());
     let schema = schema_message(job.view().schema())?;
-    let batches = context.services.loader.watched_batches(Arc::clone(&job), rank, lane, running.lane.clone());
+    let loader = services.loader.of_tenant(access.tenant());
+    let batches = loader.watched_batches(Arc::clone(&job), rank, lane, running.lane.clone());
     let learning = learn_label(context, &job, &running);
     let sender = Sender {
         frames: VecDeque::from([schema]),

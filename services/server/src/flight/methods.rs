@@ -194,7 +194,7 @@ impl Methods for Context {
         Box::pin(async move {
             let found = self.look_up(&access, wanted, trace.as_ref()).await?;
             let LookedUp { schema, batch, about, charge, call: _call } = found;
-            let packed = self.services.online.work(batch.body.len(), move || pack(&schema, batch));
+            let packed = self.services.online.work(&access, batch.body.len(), move || pack(&schema, batch));
             let answer = LookupAnswer { metadata: Some(about), columns: packed.await?? };
             Ok(charged(answer, charge))
         })

@@ -79,7 +79,8 @@ pub(super) async fn infer(
         trace.note("forebay.queue", request.model_name.clone());
         trace.note("forebay.rows", number(rows));
     }
-    let pending = served.queue.submit(QueuedKeys { keys: Arc::new(keys), trace }, sizes, timeout);
+    let asked = QueuedKeys { keys: Arc::new(keys), trace };
+    let pending = served.queue.submit_for(access.tenant(), asked, sizes, timeout);
     let pending = pending.map_err(|failure| Error::from(&failure))?;
     let answer = context.services.drain.unless_interrupted(pending.answer()).await?;
     let answer = answer.map_err(|failure| Error::from(&failure))?;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use forebay_inference::{Lookup, OnlineDataset};
-use forebay_loader::{Loader, Pool, Priority};
+use forebay_loader::{Flow, Loader, Pool, Priority};
 use forebay_proto::v1;
 use tokio::sync::watch;
 
@@ -64,7 +64,7 @@ impl OnlineDatasets {
         for other in &wanted.joins {
             lookup = lookup.join(self.part(datasets, access, other).await?);
         }
-        Ok(lookup)
+        Ok(lookup.of_tenant(access.tenant()))
     }
 
     async fn part(&self, datasets: &Datasets, access: &Access, wanted: &v1::Lookup) -> Result<Lookup, Error> {
@@ -91,19 +91,21 @@ impl OnlineDatasets {
         self.max_keys
     }
 
-    /// Runs `work` on an answer of `bytes` bytes, on a lookup thread if the answer is large.
+    /// Runs `work` of a caller on an answer of `bytes` bytes, on a lookup thread if the answer is large.
     ///
     /// # Errors
     /// If the threads have stopped.
     pub(crate) async fn work<T: Send + 'static>(
         &self,
+        access: &Access,
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Error> {
         if bytes <= INLINE_BYTES {
             return Ok(work());
         }
-        let done = self.lookups.run(Priority::Interactive, move || Ok(work())).await;
+        let flow = Flow::of(access.tenant());
+        let done = self.lookups.run_for(flow, Priority::Interactive, move || Ok(work())).await;
         done.map_err(Error::from)
     }
 

@@ -1,4 +1,5 @@
 mod reference;
+mod tenants;
 
 use super::*;
 use reference::Reference;

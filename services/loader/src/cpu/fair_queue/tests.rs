@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, num::NonZeroU32};
 
 use proptest::prelude::*;
 
@@ -63,7 +63,8 @@ fn a_constant_supply_of_new_flows_does_not_starve_old_flows() {
     }
     assert_eq!(popped.iter().flatten().count(), 100);
     // Flows that were served once are removed, too.
-    let known = queue.interactive.of.len() - queue.interactive.waiting;
+    let known: usize = queue.interactive.of.values().map(|turns| turns.of.len()).sum();
+    let known = known - queue.interactive.waiting;
     assert!(known <= 2, "{known} flows without queued work");
 }
 
@@ -94,10 +95,10 @@ fn background_work_gets_an_eighth_of_the_time_and_all_unused_time() {
     queue.push(Background, flow, Now, Background);
     queue.push(Interactive, flow, Now, Interactive);
     for _ in 0..5000 {
-        let (priority, kind) = queue.pop().unwrap();
+        let (priority, turn) = queue.pop().unwrap();
         let took = if priority == Interactive { short } else { long };
         spent[priority as usize] += took;
-        queue.ended(kind, took);
+        queue.ended(turn, took);
         queue.push(priority, flow, Now, priority);
     }
     let fraction = spent[1].as_secs_f64() / (spent[0] + spent[1]).as_secs_f64();
@@ -107,24 +108,95 @@ fn background_work_gets_an_eighth_of_the_time_and_all_unused_time() {
     for priority in [Interactive, Interactive, Interactive, Background, Background] {
         queue.push(priority, flow, Now, priority);
     }
-    assert_eq!(queue.pop(), Some((Interactive, Kind::Interactive)));
-    queue.ended(Kind::Interactive, INTERACTIVE_ALONE);
-    let (_, share) = queue.pop().unwrap();
-    assert_eq!(share, Kind::Share);
-    assert_eq!(queue.pop(), Some((Interactive, Kind::Interactive)));
+    let start = |queue: &mut FairQueue<Priority>, expected: (Priority, Kind)| {
+        let (priority, turn) = queue.pop().unwrap();
+        assert_eq!((priority, turn.kind), expected);
+        turn
+    };
+    let first = start(&mut queue, (Interactive, Kind::Interactive));
+    queue.ended(first, INTERACTIVE_ALONE);
+    let share = start(&mut queue, (Background, Kind::Share));
+    start(&mut queue, (Interactive, Kind::Interactive));
     queue.ended(share, long);
-    assert_eq!(queue.pop(), Some((Interactive, Kind::Interactive)));
+    start(&mut queue, (Interactive, Kind::Interactive));
     // No more interactive work is queued.
-    assert_eq!(queue.pop(), Some((Background, Kind::Background)));
+    start(&mut queue, (Background, Kind::Background));
+}
+
+/// Work of tenants with many flows each, all of which always have work. Returns the time that each tenant got.
+fn share_time(weights: &[u32], took: impl Fn(usize, u32) -> Duration) -> Vec<Duration> {
+    let mut queue = FairQueue::default();
+    let mut spent = vec![Duration::ZERO; weights.len()];
+    let tenant = |of: usize| Tenant::new(of as u64 + 1, NonZeroU32::new(weights[of]).unwrap());
+    for of in 0..weights.len() {
+        for _ in 0..=of * 3 {
+            queue.push(Interactive, Flow::of(tenant(of)), Now, of);
+        }
+    }
+    for number in 0..10_000 {
+        let (of, turn) = queue.pop().unwrap();
+        let took = took(of, number);
+        spent[of] += took;
+        queue.push(Interactive, Flow::of(tenant(of)), Now, of);
+        queue.ended(turn, took);
+    }
+    spent
+}
+
+#[test]
+fn tenants_share_time_by_weight_whatever_the_number_of_flows_and_the_length_of_their_operations() {
+    let spent = share_time(&[3, 1, 4], |of, number| {
+        Duration::from_micros(10 + of as u64 * 90 + u64::from(number % 50))
+    });
+    let all: Duration = spent.iter().sum();
+    for (spent, weight) in spent.iter().zip([3.0, 1.0, 4.0]) {
+        let share = spent.as_secs_f64() / all.as_secs_f64() * 8.0 / weight;
+        assert!((0.99..1.01).contains(&share), "{share}");
+    }
+}
+
+#[test]
+fn a_tenant_gets_no_credit_for_time_without_work_and_no_work_is_delayed_without_competition() {
+    let mut queue = FairQueue::default();
+    let [busy, late] = [1, 2].map(|id| Tenant::new(id, NonZeroU32::MIN));
+    let run = |queue: &mut FairQueue<&'static str>| {
+        let (work, turn) = queue.pop().unwrap();
+        queue.ended(turn, Duration::from_millis(1));
+        work
+    };
+    for _ in 0..100 {
+        queue.push(Interactive, Flow::of(busy), Now, "busy");
+        assert_eq!(run(&mut queue), "busy");
+    }
+    for _ in 0..20 {
+        queue.push(Interactive, Flow::of(busy), Now, "busy");
+        queue.push(Interactive, Flow::of(late), Now, "late");
+    }
+    let order: Vec<_> = (0..20).map(|_| run(&mut queue)).collect();
+    let late = order.iter().filter(|of| **of == "late").count();
+    assert!((9..=11).contains(&late), "{order:?}");
+}
+
+#[test]
+fn tenants_without_work_are_forgotten() {
+    let mut queue = FairQueue::default();
+    for id in 0..1000 {
+        queue.push(Interactive, Flow::of(Tenant::new(id, NonZeroU32::MIN)), Now, ());
+        let ((), turn) = queue.pop().unwrap();
+        queue.ended(turn, Duration::from_millis(1));
+    }
+    assert_eq!(queue.shares.len(), 0);
+    assert!(queue.pop().is_none() && queue.interactive.of.is_empty());
 }
 
 proptest! {
     #[test]
     fn every_operation_is_popped_once_and_in_the_order_of_its_flow(
-        steps in prop::collection::vec(prop::option::of((any::<bool>(), any::<bool>(), 0_usize..5)), 0..200),
+        steps in prop::collection::vec(prop::option::of((any::<bool>(), any::<bool>(), 0_usize..6)), 0..200),
     ) {
         let mut queue = FairQueue::default();
-        let flows: Vec<Flow> = (0..5).map(|_| Flow::new()).collect();
+        let tenant = |flow: u32| Tenant::new((flow % 3).into(), NonZeroU32::new(flow % 3 + 1).unwrap());
+        let flows: Vec<Flow> = (0..6).map(|flow| Flow::of(tenant(flow))).collect();
         let mut pushed: BTreeMap<(bool, usize), Vec<usize>> = BTreeMap::new();
         let mut popped: BTreeMap<(bool, usize), Vec<usize>> = BTreeMap::new();
         let mut note = |of: Option<((bool, usize), usize)>| {
@@ -139,8 +211,8 @@ proptest! {
                 waiting += 1;
             } else {
                 let next = queue.pop();
-                if let Some((_, kind)) = next {
-                    queue.ended(kind, Duration::from_millis(number as u64 % 7));
+                if let Some((_, turn)) = next {
+                    queue.ended(turn, Duration::from_millis(number as u64 % 7));
                 }
                 waiting -= usize::from(note(next.map(|(work, _)| work)));
             }

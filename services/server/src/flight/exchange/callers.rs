@@ -200,7 +200,8 @@ impl Caller {
         }
         let asked =
             QueuedKeys { keys: Arc::new(keys), trace: span.as_ref().map(|span| span.trace().clone()) };
-        match self.served.queue.submit(asked, sizes, timeout) {
+        let tenant = self.exchange.access.tenant();
+        match self.served.queue.submit_for(tenant, asked, sizes, timeout) {
             Ok(pending) => {
                 let (answer, handle) = abortable(pending.answer());
                 let number = self.next;
