@@ -37,7 +37,7 @@ type Hashes = HashMap<u64, u64>;
 pub(super) struct Job {
     pub(super) client: Client,
     pub(super) train: v1::Train,
-    /// Whether the files of the dataset change. A run may then end because its snapshot has no longer all of its files.
+    /// True if the files of the dataset change. A run may then end, because files of its snapshot are missing.
     pub(super) files_change: bool,
     /// Pause after each batch.
     pub(super) compute: Duration,
