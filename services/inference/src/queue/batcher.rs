@@ -43,8 +43,9 @@ pub struct Batcher {
     model: CostModel,
     /// Moving average of the seconds from the closing of a batch until it is sent to its worker.
     gather_seconds: f64,
-    /// Part of the caution factor above 1, and the time when it was set. It decays from then on.
-    caution: (f64, Time),
+    /// Part of the caution factor above 1 of each tenant whose requests expired, and the time when it was set. It decays from then
+    /// on.
+    caution: BTreeMap<u64, (f64, Time)>,
     /// All unanswered requests.
     requests: HashMap<RequestId, Request>,
     /// Queued requests with their turns.
@@ -220,10 +221,11 @@ impl Batcher {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
         {
-            if !self.workers.is_empty() && self.requests.get(&id).is_some_and(|request| request.was_predicted)
+            let request = self.requests.get(&id).filter(|request| request.was_predicted);
+            if !self.workers.is_empty()
+                && let Some(tenant) = request.map(|request| request.tenant)
             {
-                let caution = self.caution_at(now) + CAUTION_PER_EXPIRY;
-                self.caution = (caution.min(MAX_CAUTION) - 1.0, now);
+                self.add_caution(now, tenant, CAUTION_PER_EXPIRY);
             }
             self.remove(id);
             expired.push(id);
@@ -305,9 +307,14 @@ impl Batcher {
         let (flight, started) = self.replied(now, worker, batch)?;
         self.model.observe(flight.padded_rows, flight.bytes, now.saturating_sub(started));
         self.predict_completions(now, worker);
-        let answered: Vec<_> = flight.requests.into_iter().map(|id| self.remove(id).then_some(id)).collect();
-        let caution = self.caution_at(now) - CAUTION_PER_ANSWER * answered.iter().flatten().count() as f64;
-        self.caution = (caution.max(1.0) - 1.0, now);
+        let mut answered = Vec::with_capacity(flight.requests.len());
+        for id in flight.requests {
+            let tenant = self.requests.get(&id).map(|request| request.tenant);
+            answered.push(self.remove(id).then_some(id));
+            if let Some(tenant) = tenant {
+                self.add_caution(now, tenant, -CAUTION_PER_ANSWER);
+            }
+        }
         Some(answered)
     }
 
@@ -382,7 +389,7 @@ impl Batcher {
             queued_rows: self.queued_rows,
             batches: self.in_flight.len(),
             requests_per_second: self.arrivals.rate(now),
-            predicted_wait_seconds: self.predict(now, 1, 0).map(|time| time.as_secs_f64()),
+            predicted_wait_seconds: self.predict(now).map(|time| time.as_secs_f64()),
         }
     }
 
@@ -397,19 +404,32 @@ impl Batcher {
             return false;
         }
         let (own_requests, own_rows) = self.turns.of(tenant);
-        let has_share = own_requests < free_requests.saturating_mul(MAX_QUEUED_PER_FREE)
-            && own_rows < free_rows.saturating_mul(MAX_QUEUED_PER_FREE as u64);
-        tenant == Tenant::SERVER || has_share
+        let most_requests = (free_requests - 1).saturating_mul(MAX_QUEUED_PER_FREE);
+        let most_rows = (free_rows - rows).saturating_mul(MAX_QUEUED_PER_FREE as u64);
+        let has_share = own_requests < most_requests && own_rows + rows <= most_rows;
+        tenant == Tenant::SERVER || own_requests == 0 || has_share
     }
 
-    /// Predicts the time until the answer to a request of [`Tenant::SERVER`] that arrives now.
-    fn predict(&self, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
-        self.predict_for(Tenant::SERVER, now, rows, bytes)
+    /// Predicts the time until all queued requests are answered.
+    fn predict(&self, now: Time) -> Option<Duration> {
+        let caution = self.caution_at(now, Tenant::SERVER);
+        self.time_until(now, self.queued_rows + 1, self.queued_bytes, caution)
     }
 
     /// Predicts the time until the answer to a request of `tenant` that arrives now. `None` without workers or before the first
     /// computed batch.
     fn predict_for(&self, tenant: Tenant, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
+        let rows_before = self.turns.rows_before(tenant, rows);
+        let bytes_before = match rows_before == self.queued_rows {
+            true => self.queued_bytes,
+            false => (self.queued_bytes as f64 * rows_before as f64 / self.queued_rows.max(1) as f64) as u64,
+        };
+        let caution = self.caution_at(now, tenant);
+        self.time_until(now, rows_before + rows, bytes_before + bytes, caution)
+    }
+
+    /// Predicts the time until `rows` rows of `bytes` bytes are answered, if nothing else is queued.
+    fn time_until(&self, now: Time, rows: u64, bytes: u64, caution: f64) -> Option<Duration> {
         let workers = self.healthy().count();
         if workers == 0 || self.model.observations() == 0 {
             return None;
@@ -418,12 +438,6 @@ impl Batcher {
             worker.batches.back().map_or(Duration::ZERO, |(_, end)| end.saturating_sub(now))
         };
         let busy: f64 = self.healthy().map(|(_, worker)| left(worker).as_secs_f64()).sum();
-        let rows_before = self.turns.rows_before(tenant, rows);
-        let bytes_before = match rows_before == self.queued_rows {
-            true => self.queued_bytes,
-            false => (self.queued_bytes as f64 * rows_before as f64 / self.queued_rows.max(1) as f64) as u64,
-        };
-        let (rows, bytes) = (rows_before + rows, bytes_before + bytes);
         let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
         // While requests are queued, batches have their maximum size.
         let batches =
@@ -434,7 +448,7 @@ impl Batcher {
         };
         let before = if last > 0.0 { full } else { full - 1.0 };
         let after = if last > 0.0 { part(last) } else { part(1.0) };
-        let seconds = self.caution_at(now) * ((busy + before * part(1.0)) / workers as f64 + after);
+        let seconds = caution * ((busy + before * part(1.0)) / workers as f64 + after);
         Duration::try_from_secs_f64(seconds).ok()?.checked_add(self.margin())
     }
 
@@ -443,10 +457,20 @@ impl Batcher {
     }
 
     /// Factor on predictions at admission.
-    fn caution_at(&self, now: Time) -> f64 {
-        let (above_one, since) = self.caution;
-        let half_lives = now.saturating_sub(since).as_secs_f64() / CAUTION_HALF_LIFE_SECONDS;
+    fn caution_at(&self, now: Time, tenant: Tenant) -> f64 {
+        let Some((above_one, since)) = self.caution.get(&tenant.id()) else { return 1.0 };
+        let half_lives = now.saturating_sub(*since).as_secs_f64() / CAUTION_HALF_LIFE_SECONDS;
         1.0 + above_one * 0.5f64.powf(half_lives)
+    }
+
+    /// Changes the caution factor of `tenant`.
+    fn add_caution(&mut self, now: Time, tenant: Tenant, change: f64) {
+        let caution = (self.caution_at(now, tenant) + change).clamp(1.0, MAX_CAUTION);
+        if caution > 1.0 {
+            self.caution.insert(tenant.id(), (caution - 1.0, now));
+        } else {
+            self.caution.remove(&tenant.id());
+        }
     }
 
     /// Safety margin of predictions.

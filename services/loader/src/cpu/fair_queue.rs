@@ -58,7 +58,6 @@ pub(crate) enum Urgency {
 pub(crate) struct FairQueue<T> {
     interactive: Class<T>,
     background: Class<T>,
-    shares: Shares,
     /// True while a background operation runs although interactive work is queued.
     has_share: bool,
     /// Time that interactive work gets before the next background operation.
@@ -86,6 +85,8 @@ enum Kind {
 struct Class<T> {
     /// Work of each tenant that has some, by its id.
     of: BTreeMap<u64, Turns<T>>,
+    /// Tenants share the time of each priority. With one account for both, a tenant that only decodes would starve others.
+    shares: Shares,
     waiting: usize,
 }
 
@@ -108,7 +109,6 @@ impl<T> Default for FairQueue<T> {
         Self {
             interactive: Class::default(),
             background: Class::default(),
-            shares: Shares::default(),
             has_share: false,
             owed: INTERACTIVE_ALONE,
         }
@@ -117,7 +117,6 @@ impl<T> Default for FairQueue<T> {
 
 impl<T> FairQueue<T> {
     pub(crate) fn push(&mut self, priority: Priority, flow: Flow, urgency: Urgency, work: T) {
-        self.shares.queued(flow.tenant);
         match priority {
             Priority::Interactive => self.interactive.push(flow, urgency, work),
             Priority::Background => self.background.push(flow, urgency, work),
@@ -130,12 +129,12 @@ impl<T> FairQueue<T> {
             // Only flows without work are left.
             self.interactive.of.clear();
             self.background.of.clear();
+            self.owed = INTERACTIVE_ALONE;
             return None;
         }
         let kind = self.next_kind();
         let class = if kind == Kind::Interactive { &mut self.interactive } else { &mut self.background };
-        let (tenant, work) = class.pop(&self.shares)?;
-        self.shares.started(tenant);
+        let (tenant, work) = class.pop()?;
         Some((work, Turn { kind, tenant }))
     }
 
@@ -153,11 +152,14 @@ impl<T> FairQueue<T> {
 
     /// Records the end of an operation that took `took`.
     pub(crate) fn ended(&mut self, turn: Turn, took: Duration) {
-        self.shares.ended(turn.tenant, took);
         match turn.kind {
-            Kind::Interactive => self.owed = self.owed.saturating_sub(took),
-            Kind::Background => {}
+            Kind::Interactive => {
+                self.interactive.shares.ended(turn.tenant, took);
+                self.owed = self.owed.saturating_sub(took);
+            }
+            Kind::Background => self.background.shares.ended(turn.tenant, took),
             Kind::Share => {
+                self.background.shares.ended(turn.tenant, took);
                 self.has_share = false;
                 self.owed = took.saturating_mul(INTERACTIVE_RATIO);
             }
@@ -172,20 +174,21 @@ impl<T> FairQueue<T> {
 
 impl<T> Default for Class<T> {
     fn default() -> Self {
-        Self { of: BTreeMap::new(), waiting: 0 }
+        Self { of: BTreeMap::new(), shares: Shares::default(), waiting: 0 }
     }
 }
 
 impl<T> Class<T> {
     fn push(&mut self, flow: Flow, urgency: Urgency, work: T) {
         self.waiting += 1;
+        self.shares.queued(flow.tenant);
         self.of.entry(flow.tenant.id()).or_default().push(flow, urgency, work);
     }
 
     /// Returns the next operation and the id of its tenant.
-    fn pop(&mut self, shares: &Shares) -> Option<(u64, T)> {
+    fn pop(&mut self) -> Option<(u64, T)> {
         loop {
-            let tenant = self.of.keys().copied().min_by_key(|tenant| shares.rank(*tenant))?;
+            let tenant = self.of.keys().copied().min_by_key(|tenant| self.shares.rank(*tenant))?;
             let popped = self.of.get_mut(&tenant).and_then(Turns::pop);
             let Some(work) = popped else {
                 // Only flows without work were left.
@@ -193,6 +196,7 @@ impl<T> Class<T> {
                 continue;
             };
             self.waiting -= 1;
+            self.shares.started(tenant);
             return Some((tenant, work));
         }
     }

@@ -9,9 +9,13 @@ pub struct Tenant {
     weight: NonZeroU32,
 }
 
+/// Maximum weight of a tenant.
+const MAX_WEIGHT: NonZeroU32 = NonZeroU32::new(1000).expect("1000 is not zero");
+
 impl Tenant {
-    /// The server itself, and all callers of a server without tenants. Weight: 1.
-    pub const SERVER: Self = Self { id: 0, weight: NonZeroU32::MIN };
+    /// The server itself, and all callers of a server without tenants. Its work, such as computing orders and counting rows, is
+    /// in the interest of all tenants, so it has the maximum weight.
+    pub const SERVER: Self = Self { id: 0, weight: MAX_WEIGHT };
 
     /// Creates the tenant `id` with a weight.
     pub fn new(id: u64, weight: NonZeroU32) -> Self {
@@ -47,8 +51,8 @@ struct Share {
     weight: NonZeroU32,
     /// CPU time divided by the weight, in nanoseconds.
     relative: u64,
-    /// Number of operations that are queued or running.
-    operations: usize,
+    queued: usize,
+    running: usize,
 }
 
 impl Shares {
@@ -58,14 +62,15 @@ impl Shares {
         let share = self.tenants.entry(tenant.id).or_insert_with(|| Share {
             weight: tenant.weight,
             relative: floor,
-            operations: 0,
+            queued: 0,
+            running: 0,
         });
         // A weight can change while the server runs.
         share.weight = tenant.weight;
-        if share.operations == 0 {
+        if share.queued == 0 {
             share.relative = share.relative.max(floor);
         }
-        share.operations += 1;
+        share.queued += 1;
         self.operations += 1;
     }
 
@@ -77,14 +82,18 @@ impl Shares {
     /// Records that an operation of a tenant was started.
     pub(super) fn started(&mut self, tenant: u64) {
         self.floor = self.floor.max(self.rank(tenant).0);
+        if let Some(share) = self.tenants.get_mut(&tenant) {
+            share.queued = share.queued.saturating_sub(1);
+            share.running += 1;
+        }
         let floor = self.floor;
-        self.tenants.retain(|_, share| share.operations > 0 || share.relative > floor);
+        self.tenants.retain(|_, share| share.queued + share.running > 0 || share.relative > floor);
     }
 
     /// Records that an operation of a tenant has ended after `took`.
     pub(super) fn ended(&mut self, tenant: u64, took: Duration) {
         let Some(share) = self.tenants.get_mut(&tenant) else { return };
-        share.operations = share.operations.saturating_sub(1);
+        share.running = share.running.saturating_sub(1);
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
         share.relative = share.relative.saturating_add(nanoseconds.div_ceil(share.weight.get().into()));
         self.operations = self.operations.saturating_sub(1);

@@ -98,15 +98,17 @@ impl Jobs {
     /// Returns the records whose ids `picks` selects, most recently streamed first. Reads only those that were written since the
     /// last call. Concurrent calls read one after the other.
     async fn read(&self, picks: impl Fn(&str) -> bool) -> Result<Vec<JobRecord>, forebay_storage::Error> {
-        let mut known = self.known.lock().await;
-        let mut room = MAX_LISTED_BYTES;
         let mut listed = self.documents.list().await?;
         listed.truncate(self.max_jobs);
-        listed.retain(|DocumentMeta { bytes, .. }| {
-            let fits = *bytes <= room;
-            room -= if fits { *bytes } else { 0 };
+        listed.sort_by_key(|meta| !picks(&meta.name));
+        let mut room = MAX_LISTED_BYTES;
+        // Those that are not picked are only kept if they were read before.
+        listed.retain(|meta| {
+            let fits = meta.bytes <= room;
+            room -= if fits { meta.bytes } else { 0 };
             fits
         });
+        let mut known = self.known.lock().await;
         let mut before = std::mem::take(&mut *known);
         known.extend(listed.iter().filter_map(|meta| before.remove_entry(&meta.name)));
         let is_new = |meta: &DocumentMeta| known.get(&meta.name).is_none_or(|(read, _)| read != meta);

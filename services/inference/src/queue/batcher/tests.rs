@@ -219,7 +219,7 @@ fn a_queue_of_many_batches_is_predicted_to_take_as_long_as_they_take() {
     for _ in 0..16 * batches {
         batcher.admit(now, 4, 400, Some(ms(500))).expect("admitted");
     }
-    let predicted = batcher.predict(now, 0, 0).expect("the model is trained").as_secs_f64();
+    let predicted = batcher.predict(now).expect("the model is trained").as_secs_f64();
     let truth = batches as f64 * (2e-3 + 64.0 * 10e-6);
     assert!((predicted / truth - 1.0).abs() < 0.05, "{predicted} for {truth}");
 }

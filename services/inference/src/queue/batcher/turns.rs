@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, num::NonZeroU32};
 use forebay_loader::Tenant;
 
 /// Cost of a row for a tenant of weight 1.
-const ROW_COST: u64 = 1 << 10;
+const ROW_COST: u64 = 1 << 16;
 
 /// Turns of queued requests: numbers in the order of service. The requests of one tenant have turns in the order of their
 /// arrival. If several tenants always have requests, the rows that are sent are in proportion to their weights.
@@ -30,6 +30,15 @@ struct Queued {
     requests: usize,
 }
 
+impl Queued {
+    /// Returns the turn of the next request.
+    fn next_turn(&self, now: u64) -> u64 {
+        // A request does not overtake an earlier one of its tenant, although removed requests cost nothing.
+        let last = if self.requests > 0 { self.last } else { 0 };
+        self.end.max(last).max(now)
+    }
+}
+
 impl Turns {
     /// Returns the turn of a new request.
     pub(super) fn take(&mut self, tenant: Tenant, rows: u64) -> u64 {
@@ -43,7 +52,7 @@ impl Turns {
             requests: 0,
         });
         queued.weight = tenant.weight();
-        let turn = queued.end.max(queued.last).max(now);
+        let turn = queued.next_turn(now);
         queued.last = turn;
         queued.end = turn.saturating_add(cost(rows, queued.weight));
         turn
@@ -86,7 +95,7 @@ impl Turns {
     /// Returns the number of queued rows that precede those of a new request of `tenant`.
     pub(super) fn rows_before(&self, tenant: Tenant, rows: u64) -> u64 {
         let own = self.tenants.get(&tenant.id());
-        let ahead = own.map_or(0, |queued| queued.end.saturating_sub(self.now));
+        let ahead = own.map_or(0, |queued| queued.next_turn(self.now) - self.now);
         let before = |(id, queued): (&u64, &Queued)| {
             if *id == tenant.id() {
                 return queued.rows;

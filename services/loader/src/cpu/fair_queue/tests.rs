@@ -178,6 +178,77 @@ fn a_tenant_gets_no_credit_for_time_without_work_and_no_work_is_delayed_without_
 }
 
 #[test]
+fn a_tenant_that_was_slow_for_long_gets_no_credit_although_it_always_had_work_running() {
+    let mut queue = FairQueue::default();
+    let [slow, busy] = [1, 2].map(|id| Tenant::new(id, NonZeroU32::MIN));
+    let millisecond = Duration::from_millis(1);
+    // One operation of the slow tenant is always running.
+    queue.push(Interactive, Flow::of(slow), Now, "slow");
+    let (_, mut running) = queue.pop().unwrap();
+    for _ in 0..100 {
+        for _ in 0..100 {
+            queue.push(Interactive, Flow::of(busy), Now, "busy");
+            let (_, turn) = queue.pop().unwrap();
+            queue.ended(turn, millisecond);
+        }
+        queue.push(Interactive, Flow::of(slow), Now, "slow");
+        let (_, next) = queue.pop().unwrap();
+        queue.ended(std::mem::replace(&mut running, next), millisecond);
+    }
+    for _ in 0..100 {
+        queue.push(Interactive, Flow::of(slow), Now, "slow");
+        queue.push(Interactive, Flow::of(busy), Now, "busy");
+    }
+    let mut order = Vec::new();
+    for _ in 0..100 {
+        let (work, turn) = queue.pop().unwrap();
+        order.push(work);
+        queue.ended(turn, millisecond);
+    }
+    let slow = order.iter().filter(|of| **of == "slow").count();
+    assert!((45..=55).contains(&slow), "{slow} of 100");
+}
+
+#[test]
+fn decoding_of_one_tenant_is_not_preferred_because_another_only_gathers() {
+    let mut queue = FairQueue::default();
+    let [decodes, gathers, late] = [1, 2, 3].map(|id| Tenant::new(id, NonZeroU32::MIN));
+    let (short, long) = (Duration::from_millis(1), Duration::from_millis(10));
+    let mut popped = Vec::new();
+    for round in 0..2000 {
+        queue.push(Interactive, Flow::of(gathers), Now, "gathers");
+        queue.push(Background, Flow::of(decodes), Now, "decodes");
+        if round >= 1000 {
+            queue.push(Background, Flow::of(late), Now, "late");
+        }
+        let (work, turn) = queue.pop().unwrap();
+        queue.ended(turn, if work == "gathers" { short } else { long });
+        if round >= 1000 {
+            popped.push(work);
+        }
+    }
+    let count = |of: &str| popped.iter().filter(|work| **work == of).count();
+    let (late, decodes) = (count("late"), count("decodes"));
+    assert!(late > 0 && late.abs_diff(decodes) <= 2, "{late} and {decodes}");
+}
+
+#[test]
+fn interactive_work_after_an_idle_time_runs_alone_at_first() {
+    let mut queue = FairQueue::default();
+    let flow = Flow::new();
+    for priority in [Interactive, Background] {
+        queue.push(priority, flow, Now, priority);
+    }
+    let (_, turn) = queue.pop().unwrap();
+    queue.ended(turn, INTERACTIVE_ALONE);
+    rest(&mut queue);
+    for priority in [Interactive, Interactive, Background] {
+        queue.push(priority, flow, Now, priority);
+    }
+    assert_eq!(rest(&mut queue), [Interactive, Interactive, Background]);
+}
+
+#[test]
 fn tenants_without_work_are_forgotten() {
     let mut queue = FairQueue::default();
     for id in 0..1000 {
@@ -185,7 +256,7 @@ fn tenants_without_work_are_forgotten() {
         let ((), turn) = queue.pop().unwrap();
         queue.ended(turn, Duration::from_millis(1));
     }
-    assert_eq!(queue.shares.len(), 0);
+    assert_eq!(queue.interactive.shares.len(), 0);
     assert!(queue.pop().is_none() && queue.interactive.of.is_empty());
 }
 

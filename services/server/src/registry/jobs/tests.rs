@@ -51,7 +51,7 @@ async fn records_that_did_not_change_are_not_read_again() {
     let jobs = jobs(folder.path(), 100);
     let [first, second] = [1, 2].map(|seed| JobRecord::new(&train("ctr", seed), 10.0));
     jobs.keep(&first).await.unwrap();
-    assert_eq!(jobs.list().await.unwrap(), [first.clone()]);
+    assert_eq!(jobs.list().await.unwrap(), std::slice::from_ref(&first));
     // The same version with other bytes, which would not be a valid record.
     let path = folder.path().join("jobs").join(format!("{}.job", first.id));
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -62,7 +62,7 @@ async fn records_that_did_not_change_are_not_read_again() {
     assert_eq!(jobs.list().await.unwrap().len(), 2);
     // A new version is read, and a removed record is no longer listed.
     file.set_modified(written.modified().unwrap() + std::time::Duration::from_secs(2)).unwrap();
-    assert_eq!(jobs.list().await.unwrap(), [second.clone()]);
+    assert_eq!(jobs.list().await.unwrap(), std::slice::from_ref(&second));
     std::fs::remove_file(folder.path().join("jobs").join(format!("{}.job", second.id))).unwrap();
     assert_eq!(jobs.list().await.unwrap(), []);
 }
