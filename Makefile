@@ -101,7 +101,8 @@ fuzz-%:
 		$(addprefix -dict=$(CURDIR)/,$(wildcard fuzz/dictionaries/$*.dict))
 
 mutants: ## whether a test notices each small change of the pure code; needs `cargo install cargo-mutants`, takes a day
-	$(CARGO) mutants --config .ci/mutants.toml --output target
+	# Status 3: every mutant was noticed, some of them by a test that hung.
+	$(CARGO) mutants --config .ci/mutants.toml --output target || [ $$? = 3 ]
 
 clean: ## remove the target directory
 	$(CARGO) clean
