@@ -30,6 +30,7 @@ mod computed;
 mod consume;
 mod data;
 mod filtered;
+mod hostile;
 mod infer;
 mod interference;
 mod logical;
@@ -83,6 +84,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   forebay-load infer --batch-rows 64,1024 --delays 0ms,2ms --plot throughput-latency.svg
 ///   forebay-load tune --target-latency 10ms --rate 2000
 ///   forebay-load remote --scenario clicks --latency 20ms --s3-server s3s-fs
+///   forebay-load hostile --only half-open,greedy-streams
 ///   forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 5 --cache-memory 1GiB
 #[derive(Debug, Parser)]
 #[command(name = "forebay-load", version, verbatim_doc_comment)]
@@ -113,12 +115,17 @@ enum Command {
     Tune(infer::Tune),
     /// Compare epochs from an S3 server, with and without additional latency, with local files.
     Remote(remote::Remote),
+    /// Attack a server, and measure what a trainer, a caller of lookups and probes still get.
+    Hostile(hostile::Hostile),
     /// Run many jobs with different views in little memory, some of them stalled: progress and peak memory.
     Soak(soak::Soak),
     /// Generate the data of a scenario and print their path.
     Data(Source),
     /// Draw the chart of a result that was written with --json.
     Chart(output::DrawChart),
+    /// The attacker of `hostile`.
+    #[command(hide = true)]
+    Attack(hostile::Attack),
     /// A consumer process for `peers`.
     #[command(hide = true)]
     Consume(consume::Consume),
@@ -145,6 +152,8 @@ fn main() -> std::process::ExitCode {
         Command::Infer(infer) => infer.run(),
         Command::Tune(tune) => tune.run(),
         Command::Remote(remote) => remote.run(),
+        Command::Hostile(hostile) => hostile.run(),
+        Command::Attack(attack) => attack.run(),
         Command::Soak(soak) => soak.run(),
         Command::Decode(decode) => decode.run(),
         Command::Data(source) => source.run(),

@@ -82,6 +82,11 @@ impl Server {
         &self.url
     }
 
+    /// HOST:PORT of the HTTP port.
+    pub(crate) fn http_address(&self) -> &str {
+        &self.http
+    }
+
     /// Sends a request to the HTTP API and returns the JSON answer.
     pub(crate) fn http(&self, method: &str, path: &str, body: &str) -> anyhow::Result<serde_json::Value> {
         Ok(serde_json::from_str(&self.text(method, path, body)?)?)

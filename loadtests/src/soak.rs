@@ -61,14 +61,15 @@ pub(crate) struct Soak {
     /// Rows per shuffle window.
     #[arg(long, default_value_t = 131_072)]
     window_rows: u64,
-    /// Time that a job computes on each batch.
+    /// Pause of a job after each batch, which stands for its computation.
     #[arg(long, default_value = "0ms", value_parser = humantime::parse_duration)]
     compute: Duration,
-    /// Interval at which two files exchange their contents, or a file is added or removed; a refresh follows. Default: never.
+    /// Interval between changes: two files exchange their contents, or a file is added or removed. The server then refreshes the
+    /// dataset. Default: no changes.
     #[arg(long, value_parser = humantime::parse_duration)]
     changes: Option<Duration>,
-    /// Fraction of the store's requests that are disturbed: answered with 503, delayed, cut off or without an answer. Every
-    /// second job then reads from the S3 server instead of local files.
+    /// Fraction of the requests to the store that are disturbed: an answer of 503, a delay, a truncated answer or no answer. If it
+    /// is above 0, every second job reads from the S3 server.
     #[arg(long, default_value_t = 0.0)]
     faults: f64,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! A dataset whose files change: copies of generated files that are exchanged, added and removed.
+//! A dataset whose files change: hard links to generated files, which exchange their contents, are added and are removed.
 
 use std::{
     fs,

@@ -18,7 +18,7 @@ use tokio::{
 const HEAD_END: &[u8] = b"\r\n\r\n";
 const UNAVAILABLE: &[u8] = b"HTTP/1.1 503 Slow Down\r\ncontent-length: 0\r\n\r\n";
 const MAX_DELAY: Duration = Duration::from_millis(500);
-/// Time for which a request that hangs has no answer. Its connection is then closed.
+/// Time after which the connection of a request without an answer is closed.
 const HANG: Duration = Duration::from_secs(20);
 const CHUNK_BYTES: usize = 64 << 10;
 const MAX_HEAD_BYTES: usize = 64 << 10;

@@ -14,8 +14,8 @@ use tonic::Code;
 /// Batches per run.
 const BATCHES: u64 = 200;
 /// A run begins at a multiple of this number of batches.
-const STEP: u64 = 50;
-/// Highest start of a run, in units of [`STEP`].
+const START_UNIT: u64 = 50;
+/// Highest start of a run, in units of [`START_UNIT`].
 const MAX_START: u64 = 5;
 /// Number of seeds.
 const SEEDS: u64 = 2;
@@ -44,12 +44,12 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Runs without end. An error, also one of a batch that differs from that of an earlier run, ends it.
+    /// Runs until an error. A batch that differs from that of an earlier run is an error.
     pub(super) async fn run(self, counts: &Counts) -> anyhow::Result<()> {
         let mut plans: HashMap<u64, (String, Hashes)> = HashMap::new();
         loop {
             let seed = fastrand::u64(0..SEEDS);
-            let start_step = STEP * fastrand::u64(0..=MAX_START);
+            let start_step = START_UNIT * fastrand::u64(0..=MAX_START);
             let train = v1::Train { seed, start_step, epochs: Some(1), ..self.train.clone() };
             let mut training = match self.client.train(&train).await {
                 Ok(training) => training,

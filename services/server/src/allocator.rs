@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_long};
 const ARENA_EAGER_COMMIT: c_int = 4;
 const PURGE_DELAY: c_int = 15;
 
-/// Time after which freed pages return to the operating system, in milliseconds. Batches are reused sooner, so that their pages
-/// stay. Without a delay, a stream takes twice as long; with mimalloc's default of 1 s, a server with little cache takes up to
+/// Time after which freed pages return to the operating system, in milliseconds. Buffers of batches are reused within this time,
+/// so their pages stay mapped. Without a delay, a stream takes twice as long; with mimalloc's default of 1 s, a server with little cache takes up to
 /// twice the memory (benchmark: `forebay-load soak`).
 const PURGE_DELAY_MILLISECONDS: c_long = 100;
 

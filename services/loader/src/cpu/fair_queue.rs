@@ -10,7 +10,7 @@ use super::tenant::{Shares, Tenant};
 
 /// Ratio of the time of interactive work to that of background work, while both are queued.
 const INTERACTIVE_RATIO: u32 = 7;
-/// Time for which new interactive work runs before any background work.
+/// Head start of interactive work before background work gets its share.
 const INTERACTIVE_ALONE: Duration = Duration::from_millis(10);
 
 /// Identifier of a flow of work, such as a stream or a job, with its tenant. Tenants share a pool by weight, and the flows of a
@@ -49,7 +49,7 @@ pub enum Priority {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
     Now,
-    /// The result is needed after another result that is already available.
+    /// The consumer has another result to use first.
     Later,
 }
 
@@ -92,7 +92,7 @@ struct Class<T> {
 
 /// Work of one tenant and priority. Flows are served in turn, one operation each.
 ///
-/// A flow that had no queued work when urgent work arrived is new. New flows precede old ones but alternate with them,
+/// A flow is new if urgent work arrives for it while it is in neither list. New flows precede old ones but alternate with them,
 /// because a constant supply of new flows would otherwise starve the old ones. The two lists are those of FQ-CoDel (RFC
 /// 8290, 4.1 and 4.2), with operations in place of bytes.
 struct Turns<T> {

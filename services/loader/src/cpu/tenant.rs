@@ -13,7 +13,7 @@ pub struct Tenant {
 const MAX_WEIGHT: NonZeroU32 = NonZeroU32::new(1000).expect("1000 is not zero");
 
 impl Tenant {
-    /// The server itself, and all callers of a server without tenants. Its work, such as computing orders and counting rows, is
+    /// The server itself, and all callers of a server without tokens. Its work, such as computing orders and counting rows, is
     /// in the interest of all tenants, so it has the maximum weight.
     pub const SERVER: Self = Self { id: 0, weight: MAX_WEIGHT };
 
@@ -36,12 +36,12 @@ impl Tenant {
 /// CPU time of each tenant in relation to its weight. The tenant with the least time is next.
 ///
 /// This is start-time fair queueing (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996) with the measured time of each
-/// operation. A tenant that had no work gets no credit for this time.
+/// operation. Idle time gives a tenant no credit.
 #[derive(Default)]
 pub(super) struct Shares {
     /// Tenants that have work, or more time than `floor`. Empty if no tenant has work.
     tenants: BTreeMap<u64, Share>,
-    /// Relative time of the tenant that was served last, in nanoseconds. It never decreases.
+    /// Largest relative time at which an operation was started, in nanoseconds.
     floor: u64,
     /// Number of operations that are queued or running.
     operations: usize,

@@ -13,7 +13,7 @@ const ROW_COST: u64 = 1 << 16;
 /// The turn is the start tag of start-time fair queueing (Goyal, Vin and Cheng, "Start-Time Fair Queueing", 1996).
 #[derive(Debug, Default)]
 pub(super) struct Turns {
-    /// Tenants with queued requests, or with an end after `now`, by their ids.
+    /// Tenants that have queued requests, or whose `end` exceeds `now`, by their ids.
     tenants: BTreeMap<u64, Queued>,
     /// Latest turn of a request that was sent to a worker.
     now: u64,
@@ -24,7 +24,7 @@ struct Queued {
     weight: NonZeroU32,
     /// Turn of the last request.
     last: u64,
-    /// Turn of the next request: the turn of the last one plus its cost, less the costs of removed requests.
+    /// Earliest turn of the next request: the last turn plus the cost of its request, less the costs of removed requests.
     end: u64,
     rows: u64,
     requests: usize,
@@ -33,7 +33,7 @@ struct Queued {
 impl Queued {
     /// Returns the turn of the next request.
     fn next_turn(&self, now: u64) -> u64 {
-        // A request does not overtake an earlier one of its tenant, although removed requests cost nothing.
+        // A refund for removed requests must not let a request overtake an earlier one of its tenant.
         let last = if self.requests > 0 { self.last } else { 0 };
         self.end.max(last).max(now)
     }
@@ -58,7 +58,7 @@ impl Turns {
         turn
     }
 
-    /// Records that a request was queued, for the first time or again.
+    /// Records that a request was queued, for the first time or after a failed attempt.
     pub(super) fn queued(&mut self, tenant: Tenant, rows: u64) {
         let now = self.now;
         let queued = self.tenants.entry(tenant.id()).or_insert_with(|| Queued {
