@@ -73,7 +73,7 @@ const MAX_RATIO: f64 = 2.0;
 const GOOD: &str = "good";
 const BAD: &str = "attacker";
 
-/// What the good clients got.
+/// Results of the good clients.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct Measured {
     rows_per_second: f64,
@@ -85,9 +85,9 @@ struct Measured {
 #[derive(Debug, Serialize)]
 struct Attacked {
     kind: Kind,
-    /// The attack is on another server.
-    elsewhere: Vec<Measured>,
-    /// The attack is on the server of the good clients.
+    /// Results while the attack is on another server.
+    control: Vec<Measured>,
+    /// Results while the attack is on the server of the good clients.
     here: Vec<Measured>,
     /// Peak of the server's resident memory so far, in bytes.
     peak_rss_bytes: u64,
@@ -96,18 +96,18 @@ struct Attacked {
 impl Attacked {
     /// Medians of a figure, as (attack on another server, attack on this server).
     fn medians(&self, figure: fn(&Measured) -> f64) -> (f64, f64) {
-        (median(self.elsewhere.iter().map(figure)), median(self.here.iter().map(figure)))
+        (median(self.control.iter().map(figure)), median(self.here.iter().map(figure)))
     }
 
     /// Ratios of an attack on this server to one on another server: rate of rows, p99 of lookups and of probes. Above 1 is worse.
     fn ratios(&self) -> [f64; 3] {
-        let (elsewhere, here) = self.medians(|measured| measured.rows_per_second);
+        let (control, here) = self.medians(|measured| measured.rows_per_second);
         let slower = |figure| {
-            let (elsewhere, here) = self.medians(figure);
-            here / elsewhere
+            let (control, here) = self.medians(figure);
+            here / control
         };
         [
-            elsewhere / here,
+            control / here,
             slower(|measured| measured.lookup_p99_seconds),
             slower(|measured| measured.probe_p99_seconds),
         ]
@@ -148,10 +148,10 @@ impl Hostile {
         let mut attacks = Vec::new();
         for kind in kinds {
             let mut attacked =
-                Attacked { kind: *kind, elsewhere: Vec::new(), here: Vec::new(), peak_rss_bytes: 0 };
+                Attacked { kind: *kind, control: Vec::new(), here: Vec::new(), peak_rss_bytes: 0 };
             for round in 1..=self.rounds {
                 eprintln!("{kind:?}: round {round} of {}", self.rounds);
-                for (target, results) in [(&other, &mut attacked.elsewhere), (&server, &mut attacked.here)] {
+                for (target, results) in [(&other, &mut attacked.control), (&server, &mut attacked.here)] {
                     let attacker = start_attack(*kind, target)?;
                     std::thread::sleep(LEAD);
                     results.push(runtime.block_on(good(&server, &scenario, self.time))?);
