@@ -9,7 +9,7 @@ use forebay_proto::v1;
 use serde::Serialize;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::TcpSocket,
     task::JoinSet,
 };
 
@@ -64,7 +64,9 @@ const CONNECTIONS: usize = 1100;
 const STREAMS: usize = 100;
 /// Number of concurrent calls of an attack with calls.
 const CALLS: usize = 16;
-/// Time until a closed connection or a failed call is repeated.
+/// Time until a closed connection is opened again.
+const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// Time until a failed call is repeated.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Number of expressions of a request with many of them.
 const EXPRESSIONS: usize = 300;
@@ -105,7 +107,7 @@ impl Attack {
                     loop {
                         // The server closes the connection. That is the expected end.
                         drop(occupy(address, byte, repeat).await);
-                        tokio::time::sleep(PAUSE).await;
+                        tokio::time::sleep(RECONNECT_PAUSE).await;
                     }
                 });
             }
@@ -155,7 +157,10 @@ impl Attack {
 
 /// Connects, sends `byte` once or once per second, and waits until the server closes the connection.
 async fn occupy(address: SocketAddr, byte: Option<&[u8]>, repeat: bool) -> std::io::Result<()> {
-    let mut stream = TcpStream::connect(address).await?;
+    // Connections count per host. The good clients have another address.
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from(([127, 0, 0, 2], 0)))?;
+    let mut stream = socket.connect(address).await?;
     let mut answer = [0; 64];
     loop {
         if let Some(byte) = byte {
