@@ -9,7 +9,7 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio_util::either::Either;
 
 /// A TCP address, spelled `HOST:PORT`, or a Unix socket, spelled `unix:/path`.
@@ -51,7 +51,7 @@ impl Address {
     /// Binds the address. Replaces a stale Unix socket.
     pub(crate) async fn bind(&self) -> io::Result<Listener> {
         match self {
-            Self::Tcp(address) => TcpListener::bind(address).await.map(Listener::Tcp),
+            Self::Tcp(address) => listen(*address).map(Listener::Tcp),
             Self::Unix(path) => {
                 remove_stale(path)?;
                 let listener = UnixListener::bind(path)?;
@@ -59,6 +59,21 @@ impl Address {
             }
         }
     }
+}
+
+/// Number of connections that wait to be accepted. With the 1,024 of `TcpListener::bind`, a burst of connections makes others
+/// wait for a second, after which their SYN is sent again. Linux limits the number to `net.core.somaxconn`, 4,096 by default.
+const BACKLOG: u32 = 4096;
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // As with `TcpListener::bind`, a restart need not wait for connections in TIME_WAIT.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// Removes a Unix socket without a listener; other files are kept.
