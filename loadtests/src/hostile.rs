@@ -4,6 +4,7 @@
 //! server of the good clients, and on another server. The attackers have the lowest CPU priority.
 
 mod attack;
+mod calls;
 
 use std::{
     net::SocketAddr,
@@ -16,22 +17,18 @@ use std::{
 };
 
 use anyhow::{Context, ensure};
-use arrow_array::{Int64Array, RecordBatch};
 use clap::{Args, ValueEnum};
 use forebay_client::{Client, Config, Token};
 use forebay_proto::v1;
 use ring::digest::{SHA256, digest};
 use serde::Serialize;
 use serde_json::json;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    runtime::Runtime,
-};
+use tokio::runtime::Runtime;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) use attack::Attack;
 use attack::Kind;
+use calls::{get, keys};
 
 use crate::{
     chart::{Bar, Chart},
@@ -282,23 +279,6 @@ async fn probe_until(address: SocketAddr, ended: Arc<AtomicBool>) -> Vec<f64> {
         tokio::time::sleep(PROBE_INTERVAL).await;
     }
     latencies
-}
-
-/// Sends a GET request on a new connection. Returns the status after the whole answer was received.
-async fn get(address: SocketAddr, path: &str, token: Option<&str>) -> anyhow::Result<u16> {
-    let mut stream = TcpStream::connect(address).await?;
-    let authorization = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
-    let request = format!("GET {path} HTTP/1.0\r\nhost: {address}\r\n{authorization}\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
-    let status = std::str::from_utf8(answer.get(9..12).context("the answer is too short")?)?;
-    Ok(status.parse()?)
-}
-
-/// Keys of consecutive users.
-fn keys(range: std::ops::Range<i64>) -> anyhow::Result<RecordBatch> {
-    Ok(RecordBatch::try_from_iter([("id", Arc::new(Int64Array::from_iter_values(range)) as _)])?)
 }
 
 fn p99(mut latencies: Vec<f64>) -> f64 {

@@ -13,6 +13,8 @@ use tokio::{
     task::JoinSet,
 };
 
+use super::calls::{get, keys};
+
 /// Kind of an attack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -188,7 +190,7 @@ async fn unread(client: &Client, train: &v1::Train) -> anyhow::Result<()> {
 async fn lookups(client: &Client, dataset: &str) -> anyhow::Result<()> {
     let lookup = v1::Lookup { dataset: dataset.to_owned(), ..v1::Lookup::default() };
     let lookups = client.lookup(&lookup).await?;
-    let keys = super::keys(0..UNREAD_KEYS)?;
+    let keys = keys(0..UNREAD_KEYS)?;
     let mut answers = Vec::new();
     for _ in 0..64 {
         let mut answer = Box::pin(lookups.get(&keys));
@@ -222,7 +224,7 @@ async fn short_job(client: &Client, train: v1::Train, seed: u64) -> anyhow::Resu
 }
 
 async fn list_jobs(address: SocketAddr, token: &str) -> anyhow::Result<()> {
-    let answer = super::get(address, "/api/v1/jobs", Some(token)).await?;
+    let answer = get(address, "/api/v1/jobs", Some(token)).await?;
     anyhow::ensure!(answer == 200, "status {answer}");
     Ok(())
 }
