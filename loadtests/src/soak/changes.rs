@@ -50,11 +50,11 @@ impl Changing {
             }
             _ => {
                 let (one, other) = (self.folder.join(self.any_file()), self.folder.join(self.any_file()));
-                let aside = self.folder.join("exchanged");
+                let temporary = self.folder.join("temporary");
                 if one != other {
-                    fs::rename(&one, &aside)?;
+                    fs::rename(&one, &temporary)?;
                     fs::rename(&other, &one)?;
-                    fs::rename(&aside, &other)?;
+                    fs::rename(&temporary, &other)?;
                 }
             }
         }

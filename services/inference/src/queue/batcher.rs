@@ -13,22 +13,11 @@ use super::{
     BatchId, CloseReason, CostModel, Decision, FormedBatch, Load, QueueConfig, Refusal, RequestId, Time,
     WorkerId, arrivals::Arrivals,
 };
+use admission::{CAUTION_PER_ANSWER, CAUTION_PER_EXPIRY};
 use turns::Turns;
 
-/// Increase of the caution factor per request that expires although its prediction was in time.
-///
-/// A queue that is as long as its deadlines allow misses many of them when a worker slows down for a moment. The caution
-/// factor shortens the queue after such misses.
-const CAUTION_PER_EXPIRY: f64 = 0.02;
-/// Decrease of the caution factor per answered request.
-const CAUTION_PER_ANSWER: f64 = CAUTION_PER_EXPIRY / 100.0;
-const MAX_CAUTION: f64 = 8.0;
-/// Half-life of the part of the caution factor above 1, in seconds, so that past misses do not refuse requests permanently.
-const CAUTION_HALF_LIFE_SECONDS: f64 = 1.0;
 /// Maximum delay of a timer.
 const TIMER_SLACK: Duration = Duration::from_millis(1);
-/// Maximum of a tenant's queued requests and rows, as a multiple of the room that is left.
-const MAX_QUEUED_PER_FREE: usize = 7;
 /// Maximum deadline of a request, whatever its timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
@@ -393,91 +382,6 @@ impl Batcher {
         }
     }
 
-    /// Returns true if the queue has room for a request of `tenant`. A tenant with queued requests may have up to seven times the
-    /// room that is left, so a single one leaves an eighth, and several ones get equal parts. This is the dynamic threshold of
-    /// shared-memory switches (Choudhury and Hahne, 1998).
-    fn has_room(&self, tenant: Tenant, rows: u64) -> bool {
-        let QueueConfig { max_queue_requests, max_queue_rows, .. } = self.config;
-        let free_requests = max_queue_requests.saturating_sub(self.queued.len());
-        let free_rows = max_queue_rows.saturating_sub(self.queued_rows);
-        if free_requests == 0 || rows > free_rows {
-            return false;
-        }
-        let (own_requests, own_rows) = self.turns.of(tenant);
-        let most_requests = (free_requests - 1).saturating_mul(MAX_QUEUED_PER_FREE);
-        let most_rows = (free_rows - rows).saturating_mul(MAX_QUEUED_PER_FREE as u64);
-        let has_share = own_requests < most_requests && own_rows + rows <= most_rows;
-        tenant == Tenant::SERVER || own_requests == 0 || has_share
-    }
-
-    /// Predicts the time until all queued requests are answered.
-    fn predict(&self, now: Time) -> Option<Duration> {
-        let caution = self.caution_at(now, Tenant::SERVER);
-        self.time_until(now, self.queued_rows + 1, self.queued_bytes, caution)
-    }
-
-    /// Predicts the time until the answer to a request of `tenant` that arrives now. `None` without workers or before the first
-    /// computed batch.
-    fn predict_for(&self, tenant: Tenant, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
-        let rows_before = self.turns.rows_before(tenant, rows);
-        let bytes_before = match rows_before == self.queued_rows {
-            true => self.queued_bytes,
-            false => (self.queued_bytes as f64 * rows_before as f64 / self.queued_rows.max(1) as f64) as u64,
-        };
-        let caution = self.caution_at(now, tenant);
-        self.time_until(now, rows_before + rows, bytes_before + bytes, caution)
-    }
-
-    /// Predicts the time until `rows` rows of `bytes` bytes are answered, if nothing else is queued.
-    fn time_until(&self, now: Time, rows: u64, bytes: u64, caution: f64) -> Option<Duration> {
-        let workers = self.healthy().count();
-        if workers == 0 || self.model.observations() == 0 {
-            return None;
-        }
-        let left = |worker: &Worker| {
-            worker.batches.back().map_or(Duration::ZERO, |(_, end)| end.saturating_sub(now))
-        };
-        let busy: f64 = self.healthy().map(|(_, worker)| left(worker).as_secs_f64()).sum();
-        let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
-        // While requests are queued, batches have their maximum size.
-        let batches =
-            (rows as f64 / max_batch_rows as f64).max(bytes as f64 / max_batch_bytes as f64).max(1.0);
-        let (full, last) = (batches.floor(), batches.fract());
-        let part = |share: f64| {
-            self.time((rows as f64 / batches * share) as u64, (bytes as f64 / batches * share) as u64)
-        };
-        let before = if last > 0.0 { full } else { full - 1.0 };
-        let after = if last > 0.0 { part(last) } else { part(1.0) };
-        let seconds = caution * ((busy + before * part(1.0)) / workers as f64 + after);
-        Duration::try_from_secs_f64(seconds).ok()?.checked_add(self.margin())
-    }
-
-    fn time(&self, rows: u64, bytes: u64) -> f64 {
-        self.model.predict(self.config.padded_rows(rows), bytes).as_secs_f64()
-    }
-
-    /// Factor on predictions at admission.
-    fn caution_at(&self, now: Time, tenant: Tenant) -> f64 {
-        let Some((above_one, since)) = self.caution.get(&tenant.id()) else { return 1.0 };
-        let half_lives = now.saturating_sub(*since).as_secs_f64() / CAUTION_HALF_LIFE_SECONDS;
-        1.0 + above_one * 0.5f64.powf(half_lives)
-    }
-
-    /// Changes the caution factor of `tenant`.
-    fn add_caution(&mut self, now: Time, tenant: Tenant, change: f64) {
-        let caution = (self.caution_at(now, tenant) + change).clamp(1.0, MAX_CAUTION);
-        if caution > 1.0 {
-            self.caution.insert(tenant.id(), (caution - 1.0, now));
-        } else {
-            self.caution.remove(&tenant.id());
-        }
-    }
-
-    /// Safety margin of predictions.
-    fn margin(&self) -> Duration {
-        2 * self.model.error()
-    }
-
     /// Workers that are not overdue.
     fn healthy(&self) -> impl Iterator<Item = (&WorkerId, &Worker)> {
         self.workers.iter().filter(|(_, worker)| !worker.is_overdue)
@@ -661,6 +565,7 @@ impl Batcher {
     }
 }
 
+mod admission;
 mod retries;
 #[cfg(test)]
 mod tests;

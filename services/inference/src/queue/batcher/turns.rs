@@ -44,13 +44,7 @@ impl Turns {
     pub(super) fn take(&mut self, tenant: Tenant, rows: u64) -> u64 {
         let now = self.now;
         self.tenants.retain(|_, queued| queued.requests > 0 || queued.end > now);
-        let queued = self.tenants.entry(tenant.id()).or_insert_with(|| Queued {
-            weight: tenant.weight(),
-            last: now,
-            end: now,
-            rows: 0,
-            requests: 0,
-        });
+        let queued = self.entry(tenant);
         queued.weight = tenant.weight();
         let turn = queued.next_turn(now);
         queued.last = turn;
@@ -60,14 +54,7 @@ impl Turns {
 
     /// Records that a request was queued, for the first time or after a failed attempt.
     pub(super) fn queued(&mut self, tenant: Tenant, rows: u64) {
-        let now = self.now;
-        let queued = self.tenants.entry(tenant.id()).or_insert_with(|| Queued {
-            weight: tenant.weight(),
-            last: now,
-            end: now,
-            rows: 0,
-            requests: 0,
-        });
+        let queued = self.entry(tenant);
         queued.rows += rows;
         queued.requests += 1;
     }
@@ -104,6 +91,17 @@ impl Turns {
             queued.rows.min(turns.saturating_mul(queued.weight.get().into()) / ROW_COST)
         };
         self.tenants.iter().map(before).sum()
+    }
+
+    fn entry(&mut self, tenant: Tenant) -> &mut Queued {
+        let now = self.now;
+        self.tenants.entry(tenant.id()).or_insert_with(|| Queued {
+            weight: tenant.weight(),
+            last: now,
+            end: now,
+            rows: 0,
+            requests: 0,
+        })
     }
 
     /// Number of queued requests and rows of `tenant`.
