@@ -13,7 +13,6 @@ use super::{
     BatchId, CloseReason, CostModel, Decision, FormedBatch, Load, QueueConfig, Refusal, RequestId, Time,
     WorkerId, arrivals::Arrivals,
 };
-use admission::{CAUTION_PER_ANSWER, CAUTION_PER_EXPIRY};
 use turns::Turns;
 
 /// Maximum delay of a timer.
@@ -214,7 +213,7 @@ impl Batcher {
             if !self.workers.is_empty()
                 && let Some(tenant) = request.map(|request| request.tenant)
             {
-                self.add_caution(now, tenant, CAUTION_PER_EXPIRY);
+                self.more_caution(now, tenant);
             }
             self.remove(id);
             expired.push(id);
@@ -301,7 +300,7 @@ impl Batcher {
             let tenant = self.requests.get(&id).map(|request| request.tenant);
             answered.push(self.remove(id).then_some(id));
             if let Some(tenant) = tenant {
-                self.add_caution(now, tenant, -CAUTION_PER_ANSWER);
+                self.less_caution(now, tenant);
             }
         }
         Some(answered)

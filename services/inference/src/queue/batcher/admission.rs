@@ -11,9 +11,9 @@ use crate::queue::{QueueConfig, Time};
 ///
 /// A queue that is as long as its deadlines allow misses many of them when a worker slows down for a moment. The caution
 /// factor shortens the queue after such misses.
-pub(super) const CAUTION_PER_EXPIRY: f64 = 0.02;
+const CAUTION_PER_EXPIRY: f64 = 0.02;
 /// Decrease of the caution factor per answered request.
-pub(super) const CAUTION_PER_ANSWER: f64 = CAUTION_PER_EXPIRY / 100.0;
+const CAUTION_PER_ANSWER: f64 = CAUTION_PER_EXPIRY / 100.0;
 const MAX_CAUTION: f64 = 8.0;
 /// Half-life of the part of the caution factor above 1, in seconds, so that past misses do not refuse requests permanently.
 const CAUTION_HALF_LIFE_SECONDS: f64 = 1.0;
@@ -91,8 +91,18 @@ impl Batcher {
         1.0 + above_one * 0.5f64.powf(half_lives)
     }
 
+    /// Records that a request of `tenant` expired although its prediction was in time.
+    pub(super) fn more_caution(&mut self, now: Time, tenant: Tenant) {
+        self.add_caution(now, tenant, CAUTION_PER_EXPIRY);
+    }
+
+    /// Records that a request of `tenant` was answered.
+    pub(super) fn less_caution(&mut self, now: Time, tenant: Tenant) {
+        self.add_caution(now, tenant, -CAUTION_PER_ANSWER);
+    }
+
     /// Changes the caution factor of `tenant`.
-    pub(super) fn add_caution(&mut self, now: Time, tenant: Tenant, change: f64) {
+    fn add_caution(&mut self, now: Time, tenant: Tenant, change: f64) {
         let caution = (self.caution_at(now, tenant) + change).clamp(1.0, MAX_CAUTION);
         if caution > 1.0 {
             self.caution.insert(tenant.id(), (caution - 1.0, now));
