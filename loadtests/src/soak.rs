@@ -93,18 +93,21 @@ impl Soak {
         ensure!((0.0..1.0).contains(&self.faults), "--faults {}: expected 0 to below 1", self.faults);
         let (scenario, data) = self.source.load()?;
         let runtime = Runtime::new()?;
-        // The folder is on the file system of the data, because its files are hard links.
+        // The folder is on the file system of the data, because the local files are hard links.
         let parent = data.path.parent().context("the data have no parent folder")?;
         let folder = tempfile::Builder::new().prefix("soak").tempdir_in(parent)?;
         let local = folder.path().join("local");
-        let mut files = vec![(scenario.name.clone(), Changing::new(&data.path, local.clone())?)];
+        let mut files = vec![(scenario.name.clone(), Changing::folder(&data.path, &local)?)];
         let (mut store, mut disturbed) = (None, Arc::default());
         let mut flags = vec!["--cache-memory", &self.cache_memory, "--cache-disk", &self.cache_disk];
         let mut variables = Vec::new();
         let stored_flag = format!("{STORED}=s3://{STORED}");
         if self.faults > 0.0 {
-            files.push((STORED.to_owned(), Changing::new(&data.path, folder.path().join(STORED))?));
+            std::fs::create_dir(folder.path().join(STORED))?;
             let (process, address) = self.store.start(folder.path())?;
+            // The store keeps the ETag of an object that it received. It hashes any other file for every request.
+            let filled = Changing::bucket(&data.path, store::bucket(address, STORED)?);
+            files.push((STORED.to_owned(), runtime.block_on(filled)?));
             let proxy: SocketAddr;
             (proxy, disturbed) = runtime.block_on(faults::start(address, self.faults))?;
             store = Some(process);
@@ -200,7 +203,7 @@ impl Soak {
                 loop {
                     tokio::time::sleep(interval).await;
                     for (dataset, files) in &mut files {
-                        files.change()?;
+                        files.change().await?;
                         changes.fetch_add(1, Ordering::Relaxed);
                         let body = json!({ "dataset": dataset }).to_string();
                         let refreshed = client.action("refresh", body.as_bytes()).await;

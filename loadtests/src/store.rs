@@ -7,11 +7,13 @@ use std::{
 };
 
 use clap::Args;
+use object_store::aws::{AmazonS3, AmazonS3Builder};
 
 use crate::process::{Process, free_port};
 
 /// Access key and secret key of the server.
 const KEY: &str = "forebay-load";
+const REGION: &str = "us-east-1";
 
 /// Selects the S3 server.
 #[derive(Debug, Args)]
@@ -38,8 +40,20 @@ pub(crate) fn variables(address: SocketAddr) -> [(&'static str, String); 5] {
     [
         ("AWS_ENDPOINT", format!("http://{address}")),
         ("AWS_ALLOW_HTTP", "true".to_owned()),
-        ("AWS_REGION", "us-east-1".to_owned()),
+        ("AWS_REGION", REGION.to_owned()),
         ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
         ("AWS_SECRET_ACCESS_KEY", KEY.to_owned()),
     ]
+}
+
+/// Returns a client of a bucket of the server at `address`.
+pub(crate) fn bucket(address: SocketAddr, name: &str) -> object_store::Result<AmazonS3> {
+    AmazonS3Builder::new()
+        .with_endpoint(format!("http://{address}"))
+        .with_allow_http(true)
+        .with_region(REGION)
+        .with_access_key_id(KEY)
+        .with_secret_access_key(KEY)
+        .with_bucket_name(name)
+        .build()
 }
