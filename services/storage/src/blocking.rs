@@ -1,8 +1,9 @@
-//! Blocking and CPU-heavy work, kept off the I/O threads.
+//! Work that runs apart from the future that waits for it: blocking and CPU-heavy work, and tasks.
 
 use std::sync::Arc;
 
 use forebay_cache::spawn_blocking;
+use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::Error;
@@ -15,7 +16,22 @@ use crate::Error;
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Error> + Send + 'static,
 ) -> Result<T, Error> {
-    match AbortOnDropHandle::new(spawn_blocking(work)).await {
+    joined(spawn_blocking(work)).await
+}
+
+/// Runs `work` as a task, which makes progress whether or not the returned future is polled. If that is dropped, `work` is
+/// cancelled.
+///
+/// # Errors
+/// As [`blocking`].
+pub(crate) async fn task<T: Send + 'static>(
+    work: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<T, Error> {
+    joined(tokio::spawn(work)).await
+}
+
+async fn joined<T>(handle: JoinHandle<Result<T, Error>>) -> Result<T, Error> {
+    match AbortOnDropHandle::new(handle).await {
         Ok(outcome) => outcome,
         Err(error) => {
             Err(Error::Unavailable { location: "this process".to_owned(), source: Arc::new(error) })

@@ -99,6 +99,36 @@ def test_a_view_of_large_values_is_refused_or_served_within_the_memory(bounded: 
         assert client.table(dataset="lists", batch_size=4096, columns=["id"]).num_rows == ROWS
 
 
+FOOTER = 16 * MIB
+FOOTER_MEMORY = 32 * MIB
+# Long footers of a dataset are read and parsed together up to this size.
+FOOTER_ROOM = 64 * MIB
+
+
+def test_a_refresh_reads_long_footers_a_few_at_a_time(pool: Pool, tmp_path: Path) -> None:
+    config = tmp_path / "forebay.toml"
+    config.write_text(f"[storage]\nfooter_memory_bytes = {FOOTER_MEMORY}\n")
+    folder = tmp_path / "long"
+    folder.mkdir()
+    table = pa.table({"id": range(100)})
+    with pq.ParquetWriter(folder / "00.parquet", table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"text": "x" * FOOTER})
+    server = pool.start({"long": folder}, config=config, env=NO_FREE_PAGES, cache_memory=CACHE_MEMORY, cpu_threads=2, io_threads=2)
+
+    def request() -> None:
+        for number in range(1, 64):
+            (folder / f"{number:02}.parquet").hardlink_to(folder / "00.parquet")
+        with Client(server.location) as client:
+            client.refresh("long")
+            assert client.table(dataset="long", batch_size=64).num_rows == 64 * 100
+
+    used = used_bytes(server, request)
+    print(f"{used / MIB:.0f} MiB above idle")
+    # The bytes of a footer, its text, and a copy of the text in the schema.
+    assert used <= CACHE_MEMORY + FOOTER_MEMORY + 3 * FOOTER_ROOM + SLACK, f"{used:,} bytes"
+
+
 # The flights take 175 MB of memory as blocks, and a window of four blocks 4 MB. The windows of eight streams, with those that are
 # prefetched, exceed the memory.
 LITTLE_MEMORY = 16 * MIB

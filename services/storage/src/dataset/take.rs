@@ -214,27 +214,30 @@ async fn merge_footers(
     progress: &Progress<'_>,
 ) -> Result<(MergedFooters, Vec<Vec<RowGroup>>), Error> {
     let (targets, total) = (&found.targets, found.targets.len() as u64);
-    // In order, because the schemas of the other files are compared to that of the first.
-    let footers = stream::iter(0..targets.len()).map(|index| async move {
-        match &known[index] {
-            Some(_) => Ok::<_, Error>(None),
-            None => state.footers().get(location, &targets[index], config).await.map(Some),
+    let footer = |index: usize| state.footers().get(location, &targets[index], config);
+    // In order, because the schemas of the other files are compared to that of the first. Footers that wait for their turn
+    // are kept by the cache alone, which bounds their size.
+    let loaded = stream::iter(0..targets.len()).map(|index| async move {
+        if known[index].is_none() {
+            state.footers().preload(location, &targets[index], config).await?;
         }
+        Ok::<_, Error>(index)
     });
-    let mut footers = footers.buffered(config.concurrent_footers.max(1));
+    let mut loaded = loaded.buffered(config.concurrent_footers.max(1));
     let mut row_groups = Vec::with_capacity(targets.len());
-    while let Some(footer) = footers.try_next().await? {
-        let index = row_groups.len();
-        row_groups.push(match (footer, &known[index], &mut merged) {
-            (Some(footer), _, None) => {
+    while let Some(index) = loaded.try_next().await? {
+        row_groups.push(match (known[index], &mut merged) {
+            (Some(known), _) => known.to_vec(),
+            (None, None) => {
+                let footer = footer(index).await?;
                 let first = MergedFooters::new(&footer, &targets[index], &found.partitions.fields)?;
                 merged.insert(first).row_groups(&footer)
             }
-            (Some(footer), _, Some(merged)) => {
+            (None, Some(merged)) => {
+                let footer = footer(index).await?;
                 merged.add(&footer, &targets[index])?;
                 merged.row_groups(&footer)
             }
-            (None, known, _) => known.unwrap_or_default().to_vec(),
         });
         progress(row_groups.len() as u64, total);
         // Files that are known cause no wait.

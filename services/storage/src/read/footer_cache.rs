@@ -10,13 +10,13 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::footer_files::FooterFiles;
 use crate::{
     Config, Error, Location,
-    blocking::blocking,
+    blocking::{blocking, task},
     store::target::Target,
     validate::footer::{Footer, parse_footer, read_footer},
 };
@@ -62,6 +62,19 @@ impl FooterCache {
         Ok(Arc::clone(footer))
     }
 
+    /// Loads a footer into the cache as a task of its own, which holds nothing once it is done.
+    pub(crate) async fn preload(
+        self: &Arc<Self>,
+        location: &Location,
+        target: &Target,
+        config: &Config,
+    ) -> Result<(), Error> {
+        let this = Arc::clone(self);
+        let (location, target, config) = (location.clone(), target.clone(), config.clone());
+        task(async move { this.get(&location, &target, &config).await.map(drop) }).await
+    }
+
+    /// Loads a footer as a task, because a future that occupies room must not depend on a caller that polls it.
     async fn load(
         self: &Arc<Self>,
         key: u128,
@@ -69,29 +82,51 @@ impl FooterCache {
         target: &Target,
         config: &Config,
     ) -> Result<Arc<Footer>, Error> {
-        if let Some(footer) = self.load_cached(key, target, config).await {
-            return Ok(footer);
-        }
-        metrics::counter!("forebay_storage_footers_total", "source" => "file").increment(1);
-        let bytes = read_footer(location, target, config).await?;
-        let (encoded, target, limit) = (bytes.clone(), target.clone(), config.max_block_bytes);
-        let parsed = blocking(move || parse_footer(&bytes, target.version.size, &target.url, limit)).await?;
-        self.files.put(key, encoded).await;
-        Ok(Arc::new(parsed))
+        let this = Arc::clone(self);
+        let (location, target, config) = (location.clone(), target.clone(), config.clone());
+        task(async move {
+            if let Some(footer) = this.load_cached(key, &location, &target, &config).await {
+                return Ok(footer);
+            }
+            metrics::counter!("forebay_storage_footers_total", "source" => "file").increment(1);
+            let (bytes, room) = read_footer(&location, &target, &config).await?;
+            let footer = parse(bytes.clone(), room, &target, &config).await?;
+            this.files.put(key, bytes).await;
+            Ok(footer)
+        })
+        .await
     }
 
+    /// Returns the footer from disk. A copy that cannot be parsed is a miss.
     async fn load_cached(
         self: &Arc<Self>,
         key: u128,
+        location: &Location,
         target: &Target,
         config: &Config,
     ) -> Option<Arc<Footer>> {
-        let (target, limit) = (target.clone(), config.max_block_bytes);
-        let parse = move |bytes: Bytes| parse_footer(&bytes, target.version.size, &target.url, limit).ok();
-        let footer = self.files.get(key, parse).await?;
+        let bytes = self.files.get(key).await?;
+        let room = location.footer_room(bytes.len() as u64).await;
+        let footer = parse(bytes, room, target, config).await.ok()?;
         metrics::counter!("forebay_storage_footers_total", "source" => "disk").increment(1);
-        Some(Arc::new(footer))
+        Some(footer)
     }
+}
+
+/// Parses a footer on a blocking thread, which then frees its room.
+async fn parse(
+    bytes: Bytes,
+    room: OwnedSemaphorePermit,
+    target: &Target,
+    config: &Config,
+) -> Result<Arc<Footer>, Error> {
+    let (target, limit) = (target.clone(), config.max_block_bytes);
+    blocking(move || {
+        let parsed = parse_footer(&bytes, target.version.size, &target.url, limit);
+        drop((bytes, room));
+        Ok(Arc::new(parsed?))
+    })
+    .await
 }
 
 type Cell = Arc<OnceCell<Arc<Footer>>>;

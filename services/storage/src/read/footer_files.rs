@@ -23,6 +23,8 @@ use tokio::{
 use crate::{blocking::blocking, store::envelope::Envelope};
 
 const ENVELOPE: Envelope = Envelope { kind: "footer", version: 1 };
+/// Maximum size of a file, in bytes. A longer footer is not cached.
+const MAX_BYTES: u64 = 8 << 20;
 /// Maximum number of concurrent operations, and of threads that a hanging disk occupies.
 const MAX_OPERATIONS: usize = 8;
 /// Time for which a disk that did not answer in time is not used.
@@ -46,18 +48,17 @@ impl FooterFiles {
         Self { directory, timeout, operations, paused_until: Mutex::default(), failing: Arc::default() }
     }
 
-    /// Reads a footer and parses it on a blocking thread. A footer that `parse` refuses is a miss.
-    pub(super) async fn get<T: Send + 'static>(
-        &self,
-        key: u128,
-        parse: impl FnOnce(Bytes) -> Option<T> + Send + 'static,
-    ) -> Option<T> {
+    /// Reads a footer.
+    pub(super) async fn get(&self, key: u128) -> Option<Bytes> {
         let path = self.path(key)?;
-        self.in_time(move || parse(read(&path)?)).await.flatten()
+        self.in_time(move || read(&path)).await.flatten()
     }
 
-    /// Writes a footer.
+    /// Writes a footer, unless it is too long.
     pub(super) async fn put(&self, key: u128, bytes: Bytes) {
+        if bytes.len() as u64 > MAX_BYTES {
+            return;
+        }
         let Some(path) = self.path(key) else { return };
         let failing = Arc::clone(&self.failing);
         self.in_time(move || {
@@ -113,6 +114,10 @@ impl FooterFiles {
 }
 
 fn read(path: &Path) -> Option<Bytes> {
+    // Other programs may have written the file.
+    if std::fs::metadata(path).ok()?.len() > MAX_BYTES + Envelope::MAX_LINE {
+        return None;
+    }
     let sealed = Bytes::from(std::fs::read(path).ok()?);
     match ENVELOPE.open(&sealed) {
         Ok(bytes) => Some(bytes),

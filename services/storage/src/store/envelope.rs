@@ -12,6 +12,9 @@ pub(crate) struct Envelope {
 }
 
 impl Envelope {
+    /// Maximum length of the header line, in bytes.
+    pub(crate) const MAX_LINE: u64 = 128;
+
     /// Returns the header line followed by `payload`.
     pub(crate) fn seal(self, payload: &[u8]) -> Bytes {
         let mut sealed = self.line(payload).into_bytes();
@@ -24,7 +27,7 @@ impl Envelope {
     /// # Errors
     /// A description of the mismatch.
     pub(crate) fn open(self, sealed: &Bytes) -> Result<Bytes, String> {
-        let newline = sealed.iter().take(128).position(|byte| *byte == b'\n');
+        let newline = sealed.iter().take(Self::MAX_LINE as usize).position(|byte| *byte == b'\n');
         let Some(newline) = newline else {
             return Err(format!("expected a forebay-{} header line", self.kind));
         };

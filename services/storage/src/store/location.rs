@@ -13,7 +13,7 @@ use object_store::{
     local::LocalFileSystem,
     path::Path,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Url;
 
 use crate::{Config, Error, store::retries::RetryingConnector};
@@ -22,6 +22,9 @@ use crate::{Config, Error, store::retries::RetryingConnector};
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 /// Maximum wait between two retries of a request. Bounds the time until a store that has recovered is used again.
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
+
+/// Total size of the footers of one location that are read and parsed at a time, in bytes. A longer footer is read alone.
+const FOOTER_ROOM: u32 = 64 << 20;
 
 /// Kind of a store: the form of its object versions, and whether it supports listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,8 @@ pub struct Location {
     store: Arc<dyn ObjectStore>,
     root: Path,
     kind: Kind,
+    /// One permit per byte of the footers that are read and parsed.
+    footer_room: Arc<Semaphore>,
     /// Reads of local files; `None` for other kinds.
     local: Option<LocalReads>,
 }
@@ -84,7 +89,8 @@ impl Location {
 
     /// Creates a location in an existing store, for example an in-memory or fault-injecting one in tests.
     pub fn with_store(url: impl Into<String>, store: Arc<dyn ObjectStore>, prefix: impl Into<Path>) -> Self {
-        Self { url: url.into().into(), store, root: prefix.into(), kind: Kind::Object, local: None }
+        let url = url.into().into();
+        Self { url, store, root: prefix.into(), kind: Kind::Object, footer_room: footer_room(), local: None }
     }
 
     /// URL as given by the caller.
@@ -95,11 +101,12 @@ impl Location {
     fn local(url: &str, path: &std::path::Path, config: &Config) -> Result<Self, Error> {
         let absolute = std::path::absolute(path).map_err(|error| invalid(url, error))?;
         let root = Path::from_absolute_path(lexical(&absolute)).map_err(|error| invalid(url, error))?;
-        Ok(Self::new(url, Arc::new(LocalFileSystem::new()), root, Kind::Local, config))
+        // The HTTP client of other stores has such a limit, too.
+        let store = LimitStore::new(LocalFileSystem::new(), config.concurrent_requests.max(1));
+        Ok(Self::new(url, Arc::new(store), root, Kind::Local, config))
     }
 
     fn new(url: &str, store: Arc<dyn ObjectStore>, root: Path, kind: Kind, config: &Config) -> Self {
-        let store = Arc::new(LimitStore::new(store, config.concurrent_requests.max(1)));
         let local = (kind == Kind::Local).then(|| LocalReads {
             slabs: Slabs::new(config.idle_bytes),
             permits: Arc::new(Semaphore::new(config.concurrent_local_reads.clamp(1, Semaphore::MAX_PERMITS))),
@@ -107,7 +114,7 @@ impl Location {
             parents: Arc::new(Semaphore::new(1)),
             timeout: config.request_timeout,
         });
-        Self { url: url.into(), store, root, kind, local }
+        Self { url: url.into(), store, root, kind, footer_room: footer_room(), local }
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -120,6 +127,15 @@ impl Location {
 
     pub(crate) fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Waits until a footer of `bytes` bytes may be read and parsed. The room is free again when the permit is dropped.
+    pub(crate) async fn footer_room(&self, bytes: u64) -> OwnedSemaphorePermit {
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX).min(FOOTER_ROOM);
+        Arc::clone(&self.footer_room)
+            .acquire_many_owned(permits)
+            .await
+            .expect("the semaphore is never closed")
     }
 
     pub(crate) fn local_reads(&self) -> Option<&LocalReads> {
@@ -145,6 +161,10 @@ impl fmt::Debug for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Location").field(&self.url).finish()
     }
+}
+
+fn footer_room() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(FOOTER_ROOM as usize))
 }
 
 fn invalid(url: &str, detail: impl fmt::Display) -> Error {

@@ -15,6 +15,8 @@ use parquet::{
     file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData},
 };
 
+use tokio::sync::OwnedSemaphorePermit;
+
 use crate::{
     Config, Error, Location,
     dataset::{
@@ -63,7 +65,8 @@ impl Footer {
     }
 }
 
-/// Reads the bytes of the footer from the end of a file.
+/// Reads the bytes of the footer from the end of a file, when there is room for them. The room is occupied until the permit is
+/// dropped.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if the file has no valid trailer, [`Error::Limit`] for a footer over `max_footer_bytes`, and the
@@ -72,7 +75,7 @@ pub(crate) async fn read_footer(
     location: &Location,
     target: &Target,
     config: &Config,
-) -> Result<Bytes, Error> {
+) -> Result<(Bytes, OwnedSemaphorePermit), Error> {
     let (url, size) = (&target.url, target.version.size);
     if size < HEAD + TAIL {
         return Err(Error::corrupt(url, format!("{size} bytes are too few for a Parquet file")));
@@ -88,13 +91,14 @@ pub(crate) async fn read_footer(
         let what = "size of the footer in bytes (max_footer_bytes)";
         return Err(Error::limit(url, what, config.max_footer_bytes, length));
     }
+    let room = location.footer_room(length).await;
     request::count_requested(length + TAIL);
     if length + TAIL <= first {
         let start = (first - TAIL - length) as usize;
-        return Ok(end.slice(start..start + length as usize));
+        return Ok((end.slice(start..start + length as usize), room));
     }
     let start = size - TAIL - length;
-    request::read(location, target, start..start + length).await
+    Ok((request::read(location, target, start..start + length).await?, room))
 }
 
 fn footer_length(end: &Bytes, url: &str) -> Result<u64, Error> {
