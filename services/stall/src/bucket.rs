@@ -135,3 +135,20 @@ impl AddAssign for Buckets {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::to_value;
+
+    use super::*;
+
+    #[test]
+    fn a_bucket_has_the_same_name_in_metrics_and_in_json() {
+        for bucket in Bucket::ALL {
+            assert_eq!(to_value(bucket).unwrap(), bucket.name());
+        }
+        for stage in Stage::ALL {
+            assert_eq!(to_value(stage).unwrap(), stage.name());
+        }
+    }
+}

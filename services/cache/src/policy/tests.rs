@@ -38,6 +38,7 @@ fn evict(policy: &Policy<u32>) -> Option<u32> {
 fn the_entry_needed_last_is_evicted_first() {
     let (_, policy) = known(vec![30, 10, 50, 20, 40]);
     (0..5).for_each(|key| policy.insert(key));
+    assert!(!policy.is_empty());
     let order: Vec<u32> = std::iter::from_fn(|| evict(&policy)).collect();
     assert_eq!(order, [2, 4, 0, 3, 1]);
     assert!(policy.is_empty());
