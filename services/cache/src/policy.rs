@@ -158,9 +158,16 @@ impl<K: Hash + Eq + Clone> EvictionScan<'_, K> {
         let now = self.policy.next_use(&nearest.key);
         let unused = self.policy.entries.lock().is_current(&nearest);
         self.nearest_use = if unused { now } else { now.min(nearest.next_use) };
+        // Queued entries are ordered by their forecasts at the last refill, so the others get the forecast of that time.
+        let passed = if unused { nearest.next_use.saturating_sub(now) } else { 0 };
         let nearest = Candidate { next_use: self.nearest_use, ..nearest };
         let changed = changed.into_iter().map(|(key, last_use)| self.policy.candidate(key, last_use));
-        self.queue.farthest.extend(changed.filter(|candidate| *candidate > nearest));
+        let farther = changed.filter(|candidate| *candidate > nearest);
+        let at_refill = |candidate: Candidate<K>| Candidate {
+            next_use: candidate.next_use.saturating_add(passed),
+            ..candidate
+        };
+        self.queue.farthest.extend(farther.map(at_refill));
     }
 
     /// Evaluates the forecast of all entries and queues the farthest of those that were not returned yet.

@@ -66,6 +66,17 @@ fn entries_added_later_are_compared_to_queued_ones() {
 }
 
 #[test]
+fn an_entry_that_is_added_after_some_time_is_compared_to_the_current_forecasts_of_queued_ones() {
+    let (known, policy) = known((0..1000).map(|key| 100_000 + key * 10).collect());
+    (0..900).for_each(|key| policy.insert(key));
+    assert_eq!(evict(&policy), Some(899));
+    known.next_use.lock().iter_mut().for_each(|next_use| *next_use -= 5000);
+    policy.insert(950);
+    assert_eq!(evict(&policy), Some(950));
+    assert_eq!(evict(&policy), Some(898));
+}
+
+#[test]
 fn a_queued_entry_whose_next_use_came_nearer_is_skipped() {
     let (known, policy) = known((0..1000).collect());
     (0..1000).for_each(|key| policy.insert(key));

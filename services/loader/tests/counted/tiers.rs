@@ -309,6 +309,9 @@ async fn half_the_columns_on_disk_serve_nearly_half_of_the_bytes_in_every_later_
         assert_eq!(served.len(), 8);
         let least = served[1..].iter().copied().fold(1.0, f64::min);
         assert!(least >= 0.48, "epochs a stream {epochs_a_stream}: {served:.3?}");
+        // Half from disk, and from memory at most the two windows of 6 blocks that it holds.
+        let most = served.iter().copied().fold(0.0, f64::max);
+        assert!(most <= 0.5 + 12.0 / f64::from(BLOCKS), "epochs a stream {epochs_a_stream}: {served:.3?}");
     }
 }
 
