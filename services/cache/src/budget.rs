@@ -1,4 +1,7 @@
-//! Byte budget with first-come, first-served reservations. Sources that do not answer usually leave some of it.
+//! Byte budget with reservations in turn. Tenants share it by weight. Sources that do not answer usually leave some of it.
+//!
+//! The next bytes go to the waiting tenant that has the least in relation to its weight, which is weighted max-min
+//! fairness. Callers of one tenant receive theirs in the order of arrival.
 //!
 //! A reservation for values that are being loaded is charged to their sources. A source that is already charged is
 //! charged more only while enough stays free. This is the dynamic threshold of shared-memory switches
@@ -13,6 +16,8 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::Tenant;
+
 /// Maximum of a source's bytes that are being loaded, as a multiple of the bytes that stay free.
 const MAX_LOADING_PER_FREE: u64 = 4;
 
@@ -24,6 +29,7 @@ pub struct SourceId(pub u64);
 #[derive(Clone)]
 pub struct Budget {
     shared: Arc<Shared>,
+    tenant: Tenant,
 }
 
 struct Shared {
@@ -38,11 +44,14 @@ struct State {
     kept_bytes: u64,
     /// Bytes that are being loaded from each source that has some.
     loading_bytes: HashMap<SourceId, u64>,
+    /// Reserved bytes of each tenant that has some.
+    tenant_bytes: HashMap<u64, u64>,
     waiting: VecDeque<Waiting>,
 }
 
 struct Waiting {
     bytes: u64,
+    tenant: Tenant,
     sources: Arc<[SourceId]>,
     /// The `sources` that delayed the caller at every check, by their limit or by an earlier caller. The others are not
     /// checked again. Otherwise two busy sources could permanently delay a caller of both.
@@ -63,6 +72,7 @@ pub struct TooLarge {
 pub struct Reservation {
     bytes: u64,
     is_kept: bool,
+    tenant: Tenant,
     sources: Arc<[SourceId]>,
     /// Bytes that are charged to each of `sources`.
     loading_bytes: u64,
@@ -70,9 +80,16 @@ pub struct Reservation {
 }
 
 impl Budget {
-    /// Creates a budget of `capacity_bytes`.
+    /// Creates a budget of `capacity_bytes`, whose reservations belong to [`Tenant::SERVER`].
     pub fn new(capacity_bytes: u64) -> Self {
-        Self { shared: Arc::new(Shared { capacity_bytes, state: Mutex::default() }) }
+        let shared = Arc::new(Shared { capacity_bytes, state: Mutex::default() });
+        Self { shared, tenant: Tenant::SERVER }
+    }
+
+    /// Returns a handle of this budget, whose reservations belong to `tenant`.
+    #[must_use]
+    pub fn of_tenant(&self, tenant: Tenant) -> Self {
+        Self { tenant, ..self.clone() }
     }
 
     /// Size of the whole budget in bytes.
@@ -94,8 +111,8 @@ impl Budget {
     ///
     /// Waits until the bytes are free. For each source from which something else is being loaded, also waits until the
     /// bytes being loaded from it, including the new ones, were once at most four times the remaining free bytes.
-    /// Callers receive their bytes in order, with one exception: a caller that must wait for loads of a source delays
-    /// only callers of this source. Cancel-safe: a dropped wait leaves the queue.
+    /// The callers of a tenant receive their bytes in order, with one exception: a caller that must wait for loads of a source
+    /// delays only callers of this source. Cancel-safe: a dropped wait leaves the queue.
     ///
     /// # Errors
     /// [`TooLarge`] as soon as `bytes` exceeds [`available_bytes`](Self::available_bytes).
@@ -109,9 +126,13 @@ impl Budget {
             if bytes > available_bytes {
                 return Err(TooLarge { bytes, available_bytes });
             }
-            let waiting =
-                Waiting { bytes, sources: sources.into(), must_load_first: sources.into(), granted };
-            state.waiting.push_back(waiting);
+            state.waiting.push_back(Waiting {
+                bytes,
+                tenant: self.tenant,
+                sources: sources.into(),
+                must_load_first: sources.into(),
+                granted,
+            });
         }
         self.shared.grant();
         let granted = grant.await.expect("the queue lives as long as the budget");
@@ -130,7 +151,19 @@ impl Budget {
         if !self.shared.has_room(&mut state, bytes, sources) {
             return None;
         }
-        Some(self.shared.take(&mut state, bytes, sources.into()))
+        Some(self.shared.take(&mut state, bytes, self.tenant, sources.into()))
+    }
+
+    /// Returns true if another tenant waits for bytes and, with them, would still have less than this one, both in relation to
+    /// their weights. What the tenant does not need now should then be released.
+    pub fn should_yield(&self) -> bool {
+        let state = self.shared.state.lock();
+        let relative_bytes = state.relative_bytes(self.tenant, 0);
+        state.waiting.iter().any(|waiting| {
+            waiting.tenant.id() != self.tenant.id()
+                && waiting.must_load_first.is_empty()
+                && state.relative_bytes(waiting.tenant, waiting.bytes) < relative_bytes
+        })
     }
 }
 
@@ -156,11 +189,31 @@ impl State {
         self.loading_bytes.get(&source).is_some_and(|loading| loading.saturating_add(bytes) > limit)
     }
 
+    /// Bytes of a tenant after it receives `more`, divided by its weight.
+    fn relative_bytes(&self, tenant: Tenant, more: u64) -> f64 {
+        let bytes = self.tenant_bytes.get(&tenant.id()).copied().unwrap_or(0).saturating_add(more);
+        bytes as f64 / f64::from(tenant.weight().get())
+    }
+
+    /// Positions of the waiting callers in the order in which they receive their bytes.
+    fn turns(&self) -> Vec<usize> {
+        let mut turns: Vec<usize> = (0..self.waiting.len()).collect();
+        let first = self.waiting.front().map(|waiting| waiting.tenant.id());
+        if self.waiting.iter().any(|waiting| Some(waiting.tenant.id()) != first) {
+            let relative_bytes = |at: &usize| self.relative_bytes(self.waiting[*at].tenant, 0);
+            // The sort is stable.
+            turns.sort_by(|one, other| relative_bytes(one).total_cmp(&relative_bytes(other)));
+        }
+        turns
+    }
+
     /// Updates `must_load_first`. Returns the position of the first caller that waits only for free bytes, and the sources
-    /// that delay those before it.
+    /// that delay those whose turn is before its.
     fn next_to_grant(&mut self, capacity_bytes: u64) -> (Option<usize>, Vec<SourceId>) {
+        let turns = self.turns();
         let (mut delaying, mut waiting) = (Vec::new(), std::mem::take(&mut self.waiting));
-        let first = waiting.iter_mut().position(|waiting| {
+        let first = turns.into_iter().find(|at| {
+            let waiting = &mut waiting[*at];
             let bytes = waiting.bytes;
             waiting.must_load_first.retain(|source| {
                 let is_delayed = delaying.contains(source);
@@ -178,6 +231,15 @@ impl State {
 
     fn remove_cancelled(&mut self) {
         self.waiting.retain(|waiting| !waiting.granted.is_closed());
+    }
+
+    /// Changes the reserved bytes of a tenant.
+    fn charge_tenant(&mut self, tenant: Tenant, change: impl FnOnce(u64) -> u64) {
+        let bytes = change(self.tenant_bytes.get(&tenant.id()).copied().unwrap_or(0));
+        match bytes {
+            0 => drop(self.tenant_bytes.remove(&tenant.id())),
+            _ => drop(self.tenant_bytes.insert(tenant.id(), bytes)),
+        }
     }
 
     /// Changes the bytes that are being loaded from `sources`.
@@ -212,13 +274,20 @@ impl Shared {
         first.is_none() && !sources.iter().any(|source| delaying.contains(source))
     }
 
-    fn take(self: &Arc<Self>, state: &mut State, bytes: u64, sources: Arc<[SourceId]>) -> Reservation {
+    fn take(
+        self: &Arc<Self>,
+        state: &mut State,
+        bytes: u64,
+        tenant: Tenant,
+        sources: Arc<[SourceId]>,
+    ) -> Reservation {
         state.reserved_bytes += bytes;
+        state.charge_tenant(tenant, |reserved| reserved + bytes);
         state.charge(&sources, |loading| loading + bytes);
-        Reservation { bytes, is_kept: false, sources, loading_bytes: bytes, shared: Arc::clone(self) }
+        Reservation { bytes, is_kept: false, tenant, sources, loading_bytes: bytes, shared: Arc::clone(self) }
     }
 
-    /// Grants reservations in order while they fit.
+    /// Grants reservations in turn while they fit.
     fn grant(self: &Arc<Self>) {
         loop {
             let mut state = self.state.lock();
@@ -227,11 +296,13 @@ impl Shared {
             if !is_cancelled && !self.fits(&state, state.waiting[first].bytes) {
                 return;
             }
-            let Some(Waiting { bytes, sources, granted, .. }) = state.waiting.remove(first) else { return };
+            let Some(Waiting { bytes, tenant, sources, granted, .. }) = state.waiting.remove(first) else {
+                return;
+            };
             if is_cancelled {
                 continue;
             }
-            let reservation = self.take(&mut state, bytes, sources);
+            let reservation = self.take(&mut state, bytes, tenant, sources);
             drop(state);
             // If the wait was cancelled in the meantime, dropping the reservation releases the bytes.
             drop(granted.send(Ok(reservation)));
@@ -265,6 +336,7 @@ impl Reservation {
         let extra = bytes.saturating_sub(self.bytes);
         let mut state = self.shared.state.lock();
         state.reserved_bytes += extra;
+        state.charge_tenant(self.tenant, |reserved| reserved + extra);
         state.kept_bytes += if self.is_kept { extra } else { 0 };
         self.bytes += extra;
         drop(state);
@@ -308,11 +380,11 @@ impl Reservation {
         let loading_bytes = bytes.min(self.loading_bytes);
         self.loading_bytes -= loading_bytes;
         let (sources, shared) = (Arc::clone(&self.sources), Arc::clone(&self.shared));
-        Some(Self { bytes, is_kept: self.is_kept, sources, loading_bytes, shared })
+        Some(Self { bytes, is_kept: self.is_kept, tenant: self.tenant, sources, loading_bytes, shared })
     }
 
-    /// Merges another reservation of the same budget, which is then charged to no source, into this one. Both must be
-    /// long-lived, or neither.
+    /// Merges another reservation of the same budget and tenant, which is then charged to no source, into this one. Both must
+    /// be long-lived, or neither.
     pub fn merge(&mut self, mut other: Self) {
         other.loaded();
         self.bytes += std::mem::take(&mut other.bytes);
@@ -334,6 +406,7 @@ impl Drop for Reservation {
         {
             let mut state = self.shared.state.lock();
             state.reserved_bytes = state.reserved_bytes.saturating_sub(self.bytes);
+            state.charge_tenant(self.tenant, |reserved| reserved.saturating_sub(self.bytes));
             state.kept_bytes -= if self.is_kept { self.bytes } else { 0 };
             state.charge(&self.sources, |loading| loading.saturating_sub(self.loading_bytes));
         }

@@ -6,8 +6,8 @@
 //!   file or a failing disk results in cache misses, never in errors.
 //! - [`Policy`]: the eviction policy of both tiers. Evicts the entry that is needed last according to a [`Forecast`];
 //!   without a forecast, the least recently used one.
-//! - [`Budget`] and [`Reservation`]: a byte budget with first-come, first-served reservations. Sources that do not
-//!   answer usually leave some of it.
+//! - [`Budget`] and [`Reservation`]: a byte budget that tenants share by weight. Sources that do not answer usually leave
+//!   some of it.
 //! - [`Slabs`]: a pool of large buffers for values.
 //! - [`private`]: folders and files that other users cannot access.
 //!
@@ -53,6 +53,7 @@ mod memory;
 mod policy;
 pub mod private;
 mod slabs;
+mod tenant;
 
 #[doc(hidden)]
 pub use blocking::run_blocking_work_in_order;
@@ -62,3 +63,4 @@ pub use disk::{Disk, DiskConfig, Error, Outcome, Section};
 pub use memory::{Memory, Weigh};
 pub use policy::{EvictionScan, Forecast, NoForecast, Policy, Victim};
 pub use slabs::{Slab, Slabs};
+pub use tenant::Tenant;

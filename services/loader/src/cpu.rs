@@ -4,4 +4,4 @@ pub(crate) mod fair_queue;
 pub(crate) mod pool;
 pub(crate) mod prefetch;
 pub(crate) mod scheduling;
-pub(crate) mod tenant;
+mod shares;

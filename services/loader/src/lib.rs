@@ -57,6 +57,7 @@ pub use activity::{Purpose, StageWork};
 pub use batch::{
     assemble::{AssembleOptions, assemble},
     batches::{Batches, FinishedBatch},
+    budget::BatchCharge,
     wire::{Body, WireBatch},
 };
 pub use block_reader::{BlockColumns, BlockReader};
@@ -66,10 +67,10 @@ pub use cpu::{
     pool::{Pool, Submitted},
     prefetch::{prefetch, prefetch_value},
     scheduling::Scheduling,
-    tenant::Tenant,
 };
 pub use error::Error;
 pub use fault_injection::FaultInjection;
+pub use forebay_cache::Tenant;
 pub use forebay_sql::Identity;
 pub use frame::{Frame, FrameBuilder, RowRef};
 pub use loader::{LoadProgress, Loader, Waiting};

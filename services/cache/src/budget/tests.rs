@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use futures::FutureExt;
 use tokio::time::timeout;
@@ -285,4 +285,43 @@ async fn only_bytes_that_are_being_loaded_count_for_their_source() {
     drop(first);
     assert!(budget.try_reserve(100, SLOW).is_some());
     assert!(budget.shared.state.lock().loading_bytes.is_empty());
+}
+
+#[test]
+fn tenants_that_wait_receive_bytes_in_proportion_to_their_weights() {
+    let budget = Budget::new(12);
+    let all = budget.try_reserve(12, &[]).unwrap();
+    let of = |id: u32| budget.of_tenant(Tenant::new(id.into(), NonZeroU32::new(id).unwrap()));
+    let (light, heavy) = (of(1), of(3));
+    let mut waits: Vec<_> =
+        (0..40).map(|at| (at, Box::pin(if at < 20 { &light } else { &heavy }.reserve(1, &[])))).collect();
+    for (_, wait) in &mut waits {
+        assert!(wait.now_or_never().is_none());
+    }
+    drop(all);
+    let mut granted: Vec<_> =
+        waits.iter_mut().filter_map(|(at, wait)| Some((*at, wait.now_or_never()?))).collect();
+    let numbers: Vec<u32> = granted.iter().map(|(at, _)| *at).collect();
+    // In the order of arrival within each tenant.
+    assert_eq!(numbers, (0..3).chain(20..29).collect::<Vec<_>>());
+    // What a tenant releases goes to the tenant that has the least in relation to its weight.
+    drop(granted.remove(0));
+    assert!((&mut waits[3].1).now_or_never().is_some());
+}
+
+#[test]
+fn a_tenant_yields_to_one_that_waits_and_would_have_less() {
+    let budget = Budget::new(12);
+    let of = |id: u64| budget.of_tenant(Tenant::new(id, NonZeroU32::MIN));
+    let (first, second) = (of(1), of(2));
+    let held: Vec<_> = (0..3).map(|_| first.try_reserve(4, &[]).unwrap()).collect();
+    assert!(!first.should_yield());
+    let mut wait = Box::pin(second.reserve(4, &[]));
+    assert!((&mut wait).now_or_never().is_none());
+    assert!(first.should_yield() && !second.should_yield());
+    let mut own = Box::pin(first.reserve(4, &[]));
+    assert!((&mut own).now_or_never().is_none());
+    drop(held.into_iter().next());
+    assert!((&mut wait).now_or_never().is_some(), "before the earlier tenant, which has more");
+    assert!(!first.should_yield(), "only its own caller waits");
 }

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    budget::{PrefetchBudget, StreamBudget},
+    budget::{BatchCharge, PrefetchBudget, StreamBudget},
     pending::{GatheredBatch, PendingBatch},
     producer::Producer,
     wire::WireBatch,
@@ -32,7 +32,7 @@ pub struct Batches {
 }
 
 /// A finished batch with its timings.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct FinishedBatch {
     /// Metadata of the batch.
     pub metadata: BatchMetadata,
@@ -50,6 +50,8 @@ pub struct FinishedBatch {
     pub seen: Vec<(Stage, Instant, Instant)>,
     /// Start and end of gathering.
     pub gathered: (Instant, Instant),
+    /// The batch counts for the prefetch budget of the stream until this is dropped.
+    pub charge: BatchCharge,
 }
 
 impl Batches {
@@ -112,6 +114,7 @@ impl Batches {
         };
         let (window_wait, seen, gathered) =
             (next.window_wait, std::mem::take(&mut next.seen), (begun, ended));
-        Ok(FinishedBatch { metadata, batch, label, begun: next.begun, window_wait, seen, gathered })
+        let charge = BatchCharge::of_taken(&next.reservation);
+        Ok(FinishedBatch { metadata, batch, label, begun: next.begun, window_wait, seen, gathered, charge })
     }
 }

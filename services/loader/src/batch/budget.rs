@@ -1,9 +1,10 @@
-//! Limits on the bytes of finished batches that wait for their consumers.
+//! Limits on the bytes of finished batches, until their consumers have received them.
 
 use std::{
+    fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -21,15 +22,39 @@ struct Shared {
     total_bytes: u64,
     stream_bytes: u64,
     streams: AtomicU64,
+    /// Reserved bytes of all streams.
+    used_bytes: AtomicU64,
 }
 
-/// Prefetch budget of one stream. A single batch is always admitted, whatever its size.
+/// Prefetch budget of one stream.
+///
+/// A batch is charged until it is sent. A stream always gets one batch, whatever its size. It gets a second one while the
+/// first is being sent, if all streams together stay within their budget.
 pub(crate) struct StreamBudget {
     total: PrefetchBudget,
+    /// Reserved bytes.
     used_bytes: AtomicU64,
+    /// Reserved bytes of batches that the consumer has not taken.
+    untaken_bytes: AtomicU64,
     freed: Notify,
-    /// Time since which the consumer has not waited for a batch; `None` while it waits.
-    busy_since: Mutex<Option<Instant>>,
+    consumer: Mutex<Consumer>,
+}
+
+/// State of the consumer of a stream.
+struct Consumer {
+    /// The consumer waits for its next batch.
+    waits: bool,
+    /// Number of batches that it has taken and not received completely.
+    receiving: usize,
+    /// Time of the last change of the other fields.
+    changed: Instant,
+}
+
+impl Consumer {
+    fn change(&mut self, change: impl FnOnce(&mut Self)) {
+        change(self);
+        self.changed = Instant::now();
+    }
 }
 
 /// Wait of a consumer for its next batch. It ends when the value is dropped.
@@ -37,7 +62,7 @@ pub(crate) struct ConsumerWait<'a>(&'a StreamBudget);
 
 impl Drop for ConsumerWait<'_> {
     fn drop(&mut self) {
-        *self.0.busy_since.lock() = Some(Instant::now());
+        self.0.consumer.lock().change(|consumer| consumer.waits = false);
     }
 }
 
@@ -45,21 +70,49 @@ impl Drop for ConsumerWait<'_> {
 pub(crate) struct BatchReservation {
     budget: Arc<StreamBudget>,
     bytes: AtomicU64,
+    is_taken: AtomicBool,
+}
+
+/// Charge for a batch that its consumer has taken, until it is dropped.
+#[derive(Clone)]
+pub struct BatchCharge {
+    _reservation: Arc<BatchReservation>,
+}
+
+impl BatchCharge {
+    /// Marks the batch as taken.
+    pub(crate) fn of_taken(reservation: &Arc<BatchReservation>) -> Self {
+        reservation.take();
+        Self { _reservation: Arc::clone(reservation) }
+    }
+}
+
+impl fmt::Debug for BatchCharge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BatchCharge").finish_non_exhaustive()
+    }
 }
 
 impl PrefetchBudget {
     /// Creates a budget of `total_bytes` for all streams together, with at most `stream_bytes` per stream.
     pub(crate) fn new(total_bytes: u64, stream_bytes: u64) -> Self {
-        let shared = Shared { total_bytes, stream_bytes, streams: AtomicU64::new(0) };
+        let (streams, used_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Shared { total_bytes, stream_bytes, streams, used_bytes };
         Self { shared: Arc::new(shared) }
     }
 
     /// Registers a stream and returns its budget. Dropping the budget unregisters the stream.
     pub(crate) fn enter(&self) -> Arc<StreamBudget> {
         self.shared.streams.fetch_add(1, Ordering::Relaxed);
-        let busy_since = Mutex::new(Some(Instant::now()));
-        let (total, used_bytes, freed) = (self.clone(), AtomicU64::new(0), Notify::new());
-        Arc::new(StreamBudget { total, used_bytes, freed, busy_since })
+        let consumer = Mutex::new(Consumer { waits: false, receiving: 0, changed: Instant::now() });
+        let (used_bytes, untaken_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(StreamBudget {
+            total: self.clone(),
+            used_bytes,
+            untaken_bytes,
+            freed: Notify::new(),
+            consumer,
+        })
     }
 
     fn bytes_per_stream(&self) -> u64 {
@@ -78,25 +131,52 @@ impl StreamBudget {
 
     /// Marks the consumer as waiting for a batch, until the returned value is dropped.
     pub(crate) fn consumer_waits(&self) -> ConsumerWait<'_> {
-        *self.busy_since.lock() = None;
+        self.consumer.lock().change(|consumer| consumer.waits = true);
         ConsumerWait(self)
     }
 
-    /// Time for which the consumer has not waited for a batch; zero while it waits.
+    /// Time for which the consumer has neither waited for a batch, with nothing left to receive, nor made progress.
     pub(crate) fn consumer_busy_for(&self) -> Duration {
-        self.busy_since.lock().map_or(Duration::ZERO, |since| since.elapsed())
+        let consumer = self.consumer.lock();
+        if consumer.waits && consumer.receiving == 0 { Duration::ZERO } else { consumer.changed.elapsed() }
     }
 
     /// Waits until `bytes` more fit the budget, and reserves them. Supports one caller at a time. Cancel-safe.
     pub(crate) async fn take(self: &Arc<Self>, bytes: u64) -> BatchReservation {
         loop {
-            let used = self.used_bytes.load(Ordering::Acquire);
-            if used == 0 || used.saturating_add(bytes) <= self.total.bytes_per_stream() {
+            if self.admits(bytes) {
                 self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
-                return BatchReservation { budget: Arc::clone(self), bytes: AtomicU64::new(bytes) };
+                self.untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
+                self.total.shared.used_bytes.fetch_add(bytes, Ordering::AcqRel);
+                return BatchReservation {
+                    budget: Arc::clone(self),
+                    bytes: AtomicU64::new(bytes),
+                    is_taken: AtomicBool::new(false),
+                };
             }
             // `Notify` stores a permit, so a release between the check and this wait is not missed.
             self.freed.notified().await;
+        }
+    }
+}
+
+impl StreamBudget {
+    fn admits(&self, bytes: u64) -> bool {
+        let used = self.used_bytes.load(Ordering::Acquire);
+        let all_taken = self.untaken_bytes.load(Ordering::Acquire) == 0;
+        let shared = &self.total.shared;
+        used == 0
+            || used.saturating_add(bytes) <= self.total.bytes_per_stream()
+            || all_taken
+                && shared.used_bytes.load(Ordering::Acquire).saturating_add(bytes) <= shared.total_bytes
+    }
+
+    /// Changes the reserved bytes by `change`, which wraps around if it is negative.
+    fn charge(&self, change: u64, is_taken: bool) {
+        self.used_bytes.fetch_add(change, Ordering::AcqRel);
+        self.total.shared.used_bytes.fetch_add(change, Ordering::AcqRel);
+        if !is_taken {
+            self.untaken_bytes.fetch_add(change, Ordering::AcqRel);
         }
     }
 }
@@ -108,15 +188,24 @@ impl Drop for StreamBudget {
 }
 
 impl BatchReservation {
-    /// Returns true if the stream has no other reservation.
+    /// Returns true if the stream has no other batch that its consumer has not taken.
     pub(crate) fn is_only(&self) -> bool {
-        self.budget.used_bytes.load(Ordering::Acquire) == self.bytes.load(Ordering::Acquire)
+        self.budget.untaken_bytes.load(Ordering::Acquire) == self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Records that the consumer has taken the batch, which is finished.
+    fn take(&self) {
+        if !self.is_taken.swap(true, Ordering::AcqRel) {
+            self.budget.untaken_bytes.fetch_sub(self.bytes.load(Ordering::Acquire), Ordering::AcqRel);
+            self.budget.consumer.lock().change(|consumer| consumer.receiving += 1);
+            self.budget.freed.notify_one();
+        }
     }
 
     /// Replaces the estimate by the actual number of bytes, which may exceed the budget.
     pub(crate) fn settle(&self, bytes: u64) {
         let expected = self.bytes.swap(bytes, Ordering::AcqRel);
-        self.budget.used_bytes.fetch_add(bytes.wrapping_sub(expected), Ordering::AcqRel);
+        self.budget.charge(bytes.wrapping_sub(expected), self.is_taken.load(Ordering::Acquire));
         if bytes < expected {
             self.budget.freed.notify_one();
         }
@@ -125,7 +214,11 @@ impl BatchReservation {
 
 impl Drop for BatchReservation {
     fn drop(&mut self) {
-        self.budget.used_bytes.fetch_sub(*self.bytes.get_mut(), Ordering::AcqRel);
+        let is_taken = *self.is_taken.get_mut();
+        self.budget.charge(0_u64.wrapping_sub(*self.bytes.get_mut()), is_taken);
+        if is_taken {
+            self.budget.consumer.lock().change(|consumer| consumer.receiving -= 1);
+        }
         self.budget.freed.notify_one();
     }
 }
@@ -160,5 +253,37 @@ mod tests {
         drop(more);
         assert!(first.take(31).now_or_never().is_none());
         assert!(first.take(30).now_or_never().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_consumer_that_waits_is_busy_until_it_has_received_the_batch_before() {
+        let stream = PrefetchBudget::new(100, 100).enter();
+        let charge = BatchCharge::of_taken(&Arc::new(stream.take(20).await));
+        let _waits = stream.consumer_waits();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(stream.consumer_busy_for(), Duration::from_secs(1));
+        drop(charge);
+        assert_eq!(stream.consumer_busy_for(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_batch_counts_until_it_is_sent_and_a_stream_always_gets_one() {
+        let total = PrefetchBudget::new(100, 100);
+        let streams: Vec<_> = (0..10).map(|_| total.enter()).collect();
+        let taken = |stream: &Arc<StreamBudget>, bytes| {
+            stream.take(bytes).now_or_never().map(|batch| BatchCharge::of_taken(&Arc::new(batch)))
+        };
+        // Each stream has 10 bytes of its own. A second batch is admitted while the first is sent.
+        let first = taken(&streams[0], 20).unwrap();
+        let second = taken(&streams[0], 20).unwrap();
+        let others: Vec<_> = streams[1..].iter().map(|stream| taken(stream, 20).unwrap()).collect();
+        assert_eq!(total.shared.used_bytes.load(Ordering::Relaxed), 11 * 20);
+        assert!(streams.iter().all(|stream| taken(stream, 1).is_none()), "the total is exceeded");
+        drop((second, others));
+        assert!(taken(&streams[0], 1).is_some(), "the total has room");
+        let waiting = streams[0].take(20).now_or_never().unwrap();
+        assert!(taken(&streams[0], 1).is_none(), "a batch waits to be taken");
+        drop((first, waiting));
+        assert_eq!(total.shared.used_bytes.load(Ordering::Relaxed), 0);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct PendingBatch {
     pub(crate) begun: Instant,
     pub(crate) window_wait: Duration,
     pub(crate) seen: Vec<(Stage, Instant, Instant)>,
-    pub(crate) _reservation: Arc<BatchReservation>,
+    pub(crate) reservation: Arc<BatchReservation>,
 }
 
 /// A gathered batch.

@@ -93,7 +93,7 @@ impl Producer {
         };
         let batch = self.gather(index, cursor, items, Arc::clone(&reservation)).await?;
         let (window_wait, seen) = (begun.elapsed(), self.stream.seen.take());
-        Ok(PendingBatch { metadata, batch, begun, window_wait, seen, _reservation: reservation })
+        Ok(PendingBatch { metadata, batch, begun, window_wait, seen, reservation })
     }
 
     /// Reserves memory for one batch of `items` rows or groups. If the consumer is busy for `slow_consumer_timeout`, the

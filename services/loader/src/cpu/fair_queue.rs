@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use super::tenant::{Shares, Tenant};
+use forebay_cache::Tenant;
+
+use super::shares::Shares;
 
 /// Ratio of the time of interactive work to that of background work, while both are queued.
 const INTERACTIVE_RATIO: u32 = 7;
@@ -32,6 +34,11 @@ impl Flow {
     pub fn of(tenant: Tenant) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), tenant }
+    }
+
+    /// Returns the tenant whose work this is.
+    pub(crate) fn tenant(self) -> Tenant {
+        self.tenant
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{pin::pin, sync::Arc};
 
-use forebay_cache::{Reservation, SourceId};
+use forebay_cache::{Budget, Reservation, SourceId, Tenant};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -15,7 +15,7 @@ use crate::{Error, Frame, request::admission::with_margin};
 impl Windows {
     /// Returns the windows of a set if those that no stream holds need not wait for memory. They may still be loading.
     pub(crate) fn try_acquire(self: &Arc<Self>, wanted: &[WantedWindow]) -> Option<Vec<Arc<HeldWindow>>> {
-        let budget = self.frames.budget();
+        let budget = self.budget(wanted);
         let held = self.usable(wanted);
         let missing: Vec<_> =
             wanted.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(window, _)| window).collect();
@@ -44,7 +44,8 @@ impl Windows {
     ) -> Result<Vec<Arc<HeldWindow>>, Error> {
         let (sizes, all) = (self.sizes(wanted), wanted.iter().collect::<Vec<_>>());
         let (bytes, sources) = (self.bytes_to_reserve(&all, &sizes), sources(&all));
-        let mut reserving = pin!(self.frames.budget().reserve(bytes, &sources));
+        let budget = self.budget(wanted);
+        let mut reserving = pin!(budget.reserve(bytes, &sources));
         loop {
             let mut registered = pin!(self.held.registered());
             registered.as_mut().enable();
@@ -63,6 +64,12 @@ impl Windows {
                 () = registered => {}
             }
         }
+    }
+
+    /// Memory for `wanted`, as the tenant of their job.
+    fn budget(&self, wanted: &[WantedWindow]) -> Budget {
+        let tenant = wanted.first().map_or(Tenant::SERVER, |window| window.job.decode_flow.tenant());
+        self.frames.budget().of_tenant(tenant)
     }
 
     /// Returns all wanted windows. Those that a stream holds are shared. For the others, calls `reserve` with these windows and

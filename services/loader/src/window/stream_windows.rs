@@ -153,11 +153,14 @@ impl StreamWindows {
     }
 
     /// Prefetches the next window sets that batch `index` of the lane or a later batch needs. Stops when there is no free
-    /// memory.
+    /// memory. If another tenant waits for memory, and has less than its share, prefetched sets are released first.
     ///
     /// A set is started only after all blocks of the set before have been started. Blocks are therefore decoded in the
     /// order in which they are needed.
     pub(crate) async fn prefetch(&mut self, index: u64) -> Result<(), Error> {
+        if self.yields() {
+            return Ok(());
+        }
         while let Some(last) = self.prefetched.back().or(self.held.as_ref()) {
             let bytes = self.prefetched.iter().map(|set| set.new_bytes).fold(0, u64::saturating_add);
             let enough = !self.prefetched.is_empty() && bytes >= self.config.window_prefetch_bytes;
@@ -175,6 +178,19 @@ impl StreamWindows {
             self.prefetched.push_back(HeldSet::new(&wanted, windows, &ids));
         }
         Ok(())
+    }
+
+    /// While another tenant needs memory of which this one has more than its share, releases prefetched sets, the last one
+    /// first, and returns true. Sets that are being loaded are kept, because what was read of them would be lost.
+    fn yields(&mut self) -> bool {
+        while self.windows.should_yield(self.stream.job.decode_flow.tenant()) {
+            if !self.prefetched.back().is_some_and(HeldSet::is_loaded) {
+                return true;
+            }
+            self.prefetched.pop_back();
+            self.next = None;
+        }
+        false
     }
 
     /// Releases all windows. They are loaded again when they are needed.

@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, ops::Range, sync::Arc, task::Poll};
 
 use arrow_array::RecordBatch;
-use forebay_cache::{Disk, Memory, Reservation, Slabs, Weigh};
+use forebay_cache::{Disk, Memory, Reservation, Slabs, Tenant, Weigh};
 use forebay_stall::Stage;
 use futures::{
     StreamExt, TryStreamExt,
@@ -97,6 +97,11 @@ impl Windows {
         blocks.iter().map(bytes_of).sum()
     }
 
+    /// Returns true if another tenant waits for memory of which `tenant` has more than its share.
+    pub(super) fn should_yield(&self, tenant: Tenant) -> bool {
+        self.frames.budget().of_tenant(tenant).should_yield()
+    }
+
     /// Loads a window into its reserved memory. Calls `all_started` when loading of every block has started.
     pub(super) async fn load(
         &self,
@@ -186,7 +191,8 @@ impl Windows {
     pub(crate) fn pin<'a>(&'a self, job: &'a Job, block: u32) -> BoxFuture<'a, Result<bool, Error>> {
         Box::pin(async move {
             let bytes = job.read_bytes(block).max(job.bytes_of(&[block]));
-            let permit = self.blocks.permit(bytes, job.reader().source_id()).await?;
+            let permit =
+                self.blocks.permit(bytes, job.decode_flow.tenant(), job.reader().source_id()).await?;
             self.columns.pin(job, block, permit).await
         })
     }
@@ -209,7 +215,7 @@ impl Windows {
         limit: u64,
     ) -> Result<Frame, Error> {
         let bytes = expected_bytes.max(job.build_bytes(block));
-        let permit = self.blocks.permit(bytes, job.reader().source_id()).await?;
+        let permit = self.blocks.permit(bytes, job.decode_flow.tenant(), job.reader().source_id()).await?;
         let (parts, view) = (job.rows.of_frame(block), Arc::clone(job.view()));
         let rows = parts.iter().map(|part| part.rows.len()).sum();
         let place = place_of(job.snapshot(), block);

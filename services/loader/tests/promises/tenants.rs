@@ -1,4 +1,4 @@
-//! Tenants share the CPU by weight.
+//! Tenants share the CPU and the memory by weight.
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
@@ -43,4 +43,41 @@ async fn two_tenants_of_weights_3_and_1_that_want_everything_get_rows_3_to_1() {
     let ratio = heavy as f64 / light as f64;
     assert!((2.7..3.3).contains(&ratio), "{heavy} and {light} rows: {ratio}");
     assert!(heavy + light > 150_000, "{heavy} and {light} rows: the thread was idle");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_whose_prefetched_windows_fill_the_memory_releases_them_when_another_one_needs_it() {
+    let reader = reader(store(&[numbered(0..4000)], 1000).await).await;
+    let train = Train { batch_size: 10, epochs: Some(100), ..Train::default() };
+    let pool = || Pool::simulated(1, || Duration::from_millis(1));
+    let ample = Loader::new(1 << 30, Config::default(), pool());
+    let job = ample.job(train.clone(), reader.clone(), Vec::new()).await.unwrap();
+    let window = job.summary().window_bytes;
+    // No batch is made before it is needed.
+    let config = Config { prefetch_bytes: 1, ..Config::default() };
+    let loader = Loader::new(3 * window, config, pool());
+    let stream = async |tenant: u64| {
+        let loader = loader.of_tenant(Tenant::new(tenant, NonZeroU32::MIN));
+        let job =
+            loader.job(Train { seed: tenant, ..train.clone() }, reader.clone(), Vec::new()).await.unwrap();
+        loader.batches(job, 0, 0)
+    };
+    // Takes a batch in less than `slow_consumer_timeout`. An epoch, which is a window, takes 200 seconds.
+    let mut first = stream(1).await;
+    let mut take = async || {
+        first.next().await.unwrap().unwrap();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    };
+    for _ in 0..10 {
+        take().await;
+    }
+    assert!(loader.reserved_bytes() > 2 * window, "two windows are prefetched");
+    let mut other = stream(2).await;
+    let mut received = std::pin::pin!(other.next());
+    let mut taken = 0;
+    while futures::poll!(&mut received).is_pending() {
+        take().await;
+        taken += 1;
+        assert!(taken < 10, "the other tenant waits for the end of the epoch");
+    }
 }

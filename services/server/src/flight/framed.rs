@@ -16,7 +16,7 @@ use arrow_flight::{FlightData, SchemaAsIpc, Ticket};
 use arrow_ipc::writer::IpcWriteOptions;
 use arrow_schema::Schema;
 use bytes::{BufMut, Bytes, BytesMut};
-use forebay_loader::{Batches, FinishedBatch, Job, WireBatch};
+use forebay_loader::{BatchCharge, Batches, FinishedBatch, Job, WireBatch};
 use forebay_proto::{
     Encoding,
     v1::{self, BatchMetadata},
@@ -287,14 +287,35 @@ impl Sender {
         // A token may be revoked while the stream runs.
         self.read.iter().try_for_each(|dataset| self.access.check(dataset))?;
         let made = next.map_err(|error| self.datasets.mixture_error(&self.read, error))?;
-        let FinishedBatch { metadata, batch, .. } = &made;
+        let FinishedBatch { metadata, batch, charge, .. } = &made;
         self.running.batch_sent(&made, (metadata.epoch, metadata.step + self.lanes));
         if let Some(traced) = &mut self.traced {
             traced.came(metadata, batch.body.len() as u64, stages(&made));
         }
-        let (first, body) = frames(&self.encoding.encode::<BatchMetadata>(metadata), batch.clone())?;
+        let (mut first, mut body) = frames(&self.encoding.encode::<BatchMetadata>(metadata), batch.clone())?;
+        // Frames are sent in order.
+        let last = body.last_mut().unwrap_or(&mut first);
+        *last = Charged::wrap(std::mem::take(last), charge.clone());
         self.frames.extend(body);
         Ok(Some(first))
+    }
+}
+
+/// Bytes of a batch that is charged until the transport drops them.
+struct Charged {
+    bytes: Bytes,
+    _charge: BatchCharge,
+}
+
+impl Charged {
+    fn wrap(bytes: Bytes, charge: BatchCharge) -> Bytes {
+        Bytes::from_owner(Self { bytes, _charge: charge })
+    }
+}
+
+impl AsRef<[u8]> for Charged {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

@@ -1,37 +1,8 @@
-//! Tenants: groups of flows that share CPU time by weight.
+//! Shares of tenants in CPU time.
 
 use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
-/// A tenant of the service, whose flows together get CPU time in proportion to its weight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Tenant {
-    id: u64,
-    weight: NonZeroU32,
-}
-
-/// Maximum weight of a tenant.
-const MAX_WEIGHT: NonZeroU32 = NonZeroU32::new(1000).expect("1000 is not zero");
-
-impl Tenant {
-    /// The server itself, and all callers of a server without tokens. Its work, such as computing orders and counting rows, is
-    /// in the interest of all tenants, so it has the maximum weight.
-    pub const SERVER: Self = Self { id: 0, weight: MAX_WEIGHT };
-
-    /// Creates the tenant `id` with a weight.
-    pub fn new(id: u64, weight: NonZeroU32) -> Self {
-        Self { id, weight }
-    }
-
-    /// Identifies the tenant.
-    pub fn id(self) -> u64 {
-        self.id
-    }
-
-    /// Share of the tenant, in relation to the weights of the others.
-    pub fn weight(self) -> NonZeroU32 {
-        self.weight
-    }
-}
+use forebay_cache::Tenant;
 
 /// CPU time of each tenant in relation to its weight. The tenant with the least time is next.
 ///
@@ -59,14 +30,14 @@ impl Shares {
     /// Records that an operation of `tenant` was queued.
     pub(super) fn queued(&mut self, tenant: Tenant) {
         let floor = self.floor;
-        let share = self.tenants.entry(tenant.id).or_insert_with(|| Share {
-            weight: tenant.weight,
+        let share = self.tenants.entry(tenant.id()).or_insert_with(|| Share {
+            weight: tenant.weight(),
             relative: floor,
             queued: 0,
             running: 0,
         });
         // A weight can change while the server runs.
-        share.weight = tenant.weight;
+        share.weight = tenant.weight();
         if share.queued == 0 {
             share.relative = share.relative.max(floor);
         }
