@@ -3,11 +3,13 @@
 use std::{pin::pin, sync::Arc};
 
 use forebay_cache::{Budget, Reservation, SourceId, Tenant};
+use futures::{future::maybe_done, poll};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     held::HeldWindow,
     wanted::WantedWindow,
+    window_set::HeldSet,
     windows::{Windows, frame_key, too_large},
 };
 use crate::{Error, Frame, request::admission::with_margin};
@@ -34,18 +36,23 @@ impl Windows {
     /// Returns the windows of a set as soon as there is memory for all of them, or other streams hold all of them.
     /// The windows may still be loading.
     ///
-    /// The caller must not hold a window; otherwise two callers can deadlock.
+    /// Drops `before`, the windows of the caller, when it waits for memory, so that another tenant that waits does not receive
+    /// the memory in its turn. The caller must not hold another window; otherwise two callers can deadlock.
     ///
     /// # Errors
     /// Returns [`Error::TooLarge`] if the windows can never fit.
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         wanted: &[WantedWindow],
+        before: Option<HeldSet>,
     ) -> Result<Vec<Arc<HeldWindow>>, Error> {
         let (sizes, all) = (self.sizes(wanted), wanted.iter().collect::<Vec<_>>());
         let (bytes, sources) = (self.bytes_to_reserve(&all, &sizes), sources(&all));
         let budget = self.budget(wanted);
-        let mut reserving = pin!(budget.reserve(bytes, &sources));
+        let mut reserving = pin!(maybe_done(budget.reserve(bytes, &sources)));
+        // Joins the queue.
+        _ = poll!(&mut reserving);
+        drop(before);
         loop {
             let mut registered = pin!(self.held.registered());
             registered.as_mut().enable();
@@ -54,7 +61,8 @@ impl Windows {
             }
             tokio::select! {
                 biased;
-                reserved = &mut reserving => {
+                () = &mut reserving => {
+                    let reserved = reserving.as_mut().take_output().expect("it has just ended");
                     let mut reserved =
                         reserved.map_err(|error| too_large(error.bytes, error.available_bytes))?;
                     let reserve = |_: &[&WantedWindow], bytes: u64| reserved.split(bytes.min(reserved.bytes()));

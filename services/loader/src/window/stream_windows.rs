@@ -110,15 +110,16 @@ impl StreamWindows {
     ) -> Result<HeldSet, Error> {
         self.next = None;
         self.note_loading(set);
-        if let Some(before) = &mut before {
+        let mut kept = None;
+        if let Some(before) = &mut before
+            && before.has_any_of(set)
+        {
             before.keep_those_of(set);
+            kept = self.windows.try_acquire(wanted);
         }
-        let windows = match self.windows.try_acquire(wanted) {
+        let windows = match kept {
             Some(windows) => windows,
-            None => {
-                drop(before);
-                self.windows.acquire(wanted).await?
-            }
+            None => self.windows.acquire(wanted, before).await?,
         };
         Ok(HeldSet::new(wanted, windows, &[]))
     }

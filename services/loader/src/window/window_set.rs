@@ -89,6 +89,11 @@ impl HeldSet {
         self.windows.iter().all(|window| window.is_loaded())
     }
 
+    /// Returns true if `set` has one of the windows.
+    pub(crate) fn has_any_of(&self, set: &WindowSet) -> bool {
+        self.ids.iter().zip(set.pieces()).any(|(id, piece)| *id == piece.window)
+    }
+
     /// Drops the windows that `set` does not have.
     pub(crate) fn keep_those_of(&mut self, set: &WindowSet) {
         let mut ids = self.ids.iter().zip(set.pieces());
