@@ -30,7 +30,7 @@ pub struct Config {
     /// pool, and new batches and blocks reuse them. Free buffers are released if they and the buffers in use together exceed
     /// `cache_memory` plus `total_prefetch_bytes`. Default: 1/8 of `cache_memory`, at least 64 MiB.
     pub buffer_pool_bytes: Option<u64>,
-    /// Time after which a stream whose consumer does not wait for a batch releases its windows. Default: 1 s.
+    /// Time after which a stream whose consumer neither waits for a batch nor receives one releases its windows. Default: 1 s.
     #[serde(with = "humantime_serde")]
     pub slow_consumer_timeout: Duration,
     /// Maximum size of the body of a batch, in bytes; 1 to 2 GiB - 1. Default: 256 MiB.

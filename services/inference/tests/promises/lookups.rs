@@ -44,24 +44,46 @@ impl Fixture {
 
     /// Writes or replaces a file.
     pub(crate) async fn write(&self, file: usize, rows: &RecordBatch) {
-        let small = WriterProperties::builder().set_max_row_group_row_count(Some(20_000)).build();
-        let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(small)).unwrap();
-        writer.write(rows).unwrap();
-        let path = StorePath::from(format!("data/{file:03}.parquet"));
-        self.store.put(&path, writer.into_inner().unwrap().into()).await.unwrap();
+        self.put(file, encoded(rows)).await;
+    }
+
+    /// Writes or replaces a file with any content.
+    pub(crate) async fn put(&self, file: usize, content: Vec<u8>) {
+        self.store.put(&path(file), content.into()).await.unwrap();
+    }
+
+    /// Deletes a file, if it exists.
+    pub(crate) async fn delete(&self, file: usize) {
+        self.store.delete(&path(file)).await.ok();
     }
 
     pub(crate) async fn reader(&self) -> Reader {
+        self.try_reader().await.unwrap()
+    }
+
+    pub(crate) async fn try_reader(&self) -> Result<Reader, forebay_storage::Error> {
         self.reader_through(Arc::clone(&self.store) as _).await
     }
 
     /// A reader that reads through `store`.
-    async fn reader_through(&self, store: Arc<dyn ObjectStore>) -> Reader {
+    async fn reader_through(&self, store: Arc<dyn ObjectStore>) -> Result<Reader, forebay_storage::Error> {
         let config = forebay_storage::Config::default();
         let location = Location::with_store("memory://data", store, "data");
-        let snapshot = take_snapshot("d", &location, &self.state, &config, |_, _| {}).await.unwrap();
-        Reader::new(Arc::new(snapshot), location, &self.state, config)
+        let snapshot = take_snapshot("d", &location, &self.state, &config, |_, _| {}).await?;
+        Ok(Reader::new(Arc::new(snapshot), location, &self.state, config))
     }
+}
+
+fn path(file: usize) -> StorePath {
+    StorePath::from(format!("data/{file:03}.parquet"))
+}
+
+/// Rows as a Parquet file.
+pub(crate) fn encoded(rows: &RecordBatch) -> Vec<u8> {
+    let small = WriterProperties::builder().set_max_row_group_row_count(Some(20_000)).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), rows.schema(), Some(small)).unwrap();
+    writer.write(rows).unwrap();
+    writer.into_inner().unwrap()
 }
 
 pub(crate) fn pool() -> Pool {
@@ -405,7 +427,7 @@ async fn the_progress_of_an_index_is_visible_while_it_is_built() {
     let throttle =
         ThrottleConfig { wait_get_per_call: Duration::from_millis(5), ..ThrottleConfig::default() };
     let slow = Arc::new(ThrottledStore::new(Arc::clone(&fixture.store), throttle));
-    let reader = fixture.reader_through(slow).await;
+    let reader = fixture.reader_through(slow).await.unwrap();
     let mut seen = Vec::new();
     let watch = async {
         loop {

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 mod block_reads;
+mod faulty_writer;
 mod lookups;
 mod queues;
+mod tenants;
 mod views;

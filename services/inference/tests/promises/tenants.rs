@@ -1,0 +1,66 @@
+//! Tenants share the threads for lookups by weight.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use forebay_inference::{Config, OnlineDataset};
+use forebay_loader::{Loader, Pool, Tenant};
+use forebay_proto::v1::Train;
+
+use crate::lookups::{Fixture, ids, spec, users};
+
+/// Callers of each tenant.
+const CALLERS: usize = 4;
+/// Keys of a lookup that is large enough for the pool.
+const KEYS: i64 = 2000;
+
+#[tokio::test(start_paused = true)]
+async fn two_tenants_of_weights_3_and_1_that_want_everything_get_lookups_3_to_1() {
+    let (fixture, folder) = (Fixture::new(), tempfile::tempdir().unwrap());
+    fixture.write(0, &users(0..KEYS, 1)).await;
+    // One thread for each kind of work, on which each operation takes 1 ms.
+    let pool = || Pool::simulated(1, || Duration::from_millis(1));
+    let loader = Loader::new(1 << 29, forebay_loader::Config::default(), pool());
+    loader.reserve_for_lookups(1 << 28).unwrap();
+    let pools = (pool(), pool());
+    let online = OnlineDataset::new(
+        "d",
+        spec(&["user_id"], None),
+        Config::default(),
+        loader,
+        pools,
+        folder.path().to_owned(),
+        &[],
+    );
+    online.load_snapshot(fixture.reader().await).await.unwrap();
+    let lookups: [Arc<AtomicU64>; 2] = Default::default();
+    let mut callers = Vec::new();
+    for (weight, lookups) in [3, 1].into_iter().zip(&lookups) {
+        for _ in 0..CALLERS {
+            let tenant = Tenant::new(weight.into(), NonZeroU32::new(weight).unwrap());
+            let mut lookup = online.lookup(&Train::default(), vec![]).of_tenant(tenant);
+            let lookups = Arc::clone(lookups);
+            callers.push(tokio::spawn(async move {
+                loop {
+                    lookup.look_up(&ids(0..KEYS)).await.unwrap();
+                    lookups.fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+        }
+    }
+    let count = || lookups.each_ref().map(|lookups| lookups.load(Ordering::Relaxed));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let before = count();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let [heavy, light] = [0, 1].map(|of| count()[of] - before[of]);
+    callers.iter().for_each(tokio::task::JoinHandle::abort);
+    let ratio = heavy as f64 / light as f64;
+    assert!((2.7..3.3).contains(&ratio), "{heavy} and {light} lookups: {ratio}");
+    assert!(heavy + light > 1500, "{heavy} and {light} lookups: the thread was idle");
+}
