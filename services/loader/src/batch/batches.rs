@@ -65,7 +65,7 @@ impl Batches {
         // The channel is unbounded; the reservations of its batches bound it.
         let (sender, pending) = mpsc::unbounded_channel();
         let remaining = stream.job.batches(stream.lane);
-        let budget = budget.enter();
+        let budget = budget.enter(stream.gather_flow.tenant());
         let producer = Producer::new(stream, windows, Arc::clone(&budget), pool, config, sender);
         let producer = AbortOnDropHandle::new(tokio::spawn(producer.run()));
         Self { remaining, pending, next: None, producer: Some(producer), budget }

@@ -1,6 +1,7 @@
 //! Limits on the bytes of finished batches, until their consumers have received them.
 
 use std::{
+    collections::HashMap,
     fmt,
     sync::{
         Arc,
@@ -9,10 +10,12 @@ use std::{
     time::Duration,
 };
 
+use forebay_cache::Tenant;
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-/// Prefetch budget of all streams, divided evenly among them. Cheap to clone.
+/// Prefetch budget of all streams. Tenants share it by weight, and the streams of a tenant share theirs evenly. Cheap to
+/// clone.
 #[derive(Clone)]
 pub(crate) struct PrefetchBudget {
     shared: Arc<Shared>,
@@ -21,17 +24,27 @@ pub(crate) struct PrefetchBudget {
 struct Shared {
     total_bytes: u64,
     stream_bytes: u64,
+    /// Tenants that have streams, by their ids.
+    tenants: Mutex<HashMap<u64, Arc<TenantBudget>>>,
+    /// Sum of the weights of these tenants.
+    weights: AtomicU64,
+}
+
+/// Prefetch budget of the streams of one tenant.
+struct TenantBudget {
+    tenant: Tenant,
     streams: AtomicU64,
-    /// Reserved bytes of all streams.
+    /// Reserved bytes.
     used_bytes: AtomicU64,
 }
 
 /// Prefetch budget of one stream.
 ///
 /// A batch is charged until it is sent. A stream always gets one batch, whatever its size. It gets a second one while the
-/// first is being sent, if all streams together stay within their budget.
+/// first is being sent, if all streams of its tenant together stay within their budget.
 pub(crate) struct StreamBudget {
     total: PrefetchBudget,
+    tenant: Arc<TenantBudget>,
     /// Reserved bytes.
     used_bytes: AtomicU64,
     /// Reserved bytes of batches that the consumer has not taken.
@@ -96,18 +109,28 @@ impl fmt::Debug for BatchCharge {
 impl PrefetchBudget {
     /// Creates a budget of `total_bytes` for all streams together, with at most `stream_bytes` per stream.
     pub(crate) fn new(total_bytes: u64, stream_bytes: u64) -> Self {
-        let (streams, used_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        let shared = Shared { total_bytes, stream_bytes, streams, used_bytes };
+        let shared =
+            Shared { total_bytes, stream_bytes, tenants: Mutex::default(), weights: AtomicU64::new(0) };
         Self { shared: Arc::new(shared) }
     }
 
-    /// Registers a stream and returns its budget. Dropping the budget unregisters the stream.
-    pub(crate) fn enter(&self) -> Arc<StreamBudget> {
-        self.shared.streams.fetch_add(1, Ordering::Relaxed);
+    /// Registers a stream of `tenant` and returns its budget. Dropping the budget unregisters the stream.
+    pub(crate) fn enter(&self, tenant: Tenant) -> Arc<StreamBudget> {
+        let new = || {
+            self.shared.weights.fetch_add(tenant.weight().get().into(), Ordering::Relaxed);
+            Arc::new(TenantBudget { tenant, streams: AtomicU64::new(0), used_bytes: AtomicU64::new(0) })
+        };
+        let tenant = {
+            let mut tenants = self.shared.tenants.lock();
+            let tenant = Arc::clone(tenants.entry(tenant.id()).or_insert_with(new));
+            tenant.streams.fetch_add(1, Ordering::Relaxed);
+            tenant
+        };
         let consumer = Mutex::new(Consumer { waits: false, receiving: 0, changed: Instant::now() });
         let (used_bytes, untaken_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(StreamBudget {
             total: self.clone(),
+            tenant,
             used_bytes,
             untaken_bytes,
             freed: Notify::new(),
@@ -115,9 +138,13 @@ impl PrefetchBudget {
         })
     }
 
-    fn bytes_per_stream(&self) -> u64 {
-        let streams = self.shared.streams.load(Ordering::Relaxed).max(1);
-        self.shared.stream_bytes.min(self.shared.total_bytes / streams)
+    /// Removes a stream of `tenant`.
+    fn leave(&self, tenant: &TenantBudget) {
+        let mut tenants = self.shared.tenants.lock();
+        if tenant.streams.fetch_sub(1, Ordering::Relaxed) == 1 {
+            tenants.remove(&tenant.tenant.id());
+            self.shared.weights.fetch_sub(tenant.tenant.weight().get().into(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -126,7 +153,7 @@ impl StreamBudget {
     /// fill their frames except for the first and the last, so all streams together hold at most about their budget in
     /// addition.
     pub(crate) fn max_held_bytes(&self) -> u64 {
-        self.total.bytes_per_stream() / 2
+        self.own_bytes() / 2
     }
 
     /// Marks the consumer as waiting for a batch, until the returned value is dropped.
@@ -147,7 +174,7 @@ impl StreamBudget {
             if self.admits(bytes) {
                 self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
                 self.untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
-                self.total.shared.used_bytes.fetch_add(bytes, Ordering::AcqRel);
+                self.tenant.used_bytes.fetch_add(bytes, Ordering::AcqRel);
                 return BatchReservation {
                     budget: Arc::clone(self),
                     bytes: AtomicU64::new(bytes),
@@ -164,17 +191,30 @@ impl StreamBudget {
     fn admits(&self, bytes: u64) -> bool {
         let used = self.used_bytes.load(Ordering::Acquire);
         let all_taken = self.untaken_bytes.load(Ordering::Acquire) == 0;
-        let shared = &self.total.shared;
+        let of_tenant = self.tenant.used_bytes.load(Ordering::Acquire);
         used == 0
-            || used.saturating_add(bytes) <= self.total.bytes_per_stream()
-            || all_taken
-                && shared.used_bytes.load(Ordering::Acquire).saturating_add(bytes) <= shared.total_bytes
+            || used.saturating_add(bytes) <= self.own_bytes()
+            || all_taken && of_tenant.saturating_add(bytes) <= self.tenant_bytes()
+    }
+
+    /// Budget of the tenant, in bytes.
+    fn tenant_bytes(&self) -> u64 {
+        let shared = &self.total.shared;
+        let weight = self.tenant.tenant.weight().get().into();
+        let weights = shared.weights.load(Ordering::Relaxed).max(weight);
+        (u128::from(shared.total_bytes) * u128::from(weight) / u128::from(weights)) as u64
+    }
+
+    /// Part of this stream in the budget of the tenant, in bytes.
+    fn own_bytes(&self) -> u64 {
+        let streams = self.tenant.streams.load(Ordering::Relaxed).max(1);
+        self.total.shared.stream_bytes.min(self.tenant_bytes() / streams)
     }
 
     /// Changes the reserved bytes by `change`, which wraps around if it is negative.
     fn charge(&self, change: u64, is_taken: bool) {
         self.used_bytes.fetch_add(change, Ordering::AcqRel);
-        self.total.shared.used_bytes.fetch_add(change, Ordering::AcqRel);
+        self.tenant.used_bytes.fetch_add(change, Ordering::AcqRel);
         if !is_taken {
             self.untaken_bytes.fetch_add(change, Ordering::AcqRel);
         }
@@ -183,7 +223,7 @@ impl StreamBudget {
 
 impl Drop for StreamBudget {
     fn drop(&mut self) {
-        self.total.shared.streams.fetch_sub(1, Ordering::Relaxed);
+        self.total.leave(&self.tenant);
     }
 }
 
@@ -225,6 +265,8 @@ impl Drop for BatchReservation {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use futures::FutureExt;
 
     use super::*;
@@ -232,7 +274,7 @@ mod tests {
     #[test]
     fn streams_share_the_space_and_one_batch_always_has_some() {
         let total = PrefetchBudget::new(100, 60);
-        let (first, second) = (total.enter(), total.enter());
+        let (first, second) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
         // Two streams get half of the budget each.
         let reservation = first.take(40).now_or_never().unwrap();
         assert!(first.take(20).now_or_never().is_none());
@@ -257,7 +299,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_consumer_that_waits_is_busy_until_it_has_received_the_batch_before() {
-        let stream = PrefetchBudget::new(100, 100).enter();
+        let stream = PrefetchBudget::new(100, 100).enter(Tenant::SERVER);
         let charge = BatchCharge::of_taken(&Arc::new(stream.take(20).await));
         let _waits = stream.consumer_waits();
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -269,7 +311,7 @@ mod tests {
     #[test]
     fn a_batch_counts_until_it_is_sent_and_a_stream_always_gets_one() {
         let total = PrefetchBudget::new(100, 100);
-        let streams: Vec<_> = (0..10).map(|_| total.enter()).collect();
+        let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
         let taken = |stream: &Arc<StreamBudget>, bytes| {
             stream.take(bytes).now_or_never().map(|batch| BatchCharge::of_taken(&Arc::new(batch)))
         };
@@ -277,13 +319,28 @@ mod tests {
         let first = taken(&streams[0], 20).unwrap();
         let second = taken(&streams[0], 20).unwrap();
         let others: Vec<_> = streams[1..].iter().map(|stream| taken(stream, 20).unwrap()).collect();
-        assert_eq!(total.shared.used_bytes.load(Ordering::Relaxed), 11 * 20);
+        let used = || streams[0].tenant.used_bytes.load(Ordering::Relaxed);
+        assert_eq!(used(), 11 * 20);
         assert!(streams.iter().all(|stream| taken(stream, 1).is_none()), "the total is exceeded");
         drop((second, others));
         assert!(taken(&streams[0], 1).is_some(), "the total has room");
         let waiting = streams[0].take(20).now_or_never().unwrap();
         assert!(taken(&streams[0], 1).is_none(), "a batch waits to be taken");
         drop((first, waiting));
-        assert_eq!(total.shared.used_bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(used(), 0);
+    }
+
+    #[test]
+    fn streams_of_one_tenant_take_nothing_from_the_budget_of_another() {
+        let total = PrefetchBudget::new(100, 100);
+        let tenant = |id: u32| Tenant::new(id.into(), NonZeroU32::new(id).unwrap());
+        let many: Vec<_> = (0..10).map(|_| total.enter(tenant(1))).collect();
+        let held: Vec<_> = many.iter().map(|stream| stream.take(30).now_or_never().unwrap()).collect();
+        let other = total.enter(tenant(3));
+        assert!(other.take(75).now_or_never().is_some());
+        drop((held, many));
+        assert!(other.take(100).now_or_never().is_some(), "the only tenant");
+        drop(other);
+        assert!(total.shared.tenants.lock().is_empty());
     }
 }
