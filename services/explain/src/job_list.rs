@@ -38,18 +38,18 @@ struct Listed {
     request: v1::Train,
 }
 
-impl From<Vec<JobRecord>> for JobList {
-    fn from(records: Vec<JobRecord>) -> Self {
-        let listed = |JobRecord { id, first_seen, last_seen, request }: JobRecord| Listed {
-            id,
+impl<'a> FromIterator<&'a JobRecord> for JobList {
+    fn from_iter<T: IntoIterator<Item = &'a JobRecord>>(records: T) -> Self {
+        let listed = |JobRecord { id, first_seen, last_seen, request }: &JobRecord| Listed {
+            id: id.clone(),
             job_name: request.job_name.clone(),
             dataset: request.dataset.clone(),
             snapshot: request.snapshot.clone(),
-            first_seen,
-            last_seen,
+            first_seen: *first_seen,
+            last_seen: *last_seen,
             world_size: request.world_size(),
             batch_size: request.batch_size,
-            request,
+            request: request.clone(),
         };
         Self { jobs: records.into_iter().map(listed).collect() }
     }

@@ -20,8 +20,9 @@ pub struct Config {
     /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream always gets one batch.
     /// Default: 64 MiB.
     pub prefetch_bytes: u64,
-    /// Maximum size of the finished batches, in bytes over all streams. The streams share it evenly. While the first batch of a
-    /// stream is being sent, it gets a second one only within this size. Default: 1/8 of `cache_memory`.
+    /// Maximum size of the finished batches, in bytes over all streams. Tokens share it by weight, and the streams of a token
+    /// share theirs evenly. While the first batch of a stream is being sent, it gets a second one only within this size.
+    /// Default: 1/8 of `cache_memory`.
     pub total_prefetch_bytes: Option<u64>,
     /// Maximum size of the shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched
     /// if memory allows. Default: 256 MiB.

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use forebay_explain::{At, Explained, Format, JobRecord, Summary, check_pinned};
-use forebay_loader::{Loader, Pool, Priority};
+use forebay_explain::{At, Explained, Format, JobList, JobRecord, Summary, check_pinned};
+use forebay_loader::{Flow, Loader, Pool, Priority};
 use forebay_proto::v1;
 use tokio::sync::Semaphore;
 
@@ -38,11 +38,15 @@ impl Explainer {
         Self { datasets, loader, pool, jobs, running, limits }
     }
 
-    /// Jobs whose datasets the caller may read, most recently streamed first.
-    pub(crate) async fn jobs(&self, access: &Access) -> Result<Vec<JobRecord>, Error> {
-        let mut jobs = self.jobs.list().await.map_err(Error::from)?;
-        jobs.retain(|job| may_read(access, job));
-        Ok(jobs)
+    /// Jobs whose datasets the caller may read, as JSON of a [`JobList`]. There can be thousands, so they are encoded on the pool.
+    pub(crate) async fn job_list(&self, access: &Access) -> Result<Vec<u8>, Error> {
+        let jobs = self.jobs.list().await.map_err(Error::from)?;
+        let (access, flow) = (access.clone(), Flow::of(access.tenant()));
+        let encode = move || {
+            let list: JobList = jobs.iter().filter(|job| may_read(&access, job)).collect();
+            serde_json::to_vec(&list).map_err(|error| forebay_loader::Error::Internal(error.to_string()))
+        };
+        Ok(self.pool.run_for(flow, Priority::Background, encode).await?)
     }
 
     /// Finds a job by name or id.

@@ -94,8 +94,9 @@ pub(super) enum Explanation {
     get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "explain",
     responses((status = 200, body = JobList), AuthErrors),
 )]
-pub(super) async fn jobs(view: View) -> Result<Json<JobList>, Rejection> {
-    Ok(Json(view.context.services.explainer.jobs(&view.access).await?.into()))
+pub(super) async fn jobs(view: View) -> Result<Response, Rejection> {
+    let list = view.context.services.explainer.job_list(&view.access).await?;
+    Ok(([(header::CONTENT_TYPE, "application/json")], list).into_response())
 }
 
 /// Rebuilds a batch of a recorded job: returns locations and statistics of its rows or, with a file `format`, the batch itself.

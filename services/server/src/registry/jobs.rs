@@ -2,13 +2,16 @@
 
 mod notes;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+};
 
 use forebay_explain::{JobRecord, name_prefix};
 use forebay_loader::similar_names;
 use forebay_storage::{DocumentMeta, Documents, State};
 use futures::{StreamExt, stream};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::Instant};
 
 use crate::Error;
 
@@ -27,6 +30,14 @@ pub(crate) struct Jobs {
     documents: Documents,
     max_jobs: usize,
     known: Arc<Mutex<Known>>,
+    last_list: Arc<Mutex<LastList>>,
+}
+
+/// The last list of all jobs, while a caller uses it, and the time at which it was begun.
+#[derive(Default)]
+struct LastList {
+    begun: Option<Instant>,
+    list: Weak<Vec<JobRecord>>,
 }
 
 /// Records that were read before, by their ids, each with the version that was read. Damaged ones are `None`.
@@ -44,15 +55,26 @@ impl Jobs {
     /// Opens the records in `state` and limits them to the `max_jobs` most recently written.
     pub(crate) fn new(state: &State, max_jobs: usize) -> Self {
         let documents = state.documents("jobs", "job", MAX_RECORD_BYTES);
-        Self { documents, max_jobs, known: Arc::default() }
+        Self { documents, max_jobs, known: Arc::default(), last_list: Arc::default() }
     }
 
-    /// Lists all jobs, most recently streamed first. Damaged records are omitted.
+    /// Lists all jobs, most recently streamed first. Damaged records are omitted. Callers that wait while another one reads share
+    /// the next list.
     ///
     /// # Errors
     /// If the state can't be read.
-    pub(crate) async fn list(&self) -> Result<Vec<JobRecord>, forebay_storage::Error> {
-        self.read(|_| true).await
+    pub(crate) async fn list(&self) -> Result<Arc<Vec<JobRecord>>, forebay_storage::Error> {
+        let called = Instant::now();
+        let mut last = self.last_list.lock().await;
+        if last.begun.is_some_and(|begun| begun >= called)
+            && let Some(list) = last.list.upgrade()
+        {
+            return Ok(list);
+        }
+        last.begun = Some(Instant::now());
+        let list = Arc::new(self.read(|_| true).await?);
+        last.list = Arc::downgrade(&list);
+        Ok(list)
     }
 
     /// Finds the job with id `wanted`, or the most recently streamed job with that name that `may_read` allows.

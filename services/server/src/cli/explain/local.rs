@@ -37,7 +37,7 @@ impl Local {
 
     /// Recorded jobs, as the JSON of `GET /api/v1/jobs`.
     pub(super) async fn jobs(&self) -> anyhow::Result<Vec<u8>> {
-        Ok(serde_json::to_vec(&JobList::from(self.jobs.list().await?))?)
+        Ok(serde_json::to_vec(&self.jobs.list().await?.iter().collect::<JobList>())?)
     }
 
     /// Summary of a batch, as the JSON of `GET /api/v1/explain`.

@@ -51,7 +51,7 @@ async fn records_that_did_not_change_are_not_read_again() {
     let jobs = jobs(folder.path(), 100);
     let [first, second] = [1, 2].map(|seed| JobRecord::new(&train("ctr", seed), 10.0));
     jobs.keep(&first).await.unwrap();
-    assert_eq!(jobs.list().await.unwrap(), std::slice::from_ref(&first));
+    assert_eq!(*jobs.list().await.unwrap(), std::slice::from_ref(&first));
     // The same version with other bytes, which would not be a valid record.
     let path = folder.path().join("jobs").join(format!("{}.job", first.id));
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
@@ -62,9 +62,24 @@ async fn records_that_did_not_change_are_not_read_again() {
     assert_eq!(jobs.list().await.unwrap().len(), 2);
     // A new version is read, and a removed record is no longer listed.
     file.set_modified(written.modified().unwrap() + std::time::Duration::from_secs(2)).unwrap();
-    assert_eq!(jobs.list().await.unwrap(), std::slice::from_ref(&second));
+    assert_eq!(*jobs.list().await.unwrap(), std::slice::from_ref(&second));
     std::fs::remove_file(folder.path().join("jobs").join(format!("{}.job", second.id))).unwrap();
-    assert_eq!(jobs.list().await.unwrap(), []);
+    assert_eq!(*jobs.list().await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn callers_that_wait_while_the_jobs_are_listed_share_the_next_list() {
+    let folder = tempfile::tempdir().unwrap();
+    let jobs = jobs(folder.path(), 100);
+    let job = JobRecord::new(&train("ctr", 1), 10.0);
+    let late = async {
+        jobs.keep(&job).await.unwrap();
+        jobs.list().await
+    };
+    let (first, second, third, late) = tokio::join!(jobs.list(), jobs.list(), jobs.list(), late);
+    assert!(!Arc::ptr_eq(first.as_ref().unwrap(), second.as_ref().unwrap()));
+    assert!(Arc::ptr_eq(second.as_ref().unwrap(), third.as_ref().unwrap()));
+    assert_eq!(*late.unwrap(), [job], "a list that was begun before the call is not shared");
 }
 
 #[tokio::test]
@@ -97,10 +112,10 @@ async fn a_damaged_record_is_omitted_and_rebuilt() {
     jobs.keep(&whole).await.unwrap();
     jobs.keep(&damaged).await.unwrap();
     std::fs::write(folder.path().join(format!("jobs/{}.job", damaged.id)), "no record").unwrap();
-    assert_eq!(jobs.list().await.unwrap(), std::slice::from_ref(&whole));
+    assert_eq!(*jobs.list().await.unwrap(), std::slice::from_ref(&whole));
     assert_eq!(find(&jobs, "ctr").await.unwrap().record, whole);
     jobs.keep(&damaged).await.unwrap();
-    assert_eq!(jobs.list().await.unwrap(), [damaged, whole]);
+    assert_eq!(*jobs.list().await.unwrap(), [damaged, whole]);
 }
 
 #[tokio::test]
