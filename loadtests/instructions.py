@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Counts the instructions of servers per delivered gigabyte with Cachegrind: `instructions.py BINARY...`.
+"""Counts the instructions of servers per delivered gigabyte with Cachegrind: `instructions.py [--check] BINARY...`.
+
+With `--check`, a count of more than 1.05 times its bound below is an error.
 
 The result is the difference between a run of 8 epochs and one of 2, divided by the difference of the bytes. Therefore, the
 cost of the start does not count. Requires valgrind and a Python with pyarrow and NumPy, such as target/acceptance/venv.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -31,6 +34,13 @@ REQUESTS = {
     "batches of 4,096 rows with a label": {"batch_size": 4096, "label_column": "label"},
     "batches of 512 rows": {"batch_size": 512},
 }
+# Billions of instructions per gigabyte on x86-64. Lower a bound when the count falls, and raise it only for a reason.
+BOUNDS = {
+    "batches of 4,096 rows": 8.38,
+    "batches of 4,096 rows with a label": 8.53,
+    "batches of 512 rows": 9.15,
+}
+TOLERANCE = 1.05
 COUNT = re.compile(r"I\s+refs:\s+([\d,]+)")
 
 
@@ -70,7 +80,11 @@ def per_gigabyte(binary: str, data: Path, request: dict) -> float:
     return (many - few) / (long - short)
 
 
-def main(binaries: list[str]) -> None:
+def main(binaries: list[str], check: bool) -> None:
+    if check and shutil.which("valgrind") is None:
+        print("skipped: valgrind is not installed")
+        return
+    exceeded = []
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder, "data.parquet")
         write(data)
@@ -83,7 +97,12 @@ def main(binaries: list[str]) -> None:
             for binary, found in counts.items():
                 turns = " ".join(f"{count:.3f}" for count in found)
                 print(f"{name}: {binary}: {turns} G instructions per GB, {statistics.median(found) / first:.3f} times the first", flush=True)
+                if statistics.median(found) > TOLERANCE * BOUNDS[name]:
+                    exceeded.append(f"{name}: {binary}: {statistics.median(found):.3f}, expected at most {BOUNDS[name]} + 5%")
+    if check and exceeded:
+        raise SystemExit("\n".join(exceeded))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or ["target/release/forebay"])
+    arguments = [argument for argument in sys.argv[1:] if argument != "--check"]
+    main(arguments or ["target/release/forebay"], "--check" in sys.argv)

@@ -1,4 +1,4 @@
-//! Byte budget with reservations in turn. Tenants share it by weight. Sources that do not answer usually leave some of it.
+//! Byte budget that tenants share by weight. A source that stops answering usually cannot use up the budget.
 //!
 //! The next bytes go to the waiting tenant that has the least in relation to its weight, which is weighted max-min
 //! fairness. Callers of one tenant receive theirs in the order of arrival.
@@ -154,8 +154,8 @@ impl Budget {
         Some(self.shared.take(&mut state, bytes, self.tenant, sources.into()))
     }
 
-    /// Returns true if another tenant waits for bytes and, with them, would still have less than this one, both in relation to
-    /// their weights. What the tenant does not need now should then be released.
+    /// Returns true if another tenant waits only for free bytes, and its bytes divided by its weight would be below those of this
+    /// tenant after the grant. This tenant should then release what it does not need now.
     pub fn should_yield(&self) -> bool {
         let state = self.shared.state.lock();
         let relative_bytes = state.relative_bytes(self.tenant, 0);
@@ -207,8 +207,8 @@ impl State {
         turns
     }
 
-    /// Updates `must_load_first`. Returns the position of the first caller that waits only for free bytes, and the sources
-    /// that delay those whose turn is before its.
+    /// Updates `must_load_first`. Returns the position of the first caller that waits only for free bytes, and the
+    /// sources that delay callers before it.
     fn next_to_grant(&mut self, capacity_bytes: u64) -> (Option<usize>, Vec<SourceId>) {
         let turns = self.turns();
         let (mut delaying, mut waiting) = (Vec::new(), std::mem::take(&mut self.waiting));

@@ -20,8 +20,8 @@ pub struct Config {
     /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream always gets one batch.
     /// Default: 64 MiB.
     pub prefetch_bytes: u64,
-    /// Maximum size of the finished batches, in bytes over all streams. Tokens share it by weight, and the streams of a token
-    /// share theirs evenly. While the first batch of a stream is being sent, it gets a second one only within this size.
+    /// Maximum size of the finished batches, in bytes over all streams. Tokens share it by weight, and the streams of a token share theirs evenly.
+    /// Once the earlier batches of a stream are being sent, it may exceed its share by one batch within the share of its token.
     /// Default: 1/8 of `cache_memory`.
     pub total_prefetch_bytes: Option<u64>,
     /// Maximum size of the shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched
@@ -31,7 +31,8 @@ pub struct Config {
     /// pool, and new batches and blocks reuse them. Free buffers are released if they and the buffers in use together exceed
     /// `cache_memory` plus `total_prefetch_bytes`. Default: 1/8 of `cache_memory`, at least 64 MiB.
     pub buffer_pool_bytes: Option<u64>,
-    /// Time after which a stream whose consumer neither waits for a batch nor receives one releases its windows. Default: 1 s.
+    /// If a consumer makes no progress for this long, its stream releases its windows. A consumer that has received all
+    /// batches so far and waits for the next one is not slow. Default: 1 s.
     #[serde(with = "humantime_serde")]
     pub slow_consumer_timeout: Duration,
     /// Maximum size of the body of a batch, in bytes; 1 to 2 GiB - 1. Default: 256 MiB.

@@ -1,4 +1,5 @@
-//! Limits on the bytes of finished batches, until their consumers have received them.
+//! Limits on the bytes of finished batches. A batch counts until it is sent, which means that the transport has dropped its
+//! bytes. It is *taken* when the transport receives it.
 
 use std::{
     collections::HashMap,
@@ -162,7 +163,7 @@ impl StreamBudget {
         ConsumerWait(self)
     }
 
-    /// Time for which the consumer has neither waited for a batch, with nothing left to receive, nor made progress.
+    /// Time since the last progress of the consumer. Zero while it has received everything and waits for a batch.
     pub(crate) fn consumer_busy_for(&self) -> Duration {
         let consumer = self.consumer.lock();
         if consumer.waits && consumer.receiving == 0 { Duration::ZERO } else { consumer.changed.elapsed() }

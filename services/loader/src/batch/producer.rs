@@ -97,8 +97,8 @@ impl Producer {
     }
 
     /// Reserves memory for one batch of `items` rows or groups. If the consumer is busy for `slow_consumer_timeout`, the
-    /// windows are released. Otherwise other streams could wait for memory that only this consumer can free. While the
-    /// consumer waits for a batch, it is not slow, however long making the batch takes.
+    /// windows are released. Otherwise other streams could wait for memory that only this consumer can free. A consumer that has received
+    /// everything and waits for a batch is not slow, however long making the batch takes.
     async fn reserve(&mut self, items: u64) -> BatchReservation {
         let item_bytes = self.item_bytes.load(Ordering::Relaxed).max(self.footer_item_bytes);
         let bytes = MESSAGE_BYTES.saturating_add(items.saturating_mul(item_bytes));

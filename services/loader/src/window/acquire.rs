@@ -1,4 +1,5 @@
-//! Acquisition of windows: those that other streams hold are shared, the others receive their memory together.
+//! Acquisition of windows. Windows that other streams hold are shared. Memory for the remaining windows is reserved in one
+//! step.
 
 use std::{pin::pin, sync::Arc};
 
@@ -36,8 +37,8 @@ impl Windows {
     /// Returns the windows of a set as soon as there is memory for all of them, or other streams hold all of them.
     /// The windows may still be loading.
     ///
-    /// Drops `before`, the windows of the caller, when it waits for memory, so that another tenant that waits does not receive
-    /// the memory in its turn. The caller must not hold another window; otherwise two callers can deadlock.
+    /// Joins the queue for memory, and then drops `before`, the windows of the caller. If it dropped them first, another tenant could
+    /// receive that memory. The caller must not hold another window; otherwise two callers can deadlock.
     ///
     /// # Errors
     /// Returns [`Error::TooLarge`] if the windows can never fit.
