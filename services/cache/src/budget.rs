@@ -195,25 +195,26 @@ impl State {
         bytes as f64 / f64::from(tenant.weight().get())
     }
 
-    /// Positions of the waiting callers in the order in which they receive their bytes.
-    fn turns(&self) -> Vec<usize> {
-        let mut turns: Vec<usize> = (0..self.waiting.len()).collect();
-        let first = self.waiting.front().map(|waiting| waiting.tenant.id());
-        if self.waiting.iter().any(|waiting| Some(waiting.tenant.id()) != first) {
-            let relative_bytes = |at: &usize| self.relative_bytes(self.waiting[*at].tenant, 0);
-            // The sort is stable.
-            turns.sort_by(|one, other| relative_bytes(one).total_cmp(&relative_bytes(other)));
+    /// Tenants that wait, in the order in which they receive bytes.
+    fn tenants_in_turn(&self) -> Vec<Tenant> {
+        // There are few tenants and often many callers.
+        let mut tenants: Vec<Tenant> = Vec::new();
+        for waiting in &self.waiting {
+            if tenants.iter().all(|tenant| tenant.id() != waiting.tenant.id()) {
+                tenants.push(waiting.tenant);
+            }
         }
-        turns
+        // The sort is stable.
+        tenants.sort_by(|one, other| self.relative_bytes(*one, 0).total_cmp(&self.relative_bytes(*other, 0)));
+        tenants
     }
 
     /// Updates `must_load_first`. Returns the position of the first caller that waits only for free bytes, and the
     /// sources that delay callers before it.
     fn next_to_grant(&mut self, capacity_bytes: u64) -> (Option<usize>, Vec<SourceId>) {
-        let turns = self.turns();
+        let tenants = self.tenants_in_turn();
         let (mut delaying, mut waiting) = (Vec::new(), std::mem::take(&mut self.waiting));
-        let first = turns.into_iter().find(|at| {
-            let waiting = &mut waiting[*at];
+        let mut is_free = |waiting: &mut Waiting| {
             let bytes = waiting.bytes;
             waiting.must_load_first.retain(|source| {
                 let is_delayed = delaying.contains(source);
@@ -224,6 +225,9 @@ impl State {
                 must_load
             });
             waiting.must_load_first.is_empty()
+        };
+        let first = tenants.into_iter().find_map(|tenant| {
+            waiting.iter_mut().position(|waiting| waiting.tenant.id() == tenant.id() && is_free(waiting))
         });
         self.waiting = waiting;
         (first, delaying)

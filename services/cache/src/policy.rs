@@ -159,7 +159,14 @@ impl<K: Hash + Eq + Clone> EvictionScan<'_, K> {
         let unused = self.policy.entries.lock().is_current(&nearest);
         self.nearest_use = if unused { now } else { now.min(nearest.next_use) };
         // Queued entries are ordered by their forecasts at the last refill, so the others get the forecast of that time.
-        let passed = if unused { nearest.next_use.saturating_sub(now) } else { 0 };
+        // The forecasts of a stream that pauses change otherwise, so the farthest entry is a second witness.
+        let passed_of = |candidate: &Candidate<K>| {
+            candidate.next_use.saturating_sub(self.policy.next_use(&candidate.key))
+        };
+        let passed = match self.queue.farthest.peek() {
+            Some(farthest) if unused => nearest.next_use.saturating_sub(now).min(passed_of(farthest)),
+            _ => 0,
+        };
         let nearest = Candidate { next_use: self.nearest_use, ..nearest };
         let changed = changed.into_iter().map(|(key, last_use)| self.policy.candidate(key, last_use));
         let farther = changed.filter(|candidate| *candidate > nearest);

@@ -31,8 +31,8 @@ pub struct Config {
     /// pool, and new batches and blocks reuse them. Free buffers are released if they and the buffers in use together exceed
     /// `cache_memory` plus `total_prefetch_bytes`. Default: 1/8 of `cache_memory`, at least 64 MiB.
     pub buffer_pool_bytes: Option<u64>,
-    /// If a consumer makes no progress for this long, its stream releases its windows. A consumer that has received all
-    /// batches so far and waits for the next one is not slow. Default: 1 s.
+    /// If a consumer neither takes a batch nor completely receives one for this long, its stream releases its windows. A consumer
+    /// that has received all batches so far and waits for the next one is not slow. Default: 1 s.
     #[serde(with = "humantime_serde")]
     pub slow_consumer_timeout: Duration,
     /// Maximum size of the body of a batch, in bytes; 1 to 2 GiB - 1. Default: 256 MiB.

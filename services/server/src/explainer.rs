@@ -94,7 +94,8 @@ impl Explainer {
         for mixed in &train.mix {
             readers.push(self.datasets.pinned(access, &mixed.dataset, &mixed.snapshot).await?);
         }
-        let explained = Explained::build(&self.loader, train, readers, at).await;
+        let loader = self.loader.of_tenant(access.tenant());
+        let explained = Explained::build(&loader, train, readers, at).await;
         explained.map(Arc::new).map_err(|error| self.datasets.stream_error(&train.dataset, error))
     }
 

@@ -33,10 +33,12 @@ struct Shared {
 
 /// Prefetch budget of the streams of one tenant.
 struct TenantBudget {
-    tenant: Tenant,
+    id: u64,
+    weight: AtomicU64,
     streams: AtomicU64,
     /// Reserved bytes.
     used_bytes: AtomicU64,
+    freed: Notify,
 }
 
 /// Prefetch budget of one stream.
@@ -117,14 +119,23 @@ impl PrefetchBudget {
 
     /// Registers a stream of `tenant` and returns its budget. Dropping the budget unregisters the stream.
     pub(crate) fn enter(&self, tenant: Tenant) -> Arc<StreamBudget> {
+        let (id, weight) = (tenant.id(), u64::from(tenant.weight().get()));
         let new = || {
-            self.shared.weights.fetch_add(tenant.weight().get().into(), Ordering::Relaxed);
-            Arc::new(TenantBudget { tenant, streams: AtomicU64::new(0), used_bytes: AtomicU64::new(0) })
+            Arc::new(TenantBudget {
+                id,
+                weight: AtomicU64::new(0),
+                streams: AtomicU64::new(0),
+                used_bytes: AtomicU64::new(0),
+                freed: Notify::new(),
+            })
         };
         let tenant = {
             let mut tenants = self.shared.tenants.lock();
-            let tenant = Arc::clone(tenants.entry(tenant.id()).or_insert_with(new));
+            let tenant = Arc::clone(tenants.entry(id).or_insert_with(new));
             tenant.streams.fetch_add(1, Ordering::Relaxed);
+            // A weight can change while the server runs.
+            let before = tenant.weight.swap(weight, Ordering::Relaxed);
+            self.shared.weights.fetch_add(weight.wrapping_sub(before), Ordering::Relaxed);
             tenant
         };
         let consumer = Mutex::new(Consumer { waits: false, receiving: 0, changed: Instant::now() });
@@ -143,9 +154,11 @@ impl PrefetchBudget {
     fn leave(&self, tenant: &TenantBudget) {
         let mut tenants = self.shared.tenants.lock();
         if tenant.streams.fetch_sub(1, Ordering::Relaxed) == 1 {
-            tenants.remove(&tenant.tenant.id());
-            self.shared.weights.fetch_sub(tenant.tenant.weight().get().into(), Ordering::Relaxed);
+            tenants.remove(&tenant.id);
+            self.shared.weights.fetch_sub(tenant.weight.load(Ordering::Relaxed), Ordering::Relaxed);
         }
+        drop(tenants);
+        tenant.freed.notify_one();
     }
 }
 
@@ -163,7 +176,8 @@ impl StreamBudget {
         ConsumerWait(self)
     }
 
-    /// Time since the last progress of the consumer. Zero while it has received everything and waits for a batch.
+    /// Time since the consumer took a batch or received one completely. Zero while it has received everything and waits for a
+    /// batch.
     pub(crate) fn consumer_busy_for(&self) -> Duration {
         let consumer = self.consumer.lock();
         if consumer.waits && consumer.receiving == 0 { Duration::ZERO } else { consumer.changed.elapsed() }
@@ -172,10 +186,9 @@ impl StreamBudget {
     /// Waits until `bytes` more fit the budget, and reserves them. Supports one caller at a time. Cancel-safe.
     pub(crate) async fn take(self: &Arc<Self>, bytes: u64) -> BatchReservation {
         loop {
-            if self.admits(bytes) {
+            if self.try_take(bytes) {
                 self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
                 self.untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
-                self.tenant.used_bytes.fetch_add(bytes, Ordering::AcqRel);
                 return BatchReservation {
                     budget: Arc::clone(self),
                     bytes: AtomicU64::new(bytes),
@@ -183,25 +196,31 @@ impl StreamBudget {
                 };
             }
             // `Notify` stores a permit, so a release between the check and this wait is not missed.
-            self.freed.notified().await;
+            tokio::select! {
+                () = self.freed.notified() => {}
+                () = self.tenant.freed.notified() => {}
+            }
         }
     }
 }
 
 impl StreamBudget {
-    fn admits(&self, bytes: u64) -> bool {
+    /// Charges `bytes` to the tenant and returns true, if the stream may have them.
+    fn try_take(&self, bytes: u64) -> bool {
         let used = self.used_bytes.load(Ordering::Acquire);
+        if used == 0 || used.saturating_add(bytes) <= self.own_bytes() {
+            self.tenant.used_bytes.fetch_add(bytes, Ordering::AcqRel);
+            return true;
+        }
         let all_taken = self.untaken_bytes.load(Ordering::Acquire) == 0;
-        let of_tenant = self.tenant.used_bytes.load(Ordering::Acquire);
-        used == 0
-            || used.saturating_add(bytes) <= self.own_bytes()
-            || all_taken && of_tenant.saturating_add(bytes) <= self.tenant_bytes()
+        let fits = |of_tenant: u64| of_tenant.checked_add(bytes).filter(|sum| *sum <= self.tenant_bytes());
+        all_taken && self.tenant.used_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).is_ok()
     }
 
     /// Budget of the tenant, in bytes.
     fn tenant_bytes(&self) -> u64 {
         let shared = &self.total.shared;
-        let weight = self.tenant.tenant.weight().get().into();
+        let weight = self.tenant.weight.load(Ordering::Relaxed);
         let weights = shared.weights.load(Ordering::Relaxed).max(weight);
         (u128::from(shared.total_bytes) * u128::from(weight) / u128::from(weights)) as u64
     }
@@ -257,6 +276,7 @@ impl Drop for BatchReservation {
     fn drop(&mut self) {
         let is_taken = *self.is_taken.get_mut();
         self.budget.charge(0_u64.wrapping_sub(*self.bytes.get_mut()), is_taken);
+        self.budget.tenant.freed.notify_one();
         if is_taken {
             self.budget.consumer.lock().change(|consumer| consumer.receiving -= 1);
         }
@@ -329,6 +349,30 @@ mod tests {
         assert!(taken(&streams[0], 1).is_none(), "a batch waits to be taken");
         drop((first, waiting));
         assert_eq!(used(), 0);
+    }
+
+    #[test]
+    fn a_stream_that_waits_for_its_tenant_continues_when_another_stream_releases_bytes() {
+        let total = PrefetchBudget::new(100, 100);
+        let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
+        let _sent = BatchCharge::of_taken(&Arc::new(streams[0].take(20).now_or_never().unwrap()));
+        let other = streams[1].take(80).now_or_never().unwrap();
+        let mut second = Box::pin(streams[0].take(20));
+        assert!((&mut second).now_or_never().is_none());
+        drop(other);
+        assert!((&mut second).now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_changed_weight_counts_from_the_next_stream_on() {
+        let total = PrefetchBudget::new(100, 100);
+        let enter = |id, weight| total.enter(Tenant::new(id, NonZeroU32::new(weight).unwrap()));
+        let (_other, first) = (enter(2, 1), enter(1, 1));
+        assert_eq!(first.tenant_bytes(), 50);
+        let second = enter(1, 4);
+        assert_eq!(first.tenant_bytes(), 80);
+        drop((first, second));
+        assert_eq!(total.shared.weights.load(Ordering::Relaxed), 1);
     }
 
     #[test]

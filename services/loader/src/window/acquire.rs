@@ -48,6 +48,9 @@ impl Windows {
         before: Option<HeldSet>,
     ) -> Result<Vec<Arc<HeldWindow>>, Error> {
         let (sizes, all) = (self.sizes(wanted), wanted.iter().collect::<Vec<_>>());
+        if let Some(held) = self.hold(wanted, &sizes, |_, _| None) {
+            return Ok(held);
+        }
         let (bytes, sources) = (self.bytes_to_reserve(&all, &sizes), sources(&all));
         let budget = self.budget(wanted);
         let mut reserving = pin!(maybe_done(budget.reserve(bytes, &sources)));

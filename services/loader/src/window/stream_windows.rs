@@ -76,7 +76,10 @@ impl StreamWindows {
         let wanted = if is_ready { Vec::new() } else { self.wanted(set) };
         let _watching = self.watch(&wanted);
         let held = match prefetched {
-            Some(prefetched) => prefetched,
+            Some(prefetched) => {
+                drop(before);
+                prefetched
+            }
             None => self.acquire(set, &wanted, before).await?,
         };
         let windows = held.windows.clone();

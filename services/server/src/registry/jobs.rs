@@ -71,7 +71,7 @@ impl Jobs {
         {
             return Ok(list);
         }
-        last.begun = Some(Instant::now());
+        *last = LastList { begun: Some(Instant::now()), list: Weak::new() };
         let list = Arc::new(self.read(|_| true).await?);
         last.list = Arc::downgrade(&list);
         Ok(list)

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use futures::{StreamExt, TryStreamExt, future::BoxFuture, stream};
+use futures::{TryStreamExt, future::BoxFuture, stream::FuturesOrdered};
 use object_store::PutMode;
 use tokio::task::coop::consume_budget;
 
@@ -216,16 +216,25 @@ async fn merge_footers(
     let (targets, total) = (&found.targets, found.targets.len() as u64);
     let footer = |index: usize| state.footers().get(location, &targets[index], config);
     // In order, because the schemas of the other files are compared to that of the first. Footers that wait for their turn
-    // are kept by the cache alone, which bounds their size.
-    let loaded = stream::iter(0..targets.len()).map(|index| async move {
-        if known[index].is_none() {
-            state.footers().preload(location, &targets[index], config).await?;
+    // are kept by the cache alone, which bounds their size. Not more are loaded than it can keep.
+    let preload = |index: usize| async move {
+        match known[index] {
+            Some(_) => Ok(0),
+            None => state.footers().preload(location, &targets[index], config).await,
         }
-        Ok::<_, Error>(index)
-    });
-    let mut loaded = loaded.buffered(config.concurrent_footers.max(1));
+    };
+    let (mut indices, mut loading) = (0..targets.len(), FuturesOrdered::new());
+    let mut concurrent = config.concurrent_footers.max(1);
     let mut row_groups = Vec::with_capacity(targets.len());
-    while let Some(index) = loaded.try_next().await? {
+    loop {
+        while loading.len() < concurrent
+            && let Some(index) = indices.next()
+        {
+            loading.push_back(preload(index));
+        }
+        let Some(bytes) = loading.try_next().await? else { break };
+        concurrent = concurrent.min(config.footer_memory_bytes / bytes.max(1)).max(1);
+        let index = row_groups.len();
         row_groups.push(match (known[index], &mut merged) {
             (Some(known), _) => known.to_vec(),
             (None, None) => {

@@ -62,16 +62,17 @@ impl FooterCache {
         Ok(Arc::clone(footer))
     }
 
-    /// Loads a footer into the cache as a task of its own, which holds nothing once it is done.
+    /// Loads a footer into the cache as a task of its own, which holds nothing once it is done. Returns its size in memory, in
+    /// bytes.
     pub(crate) async fn preload(
         self: &Arc<Self>,
         location: &Location,
         target: &Target,
         config: &Config,
-    ) -> Result<(), Error> {
+    ) -> Result<usize, Error> {
         let this = Arc::clone(self);
         let (location, target, config) = (location.clone(), target.clone(), config.clone());
-        task(async move { this.get(&location, &target, &config).await.map(drop) }).await
+        task(async move { Ok(this.get(&location, &target, &config).await?.memory_bytes()) }).await
     }
 
     /// Loads a footer as a task, because a future that occupies room must not depend on a caller that polls it.
@@ -90,8 +91,10 @@ impl FooterCache {
             }
             metrics::counter!("forebay_storage_footers_total", "source" => "file").increment(1);
             let (bytes, room) = read_footer(&location, &target, &config).await?;
-            let footer = parse(bytes.clone(), room, &target, &config).await?;
+            let room = Arc::new(room);
+            let footer = parse(bytes.clone(), &room, &target, &config).await?;
             this.files.put(key, bytes).await;
+            drop(room);
             Ok(footer)
         })
         .await
@@ -105,22 +108,23 @@ impl FooterCache {
         target: &Target,
         config: &Config,
     ) -> Option<Arc<Footer>> {
+        // The size of the copy is not known before it is read.
+        let room = Arc::new(location.footer_room(FooterFiles::MAX_BYTES).await);
         let bytes = self.files.get(key).await?;
-        let room = location.footer_room(bytes.len() as u64).await;
-        let footer = parse(bytes, room, target, config).await.ok()?;
+        let footer = parse(bytes, &room, target, config).await.ok()?;
         metrics::counter!("forebay_storage_footers_total", "source" => "disk").increment(1);
         Some(footer)
     }
 }
 
-/// Parses a footer on a blocking thread, which then frees its room.
+/// Parses a footer on a blocking thread, which also holds its room.
 async fn parse(
     bytes: Bytes,
-    room: OwnedSemaphorePermit,
+    room: &Arc<OwnedSemaphorePermit>,
     target: &Target,
     config: &Config,
 ) -> Result<Arc<Footer>, Error> {
-    let (target, limit) = (target.clone(), config.max_block_bytes);
+    let (target, limit, room) = (target.clone(), config.max_block_bytes, Arc::clone(room));
     blocking(move || {
         let parsed = parse_footer(&bytes, target.version.size, &target.url, limit);
         drop((bytes, room));

@@ -23,8 +23,6 @@ use tokio::{
 use crate::{blocking::blocking, store::envelope::Envelope};
 
 const ENVELOPE: Envelope = Envelope { kind: "footer", version: 1 };
-/// Maximum size of a file, in bytes. A longer footer is not cached.
-const MAX_BYTES: u64 = 8 << 20;
 /// Maximum number of concurrent operations, and of threads that a hanging disk occupies.
 const MAX_OPERATIONS: usize = 8;
 /// Time for which a disk that did not answer in time is not used.
@@ -42,6 +40,9 @@ pub(super) struct FooterFiles {
 }
 
 impl FooterFiles {
+    /// Maximum size of a footer, in bytes. A longer one is not cached.
+    pub(super) const MAX_BYTES: u64 = 8 << 20;
+
     /// Creates the cache in `directory`; without one it is always empty.
     pub(super) fn new(directory: Option<PathBuf>, timeout: Duration) -> Self {
         let operations = Arc::new(Semaphore::new(MAX_OPERATIONS));
@@ -56,7 +57,7 @@ impl FooterFiles {
 
     /// Writes a footer, unless it is too long.
     pub(super) async fn put(&self, key: u128, bytes: Bytes) {
-        if bytes.len() as u64 > MAX_BYTES {
+        if bytes.len() as u64 > Self::MAX_BYTES {
             return;
         }
         let Some(path) = self.path(key) else { return };
@@ -115,7 +116,7 @@ impl FooterFiles {
 
 fn read(path: &Path) -> Option<Bytes> {
     // Other programs may have written the file.
-    if std::fs::metadata(path).ok()?.len() > MAX_BYTES + Envelope::MAX_LINE {
+    if std::fs::metadata(path).ok()?.len() > FooterFiles::MAX_BYTES + Envelope::MAX_LINE {
         return None;
     }
     let sealed = Bytes::from(std::fs::read(path).ok()?);
