@@ -197,6 +197,7 @@ impl StreamBudget {
             }
             // `Notify` stores a permit, so a release between the check and this wait is not missed.
             tokio::select! {
+                biased;
                 () = self.freed.notified() => {}
                 () = self.tenant.freed.notified() => {}
             }
