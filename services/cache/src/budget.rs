@@ -10,6 +10,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    hash::Hash,
     sync::Arc,
 };
 
@@ -238,23 +239,23 @@ impl State {
     }
 
     /// Changes the reserved bytes of a tenant.
-    fn charge_tenant(&mut self, tenant: Tenant, change: impl FnOnce(u64) -> u64) {
-        let bytes = change(self.tenant_bytes.get(&tenant.id()).copied().unwrap_or(0));
-        match bytes {
-            0 => drop(self.tenant_bytes.remove(&tenant.id())),
-            _ => drop(self.tenant_bytes.insert(tenant.id(), bytes)),
-        }
+    fn charge_tenant(&mut self, tenant: Tenant, change: impl Fn(u64) -> u64) {
+        change_bytes(&mut self.tenant_bytes, tenant.id(), change);
     }
 
     /// Changes the bytes that are being loaded from `sources`.
     fn charge(&mut self, sources: &[SourceId], change: impl Fn(u64) -> u64) {
         for source in sources {
-            let loading = change(self.loading_bytes.get(source).copied().unwrap_or(0));
-            match loading {
-                0 => drop(self.loading_bytes.remove(source)),
-                _ => drop(self.loading_bytes.insert(*source, loading)),
-            }
+            change_bytes(&mut self.loading_bytes, *source, &change);
         }
+    }
+}
+
+/// Changes the bytes of `key`, which has no entry while it has no bytes.
+fn change_bytes<K: Hash + Eq>(bytes: &mut HashMap<K, u64>, key: K, change: impl Fn(u64) -> u64) {
+    match change(bytes.get(&key).copied().unwrap_or(0)) {
+        0 => drop(bytes.remove(&key)),
+        changed => drop(bytes.insert(key, changed)),
     }
 }
 

@@ -8,7 +8,7 @@ use forebay_proto::v1::Train;
 use forebay_stall::Stage;
 use forebay_storage::Reader;
 
-use crate::lookups::{Fixture, pool, spec, users};
+use crate::fixture::{Fixture, pool, spec, users};
 
 const FILES: i64 = 3;
 /// Time for which every decode holds its permit.

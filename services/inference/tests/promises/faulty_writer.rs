@@ -13,7 +13,7 @@ use forebay_inference::{Config, OnlineDataset};
 use forebay_loader::Loader;
 use forebay_proto::v1::Train;
 
-use crate::lookups::{Fixture, encoded, ids, pool, rows, spec, users};
+use crate::fixture::{Fixture, encoded, ids, pool, rows, spec, users};
 
 const FILES: usize = 4;
 const FILE_ROWS: i64 = 500;

@@ -4,6 +4,7 @@
 
 mod block_reads;
 mod faulty_writer;
+mod fixture;
 mod lookups;
 mod queues;
 mod tenants;

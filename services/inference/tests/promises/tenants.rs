@@ -13,7 +13,7 @@ use forebay_inference::{Config, OnlineDataset};
 use forebay_loader::{Loader, Pool, Tenant};
 use forebay_proto::v1::Train;
 
-use crate::lookups::{Fixture, ids, spec, users};
+use crate::fixture::{Fixture, ids, spec, users};
 
 /// Callers of each tenant.
 const CALLERS: usize = 4;

@@ -7,7 +7,7 @@ use forebay_inference::{Config, KeyIndex, OnlineDataset};
 use forebay_loader::Error;
 use forebay_proto::v1::Train;
 
-use crate::lookups::{Fixture, blocks, ids, online_with_views, rows, spec, users};
+use crate::fixture::{Fixture, blocks, ids, online_with_views, rows, spec, users};
 
 fn view(select: &str) -> Train {
     Train { select: vec![select.to_owned()], ..Train::default() }

@@ -96,7 +96,7 @@ impl Batches {
     }
 
     async fn wait(&mut self) -> Result<FinishedBatch, Error> {
-        let _waits = self.budget.consumer_waits();
+        let _waits = self.budget.consumer().waits();
         if self.next.is_none() {
             let early = || Error::Internal("the producer of the stream stopped before its last batch".into());
             self.next = Some(self.pending.recv().await.ok_or_else(early)??);

@@ -8,12 +8,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use forebay_cache::Tenant;
 use parking_lot::Mutex;
-use tokio::{sync::Notify, time::Instant};
+use tokio::sync::Notify;
+
+use super::consumer::Consumer;
 
 /// Prefetch budget of all streams. Tenants share it by weight, and the streams of a tenant share theirs evenly. Cheap to
 /// clone.
@@ -53,33 +54,7 @@ pub(crate) struct StreamBudget {
     /// Reserved bytes of batches that the consumer has not taken.
     untaken_bytes: AtomicU64,
     freed: Notify,
-    consumer: Mutex<Consumer>,
-}
-
-/// State of the consumer of a stream.
-struct Consumer {
-    /// The consumer waits for its next batch.
-    waits: bool,
-    /// Number of batches that it has taken and not received completely.
-    receiving: usize,
-    /// Time of the last change of the other fields.
-    changed: Instant,
-}
-
-impl Consumer {
-    fn change(&mut self, change: impl FnOnce(&mut Self)) {
-        change(self);
-        self.changed = Instant::now();
-    }
-}
-
-/// Wait of a consumer for its next batch. It ends when the value is dropped.
-pub(crate) struct ConsumerWait<'a>(&'a StreamBudget);
-
-impl Drop for ConsumerWait<'_> {
-    fn drop(&mut self) {
-        self.0.consumer.lock().change(|consumer| consumer.waits = false);
-    }
+    consumer: Consumer,
 }
 
 /// Bytes reserved for one batch, released on drop.
@@ -98,7 +73,7 @@ pub struct BatchCharge {
 impl BatchCharge {
     /// Marks the batch as taken.
     pub(crate) fn of_taken(reservation: &Arc<BatchReservation>) -> Self {
-        reservation.take();
+        reservation.mark_taken();
         Self { _reservation: Arc::clone(reservation) }
     }
 }
@@ -138,7 +113,6 @@ impl PrefetchBudget {
             self.shared.weights.fetch_add(weight.wrapping_sub(before), Ordering::Relaxed);
             tenant
         };
-        let consumer = Mutex::new(Consumer { waits: false, receiving: 0, changed: Instant::now() });
         let (used_bytes, untaken_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         Arc::new(StreamBudget {
             total: self.clone(),
@@ -146,7 +120,7 @@ impl PrefetchBudget {
             used_bytes,
             untaken_bytes,
             freed: Notify::new(),
-            consumer,
+            consumer: Consumer::new(),
         })
     }
 
@@ -170,17 +144,9 @@ impl StreamBudget {
         self.own_bytes() / 2
     }
 
-    /// Marks the consumer as waiting for a batch, until the returned value is dropped.
-    pub(crate) fn consumer_waits(&self) -> ConsumerWait<'_> {
-        self.consumer.lock().change(|consumer| consumer.waits = true);
-        ConsumerWait(self)
-    }
-
-    /// Time since the consumer took a batch or received one completely. Zero while it has received everything and waits for a
-    /// batch.
-    pub(crate) fn consumer_busy_for(&self) -> Duration {
-        let consumer = self.consumer.lock();
-        if consumer.waits && consumer.receiving == 0 { Duration::ZERO } else { consumer.changed.elapsed() }
+    /// The consumer of the stream.
+    pub(crate) fn consumer(&self) -> &Consumer {
+        &self.consumer
     }
 
     /// Waits until `bytes` more fit the budget, and reserves them. Supports one caller at a time. Cancel-safe.
@@ -255,10 +221,10 @@ impl BatchReservation {
     }
 
     /// Records that the consumer has taken the batch, which is finished.
-    fn take(&self) {
+    fn mark_taken(&self) {
         if !self.is_taken.swap(true, Ordering::AcqRel) {
             self.budget.untaken_bytes.fetch_sub(self.bytes.load(Ordering::Acquire), Ordering::AcqRel);
-            self.budget.consumer.lock().change(|consumer| consumer.receiving += 1);
+            self.budget.consumer.takes();
             self.budget.freed.notify_one();
         }
     }
@@ -279,7 +245,7 @@ impl Drop for BatchReservation {
         self.budget.charge(0_u64.wrapping_sub(*self.bytes.get_mut()), is_taken);
         self.budget.tenant.freed.notify_one();
         if is_taken {
-            self.budget.consumer.lock().change(|consumer| consumer.receiving -= 1);
+            self.budget.consumer.has_received();
         }
         self.budget.freed.notify_one();
     }
@@ -317,17 +283,6 @@ mod tests {
         drop(more);
         assert!(first.take(31).now_or_never().is_none());
         assert!(first.take(30).now_or_never().is_some());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_consumer_that_waits_is_busy_until_it_has_received_the_batch_before() {
-        let stream = PrefetchBudget::new(100, 100).enter(Tenant::SERVER);
-        let charge = BatchCharge::of_taken(&Arc::new(stream.take(20).await));
-        let _waits = stream.consumer_waits();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        assert_eq!(stream.consumer_busy_for(), Duration::from_secs(1));
-        drop(charge);
-        assert_eq!(stream.consumer_busy_for(), Duration::ZERO);
     }
 
     #[test]

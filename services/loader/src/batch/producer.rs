@@ -105,11 +105,11 @@ impl Producer {
         let budget = Arc::clone(&self.budget);
         let mut taking = pin!(budget.take(bytes));
         loop {
-            let left = self.config.slow_consumer_timeout.saturating_sub(budget.consumer_busy_for());
+            let left = self.config.slow_consumer_timeout.saturating_sub(budget.consumer().busy_for());
             if let Ok(reservation) = timeout(left, &mut taking).await {
                 return reservation;
             }
-            if budget.consumer_busy_for() >= self.config.slow_consumer_timeout {
+            if budget.consumer().busy_for() >= self.config.slow_consumer_timeout {
                 self.windows.release();
                 return taking.await;
             }

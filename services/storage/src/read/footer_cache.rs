@@ -91,10 +91,10 @@ impl FooterCache {
             }
             metrics::counter!("forebay_storage_footers_total", "source" => "file").increment(1);
             let (bytes, room) = read_footer(&location, &target, &config).await?;
+            // Held until the copy is written.
             let room = Arc::new(room);
             let footer = parse(bytes.clone(), &room, &target, &config).await?;
             this.files.put(key, bytes).await;
-            drop(room);
             Ok(footer)
         })
         .await

@@ -89,8 +89,14 @@ impl Location {
 
     /// Creates a location in an existing store, for example an in-memory or fault-injecting one in tests.
     pub fn with_store(url: impl Into<String>, store: Arc<dyn ObjectStore>, prefix: impl Into<Path>) -> Self {
-        let url = url.into().into();
-        Self { url, store, root: prefix.into(), kind: Kind::Object, footer_room: footer_room(), local: None }
+        Self {
+            url: url.into().into(),
+            store,
+            root: prefix.into(),
+            kind: Kind::Object,
+            footer_room: Arc::new(Semaphore::new(FOOTER_ROOM as usize)),
+            local: None,
+        }
     }
 
     /// URL as given by the caller.
@@ -114,7 +120,7 @@ impl Location {
             parents: Arc::new(Semaphore::new(1)),
             timeout: config.request_timeout,
         });
-        Self { url: url.into(), store, root, kind, footer_room: footer_room(), local }
+        Self { kind, local, ..Self::with_store(url, store, root) }
     }
 
     pub(crate) fn store(&self) -> &Arc<dyn ObjectStore> {
@@ -161,10 +167,6 @@ impl fmt::Debug for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Location").field(&self.url).finish()
     }
-}
-
-fn footer_room() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(FOOTER_ROOM as usize))
 }
 
 fn invalid(url: &str, detail: impl fmt::Display) -> Error {

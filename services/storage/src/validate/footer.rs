@@ -14,7 +14,6 @@ use parquet::{
     errors::ParquetError,
     file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData},
 };
-
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::{
