@@ -1,4 +1,4 @@
-//! A dataset whose files change: copies of generated files, which exchange their contents, are added and are removed.
+//! A dataset that changes: two files exchange their contents, a copy of a file is added, or an added copy is removed.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -44,8 +44,7 @@ impl Changing {
         Self { store, files, added: Vec::new(), changes: 0 }
     }
 
-    /// Makes one change, selected at random: exchanges the contents of two files, adds a copy of a file, or removes one of these
-    /// copies.
+    /// Makes one change, selected at random. If it selects one file twice to exchange contents, it changes nothing.
     pub(super) async fn change(&mut self) -> anyhow::Result<()> {
         self.changes += 1;
         match fastrand::u8(0..3) {

@@ -1,7 +1,8 @@
 //! Byte budget that tenants share by weight. A source that stops answering usually cannot use up the budget.
 //!
 //! The next bytes go to the waiting tenant that has the least in relation to its weight, which is weighted max-min
-//! fairness. Callers of one tenant receive theirs in the order of arrival.
+//! fairness. Callers of one tenant receive theirs in the order of arrival, except that a caller that waits for loads of a
+//! source delays only callers of that source.
 //!
 //! A reservation for values that are being loaded is charged to their sources. A source that is already charged is
 //! charged more only while enough stays free. This is the dynamic threshold of shared-memory switches
@@ -54,7 +55,7 @@ struct Waiting {
     bytes: u64,
     tenant: Tenant,
     sources: Arc<[SourceId]>,
-    /// The `sources` that delayed the caller at every check, by their limit or by an earlier caller. The others are not
+    /// Sources that still delay the caller. One is removed when it is within its limit and delays no earlier caller, and is not
     /// checked again. Otherwise two busy sources could permanently delay a caller of both.
     must_load_first: Vec<SourceId>,
     granted: oneshot::Sender<Result<Reservation, TooLarge>>,
@@ -110,8 +111,9 @@ impl Budget {
 
     /// Reserves `bytes`, and charges them to `sources` until [`Reservation::loaded`] is called.
     ///
-    /// Waits until the bytes are free. For each source from which something else is being loaded, also waits until the
-    /// bytes being loaded from it, including the new ones, were once at most four times the remaining free bytes.
+    /// Waits until the bytes are free. A source from which something else is being loaded also delays the
+    /// caller, until its loading bytes plus `bytes` are at most four times what would stay free. Once that held, the source is not
+    /// checked again.
     /// The callers of a tenant receive their bytes in order, with one exception: a caller that must wait for loads of a source
     /// delays only callers of this source. Cancel-safe: a dropped wait leaves the queue.
     ///

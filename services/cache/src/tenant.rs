@@ -9,13 +9,13 @@ pub struct Tenant {
     weight: NonZeroU32,
 }
 
-/// Maximum weight of a tenant.
-const MAX_WEIGHT: NonZeroU32 = NonZeroU32::new(1000).expect("1000 is not zero");
-
 impl Tenant {
+    /// Largest weight that a token file may contain.
+    pub const MAX_WEIGHT: NonZeroU32 = NonZeroU32::new(1000).expect("1000 is not zero");
+
     /// The server itself, and all callers of a server without tokens. Its work, such as computing orders and counting rows, is
     /// in the interest of all tenants, so it has the maximum weight.
-    pub const SERVER: Self = Self { id: 0, weight: MAX_WEIGHT };
+    pub const SERVER: Self = Self { id: 0, weight: Self::MAX_WEIGHT };
 
     /// Creates the tenant `id` with a weight.
     pub fn new(id: u64, weight: NonZeroU32) -> Self {

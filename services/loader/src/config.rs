@@ -17,11 +17,12 @@ pub struct Config {
     pub decode_bytes: Option<u64>,
     /// Maximum number of blocks of a window that are fetched concurrently, within `decode_bytes`. Default: 64.
     pub concurrent_blocks: usize,
-    /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream always gets one batch.
-    /// Default: 64 MiB.
+    /// Maximum size of the finished batches of a stream, in bytes. A batch counts until it is sent. A stream always gets one
+    /// batch, and another one while all its batches are being sent, if the share of its token has room. Default: 64 MiB.
     pub prefetch_bytes: u64,
     /// Maximum size of the finished batches, in bytes over all streams. Tokens share it by weight, and the streams of a token share theirs evenly.
-    /// Once the earlier batches of a stream are being sent, it may exceed its share by one batch within the share of its token.
+    /// While all batches of a stream are being sent, it gets another one if the share of its token has room, even if its own
+    /// share has none. A stream always gets one batch, even over the total.
     /// Default: 1/8 of `cache_memory`.
     pub total_prefetch_bytes: Option<u64>,
     /// Maximum size of the shuffle windows that are loaded before their use, in bytes per stream. One window is always prefetched

@@ -44,8 +44,8 @@ struct TenantBudget {
 
 /// Prefetch budget of one stream.
 ///
-/// A batch is charged until it is sent. A stream always gets one batch, whatever its size. It gets a second one while the
-/// first is being sent, if all streams of its tenant together stay within their budget.
+/// A batch is charged until it is sent. A stream always gets one batch, whatever its size. Further batches must fit the share of the
+/// stream. While all its batches are being sent, the next one need only fit the share of the tenant.
 pub(crate) struct StreamBudget {
     total: PrefetchBudget,
     tenant: Arc<TenantBudget>,
@@ -137,9 +137,8 @@ impl PrefetchBudget {
 }
 
 impl StreamBudget {
-    /// Maximum size in bytes of a frame that a batch in file order may reference without a copy. Consecutive batches
-    /// fill their frames except for the first and the last, so all streams together hold at most about their budget in
-    /// addition.
+    /// Maximum size in bytes of a frame that a batch in file order may reference without a copy. Of the frames of consecutive batches, only the first and the last are used in part, so the unused rows add at most about one
+    /// budget over all streams.
     pub(crate) fn max_held_bytes(&self) -> u64 {
         self.own_bytes() / 2
     }
@@ -150,9 +149,9 @@ impl StreamBudget {
     }
 
     /// Waits until `bytes` more fit the budget, and reserves them. Supports one caller at a time. Cancel-safe.
-    pub(crate) async fn take(self: &Arc<Self>, bytes: u64) -> BatchReservation {
+    pub(crate) async fn reserve(self: &Arc<Self>, bytes: u64) -> BatchReservation {
         loop {
-            if self.try_take(bytes) {
+            if self.try_reserve(bytes) {
                 self.used_bytes.fetch_add(bytes, Ordering::AcqRel);
                 self.untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
                 return BatchReservation {
@@ -173,7 +172,7 @@ impl StreamBudget {
 
 impl StreamBudget {
     /// Charges `bytes` to the tenant and returns true, if the stream may have them.
-    fn try_take(&self, bytes: u64) -> bool {
+    fn try_reserve(&self, bytes: u64) -> bool {
         let used = self.used_bytes.load(Ordering::Acquire);
         if used == 0 || used.saturating_add(bytes) <= self.own_bytes() {
             self.tenant.used_bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -264,25 +263,25 @@ mod tests {
         let total = PrefetchBudget::new(100, 60);
         let (first, second) = (total.enter(Tenant::SERVER), total.enter(Tenant::SERVER));
         // Two streams get half of the budget each.
-        let reservation = first.take(40).now_or_never().unwrap();
-        assert!(first.take(20).now_or_never().is_none());
+        let reservation = first.reserve(40).now_or_never().unwrap();
+        assert!(first.reserve(20).now_or_never().is_none());
         assert!(reservation.is_only());
-        let large = second.take(1000).now_or_never().unwrap();
-        assert!(second.take(1).now_or_never().is_none());
+        let large = second.reserve(1000).now_or_never().unwrap();
+        assert!(second.reserve(1).now_or_never().is_none());
         drop((large, second));
         // A single stream is limited by its own maximum.
-        let more = first.take(20).now_or_never().unwrap();
-        assert!(first.take(1).now_or_never().is_none());
+        let more = first.reserve(20).now_or_never().unwrap();
+        assert!(first.reserve(1).now_or_never().is_none());
         assert!(!more.is_only());
         drop((reservation, more));
-        let reservation = first.take(60).now_or_never().unwrap();
-        assert!(first.take(1).now_or_never().is_none());
+        let reservation = first.reserve(60).now_or_never().unwrap();
+        assert!(first.reserve(1).now_or_never().is_none());
         reservation.settle(20);
-        let more = first.take(40).now_or_never().unwrap();
+        let more = first.reserve(40).now_or_never().unwrap();
         reservation.settle(30);
         drop(more);
-        assert!(first.take(31).now_or_never().is_none());
-        assert!(first.take(30).now_or_never().is_some());
+        assert!(first.reserve(31).now_or_never().is_none());
+        assert!(first.reserve(30).now_or_never().is_some());
     }
 
     #[test]
@@ -290,7 +289,7 @@ mod tests {
         let total = PrefetchBudget::new(100, 100);
         let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
         let taken = |stream: &Arc<StreamBudget>, bytes| {
-            stream.take(bytes).now_or_never().map(|batch| BatchCharge::of_taken(&Arc::new(batch)))
+            stream.reserve(bytes).now_or_never().map(|batch| BatchCharge::of_taken(&Arc::new(batch)))
         };
         // Each stream has 10 bytes of its own. A second batch is admitted while the first is sent.
         let first = taken(&streams[0], 20).unwrap();
@@ -301,7 +300,7 @@ mod tests {
         assert!(streams.iter().all(|stream| taken(stream, 1).is_none()), "the total is exceeded");
         drop((second, others));
         assert!(taken(&streams[0], 1).is_some(), "the total has room");
-        let waiting = streams[0].take(20).now_or_never().unwrap();
+        let waiting = streams[0].reserve(20).now_or_never().unwrap();
         assert!(taken(&streams[0], 1).is_none(), "a batch waits to be taken");
         drop((first, waiting));
         assert_eq!(used(), 0);
@@ -311,9 +310,9 @@ mod tests {
     fn a_stream_that_waits_for_its_tenant_continues_when_another_stream_releases_bytes() {
         let total = PrefetchBudget::new(100, 100);
         let streams: Vec<_> = (0..10).map(|_| total.enter(Tenant::SERVER)).collect();
-        let _sent = BatchCharge::of_taken(&Arc::new(streams[0].take(20).now_or_never().unwrap()));
-        let other = streams[1].take(80).now_or_never().unwrap();
-        let mut second = Box::pin(streams[0].take(20));
+        let _sent = BatchCharge::of_taken(&Arc::new(streams[0].reserve(20).now_or_never().unwrap()));
+        let other = streams[1].reserve(80).now_or_never().unwrap();
+        let mut second = Box::pin(streams[0].reserve(20));
         assert!((&mut second).now_or_never().is_none());
         drop(other);
         assert!((&mut second).now_or_never().is_some());
@@ -336,11 +335,11 @@ mod tests {
         let total = PrefetchBudget::new(100, 100);
         let tenant = |id: u32| Tenant::new(id.into(), NonZeroU32::new(id).unwrap());
         let many: Vec<_> = (0..10).map(|_| total.enter(tenant(1))).collect();
-        let held: Vec<_> = many.iter().map(|stream| stream.take(30).now_or_never().unwrap()).collect();
+        let held: Vec<_> = many.iter().map(|stream| stream.reserve(30).now_or_never().unwrap()).collect();
         let other = total.enter(tenant(3));
-        assert!(other.take(75).now_or_never().is_some());
+        assert!(other.reserve(75).now_or_never().is_some());
         drop((held, many));
-        assert!(other.take(100).now_or_never().is_some(), "the only tenant");
+        assert!(other.reserve(100).now_or_never().is_some(), "the only tenant");
         drop(other);
         assert!(total.shared.tenants.lock().is_empty());
     }

@@ -1,4 +1,4 @@
-//! Whether the consumer of a stream is slow.
+//! State of the consumer of a stream, which tells how long it has made no progress.
 
 use std::time::Duration;
 

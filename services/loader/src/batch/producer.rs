@@ -103,7 +103,7 @@ impl Producer {
         let item_bytes = self.item_bytes.load(Ordering::Relaxed).max(self.footer_item_bytes);
         let bytes = MESSAGE_BYTES.saturating_add(items.saturating_mul(item_bytes));
         let budget = Arc::clone(&self.budget);
-        let mut taking = pin!(budget.take(bytes));
+        let mut taking = pin!(budget.reserve(bytes));
         loop {
             let left = self.config.slow_consumer_timeout.saturating_sub(budget.consumer().busy_for());
             if let Ok(reservation) = timeout(left, &mut taking).await {

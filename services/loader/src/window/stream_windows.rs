@@ -104,7 +104,9 @@ impl StreamWindows {
     }
 
     /// Acquires the windows of `set` and releases those of `before`. Windows in both sets stay held if there is free
-    /// memory for the others. If not, all of `before` is released before waiting for memory.
+    /// memory for the others. Otherwise
+    /// the stream queues for memory, and then releases `before`. If the sets have windows in common, windows that only `before` has
+    /// are released first.
     async fn acquire(
         &mut self,
         set: &WindowSet,
@@ -184,8 +186,9 @@ impl StreamWindows {
         Ok(())
     }
 
-    /// While another tenant needs memory of which this one has more than its share, releases prefetched sets, the last one
-    /// first, and returns true. Sets that are being loaded are kept, because what was read of them would be lost.
+    /// Releases prefetched sets, from the last one on, while another tenant waits for memory of which this one has more than its
+    /// share. Stops at a set that is being loaded, because what was read of it would be lost. Returns true if the tenant still
+    /// has more than its share; then nothing may be prefetched.
     fn yields(&mut self) -> bool {
         while self.windows.should_yield(self.stream.job.decode_flow.tenant()) {
             if !self.prefetched.back().is_some_and(HeldSet::is_loaded) {

@@ -49,9 +49,6 @@ struct Written {
     expires: Option<toml::value::Datetime>,
 }
 
-/// Maximum weight of a token.
-const MAX_WEIGHT: u32 = 1000;
-
 fn default_weight() -> u32 {
     1
 }
@@ -87,9 +84,9 @@ impl Tokens {
             );
             let expires = token.expires.map(|time| instant(&time)).transpose();
             let expires = expires.with_context(|| format!("token '{name}': expires"))?;
-            let weight = NonZeroU32::new(token.weight).filter(|weight| weight.get() <= MAX_WEIGHT);
+            let weight = NonZeroU32::new(token.weight).filter(|weight| *weight <= Tenant::MAX_WEIGHT);
             let weight = weight.with_context(|| {
-                format!("token '{name}': weight is {}; expected 1 to {MAX_WEIGHT}", token.weight)
+                format!("token '{name}': weight is {}; expected 1 to {}", token.weight, Tenant::MAX_WEIGHT)
             })?;
             let Written { datasets, serves, admin, .. } = token;
             let tenant = Tenant::new(xxh3_64(name.as_bytes()), weight);

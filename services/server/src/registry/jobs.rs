@@ -58,8 +58,8 @@ impl Jobs {
         Self { documents, max_jobs, known: Arc::default(), last_list: Arc::default() }
     }
 
-    /// Lists all jobs, most recently streamed first. Damaged records are omitted. Callers that wait while another one reads share
-    /// the next list.
+    /// Lists all jobs, most recently streamed first. Damaged records are omitted. A caller gets the list of
+    /// another one if that list was begun after its own call.
     ///
     /// # Errors
     /// If the state can't be read.

@@ -37,8 +37,7 @@ pub fn take_snapshot<'a>(
     boxed(dataset, location, state, config, None, Box::new(progress))
 }
 
-/// Takes a snapshot like [`take_snapshot`], after the snapshot `previous` of the same dataset, if there is one. If only files
-/// were added since, only their footers are read.
+/// Takes a snapshot like [`take_snapshot`], after the snapshot `previous` of the same dataset, if there is one. If only files were added since, only their footers are read, unless a new file comes first or changes the columns.
 ///
 /// # Errors
 /// As [`take_snapshot`].

@@ -62,8 +62,7 @@ impl FooterCache {
         Ok(Arc::clone(footer))
     }
 
-    /// Loads a footer into the cache as a task of its own, which holds nothing once it is done. Returns its size in memory, in
-    /// bytes.
+    /// Loads a footer in a task of its own and returns only its size in memory, in bytes, so that the cache alone keeps the footer.
     pub(crate) async fn preload(
         self: &Arc<Self>,
         location: &Location,
@@ -75,7 +74,7 @@ impl FooterCache {
         task(async move { Ok(this.get(&location, &target, &config).await?.memory_bytes()) }).await
     }
 
-    /// Loads a footer as a task, because a future that occupies room must not depend on a caller that polls it.
+    /// Loads a footer in a task, so that it finishes and frees its [room](Location::footer_room) even if the caller does not poll it.
     async fn load(
         self: &Arc<Self>,
         key: u128,
