@@ -281,7 +281,8 @@ class Client:
 
         Args:
             queue: Name of the queue.
-            keys: Keys of the features, as in `lookup`.
+            keys: Keys of the features, as in `lookup`, and the request columns of the queue. A column with several values per row
+                is a two-dimensional array.
             timeout: Time limit for the answer in seconds. Default: the queue's `default_timeout`.
 
         Returns:

@@ -82,6 +82,19 @@ def test_the_example_of_the_documentation_runs_as_written(ranker: Server, tmp_pa
         running.wait()
 
 
+def test_the_example_of_request_columns_runs_as_written(start: Callable[..., Server], tmp_path: Path) -> None:
+    (tmp_path / "forebay.toml").write_text("".join(blocks("toml")[0:2]))
+    server = start()
+    worker, caller = (block.replace("grpc://127.0.0.1:8815", server.location) for block in blocks("python")[2:4])
+    running = subprocess.Popen([sys.executable, "-c", worker])
+    try:
+        done = subprocess.run([sys.executable, "-c", caller.replace("timeout=0.5", "timeout=20")], capture_output=True, text=True)
+        assert (done.returncode, done.stdout.split()) == (0, "[1. 4.] [ True False]".split()), done.stdout + done.stderr
+    finally:
+        running.kill()
+        running.wait()
+
+
 def test_threads_of_one_client_receive_their_own_answers(ranker: Server) -> None:
     start_worker(ranker, add)
     client, failures = forebay.connect(ranker.location), []

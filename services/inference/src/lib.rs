@@ -9,6 +9,7 @@
 //! - [`KeyIndex`]: maps each key of a snapshot to its row. Built once per snapshot and saved on disk.
 //! - [`OnlineDataset`]: the index and the rows of a dataset's current snapshot, both in memory. The next snapshot is loaded
 //!   concurrently and replaces the current one atomically. [`Lookup`] answers batches of keys from it.
+//! - [`RequestColumns`]: columns that come with the keys of a queue, and follow the features.
 //! - [`queue`]: collects small requests into batches for workers and returns to each request its share of the reply.
 //!
 //! This crate names no transport.
@@ -20,7 +21,9 @@ mod index;
 mod keys;
 mod lookup;
 pub mod queue;
+mod request_columns;
 
 pub use index::{IndexProgress, KeyIndex, KeySpec};
 pub use keys::{EncodedKeys, KeyType};
 pub use lookup::{Answer, Config, Lookup, LookupKeys, OnlineDataset, Progress, ReadySnapshot};
+pub use request_columns::{Dtype, RequestColumn, RequestColumns};

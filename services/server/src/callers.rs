@@ -208,6 +208,22 @@ impl Charge {
 #[derive(Clone)]
 pub(crate) struct ChargeExtension(Arc<Mutex<Option<Charge>>>);
 
+/// Charges of the messages of a streamed response. The stream and the extensions of the response share them.
+#[derive(Clone, Default)]
+pub(crate) struct MessageCharges(Arc<Mutex<Vec<Charge>>>);
+
+impl MessageCharges {
+    /// Makes the next message of the stream hold `charge` until it is sent.
+    pub(crate) fn charge_next(&self, charge: Charge) {
+        self.0.lock().push(charge);
+    }
+
+    /// Takes the charges of the messages since the last call.
+    pub(crate) fn take(&self) -> Vec<Charge> {
+        std::mem::take(&mut self.0.lock())
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.release();

@@ -144,8 +144,8 @@ pub struct Limits {
     /// Maximum number of concurrent gRPC calls that are neither batch streams nor DoExchange streams, such as lookups and actions.
     /// Default: 1,024.
     pub max_calls: usize,
-    /// Maximum total size of answers that are not yet sent completely, in bytes. It counts lookups over `DoGet`, `Online.Lookup`
-    /// and the Open Inference Protocol, `GetFlightInfo`, and exported batches. At least 8/7 of `max_explain_bytes` and of
+    /// Maximum total size of answers that are not yet sent completely, in bytes. It counts lookups, answers of
+    /// batch queues, `GetFlightInfo`, and exported batches. At least 8/7 of `max_explain_bytes` and of
     /// `lookups.max_answer_bytes`. Default: 256 MiB.
     pub max_unsent_bytes: u64,
     /// Time in which a client must receive an answer that counts towards `max_unsent_bytes`, at least 100 ms. One second per MiB is

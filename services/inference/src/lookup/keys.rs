@@ -2,13 +2,19 @@
 
 use std::sync::Arc;
 
+use arrow_array::RecordBatch;
+
 use crate::{index::KeyIndex, keys::EncodedKeys};
 
-/// Keys of a batch, validated and encoded for each dataset of a [`Lookup`](super::Lookup).
+/// Keys of a batch, validated and encoded for each dataset of a [`Lookup`](super::Lookup), and the request columns that came with
+/// them.
 #[derive(Clone)]
 pub struct LookupKeys {
     /// For each dataset, the index for which the keys were encoded, and the keys.
     pub(super) datasets: Vec<(Arc<KeyIndex>, EncodedKeys)>,
+    /// Request columns of each appended batch; empty for a lookup without request columns.
+    pub(super) columns: Vec<RecordBatch>,
+    /// Mean bytes per row of the features.
     pub(super) row_bytes: u64,
 }
 
@@ -23,14 +29,20 @@ impl LookupKeys {
         self.len() == 0
     }
 
-    /// Memory of the keys, in bytes.
+    /// Memory of the keys and of the request columns, in bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.datasets.iter().map(|(_, keys)| keys.memory_bytes()).sum()
+        let keys: u64 = self.datasets.iter().map(|(_, keys)| keys.memory_bytes()).sum();
+        keys + self.column_bytes()
     }
 
-    /// Mean bytes per row of the answer.
-    pub fn row_bytes(&self) -> u64 {
-        self.row_bytes
+    /// Estimated bytes of the answer: the mean size of a row of features for each key, and the request columns.
+    pub fn answer_bytes(&self) -> u64 {
+        self.row_bytes.saturating_mul(self.len() as u64).saturating_add(self.column_bytes())
+    }
+
+    /// Memory of the request columns, in bytes.
+    pub(super) fn column_bytes(&self) -> u64 {
+        self.columns.iter().map(|columns| columns.get_array_memory_size() as u64).sum()
     }
 
     /// Appends keys of the same lookup. Returns false, without changes, if the type of the key changed between the two.
@@ -47,6 +59,7 @@ impl LookupKeys {
         for ((_, keys), (_, others)) in self.datasets.iter_mut().zip(&others.datasets) {
             keys.append(others);
         }
+        self.columns.extend(others.columns.iter().cloned());
         true
     }
 }

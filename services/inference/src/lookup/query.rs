@@ -15,7 +15,7 @@ use super::{
     Config, LookupKeys, OnlineDataset,
     snapshot::{LoadedSnapshot, ViewKey, view_key},
 };
-use crate::{index::KeyIndex, keys::column_named};
+use crate::{RequestColumns, index::KeyIndex, keys::column_named};
 
 /// Maximum bytes of an answer that is gathered on the thread of the connection.
 const INLINE_BYTES: u64 = 512 << 10;
@@ -24,6 +24,8 @@ const INLINE_BYTES: u64 = 512 << 10;
 #[derive(Clone)]
 pub struct Lookup {
     datasets: Vec<DatasetLookup>,
+    /// Columns that come with the keys and follow the columns of the datasets.
+    request_columns: Option<Arc<RequestColumns>>,
     /// Schemas of the datasets and the joined schema of the last answer.
     schema: Option<(Vec<SchemaRef>, SchemaRef)>,
     /// Tenant to which large answers belong.
@@ -67,7 +69,7 @@ impl OnlineDataset {
         let selection = super::dataset::selection(self.dataset(), selection);
         let view = view_key(&selection);
         let dataset = DatasetLookup { online: self.clone(), selection, columns: key, view, last: None };
-        Lookup { datasets: vec![dataset], schema: None, tenant: Tenant::SERVER }
+        Lookup { datasets: vec![dataset], request_columns: None, schema: None, tenant: Tenant::SERVER }
     }
 }
 
@@ -77,6 +79,13 @@ impl Lookup {
     pub fn join(mut self, other: Self) -> Self {
         self.datasets.extend(other.datasets);
         self
+    }
+
+    /// Adds columns that come with the keys. In answers they follow the columns of the datasets.
+    #[must_use]
+    pub fn with_request_columns(self, columns: Arc<RequestColumns>) -> Self {
+        let request_columns = (!columns.schema().fields().is_empty()).then_some(columns);
+        Self { request_columns, ..self }
     }
 
     /// Makes the work for large answers work of `tenant`.
@@ -121,12 +130,12 @@ impl Lookup {
     }
 
     /// Returns the schema of answers: the columns of the first dataset, then those of the others, whose column `found` is named
-    /// `DATASET_found`.
+    /// `DATASET_found`, then the request columns.
     ///
     /// # Errors
     /// [`Error::Invalid`] if two columns have the same name.
     pub fn schema(&mut self, lookup_rows: &[Arc<LookupRows>]) -> Result<SchemaRef, Error> {
-        if let [only] = lookup_rows {
+        if let ([only], None) = (lookup_rows, &self.request_columns) {
             return Ok(Arc::clone(only.view().schema()));
         }
         let schemas = || lookup_rows.iter().map(|rows| rows.view().schema());
@@ -162,6 +171,13 @@ impl Lookup {
                 fields.push(field);
             }
         }
+        for field in self.request_columns.iter().flat_map(|columns| columns.schema().fields()) {
+            if !names.insert(field.name().clone()) {
+                let reason = format!("'{}' is also the name of a feature; rename one of them", field.name());
+                return Err(Error::invalid("request_columns", reason));
+            }
+            fields.push(field.as_ref().clone());
+        }
         Ok(Arc::new(Schema::new(fields)))
     }
 
@@ -174,7 +190,7 @@ impl Lookup {
         self.gather(keys, 0).await
     }
 
-    /// Validates and encodes a batch of keys.
+    /// Validates and encodes a batch of keys, and copies its request columns.
     ///
     /// # Errors
     /// As [`look_up`](Self::look_up).
@@ -190,10 +206,11 @@ impl Lookup {
             Ok::<_, Error>((Arc::clone(index), encoded))
         };
         let datasets = self.datasets.iter().zip(sources).map(encode).collect::<Result<_, _>>()?;
-        Ok(LookupKeys { datasets, row_bytes })
+        let columns = self.request_columns.iter().map(|columns| columns.read(keys));
+        Ok(LookupKeys { datasets, columns: columns.collect::<Result<_, _>>()?, row_bytes })
     }
 
-    /// Gathers the rows of `keys`, padded with rows of nulls and zeros to at least `min_rows` rows.
+    /// Gathers the rows of `keys` and their request columns, padded with rows of nulls and zeros to at least `min_rows` rows.
     ///
     /// # Errors
     /// As [`lookup_rows`](Self::lookup_rows), and [`Error::TooLarge`] if the answer exceeds `max_answer_bytes`;
@@ -216,8 +233,10 @@ impl Lookup {
             }
         }
         let row_bytes: u64 = sources.iter().map(|source| source.rows.row_bytes()).sum();
+        let bytes = (count as u64).saturating_mul(row_bytes).saturating_add(keys.column_bytes());
         let Config { max_inline_keys, .. } = *online.config();
-        let is_short = count <= max_inline_keys && (count as u64).saturating_mul(row_bytes) <= INLINE_BYTES;
+        let is_short = count <= max_inline_keys && bytes <= INLINE_BYTES;
+        let request_columns = self.request_columns.clone();
         let answer = move || {
             let (mut lookup_rows, mut batches) = (Vec::new(), Vec::new());
             for (Source { snapshot, rows }, (_, keys)) in sources.into_iter().zip(&keys.datasets) {
@@ -227,6 +246,9 @@ impl Lookup {
                 lookup_rows.push(rows);
             }
             let found = batches.iter().map(|batch| batch.rows).collect();
+            if let Some(columns) = request_columns {
+                batches.push(columns.join(&keys.columns, count)?);
+            }
             Ok(Answer { lookup_rows, found, batch: WireBatch::join_columns(batches)? })
         };
         let flow = Flow::of(self.tenant);

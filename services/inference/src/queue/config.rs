@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 pub struct QueueConfig {
     /// Maximum number of rows per batch and per request, 1 to 1,048,576. Default: 4,096.
     pub max_batch_rows: u64,
-    /// Maximum size of the features of a batch, in bytes, estimated from the mean row size. At least 1 and at most half of
-    /// `lookups.max_answer_bytes`, which limits the actual size. Default: 8 MiB.
+    /// Maximum size of the features of a batch, estimated from the mean row size, and of its request columns, in bytes. At least 1
+    /// and at most half of `lookups.max_answer_bytes`, which limits the actual size of the features. Default: 8 MiB.
     pub max_batch_bytes: u64,
     /// Maximum time for which a request waits for further requests while a worker is free, 0 to 1 hour. Default: 5 ms.
     #[serde(with = "humantime_serde")]
@@ -37,7 +37,7 @@ pub struct QueueConfig {
     pub max_queue_requests: usize,
     /// Maximum number of queued rows, at least 1. Default: 1,048,576.
     pub max_queue_rows: u64,
-    /// Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
+    /// Maximum size of the keys and request columns of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     pub max_queue_bytes: u64,
     /// Number of failed batches after which a request is sent alone, at least 1. A batch fails if its worker reports an error,
     /// disconnects or is overdue. If the request fails alone, its caller receives the error. Default: 2.

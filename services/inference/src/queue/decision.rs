@@ -65,8 +65,10 @@ pub enum Refusal {
         /// `max_batch_rows`.
         limit: u64,
     },
-    /// The features of the request have more bytes than a batch may have.
-    #[error("the features of the request have more bytes than a batch may have, {limit}")]
+    /// The features and request columns of the request have more bytes than a batch may have.
+    #[error(
+        "the features and columns of the request have more bytes than a batch may have, {limit} (max_batch_bytes)"
+    )]
     Bytes {
         /// `max_batch_bytes`.
         limit: u64,

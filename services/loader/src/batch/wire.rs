@@ -5,8 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::{
-    FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder, reader::read_record_batch,
+    FieldNode, MessageBuilder, MessageHeader, MetadataVersion, RecordBatchBuilder,
+    reader::read_record_batch,
     root_as_message,
+    writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions},
 };
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
@@ -38,6 +40,20 @@ pub struct WireBatch {
 }
 
 impl WireBatch {
+    /// Encodes a batch, with a validity buffer for each of its columns.
+    ///
+    /// # Errors
+    /// Returns [`Error::Internal`] if the batch does not fit into one message.
+    pub fn encode(batch: &RecordBatch) -> Result<Self, Error> {
+        let (mut tracker, options) = (DictionaryTracker::new(false), IpcWriteOptions::default());
+        let (_, encoded) = IpcDataGenerator::default()
+            .encode(batch, &mut tracker, &options, &mut IpcWriteContext::default())
+            .map_err(|error| Error::Internal(format!("encoding a batch: {error}")))?;
+        let (header, body) = (encoded.ipc_message.into(), Body::new([encoded.arrow_data.into()]));
+        let rows = batch.num_rows() as u64;
+        Ok(Self { rows, group_offsets: Vec::new(), header, body, hash: None })
+    }
+
     /// Decodes the header and body of a batch of this crate. The arrays share the memory of `body`.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{config::Config, places::Place};
 use crate::{
     Error,
-    callers::{Caller, Charge},
+    callers::{Caller, Charge, MessageCharges},
 };
 
 /// Maximum time of a connection that only probes may use.
@@ -174,32 +174,48 @@ impl Drop for Unsent {
     }
 }
 
-/// Bytes of a charged answer. The transport keeps them until it has sent them.
-struct Charged {
+/// Bytes of charged answers. The transport keeps them until it has sent them.
+struct Charged<C> {
     bytes: Bytes,
-    _unsent: Arc<Unsent>,
+    _unsent: C,
 }
 
-impl AsRef<[u8]> for Charged {
+impl<C> AsRef<[u8]> for Charged<C> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// A response body that keeps its request [`Running`] until it ends or is dropped, and its charge until its bytes are sent.
+/// A response body that keeps its request [`Running`] until it ends or is dropped, its charge until its bytes are sent, and the
+/// charge of each of its messages until the bytes of the message are sent.
 pub(super) struct Answer {
     body: axum::body::Body,
     unsent: Option<Arc<Unsent>>,
-    _running: Running,
+    messages: Option<MessageCharges>,
+    running: Running,
 }
 
 impl Answer {
-    /// The body of `response`, whose extensions may hold a [`Charge`].
+    /// The body of `response`, whose extensions may hold a [`Charge`] or [`MessageCharges`].
     pub(super) fn of(response: axum::response::Response, running: Running) -> http::Response<Self> {
         let (mut parts, body) = response.into_parts();
         let charge = Charge::from_extension(&mut parts.extensions);
         let unsent = charge.map(|charge| Arc::new(running.connection.hold(charge)));
-        http::Response::from_parts(parts, Self { body, unsent, _running: running })
+        let messages = parts.extensions.remove();
+        http::Response::from_parts(parts, Self { body, unsent, messages, running })
+    }
+
+    /// Charges the bytes of a frame.
+    fn charged(&self, bytes: Bytes) -> Bytes {
+        if let Some(unsent) = &self.unsent {
+            return Bytes::from_owner(Charged { bytes, _unsent: Arc::clone(unsent) });
+        }
+        let charges = self.messages.as_ref().map(MessageCharges::take).unwrap_or_default();
+        if charges.is_empty() {
+            return bytes;
+        }
+        let unsent = charges.into_iter().map(|charge| self.running.connection.hold(charge));
+        Bytes::from_owner(Charged { bytes, _unsent: unsent.collect::<Vec<_>>() })
     }
 }
 
@@ -212,9 +228,7 @@ impl Body for Answer {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let Some(unsent) = &self.unsent else { return Poll::Ready(frame) };
-        let charged = |bytes| Bytes::from_owner(Charged { bytes, _unsent: Arc::clone(unsent) });
-        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(charged))))
+        Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(|bytes| self.charged(bytes)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -228,6 +242,7 @@ impl Body for Answer {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
     use tokio::time::advance;
 
     use super::{super::places::Places, *};
@@ -320,5 +335,32 @@ mod tests {
         drop(bytes);
         assert!(callers.usage().callers.is_empty());
         assert_ne!(next(&connection), Next::Close);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_message_of_a_stream_is_charged_until_its_bytes_are_sent() {
+        let connection = connection(config());
+        let callers = Callers::new(Arc::default());
+        let (charges, held) = (MessageCharges::default(), || callers.usage().totals[4].1);
+        let (put, charged) = (charges.clone(), callers.clone());
+        let messages = futures::stream::iter([1u64, 2, 0]).map(move |size| {
+            if size > 0 {
+                put.charge_next(charged.take(&Caller::Local, Resource::UnsentBytes, size).unwrap());
+            }
+            Ok::<_, axum::Error>(Bytes::from("message"))
+        });
+        let mut response = axum::response::Response::new(axum::body::Body::from_stream(messages));
+        response.extensions_mut().insert(charges);
+        let mut body = Box::pin(Answer::of(response, connection.begin()).into_body());
+        let mut frames = Vec::new();
+        while let Some(frame) = std::future::poll_fn(|context| body.as_mut().poll_frame(context)).await {
+            frames.push(frame.unwrap().into_data().unwrap());
+        }
+        assert_eq!((frames.len(), held()), (3, 3));
+        frames.remove(0);
+        assert_eq!(held(), 2, "the first message is sent");
+        frames.remove(0);
+        assert_eq!(held(), 0, "the stream itself holds nothing");
+        drop(body);
     }
 }

@@ -10,11 +10,16 @@ use std::time::Duration;
 use arrow_flight::FlightData;
 use forebay_proto::{Encoding, v1::Command};
 use futures::{StreamExt, stream as streams};
-use tonic::{Status, Streaming};
+use tonic::{Response, Status, Streaming};
 
 use self::stream::{Exchange, Messages};
 use super::Context;
-use crate::{Error, auth::Access, callers::Resource, traces::Trace};
+use crate::{
+    Error,
+    auth::Access,
+    callers::{MessageCharges, Resource},
+    traces::Trace,
+};
 
 /// Timeout of the first message.
 const FIRST_MESSAGE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -25,7 +30,7 @@ pub(super) async fn exchange(
     access: Access,
     trace: Option<Trace>,
     mut messages: Streaming<FlightData>,
-) -> Result<Messages, Status> {
+) -> Result<Response<Messages>, Status> {
     let (callers, caller) = (&context.services.callers, access.caller());
     // Until the kind is known.
     let call = callers.take(&caller, Resource::Calls, 1)?;
@@ -46,8 +51,10 @@ pub(super) async fn exchange(
     let resource = if command.worker.is_some() { Resource::Workers } else { Resource::Exchanges };
     let charge = callers.take(&caller, resource, 1)?;
     drop(call);
-    let exchange = Exchange { context: context.clone(), access, encoding, messages, charge, trace };
-    match command {
+    let answers = MessageCharges::default();
+    let context = context.clone();
+    let exchange = Exchange { context, access, encoding, messages, charge, answers: answers.clone(), trace };
+    let messages = match command {
         Command { lookup: Some(wanted), train: None, infer: None, worker: None } => {
             lookups::answers(exchange, wanted).await
         }
@@ -62,5 +69,8 @@ pub(super) async fn exchange(
              {\"worker\": {...}}",
         )
         .into()),
-    }
+    }?;
+    let mut response = Response::new(messages);
+    response.extensions_mut().insert(answers);
+    Ok(response)
 }

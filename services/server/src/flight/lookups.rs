@@ -55,18 +55,12 @@ impl Context {
         Ok(LookedUp { schema, batch: answer.batch, about, charge, call })
     }
 
-    /// Prepares a lookup, and returns the schema of its answers.
-    pub(super) async fn prepare(
-        &self,
-        access: &Access,
-        wanted: &v1::Lookup,
-    ) -> Result<(Lookup, SchemaRef), Error> {
-        let Services { online, datasets, drain, .. } = &self.services;
-        let mut lookup = online.lookup(datasets, access, wanted).await?;
+    /// Loads the views of a lookup of `wanted`, and returns the schema of its answers.
+    pub(super) async fn prepare(&self, lookup: &mut Lookup, wanted: &v1::Lookup) -> Result<SchemaRef, Error> {
+        let Services { datasets, drain, .. } = &self.services;
         let lookup_rows = drain.unless_interrupted(lookup.lookup_rows()).await?;
         let schema = lookup_rows.and_then(|lookup_rows| lookup.schema(&lookup_rows));
-        let schema = schema.map_err(|error| datasets.stream_error(&wanted.dataset, error))?;
-        Ok((lookup, schema))
+        schema.map_err(|error| datasets.stream_error(&wanted.dataset, error))
     }
 
     /// Looks up `keys`. Returns their rows, the schema, and the snapshots of the rows.

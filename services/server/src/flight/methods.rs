@@ -72,7 +72,7 @@ pub(super) trait Methods: Send + Sync {
         access: Access,
         trace: Option<Trace>,
         messages: Streaming<FlightData>,
-    ) -> Answer<'_, Reply<FlightData>>;
+    ) -> Answer<'_, Response<Reply<FlightData>>>;
 
     /// True if the server accepts new work.
     fn is_ready(&self) -> bool;
@@ -160,7 +160,7 @@ impl Methods for Context {
         access: Access,
         trace: Option<Trace>,
         messages: Streaming<FlightData>,
-    ) -> Answer<'_, Reply<FlightData>> {
+    ) -> Answer<'_, Response<Reply<FlightData>>> {
         Box::pin(exchange::exchange(self, access, trace, messages))
     }
 

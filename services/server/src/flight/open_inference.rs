@@ -1,6 +1,6 @@
 //! The Open Inference Protocol over a queue: clients of Triton and KServe ask a queue like a model.
 //!
-//! The inputs of a request are the key columns, its outputs the columns of the worker's reply.
+//! The inputs of a request are the key columns and the request columns, its outputs the columns of the worker's reply.
 
 mod tensors;
 
@@ -8,10 +8,11 @@ use std::{sync::Arc, time::Duration};
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema};
+use forebay_inference::Lookup;
 use forebay_loader::WireBatch;
 use forebay_proto::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
-    infer_parameter::ParameterChoice, model_metadata_response::TensorMetadata,
+    infer_parameter::ParameterChoice,
 };
 use prost::Message;
 use tonic::Response;
@@ -26,9 +27,6 @@ use crate::{
     traces::{Trace, number},
 };
 
-/// Shape of a tensor with one value per row.
-const COLUMN: [i64; 1] = [-1];
-
 /// Describes the inputs of a queue and, after the first reply of a worker, its outputs.
 pub(super) async fn metadata(
     context: &Context,
@@ -36,20 +34,22 @@ pub(super) async fn metadata(
     queue: String,
 ) -> Result<ModelMetadataResponse, Error> {
     let served = context.services.queues.get(&queue, access)?;
-    let lookup = context.services.online.lookup(&context.services.datasets, access, &served.features).await?;
+    let lookup = context.services.online.lookup_of(&context.services.datasets, access, &served).await?;
     let failed = |error| context.services.datasets.stream_error(&served.features.dataset, error);
-    let inputs = lookup.key_columns().map_err(failed)?.into_iter().map(|(name, data_type)| {
-        Ok(TensorMetadata {
-            datatype: tensors::key_datatype(&name, &data_type)?,
-            name,
-            shape: COLUMN.to_vec(),
+    let inputs = columns(&lookup, &served).map_err(failed)?;
+    let inputs = inputs.iter().map(|field| {
+        tensors::metadata(field).ok_or_else(|| {
+            let (name, data_type) = (field.name(), field.data_type());
+            Error::precondition(format!(
+                "the key column '{name}' is of type {data_type}, which the protocol does not have"
+            ))
         })
     });
     let outputs = served.reply_schema();
     let outputs = outputs.iter().flat_map(|schema| schema.fields().iter());
     Ok(ModelMetadataResponse {
         inputs: inputs.collect::<Result<_, Error>>()?,
-        outputs: outputs.filter_map(|field| tensors::output_metadata(field)).collect(),
+        outputs: outputs.filter_map(|field| tensors::metadata(field)).collect(),
         name: queue,
         versions: Vec::new(),
         platform: "forebay".to_owned(),
@@ -68,25 +68,25 @@ pub(super) async fn infer(
     let served = context.services.queues.get(&request.model_name, access)?;
     let (datasets, dataset) = (&context.services.datasets, &served.features.dataset);
     let failed = |error| datasets.stream_error(dataset, error);
-    let mut lookup = context.services.online.lookup(datasets, access, &served.features).await?;
-    let columns = lookup.key_columns().map_err(failed)?;
-    let keys = keys(&request, &columns)?;
+    let mut lookup = context.services.online.lookup_of(datasets, access, &served).await?;
+    let columns = columns(&lookup, &served).map_err(failed)?;
+    let keys = batch(&request, &columns)?;
     let rows = keys.num_rows() as u64;
     let keys = lookup.encode(&keys).await.map_err(failed)?;
-    let sizes = (rows, keys.row_bytes().saturating_mul(rows), keys.memory_bytes());
+    let sizes = (rows, keys.answer_bytes(), keys.memory_bytes());
     let timeout = timeout(&request)?;
     if let Some(trace) = &trace {
         trace.note("forebay.queue", request.model_name.clone());
         trace.note("forebay.rows", number(rows));
     }
-    let asked = QueuedKeys { keys: Arc::new(keys), trace };
+    let asked = QueuedKeys { keys: Arc::new(keys), caller: caller.clone(), trace };
     let pending = served.queue.submit_for(access.tenant(), asked, sizes, timeout);
     let pending = pending.map_err(|failure| Error::from(&failure))?;
     let answer = context.services.drain.unless_interrupted(pending.answer()).await?;
     let answer = answer.map_err(|failure| Error::from(&failure))?;
     // A token may be revoked while the request waits.
     context.check_access(access, &served.features)?;
-    let scored = answer.value;
+    let scored = answer.value?;
     let rows = WireBatch::decode(&scored.schema, &scored.rows.data_header, &scored.rows.data_body)?;
     let is_raw = !request.raw_input_contents.is_empty();
     let wanted: Vec<&str> = request.outputs.iter().map(|output| output.name.as_str()).collect();
@@ -114,12 +114,16 @@ pub(super) fn is_queue_ready(context: &Context, access: &Access, queue: &str) ->
     Ok(readiness::is_queue_ready(&context.services, &served))
 }
 
-/// Decodes the inputs of a request, which are the `columns` of the key.
-fn keys(
-    request: &ModelInferRequest,
-    columns: &[(String, arrow_schema::DataType)],
-) -> Result<RecordBatch, Error> {
-    let names = || columns.iter().map(|(name, _)| format!("'{name}'")).collect::<Vec<_>>().join(", ");
+/// Inputs of a queue: the columns of the key and the request columns.
+fn columns(lookup: &Lookup, served: &Served) -> Result<Vec<Field>, forebay_loader::Error> {
+    let keys = lookup.key_columns()?.into_iter().map(|(name, data_type)| Field::new(name, data_type, true));
+    let request_columns = served.request_columns.schema().fields().iter();
+    Ok(keys.chain(request_columns.map(|field| field.as_ref().clone())).collect())
+}
+
+/// Decodes the inputs of a request, one for each of `columns`.
+fn batch(request: &ModelInferRequest, columns: &[Field]) -> Result<RecordBatch, Error> {
+    let names = || columns.iter().map(|field| format!("'{}'", field.name())).collect::<Vec<_>>().join(", ");
     let (inputs, raw) = (&request.inputs, &request.raw_input_contents);
     if !raw.is_empty() && raw.len() != inputs.len() {
         return Err(Error::invalid(format!(
@@ -128,7 +132,8 @@ fn keys(
             inputs.len()
         )));
     }
-    if let Some(unknown) = inputs.iter().find(|input| columns.iter().all(|(name, _)| *name != input.name)) {
+    if let Some(unknown) = inputs.iter().find(|input| columns.iter().all(|field| *field.name() != input.name))
+    {
         return Err(Error::invalid(format!(
             "inputs: there is no input '{}', expected {}",
             unknown.name,
@@ -136,12 +141,13 @@ fn keys(
         )));
     }
     let (mut fields, mut arrays) = (Vec::new(), Vec::new());
-    for (name, data_type) in columns {
+    for field in columns {
+        let name = field.name();
         let mut found = inputs.iter().enumerate().filter(|(_, input)| input.name == *name);
         let (Some((at, input)), None) = (found.next(), found.next()) else {
             return Err(Error::invalid(format!("inputs: expected each of {} once", names())));
         };
-        let array = tensors::column(input, raw.get(at), data_type)?;
+        let array = tensors::column(input, raw.get(at), field.data_type())?;
         fields.push(Field::new(name, array.data_type().clone(), true));
         arrays.push(array);
     }

@@ -89,6 +89,6 @@ impl FlightService for Flight {
     ) -> Result<Response<Self::DoExchangeStream>, Status> {
         let access = call_layer::access(request.extensions())?;
         let trace = call_layer::trace(request.extensions());
-        self.methods.exchange(access, trace, request.into_inner()).await.map(Response::new)
+        self.methods.exchange(access, trace, request.into_inner()).await
     }
 }

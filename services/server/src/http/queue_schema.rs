@@ -18,8 +18,8 @@ pub(super) struct QueueSettings {
     /// Maximum number of rows per batch and per request, 1 to 1,048,576. Default: 4,096.
     #[schema(default = 4096)]
     max_batch_rows: u64,
-    /// Maximum size of the features of a batch, in bytes, estimated from the mean row size. At least 1 and at most half of
-    /// `lookups.max_answer_bytes`, which limits the actual size. Default: 8 MiB.
+    /// Maximum size of the features of a batch, estimated from the mean row size, and of its request columns, in bytes. At least 1
+    /// and at most half of `lookups.max_answer_bytes`, which limits the actual size of the features. Default: 8 MiB.
     #[schema(default = 8_388_608)]
     max_batch_bytes: u64,
     /// Maximum time for which a request waits for further requests while a worker is free, 0 to 1 hour. Default: 5 ms.
@@ -46,7 +46,7 @@ pub(super) struct QueueSettings {
     /// Maximum number of queued rows, at least 1. Default: 1,048,576.
     #[schema(default = 1_048_576)]
     max_queue_rows: u64,
-    /// Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
+    /// Maximum size of the keys and request columns of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
     #[schema(default = 67_108_864)]
     max_queue_bytes: u64,
     /// Number of failed batches after which a request is sent alone, at least 1. A batch fails if its worker reports an error,

@@ -6,7 +6,10 @@ use axum::{
     extract::{Path, rejection::BytesRejection},
     http::{HeaderMap, StatusCode},
 };
-use forebay_inference::queue::{self, QueueConfig};
+use forebay_inference::{
+    RequestColumn,
+    queue::{self, QueueConfig},
+};
 use forebay_proto::v1;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -41,6 +44,9 @@ pub(super) struct QueueInfo {
     /// Lookup that produces the features of a row, see docs/how-to/batch-queues.md.
     #[schema(value_type = Object)]
     features: v1::Lookup,
+    /// Columns that callers send with their keys: `name`, `dtype` and, for several values per row, `length`.
+    #[schema(value_type = Vec<Object>)]
+    request_columns: Vec<RequestColumn>,
     /// Current settings.
     #[schema(value_type = QueueSettings)]
     batching: QueueConfig,
@@ -190,6 +196,7 @@ fn shown(name: &str, served: &Served) -> QueueInfo {
     QueueInfo {
         name: name.to_owned(),
         features: served.features.clone(),
+        request_columns: served.request_columns.columns().to_vec(),
         batching,
         status: served.queue.status(),
         forecast,

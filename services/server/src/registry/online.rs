@@ -12,7 +12,10 @@ use crate::{
     Error, Settings,
     auth::Access,
     lookup_request::check_lookup,
-    registry::datasets::{Datasets, Phase},
+    registry::{
+        datasets::{Datasets, Phase},
+        queues::Served,
+    },
     settings::OnlineSpec,
 };
 
@@ -65,6 +68,20 @@ impl OnlineDatasets {
             lookup = lookup.join(self.part(datasets, access, other).await?);
         }
         Ok(lookup.of_tenant(access.tenant()))
+    }
+
+    /// Prepares the lookup of a queue's features, with the columns that come with its requests.
+    ///
+    /// # Errors
+    /// As [`lookup`](Self::lookup).
+    pub(crate) async fn lookup_of(
+        &self,
+        datasets: &Datasets,
+        access: &Access,
+        queue: &Served,
+    ) -> Result<Lookup, Error> {
+        let lookup = self.lookup(datasets, access, &queue.features).await?;
+        Ok(lookup.with_request_columns(Arc::clone(&queue.request_columns)))
     }
 
     async fn part(&self, datasets: &Datasets, access: &Access, wanted: &v1::Lookup) -> Result<Lookup, Error> {

@@ -4,23 +4,34 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
-use forebay_inference::{LookupKeys, queue::Queue};
+use forebay_inference::{LookupKeys, RequestColumns, queue::Queue};
 use forebay_proto::v1::{self, LookupMetadata};
 use parking_lot::Mutex;
 
-use crate::{Error, QueueSpec, Settings, auth::Access, traces::Trace};
+use crate::{
+    Error, QueueSpec, Settings,
+    auth::Access,
+    callers::{Caller, Charge},
+    traces::Trace,
+};
 
 /// Rows of a worker's reply that belong to one request, and the snapshots of the features.
 pub(crate) struct Scored {
     pub(crate) schema: SchemaRef,
     pub(crate) rows: FlightData,
     pub(crate) features: Arc<LookupMetadata>,
+    /// Bytes of the rows.
+    pub(crate) charge: Charge,
 }
+
+/// The rows of a request, or the refusal if its caller holds too many unsent answers.
+pub(crate) type Reply = Result<Scored, Error>;
 
 /// Payload of a queued request.
 #[derive(Clone)]
 pub(crate) struct QueuedKeys {
     pub(crate) keys: Arc<LookupKeys>,
+    pub(crate) caller: Caller,
     /// Trace of the request, if it is traced.
     pub(crate) trace: Option<Trace>,
 }
@@ -28,7 +39,8 @@ pub(crate) struct QueuedKeys {
 /// A running queue.
 pub(crate) struct Served {
     pub(crate) features: v1::Lookup,
-    pub(crate) queue: Queue<QueuedKeys, Scored>,
+    pub(crate) request_columns: Arc<RequestColumns>,
+    pub(crate) queue: Queue<QueuedKeys, Reply>,
     /// Maximum number of unanswered requests per DoExchange stream.
     pub(crate) max_pending: usize,
     /// Maximum size of the features of a batch, in bytes.
@@ -54,10 +66,12 @@ impl Queues {
         let served = |(name, spec): (&String, &QueueSpec)| {
             let queue = Queue::new(name, spec.batching.clone()).map_err(anyhow::Error::msg)?;
             let features = spec.features.clone();
+            let request_columns = RequestColumns::new(&spec.request_columns).map_err(anyhow::Error::msg)?;
             Ok((
                 name.clone(),
                 Arc::new(Served {
                     features,
+                    request_columns: Arc::new(request_columns),
                     queue,
                     max_pending,
                     max_answer_bytes,
@@ -87,7 +101,7 @@ impl Queues {
     }
 
     /// All queues.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<QueuedKeys, Scored>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<QueuedKeys, Reply>> {
         self.entries.values().map(|served| &served.queue)
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::ensure;
 use documented::DocumentedFields;
-use forebay_inference::queue::QueueConfig;
+use forebay_inference::{RequestColumn, RequestColumns, queue::QueueConfig};
 use forebay_proto::v1;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,9 @@ pub struct QueueSpec {
     /// Lookup that produces the features of a row, as in docs/how-to/batch-queues.md: `dataset`, `columns`, `tensors`, `select`, `joins`.
     /// Required.
     pub features: v1::Lookup,
+    /// Columns that callers send with their keys, and that workers receive after the features. Each is a table with `name`, `dtype`
+    /// and optionally `length`. Default: none.
+    pub request_columns: Vec<RequestColumn>,
     /// Batching and admission.
     pub batching: QueueConfig,
 }
@@ -38,6 +41,18 @@ impl QueueSpec {
                 online.contains_key(name),
                 "features: dataset '{name}' does not serve lookups; add [online.{name}]"
             );
+        }
+        RequestColumns::new(&self.request_columns)
+            .map_err(|reason| anyhow::anyhow!("request_columns{reason}"))?;
+        for (place, RequestColumn { name, .. }) in self.request_columns.iter().enumerate() {
+            for part in std::iter::once(&self.features).chain(&self.features.joins) {
+                let of_dataset = online.get(&part.dataset).map(|online| &online.key);
+                let key = if part.key.is_empty() { of_dataset } else { Some(&part.key) };
+                ensure!(
+                    key.is_none_or(|key| !key.contains(name)),
+                    "request_columns[{place}].name: '{name}' is also the name of a key column"
+                );
+            }
         }
         check_batching(&self.batching, max_answer_bytes)
             .map_err(|reason| anyhow::anyhow!("batching.{reason}"))

@@ -7,6 +7,7 @@ import hashlib
 import http.client
 import json
 import socket
+import threading
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -18,6 +19,7 @@ import pytest
 
 from client import Client, refused
 from server import Pool, Server, until
+from test_queues import status, worker
 
 ENDLESS = json.dumps({"train": {"dataset": "users", "batch_size": 100, "epochs": 1_000_000}})
 TOKENS = ("greedy", "other", "third")
@@ -177,6 +179,79 @@ def test_answers_that_a_client_does_not_read_are_limited_and_end_with_its_connec
     until(lambda: held() == 0, seconds=60, failure="the unread answer is kept")
     assert export()[0] == 200
     unread.close()
+
+
+def unsent(server: Server) -> int:
+    return json.loads(server.http_get("/api/v1/callers")[1])["resources"][-1]["used"]
+
+
+def test_the_answers_of_an_exchange_are_charged_until_the_client_reads_them(start: Callable[..., Server]) -> None:
+    server = start('receive_timeout = "1s"', '[online.users]\nkey = ["user_id"]')
+    keys = pa.record_batch({"user_id": np.arange(60_000)})
+    descriptor = fl.FlightDescriptor.for_command(json.dumps({"lookup": {"dataset": "users"}}))
+    with fl.connect(server.location) as reading, fl.connect(server.location) as idle:
+        writer, reader = reading.do_exchange(descriptor)
+        writer.begin(keys.schema)
+        for _ in range(20):
+            writer.write_batch(keys)
+            assert reader.read_chunk().data.num_rows == len(keys)
+        until(lambda: unsent(server) == 0, failure="an answer that was read is charged")
+        unread, _answers = idle.do_exchange(descriptor)
+        unread.begin(keys.schema)
+        ended: list[Exception] = []
+
+        def write() -> None:
+            try:
+                for _ in range(1000):
+                    unread.write_batch(keys)
+            except fl.FlightUnavailableError as error:
+                ended.append(error)
+
+        writing = threading.Thread(target=write, daemon=True)
+        writing.start()
+        until(lambda: unsent(server) >= len(keys) * 16)
+        writing.join(timeout=60)
+        assert ended, "the connection of the unread answers is open"
+        until(lambda: unsent(server) == 0)
+
+
+def test_the_answers_of_a_queue_are_charged_until_its_caller_reads_them(start: Callable[..., Server]) -> None:
+    queue = (
+        '[online.users]\nkey = ["user_id"]\n[queues.ranker.features]\ndataset = "users"\n'
+        'tensors = [{ name = "u", columns = ["x"] }]\n[queues.ranker.batching]\ndefault_timeout = "60s"\nmax_queue_rows = 100_000_000\n'
+        f"max_batch_bytes = {1 << 20}"
+    )
+    limit, rows, count = 5 << 20, 1000, 2000
+    server = start(
+        f"max_unsent_bytes = {limit}\nmax_explain_bytes = {4 << 20}\nmax_pending_requests = {count}",
+        f"[lookups]\nmax_answer_bytes = {limit // 2}\n{queue}",
+    )
+    keys = pa.record_batch({"user_id": np.arange(rows)})
+    descriptor = fl.FlightDescriptor.for_command(json.dumps({"infer": {"queue": "ranker"}}))
+    all_are_asked = threading.Event()
+
+    def model(batch: pa.RecordBatch, _about: dict[str, Any]) -> np.ndarray:
+        all_are_asked.wait()
+        return np.zeros(len(batch))
+
+    with worker(server, model), fl.connect(server.location) as client:
+        writer, reader = client.do_exchange(descriptor)
+        writer.begin(keys.schema)
+        for _ in range(count):
+            writer.write_with_metadata(keys, b"{}")
+        until(lambda: status(server)["outcomes"]["admitted"] == count)
+        all_are_asked.set()
+        # Of 16 MB of answers, the client's own buffers hold a part.
+        until(lambda: unsent(server) > limit * 3 // 4)
+        outcomes: list[str] = []
+        while len(outcomes) < count:
+            about = json.loads(reader.read_chunk().app_metadata.to_pybytes())
+            outcomes.append(about.get("error", {}).get("code", "answered"))
+            if outcomes[-1] != "answered":
+                assert "limits.max_unsent_bytes" in about["error"]["message"], about
+                assert about["error"]["retry_after_seconds"] > 0
+        assert "answered" in outcomes
+        until(lambda: unsent(server) == 0)
 
 
 def test_a_mixture_is_visible_only_to_callers_that_may_read_all_its_datasets(

@@ -84,7 +84,7 @@ REJECTED: dict[str, tuple[dict[str, Any], str, str]] = {
     "unknown input": ({"inputs": {**KEYS, "age": INT32}}, "INVALID_ARGUMENT", "no input 'age', expected 'user_id', 'item_id'"),
     "missing input": ({"inputs": {"user_id": INT32}}, "INVALID_ARGUMENT", "each of 'user_id', 'item_id' once"),
     "shape": ({"inputs": {"user_id": np.ones((1, 2), np.int64), "item_id": INT32}}, "INVALID_ARGUMENT", "'user_id': has the shape [1, 2]"),
-    "type": ({"inputs": {"user_id": np.ones(1, np.float32), "item_id": INT32}}, "INVALID_ARGUMENT", "'user_id': has the datatype 'FP32'"),
+    "type": ({"inputs": {"user_id": np.ones(1, np.float32), "item_id": INT32}}, "INVALID_ARGUMENT", "column 'user_id' is of type Float32, expected Int64"),
     "other lengths": ({"inputs": {"user_id": np.ones(2, np.int64), "item_id": INT32}}, "INVALID_ARGUMENT", "as many rows"),
     "no rows": ({"inputs": {"user_id": INT32[:0], "item_id": INT32[:0]}}, "INVALID_ARGUMENT", "no rows"),
     "unknown output": ({"outputs": ["scores"]}, "INVALID_ARGUMENT", "no output 'scores'"),

@@ -30,12 +30,13 @@ use crate::{
     Error,
     drain::stopping,
     flight::batches::BatchReader,
-    registry::queues::{QueuedKeys, Scored, Served},
+    registry::queues::{QueuedKeys, Reply, Scored, Served},
+    services::Services,
     traces::{Span, number},
 };
 
 /// Outcome of a request; `None` if it was cancelled.
-type Outcome = Option<Result<Answer<Scored>, Failure>>;
+type Outcome = Option<Result<Answer<Reply>, Failure>>;
 
 /// A request that ended: its id and number, its span if it is traced, and the outcome.
 type Ended = (u64, u64, Option<Span>, Outcome);
@@ -70,11 +71,8 @@ struct Caller {
 pub(super) async fn answers(exchange: Exchange, infer: &v1::Infer) -> Result<Messages, Status> {
     let context = &exchange.context;
     let served = context.services.queues.get(&infer.queue, &exchange.access)?;
-    let lookup = context
-        .services
-        .online
-        .lookup(&context.services.datasets, &exchange.access, &served.features)
-        .await?;
+    let Services { online, datasets, .. } = &context.services;
+    let lookup = online.lookup_of(datasets, &exchange.access, &served).await?;
     let caller = Caller {
         exchange,
         served,
@@ -194,12 +192,12 @@ impl Caller {
         };
         let rows = keys.num_rows() as u64;
         let keys = self.lookup.encode(&keys).await.map_err(failed)?;
-        let sizes = (rows, keys.row_bytes().saturating_mul(rows), keys.memory_bytes());
+        let sizes = (rows, keys.answer_bytes(), keys.memory_bytes());
         if let Some(span) = &mut span {
             span.set("forebay.rows", number(rows));
         }
-        let asked =
-            QueuedKeys { keys: Arc::new(keys), trace: span.as_ref().map(|span| span.trace().clone()) };
+        let trace = span.as_ref().map(|span| span.trace().clone());
+        let asked = QueuedKeys { keys: Arc::new(keys), caller: self.exchange.access.caller(), trace };
         let tenant = self.exchange.access.tenant();
         match self.served.queue.submit_for(tenant, asked, sizes, timeout) {
             Ok(pending) => {
@@ -232,7 +230,10 @@ impl Caller {
             Some(Err(failure)) => return self.fail(id, &from_failure(&failure)),
             None => return self.fail(id, &from_error(&Error::cancelled(CANCELLED))),
         };
-        let Scored { schema, rows, features } = answer.value;
+        let Scored { schema, rows, features, charge } = match answer.value {
+            Ok(scored) => scored,
+            Err(refused) => return self.fail(id, &from_error(&refused)),
+        };
         if self.schema.get_or_insert_with(|| Arc::clone(&schema)).fields() != schema.fields() {
             let message = "this worker replies with other columns than previous workers; open another stream";
             return self.fail(id, &from_error(&Error::precondition(message)));
@@ -250,6 +251,7 @@ impl Caller {
         if !std::mem::replace(&mut self.sent_schema, true) {
             self.ready.push_back(schema_message(&schema));
         }
+        self.exchange.answers.charge_next(charge);
         self.ready.push_back(rows.with_app_metadata(self.exchange.encoding.encode(&about)));
     }
 
@@ -294,6 +296,6 @@ fn from_error(error: &Error) -> v1::Failure {
     v1::Failure {
         code: code_name(error.grpc_code()).to_owned(),
         message: error.message().to_owned(),
-        retry_after_seconds: None,
+        retry_after_seconds: error.retry_after_seconds().map(f64::from),
     }
 }

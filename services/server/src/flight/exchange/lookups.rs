@@ -27,7 +27,9 @@ struct Lookups {
 pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Messages, Status> {
     let context = &exchange.context;
     context.check_access(&exchange.access, &wanted)?;
-    let (lookup, schema) = context.prepare(&exchange.access, &wanted).await?;
+    let services = &context.services;
+    let mut lookup = services.online.lookup(&services.datasets, &exchange.access, &wanted).await?;
+    let schema = context.prepare(&mut lookup, &wanted).await?;
     let head = schema_message(&schema);
     let max_keys = context.services.online.max_keys();
     let keys = BatchReader::new("keys");
@@ -58,7 +60,9 @@ impl Lookups {
             ))
             .into());
         }
-        Ok(Some(message(answer, encoding.encode(&about))))
+        let answer = message(answer, encoding.encode(&about));
+        self.exchange.charge_next(answer.data_body.len())?;
+        Ok(Some(answer))
     }
 
     async fn next_keys(&mut self) -> Result<Option<RecordBatch>, Status> {

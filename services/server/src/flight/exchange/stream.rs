@@ -8,7 +8,13 @@ use forebay_proto::Encoding;
 use futures::stream::BoxStream;
 use tonic::Status;
 
-use crate::{auth::Access, callers::Charge, flight::Context, traces::Trace};
+use crate::{
+    Error,
+    auth::Access,
+    callers::{Charge, MessageCharges, Resource},
+    flight::Context,
+    traces::Trace,
+};
 
 /// Messages of a stream, in either direction.
 pub(in crate::flight) type Messages = BoxStream<'static, Result<FlightData, Status>>;
@@ -21,8 +27,20 @@ pub(super) struct Exchange {
     /// Messages of the client.
     pub(super) messages: Messages,
     pub(super) charge: Charge,
+    /// Charges of the answers.
+    pub(super) answers: MessageCharges,
     /// Trace of the call, if it is traced.
     pub(super) trace: Option<Trace>,
+}
+
+impl Exchange {
+    /// Charges the next message, which has `bytes` bytes, until it is sent.
+    pub(super) fn charge_next(&self, bytes: usize) -> Result<(), Error> {
+        let callers = &self.context.services.callers;
+        let charge = callers.take(&self.access.caller(), Resource::UnsentBytes, bytes as u64)?;
+        self.answers.charge_next(charge);
+        Ok(())
+    }
 }
 
 /// The message of a schema.

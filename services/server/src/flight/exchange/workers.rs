@@ -24,12 +24,12 @@ use super::stream::{Exchange, Messages, message, schema_message};
 use crate::{
     Error,
     auth::Access,
-    callers::Charge,
+    callers::{Caller, Charge, Resource},
     drain::stopping,
     error::clip,
     events::{Event, Kind},
     flight::{Context, batches::BatchReader},
-    registry::queues::{QueuedKeys, Scored, Served},
+    registry::queues::{QueuedKeys, Reply, Scored, Served},
     traces::{Span, number},
 };
 
@@ -43,6 +43,8 @@ const MAX_REPLY_ROWS: usize = 1 << 20;
 struct Gathered {
     /// Snapshots of the features.
     features: Arc<LookupMetadata>,
+    /// Caller of each request.
+    callers: Vec<Caller>,
     /// Span of the worker's computation and of the batch, if one of its requests is traced. Dropping them ends them.
     spans: Option<(Span, Span)>,
 }
@@ -63,7 +65,7 @@ struct Batches {
     encoding: Encoding,
     lookup: Lookup,
     schema: SchemaRef,
-    worker: Worker<QueuedKeys, Scored>,
+    worker: Worker<QueuedKeys, Reply>,
     /// Dropped after `worker`, so that the worker is removed before the event is emitted.
     _presence: Presence,
     /// Task that receives replies; it ends before the worker leaves only with an error.
@@ -75,7 +77,7 @@ struct Batches {
 struct Inward {
     connection: Arc<Connection>,
     messages: Messages,
-    replies: Replies<QueuedKeys, Scored>,
+    replies: Replies<QueuedKeys, Reply>,
     reader: BatchReader,
 }
 
@@ -84,7 +86,8 @@ pub(super) async fn batches(exchange: Exchange, request: &v1::Worker) -> Result<
     let Exchange { context, access, encoding, messages, charge, .. } = exchange;
     let served = context.services.queues.get(&request.queue, &access)?;
     access.check_worker(&request.queue)?;
-    let (lookup, schema) = context.prepare(&access, &served.features).await?;
+    let mut lookup = context.services.online.lookup_of(&context.services.datasets, &access, &served).await?;
+    let schema = context.prepare(&mut lookup, &served.features).await?;
     let head = schema_message(&schema);
     let credits = if request.credits == 0 { DEFAULT_CREDITS } else { request.credits };
     let worker = served.queue.add_worker(credits);
@@ -196,6 +199,7 @@ impl Batches {
             span.set("forebay.requests", number(payloads.len() as u64));
             span.set("forebay.reason", close_reason.name());
         }
+        let callers = payloads.iter().map(|asked| asked.caller.clone()).collect();
         let mut payloads = payloads.into_iter().map(|asked| asked.keys);
         let mut keys = payloads
             .next()
@@ -226,7 +230,7 @@ impl Batches {
             let worker = span.trace().child("worker", Instant::now());
             (worker, span)
         });
-        at_work.insert(id, Gathered { features: Arc::new(about.clone()), spans });
+        at_work.insert(id, Gathered { features: Arc::new(about.clone()), callers, spans });
         let request = BatchRequest {
             batch: id.0,
             valid_rows: rows,
@@ -276,7 +280,8 @@ impl Inward {
         let id = if reply.batch == 0 { self.replies.oldest_batch() } else { Some(BatchId(reply.batch)) };
         let unknown = || Error::invalid(format!("reply: this worker has no batch {}", reply.batch));
         let id = id.ok_or_else(unknown)?;
-        let (_, Gathered { features, spans }) = self.connection.at_work.remove(&id).ok_or_else(unknown)?;
+        let (_, Gathered { features, callers, spans }) =
+            self.connection.at_work.remove(&id).ok_or_else(unknown)?;
         let shape = self.replies.shape(id).ok_or_else(unknown)?;
         if let Some((worker, mut span)) = spans {
             drop(worker);
@@ -289,32 +294,45 @@ impl Inward {
             return Ok(());
         };
         self.connection.served.replied(&rows.schema());
-        let parts = split(&rows, &shape, &features);
+        let parts = split(&rows, &shape);
+        let requests = |parts: Vec<FlightData>| {
+            let schema = rows.schema();
+            let requests = parts.into_iter().zip(callers);
+            requests.map(|(rows, caller)| self.scored(&schema, rows, &caller, &features)).collect()
+        };
         let invalid = parts.as_ref().err().map(|why| Error::invalid(format!("reply: {why}")));
-        self.replies.reply(id, parts.map_err(Failure::Failed));
+        self.replies.reply(id, parts.map(requests).map_err(Failure::Failed));
         invalid.map_or(Ok(()), Err)
+    }
+
+    /// The answer to a request, charged to its caller.
+    fn scored(
+        &self,
+        schema: &SchemaRef,
+        rows: FlightData,
+        caller: &Caller,
+        features: &Arc<LookupMetadata>,
+    ) -> Reply {
+        let callers = &self.connection.context.services.callers;
+        let charge = callers.take(caller, Resource::UnsentBytes, rows.data_body.len() as u64)?;
+        Ok(Scored { schema: Arc::clone(schema), rows, features: Arc::clone(features), charge })
     }
 }
 
 /// Splits the rows of a reply by request.
-fn split(
-    rows: &RecordBatch,
-    shape: &BatchShape,
-    features: &Arc<LookupMetadata>,
-) -> Result<Vec<Scored>, String> {
+fn split(rows: &RecordBatch, shape: &BatchShape) -> Result<Vec<FlightData>, String> {
     let total: u64 = shape.request_rows.iter().sum();
     let found = rows.num_rows() as u64;
     if found != total && found != shape.padded_rows {
         return Err(format!("the batch has {total} rows, the reply {found}"));
     }
-    let schema = rows.schema();
     let mut start = 0;
     let part = |size: &u64| {
         let size = usize::try_from(*size).unwrap_or(usize::MAX);
         // Rows are encoded at once, because a slice would keep the whole reply in memory for a slow caller.
         let rows = encoded(&rows.slice(start, size))?;
         start += size;
-        Ok(Scored { schema: Arc::clone(&schema), rows, features: Arc::clone(features) })
+        Ok(rows)
     };
     shape.request_rows.iter().map(part).collect()
 }

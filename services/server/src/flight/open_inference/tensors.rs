@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, BinaryArray, LargeStringArray, PrimitiveArray, types::ArrowPrimitiveType};
+use arrow_array::{
+    ArrayRef, BinaryArray, BooleanArray, FixedSizeListArray, LargeStringArray, PrimitiveArray,
+    types::ArrowPrimitiveType,
+};
 use arrow_schema::{DataType, Field, Schema};
 use bytes::{BufMut, Bytes, BytesMut};
 use forebay_proto::{
@@ -15,23 +18,31 @@ use forebay_proto::{
 
 use crate::Error;
 
-/// Decodes an input with one value per row: the keys of a column with `key_type`.
+/// Decodes an input: one value per row, or several for a column of type `expected` that is a list.
 ///
 /// # Errors
-/// Invalid, with the name of the input, for a shape or datatype that keys cannot have, and if there are more or fewer values.
+/// Invalid, with the name of the input, for another shape, for an unknown datatype, and if there are more or fewer values.
 pub(super) fn column(
     input: &InferInputTensor,
     raw: Option<&Bytes>,
-    key_type: &DataType,
+    expected: &DataType,
 ) -> Result<ArrayRef, Error> {
     let name = &input.name;
     let invalid = |detail: String| Error::invalid(format!("inputs: '{name}': {detail}"));
-    let rows = match input.shape.as_slice() {
-        [rows] | [rows, 1] => usize::try_from(*rows).ok(),
+    let (item_type, length) = match expected {
+        DataType::FixedSizeList(item, length) => (item.data_type(), Some(*length)),
+        other => (other, None),
+    };
+    let rows = match (input.shape.as_slice(), length) {
+        ([rows] | [rows, 1], None) => usize::try_from(*rows).ok(),
+        ([rows, found], Some(length)) if *found == i64::from(length) => usize::try_from(*rows).ok(),
         _ => None,
     };
-    let rows = rows
-        .ok_or_else(|| invalid(format!("has the shape {:?}, expected [ROWS] or [ROWS, 1]", input.shape)))?;
+    let rows = rows.ok_or_else(|| {
+        let wanted = length.map_or("[ROWS] or [ROWS, 1]".to_owned(), |length| format!("[ROWS, {length}]"));
+        invalid(format!("has the shape {:?}, expected {wanted}", input.shape))
+    })?;
+    let count = rows.saturating_mul(usize::try_from(length.unwrap_or(1)).unwrap_or(usize::MAX));
     let contents = input.contents.as_ref();
     if raw.is_some() && contents.is_some() {
         return Err(invalid("has both `contents` and `raw_input_contents`, expected one of them".to_owned()));
@@ -47,18 +58,34 @@ pub(super) fn column(
         "UINT16" => values.small::<arrow_array::types::UInt16Type, _>(|contents| &contents.uint_contents),
         "UINT32" => values.small::<arrow_array::types::UInt32Type, _>(|contents| &contents.uint_contents),
         "UINT64" => values.small::<arrow_array::types::UInt64Type, _>(|contents| &contents.uint64_contents),
-        "BYTES" => values.bytes(key_type),
+        "FP16" if raw.is_some() => {
+            values.plain::<arrow_array::types::Float16Type, _>(|_| &[], |_: &f32| None)
+        }
+        "FP32" => values.plain::<arrow_array::types::Float32Type, _>(
+            |contents| &contents.fp32_contents,
+            |value| Some(*value),
+        ),
+        "FP64" => values.plain::<arrow_array::types::Float64Type, _>(
+            |contents| &contents.fp64_contents,
+            |value| Some(*value),
+        ),
+        "BOOL" => values.bools(),
+        "BYTES" => values.bytes(item_type),
         other => {
             return Err(invalid(format!(
-                "has the datatype '{other}', expected BYTES, or INT or UINT with 8, 16, 32 or 64 bits"
+                "has the datatype '{other}', expected BOOL, BYTES, FP16 (only raw), FP32, FP64, or INT or UINT with 8, 16, 32 or 64 \
+                 bits"
             )));
         }
     };
     let array = array.map_err(&invalid)?;
-    if array.len() != rows {
-        return Err(invalid(format!("has {} values, expected {rows} as in its shape", array.len())));
+    if array.len() != count {
+        return Err(invalid(format!("has {} values, expected {count} as in its shape", array.len())));
     }
-    Ok(array)
+    let Some(length) = length else { return Ok(array) };
+    let item = Arc::new(Field::new("item", array.data_type().clone(), false));
+    let list = FixedSizeListArray::try_new_with_length(item, length, array, None, rows);
+    list.map(|list| Arc::new(list) as ArrayRef).map_err(|error| invalid(error.to_string()))
 }
 
 /// Values of an input: in the field of its datatype, or in raw form.
@@ -74,7 +101,19 @@ impl<'a> Values<'a> {
         T: ArrowPrimitiveType,
         T::Native: TryFrom<W>,
         W: Copy + std::fmt::Display + 'a,
-        PrimitiveArray<T>: From<Vec<T::Native>>,
+    {
+        self.plain::<T, W>(|contents| field(contents).as_slice(), |value| T::Native::try_from(*value).ok())
+    }
+
+    /// Values of a fixed width; `narrow` returns `None` for values that the type cannot represent.
+    fn plain<T, W>(
+        &self,
+        field: impl Fn(&'a InferTensorContents) -> &'a [W],
+        narrow: impl Fn(&W) -> Option<T::Native>,
+    ) -> Result<ArrayRef, String>
+    where
+        T: ArrowPrimitiveType,
+        W: std::fmt::Display + 'a,
     {
         if let Some(raw) = self.raw {
             let width = size_of::<T::Native>();
@@ -86,20 +125,27 @@ impl<'a> Values<'a> {
             return Ok(Arc::new(PrimitiveArray::<T>::new(values, None)));
         }
         let narrow = |value: &W| {
-            T::Native::try_from(*value)
-                .map_err(|_| format!("has the value {value}, which exceeds its datatype"))
+            narrow(value).ok_or_else(|| format!("has the value {value}, which exceeds its datatype"))
         };
         let values = field(self.contents).iter().map(narrow).collect::<Result<Vec<_>, _>>()?;
-        Ok(Arc::new(PrimitiveArray::<T>::from(values)))
+        Ok(Arc::new(PrimitiveArray::<T>::from_iter_values(values)))
     }
 
-    /// Strings, or binary values if the key has these.
-    fn bytes(&self, key_type: &DataType) -> Result<ArrayRef, String> {
+    fn bools(&self) -> Result<ArrayRef, String> {
+        let values: Vec<bool> = match self.raw {
+            Some(raw) => raw.iter().map(|byte| *byte != 0).collect(),
+            None => self.contents.bool_contents.clone(),
+        };
+        Ok(Arc::new(BooleanArray::from(values)))
+    }
+
+    /// Strings, or binary values if the column has these.
+    fn bytes(&self, expected: &DataType) -> Result<ArrayRef, String> {
         let values: Vec<Bytes> = match self.raw {
             Some(raw) => split(raw)?,
             None => self.contents.bytes_contents.clone(),
         };
-        if matches!(key_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView) {
+        if matches!(expected, DataType::Binary | DataType::LargeBinary | DataType::BinaryView) {
             return Ok(Arc::new(BinaryArray::from_iter_values(values)));
         }
         let text = |value: &Bytes| {
@@ -247,21 +293,8 @@ fn arrow_datatype(data_type: &DataType) -> Option<&'static str> {
     }
 }
 
-/// Datatype of a key column.
-///
-/// # Errors
-/// A precondition error for types that the protocol does not have, such as times.
-pub(super) fn key_datatype(name: &str, data_type: &DataType) -> Result<String, Error> {
-    let datatype = arrow_datatype(data_type).ok_or_else(|| {
-        Error::precondition(format!(
-            "the key column '{name}' is of type {data_type}, which the protocol does not have"
-        ))
-    });
-    datatype.map(str::to_owned)
-}
-
-/// Description of a column of replies; `None` for types that the protocol does not have.
-pub(super) fn output_metadata(field: &Field) -> Option<TensorMetadata> {
+/// Description of a column; `None` for types that the protocol does not have.
+pub(super) fn metadata(field: &Field) -> Option<TensorMetadata> {
     let (item, shape) = match field.data_type() {
         DataType::FixedSizeList(item, width) => (item.data_type(), vec![-1, i64::from(*width)]),
         other => (other, vec![-1]),
@@ -310,7 +343,7 @@ mod tests {
             (input("INT32", &[-1], int(&[1])), None, "shape [-1], expected [ROWS]"),
             (input("INT32", &[1, 2], int(&[1, 2])), None, "shape [1, 2]"),
             (input("INT8", &[1], int(&[300])), None, "the value 300, which exceeds"),
-            (input("FP32", &[1], None), None, "datatype 'FP32', expected BYTES"),
+            (input("FP16", &[1], None), None, "datatype 'FP16', expected BOOL, BYTES, FP16 (only raw)"),
             (input("INT32", &[1], None), Some(&raw), "3 raw bytes, expected a multiple of 4"),
             (input("INT32", &[1], int(&[1])), Some(&raw), "both `contents` and `raw_input_contents`"),
             (input("BYTES", &[1], None), Some(&raw), "middle of a raw value"),
