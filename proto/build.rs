@@ -48,6 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = tonic_prost_build::configure()
         .field_attribute(".forebay.v1.Train.remainder", r#"#[serde(with = "crate::json::remainder")]"#)
         .field_attribute(".forebay.v1.PlanSummary.remainder", r#"#[serde(with = "crate::json::remainder")]"#)
+        .field_attribute(".forebay.v1.InferRequest.priority", r#"#[serde(with = "crate::json::priority")]"#)
         .field_attribute(
             ".forebay.v1.KeyColumn.integers",
             r#"#[serde(deserialize_with = "crate::json::i64s")]"#,

@@ -114,18 +114,30 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-pub(crate) mod remainder {
-    use crate::v1::Remainder;
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+/// An enum as the names of its values.
+macro_rules! names {
+    ($module:ident, $type:ident, $expected:literal) => {
+        pub(crate) mod $module {
+            use crate::v1::$type;
+            use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(crate) fn serialize<S: Serializer>(value: &i32, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(Remainder::try_from(*value).unwrap_or_default().as_str_name())
-    }
+            pub(crate) fn serialize<S: Serializer>(value: &i32, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str($type::try_from(*value).unwrap_or_default().as_str_name())
+            }
 
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
-        let word = String::deserialize(deserializer)?;
-        Remainder::from_str_name(&word).map(i32::from).ok_or_else(|| {
-            D::Error::custom(format!("remainder: expected SHORT, DROP or PAD, found \"{word}\""))
-        })
-    }
+            pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
+                let word = String::deserialize(deserializer)?;
+                $type::from_str_name(&word).map(i32::from).ok_or_else(|| {
+                    D::Error::custom(format!(
+                        "{}: expected {}, found \"{word}\"",
+                        stringify!($module),
+                        $expected
+                    ))
+                })
+            }
+        }
+    };
 }
+
+names!(remainder, Remainder, "SHORT, DROP or PAD");
+names!(priority, Priority, "NORMAL or LOW");

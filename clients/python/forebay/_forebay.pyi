@@ -12,7 +12,7 @@ class Cluster:
     def lookup(self, request: str, keys: Any) -> tuple[Batch, str]:
         """Returns the rows of `keys`, and their LookupMetadata in JSON. `request` is a command in JSON."""
 
-    def infer(self, queue: str, keys: Any, timeout: float | None = None) -> tuple[Batch, str]:
+    def infer(self, queue: str, keys: Any, timeout: float | None = None, is_low: bool = False) -> tuple[Batch, str]:
         """Returns the rows that a worker computed for `keys`, and their InferResult in JSON. `timeout` is in seconds."""
 
     def worker(self, queue: str, credits: int) -> Worker:

@@ -6,11 +6,12 @@ import json
 import logging
 import os
 import re
-from typing import Any, Callable, Iterator, Mapping, Sequence, Union
+from typing import Any, Callable, Iterator, Literal, Mapping, Sequence, Union
 
 from forebay import sending
 from forebay.agreement import RendezvousStore
 from forebay.cluster import Cluster, to_json
+from forebay.errors import RequestError
 from forebay.online import InferenceBatch, Rows, inference_batches
 from forebay.training import TrainingDataset
 
@@ -273,7 +274,9 @@ class Client:
         request = {"dataset": dataset, **_projection(columns, tensors, select, filter), **optional}
         return Rows(*self._cluster.native.lookup(to_json({"lookup": request}), sending.keys(keys)))
 
-    def infer(self, queue: str, keys: Any, *, timeout: float | None = None) -> Rows:
+    def infer(
+        self, queue: str, keys: Any, *, timeout: float | None = None, priority: Literal["normal", "low"] = "normal"
+    ) -> Rows:
         """Returns one row per key, as the workers of a batch queue compute them.
 
         Blocks without the GIL until the answer arrives. Any number of threads may call it: calls with the same types of keys
@@ -284,6 +287,7 @@ class Client:
             keys: Keys of the features, as in `lookup`, and the request columns of the queue. A column with several values per row
                 is a two-dimensional array.
             timeout: Time limit for the answer in seconds. Default: the queue's `default_timeout`.
+            priority: A request of low priority waits for the others, and is the first to be rejected when the queue is full.
 
         Returns:
             The rows of the reply. Names and types of the columns depend on the workers.
@@ -292,7 +296,9 @@ class Client:
             RequestRejectedError: There is no answer: the queue is full, the timeout expired, or the worker failed.
             UnavailableError: The connection was lost after the request was sent.
         """
-        return Rows(*self._cluster.native.infer(queue, sending.keys(keys), timeout))
+        if priority not in ("normal", "low"):
+            raise RequestError(f"priority is {priority!r}, expected 'normal' or 'low'")
+        return Rows(*self._cluster.native.infer(queue, sending.keys(keys), timeout, priority == "low"))
 
     def worker(self, queue: str, *, credits: int = 2) -> Iterator[InferenceBatch]:
         """Iterates over the batches of a queue, to compute and reply to them.

@@ -4,7 +4,10 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use arrow_array::RecordBatch;
 use arrow_schema::Fields;
-use forebay_client::{Answer, Caller, Client, Error, Found, Lookups, proto::v1::Lookup};
+use forebay_client::{
+    Answer, Caller, Client, Error, Found, Lookups,
+    proto::v1::{Lookup, Priority},
+};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::{runtime::Runtime, sync::OnceCell};
@@ -89,9 +92,10 @@ impl Online {
         client: &Client,
         queue: &str,
         keys: &RecordBatch,
-        timeout: Option<Duration>,
+        (timeout, priority): (Option<Duration>, Priority),
     ) -> PyResult<Answer> {
-        let ask = |caller: Arc<Caller>| async move { caller.ask(keys, timeout).await };
+        let ask =
+            |caller: Arc<Caller>| async move { caller.ask_with_priority(keys, timeout, priority).await };
         self.asked(py, |open| &mut open.callers, || client.caller(queue), queue, keys, ask)
     }
 

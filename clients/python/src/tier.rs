@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use forebay_client::{Client, Config, Error, Token, proto::v1::Train};
+use forebay_client::{
+    Client, Config, Error, Token,
+    proto::v1::{Priority, Train},
+};
 use pyo3::{
     exceptions::PyValueError,
     prelude::*,
@@ -50,16 +53,20 @@ impl Cluster {
     }
 
     /// Requests the answer of `queue` for `keys`. `timeout` is in seconds. Returns the rows and their metadata as JSON.
-    #[pyo3(signature = (queue, keys, timeout=None))]
+    /// `is_low` requests low priority.
+    #[pyo3(signature = (queue, keys, timeout=None, is_low=false))]
     fn infer(
         &self,
         py: Python<'_>,
         queue: &str,
         keys: &Bound<'_, PyAny>,
         timeout: Option<Bound<'_, PyAny>>,
+        is_low: bool,
     ) -> PyResult<(Batch, String)> {
         let timeout = timeout.map(|timeout| seconds("timeout", &timeout)).transpose()?;
-        let answer = self.online.infer(py, &self.client, queue, &rows(keys, "key")?, timeout)?;
+        let priority = if is_low { Priority::Low } else { Priority::Normal };
+        let keys = rows(keys, "key")?;
+        let answer = self.online.infer(py, &self.client, queue, &keys, (timeout, priority))?;
         Ok((Batch::new(py, &answer.rows)?, json(&answer.metadata)))
     }
 

@@ -95,6 +95,14 @@ def test_the_example_of_request_columns_runs_as_written(start: Callable[..., Ser
         running.wait()
 
 
+def test_a_request_may_have_low_priority(ranker: Server) -> None:
+    start_worker(ranker, add)
+    client = forebay.connect(ranker.location)
+    assert client.infer("ranker", keys([1], [2]), timeout=10, priority="low")["sum"].to_numpy().tolist() == [3]
+    with pytest.raises(forebay.RequestError, match="priority is 'high', expected 'normal' or 'low'"):
+        client.infer("ranker", keys([1], [2]), priority="high")  # type: ignore[arg-type]
+
+
 def test_threads_of_one_client_receive_their_own_answers(ranker: Server) -> None:
     start_worker(ranker, add)
     client, failures = forebay.connect(ranker.location), []

@@ -26,7 +26,9 @@ mod worker;
 pub use batcher::Batcher;
 pub use config::QueueConfig;
 pub use cost_model::{Coefficients, CostModel};
-pub use decision::{BatchId, CloseReason, Decision, FormedBatch, Refusal, RequestId, Time, WorkerId};
+pub use decision::{
+    BatchId, Class, CloseReason, Decision, FormedBatch, Priority, Refusal, RequestId, Time, WorkerId,
+};
 pub use forecast::{CurrentSettings, CurvePoint, Forecast, ThroughputLatencyCurve};
 pub use handle::Queue;
 pub use outcome::{Answer, Batch, BatchShape, Failure};

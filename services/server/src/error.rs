@@ -217,7 +217,9 @@ impl From<&forebay_inference::queue::Failure> for Error {
         use forebay_inference::queue::{Failure, Refusal};
         let kind = match failure {
             Failure::Refused(Refusal::Empty | Refusal::Rows { .. } | Refusal::Bytes { .. }) => Kind::Invalid,
-            Failure::Refused(Refusal::Late { .. } | Refusal::Full { .. }) => Kind::Busy,
+            Failure::Refused(Refusal::Late { .. } | Refusal::Full { .. } | Refusal::Displaced { .. }) => {
+                Kind::Busy
+            }
             Failure::Refused(Refusal::Draining) | Failure::Lost => Kind::Unavailable,
             Failure::Expired { .. } => Kind::Timeout,
             Failure::Features(_) => Kind::Precondition,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use forebay_proto::{
     code_of,
-    v1::{Command, Failure, Infer, InferRequest, InferResult},
+    v1::{Command, Failure, Infer, InferRequest, InferResult, Priority},
 };
 use prost::Message;
 use tokio::time::Instant;
@@ -73,11 +73,24 @@ impl Caller {
     /// - [`Error::Request`] if the keys cannot be encoded.
     /// - [`Error::RetryDeadlineExceeded`] if no server was reached in time.
     pub async fn ask(&self, keys: &RecordBatch, timeout: Option<Duration>) -> Result<Answer, Error> {
+        self.ask_with_priority(keys, timeout, Priority::Normal).await
+    }
+
+    /// As [`ask`](Self::ask), with a priority.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub async fn ask_with_priority(
+        &self,
+        keys: &RecordBatch,
+        timeout: Option<Duration>,
+        priority: Priority,
+    ) -> Result<Answer, Error> {
         let config = self.requests.route().config();
         let limit =
             timeout.map_or(config.retry_deadline, |timeout| timeout.saturating_add(config.answer_grace));
         let encoded = EncodedRows::new(keys)?;
-        let answer = tokio::time::timeout(limit, self.answer(&encoded, timeout)).await;
+        let answer = tokio::time::timeout(limit, self.answer(&encoded, timeout, priority)).await;
         let mut answer = answer.map_err(|_| self.timed_out())??;
         if let Some(failure) = answer.metadata.error.take() {
             return Err(rejected(failure));
@@ -90,6 +103,7 @@ impl Caller {
         &self,
         keys: &EncodedRows,
         timeout: Option<Duration>,
+        priority: Priority,
     ) -> Result<RawAnswer<InferResult>, Error> {
         let (route, began) = (self.requests.route(), Instant::now());
         let send = || async move {
@@ -102,7 +116,10 @@ impl Caller {
             }
             let timeout_seconds = remaining.map_or(0.0, |remaining| remaining.as_secs_f64());
             let metadata = |id| {
-                InferRequest { id: Some(id), timeout_seconds, ..InferRequest::default() }.encode_to_vec()
+                let priority = priority.into();
+                let request =
+                    InferRequest { id: Some(id), timeout_seconds, priority, ..InferRequest::default() };
+                request.encode_to_vec()
             };
             let pending = exchange.send(keys, metadata, permit)?;
             Ok((pending, exchange))

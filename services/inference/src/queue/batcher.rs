@@ -10,8 +10,8 @@ use std::{
 use forebay_loader::Tenant;
 
 use super::{
-    BatchId, CloseReason, CostModel, Decision, FormedBatch, Load, QueueConfig, Refusal, RequestId, Time,
-    WorkerId, arrivals::Arrivals,
+    BatchId, Class, CloseReason, CostModel, Decision, FormedBatch, Load, Priority, QueueConfig, Refusal,
+    RequestId, Time, WorkerId, arrivals::Arrivals,
 };
 use turns::Turns;
 
@@ -22,8 +22,8 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// State and decisions of a queue.
 ///
-/// Batches consist of whole requests. The requests of one tenant are sent in the order of arrival; tenants share the workers by
-/// weight. A worker that is free, or is predicted to be free once a batch is
+/// Batches consist of whole requests. Requests of low priority are sent after those of normal priority. The requests of one tenant
+/// and priority are sent in the order of arrival; tenants share the workers by weight. A worker that is free, or is predicted to be free once a batch is
 /// gathered, receives the next batch as soon as a [`CloseReason`] holds.
 #[derive(Debug, Default)]
 pub struct Batcher {
@@ -36,11 +36,10 @@ pub struct Batcher {
     caution: BTreeMap<u64, (f64, Time)>,
     /// All unanswered requests.
     requests: HashMap<RequestId, Request>,
-    /// Queued requests with their turns.
-    queued: BTreeSet<(u64, RequestId)>,
-    turns: Turns,
-    queued_rows: u64,
-    queued_bytes: u64,
+    /// Queued requests in the order of service: by priority and turn.
+    queued: BTreeSet<(Priority, u64, RequestId)>,
+    /// Totals of the queued requests of normal and of low priority.
+    queues: [Queued; 2],
     /// Deadlines of all unanswered requests.
     deadlines: BTreeSet<(Time, RequestId)>,
     /// Times at which the queued requests were queued.
@@ -57,7 +56,8 @@ pub struct Batcher {
 #[derive(Debug)]
 struct Request {
     tenant: Tenant,
-    /// Place in the order of service.
+    priority: Priority,
+    /// Place in the order of service among the requests of its priority.
     turn: u64,
     rows: u64,
     bytes: u64,
@@ -73,6 +73,15 @@ struct Request {
     alone: bool,
     /// True if the request was admitted by its prediction, false if because the queue was idle.
     was_predicted: bool,
+}
+
+/// The queued requests of one priority.
+#[derive(Debug, Default)]
+struct Queued {
+    turns: Turns,
+    requests: usize,
+    rows: u64,
+    bytes: u64,
 }
 
 #[derive(Debug)]
@@ -107,6 +116,8 @@ struct Prefix {
     bytes: u64,
     oldest: Time,
     deadline: Time,
+    /// True if one of the requests has normal priority.
+    is_urgent: bool,
     full: Option<CloseReason>,
 }
 
@@ -127,14 +138,14 @@ impl Batcher {
         bytes: u64,
         timeout: Option<Duration>,
     ) -> Result<RequestId, Refusal> {
-        self.admit_for(Tenant::SERVER, now, (rows, bytes), timeout)
+        self.admit_for(Tenant::SERVER.into(), now, (rows, bytes), timeout)
     }
 
-    /// Admits a request of `tenant` with a deadline of `timeout` after `now`, by default `default_timeout`. `rows` and `bytes` are
+    /// Admits a request of `class` with a deadline of `timeout` after `now`, by default `default_timeout`. `rows` and `bytes` are
     /// those of the request.
     ///
     /// A tenant cannot use up `max_queue_requests` and `max_queue_rows`: room is left for others, except with
-    /// [`Tenant::SERVER`].
+    /// [`Tenant::SERVER`]. Requests of low priority take no room from others: call [`displaced`](Self::displaced) afterwards.
     ///
     /// A request that meets an empty queue and a free worker is admitted whatever its prediction, so that a wrong model is
     /// corrected by a measurement.
@@ -143,7 +154,7 @@ impl Batcher {
     /// The reason why the request is not admitted.
     pub fn admit_for(
         &mut self,
-        tenant: Tenant,
+        class: Class,
         now: Time,
         (rows, bytes): (u64, u64),
         timeout: Option<Duration>,
@@ -166,12 +177,12 @@ impl Batcher {
         let timeout = timeout.unwrap_or(default_timeout).min(MAX_TIMEOUT);
         let was_predicted = !self.is_idle();
         if was_predicted {
-            let predicted = self.predict_for(tenant, now, rows, bytes);
+            let predicted = self.predict_for(class, now, rows, bytes);
             let limit = timeout.min(max_predicted_wait);
             if let Some(predicted) = predicted.filter(|predicted| *predicted > limit) {
                 return Err(Refusal::Late { predicted, limit });
             }
-            if !self.has_room(tenant, rows) {
+            if !self.has_room(class, rows) {
                 let retry_after = predicted.unwrap_or(default_timeout) / 2;
                 return Err(Refusal::Full { retry_after });
             }
@@ -179,9 +190,11 @@ impl Batcher {
         let id = RequestId(self.next_request);
         self.next_request += 1;
         let deadline = now.saturating_add(timeout);
+        let Class { tenant, priority } = class;
         let request = Request {
             tenant,
-            turn: self.turns.take(tenant, rows),
+            priority,
+            turn: self.of_mut(priority).turns.take(tenant, rows),
             rows,
             bytes,
             arrived: now,
@@ -196,6 +209,26 @@ impl Batcher {
         self.deadlines.insert((deadline, id));
         self.enqueue(now, id);
         Ok(id)
+    }
+
+    /// Removes and returns requests of low priority, the last of the order of service first, while more requests or rows are queued
+    /// than the settings allow.
+    pub fn displaced(&mut self) -> Vec<RequestId> {
+        let mut displaced = Vec::new();
+        while self.queued.len() > self.config.max_queue_requests
+            || self.queued_rows() > self.config.max_queue_rows
+        {
+            let Some(id) = self.displace() else { break };
+            displaced.push(id);
+        }
+        displaced
+    }
+
+    /// Removes and returns the last request of low priority in the order of service; `None` if there is none.
+    pub fn displace(&mut self) -> Option<RequestId> {
+        let (_, _, id) = *self.queued.last().filter(|(priority, ..)| *priority == Priority::Low)?;
+        self.remove(id);
+        Some(id)
     }
 
     /// Removes a request whose caller no longer waits. If a worker has the request already, it still computes its rows.
@@ -247,13 +280,13 @@ impl Batcher {
         if free > now {
             return Decision::Wait(Some(free));
         }
-        let prefix = self.prefix();
-        // A batch that could expire before a busy worker starts it stays queued until that worker is done.
         let start = self
             .workers
             .get(&worker)
             .and_then(|worker| worker.batches.back())
             .map(|(_, end)| (*end).max(now));
+        let prefix = self.prefix(start.unwrap_or(now));
+        // A batch that could expire before a busy worker starts it stays queued until that worker is done.
         if start.is_some_and(|start| start + self.margin() + TIMER_SLACK >= prefix.deadline) {
             return Decision::Wait(None);
         }
@@ -374,7 +407,7 @@ impl Batcher {
             workers: self.healthy().count(),
             overdue_workers: self.workers.len() - self.healthy().count(),
             queued_requests: self.queued.len(),
-            queued_rows: self.queued_rows,
+            queued_rows: self.queued_rows(),
             batches: self.in_flight.len(),
             requests_per_second: self.arrivals.rate(now),
             predicted_wait_seconds: self.predict(now).map(|time| time.as_secs_f64()),
@@ -409,12 +442,21 @@ impl Batcher {
         first.map(|(_, id, at)| (id, at))
     }
 
-    fn prefix(&self) -> Prefix {
+    /// The next batch of a worker that can start it at `start`.
+    fn prefix(&self, start: Time) -> Prefix {
         let QueueConfig { max_batch_rows, max_batch_bytes, .. } = self.config;
         let mut prefix = Prefix { oldest: Time::MAX, deadline: Time::MAX, ..Prefix::default() };
-        for (_, id) in &self.queued {
+        for (priority, _, id) in &self.queued {
             let request = &self.requests[id];
             let (rows, bytes) = (prefix.rows + request.rows, prefix.bytes + request.bytes);
+            if *priority == Priority::Low && prefix.is_urgent {
+                // It joins others only if all of them are in time with it.
+                let takes = self.model.predict(self.config.padded_rows(rows), bytes);
+                let end = start.saturating_add(takes).saturating_add(self.margin() + TIMER_SLACK);
+                if end >= prefix.deadline.min(request.deadline) {
+                    break;
+                }
+            }
             prefix.full = if rows > max_batch_rows {
                 Some(CloseReason::Rows)
             } else {
@@ -424,6 +466,7 @@ impl Batcher {
             if (prefix.full.is_some() || request.alone) && prefix.count > 0 {
                 return prefix;
             }
+            prefix.is_urgent |= *priority == Priority::Normal;
             prefix.oldest = prefix.oldest.min(request.arrived);
             prefix.deadline = prefix.deadline.min(request.deadline);
             (prefix.count, prefix.rows, prefix.bytes) = (prefix.count + 1, rows, bytes);
@@ -475,13 +518,13 @@ impl Batcher {
         prefix: &Prefix,
         close_reason: CloseReason,
     ) -> FormedBatch {
-        let requests: Vec<RequestId> = self.queued.iter().map(|(_, id)| *id).take(prefix.count).collect();
+        let requests: Vec<RequestId> = self.queued.iter().map(|(.., id)| *id).take(prefix.count).collect();
         let mut previous_attempts = 0;
         for id in &requests {
             self.dequeue(*id);
             if let Some(request) = self.requests.get_mut(id) {
                 request.flights += 1;
-                self.turns.sent(request.turn);
+                self.queues[request.priority as usize].turns.sent(request.turn);
                 previous_attempts = previous_attempts.max(request.attempts);
             }
         }
@@ -527,26 +570,44 @@ impl Batcher {
         }
     }
 
+    /// Queued requests of a priority.
+    fn of(&self, priority: Priority) -> &Queued {
+        &self.queues[priority as usize]
+    }
+
+    fn of_mut(&mut self, priority: Priority) -> &mut Queued {
+        &mut self.queues[priority as usize]
+    }
+
+    /// Number of queued rows.
+    fn queued_rows(&self) -> u64 {
+        self.queues.iter().map(|queued| queued.rows).sum()
+    }
+
     fn enqueue(&mut self, now: Time, id: RequestId) {
         if let Some(request) = self.requests.get_mut(&id)
-            && self.queued.insert((request.turn, id))
+            && self.queued.insert((request.priority, request.turn, id))
         {
             request.queued_at = now;
-            self.turns.queued(request.tenant, request.rows);
             self.queued_since.insert((now, id));
-            self.queued_rows += request.rows;
-            self.queued_bytes += request.bytes;
+            let queued = &mut self.queues[request.priority as usize];
+            queued.turns.queued(request.tenant, request.rows);
+            queued.requests += 1;
+            queued.rows += request.rows;
+            queued.bytes += request.bytes;
         }
     }
 
     fn dequeue(&mut self, id: RequestId) {
         if let Some(request) = self.requests.get(&id)
-            && self.queued.remove(&(request.turn, id))
+            && self.queued.remove(&(request.priority, request.turn, id))
         {
-            self.turns.left(request.tenant, request.rows);
             self.queued_since.remove(&(request.queued_at, id));
-            self.queued_rows -= request.rows;
-            self.queued_bytes -= request.bytes;
+            let queued = &mut self.queues[request.priority as usize];
+            queued.turns.left(request.tenant, request.rows);
+            queued.requests -= 1;
+            queued.rows -= request.rows;
+            queued.bytes -= request.bytes;
         }
     }
 
@@ -558,7 +619,7 @@ impl Batcher {
             && request.attempts == 0
             && request.flights == 0
         {
-            self.turns.unused(request.tenant, request.rows);
+            self.queues[request.priority as usize].turns.unused(request.tenant, request.rows);
         }
         request.is_some_and(|request| self.deadlines.remove(&(request.deadline, id)))
     }

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use forebay_loader::Tenant;
+
 /// Time since the queue was created.
 pub type Time = Duration;
 
@@ -18,6 +20,34 @@ pub struct BatchId(pub u64);
 /// Id of a worker. Ids ascend in the order of connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkerId(pub u64);
+
+/// Urgency of a request.
+///
+/// A queued request of low priority waits for all requests of normal priority that fit into the next batch, and it is the first to be
+/// removed if there is no room.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Priority {
+    /// The default.
+    #[default]
+    Normal,
+    /// For requests whose answers can be missing.
+    Low,
+}
+
+/// Whose request it is, and how urgent it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Class {
+    /// Tenant of the caller.
+    pub tenant: Tenant,
+    /// Urgency.
+    pub priority: Priority,
+}
+
+impl From<Tenant> for Class {
+    fn from(tenant: Tenant) -> Self {
+        Self { tenant, priority: Priority::Normal }
+    }
+}
 
 /// Rule that closed a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -84,6 +114,12 @@ pub enum Refusal {
     /// `max_queue_requests`, `max_queue_rows` or `max_queue_bytes` is reached.
     #[error("the queue is full")]
     Full {
+        /// Time after which the queue is likely to have room.
+        retry_after: Duration,
+    },
+    /// The request has low priority, and a request of normal priority took its room.
+    #[error("the queue is full, and requests of low priority made room for others")]
+    Displaced {
         /// Time after which the queue is likely to have room.
         retry_after: Duration,
     },

@@ -6,7 +6,7 @@ use forebay_loader::Tenant;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Failure, Forecast, PendingRequest, QueueConfig, QueueStatus, Refusal, Replies, ThroughputLatencyCurve,
+    Class, Failure, Forecast, PendingRequest, QueueConfig, QueueStatus, Replies, ThroughputLatencyCurve,
     Worker, WorkerId,
     state::{Shared, Waiting},
 };
@@ -50,10 +50,10 @@ impl<P: Clone, R> Queue<P, R> {
         sizes: (u64, u64, u64),
         timeout: Option<Duration>,
     ) -> Result<PendingRequest<P, R>, Failure> {
-        self.submit_for(Tenant::SERVER, payload, sizes, timeout)
+        self.submit_for(Tenant::SERVER.into(), payload, sizes, timeout)
     }
 
-    /// Submits a request of `tenant`. Dropping the result cancels the request.
+    /// Submits a request of `class`. Dropping the result cancels the request.
     ///
     /// `rows` is the number of rows of the request, `bytes` the bytes of their features, and `held_bytes` the memory of the
     /// request until it is answered. The default of `timeout` is the queue's `default_timeout`.
@@ -62,7 +62,7 @@ impl<P: Clone, R> Queue<P, R> {
     /// [`Failure::Refused`], at once.
     pub fn submit_for(
         &self,
-        tenant: Tenant,
+        class: Class,
         payload: P,
         (rows, bytes, held_bytes): (u64, u64, u64),
         timeout: Option<Duration>,
@@ -70,12 +70,10 @@ impl<P: Clone, R> Queue<P, R> {
         let (answer, receiver) = oneshot::channel();
         let mut state = self.shared.state.lock();
         let now = self.shared.now();
-        let held = state.held_bytes.saturating_add(held_bytes);
-        let admitted = if held > state.batcher.config().max_queue_bytes {
-            Err(Refusal::Full { retry_after: state.batcher.config().default_timeout / 2 })
-        } else {
-            state.batcher.admit_for(tenant, now, (rows, bytes), timeout)
-        };
+        let admitted = state.batcher.admit_for(class, now, (rows, bytes), timeout).and_then(|id| {
+            self.shared.hold(&mut state, class, held_bytes).inspect_err(|_| state.batcher.cancel(id))?;
+            Ok(id)
+        });
         let id = match admitted {
             Ok(id) => id,
             Err(refusal) => {
@@ -86,8 +84,11 @@ impl<P: Clone, R> Queue<P, R> {
         state.outcomes.admitted += 1;
         state.outcomes.admitted_rows += rows;
         state.outcomes.admitted_bytes += bytes;
-        state.held_bytes = held;
-        state.requests.insert(id, Waiting { payload, held_bytes, rows, arrived: now, answer });
+        let tenant = class.tenant;
+        state.requests.insert(id, Waiting { payload, tenant, held_bytes, rows, arrived: now, answer });
+        for id in state.batcher.displaced() {
+            self.shared.displaced(&mut state, id);
+        }
         self.shared.dispatch(&mut state);
         Ok(PendingRequest { shared: Arc::clone(&self.shared), id, receiver })
     }

@@ -85,7 +85,9 @@ impl Failure {
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(Refusal::Late { predicted, limit }) => Some(predicted.saturating_sub(*limit)),
-            Self::Refused(Refusal::Full { retry_after }) => Some(*retry_after),
+            Self::Refused(Refusal::Full { retry_after } | Refusal::Displaced { retry_after }) => {
+                Some(*retry_after)
+            }
             _ => None,
         }
     }

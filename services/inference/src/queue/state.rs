@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use forebay_loader::Tenant;
 use metrics::{counter, gauge, histogram};
 use parking_lot::Mutex;
 use tokio::{
@@ -10,8 +11,8 @@ use tokio::{
 };
 
 use super::{
-    Answer, Batch, BatchId, BatchShape, Batcher, CloseReason, Decision, Failure, FormedBatch, Outcomes,
-    QueueConfig, RequestId, Time, WorkerId,
+    Answer, Batch, BatchId, BatchShape, Batcher, Class, CloseReason, Decision, Failure, FormedBatch,
+    Outcomes, Priority, QueueConfig, Refusal, RequestId, Time, WorkerId,
 };
 
 /// State of a queue, shared by its handles, requests and workers.
@@ -26,8 +27,7 @@ pub(super) struct Shared<P, R> {
 pub(super) struct State<P, R> {
     pub(super) batcher: Batcher,
     pub(super) requests: HashMap<RequestId, Waiting<P, R>>,
-    /// Memory of the waiting requests, in bytes.
-    pub(super) held_bytes: u64,
+    held: HeldBytes,
     pub(super) in_flight: HashMap<BatchId, InFlight>,
     pub(super) workers: HashMap<WorkerId, mpsc::UnboundedSender<Batch<P>>>,
     /// Time for which the timer is scheduled.
@@ -40,6 +40,7 @@ pub(super) struct State<P, R> {
 /// A request that waits for its answer.
 pub(super) struct Waiting<P, R> {
     pub(super) payload: P,
+    pub(super) tenant: Tenant,
     pub(super) held_bytes: u64,
     pub(super) rows: u64,
     pub(super) arrived: Time,
@@ -60,8 +61,42 @@ impl<P, R> State<P, R> {
     /// Removes a request that ends.
     pub(super) fn take(&mut self, id: RequestId) -> Option<Waiting<P, R>> {
         let request = self.requests.remove(&id)?;
-        self.held_bytes -= request.held_bytes;
+        self.held.release(request.tenant, request.held_bytes);
         Some(request)
+    }
+}
+
+/// Memory of the waiting requests, in bytes.
+#[derive(Default)]
+struct HeldBytes {
+    total: u64,
+    by_tenant: HashMap<u64, u64>,
+}
+
+impl HeldBytes {
+    /// Adds the bytes of a request unless more than `max` would be held. As with the number of requests, a tenant may hold up to seven
+    /// times the room that is left. Returns false if the request does not fit.
+    fn take(&mut self, tenant: Tenant, bytes: u64, max: u64) -> bool {
+        let own = self.by_tenant.get(&tenant.id()).copied().unwrap_or(0);
+        let Some(left) = max.checked_sub(self.total).and_then(|free| free.checked_sub(bytes)) else {
+            return false;
+        };
+        let has_share = tenant == Tenant::SERVER || own == 0 || own + bytes <= left.saturating_mul(7);
+        if has_share {
+            self.total += bytes;
+            *self.by_tenant.entry(tenant.id()).or_default() += bytes;
+        }
+        has_share
+    }
+
+    fn release(&mut self, tenant: Tenant, bytes: u64) {
+        self.total -= bytes;
+        if let Some(own) = self.by_tenant.get_mut(&tenant.id()) {
+            *own -= bytes;
+            if *own == 0 {
+                self.by_tenant.remove(&tenant.id());
+            }
+        }
     }
 }
 
@@ -70,7 +105,7 @@ impl<P, R> Shared<P, R> {
         let state = State {
             batcher: Batcher::new(config),
             requests: HashMap::new(),
-            held_bytes: 0,
+            held: HeldBytes::default(),
             in_flight: HashMap::new(),
             workers: HashMap::new(),
             wake: None,
@@ -151,6 +186,33 @@ impl<P: Clone, R> Shared<P, R> {
             state.workers.clear();
         }
         gauge!("forebay_queue_requests", "queue" => self.name()).set(state.requests.len() as f64);
+    }
+
+    /// Reserves the memory of a new request of `class`. A request of normal priority takes the memory of those of low priority, if
+    /// necessary.
+    ///
+    /// # Errors
+    /// [`Refusal::Full`] if it does not fit into `max_queue_bytes`.
+    pub(super) fn hold(&self, state: &mut State<P, R>, class: Class, bytes: u64) -> Result<(), Refusal> {
+        let QueueConfig { max_queue_bytes, default_timeout, .. } = *state.batcher.config();
+        while !state.held.take(class.tenant, bytes, max_queue_bytes) {
+            let displaced = match class.priority {
+                Priority::Normal => state.batcher.displace(),
+                Priority::Low => None,
+            };
+            let Some(id) = displaced else { return Err(Refusal::Full { retry_after: default_timeout / 2 }) };
+            self.displaced(state, id);
+        }
+        Ok(())
+    }
+
+    /// Ends a request of low priority that made room for another one.
+    pub(super) fn displaced(&self, state: &mut State<P, R>, id: RequestId) {
+        let retry_after = state.batcher.config().default_timeout / 2;
+        if let Some(request) = state.take(id) {
+            self.count("displaced", &mut state.outcomes.displaced);
+            drop(request.answer.send(Err(Failure::Refused(Refusal::Displaced { retry_after }))));
+        }
     }
 
     /// Sends a closed batch to its worker.

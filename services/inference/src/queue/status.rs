@@ -38,6 +38,8 @@ pub struct Outcomes {
     pub admitted_bytes: u64,
     /// Requests that were refused on arrival.
     pub refused: u64,
+    /// Requests of low priority that were removed to make room for others.
+    pub displaced: u64,
     /// Requests that were answered with rows.
     pub answered: u64,
     /// Requests whose deadline passed before an answer.

@@ -8,7 +8,10 @@ use std::{sync::Arc, time::Duration};
 
 use arrow_array::{RecordBatch, RecordBatchOptions};
 use arrow_schema::{Field, Schema};
-use forebay_inference::Lookup;
+use forebay_inference::{
+    Lookup,
+    queue::{Class, Priority},
+};
 use forebay_loader::WireBatch;
 use forebay_proto::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelMetadataResponse,
@@ -74,13 +77,13 @@ pub(super) async fn infer(
     let rows = keys.num_rows() as u64;
     let keys = lookup.encode(&keys).await.map_err(failed)?;
     let sizes = (rows, keys.answer_bytes(), keys.memory_bytes());
-    let timeout = timeout(&request)?;
+    let (timeout, priority) = (timeout(&request)?, priority(&request)?);
     if let Some(trace) = &trace {
         trace.note("forebay.queue", request.model_name.clone());
         trace.note("forebay.rows", number(rows));
     }
     let asked = QueuedKeys { keys: Arc::new(keys), caller: caller.clone(), trace };
-    let pending = served.queue.submit_for(access.tenant(), asked, sizes, timeout);
+    let pending = served.queue.submit_for(Class { tenant: access.tenant(), priority }, asked, sizes, timeout);
     let pending = pending.map_err(|failure| Error::from(&failure))?;
     let answer = context.services.drain.unless_interrupted(pending.answer()).await?;
     let answer = answer.map_err(|failure| Error::from(&failure))?;
@@ -166,6 +169,18 @@ fn timeout(request: &ModelInferRequest) -> Result<Option<Duration>, Error> {
         _ => return Err(invalid()),
     };
     Ok((microseconds > 0).then(|| Duration::from_micros(microseconds)))
+}
+
+/// Priority of a request: its parameter `priority`, as in Triton with two levels. 1 is the default, 2 is low.
+fn priority(request: &ModelInferRequest) -> Result<Priority, Error> {
+    let Some(parameter) = request.parameters.get("priority") else { return Ok(Priority::Normal) };
+    match parameter.parameter_choice {
+        Some(ParameterChoice::Int64Param(0 | 1) | ParameterChoice::Uint64Param(0 | 1)) => {
+            Ok(Priority::Normal)
+        }
+        Some(ParameterChoice::Int64Param(2) | ParameterChoice::Uint64Param(2)) => Ok(Priority::Low),
+        _ => Err(Error::invalid("parameters.priority: expected 0 or 1 (normal) or 2 (low), as an integer")),
+    }
 }
 
 /// The columns `wanted`; all if none is named.

@@ -137,6 +137,8 @@ struct Outcomes {
     admitted_bytes: u64,
     /// Number of requests that were refused on arrival.
     refused: u64,
+    /// Number of requests of low priority that were removed to make room for others.
+    displaced: u64,
     /// Number of requests that were answered with rows.
     answered: u64,
     /// Number of requests whose deadline passed before an answer.

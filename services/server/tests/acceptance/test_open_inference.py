@@ -110,6 +110,17 @@ def test_a_request_without_a_worker_ends_at_its_timeout(client: triton.Inference
     assert "no worker serves the queue" in raised.value.message()
 
 
+def test_the_priority_of_a_request_is_that_of_triton(
+    server: Server, client: triton.InferenceServerClient
+) -> None:
+    with worker(server):
+        for priority in (0, 1, 2):
+            result = client.infer("ranker", inputs(**KEYS), priority=priority)
+            assert result.as_numpy("score").tolist() == expected(KEYS["user_id"], KEYS["item_id"])
+        with pytest.raises(InferenceServerException, match="parameters.priority: expected 0 or 1"):
+            client.infer("ranker", inputs(**KEYS), priority=3)
+
+
 def test_keys_may_be_strings(pool: Pool, tmp_path: Path) -> None:
     names = [f"user {number}" for number in range(100)]
     pq.write_table(pa.table({"name": names, "f0": np.arange(100, dtype=np.float32)}), tmp_path / "users.parquet")

@@ -213,6 +213,23 @@ def test_a_deadline_ends_only_its_own_request(start: Callable[..., Server]) -> N
         caller.close()
 
 
+def test_requests_of_low_priority_make_room_for_others(start: Callable[..., Server], tmp_path: Path) -> None:
+    (tmp_path / "forebay.toml").write_text(QUEUES + "max_queue_requests = 4\n")
+    caller = Caller(start())
+    for number in range(4):
+        caller.send([number], [0], id=number, priority="LOW")
+    for number in range(4, 6):
+        caller.send([number], [0], id=number)
+    # Without a worker, all requests wait.
+    for number in (3, 2):
+        scores, about = caller.receive()
+        assert scores is None and int(about["id"]) == number and about["error"]["code"] == "RESOURCE_EXHAUSTED", about
+        assert "made room for others" in about["error"]["message"] and about["error"]["retry_after_seconds"] > 0, about
+    caller.send([9], [9], id=9, priority="HIGH")
+    with pytest.raises(pa.ArrowInvalid, match="priority: expected NORMAL or LOW"):
+        caller.receive()
+
+
 def test_a_canceled_request_leaves_the_queue_and_is_never_computed(start: Callable[..., Server]) -> None:
     server = start()
     caller = Caller(server)

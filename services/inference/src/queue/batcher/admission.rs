@@ -5,7 +5,7 @@ use std::time::Duration;
 use forebay_loader::Tenant;
 
 use super::{Batcher, Worker};
-use crate::queue::{QueueConfig, Time};
+use crate::queue::{Class, Priority, QueueConfig, Time};
 
 /// Increase of the caution factor per request that expires although its prediction was in time.
 ///
@@ -21,37 +21,54 @@ const CAUTION_HALF_LIFE_SECONDS: f64 = 1.0;
 const MAX_QUEUED_PER_FREE: usize = 7;
 
 impl Batcher {
-    /// Returns true if the queue has room for a request of `tenant`. A tenant with queued requests may have up to seven times the
+    /// Returns true if the queue has room for a request of `class`. Requests of low priority do not count for one of normal priority,
+    /// because they make room for it. A tenant with queued requests may have up to seven times the
     /// room that is left, so a single one leaves an eighth, and several ones get equal parts. This is the dynamic threshold of
     /// shared-memory switches (Choudhury and Hahne, 1998).
-    pub(super) fn has_room(&self, tenant: Tenant, rows: u64) -> bool {
+    pub(super) fn has_room(&self, Class { tenant, priority }: Class, rows: u64) -> bool {
         let QueueConfig { max_queue_requests, max_queue_rows, .. } = self.config;
-        let free_requests = max_queue_requests.saturating_sub(self.queued.len());
-        let free_rows = max_queue_rows.saturating_sub(self.queued_rows);
+        let (queued_requests, queued_rows) = match priority {
+            Priority::Normal => (self.of(priority).requests, self.of(priority).rows),
+            Priority::Low => (self.queued.len(), self.queued_rows()),
+        };
+        let free_requests = max_queue_requests.saturating_sub(queued_requests);
+        let free_rows = max_queue_rows.saturating_sub(queued_rows);
         if free_requests == 0 || rows > free_rows {
             return false;
         }
-        let (own_requests, own_rows) = self.turns.of(tenant);
+        let (own_requests, own_rows) = self.of(priority).turns.of(tenant);
         let most_requests = (free_requests - 1).saturating_mul(MAX_QUEUED_PER_FREE);
         let most_rows = (free_rows - rows).saturating_mul(MAX_QUEUED_PER_FREE as u64);
         let has_share = own_requests < most_requests && own_rows + rows <= most_rows;
         tenant == Tenant::SERVER || own_requests == 0 || has_share
     }
 
-    /// Predicts the time until all queued requests are answered.
+    /// Predicts the time until all queued requests of normal priority are answered.
     pub(super) fn predict(&self, now: Time) -> Option<Duration> {
         let caution = self.caution_at(now, Tenant::SERVER);
-        self.time_until(now, self.queued_rows + 1, self.queued_bytes, caution)
+        let queued = self.of(Priority::Normal);
+        self.time_until(now, queued.rows + 1, queued.bytes, caution)
     }
 
-    /// Predicts the time until the answer to a request of `tenant` that arrives now. `None` without workers or before the first
+    /// Predicts the time until the answer to a request of `class` that arrives now. `None` without workers or before the first
     /// computed batch.
-    pub(super) fn predict_for(&self, tenant: Tenant, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
-        let rows_before = self.turns.rows_before(tenant, rows);
-        let bytes_before = match rows_before == self.queued_rows {
-            true => self.queued_bytes,
-            false => (self.queued_bytes as f64 * rows_before as f64 / self.queued_rows.max(1) as f64) as u64,
+    pub(super) fn predict_for(
+        &self,
+        Class { tenant, priority }: Class,
+        now: Time,
+        rows: u64,
+        bytes: u64,
+    ) -> Option<Duration> {
+        let queued = self.of(priority);
+        let mut rows_before = queued.turns.rows_before(tenant, rows);
+        let mut bytes_before = match rows_before == queued.rows {
+            true => queued.bytes,
+            false => (queued.bytes as f64 * rows_before as f64 / queued.rows.max(1) as f64) as u64,
         };
+        if priority == Priority::Low {
+            rows_before += self.of(Priority::Normal).rows;
+            bytes_before += self.of(Priority::Normal).bytes;
+        }
         let caution = self.caution_at(now, tenant);
         self.time_until(now, rows_before + rows, bytes_before + bytes, caution)
     }

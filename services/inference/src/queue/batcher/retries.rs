@@ -91,7 +91,7 @@ impl Batcher {
         for id in requests {
             let Some(request) = self.requests.get_mut(id) else { continue };
             request.alone |= request.attempts >= self.config.max_attempts;
-            if request.flights > 0 || self.queued.contains(&(request.turn, *id)) {
+            if request.flights > 0 || self.queued.contains(&(request.priority, request.turn, *id)) {
                 continue;
             }
             if requests.len() == 1 && request.attempts >= max_attempts {

@@ -1,3 +1,4 @@
+mod priorities;
 mod reference;
 mod tenants;
 
@@ -69,12 +70,15 @@ fn compare(seed: u64, operations: u64) -> u64 {
             0..35 => {
                 let rows = random.u64(1..100);
                 let timeout = random.bool().then(|| Duration::from_micros(random.u64(0..60_000)));
-                let admitted = batcher.admit(now, rows, rows * 100, timeout);
+                let priority = if random.u32(0..3) == 0 { Priority::Low } else { Priority::Normal };
+                let (class, sizes) = (Class { tenant: Tenant::SERVER, priority }, (rows, rows * 100));
+                let admitted = batcher.admit_for(class, now, sizes, timeout);
                 assert_eq!(
                     admitted,
-                    reference.admit(now, rows, rows * 100, timeout),
+                    reference.admit(priority, now, sizes, timeout),
                     "seed {seed}, step {step}"
                 );
+                assert_eq!(batcher.displaced(), reference.displaced(), "seed {seed}, step {step}");
                 last = admitted.map_or(last, |id| id.0);
             }
             35..40 => {

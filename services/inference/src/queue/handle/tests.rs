@@ -1,6 +1,6 @@
 use tokio::time::Instant;
 
-use super::*;
+use super::{super::Refusal, *};
 use crate::queue::CloseReason;
 
 type Numbers = Queue<u64, u64>;
@@ -229,6 +229,34 @@ async fn a_canceled_request_does_not_delay_draining() {
     let began = Instant::now();
     assert!(worker.next().await.is_none());
     assert!(began.elapsed() < ms(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_low_priority_give_their_memory_to_others() {
+    let (queue, _timer) = queue(QueueConfig { max_queue_bytes: 100, ..QueueConfig::default() });
+    let low = Class { tenant: Tenant::SERVER, priority: crate::queue::Priority::Low };
+    let first = queue.submit_for(low, 1, (1, 8, 40), None).expect("the queue has room");
+    let second = queue.submit_for(low, 2, (1, 8, 40), None).expect("the queue has room");
+    let _urgent = queue.submit(3, (1, 8, 80), None).expect("the others make room");
+    for displaced in [second.answer().await, first.answer().await] {
+        let failure = displaced.expect_err("it made room");
+        assert!(matches!(failure, Failure::Refused(Refusal::Displaced { .. })), "{failure}");
+        assert_eq!(failure.retry_after(), Some(ms(50)));
+    }
+    assert!(queue.submit(4, (1, 8, 60), None).is_err());
+    assert_eq!(queue.status().outcomes.displaced, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenant_leaves_memory_of_the_queue_to_others() {
+    let (queue, _timer) = queue(QueueConfig { max_queue_bytes: 800, ..QueueConfig::default() });
+    let tenant = |id| Tenant::new(id, std::num::NonZeroU32::MIN).into();
+    let mut held = Vec::new();
+    while let Ok(request) = queue.submit_for(tenant(1), 1, (1, 8, 10), Some(ms(1000))) {
+        held.push(request);
+    }
+    assert_eq!(held.len(), 70);
+    held.push(queue.submit_for(tenant(2), 1, (1, 8, 10), None).expect("room is left for others"));
 }
 
 #[tokio::test(start_paused = true)]

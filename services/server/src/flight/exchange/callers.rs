@@ -11,7 +11,7 @@ use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use forebay_inference::{
     Lookup,
-    queue::{Answer, Failure},
+    queue::{Answer, Class, Failure, Priority},
 };
 use forebay_proto::{
     code_name,
@@ -169,7 +169,7 @@ impl Caller {
             return Ok(());
         }
         let span = self.span(&asked);
-        if let Err(error) = self.admit(id, keys, asked.timeout_seconds, span).await {
+        if let Err(error) = self.admit(id, keys, &asked, span).await {
             self.fail(id, &from_error(&error));
         }
         Ok(())
@@ -179,13 +179,22 @@ impl Caller {
         &mut self,
         id: u64,
         keys: Result<Option<RecordBatch>, Error>,
-        timeout: f64,
+        asked: &InferRequest,
         mut span: Option<Span>,
     ) -> Result<(), Error> {
         let keys = keys?.ok_or_else(|| Error::invalid("keys: are missing"))?;
-        let timeout = Duration::try_from_secs_f64(timeout).map_err(|_| {
-            Error::invalid(format!("timeout_seconds: is {timeout}, expected seconds of 0 or more"))
+        let seconds = asked.timeout_seconds;
+        let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| {
+            Error::invalid(format!("timeout_seconds: is {seconds}, expected seconds of 0 or more"))
         })?;
+        let priority = match v1::Priority::try_from(asked.priority) {
+            Ok(v1::Priority::Normal) => Priority::Normal,
+            Ok(v1::Priority::Low) => Priority::Low,
+            Err(_) => {
+                let found = asked.priority;
+                return Err(Error::invalid(format!("priority: is {found}, expected 0 (NORMAL) or 1 (LOW)")));
+            }
+        };
         let timeout = (!timeout.is_zero()).then_some(timeout);
         let failed = |error| {
             self.exchange.context.services.datasets.stream_error(&self.served.features.dataset, error)
@@ -198,8 +207,8 @@ impl Caller {
         }
         let trace = span.as_ref().map(|span| span.trace().clone());
         let asked = QueuedKeys { keys: Arc::new(keys), caller: self.exchange.access.caller(), trace };
-        let tenant = self.exchange.access.tenant();
-        match self.served.queue.submit_for(tenant, asked, sizes, timeout) {
+        let class = Class { tenant: self.exchange.access.tenant(), priority };
+        match self.served.queue.submit_for(class, asked, sizes, timeout) {
             Ok(pending) => {
                 let (answer, handle) = abortable(pending.answer());
                 let number = self.next;

@@ -74,6 +74,7 @@ labels! {
     OUTCOME = "outcome": "ok" ("succeeded") | "error" ("failed after all retries, or the object does not exist");
     FOOTER_SOURCE = "source": "file" ("the dataset file") | "disk" ("the cache directory");
     REQUEST_OUTCOME = "outcome": "answered" ("with rows") | "refused" ("on arrival")
+        | "displaced" ("it had low priority and made room for others")
         | "expired" ("the deadline passed before an answer") | "cancelled" ("by the caller")
         | "failed" ("the worker failed or disconnected, or the features could not be looked up");
     CLOSE_REASON = "close_reason": "rows" ("the batch has `max_batch_rows` rows, or the next request does not fit")

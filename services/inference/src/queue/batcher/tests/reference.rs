@@ -16,6 +16,7 @@ pub(super) struct Reference {
 }
 
 struct Request {
+    priority: Priority,
     rows: u64,
     bytes: u64,
     arrived: Time,
@@ -65,14 +66,39 @@ impl Reference {
 
     fn queued(&self) -> Vec<usize> {
         let waits = |at: &usize| self.requests[*at].is_alive && self.requests[*at].queued.is_some();
-        (0..self.requests.len()).filter(waits).collect()
+        let mut queued: Vec<usize> = (0..self.requests.len()).filter(waits).collect();
+        queued.sort_by_key(|at| self.requests[*at].priority);
+        queued
+    }
+
+    /// Queued requests that precede or have this priority.
+    fn queued_to(&self, priority: Priority) -> Vec<usize> {
+        self.queued().into_iter().filter(|at| self.requests[*at].priority <= priority).collect()
+    }
+
+    pub(super) fn displaced(&mut self) -> Vec<RequestId> {
+        let mut displaced = vec![];
+        loop {
+            let queued = self.queued();
+            let rows: u64 = queued.iter().map(|at| self.requests[*at].rows).sum();
+            if queued.len() <= self.config.max_queue_requests && rows <= self.config.max_queue_rows {
+                return displaced;
+            }
+            match queued.last() {
+                Some(last) if self.requests[*last].priority == Priority::Low => {
+                    self.requests[*last].is_alive = false;
+                    displaced.push(RequestId(*last as u64));
+                }
+                _ => return displaced,
+            }
+        }
     }
 
     pub(super) fn admit(
         &mut self,
+        priority: Priority,
         now: Time,
-        rows: u64,
-        bytes: u64,
+        (rows, bytes): (u64, u64),
         timeout: Option<Duration>,
     ) -> Result<RequestId, Refusal> {
         self.arrivals.push(now);
@@ -87,19 +113,21 @@ impl Reference {
         let queued = self.queued();
         let a_worker_is_free = self.workers.iter().any(|worker| worker.has.is_empty() && !worker.overdue);
         if !(queued.is_empty() && a_worker_is_free) {
-            let predicted = self.predict(now, rows, bytes);
+            let predicted = self.predict(priority, now, rows, bytes);
             let limit = timeout.min(config.max_predicted_wait);
             match predicted {
                 Some(predicted) if predicted > limit => return Err(Refusal::Late { predicted, limit }),
                 _ => {}
             }
-            let waiting: u64 = queued.iter().map(|at| self.requests[*at].rows).sum();
-            if queued.len() >= config.max_queue_requests || waiting + rows > config.max_queue_rows {
+            let before = self.queued_to(priority);
+            let waiting: u64 = before.iter().map(|at| self.requests[*at].rows).sum();
+            if before.len() >= config.max_queue_requests || waiting + rows > config.max_queue_rows {
                 return Err(Refusal::Full { retry_after: predicted.unwrap_or(config.default_timeout) / 2 });
             }
         }
         let deadline = now + timeout;
         self.requests.push(Request {
+            priority,
             rows,
             bytes,
             arrived: now,
@@ -113,7 +141,7 @@ impl Reference {
         Ok(RequestId(self.requests.len() as u64 - 1))
     }
 
-    fn predict(&self, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
+    fn predict(&self, priority: Priority, now: Time, rows: u64, bytes: u64) -> Option<Duration> {
         let healthy: Vec<&Working> = self.workers.iter().filter(|worker| !worker.overdue).collect();
         if healthy.is_empty() || self.model.observations() == 0 {
             return None;
@@ -122,7 +150,7 @@ impl Reference {
         for worker in &healthy {
             busy += worker.has.last().map_or(0.0, |last| last.end.saturating_sub(now).as_secs_f64());
         }
-        let queued = self.queued();
+        let queued = self.queued_to(priority);
         let rows = rows + queued.iter().map(|at| self.requests[*at].rows).sum::<u64>();
         let bytes = bytes + queued.iter().map(|at| self.requests[*at].bytes).sum::<u64>();
         let (most_rows, most_bytes) = (self.config.max_batch_rows, self.config.max_batch_bytes);
@@ -393,8 +421,22 @@ impl Reference {
         }
         let config = self.config.clone();
         let (mut rows, mut bytes, mut taken, mut full) = (0, 0, vec![], None);
+        let start =
+            self.workers.iter().find(|working| working.id == worker).and_then(|working| working.has.last());
+        let start = start.map_or(now, |last| last.end.max(now));
         for at in queued {
             let request = &self.requests[at];
+            let is_first_low = request.priority == Priority::Low
+                && taken.iter().any(|at: &usize| self.requests[*at].priority == Priority::Normal);
+            if is_first_low {
+                let takes =
+                    self.model.predict(config.padded_rows(rows + request.rows), bytes + request.bytes);
+                let end = start + takes + 2 * self.model.error() + Duration::from_millis(1);
+                let joined = taken.iter().map(|at| self.requests[*at].deadline).chain([request.deadline]);
+                if joined.min().is_some_and(|deadline| end >= deadline) {
+                    break;
+                }
+            }
             let close_reason = if rows + request.rows > config.max_batch_rows {
                 Some(CloseReason::Rows)
             } else if bytes + request.bytes > config.max_batch_bytes {
@@ -495,7 +537,7 @@ impl Reference {
             queued_rows: queued.iter().map(|at| self.requests[*at].rows).sum(),
             batches: self.workers.iter().map(|worker| worker.has.len()).sum(),
             requests_per_second: rate(self.last(4)).min(rate(self.last(32))),
-            predicted_wait_seconds: self.predict(now, 1, 0).map(|time| time.as_secs_f64()),
+            predicted_wait_seconds: self.predict(Priority::Normal, now, 1, 0).map(|time| time.as_secs_f64()),
         }
     }
 }

@@ -28,7 +28,9 @@ fn answered_rows(weights: [u32; 2], request_rows: [u64; 2]) -> [u64; 2] {
     for _ in 0..2000 {
         for index in [0, 1] {
             let sizes = (request_rows[index], request_rows[index] * 100);
-            while let Ok(id) = batcher.admit_for(tenants[index], now, sizes, Some(Duration::from_secs(60))) {
+            while let Ok(id) =
+                batcher.admit_for(tenants[index].into(), now, sizes, Some(Duration::from_secs(60)))
+            {
                 of.insert(id, index);
             }
         }
@@ -63,13 +65,13 @@ fn a_tenant_that_floods_the_queue_does_not_delay_or_displace_the_requests_of_ano
     let (mut batcher, worker, now) = trained(QueueConfig { max_predicted_wait: ms(500), ..patient() });
     let [flood, calm] = [tenant(1, 1), tenant(2, 1)];
     let mut flooded = 0;
-    while batcher.admit_for(flood, now, (8, 800), Some(Duration::from_secs(60))).is_ok() {
+    while batcher.admit_for(flood.into(), now, (8, 800), Some(Duration::from_secs(60))).is_ok() {
         flooded += 1;
     }
     assert!(flooded > 100, "{flooded}");
     // The request is predicted to wait for a few batches, not for the whole queue.
     let request =
-        batcher.admit_for(calm, now, (1, 100), Some(ms(20))).expect("the queue has room for others");
+        batcher.admit_for(calm.into(), now, (1, 100), Some(ms(20))).expect("the queue has room for others");
     let formed = batch(batcher.next(now));
     assert!(formed.requests.contains(&request), "{formed:?}");
     batcher.gathered(now, formed.batch);
@@ -82,12 +84,12 @@ fn requests_of_a_tenant_stay_in_the_order_of_arrival_although_others_are_cancell
     let (mut batcher, _, now) = trained(QueueConfig { max_batch_rows: 8, ..patient() });
     let tenant = tenant(1, 3);
     let mut admit =
-        |rows| batcher.admit_for(tenant, now, (rows, rows * 100), None).expect("the queue has room");
+        |rows| batcher.admit_for(tenant.into(), now, (rows, rows * 100), None).expect("the queue has room");
     let (cancelled, first, second) = (admit(5), admit(4), admit(4));
     batcher.cancel(cancelled);
-    let third = batcher.admit_for(tenant, now, (4, 400), None).expect("the queue has room");
+    let third = batcher.admit_for(tenant.into(), now, (4, 400), None).expect("the queue has room");
     assert_eq!(batch(batcher.next(now)).requests, [first, second]);
-    assert!(batcher.queued.iter().any(|(_, id)| *id == third));
+    assert!(batcher.queued.iter().any(|(.., id)| *id == third));
 }
 
 #[test]
@@ -97,17 +99,17 @@ fn a_tenant_whose_requests_expire_unanswered_pays_nothing_for_them() {
     let [unlucky, other] = [tenant(1, 1), tenant(2, 1)];
     for _ in 0..100 {
         batcher
-            .admit_for(unlucky, now, (64, 6400), Some(ms(1)))
+            .admit_for(unlucky.into(), now, (64, 6400), Some(ms(1)))
             .expect("there is no prediction without workers");
     }
     let now = now + ms(2);
     assert_eq!(batcher.expire(now).len(), 100);
     let worker = batcher.add_worker(now, 1);
     let sizes = (64, 6400);
-    batcher.admit_for(unlucky, now, sizes, Some(ms(1000))).expect("idle");
-    batcher.admit_for(other, now, sizes, Some(ms(1000))).expect("the queue has room");
-    let again = batcher.admit_for(unlucky, now, sizes, Some(ms(1000))).expect("the queue has room");
-    let last = batcher.admit_for(other, now, sizes, Some(ms(1000))).expect("the queue has room");
+    batcher.admit_for(unlucky.into(), now, sizes, Some(ms(1000))).expect("idle");
+    batcher.admit_for(other.into(), now, sizes, Some(ms(1000))).expect("the queue has room");
+    let again = batcher.admit_for(unlucky.into(), now, sizes, Some(ms(1000))).expect("the queue has room");
+    let last = batcher.admit_for(other.into(), now, sizes, Some(ms(1000))).expect("the queue has room");
     let mut order = Vec::new();
     let mut at = now;
     for _ in 0..4 {
