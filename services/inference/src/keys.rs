@@ -127,6 +127,15 @@ impl EncodedKeys {
         self.present.extend_from_slice(&others.present);
     }
 
+    /// Appends an encoded key.
+    pub(crate) fn push(&mut self, key: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        if self.width.is_none() {
+            self.ends.push(self.bytes.len());
+        }
+        self.present.push(true);
+    }
+
     /// Number of keys.
     pub fn len(&self) -> usize {
         self.present.len()

@@ -25,5 +25,8 @@ mod request_columns;
 
 pub use index::{IndexProgress, KeyIndex, KeySpec};
 pub use keys::{EncodedKeys, KeyType};
-pub use lookup::{Answer, Config, Lookup, LookupKeys, OnlineDataset, Progress, ReadySnapshot};
+pub use lookup::{
+    Answer, Canary, Config, Lookup, LookupKeys, OnlineDataset, Progress, ReadySnapshot, Requirements,
+    Takeover,
+};
 pub use request_columns::{Dtype, RequestColumn, RequestColumns};

@@ -3,13 +3,15 @@
 //! - [`OnlineDataset`]: the current snapshot, its index and its loaded views. A view is one selection of columns and rows.
 //! - [`Lookup`]: answers batches of keys from one or several online datasets.
 
+mod canary;
 mod config;
 mod dataset;
 mod keys;
 mod query;
 mod snapshot;
 
+pub use canary::Canary;
 pub use config::Config;
-pub use dataset::{OnlineDataset, Progress, ReadySnapshot};
+pub use dataset::{OnlineDataset, Progress, ReadySnapshot, Requirements, Takeover};
 pub use keys::LookupKeys;
 pub use query::{Answer, Lookup};

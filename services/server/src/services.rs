@@ -68,7 +68,7 @@ impl Services {
             Explainer::new(datasets.clone(), loader.clone(), pool.clone(), records, Arc::clone(&limits));
         let lookup_pool = Pool::new(settings.lookup_threads, Scheduling::Normal)
             .context("can't start the lookup threads")?;
-        let online = OnlineDatasets::new(settings, &loader, &(pool, lookup_pool));
+        let online = OnlineDatasets::new(settings, &loader, &(pool, lookup_pool), events.clone());
         let queues = Queues::new(settings)?;
         Ok(Self {
             datasets,
@@ -91,10 +91,10 @@ impl Services {
         for name in settings.datasets.keys() {
             tasks.spawn(self.datasets.clone().run(name.clone(), settings.refresh_interval));
         }
-        for name in self.online.names() {
-            let run =
-                self.online.clone().run(self.datasets.clone(), name.to_owned(), self.limits.max_open_backoff);
-            tasks.spawn(run);
+        for (name, spec) in &settings.online {
+            let (online, datasets) = (self.online.clone(), self.datasets.clone());
+            let pinned = spec.snapshot.clone();
+            tasks.spawn(online.run(datasets, name.clone(), pinned, self.limits.max_open_backoff));
         }
         for queue in self.queues.all() {
             tasks.spawn(queue.clone().run());

@@ -33,6 +33,14 @@ impl KeyIndex {
         self.table.memory_bytes() as u64
     }
 
+    /// Returns up to `count` of the keys, in a deterministic order. Each key has the same chance, because they are chosen by position in
+    /// a hash table.
+    pub(crate) fn sample(&self, count: usize) -> EncodedKeys {
+        let mut sample = EncodedKeys::empty(&self.key);
+        self.table.sample(count, &mut |key| sample.push(key));
+        sample
+    }
+
     /// Returns the row number of each of `keys`; `None` for keys that are not in the snapshot.
     pub fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
         self.table.rows(keys)

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     block_keys::{BlockKeys, replaces},
-    sharding::{home_of, shard_of, slots_for},
+    sharding::{home_of, shard_of, slots_for, step},
 };
 use crate::keys::{EncodedKeys, hash};
 
@@ -108,6 +108,16 @@ impl<const KEY: usize, const SLOT: usize> NarrowTable<KEY, SLOT> {
         let row =
             |(at, (key, home))| keys.is_present(at).then(|| row::<KEY, SLOT>(buckets, key, home)).flatten();
         values.iter().zip(homes).enumerate().map(row).collect()
+    }
+
+    /// Passes up to `count` keys at equal distances in the table to `take`.
+    pub(super) fn sample(&self, count: usize, take: &mut dyn FnMut(&[u8])) {
+        let (buckets, _) = self.buckets.as_chunks::<BUCKET_BYTES>();
+        let keys = || {
+            let slots = buckets.iter().flat_map(|bucket| bucket.as_chunks::<SLOT>().0);
+            slots.map(parts::<KEY, SLOT>).filter(|(_, row)| *row != FREE).map(|(key, _)| key)
+        };
+        keys().step_by(step(keys().count(), count)).for_each(take);
     }
 
     /// Prefetches and returns the home bucket of a hash.

@@ -26,3 +26,8 @@ pub(super) fn home_of(hash: u64, places: usize) -> usize {
 pub(super) fn slots_for(keys: u64) -> u64 {
     (keys * SLOTS_PER_KEYS.0).div_ceil(SLOTS_PER_KEYS.1)
 }
+
+/// Returns the distance of up to `count` samples of `total` values.
+pub(super) fn step(total: usize, count: usize) -> usize {
+    total.div_ceil(count.max(1)).max(1)
+}

@@ -27,6 +27,15 @@ impl Table {
         }
     }
 
+    /// Passes up to `count` keys at equal distances in the table to `take`.
+    pub(super) fn sample(&self, count: usize, take: &mut dyn FnMut(&[u8])) {
+        match self {
+            Self::Four(table) => table.sample(count, take),
+            Self::Eight(table) => table.sample(count, take),
+            Self::Any(table) => table.sample(count, take),
+        }
+    }
+
     /// Returns the row number of each of `keys`; `None` for keys that are not in the table.
     pub(super) fn rows(&self, keys: &EncodedKeys) -> Vec<Option<u64>> {
         match self {

@@ -4,7 +4,7 @@ use forebay_loader::{Error, prefetch, prefetch_value};
 
 use super::{
     block_keys::{BlockKeys, replaces},
-    sharding::{home_of, shard_of, slots_for},
+    sharding::{home_of, shard_of, slots_for, step},
 };
 use crate::keys::{EncodedKeys, hash};
 
@@ -54,6 +54,15 @@ impl WideTable {
         let slots = self.shards.iter().map(|shard| size_of_val(&**shard)).sum::<usize>();
         let StoredKeys { bytes, ends, chunks, .. } = &self.keys;
         slots + bytes.len() + size_of_val(&ends[..]) + size_of_val(&chunks[..])
+    }
+
+    /// Passes up to `count` keys at equal distances in the table to `take`.
+    pub(super) fn sample(&self, count: usize, take: &mut dyn FnMut(&[u8])) {
+        let rows = || {
+            let slots = self.shards.iter().flat_map(|shard| shard.iter());
+            slots.filter(|slot| **slot != EMPTY).map(|slot| slot & MAX_ROWS)
+        };
+        rows().step_by(step(rows().count(), count)).for_each(|row| take(self.keys.get(row)));
     }
 
     /// Returns the row number of each of `keys`; `None` for keys that are not in the table.

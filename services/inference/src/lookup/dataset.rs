@@ -1,7 +1,7 @@
 //! A dataset for lookups: its current snapshot, and the loading of the next one.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::PathBuf,
     sync::{
         Arc,
@@ -14,10 +14,13 @@ use forebay_loader::{Error, Loader, LookupReservation, LookupRows, Pool, Priorit
 use forebay_proto::v1;
 use forebay_storage::Reader;
 use parking_lot::{Mutex, RwLock};
-use tokio::{sync::OnceCell, time::Instant};
+use tokio::{
+    sync::{Notify, OnceCell},
+    time::Instant,
+};
 
 use super::{
-    Config,
+    Canary, Config,
     snapshot::{LoadedSnapshot, View, ViewKey, view_key},
 };
 use crate::index::{IndexProgress, KeyIndex, KeySpec, estimate};
@@ -42,15 +45,27 @@ struct Shared {
     lookup_pool: Pool,
     /// Folder of saved indexes.
     folder: PathBuf,
-    /// Selections of the views that every snapshot has from the start and keeps.
-    declared: Vec<v1::Train>,
+    requirements: Requirements,
     current: RwLock<Option<Arc<LoadedSnapshot>>>,
+    /// Held while a snapshot is loaded.
+    loading: tokio::sync::Mutex<()>,
+    /// Wakes those who wait until no snapshot is pinned.
+    unpinned: Notify,
     /// State of the next snapshot's loading.
     next: Mutex<Next>,
     created: Instant,
     /// Time of the last use of a view, in microseconds since `created`. Of several uses in one microsecond, each gets a time of
     /// its own.
     last_use: AtomicU64,
+}
+
+/// Requirements for the snapshots of a dataset.
+#[derive(Debug, Clone, Default)]
+pub struct Requirements {
+    /// Selections of the views that every snapshot has from the start and keeps.
+    pub views: Vec<v1::Train>,
+    /// Rules for a new snapshot, if there are any.
+    pub canary: Option<Canary>,
 }
 
 /// State of an online dataset.
@@ -60,8 +75,26 @@ pub struct Progress {
     pub ready: Option<ReadySnapshot>,
     /// Progress of the next snapshot's index while it is built. `None` also while a saved index is read.
     pub indexing: Option<IndexProgress>,
-    /// Reason why the last attempt to load a snapshot failed; `None` if it succeeded.
+    /// Reason why the last attempt to load a snapshot failed, or why the snapshot was rejected; `None` if it succeeded.
     pub error: Option<String>,
+    /// Id of the snapshot that answered lookups before the current one.
+    pub previous: Option<String>,
+    /// Id of the pinned snapshot: no other one replaces it.
+    pub pinned: Option<String>,
+}
+
+/// Outcome of loading a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Takeover {
+    /// The snapshot answers lookups.
+    Done,
+    /// Another snapshot is pinned.
+    Pinned,
+    /// The snapshot breaks a rule of the canary, and the previous one still answers lookups.
+    Rejected {
+        /// The broken rule.
+        reason: String,
+    },
 }
 
 /// A snapshot that lookups are answered from.
@@ -82,10 +115,12 @@ pub struct ReadySnapshot {
 struct Next {
     indexing: Option<IndexProgress>,
     error: Option<String>,
+    previous: Option<String>,
+    pinned: Option<String>,
 }
 
 impl OnlineDataset {
-    /// Creates a dataset without a snapshot. Every snapshot has the views of `declared` from the start, and keeps them.
+    /// Creates a dataset without a snapshot.
     ///
     /// Rows are loaded through `loader`. Indexes are built on `pool` and saved in `folder`, which must be private to this
     /// dataset. Large lookups run on `lookup_pool`, which should run nothing else.
@@ -96,12 +131,13 @@ impl OnlineDataset {
         loader: Loader,
         (pool, lookup_pool): (Pool, Pool),
         folder: PathBuf,
-        declared: &[v1::Train],
+        requirements: Requirements,
     ) -> Self {
         // A view may be declared several times, for example by queues with the same features.
         let mut keys = HashSet::new();
-        let declared = declared.iter().map(|declared| selection(dataset, declared));
-        let declared = declared.filter(|declared| keys.insert(view_key(declared))).collect();
+        let views = requirements.views.iter().map(|declared| selection(dataset, declared));
+        let views = views.filter(|declared| keys.insert(view_key(declared))).collect();
+        let requirements = Requirements { views, ..requirements };
         let shared = Shared {
             dataset: dataset.to_owned(),
             spec,
@@ -110,8 +146,10 @@ impl OnlineDataset {
             pool,
             lookup_pool,
             folder,
-            declared,
+            requirements,
             current: RwLock::default(),
+            loading: tokio::sync::Mutex::default(),
+            unpinned: Notify::new(),
             next: Mutex::default(),
             created: Instant::now(),
             last_use: AtomicU64::new(0),
@@ -133,7 +171,13 @@ impl OnlineDataset {
             views: current.loaded_views(),
         });
         let next = self.shared.next.lock();
-        Progress { ready, indexing: next.indexing, error: next.error.clone() }
+        Progress {
+            ready,
+            indexing: next.indexing,
+            error: next.error.clone(),
+            previous: next.previous.clone(),
+            pinned: next.pinned.clone(),
+        }
     }
 
     /// Loads the snapshot of `reader` and makes it the current one.
@@ -145,20 +189,57 @@ impl OnlineDataset {
     /// return the error. If some views are declared, the others are also skipped if their files are damaged or their rows do
     /// not fit in memory.
     ///
+    /// A snapshot that breaks a rule of the canary is rejected. Nothing is loaded while another snapshot is
+    /// [pinned](Self::pin). Waits while another snapshot is loaded.
+    ///
     /// # Errors
     /// [`Error::TooLarge`] with the bytes that the snapshot needs; [`Error::Invalid`] for an invalid key; the error of the first
     /// block or declared view that cannot be loaded.
-    pub async fn load_snapshot(&self, reader: Reader) -> Result<(), Error> {
-        let loaded = self.try_load_snapshot(reader).await;
-        let error = loaded.as_ref().err().map(ToString::to_string);
-        self.shared.next.lock().error = error;
+    pub async fn load_snapshot(&self, reader: Reader) -> Result<Takeover, Error> {
+        let _loading = self.shared.loading.lock().await;
+        if self.shared.next.lock().pinned.is_some() {
+            return Ok(Takeover::Pinned);
+        }
+        let id = reader.snapshot().id().to_owned();
+        let loaded = self.try_load_snapshot(reader, self.shared.requirements.canary.as_ref()).await;
+        self.shared.next.lock().error = match &loaded {
+            Ok(Takeover::Done | Takeover::Pinned) => None,
+            Ok(Takeover::Rejected { reason }) => Some(format!("snapshot {id} was rejected: {reason}")),
+            Err(error) => Some(error.to_string()),
+        };
         loaded
     }
 
-    async fn try_load_snapshot(&self, reader: Reader) -> Result<(), Error> {
+    /// Loads the snapshot of `reader` without the rules of the canary, makes it the current one and keeps it until
+    /// [`unpin`](Self::unpin). Waits while another snapshot is loaded.
+    ///
+    /// # Errors
+    /// As [`load_snapshot`](Self::load_snapshot). Nothing has changed then.
+    pub async fn pin(&self, reader: Reader) -> Result<(), Error> {
+        let _loading = self.shared.loading.lock().await;
+        let id = reader.snapshot().id().to_owned();
+        self.try_load_snapshot(reader, None).await?;
+        let mut next = self.shared.next.lock();
+        (next.pinned, next.error) = (Some(id), None);
+        Ok(())
+    }
+
+    /// Permits other snapshots again.
+    pub async fn unpin(&self) {
+        let _loading = self.shared.loading.lock().await;
+        self.shared.next.lock().pinned = None;
+        self.shared.unpinned.notify_one();
+    }
+
+    /// Waits until [`unpin`](Self::unpin) was called.
+    pub async fn unpinned(&self) {
+        self.shared.unpinned.notified().await;
+    }
+
+    async fn try_load_snapshot(&self, reader: Reader, canary: Option<&Canary>) -> Result<Takeover, Error> {
         let previous = self.current();
         if previous.as_ref().is_some_and(|previous| previous.id() == reader.snapshot().id()) {
-            return Ok(());
+            return Ok(Takeover::Done);
         }
         let started = Instant::now();
         let shared = &self.shared;
@@ -176,6 +257,11 @@ impl OnlineDataset {
                 }
             }
         }
+        if let (Some(canary), Some(previous)) = (canary, &previous)
+            && let Some(reason) = self.compare(canary, previous, &index, &loaded).await?
+        {
+            return Ok(Takeover::Rejected { reason });
+        }
         tracing::info!(
             dataset = shared.dataset,
             snapshot = reader.snapshot().id(),
@@ -189,8 +275,28 @@ impl OnlineDataset {
         let (views, since) = (Mutex::new(loaded), self.now());
         let next = LoadedSnapshot { reader, index, _reservation: reservation, views, since };
         let replaced = shared.current.write().replace(Arc::new(next));
-        drop(replaced);
-        Ok(())
+        shared.next.lock().previous = replaced.map(|replaced| replaced.id().to_owned());
+        Ok(Takeover::Done)
+    }
+
+    /// Compares the next snapshot with the current one. Returns the first rule that it breaks.
+    async fn compare(
+        &self,
+        canary: &Canary,
+        current: &LoadedSnapshot,
+        index: &Arc<KeyIndex>,
+        next: &HashMap<ViewKey, View>,
+    ) -> Result<Option<String>, Error> {
+        let views = current.views.lock().clone();
+        let both = views.iter().filter_map(|(key, view)| {
+            Some((key, (Arc::clone(view.rows.get()?), Arc::clone(next.get(key)?.rows.get()?))))
+        });
+        // The same order on every server, so that all name the same rule.
+        let views: BTreeMap<_, _> = both.collect();
+        let views: Vec<_> = views.into_values().collect();
+        let (canary, current, index) = (canary.clone(), Arc::clone(&current.index), Arc::clone(index));
+        let compare = move || canary.compare(&current, &index, &views);
+        self.shared.pool.run(Priority::Background, compare).await
     }
 
     pub(super) fn dataset(&self) -> &str {
@@ -255,7 +361,7 @@ impl OnlineDataset {
         let unloaded = |(key, view): (ViewKey, View)| (key, View { rows: Arc::default(), ..view });
         let used = previous.map(LoadedSnapshot::used_views).unwrap_or_default();
         let mut used: HashMap<_, _> = used.into_iter().map(unloaded).collect();
-        let declared = self.shared.declared.iter().map(|selection| {
+        let declared = self.shared.requirements.views.iter().map(|selection| {
             let key = view_key(selection);
             let view = used.remove(&key).unwrap_or_else(|| View::new(selection.clone()));
             (key, View { is_declared: true, ..view })
@@ -274,7 +380,7 @@ impl OnlineDataset {
     /// True if the next snapshot must not become the current one because this view of it failed.
     fn prevents_takeover(&self, view: &View, error: &Error, has_previous: bool) -> bool {
         use forebay_storage::Error as Storage;
-        let none_declared = self.shared.declared.is_empty();
+        let none_declared = self.shared.requirements.views.is_empty();
         match error {
             _ if view.is_declared => true,
             Error::Unavailable(_) | Error::Storage(Storage::Unavailable { .. } | Storage::Changed { .. }) => {

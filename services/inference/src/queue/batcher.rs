@@ -224,7 +224,7 @@ impl Batcher {
         displaced
     }
 
-    /// Removes and returns the last request of low priority in the order of service; `None` if there is none.
+    /// Removes and returns the last request of low priority in the order of service, if there is one.
     pub fn displace(&mut self) -> Option<RequestId> {
         let (_, _, id) = *self.queued.last().filter(|(priority, ..)| *priority == Priority::Low)?;
         self.remove(id);

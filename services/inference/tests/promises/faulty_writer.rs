@@ -9,7 +9,7 @@ use std::{
 };
 
 use arrow_array::{Array, cast::AsArray, types::Int64Type};
-use forebay_inference::{Config, OnlineDataset};
+use forebay_inference::{Config, OnlineDataset, Requirements};
 use forebay_loader::Loader;
 use forebay_proto::v1::Train;
 
@@ -65,8 +65,15 @@ async fn no_lookup_fails_while_a_faulty_writer_changes_files_during_two_hundred_
     let loader = Loader::new(1 << 29, forebay_loader::Config::default(), pool());
     loader.reserve_for_lookups(1 << 28).unwrap();
     let (pools, folder) = ((pool(), pool()), folder.path().to_owned());
-    let online =
-        OnlineDataset::new("d", spec(&["user_id"], None), Config::default(), loader, pools, folder, &[]);
+    let online = OnlineDataset::new(
+        "d",
+        spec(&["user_id"], None),
+        Config::default(),
+        loader,
+        pools,
+        folder,
+        Requirements::default(),
+    );
     online.load_snapshot(fixture.reader().await).await.unwrap();
     let (stop, lookups) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let callers: Vec<_> = (0..2)

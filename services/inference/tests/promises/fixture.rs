@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow_ipc::{reader::read_record_batch, root_as_message};
-use forebay_inference::{Answer, Config, KeySpec, OnlineDataset};
+use forebay_inference::{Answer, Config, KeySpec, OnlineDataset, Requirements};
 use forebay_loader::{BlockReader, Loader, Pool, Scheduling};
 use forebay_proto::v1::Train;
 use forebay_storage::{Location, Reader, State, take_snapshot};
@@ -90,9 +90,19 @@ pub(crate) fn online_with_views(
     config: Config,
     declared: &[Train],
 ) -> OnlineDataset {
+    online_with(spec, memory_bytes, folder, config, Requirements { views: declared.to_vec(), canary: None })
+}
+
+pub(crate) fn online_with(
+    spec: KeySpec,
+    memory_bytes: u64,
+    folder: &Path,
+    config: Config,
+    requirements: Requirements,
+) -> OnlineDataset {
     let loader = Loader::new(2 * memory_bytes, forebay_loader::Config::default(), pool());
     loader.reserve_for_lookups(memory_bytes).unwrap();
-    OnlineDataset::new("d", spec, config, loader, (pool(), pool()), folder.to_owned(), declared)
+    OnlineDataset::new("d", spec, config, loader, (pool(), pool()), folder.to_owned(), requirements)
 }
 
 /// Decodes the rows of an answer.

@@ -15,7 +15,7 @@ use arrow_array::{
     cast::AsArray,
     types::{Float32Type, Int64Type, UInt8Type},
 };
-use forebay_inference::{Config, KeyIndex, KeySpec, OnlineDataset, Progress};
+use forebay_inference::{Config, KeyIndex, KeySpec, OnlineDataset, Progress, Requirements};
 use forebay_loader::{Error, Loader};
 use forebay_proto::v1::{Remainder, Shuffle, Tensor, Train, shuffle};
 use forebay_storage::Reader;
@@ -324,7 +324,7 @@ async fn the_progress_of_an_index_is_visible_while_it_is_built() {
         }
     };
     tokio::select! {
-        adopted = online.load_snapshot(reader) => adopted.unwrap(),
+        adopted = online.load_snapshot(reader) => drop(adopted.unwrap()),
         () = watch => {}
     }
     assert!(seen.iter().any(|indexed| indexed.rows_done < 80_000), "no progress was visible");
@@ -395,7 +395,7 @@ async fn a_lookup_and_a_stream_of_the_same_rows_do_not_disturb_each_other() {
         loader.clone(),
         (pool(), pool()),
         folder.path().to_owned(),
-        &[],
+        Requirements::default(),
     );
     online.load_snapshot(reader).await.unwrap();
     let mut lookup = online.lookup(&Train { tensors: vec![tensor], ..Train::default() }, vec![]);

@@ -7,5 +7,6 @@ mod faulty_writer;
 mod fixture;
 mod lookups;
 mod queues;
+mod snapshots;
 mod tenants;
 mod views;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use forebay_inference::{Config, OnlineDataset};
+use forebay_inference::{Config, OnlineDataset, Requirements};
 use forebay_loader::{Loader, Pool, Tenant};
 use forebay_proto::v1::Train;
 
@@ -36,7 +36,7 @@ async fn two_tenants_of_weights_3_and_1_that_want_everything_get_lookups_3_to_1(
         loader,
         pools,
         folder.path().to_owned(),
-        &[],
+        Requirements::default(),
     );
     online.load_snapshot(fixture.reader().await).await.unwrap();
     let lookups: [Arc<AtomicU64>; 2] = Default::default();

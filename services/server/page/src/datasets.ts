@@ -59,7 +59,8 @@ export function phaseText(dataset: Pick<Dataset, 'phase' | 'files' | 'files_done
 
 function lookupText(online: OnlineDataset | null): string {
   if (online === null) return '';
-  const state = online.snapshot === null ? ', lookups not ready' : ', lookups ready';
+  const pinned = online.pinned ? ` from pinned snapshot ${online.snapshot?.slice(0, 8)}` : '';
+  const state = online.snapshot === null ? ', lookups not ready' : `, lookups ready${pinned}`;
   if (online.rows_indexed === null) return state;
   return `${state}, indexing the next snapshot: ${percent(online.rows_indexed / Math.max(1, online.rows_to_index ?? 0))}`;
 }

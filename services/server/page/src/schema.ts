@@ -654,14 +654,15 @@ export interface components {
          * @description Kind of an event. `dataset_open`: a dataset was opened; `dataset_failed`: a dataset cannot be opened or checked for changes, or
          *     the reason of that has changed; `dataset_changed`: a dataset has a new snapshot; `session_started`: a session opened its first
          *     stream; `session_ended`: a session sent all batches, or its client disconnected; `session_failed`: a session ended with an
-         *     error; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
+         *     error; `snapshot_rejected`: a new snapshot breaks a rule of the canary and does not answer lookups; `snapshot_pinned`: lookups are
+         *     answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
          *     queue; `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or
          *     failed writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`:
          *     the server is shutting down; `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
          *     session's batches varies by more than chance explains.
          * @enum {string}
          */
-        EventKind: "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started" | "session_ended" | "session_failed" | "queue_settings_changed" | "worker_joined" | "worker_left" | "cache_error" | "reload_failed" | "draining" | "bottleneck_changed" | "label_skew";
+        EventKind: "dataset_open" | "dataset_failed" | "dataset_changed" | "session_started" | "session_ended" | "session_failed" | "snapshot_rejected" | "snapshot_pinned" | "snapshot_unpinned" | "queue_settings_changed" | "worker_joined" | "worker_left" | "cache_error" | "reload_failed" | "draining" | "bottleneck_changed" | "label_skew";
         /** @description List of events. */
         EventList: {
             /** @description Events, oldest first. */
@@ -881,7 +882,10 @@ export interface components {
         };
         /** @description State of the lookup index of a dataset. Fields that are unknown before the first index is ready are null. */
         OnlineDataset: {
-            /** @description Reason why the last attempt to build an index failed; null if it did not fail. The server retries. */
+            /**
+             * @description Reason why the last attempt to build an index failed, which the server retries, or why a snapshot was rejected; null if the
+             *     last attempt succeeded.
+             */
             error: string | null;
             /**
              * Format: int64
@@ -893,6 +897,10 @@ export interface components {
              * @description Number of distinct keys in this snapshot; null before the first index is ready.
              */
             keys: number | null;
+            /** @description True if lookups are answered from this snapshot until it is unpinned. */
+            pinned: boolean;
+            /** @description Id of the snapshot that answered lookups before this one; null if there was none since the server was started. */
+            previous_snapshot: string | null;
             /**
              * Format: int64
              * @description Number of rows indexed for the next snapshot; null if no index is being built.
@@ -939,6 +947,11 @@ export interface components {
              * @description Number of requests that their caller canceled.
              */
             cancelled: number;
+            /**
+             * Format: int64
+             * @description Number of requests of low priority that were removed to make room for others.
+             */
+            displaced: number;
             /**
              * Format: int64
              * @description Number of requests whose deadline passed before an answer.
@@ -1005,6 +1018,8 @@ export interface components {
             forecast: components["schemas"]["Forecast"] | null;
             /** @description Name of the queue. */
             name: string;
+            /** @description Columns that callers send with their keys: `name`, `dtype` and, for several values per row, `length`. */
+            request_columns: Record<string, never>[];
         };
         /** @description Settings of a batch queue. In a request, omitted fields keep their values. */
         QueueConfig: {
@@ -1029,8 +1044,8 @@ export interface components {
             max_attempts: number;
             /**
              * Format: int64
-             * @description Maximum size of the features of a batch, in bytes, estimated from the mean row size. At least 1 and at most half of
-             *     `lookups.max_answer_bytes`, which limits the actual size. Default: 8 MiB.
+             * @description Maximum size of the features of a batch, estimated from the mean row size, and of its request columns, in bytes. At least 1
+             *     and at most half of `lookups.max_answer_bytes`, which limits the actual size of the features. Default: 8 MiB.
              * @default 8388608
              */
             max_batch_bytes: number;
@@ -1061,7 +1076,7 @@ export interface components {
             max_predicted_wait: string;
             /**
              * Format: int64
-             * @description Maximum size of the keys of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
+             * @description Maximum size of the keys and request columns of all unanswered requests, in bytes, at least 1. Default: 64 MiB.
              * @default 67108864
              */
             max_queue_bytes: number;

@@ -5,7 +5,7 @@ import { phaseText } from '../src/datasets.ts';
 import type { OnlineDataset } from '../src/schema.ts';
 
 const phase = (online: Partial<OnlineDataset> | null): string => {
-  const none = { snapshot: null, keys: null, index_bytes: null, views: null, rows_indexed: null, rows_to_index: null, error: null };
+  const none = { snapshot: null, previous_snapshot: null, pinned: false, keys: null, index_bytes: null, views: null, rows_indexed: null, rows_to_index: null, error: null };
   return phaseText({ phase: 'open', files: 1, files_done: 1, online: online === null ? null : { ...none, ...online } });
 };
 
@@ -14,5 +14,6 @@ test('the state of a dataset includes the progress of its lookup index', () => {
   assert.equal(phase({}), 'open, lookups not ready');
   assert.equal(phase({ rows_indexed: 25, rows_to_index: 100 }), 'open, lookups not ready, indexing the next snapshot: 25%');
   assert.equal(phase({ snapshot: 's' }), 'open, lookups ready');
+  assert.equal(phase({ snapshot: '0123456789', pinned: true }), 'open, lookups ready from pinned snapshot 01234567');
   assert.equal(phase({ snapshot: 's', rows_indexed: 0, rows_to_index: 0 }), 'open, lookups ready, indexing the next snapshot: 0%');
 });

@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_flight::{Action, ActionType, Result as ActionResult};
+use forebay_inference::{OnlineDataset, Progress};
 use forebay_loader::{CountProgress, LoadProgress};
 use forebay_proto::{
     Encoding,
     v1::{
-        Command, CountResult, DropCacheRequest, DropCacheResult, RefreshRequest, RefreshResult,
-        ReportRequest, WarmResult,
+        Command, CountResult, DropCacheRequest, DropCacheResult, PinLookupsRequest, PinLookupsResult,
+        RefreshRequest, RefreshResult, ReportRequest, WarmResult,
     },
 };
 use forebay_storage::Reader;
@@ -21,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use super::{Context, commands::RequestedJob};
-use crate::{Error, auth::Access, telemetry::audit};
+use crate::{Error, auth::Access, services::Services, telemetry::audit};
 
 /// Results of an action.
 type Results = BoxStream<'static, Result<ActionResult, Status>>;
@@ -73,6 +74,14 @@ const DROP_CACHE: (&str, &str) = (
      continue. Body: {\"dataset\": NAME}, or {} for all datasets. Result, the freed bytes: {\"memory_bytes\", \"disk_bytes\"}.",
 );
 
+const PIN_LOOKUPS: (&str, &str) = (
+    "pin-lookups",
+    "Answer the lookups in a dataset from one of its snapshots, and load no newer ones, until another call or a restart. Requires a \
+     token with `admin = true`. Body: {\"dataset\": NAME, \"snapshot\": ID}. The snapshot \"previous\" is the one before the snapshot that answers \
+     now. Without \"snapshot\", the current snapshots answer again. \
+     Result: {\"dataset\", \"snapshot\", \"pinned\"}.",
+);
+
 const REPORT: (&str, &str) = (
     "report",
     "Report how a trainer spent its time since its last report. A trainer sends a report about once per second. \
@@ -83,7 +92,8 @@ const REPORT: (&str, &str) = (
 
 /// Returns the name and the description of every action, for `ListActions`.
 pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
-    [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, REPORT].into_iter().map(|(name, description)| ActionType {
+    let all = [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, PIN_LOOKUPS, REPORT];
+    all.into_iter().map(|(name, description)| ActionType {
         r#type: name.to_owned(),
         description: description.to_owned(),
     })
@@ -100,13 +110,14 @@ pub(super) async fn run(context: Context, access: Access, action: Action) -> Res
         "pin" => load(context.clone(), &access, &action.body, Tier::Disk).await,
         "unpin" => unpin(&context, &access, &action.body).await,
         "drop-cache" => drop_cache(&context, &access, &action.body).await,
+        "pin-lookups" => pin_lookups(&context, &access, &action.body).await,
         "report" => report(&context, &access, &action.body),
         other => {
             return Err(Error::invalid(format!("unknown action '{other}', expected one of {}", names())));
         }
     };
     // The others change nothing that another caller would notice.
-    if matches!(name.as_str(), "refresh" | "warm" | "pin" | "unpin" | "drop-cache") {
+    if matches!(name.as_str(), "refresh" | "warm" | "pin" | "unpin" | "drop-cache" | "pin-lookups") {
         let object = dataset_of(&name, &action.body);
         audit::change(&access, &name, &object, results.as_ref().map(drop).map_err(Error::message));
     }
@@ -122,6 +133,9 @@ fn dataset_of(action: &str, body: &[u8]) -> String {
         }
         "drop-cache" => {
             encoding.decode("DropCacheRequest", body).ok().map(|request: DropCacheRequest| request.dataset)
+        }
+        "pin-lookups" => {
+            encoding.decode("PinLookupsRequest", body).ok().map(|request: PinLookupsRequest| request.dataset)
         }
         _ => encoding.decode("Command", body).ok().and_then(|command: Command| Some(command.train?.dataset)),
     };
@@ -167,6 +181,32 @@ async fn drop_cache(context: &Context, access: &Access, body: &[u8]) -> Result<R
     let (memory_bytes, disk_bytes) = context.services.loader.drop_cache(is_selected).await;
     let dropped = DropCacheResult { memory_bytes, disk_bytes };
     Ok(stream::iter([Ok(result(encoding, &dropped))]).boxed())
+}
+
+async fn pin_lookups(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
+    let encoding = Encoding::of(body);
+    let PinLookupsRequest { dataset, snapshot } = encoding.decode("PinLookupsRequest", body)?;
+    access.check(&dataset)?;
+    access.check_admin()?;
+    let Services { online, datasets, .. } = &context.services;
+    let progress = || online.get(&dataset).map(OnlineDataset::progress).unwrap_or_default();
+    match snapshot.as_str() {
+        "" => online.unpin(&dataset).await?,
+        "previous" => {
+            let previous = progress().previous.ok_or_else(|| {
+                Error::precondition(format!(
+                    "dataset '{dataset}': no snapshot has answered lookups before the current one since the server was started; \
+                     name its id"
+                ))
+            })?;
+            online.pin(datasets, access, &dataset, &previous).await?;
+        }
+        id => online.pin(datasets, access, &dataset, id).await?,
+    }
+    let Progress { ready, pinned, .. } = progress();
+    let snapshot = ready.map(|ready| ready.snapshot).unwrap_or_default();
+    let pinned = PinLookupsResult { dataset, snapshot, pinned: pinned.is_some() };
+    Ok(stream::iter([Ok(result(encoding, &pinned))]).boxed())
 }
 
 fn report(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {

@@ -62,6 +62,11 @@ struct OnlineDataset {
     /// Id of the snapshot that answers lookups; null before the first index is ready.
     #[schema(required)]
     snapshot: Option<String>,
+    /// Id of the snapshot that answered lookups before this one; null if there was none since the server was started.
+    #[schema(required)]
+    previous_snapshot: Option<String>,
+    /// True if lookups are answered from this snapshot until it is unpinned.
+    pinned: bool,
     /// Number of distinct keys in this snapshot; null before the first index is ready.
     #[schema(required)]
     keys: Option<u64>,
@@ -78,15 +83,18 @@ struct OnlineDataset {
     /// Number of rows of the next snapshot; null if no index is being built.
     #[schema(required)]
     rows_to_index: Option<u64>,
-    /// Reason why the last attempt to build an index failed; null if it did not fail. The server retries.
+    /// Reason why the last attempt to build an index failed, which the server retries, or why a snapshot was rejected; null if the
+    /// last attempt succeeded.
     #[schema(required)]
     error: Option<String>,
 }
 
 impl OnlineDataset {
     fn of(online: &forebay_inference::OnlineDataset) -> Self {
-        let Progress { ready, indexing, error } = online.progress();
+        let Progress { ready, indexing, error, previous, pinned } = online.progress();
         Self {
+            previous_snapshot: previous,
+            pinned: pinned.is_some(),
             keys: ready.as_ref().map(|ready| ready.keys),
             index_bytes: ready.as_ref().map(|ready| ready.index_bytes),
             views: ready.as_ref().map(|ready| ready.views),

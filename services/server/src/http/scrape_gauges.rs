@@ -8,7 +8,7 @@ use crate::{auth::Access, registry::datasets::Phase, services::Services, telemet
 
 /// Sets the gauges to the current values.
 pub(super) fn update(context: &Context) {
-    let Services { datasets, queues, drain, .. } = &context.services;
+    let Services { datasets, online, queues, drain, .. } = &context.services;
     process::update();
     gauge!("forebay_draining").set(f64::from(u8::from(drain.is_draining())));
     let everything = Access::everything();
@@ -24,6 +24,12 @@ pub(super) fn update(context: &Context) {
         if let Some(age) = datasets.age(&listed.name, snapshot.id()) {
             let gauge = gauge!("forebay_dataset_snapshot_age_seconds", "dataset" => listed.name.clone());
             gauge.set(age.as_secs_f64());
+        }
+        if let Some(online) = online.get(&listed.name) {
+            let ready = online.progress().ready;
+            let is_outdated = ready.is_some_and(|ready| ready.snapshot != snapshot.id());
+            gauge!("forebay_lookup_outdated", "dataset" => listed.name.clone())
+                .set(f64::from(u8::from(is_outdated)));
         }
     }
     for (name, served) in queues.list(&everything) {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use forebay_inference::{Lookup, OnlineDataset};
+use forebay_inference::{Lookup, OnlineDataset, Requirements, Takeover};
 use forebay_loader::{Flow, Loader, Pool, Priority};
 use forebay_proto::v1;
 use tokio::sync::watch;
@@ -11,6 +11,7 @@ use super::retry_delays::retry_delays;
 use crate::{
     Error, Settings,
     auth::Access,
+    events::{Event, Events, Kind},
     lookup_request::check_lookup,
     registry::{
         datasets::{Datasets, Phase},
@@ -28,22 +29,24 @@ pub(crate) struct OnlineDatasets {
     entries: Arc<BTreeMap<String, OnlineDataset>>,
     lookups: Pool,
     max_keys: usize,
+    events: Events,
 }
 
 impl OnlineDatasets {
     /// Registers the datasets of `settings.online`; indexes are stored in the cache directory. `pools` are the CPU threads and the
     /// lookup threads.
-    pub(crate) fn new(settings: &Settings, loader: &Loader, pools: &(Pool, Pool)) -> Self {
+    pub(crate) fn new(settings: &Settings, loader: &Loader, pools: &(Pool, Pool), events: Events) -> Self {
         let config = &settings.lookups;
         let online = |(name, spec): (&String, &OnlineSpec)| {
             let folder = settings.cache_dir.join("indexes").join(name);
             let declared: Vec<_> = spec.views.iter().chain(features(settings, name)).map(selection).collect();
+            let requirements = Requirements { views: declared, canary: spec.canary.clone() };
             let (config, loader, pools) = (config.clone(), loader.clone(), pools.clone());
-            let online = OnlineDataset::new(name, spec.key(), config, loader, pools, folder, &declared);
+            let online = OnlineDataset::new(name, spec.key(), config, loader, pools, folder, requirements);
             (name.clone(), online)
         };
         let entries = Arc::new(settings.online.iter().map(online).collect());
-        Self { entries, lookups: pools.1.clone(), max_keys: config.max_keys }
+        Self { entries, lookups: pools.1.clone(), max_keys: config.max_keys, events }
     }
 
     /// Returns the index of dataset `name`, if the dataset serves lookups.
@@ -90,9 +93,10 @@ impl OnlineDatasets {
         let Some(online) = self.get(name) else {
             // An unknown dataset is reported as not found.
             datasets.current(access, name).await?;
-            return Err(Error::precondition(format!(
-                "dataset '{name}' does not serve lookups; start the server with --online {name}=COLUMN"
-            )));
+            return Err(self
+                .online(name)
+                .err()
+                .unwrap_or_else(|| Error::internal("the dataset serves lookups")));
         };
         if !wanted.keys.is_empty() {
             return Err(Error::invalid(
@@ -131,22 +135,46 @@ impl OnlineDatasets {
         self.entries.keys().map(String::as_str)
     }
 
-    /// Loads the index of every snapshot of dataset `name` that becomes current; never returns. Failures are logged and retried with
-    /// backoff.
-    pub(crate) async fn run(self, datasets: Datasets, name: String, max_backoff: Duration) {
+    /// Pins snapshot `pinned` if it is given, and loads the index of every snapshot of dataset `name` that becomes current; never
+    /// returns. Failures are logged and retried with backoff.
+    pub(crate) async fn run(
+        self,
+        datasets: Datasets,
+        name: String,
+        mut pinned: Option<String>,
+        max_backoff: Duration,
+    ) {
         let (Some(online), Some(mut phase)) = (self.get(&name), datasets.watch(&name)) else { return };
         let mut delays = retry_delays(max_backoff);
         loop {
             let Some(reader) = opened(&mut phase).await else { return };
-            match online.load_snapshot(reader).await {
-                Ok(()) => {
+            let id = reader.snapshot().id().to_owned();
+            let loaded = match pinned.take() {
+                Some(id) => match self.pin(&datasets, &Access::everything(), &name, &id).await {
+                    Ok(()) => Ok(Takeover::Pinned),
+                    Err(error) => {
+                        pinned = Some(id);
+                        Err(error)
+                    }
+                },
+                None => online.load_snapshot(reader).await.map_err(Error::from),
+            };
+            match loaded {
+                Ok(takeover) => {
+                    if let Takeover::Rejected { reason } = takeover {
+                        let message = format!("snapshot {id} does not answer lookups: {reason}");
+                        self.events.note(Event::new(Kind::SnapshotRejected, &message).dataset(&name));
+                    }
                     delays = retry_delays(max_backoff);
-                    if phase.changed().await.is_err() {
-                        return;
+                    tokio::select! {
+                        biased;
+                        () = online.unpinned() => {}
+                        changed = phase.changed() => if changed.is_err() {
+                            return;
+                        },
                     }
                 }
                 Err(error) => {
-                    let error = Error::from(error);
                     let error = error.message();
                     let delay = delays.next().unwrap_or(max_backoff);
                     tracing::warn!(
@@ -159,6 +187,45 @@ impl OnlineDatasets {
                 }
             }
         }
+    }
+
+    /// Answers lookups in dataset `name` from snapshot `id` until it is unpinned.
+    ///
+    /// # Errors
+    /// If the snapshot is unknown, its files have changed, or it cannot be loaded. Nothing has changed then.
+    pub(crate) async fn pin(
+        &self,
+        datasets: &Datasets,
+        access: &Access,
+        name: &str,
+        id: &str,
+    ) -> Result<(), Error> {
+        let online = self.online(name)?;
+        let reader = datasets.pinned(access, name, id).await?;
+        online.pin(reader).await.map_err(|error| datasets.stream_error(name, error))?;
+        let message = format!("snapshot {id} answers lookups until another one is pinned, or none");
+        self.events.note(Event::new(Kind::SnapshotPinned, &message).dataset(name));
+        Ok(())
+    }
+
+    /// Answers lookups in dataset `name` from the current snapshots again.
+    ///
+    /// # Errors
+    /// If the dataset does not serve lookups.
+    pub(crate) async fn unpin(&self, name: &str) -> Result<(), Error> {
+        let online = self.online(name)?;
+        online.unpin().await;
+        let message = "the current snapshot answers lookups as soon as it is loaded";
+        self.events.note(Event::new(Kind::SnapshotUnpinned, message).dataset(name));
+        Ok(())
+    }
+
+    fn online(&self, name: &str) -> Result<&OnlineDataset, Error> {
+        self.get(name).ok_or_else(|| {
+            Error::precondition(format!(
+                "dataset '{name}' does not serve lookups; start the server with --online {name}=COLUMN"
+            ))
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use documented::DocumentedFields;
-use forebay_inference::KeySpec;
+use forebay_inference::{Canary, KeySpec};
 use forebay_proto::v1;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,13 @@ pub struct OnlineSpec {
     /// of a queue are always such a view and need not be listed. Default: none.
     #[serde(default)]
     pub views: Vec<v1::Lookup>,
+    /// Rules for a new snapshot, see `[online.NAME.canary]`. A snapshot that breaks one of them does not answer lookups. Default: none,
+    /// every snapshot that can be loaded answers lookups.
+    #[serde(default)]
+    pub canary: Option<Canary>,
+    /// Id of the snapshot that answers lookups, also if it is not the current one. Default: none, the current snapshot.
+    #[serde(default)]
+    pub snapshot: Option<String>,
 }
 
 impl OnlineSpec {
@@ -33,6 +40,9 @@ impl OnlineSpec {
 
     /// Checks the settings without opening anything.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
+        if let Some(canary) = &self.canary {
+            canary.validate().map_err(|reason| anyhow::anyhow!("canary.{reason}"))?;
+        }
         ensure!(!self.key.is_empty(), "key: is empty, expected at least one column");
         for (place, view) in self.views.iter().enumerate() {
             check_lookup(view).map_err(|error| anyhow::anyhow!("views[{place}]: {error}"))?;

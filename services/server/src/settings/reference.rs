@@ -50,6 +50,11 @@ fn tables() -> Vec<Table> {
         ),
         table::<forebay_storage::Config>("storage", "Reading and decoding.", Some(&settings.storage)),
         table::<crate::settings::OnlineSpec>("online.NAME", "A dataset that serves lookups.", none),
+        table::<forebay_inference::Canary>(
+            "online.NAME.canary",
+            "Rules for a new snapshot of a dataset that serves lookups.",
+            Some(&forebay_inference::Canary::default()),
+        ),
         table::<forebay_inference::Config>("lookups", "Limits of lookups.", Some(&settings.lookups)),
         table::<crate::QueueSpec>("queues.NAME", "A batch queue.", none),
         table::<forebay_inference::queue::QueueConfig>(

@@ -169,6 +169,9 @@ pub(super) const GROUPS: &[Group] = groups! {
         Counter "forebay_lookup_keys_found_total": "Looked-up keys that have a row, counted per dataset.";
         Histogram(LATENCIES) "forebay_lookup_duration_seconds" absent "before the first lookup":
             "Time to find and gather the rows of one lookup or of one batch of a queue.";
+        Gauge "forebay_lookup_outdated" [DATASET] absent "without lookups":
+            "1 if lookups are answered from another snapshot than the current one, because the current one is being loaded, cannot be \
+             loaded or was rejected, or because another one is pinned. Otherwise 0.";
         Counter "forebay_lookup_corrupt_indexes_total": "Stored indexes found damaged, deleted and rebuilt.";
     }
     "Batch queues" {

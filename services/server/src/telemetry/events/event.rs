@@ -8,7 +8,8 @@ use crate::{auth::Access, error::clip};
 /// Kind of an event. `dataset_open`: a dataset was opened; `dataset_failed`: a dataset cannot be opened or checked for changes, or
 /// the reason of that has changed; `dataset_changed`: a dataset has a new snapshot; `session_started`: a session opened its first
 /// stream; `session_ended`: a session sent all batches, or its client disconnected; `session_failed`: a session ended with an
-/// error; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
+/// error; `snapshot_rejected`: a new snapshot breaks a rule of the canary and does not answer lookups; `snapshot_pinned`: lookups are
+/// answered from one snapshot; `snapshot_unpinned`: lookups are answered from the current snapshots again; `queue_settings_changed`: the settings of a queue were changed at run time; `worker_joined`: a worker connected to a
 /// queue; `worker_left`: a worker disconnected from a queue; `cache_error`: the disk cache has damaged values, failed reads or
 /// failed writes; `reload_failed`: changed certificates or tokens are invalid, and the server keeps the previous ones; `draining`:
 /// the server is shutting down; `bottleneck_changed`: the bottleneck of the trainers changed; `label_skew`: the mean label of a
@@ -23,6 +24,9 @@ pub(crate) enum Kind {
     SessionStarted,
     SessionEnded,
     SessionFailed,
+    SnapshotRejected,
+    SnapshotPinned,
+    SnapshotUnpinned,
     QueueSettingsChanged,
     WorkerJoined,
     WorkerLeft,
@@ -149,6 +153,9 @@ impl Kind {
             Self::SessionStarted => "session_started",
             Self::SessionEnded => "session_ended",
             Self::SessionFailed => "session_failed",
+            Self::SnapshotRejected => "snapshot_rejected",
+            Self::SnapshotPinned => "snapshot_pinned",
+            Self::SnapshotUnpinned => "snapshot_unpinned",
             Self::QueueSettingsChanged => "queue_settings_changed",
             Self::WorkerJoined => "worker_joined",
             Self::WorkerLeft => "worker_left",
@@ -164,11 +171,15 @@ impl Kind {
     fn severity(self) -> Severity {
         match self {
             Self::DatasetFailed | Self::ReloadFailed => Severity::Error,
-            Self::SessionFailed | Self::CacheError | Self::LabelSkew => Severity::Warning,
+            Self::SessionFailed | Self::SnapshotRejected | Self::CacheError | Self::LabelSkew => {
+                Severity::Warning
+            }
             Self::DatasetOpen
             | Self::DatasetChanged
             | Self::SessionStarted
             | Self::SessionEnded
+            | Self::SnapshotPinned
+            | Self::SnapshotUnpinned
             | Self::QueueSettingsChanged
             | Self::WorkerJoined
             | Self::WorkerLeft

@@ -1,0 +1,150 @@
+"""Snapshots of lookups: a canary rejects broken ones, and operators pin one or roll back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.flight as flight
+import pyarrow.parquet as pq
+import pytest
+
+from client import Client, refused
+from metrics import scrape
+from server import ROOT, Pool, Server, until
+from test_lookups import Lookup
+
+ROWS = 5000
+
+
+def write(folder: Path, number: int, x: Any) -> None:
+    """Adds a file with all users, whose rows replace those of earlier files."""
+    folder.mkdir(exist_ok=True)
+    # A column that is constant within each snapshot would differ by infinitely many standard deviations.
+    rows = {"user_id": np.arange(ROWS), "version": 10 * np.arange(ROWS) + number, "x": x}
+    pq.write_table(pa.table(rows), folder / f"{number:03}.parquet")
+
+
+def usual(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(10, 2, ROWS)
+
+
+def state(server: Server) -> dict[str, Any]:
+    (dataset,) = json.loads(server.http_get("/api/v1/datasets")[1])["datasets"]
+    return dataset["online"]
+
+
+def version(server: Server) -> int:
+    with Client(server.location) as client:
+        (found,) = Lookup(client, dataset="users")(user_id=[7])[0]["version"].to_pylist()
+        return found - 70
+
+
+def refresh(server: Server) -> str:
+    with Client(server.location) as client:
+        return client.refresh("users")["snapshot"]
+
+
+@pytest.fixture
+def start(pool: Pool, tmp_path: Path) -> Callable[..., Server]:
+    def start_with(settings: str = "", **flags: Any) -> Server:
+        config = tmp_path / "forebay.toml"
+        config.write_text(f'[online.users]\nkey = ["user_id"]\n{settings}\n')
+        flags = {"env": {"FOREBAY_INSECURE": "true"}, "cache_dir": tmp_path / "cache", **flags}
+        return pool.start({"users": tmp_path / "users"}, config=config, **flags)
+
+    return start_with
+
+
+def pin(server: Server, snapshot: str, **headers: str) -> dict[str, Any]:
+    options = flight.FlightCallOptions(headers=[(name.encode(), text.encode()) for name, text in headers.items()])
+    with flight.connect(server.location) as client:
+        body = json.dumps({"dataset": "users", "snapshot": snapshot}).encode()
+        return json.loads(next(client.do_action(flight.Action("pin-lookups", body), options)).body.to_pybytes())
+
+
+def outdated(server: Server) -> float:
+    return scrape(server).value("forebay_lookup_outdated", dataset="users")
+
+
+def test_a_snapshot_with_broken_values_is_rejected_and_can_be_accepted(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    write(tmp_path / "users", 1, usual(1))
+    server = start('views = [{ columns = ["x"] }]\n[online.users.canary]\nkeys = 1000')
+    first = state(server)["snapshot"]
+    write(tmp_path / "users", 2, usual(2) * 1000)
+    broken = refresh(server)
+    until(lambda: state(server)["error"] is not None)
+    error = state(server)["error"]
+    assert error.startswith(f"snapshot {broken} was rejected: column 'x': the mean is "), error
+    assert state(server)["snapshot"] == first and outdated(server) == 1
+    assert version(server) == 1
+    events = json.loads(server.http_get("/api/v1/events")[1])["events"]
+    (event,) = [event for event in events if event["kind"] == "snapshot_rejected"]
+    assert event["severity"] == "warning" and broken in event["message"] and "the mean is" in event["message"]
+    # The next one is compared with the one that answers.
+    write(tmp_path / "users", 3, usual(3))
+    third = refresh(server)
+    until(lambda: state(server)["snapshot"] == third)
+    assert state(server)["error"] is None and outdated(server) == 0
+    # An operator accepts a snapshot that breaks a rule.
+    write(tmp_path / "users", 4, usual(4) * 1000)
+    fourth = refresh(server)
+    until(lambda: state(server)["error"] is not None)
+    assert pin(server, fourth) == {"dataset": "users", "snapshot": fourth, "pinned": True}
+    assert version(server) == 4
+
+
+def test_an_operator_rolls_back_and_the_server_stays_at_this_snapshot(
+    start: Callable[..., Server], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    write(tmp_path / "users", 1, usual(1))
+    server = start()
+    first = state(server)["snapshot"]
+    with refused("FAILED_PRECONDITION", "no snapshot has answered lookups before the current one"):
+        pin(server, "previous")
+    write(tmp_path / "users", 2, usual(2))
+    second = refresh(server)
+    until(lambda: state(server)["snapshot"] == second)
+    assert state(server)["previous_snapshot"] == first
+    assert pin(server, "previous") == {"dataset": "users", "snapshot": first, "pinned": True}
+    assert version(server) == 1 and state(server)["pinned"] and outdated(server) == 1
+    write(tmp_path / "users", 3, usual(3))
+    third = refresh(server)
+    assert version(server) == 1
+    with refused("FAILED_PRECONDITION", "has no snapshot 0000"):
+        pin(server, "0" * 32)
+    pin(server, "")
+    until(lambda: version(server) == 3)
+    assert not state(server)["pinned"] and state(server)["snapshot"] == third
+    # The example of the documentation.
+    page = (ROOT / "docs" / "how-to" / "lookups.md").read_text()
+    (block,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "pin-lookups" in block]
+    exec(block.replace("grpc://127.0.0.1:8815", server.location), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert "'pinned': True" in printed[0] and "'pinned': False" in printed[1]
+    server.stop()
+    # From the start.
+    server = start(f'snapshot = "{second}"')
+    until(lambda: version(server) == 2)
+    assert state(server)["pinned"]
+
+
+def test_pinning_requires_an_administrator(start: Callable[..., Server], tmp_path: Path) -> None:
+    write(tmp_path / "users", 1, usual(1))
+    tokens = tmp_path / "tokens.toml"
+    entry = '[{0}]\nsha256 = "{1}"\ndatasets = ["users"]\n{2}'
+    rights = {"reader": "", "operator": "admin = true\n"}
+    digests = {name: hashlib.sha256(name.encode()).hexdigest() for name in rights}
+    tokens.write_text("".join(entry.format(name, digests[name], right) for name, right in rights.items()))
+    server = start(tokens=tokens, env={})
+    with refused("PERMISSION_DENIED", "admin"):
+        pin(server, "previous", authorization="Bearer reader")
+    with refused("FAILED_PRECONDITION", "no snapshot has answered"):
+        pin(server, "previous", authorization="Bearer operator")
