@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 mod block_reads;
+mod chaos;
 mod faulty_writer;
 mod fixture;
 mod lookups;
