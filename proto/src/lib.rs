@@ -10,6 +10,10 @@
 //! Unknown fields are errors in both encodings, so that a server never ignores a part of a request. Earlier names of fields, as
 //! stored in tickets, states and job records, are accepted in JSON.
 
+/// Names of the actions of the Flight method `DoAction`.
+pub const ACTIONS: [&str; 8] =
+    ["refresh", "warm", "count-rows", "pin", "unpin", "drop-cache", "pin-lookups", "report"];
+
 mod code;
 mod decode;
 mod json;

@@ -108,11 +108,12 @@ impl RequestColumns {
 
     /// Copies the columns out of a request, converted to their types. Other columns of the request are ignored.
     ///
-    /// Floating-point values may be rounded, and integers may become floating-point values. All other conversions are exact.
+    /// Floating-point values may be rounded or become infinite, and integers may become floating-point values. All other conversions are
+    /// exact.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a column that is missing, has another type or another number of values per row, or contains a null or a
-    /// value that its type cannot represent.
+    /// [`Error::Invalid`] for a column that is missing, has another type or another number of values per row, or contains a null or an
+    /// integer that its type cannot represent.
     pub(crate) fn read(&self, request: &RecordBatch) -> Result<RecordBatch, Error> {
         let column = |field: &Arc<Field>| {
             let found = column_named(request, field.name())?;

@@ -101,7 +101,8 @@ impl Callers {
     /// Charges `amount` of a resource to a caller until the charge is dropped.
     ///
     /// # Errors
-    /// Busy, with the limit, if too much is in use.
+    /// Busy, with the limit, if the caller would hold more than 7/8 of it, or all callers together more than the limit, or more than
+    /// 7/8 of it if the caller holds some already.
     pub(crate) fn take(&self, caller: &Caller, resource: Resource, amount: u64) -> Result<Charge, Error> {
         let (setting, capacity) = resource.limit(&self.shared.limits);
         let mut held = self.shared.held.lock();
@@ -138,7 +139,7 @@ impl Callers {
         Usage { callers, totals }
     }
 
-    /// Waits until no call, exchange and worker is running.
+    /// Waits until no call, exchange or worker is running. Streams and unsent bytes do not count.
     pub(crate) async fn none_running(&self) {
         let is_idle = || {
             let total = self.shared.held.lock().total;
@@ -178,7 +179,7 @@ impl Charge {
         self.amount
     }
 
-    /// Form in which a response carries the charge among its extensions, which must be cloneable.
+    /// Wraps the charge for the extensions of a response, which must implement `Clone`.
     pub(crate) fn into_extension(self) -> ChargeExtension {
         ChargeExtension(Arc::new(Mutex::new(Some(self))))
     }

@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::{index::KeyIndex, keys::EncodedKeys};
 
-/// Rules for a new snapshot. It answers lookups only if a sample of the keys of the current snapshot has similar rows in it.
+/// Rules for a new snapshot. It answers lookups only if a sample of the keys of the current snapshot has similar rows in it. The first
+/// snapshot is not compared.
 ///
-/// The rules are checked for each view that is in memory. NaN counts as null.
+/// The rules are checked for each view that is loaded from both snapshots. NaN counts as null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
 pub struct Canary {
-    /// Number of keys of the current snapshot that are looked up in both snapshots, 1 to 1,048,576. Default: 10,000.
+    /// Maximum number of sampled keys of the current snapshot, which are looked up in both snapshots, 1 to 1,048,576. Default: 10,000.
     pub keys: usize,
     /// Greatest fraction of these keys that the new snapshot may lack, 0 to 1. Default: 0.01.
     pub max_missing: f64,

@@ -25,6 +25,9 @@ use super::{
 };
 use crate::index::{IndexProgress, KeyIndex, KeySpec, estimate};
 
+/// File with the id of the snapshot that answers lookups.
+const ACCEPTED: &str = "accepted";
+
 /// Time without a use after which a view may be evicted to make room for another one.
 const EVICTABLE_AFTER: Duration = Duration::from_secs(60);
 
@@ -224,6 +227,15 @@ impl OnlineDataset {
         Ok(())
     }
 
+    /// Id of the snapshot that answered lookups last, also before a restart; `None` without a canary.
+    ///
+    /// After a restart, load this snapshot first, so that the canary compares the current one with it.
+    pub fn last_accepted(&self) -> Option<String> {
+        self.shared.requirements.canary.as_ref()?;
+        let id = std::fs::read_to_string(self.shared.folder.join(ACCEPTED)).ok()?;
+        Some(id.trim().to_owned()).filter(|id| !id.is_empty())
+    }
+
     /// Permits other snapshots again.
     pub async fn unpin(&self) {
         let _loading = self.shared.loading.lock().await;
@@ -272,11 +284,31 @@ impl OnlineDataset {
             seconds = started.elapsed().as_secs_f64(),
             "loaded a snapshot for lookups"
         );
+        let id = reader.snapshot().id().to_owned();
         let (views, since) = (Mutex::new(loaded), self.now());
         let next = LoadedSnapshot { reader, index, _reservation: reservation, views, since };
         let replaced = shared.current.write().replace(Arc::new(next));
+        self.remember(&id).await;
         shared.next.lock().previous = replaced.map(|replaced| replaced.id().to_owned());
         Ok(Takeover::Done)
+    }
+
+    /// Stores the id of the snapshot that answers lookups, if there is a canary.
+    async fn remember(&self, id: &str) {
+        if self.shared.requirements.canary.is_none() {
+            return;
+        }
+        let (folder, id, dataset) = (self.shared.folder.clone(), id.to_owned(), self.shared.dataset.clone());
+        let store = move || {
+            let written =
+                std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join(ACCEPTED), id));
+            if let Err(error) = written {
+                tracing::warn!(dataset, %error, "cannot store the id of the accepted snapshot");
+            }
+            Ok(())
+        };
+        // Fails only while the server stops.
+        drop(self.shared.pool.run(Priority::Background, store).await);
     }
 
     /// Compares the next snapshot with the current one. Returns the first rule that it breaks.

@@ -23,8 +23,8 @@ pub struct WorkerId(pub u64);
 
 /// Urgency of a request.
 ///
-/// A queued request of low priority waits for all requests of normal priority that fit into the next batch, and it is the first to be
-/// removed if there is no room.
+/// Requests of low priority are sent after those of normal priority. One of them joins a batch with requests of normal priority only if
+/// every request of the batch still meets its deadline. If the queue is full, it is removed to make room for one of normal priority.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// The default.
@@ -64,7 +64,7 @@ pub enum CloseReason {
     Idle,
     /// The queue is draining.
     Drain,
-    /// The request failed together with others, and is computed by itself.
+    /// The request was in several failed batches, so it is sent in a batch of its own.
     Alone,
 }
 

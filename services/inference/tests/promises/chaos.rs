@@ -1,5 +1,7 @@
 //! Workers that hang, are slow, die or get poison, for ten minutes of simulated time.
 
+#![allow(clippy::disallowed_methods)] // The time is simulated.
+
 use std::{
     sync::{Arc, atomic::AtomicU64, atomic::Ordering},
     time::Duration,
@@ -26,9 +28,9 @@ const ROWS: u64 = 20;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Request {
     Good(u64),
-    /// Its batch fails.
+    /// A request whose batch fails.
     Poison,
-    /// Its worker dies.
+    /// A request whose worker dies.
     Deadly,
 }
 

@@ -98,6 +98,16 @@ impl Access {
         self.check_grant(|grant| grant.serves(queue), refusal)
     }
 
+    /// Checks that the caller may call the action.
+    ///
+    /// # Errors
+    /// Permission denied, or unauthenticated if the token is no longer valid.
+    pub(crate) fn check_action(&self, action: &str) -> Result<(), Error> {
+        let refusal =
+            || format!("may not call action '{action}'; the token file lists its actions in `actions`");
+        self.check_grant(|grant| grant.permits(action), refusal)
+    }
+
     /// Checks that the caller may read all datasets.
     ///
     /// # Errors
@@ -108,7 +118,7 @@ impl Access {
         })
     }
 
-    /// Checks that the caller may change the settings of batch queues.
+    /// Checks that the caller may change the settings of batch queues and pin snapshots of lookups.
     ///
     /// # Errors
     /// Permission denied, or unauthenticated if the token is no longer valid.

@@ -44,6 +44,35 @@ fn without_a_token_file_changes_are_rejected_unless_the_server_is_insecure() {
 }
 
 #[test]
+fn a_token_may_call_the_actions_of_the_token_file_and_all_by_default() {
+    let text = |actions: &str| {
+        format!(
+            "[some]\nsha256 = \"{}\"\ndatasets = [\"*\"]\n{actions}\n[all]\nsha256 = \"{}\"\ndatasets = [\"*\"]",
+            sha256("some"),
+            sha256("all")
+        )
+    };
+    let (_folder, authenticator) = authenticator(&text("actions = [\"report\", \"refresh\"]"));
+    let access = |token: &str| authenticator.authenticate(&headers(&format!("Bearer {token}"))).unwrap();
+    for action in forebay_proto::ACTIONS {
+        assert!(access("all").check_action(action).is_ok());
+        let is_listed = ["report", "refresh"].contains(&action);
+        assert_eq!(access("some").check_action(action).is_ok(), is_listed, "{action}");
+    }
+    let refused = access("some").check_action("warm").unwrap_err();
+    assert_eq!(refused.grpc_code(), Code::PermissionDenied);
+    assert!(refused.message().contains("token 'some' may not call action 'warm'"), "{refused}");
+    let folder = tempfile::tempdir().unwrap();
+    let unknown = Authenticator::new(Some(&file(&folder, &text("actions = [\"refresch\"]"))), false);
+    let error = format!("{:#}", unknown.err().unwrap());
+    assert!(
+        error
+            .contains("token 'some': actions: there is no action 'refresch', expected some of refresh, warm"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_token_has_the_weight_of_the_token_file_and_1_by_default() {
     let text = |weight: &str| {
         format!(

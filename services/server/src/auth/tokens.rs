@@ -10,6 +10,7 @@ use anyhow::{Context, bail, ensure};
 use base64::Engine;
 use chrono::{DateTime, Utc};
 use forebay_loader::Tenant;
+use forebay_proto::ACTIONS;
 use ring::digest::{SHA256, digest};
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
@@ -30,6 +31,8 @@ pub(super) struct Grant {
     datasets: Vec<String>,
     serves: Vec<String>,
     admin: bool,
+    /// Names of the permitted actions; `None` for all.
+    actions: Option<Vec<String>>,
     tenant: Tenant,
     expires: Option<SystemTime>,
 }
@@ -44,6 +47,7 @@ struct Written {
     serves: Vec<String>,
     #[serde(default)]
     admin: bool,
+    actions: Option<Vec<String>>,
     #[serde(default = "default_weight")]
     weight: u32,
     expires: Option<toml::value::Datetime>,
@@ -62,6 +66,7 @@ impl Tokens {
     /// datasets = ["flights", "clicks-*"]
     /// serves = ["ranker"]
     /// admin = false
+    /// actions = ["refresh", "report"]
     /// weight = 1
     /// expires = 2027-01-01T00:00:00Z
     /// ```
@@ -88,9 +93,14 @@ impl Tokens {
             let weight = weight.with_context(|| {
                 format!("token '{name}': weight is {}; expected 1 to {}", token.weight, Tenant::MAX_WEIGHT)
             })?;
-            let Written { datasets, serves, admin, .. } = token;
+            let unknown = token.actions.iter().flatten().find(|action| !ACTIONS.contains(&action.as_str()));
+            if let Some(unknown) = unknown {
+                let expected = ACTIONS.join(", ");
+                bail!("token '{name}': actions: there is no action '{unknown}', expected some of {expected}");
+            }
+            let Written { datasets, serves, admin, actions, .. } = token;
             let tenant = Tenant::new(xxh3_64(name.as_bytes()), weight);
-            let grant = Grant { name: name.clone(), datasets, serves, admin, tenant, expires };
+            let grant = Grant { name: name.clone(), datasets, serves, admin, actions, tenant, expires };
             if let Some(other) = grants.insert(digest, grant) {
                 bail!("tokens '{}' and '{name}' have the same sha256", other.name);
             }
@@ -135,6 +145,11 @@ impl Grant {
     /// True if the token permits changes of the server.
     pub(super) fn is_admin(&self) -> bool {
         self.admin
+    }
+
+    /// True if the token permits the action.
+    pub(super) fn permits(&self, action: &str) -> bool {
+        self.actions.as_ref().is_none_or(|actions| actions.iter().any(|permitted| permitted == action))
     }
 
     /// True if the token covers all datasets.

@@ -20,10 +20,10 @@ use crate::{
     callers::{Caller, Charge, MessageCharges},
 };
 
-/// Maximum time of a connection that only probes may use.
+/// Maximum lifetime of a connection that only probes may use.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// State of a connection. Each of its requests has it as an extension.
+/// State of a connection. It is an extension of each request of the connection.
 pub(crate) struct Connection {
     place: Place,
     config: Config,
@@ -49,11 +49,11 @@ struct Requests {
 /// Next step of the server with a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Checks it again at this time.
+    /// Checks the connection again at this time.
     Check(Instant),
-    /// Ends it after its running requests.
+    /// Ends the connection after its running requests.
     Finish,
-    /// Closes it at once.
+    /// Closes the connection at once.
     Close,
 }
 
@@ -87,7 +87,7 @@ impl Connection {
         self.peer
     }
 
-    /// Waits until another connection has got the place of this one.
+    /// Waits until the place of this connection is given to another one.
     pub(super) async fn replaced(&self) {
         self.place.replaced.cancelled().await;
     }
@@ -129,7 +129,8 @@ impl Connection {
         self.requests.lock().unsent.values().min().copied()
     }
 
-    /// Notes an answer that holds `charge` until the transport no longer needs its bytes.
+    /// Notes an answer that holds `charge` until the transport no longer needs its bytes. The client must receive it within
+    /// `receive_timeout` plus one second per MiB.
     pub(super) fn hold(self: &Arc<Self>, charge: Charge) -> Unsent {
         let seconds = charge.amount() >> 20;
         let deadline = Instant::now() + self.config.receive_timeout + Duration::from_secs(seconds);
@@ -141,7 +142,8 @@ impl Connection {
         Unsent { connection: Arc::clone(self), number, _charge: charge }
     }
 
-    /// Time of the last request, if none is running and the client has received all charged answers.
+    /// Time when the last response ended, or when the connection was opened. `None` while a request is running or the client has not
+    /// received a charged answer.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let requests = self.requests.lock();
         (requests.running == 0 && requests.unsent.is_empty()).then_some(requests.last_ended)

@@ -6,7 +6,7 @@ use arrow_flight::{Action, ActionType, Result as ActionResult};
 use forebay_inference::{OnlineDataset, Progress};
 use forebay_loader::{CountProgress, LoadProgress};
 use forebay_proto::{
-    Encoding,
+    ACTIONS, Encoding,
     v1::{
         Command, CountResult, DropCacheRequest, DropCacheResult, PinLookupsRequest, PinLookupsResult,
         RefreshRequest, RefreshResult, ReportRequest, WarmResult,
@@ -90,10 +90,12 @@ const REPORT: (&str, &str) = (
      the same number in the header forebay-trainer, as 16 hexadecimal digits. No result.",
 );
 
+const ALL: [(&str, &str); ACTIONS.len()] =
+    [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, PIN_LOOKUPS, REPORT];
+
 /// Returns the name and the description of every action, for `ListActions`.
 pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
-    let all = [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, PIN_LOOKUPS, REPORT];
-    all.into_iter().map(|(name, description)| ActionType {
+    ALL.into_iter().map(|(name, description)| ActionType {
         r#type: name.to_owned(),
         description: description.to_owned(),
     })
@@ -101,27 +103,33 @@ pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
 
 /// Runs an action and returns the stream of its results.
 pub(super) async fn run(context: Context, access: Access, action: Action) -> Result<Results, Error> {
-    let names = || types().map(|action| action.r#type).collect::<Vec<_>>().join(", ");
     let name = action.r#type.clone();
-    let results = match name.as_str() {
-        "refresh" => refresh(&context, &access, &action.body).await,
-        "warm" => load(context.clone(), &access, &action.body, Tier::Memory).await,
-        "count-rows" => count(context.clone(), &access, &action.body).await,
-        "pin" => load(context.clone(), &access, &action.body, Tier::Disk).await,
-        "unpin" => unpin(&context, &access, &action.body).await,
-        "drop-cache" => drop_cache(&context, &access, &action.body).await,
-        "pin-lookups" => pin_lookups(&context, &access, &action.body).await,
-        "report" => report(&context, &access, &action.body),
-        other => {
-            return Err(Error::invalid(format!("unknown action '{other}', expected one of {}", names())));
-        }
-    };
+    if !ACTIONS.contains(&name.as_str()) {
+        let names = ACTIONS.join(", ");
+        return Err(Error::invalid(format!("unknown action '{name}', expected one of {names}")));
+    }
+    let results = permitted(&context, &access, &name, &action.body).await;
     // The others change nothing that another caller would notice.
     if matches!(name.as_str(), "refresh" | "warm" | "pin" | "unpin" | "drop-cache" | "pin-lookups") {
         let object = dataset_of(&name, &action.body);
         audit::change(&access, &name, &object, results.as_ref().map(drop).map_err(Error::message));
     }
     results
+}
+
+/// Runs an action if the caller may call it.
+async fn permitted(context: &Context, access: &Access, name: &str, body: &[u8]) -> Result<Results, Error> {
+    access.check_action(name)?;
+    match name {
+        "refresh" => refresh(context, access, body).await,
+        "warm" => load(context.clone(), access, body, Tier::Memory).await,
+        "count-rows" => count(context.clone(), access, body).await,
+        "pin" => load(context.clone(), access, body, Tier::Disk).await,
+        "unpin" => unpin(context, access, body).await,
+        "drop-cache" => drop_cache(context, access, body).await,
+        "pin-lookups" => pin_lookups(context, access, body).await,
+        _ => report(context, access, body),
+    }
 }
 
 /// Name of the dataset in the body of an action, for the audit log.
@@ -300,4 +308,14 @@ where
         result
     });
     results.boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_action_of_the_protocol_has_a_description() {
+        assert_eq!(ALL.map(|(name, _)| name), ACTIONS);
+    }
 }

@@ -202,10 +202,17 @@ impl Call {
     /// Starts a span if the call is traced, and stores its [`Trace`] in the request's extensions.
     fn start_span<B>(&mut self, traces: &Traces, request: &mut http::Request<B>) {
         // The caller chooses unknown paths, so they are not recorded.
-        let name = if self.method == "other" { "other" } else { &request.uri().path()[1..] };
+        let is_known = self.method != "other";
+        let name = if is_known { &request.uri().path()[1..] } else { "grpc" };
+        let method = if is_known { name } else { "_OTHER" }.to_owned();
         let Some(mut span) = traces.call(name, request.headers()) else { return };
-        span.set("rpc.system", "grpc");
-        span.set("rpc.method", self.method);
+        // The semantic conventions of OpenTelemetry for gRPC servers.
+        span.set("rpc.system.name", "grpc");
+        span.set("rpc.method", method);
+        let peer = request.extensions().get::<Arc<Connection>>().and_then(|connection| connection.peer());
+        if let Some(peer) = peer {
+            span.set("client.address", peer.to_string());
+        }
         self.log = span.trace().log_span();
         request.extensions_mut().insert(span.trace().clone());
         self.span = Some(span);
@@ -237,9 +244,11 @@ impl Drop for Call {
     fn drop(&mut self) {
         let code = self.code.unwrap_or(Code::Cancelled);
         if let Some(span) = &mut self.span {
-            span.set("rpc.grpc.status_code", i64::from(code as i32));
-            if code != Code::Ok {
-                span.fail(forebay_proto::code_name(code));
+            let name = forebay_proto::code_name(code);
+            span.set("rpc.response.status_code", name);
+            if is_server_error(code) {
+                span.set("error.type", name);
+                span.fail(name);
             }
         }
         let code = forebay_proto::code_name(code);
@@ -247,6 +256,19 @@ impl Drop for Call {
         metrics::histogram!("forebay_grpc_call_duration_seconds", "method" => self.method)
             .record(self.started.elapsed());
     }
+}
+
+/// True for codes that mean a failure of the server, by the semantic conventions of OpenTelemetry.
+fn is_server_error(code: Code) -> bool {
+    matches!(
+        code,
+        Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::Unavailable
+            | Code::DataLoss
+    )
 }
 
 /// A response body that passes its trailers to the [`Call`].

@@ -146,6 +146,9 @@ impl OnlineDatasets {
     ) {
         let (Some(online), Some(mut phase)) = (self.get(&name), datasets.watch(&name)) else { return };
         let mut delays = retry_delays(max_backoff);
+        if pinned.is_none() && opened(&mut phase).await.is_some() {
+            self.load_accepted(&datasets, online, &name).await;
+        }
         loop {
             let Some(reader) = opened(&mut phase).await else { return };
             let id = reader.snapshot().id().to_owned();
@@ -186,6 +189,26 @@ impl OnlineDatasets {
                     drop(tokio::time::timeout(delay, phase.changed()).await);
                 }
             }
+        }
+    }
+
+    /// Loads the snapshot that answered lookups before a restart, if there is a canary, which compares the current one with it.
+    async fn load_accepted(&self, datasets: &Datasets, online: &OnlineDataset, name: &str) {
+        let Some(id) = online.last_accepted() else { return };
+        let loaded = match datasets.pinned(&Access::everything(), name, &id).await {
+            Ok(reader) => {
+                online.load_snapshot(reader).await.map_err(|error| datasets.stream_error(name, error))
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = loaded {
+            let error = error.message();
+            tracing::warn!(
+                dataset = name,
+                snapshot = id,
+                error,
+                "cannot load the snapshot that answered lookups before the restart; the current one is not compared"
+            );
         }
     }
 

@@ -20,6 +20,7 @@ from server import ROOT, Pool, Server, until
 from test_lookups import Lookup
 
 ROWS = 5000
+CANARY = 'views = [{ columns = ["x"] }]\n[online.users.canary]\nkeys = 1000'
 
 
 def write(folder: Path, number: int, x: Any) -> None:
@@ -76,7 +77,7 @@ def test_a_snapshot_with_broken_values_is_rejected_and_can_be_accepted(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     write(tmp_path / "users", 1, usual(1))
-    server = start('views = [{ columns = ["x"] }]\n[online.users.canary]\nkeys = 1000')
+    server = start(CANARY)
     first = state(server)["snapshot"]
     write(tmp_path / "users", 2, usual(2) * 1000)
     broken = refresh(server)
@@ -88,6 +89,12 @@ def test_a_snapshot_with_broken_values_is_rejected_and_can_be_accepted(
     events = json.loads(server.http_get("/api/v1/events")[1])["events"]
     (event,) = [event for event in events if event["kind"] == "snapshot_rejected"]
     assert event["severity"] == "warning" and broken in event["message"] and "the mean is" in event["message"]
+    # So is it after a restart, which answers from the snapshot before.
+    server.stop()
+    server = start(CANARY)
+    until(lambda: state(server)["error"] is not None)
+    assert state(server)["error"].startswith(f"snapshot {broken} was rejected: column 'x': the mean is ")
+    assert state(server)["snapshot"] == first and version(server) == 1
     # The next one is compared with the one that answers.
     write(tmp_path / "users", 3, usual(3))
     third = refresh(server)

@@ -8,6 +8,7 @@ import secrets
 import socket
 import threading
 import time
+import uuid
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -75,8 +76,12 @@ def test_a_stream_is_a_span_of_the_trainers_trace_and_each_batch_a_child_of_it(
     assert read(connect(traced), context, rank=1, world_size=2, steps=20, epoch=3) == 20
     call = collector.wait(lambda: collector.of("arrow.flight.protocol.FlightService/DoGet", context.trace))[0]
     assert call.parent == context.span and not call.failed
-    assert call.attributes["rpc.method"] == "DoGet" and call.attributes["rpc.grpc.status_code"] == 0
+    # The semantic conventions of OpenTelemetry for gRPC servers.
+    assert call.attributes["rpc.system.name"] == "grpc" and call.attributes["client.address"] == "127.0.0.1"
+    assert call.attributes["rpc.method"] == "arrow.flight.protocol.FlightService/DoGet"
+    assert call.attributes["rpc.response.status_code"] == "OK" and "error.type" not in call.attributes
     assert call.resource["service.name"] == "forebay" and call.resource["process.pid"] == traced.pid
+    assert uuid.UUID(call.resource["service.instance.id"]).version == 4
     batches = collector.wait(lambda: (of := collector.of("batch", context.trace)) and len(of) == 20 and of)
     batches.sort(key=lambda span: span.attributes["forebay.step"])
     assert all(span.parent == call.id for span in batches)
@@ -129,12 +134,28 @@ def test_an_unsampled_caller_is_respected_and_other_calls_are_sampled_at_random(
         assert len(mine) == expected + 1
 
 
-def test_the_span_of_a_failed_call_has_an_error_status(traced: Server, collector: Collector, connect: Callable[[Server], Client]) -> None:
+def test_only_a_failure_of_the_server_has_an_error_status(
+    pool: Pool, small: Path, collected: tuple[Collector, str], collector: Collector, connect: Callable[[Server], Client]
+) -> None:
+    server = pool.start({"small": small, "missing": small / "nothing"}, traces_endpoint=collected[1])
+    for dataset, code, is_error in [("nothing", "NOT_FOUND", False), ("missing", "UNAVAILABLE", True)]:
+        context = Context()
+        with pytest.raises(FAILURES):
+            read(connect(server), context, dataset=dataset)
+        [call] = collector.wait(lambda: collector.of("arrow.flight.protocol.FlightService/DoGet", context.trace))
+        assert call.attributes["rpc.response.status_code"] == code, call.attributes
+        assert call.failed == is_error and call.attributes.get("error.type") == (code if is_error else None)
+
+
+def test_resource_attributes_of_the_environment_take_precedence(
+    pool: Pool, small: Path, collected: tuple[Collector, str], collector: Collector, connect: Callable[[Server], Client]
+) -> None:
+    env = {"OTEL_RESOURCE_ATTRIBUTES": "service.instance.id=pod-7,deployment.environment.name=staging"}
     context = Context()
-    with pytest.raises(FAILURES):
-        read(connect(traced), context, dataset="nothing")
+    read(connect(pool.start({"small": small}, traces_endpoint=collected[1], env=env)), context, steps=1)
     [call] = collector.wait(lambda: collector.of("arrow.flight.protocol.FlightService/DoGet", context.trace))
-    assert call.failed and call.attributes["rpc.grpc.status_code"] == 5
+    assert (call.resource["service.instance.id"], call.resource["deployment.environment.name"]) == ("pod-7", "staging")
+    assert call.resource["service.name"] == "forebay"
 
 
 QUEUES = (Path(__file__).parent / "test_queues.py").read_text().split('QUEUES = """')[1].split('"""')[0]

@@ -7,7 +7,8 @@ use opentelemetry::KeyValue;
 use opentelemetry_otlp::{RetryPolicy, WithExportConfig, WithTonicConfig};
 use opentelemetry_sdk::{
     Resource,
-    trace::{SpanData, SpanExporter},
+    resource::EnvResourceDetector,
+    trace::{IdGenerator, RandomIdGenerator, SpanData, SpanExporter},
 };
 use tokio::{
     sync::mpsc,
@@ -36,13 +37,26 @@ pub(super) fn exporter(endpoint: &str, limit: Duration) -> anyhow::Result<impl S
     // Failed requests are dropped and counted instead of retried: newer spans are more useful.
     let exporter = exporter.with_timeout(limit).with_retry_policy(RetryPolicy::disabled()).build();
     let mut exporter = exporter.with_context(described)?;
-    let resource = Resource::builder_empty().with_attributes([
-        KeyValue::new("service.name", "forebay"),
-        KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
-        KeyValue::new("process.pid", i64::from(std::process::id())),
-    ]);
+    // Attributes in the environment variable OTEL_RESOURCE_ATTRIBUTES take precedence.
+    let resource = Resource::builder_empty()
+        .with_attributes([
+            KeyValue::new("service.name", "forebay"),
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.instance.id", instance_id()),
+            KeyValue::new("process.pid", i64::from(std::process::id())),
+        ])
+        .with_detector(Box::new(EnvResourceDetector::new()));
     exporter.set_resource(&resource.build());
     Ok(exporter)
+}
+
+/// Random id of this process, in the form of a UUID of version 4.
+fn instance_id() -> String {
+    let mut bytes = RandomIdGenerator::default().new_trace_id().to_bytes();
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let digits = hex::encode(bytes);
+    format!("{}-{}-{}-{}-{}", &digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..])
 }
 
 /// Sends spans until `ending` is cancelled and the queue is empty.
