@@ -101,6 +101,38 @@ impl RequestColumns {
         &self.columns
     }
 
+    /// Bytes per row of the values of fixed width.
+    pub fn row_bytes(&self) -> u64 {
+        let bytes = |data_type: &DataType| match data_type {
+            DataType::Boolean => 1,
+            other => other.primitive_width().unwrap_or(0) as u64,
+        };
+        let fields = self.schema.fields().iter();
+        let bytes = fields.map(|field| match field.data_type() {
+            DataType::FixedSizeList(item, length) => {
+                u64::from(length.unsigned_abs()) * bytes(item.data_type())
+            }
+            other => bytes(other),
+        });
+        bytes.sum()
+    }
+
+    /// Checks that padding to the sizes `pad_to` does not make a batch larger than `max_answer_bytes`.
+    ///
+    /// # Errors
+    /// The size of such a batch and what was expected.
+    pub fn check_padding(&self, pad_to: &[u64], max_answer_bytes: u64) -> Result<(), String> {
+        let rows = pad_to.iter().max().copied().unwrap_or(0);
+        let bytes = rows.saturating_mul(self.row_bytes());
+        if bytes > max_answer_bytes {
+            return Err(format!(
+                "pad_to has {rows} rows, whose request columns have {bytes} bytes, expected at most {max_answer_bytes} \
+                 (lookups.max_answer_bytes)"
+            ));
+        }
+        Ok(())
+    }
+
     /// Names and types of the columns.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
@@ -234,12 +266,13 @@ fn without_nulls(values: &ArrayRef) -> Result<(), String> {
     }
 }
 
+// Views are not accepted: many of them may refer to the same bytes, so a small message could become a huge column.
 fn is_text(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8)
 }
 
 fn is_binary(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
+    matches!(data_type, DataType::Binary | DataType::LargeBinary)
 }
 
 /// Name of a type of a request column, as in the configuration.
@@ -267,7 +300,7 @@ fn zeros(data_type: &DataType, rows: usize) -> Result<ArrayRef, ArrowError> {
 #[cfg(test)]
 mod tests {
     use arrow_array::{
-        BooleanArray, Float32Array, Float64Array, Int64Array, ListArray, StringArray,
+        BooleanArray, Float32Array, Float64Array, Int64Array, ListArray, StringArray, StringViewArray,
         types::{Float32Type, Float64Type},
     };
 
@@ -326,6 +359,7 @@ mod tests {
             (int, Arc::new(Int64Array::from(vec![Some(1), None])), "value 1 is null, expected no nulls"),
             (int, Arc::new(BooleanArray::from(vec![true])), "is of type Boolean, expected int8"),
             (text, Arc::new(Int64Array::from(vec![1])), "is of type Int64, expected string"),
+            (text, Arc::new(StringViewArray::from(vec!["a"])), "is of type Utf8View, expected string"),
             (vector, Arc::new(Float32Array::from(vec![1.0])), "expected 2 values of float32 per row"),
             (
                 vector,
@@ -377,6 +411,19 @@ mod tests {
                 .flatten()
                 .all(|v| v.to_f32() == 0.0)
         );
+    }
+
+    #[test]
+    fn padding_beyond_the_size_of_an_answer_is_rejected() {
+        let columns = columns(&[
+            ("a", Dtype::Float32, Some(256)),
+            ("b", Dtype::String, None),
+            ("c", Dtype::Bool, None),
+        ]);
+        assert_eq!(columns.row_bytes(), 1025);
+        columns.check_padding(&[8, 4096], 5 << 20).unwrap();
+        let error = columns.check_padding(&[8, 8192], 5 << 20).unwrap_err();
+        assert!(error.contains("pad_to has 8192 rows, whose request columns have 8396800 bytes"), "{error}");
     }
 
     #[test]

@@ -3,11 +3,14 @@
 //! A caller is a token, or a client address if the server has no tokens. Of each [`Resource`], an eighth is only for callers that
 //! hold nothing of it.
 
-use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use metrics::{counter, gauge};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use crate::{Error, settings::Limits};
 
@@ -104,6 +107,39 @@ impl Callers {
     /// Busy, with the limit, if the caller would hold more than 7/8 of it, or all callers together more than the limit, or more than
     /// 7/8 of it if the caller holds some already.
     pub(crate) fn take(&self, caller: &Caller, resource: Resource, amount: u64) -> Result<Charge, Error> {
+        self.try_take(caller, resource, amount).inspect_err(|_| {
+            counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
+        })
+    }
+
+    /// As [`take`](Self::take), but waits for up to `limit` until enough is free. Cancel safe.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take), at once if the amount exceeds what one caller may use.
+    pub(crate) async fn take_within(
+        &self,
+        limit: Duration,
+        caller: &Caller,
+        resource: Resource,
+        amount: u64,
+    ) -> Result<Charge, Error> {
+        let deadline = Instant::now() + limit;
+        let (_, capacity) = resource.limit(&self.shared.limits);
+        let can_succeed = amount <= capacity - capacity / 8;
+        loop {
+            let released = self.shared.released.notified();
+            let mut released = std::pin::pin!(released);
+            // From here on, a release is noticed.
+            released.as_mut().enable();
+            match self.try_take(caller, resource, amount) {
+                Err(_) if can_succeed && timeout_at(deadline, released).await.is_ok() => {}
+                Err(_) => return self.take(caller, resource, amount),
+                Ok(charge) => return Ok(charge),
+            }
+        }
+    }
+
+    fn try_take(&self, caller: &Caller, resource: Resource, amount: u64) -> Result<Charge, Error> {
         let (setting, capacity) = resource.limit(&self.shared.limits);
         let mut held = self.shared.held.lock();
         let (total, at) = (held.total[resource as usize], resource as usize);
@@ -112,7 +148,6 @@ impl Callers {
         let room = if own > 0 { share } else { capacity };
         if total.saturating_add(amount) > room || own.saturating_add(amount) > share {
             drop(held);
-            counter!("forebay_caller_refusals_total", "resource" => resource.name()).increment(1);
             let name = resource.name();
             return Err(Error::busy(format!(
                 "{total} {name} are in use, {own} of them by {caller}, and {amount} more exceed {room}; {setting} is \
@@ -283,6 +318,22 @@ mod tests {
         drop((stream, bytes));
         let usage = callers.usage();
         assert!(usage.callers.is_empty() && usage.totals.iter().all(|(_, total, _)| *total == 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_waits_for_what_is_in_use_and_not_for_what_it_can_never_get() {
+        let callers = callers(16);
+        let minute = Duration::from_secs(60);
+        let take = |amount| callers.take_within(minute, &Caller::Local, Resource::Streams, amount);
+        let held = take(10).await.unwrap();
+        let began = Instant::now();
+        assert!(take(15).await.is_err() && began.elapsed().is_zero());
+        assert!(take(5).await.is_err() && began.elapsed() == minute);
+        let (charge, ()) = tokio::join!(take(14), async {
+            tokio::time::sleep(minute / 2).await;
+            drop(held);
+        });
+        assert!(charge.is_ok() && began.elapsed() == minute + minute / 2);
     }
 
     #[tokio::test]

@@ -37,8 +37,8 @@ use crate::{
 };
 
 pub(crate) use config::Config;
-pub(crate) use connection::Connection;
 use connection::{Answer, Next};
+pub(crate) use connection::{Connection, unsent_limit};
 use places::{Place, Places};
 
 /// Pause after a failed accept.

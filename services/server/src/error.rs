@@ -221,6 +221,7 @@ impl From<&forebay_inference::queue::Failure> for Error {
                 Kind::Busy
             }
             Failure::Refused(Refusal::Draining) | Failure::Lost => Kind::Unavailable,
+            Failure::Unsent(_) => Kind::Busy,
             Failure::Expired { .. } => Kind::Timeout,
             Failure::Features(_) => Kind::Precondition,
             Failure::Failed(_) => Kind::Internal,

@@ -88,12 +88,12 @@ impl KeyIndex {
         renamed
     }
 
-    /// Deletes all indexes in `folder` except that of the snapshot of `reader`. Blocks.
-    pub fn delete_others(folder: &Path, reader: &Reader, spec: &KeySpec) {
-        let own = path(folder, reader, spec);
+    /// Deletes all indexes in `folder` except those of the snapshots of `kept`. Blocks.
+    pub fn delete_others(folder: &Path, kept: &[&Reader], spec: &KeySpec) {
+        let kept: Vec<PathBuf> = kept.iter().map(|reader| path(folder, reader, spec)).collect();
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let is_index = entry.path().extension().is_some_and(|kind| kind == "index" || kind == "tmp");
-            if is_index && entry.path() != own {
+            if is_index && !kept.contains(&entry.path()) {
                 fs::remove_file(entry.path()).ok();
             }
         }

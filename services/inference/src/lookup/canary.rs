@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, types::Float64Type};
+use arrow_array::{
+    Array, ArrayRef, GenericListArray, OffsetSizeTrait, RecordBatch, cast::AsArray, types::Float64Type,
+};
 use arrow_cast::cast;
 use arrow_schema::DataType;
 use documented::DocumentedFields;
@@ -14,7 +16,7 @@ use crate::{index::KeyIndex, keys::EncodedKeys};
 /// Rules for a new snapshot. It answers lookups only if a sample of the keys of the current snapshot has similar rows in it. The first
 /// snapshot is not compared.
 ///
-/// The rules are checked for each view that is loaded from both snapshots. NaN counts as null.
+/// The rules are checked for each view that is loaded from both snapshots. Infinite values and NaN count as null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
 #[serde(default, deny_unknown_fields)]
 pub struct Canary {
@@ -83,14 +85,16 @@ impl Canary {
         }
         let pairs: Vec<_> = before.into_iter().zip(after).filter(|(_, after)| after.is_some()).collect();
         for (current, next) in views {
-            let (mut was, mut is) = (Columns::default(), Columns::default());
+            let (mut was, mut is, mut kept) = (Columns::default(), Columns::default(), (0, 0));
             for pairs in pairs.chunks(Self::CHUNK) {
-                was.add(current, pairs.iter().map(|(before, _)| *before))?;
-                is.add(next, pairs.iter().map(|(_, after)| *after))?;
+                let (before, after): (Vec<_>, Vec<_>) = pairs.iter().copied().unzip();
+                let (found, still) = (was.add(current, &before)?, is.add(next, &after)?);
+                let count = |exist: &[bool]| exist.iter().filter(|exists| **exists).count();
+                kept = (kept.0 + count(&found), kept.1 + count(&still));
             }
-            // Rows that the view's filter drops are missing, too.
-            let lacking = usize::try_from(was.found.saturating_sub(is.found)).unwrap_or(usize::MAX);
-            let reason = self.missing(&keys, lacking).or_else(|| self.differing(&was, &is));
+            // A filter may select other rows of the new snapshot, but not much fewer.
+            let reason =
+                self.missing(&keys, kept.0.saturating_sub(kept.1)).or_else(|| self.differing(&was, &is));
             if reason.is_some() {
                 return Ok(reason);
             }
@@ -112,8 +116,9 @@ impl Canary {
 
     fn differing(&self, was: &Columns, is: &Columns) -> Option<String> {
         for (name, was) in &was.columns {
-            // Columns that the new snapshot lacks are an error of the view.
-            let Some(is) = is.columns.get(name) else { continue };
+            let Some(is) = is.columns.get(name) else {
+                return Some(format!("column {name} is missing"));
+            };
             let increase = is.null_fraction() - was.null_fraction();
             if increase > self.max_null_increase {
                 return Some(format!(
@@ -139,8 +144,6 @@ impl Canary {
 /// Statistics of the columns of one view in one snapshot.
 #[derive(Default)]
 struct Columns {
-    /// Number of rows that exist.
-    found: u64,
     columns: BTreeMap<String, Column>,
 }
 
@@ -156,24 +159,37 @@ struct Column {
 }
 
 impl Columns {
-    /// Adds the rows with these numbers.
-    fn add(&mut self, rows: &LookupRows, numbers: impl Iterator<Item = Option<u64>>) -> Result<(), Error> {
-        let batch = rows.gather(numbers)?;
-        let batch = WireBatch::decode(rows.view().schema(), &batch.header, &batch.body.into_bytes())?;
-        self.add_batch(&batch)
+    /// Adds the rows with these numbers. Returns whether each of them exists. Rows that exceed the size of an answer cannot be looked
+    /// up, and are counted as rows that do not exist.
+    fn add(&mut self, rows: &LookupRows, numbers: &[Option<u64>]) -> Result<Vec<bool>, Error> {
+        match rows.gather(numbers.iter().copied()) {
+            Ok(batch) => {
+                let schema = rows.view().schema();
+                let batch = WireBatch::decode(schema, &batch.header, &batch.body.into_bytes())?;
+                self.add_batch(&batch)
+            }
+            Err(Error::TooLarge { .. }) if numbers.len() > 1 => {
+                let (first, second) = numbers.split_at(numbers.len() / 2);
+                let mut exist = self.add(rows, first)?;
+                exist.extend(self.add(rows, second)?);
+                Ok(exist)
+            }
+            Err(Error::TooLarge { .. }) => Ok(vec![false]),
+            Err(error) => Err(error),
+        }
     }
 
-    fn add_batch(&mut self, batch: &RecordBatch) -> Result<(), Error> {
+    /// Adds the rows of an answer. Returns whether each of them exists.
+    fn add_batch(&mut self, batch: &RecordBatch) -> Result<Vec<bool>, Error> {
         let schema = batch.schema();
         let (Some((found, columns)), fields) = (batch.columns().split_last(), schema.fields()) else {
             return Err(Error::Internal("a lookup has no column".to_owned()));
         };
-        let exists: Vec<bool> = numbers(found)?.map(|found| found == Some(1.0)).collect();
-        self.found += exists.iter().filter(|exists| **exists).count() as u64;
+        let exist: Vec<bool> = numbers(found)?.map(|found| found == Some(1.0)).collect();
         for (field, column) in fields.iter().zip(columns) {
-            self.add_column(&format!("'{}'", field.name()), column, &|row| exists[row])?;
+            self.add_column(&format!("'{}'", field.name()), column, &|row| exist[row])?;
         }
-        Ok(())
+        Ok(exist)
     }
 
     /// Adds the values of a column. `is_selected` tells whether the row of a value counts.
@@ -184,37 +200,40 @@ impl Columns {
         is_selected: &dyn Fn(usize) -> bool,
     ) -> Result<(), Error> {
         match values.data_type() {
-            DataType::FixedSizeList(_, length) if values.null_count() == 0 => {
-                let (items, length) = (values.as_fixed_size_list().values(), *length as usize);
-                let values = numbers(items)?.enumerate();
+            DataType::FixedSizeList(_, length) => {
+                let list = values.as_fixed_size_list();
+                let length = usize::try_from(*length).unwrap_or(0).max(1);
                 let mut columns = vec![Column::default(); length];
-                for (place, value) in values.filter(|(place, _)| is_selected(place / length.max(1))) {
-                    columns[place % length].add(value);
+                for (place, value) in numbers(list.values())?.enumerate() {
+                    let row = place / length;
+                    if is_selected(row) {
+                        columns[place % length].add(value.filter(|_| list.is_valid(row)));
+                    }
                 }
                 for (place, column) in columns.into_iter().enumerate() {
                     self.merge(format!("{name}[{place}]"), column);
                 }
             }
-            DataType::List(_) => {
-                let list = values.as_list::<i32>();
-                let lengths = list
-                    .offsets()
-                    .lengths()
-                    .enumerate()
-                    .map(|(row, length)| (row, list.is_valid(row).then_some(length as f64)));
-                self.add_values(format!("length of {name}"), lengths, is_selected);
-                let rows: Vec<usize> = list
-                    .offsets()
-                    .lengths()
-                    .enumerate()
-                    .flat_map(|(row, length)| std::iter::repeat_n(row, length))
-                    .collect();
-                let (start, end) = (list.offsets()[0] as usize, list.offsets()[list.len()] as usize);
-                let items = list.values().slice(start, end - start);
-                self.add_values(name.to_owned(), rows.into_iter().zip(numbers(&items)?), is_selected);
-            }
+            DataType::List(_) => self.add_lists(name, values.as_list::<i32>(), is_selected)?,
+            DataType::LargeList(_) => self.add_lists(name, values.as_list::<i64>(), is_selected)?,
             _ => self.add_values(name.to_owned(), numbers(values)?.enumerate(), is_selected),
         }
+        Ok(())
+    }
+
+    /// Adds the lengths and the items of lists.
+    fn add_lists<O: OffsetSizeTrait>(
+        &mut self,
+        name: &str,
+        lists: &GenericListArray<O>,
+        is_selected: &dyn Fn(usize) -> bool,
+    ) -> Result<(), Error> {
+        let lengths: Vec<usize> = lists.offsets().lengths().collect();
+        let valid = |(row, length): (usize, &usize)| (row, lists.is_valid(row).then_some(*length as f64));
+        self.add_values(format!("length of {name}"), lengths.iter().enumerate().map(valid), is_selected);
+        let items = lists.values().slice(lists.offsets()[0].as_usize(), lengths.iter().sum());
+        let rows = lengths.iter().enumerate().flat_map(|(row, length)| std::iter::repeat_n(row, *length));
+        self.add_values(name.to_owned(), rows.zip(numbers(&items)?), is_selected);
         Ok(())
     }
 
@@ -237,12 +256,12 @@ impl Columns {
 impl Column {
     /// Adds a value by the method of Welford, "Note on a Method for Calculating Corrected Sums of Squares and Products", 1962.
     fn add(&mut self, value: Option<f64>) {
-        let Some(value) = value.filter(|value| !value.is_nan()) else {
+        let Some(value) = value.filter(|value| value.is_finite()) else {
             self.nulls += 1;
             return;
         };
-        // The mean of columns with infinite values is infinite or NaN, and such means are equal.
-        let value = value.clamp(f64::MIN / 1e9, f64::MAX / 1e9);
+        // The squares of greater values would overflow.
+        let value = value.clamp(-1e100, 1e100);
         self.values += 1;
         let from_mean = value - self.mean;
         self.mean += from_mean / self.values as f64;
@@ -302,30 +321,73 @@ mod tests {
 
     use super::*;
 
-    fn columns(values: &[Option<f32>], tensor: Vec<f32>, found: Vec<u8>) -> Columns {
+    fn columns(values: &[Option<f32>], tensor: &[f32], found: &[u8]) -> Columns {
         let item = Arc::new(Field::new("item", DataType::Float32, false));
-        let tensor = FixedSizeListArray::new(item, 2, Arc::new(Float32Array::from(tensor)), None);
+        let tensor = FixedSizeListArray::new(item, 2, Arc::new(Float32Array::from(tensor.to_vec())), None);
         let lists = values.iter().map(|value| value.map(|value| vec![Some(value); value as usize]));
         let batch = RecordBatch::try_from_iter([
             ("x", Arc::new(Float32Array::from(values.to_vec())) as ArrayRef),
             ("t", Arc::new(tensor)),
             ("s", Arc::new(StringArray::from_iter(values.iter().map(|value| value.map(|_| "a"))))),
             ("l", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(lists))),
-            ("found", Arc::new(UInt8Array::from(found))),
+            ("found", Arc::new(UInt8Array::from(found.to_vec()))),
         ]);
         let mut columns = Columns::default();
-        columns.add_batch(&batch.unwrap()).unwrap();
+        let exist = columns.add_batch(&batch.unwrap()).unwrap();
+        assert_eq!(exist, found.iter().map(|found| *found == 1).collect::<Vec<_>>());
         columns
+    }
+
+    fn merged(values: &[f32]) -> Column {
+        let mut merged = Column::default();
+        for part in values.chunks(2) {
+            let mut column = Column::default();
+            part.iter().for_each(|value| column.add(Some(f64::from(*value))));
+            merged.merge(column);
+        }
+        merged
+    }
+
+    #[test]
+    fn infinite_and_enormous_values_do_not_hide_a_difference() {
+        let usual = merged(&[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(merged(&[f32::INFINITY, f32::NEG_INFINITY, f32::INFINITY, 1.0]).null_fraction(), 0.75);
+        let mut enormous = merged(&[1.0, 2.0]);
+        for value in [1e300, 2e300, -1e308, f64::MAX] {
+            enormous.add(Some(value));
+        }
+        assert!(enormous.mean.is_finite() && enormous.variance().is_finite(), "{enormous:?}");
+        assert!(usual.mean_difference(&enormous) > 0.1, "{}", usual.mean_difference(&enormous));
+    }
+
+    #[test]
+    fn a_column_that_becomes_null_or_is_missing_is_noticed() {
+        let item = Arc::new(Field::new("item", DataType::Float32, true));
+        let embedding = |is_null: bool| {
+            let values = Arc::new(Float32Array::from(vec![1.0; 4]));
+            let nulls =
+                is_null.then(|| arrow_array::BooleanArray::from(vec![false, false]).values().clone().into());
+            let list = FixedSizeListArray::new(Arc::clone(&item), 2, values, nulls);
+            let found = Arc::new(UInt8Array::from(vec![1, 1])) as ArrayRef;
+            let batch = RecordBatch::try_from_iter([("e", Arc::new(list) as ArrayRef), ("found", found)]);
+            let mut columns = Columns::default();
+            columns.add_batch(&batch.unwrap()).unwrap();
+            columns
+        };
+        let canary = Canary::default();
+        let reason = canary.differing(&embedding(false), &embedding(true)).unwrap();
+        assert!(reason.starts_with("column 'e'[0]: 100.00% of the values are null"), "{reason}");
+        let reason = canary.differing(&embedding(false), &Columns::default()).unwrap();
+        assert_eq!(reason, "column 'e'[0] is missing");
     }
 
     #[test]
     fn statistics_are_those_of_the_rows_that_exist() {
         let columns = columns(
             &[Some(1.0), Some(3.0), None, Some(99.0), Some(f32::NAN)],
-            vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 99.0, 99.0, 7.0, 8.0],
-            vec![1, 1, 1, 0, 1],
+            &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 99.0, 99.0, 7.0, 8.0],
+            &[1, 1, 1, 0, 1],
         );
-        assert_eq!(columns.found, 4);
         let statistics = |name: &str| {
             let column = columns.columns[name];
             (column.values, column.nulls, column.mean, column.variance())
@@ -360,7 +422,7 @@ mod tests {
     fn the_first_broken_rule_is_named_with_its_limit() {
         let canary = Canary { max_null_increase: 0.3, ..Canary::default() };
         let values =
-            |values: &[Option<f32>]| columns(values, vec![0.0; 2 * values.len()], vec![1; values.len()]);
+            |values: &[Option<f32>]| columns(values, &vec![0.0; 2 * values.len()], &vec![1; values.len()]);
         let was = values(&[Some(1.0), Some(2.0), Some(3.0), Some(2.0)]);
         for (is, expected) in [
             (values(&[Some(1.0), Some(2.0), Some(3.0), None]), None),

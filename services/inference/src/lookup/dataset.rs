@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -204,7 +204,8 @@ impl OnlineDataset {
             return Ok(Takeover::Pinned);
         }
         let id = reader.snapshot().id().to_owned();
-        let loaded = self.try_load_snapshot(reader, self.shared.requirements.canary.as_ref()).await;
+        let canary = self.shared.requirements.canary.as_ref();
+        let loaded = self.try_load_snapshot(reader, canary, false).await;
         self.shared.next.lock().error = match &loaded {
             Ok(Takeover::Done | Takeover::Pinned) => None,
             Ok(Takeover::Rejected { reason }) => Some(format!("snapshot {id} was rejected: {reason}")),
@@ -220,11 +221,14 @@ impl OnlineDataset {
     /// As [`load_snapshot`](Self::load_snapshot). Nothing has changed then.
     pub async fn pin(&self, reader: Reader) -> Result<(), Error> {
         let _loading = self.shared.loading.lock().await;
-        let id = reader.snapshot().id().to_owned();
-        self.try_load_snapshot(reader, None).await?;
-        let mut next = self.shared.next.lock();
-        (next.pinned, next.error) = (Some(id), None);
+        self.try_load_snapshot(reader, None, true).await?;
+        self.shared.next.lock().error = None;
         Ok(())
+    }
+
+    /// Notes that no snapshot could be loaded, with the reason, for [`progress`](Self::progress).
+    pub fn failed(&self, reason: &str) {
+        self.shared.next.lock().error = Some(reason.to_owned());
     }
 
     /// Id of the snapshot that answered lookups last, also before a restart; `None` without a canary.
@@ -248,9 +252,17 @@ impl OnlineDataset {
         self.shared.unpinned.notified().await;
     }
 
-    async fn try_load_snapshot(&self, reader: Reader, canary: Option<&Canary>) -> Result<Takeover, Error> {
+    async fn try_load_snapshot(
+        &self,
+        reader: Reader,
+        canary: Option<&Canary>,
+        is_pin: bool,
+    ) -> Result<Takeover, Error> {
         let previous = self.current();
         if previous.as_ref().is_some_and(|previous| previous.id() == reader.snapshot().id()) {
+            if is_pin {
+                self.shared.next.lock().pinned = Some(reader.snapshot().id().to_owned());
+            }
             return Ok(Takeover::Done);
         }
         let started = Instant::now();
@@ -264,6 +276,11 @@ impl OnlineDataset {
                     loaded.insert(key, View { rows: Arc::new(OnceCell::from(rows)), ..view });
                 }
                 Err(error) if self.prevents_takeover(&view, &error, previous.is_some()) => return Err(error),
+                // A view that can no longer be loaded, such as one with a column that the snapshot lacks, breaks the canary.
+                Err(error) if canary.is_some() && previous.is_some() => {
+                    let reason = format!("a view of the current snapshot cannot be loaded: {error}");
+                    return Ok(Takeover::Rejected { reason });
+                }
                 Err(error) => {
                     tracing::warn!(dataset = shared.dataset, %error, "cannot load a view; lookups that use it fail");
                 }
@@ -272,6 +289,7 @@ impl OnlineDataset {
         if let (Some(canary), Some(previous)) = (canary, &previous)
             && let Some(reason) = self.compare(canary, previous, &index, &loaded).await?
         {
+            self.tidy(previous.reader.clone(), None).await;
             return Ok(Takeover::Rejected { reason });
         }
         tracing::info!(
@@ -286,29 +304,35 @@ impl OnlineDataset {
         );
         let id = reader.snapshot().id().to_owned();
         let (views, since) = (Mutex::new(loaded), self.now());
-        let next = LoadedSnapshot { reader, index, _reservation: reservation, views, since };
-        let replaced = shared.current.write().replace(Arc::new(next));
-        self.remember(&id).await;
-        shared.next.lock().previous = replaced.map(|replaced| replaced.id().to_owned());
+        let next = LoadedSnapshot { reader: reader.clone(), index, _reservation: reservation, views, since };
+        {
+            let mut state = shared.next.lock();
+            let replaced = shared.current.write().replace(Arc::new(next));
+            state.previous = replaced.map(|replaced| replaced.id().to_owned());
+            if is_pin {
+                state.pinned = Some(id.clone());
+            }
+        }
+        self.tidy(reader, previous.map(|previous| previous.reader.clone())).await;
         Ok(Takeover::Done)
     }
 
-    /// Stores the id of the snapshot that answers lookups, if there is a canary.
-    async fn remember(&self, id: &str) {
-        if self.shared.requirements.canary.is_none() {
-            return;
-        }
-        let (folder, id, dataset) = (self.shared.folder.clone(), id.to_owned(), self.shared.dataset.clone());
-        let store = move || {
-            let written =
-                std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(folder.join(ACCEPTED), id));
-            if let Err(error) = written {
+    /// Stores the id of the snapshot that answers lookups, if there is a canary, and deletes the saved indexes of other snapshots than
+    /// this one and the one before.
+    async fn tidy(&self, reader: Reader, previous: Option<Reader>) {
+        let Shared { folder, spec, dataset, requirements, .. } = &*self.shared;
+        let (folder, spec, dataset) = (folder.clone(), spec.clone(), dataset.clone());
+        let has_canary = requirements.canary.is_some();
+        let tidy = move || {
+            let kept: Vec<&Reader> = [&reader].into_iter().chain(&previous).collect();
+            KeyIndex::delete_others(&folder, &kept, &spec);
+            if has_canary && let Err(error) = store_accepted(&folder, reader.snapshot().id()) {
                 tracing::warn!(dataset, %error, "cannot store the id of the accepted snapshot");
             }
             Ok(())
         };
         // Fails only while the server stops.
-        drop(self.shared.pool.run(Priority::Background, store).await);
+        drop(self.shared.pool.run(Priority::Background, tidy).await);
     }
 
     /// Compares the next snapshot with the current one. Returns the first rule that it breaks.
@@ -371,9 +395,8 @@ impl OnlineDataset {
         let (folder, reader, spec, built) =
             (folder.clone(), reader.clone(), spec.clone(), Arc::clone(&index));
         let save = move || {
-            match built.save(&folder, &reader, &spec) {
-                Ok(()) => KeyIndex::delete_others(&folder, &reader, &spec),
-                Err(error) => tracing::warn!(%error, "cannot save an index; it is rebuilt after a restart"),
+            if let Err(error) = built.save(&folder, &reader, &spec) {
+                tracing::warn!(%error, "cannot save an index; it is rebuilt after a restart");
             }
             Ok(())
         };
@@ -502,4 +525,12 @@ impl OnlineDataset {
 pub(super) fn selection(dataset: &str, request: &v1::Train) -> v1::Train {
     let v1::Train { filter, select, columns, tensors, .. } = request.clone();
     v1::Train { dataset: dataset.to_owned(), filter, select, columns, tensors, ..v1::Train::default() }
+}
+
+/// Stores the id of the snapshot that answers lookups, atomically.
+fn store_accepted(folder: &Path, id: &str) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let temporary = folder.join(format!("{ACCEPTED}.{}.tmp", std::process::id()));
+    std::fs::write(&temporary, id)?;
+    std::fs::rename(temporary, folder.join(ACCEPTED))
 }

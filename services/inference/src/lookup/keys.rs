@@ -14,6 +14,8 @@ pub struct LookupKeys {
     pub(super) datasets: Vec<(Arc<KeyIndex>, EncodedKeys)>,
     /// Request columns of each appended batch; empty for a lookup without request columns.
     pub(super) columns: Vec<RecordBatch>,
+    /// Bytes of the values of the request columns.
+    pub(super) column_bytes: u64,
     /// Mean bytes per row of the features.
     pub(super) row_bytes: u64,
 }
@@ -32,17 +34,12 @@ impl LookupKeys {
     /// Memory of the keys and of the request columns, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let keys: u64 = self.datasets.iter().map(|(_, keys)| keys.memory_bytes()).sum();
-        keys + self.column_bytes()
+        keys + self.columns.iter().map(|columns| columns.get_array_memory_size() as u64).sum::<u64>()
     }
 
     /// Estimated bytes of the answer: the mean size of a row of features for each key, and the request columns.
     pub fn answer_bytes(&self) -> u64 {
-        self.row_bytes.saturating_mul(self.len() as u64).saturating_add(self.column_bytes())
-    }
-
-    /// Memory of the request columns, in bytes.
-    pub(super) fn column_bytes(&self) -> u64 {
-        self.columns.iter().map(|columns| columns.get_array_memory_size() as u64).sum()
+        self.row_bytes.saturating_mul(self.len() as u64).saturating_add(self.column_bytes)
     }
 
     /// Appends keys of the same lookup. Returns false, without changes, if the type of the key changed between the two.
@@ -60,6 +57,7 @@ impl LookupKeys {
             keys.append(others);
         }
         self.columns.extend(others.columns.iter().cloned());
+        self.column_bytes += others.column_bytes;
         true
     }
 }

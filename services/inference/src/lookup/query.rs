@@ -6,7 +6,7 @@ use std::{
     time::Instant,
 };
 
-use arrow_array::RecordBatch;
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use forebay_loader::{Error, Flow, LookupRows, Priority, Tenant, WireBatch};
 use forebay_proto::v1;
@@ -207,7 +207,10 @@ impl Lookup {
         };
         let datasets = self.datasets.iter().zip(sources).map(encode).collect::<Result<_, _>>()?;
         let columns = self.request_columns.iter().map(|columns| columns.read(keys));
-        Ok(LookupKeys { datasets, columns: columns.collect::<Result<_, _>>()?, row_bytes })
+        let columns: Vec<RecordBatch> = columns.collect::<Result<_, _>>()?;
+        let bytes = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(0) as u64;
+        let column_bytes = columns.iter().flat_map(RecordBatch::columns).map(bytes).sum();
+        Ok(LookupKeys { datasets, columns, column_bytes, row_bytes })
     }
 
     /// Gathers the rows of `keys` and their request columns, padded with rows of nulls and zeros to at least `min_rows` rows.
@@ -233,7 +236,11 @@ impl Lookup {
             }
         }
         let row_bytes: u64 = sources.iter().map(|source| source.rows.row_bytes()).sum();
-        let bytes = (count as u64).saturating_mul(row_bytes).saturating_add(keys.column_bytes());
+        let padding = count.saturating_sub(keys.len()) as u64;
+        let padding_bytes =
+            padding.saturating_mul(self.request_columns.as_ref().map_or(0, |columns| columns.row_bytes()));
+        let bytes =
+            (count as u64).saturating_mul(row_bytes).saturating_add(keys.column_bytes + padding_bytes);
         let Config { max_inline_keys, .. } = *online.config();
         let is_short = count <= max_inline_keys && bytes <= INLINE_BYTES;
         let request_columns = self.request_columns.clone();

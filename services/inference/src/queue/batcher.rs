@@ -225,10 +225,16 @@ impl Batcher {
     }
 
     /// Removes and returns the last request of low priority in the order of service, if there is one.
-    pub fn displace(&mut self) -> Option<RequestId> {
-        let (_, _, id) = *self.queued.last().filter(|(priority, ..)| *priority == Priority::Low)?;
+    fn displace(&mut self) -> Option<RequestId> {
+        let id = self.displaceable().next()?;
         self.remove(id);
         Some(id)
+    }
+
+    /// Queued requests of low priority, the last of the order of service first.
+    pub fn displaceable(&self) -> impl Iterator<Item = RequestId> {
+        let low = self.queued.iter().rev().take_while(|(priority, ..)| *priority == Priority::Low);
+        low.map(|(.., id)| *id)
     }
 
     /// Removes a request whose caller no longer waits. If a worker has the request already, it still computes its rows.
@@ -242,7 +248,9 @@ impl Batcher {
         while let Some(&(deadline, id)) = self.deadlines.first()
             && deadline <= now
         {
-            let request = self.requests.get(&id).filter(|request| request.was_predicted);
+            // Requests of low priority expire because others overtake them.
+            let counts = |request: &&Request| request.was_predicted && request.priority == Priority::Normal;
+            let request = self.requests.get(&id).filter(counts);
             if !self.workers.is_empty()
                 && let Some(tenant) = request.map(|request| request.tenant)
             {

@@ -71,6 +71,9 @@ pub enum Failure {
     /// The features could not be looked up, with the reason.
     #[error("the features cannot be looked up: {0}")]
     Features(String),
+    /// The worker replied, but the caller has too many unsent answers, with the limit.
+    #[error("{0}")]
+    Unsent(String),
     /// The worker could not compute the batch, with the reason.
     #[error("the worker failed: {0}")]
     Failed(String),

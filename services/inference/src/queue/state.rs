@@ -74,19 +74,18 @@ struct HeldBytes {
 }
 
 impl HeldBytes {
-    /// Adds the bytes of a request unless more than `max` would be held. As with the number of requests, a tenant may hold up to seven
-    /// times the room that is left. Returns false if the request does not fit.
-    fn take(&mut self, tenant: Tenant, bytes: u64, max: u64) -> bool {
-        let own = self.by_tenant.get(&tenant.id()).copied().unwrap_or(0);
-        let Some(left) = max.checked_sub(self.total).and_then(|free| free.checked_sub(bytes)) else {
-            return false;
-        };
-        let has_share = tenant == Tenant::SERVER || own == 0 || own + bytes <= left.saturating_mul(7);
-        if has_share {
-            self.total += bytes;
-            *self.by_tenant.entry(tenant.id()).or_default() += bytes;
-        }
-        has_share
+    /// True if the bytes of a request fit into `max` after `freed` bytes are released, `freed_own` of them by its tenant. As with the
+    /// number of requests, a tenant may hold up to seven times the room that is left.
+    fn has_room(&self, tenant: Tenant, bytes: u64, max: u64, (freed, freed_own): (u64, u64)) -> bool {
+        let own = self.by_tenant.get(&tenant.id()).copied().unwrap_or(0) - freed_own;
+        let free = max.checked_sub(self.total - freed);
+        let Some(left) = free.and_then(|free| free.checked_sub(bytes)) else { return false };
+        tenant == Tenant::SERVER || own == 0 || own + bytes <= left.saturating_mul(7)
+    }
+
+    fn take(&mut self, tenant: Tenant, bytes: u64) {
+        self.total += bytes;
+        *self.by_tenant.entry(tenant.id()).or_default() += bytes;
     }
 
     fn release(&mut self, tenant: Tenant, bytes: u64) {
@@ -188,21 +187,34 @@ impl<P: Clone, R> Shared<P, R> {
         gauge!("forebay_queue_requests", "queue" => self.name()).set(state.requests.len() as f64);
     }
 
-    /// Reserves the memory of a new request of `class`. A request of normal priority takes the memory of those of low priority, if
-    /// necessary.
+    /// Reserves the memory of a new request of `class`. A request of normal priority takes the memory of those of low priority, if that
+    /// makes enough room.
     ///
     /// # Errors
     /// [`Refusal::Full`] if it does not fit into `max_queue_bytes`.
     pub(super) fn hold(&self, state: &mut State<P, R>, class: Class, bytes: u64) -> Result<(), Refusal> {
         let QueueConfig { max_queue_bytes, default_timeout, .. } = *state.batcher.config();
-        while !state.held.take(class.tenant, bytes, max_queue_bytes) {
-            let displaced = match class.priority {
-                Priority::Normal => state.batcher.displace(),
-                Priority::Low => None,
+        let Class { tenant, priority } = class;
+        let (mut displaced, mut freed, mut freed_own) = (Vec::new(), 0, 0);
+        let mut candidates = match priority {
+            Priority::Normal => Some(state.batcher.displaceable()),
+            Priority::Low => None,
+        };
+        while !state.held.has_room(tenant, bytes, max_queue_bytes, (freed, freed_own)) {
+            let next = candidates.as_mut().and_then(Iterator::next);
+            let Some((id, request)) = next.and_then(|id| Some((id, state.requests.get(&id)?))) else {
+                return Err(Refusal::Full { retry_after: default_timeout / 2 });
             };
-            let Some(id) = displaced else { return Err(Refusal::Full { retry_after: default_timeout / 2 }) };
+            displaced.push(id);
+            freed += request.held_bytes;
+            freed_own += if request.tenant == tenant { request.held_bytes } else { 0 };
+        }
+        drop(candidates);
+        for id in displaced {
+            state.batcher.cancel(id);
             self.displaced(state, id);
         }
+        state.held.take(tenant, bytes);
         Ok(())
     }
 

@@ -77,12 +77,21 @@ impl<P: Clone, R> Replies<P, R> {
     /// Completes a batch with one value per request, or with the reason why there are none. In that case the requests are tried
     /// again, at last each by itself. Returns false if the worker has no such batch.
     pub fn reply(&self, batch: BatchId, outcome: Result<Vec<R>, Failure>) -> bool {
+        match outcome {
+            Ok(values) => self.reply_each(batch, values.into_iter().map(Ok).collect()),
+            Err(failure) => {
+                let mut state = self.shared.state.lock();
+                let now = self.shared.now();
+                self.fail(&mut state, now, batch, &failure)
+            }
+        }
+    }
+
+    /// Completes a batch with a value for each request, or with the reason why the request has none, which ends the request. Returns
+    /// false if the worker has no such batch.
+    pub fn reply_each(&self, batch: BatchId, values: Vec<Result<R, Failure>>) -> bool {
         let mut state = self.shared.state.lock();
         let now = self.shared.now();
-        let values = match outcome {
-            Ok(values) => values,
-            Err(failure) => return self.fail(&mut state, now, batch, &failure),
-        };
         let Some(requests) = state.batcher.complete(now, self.worker, batch) else { return false };
         let Some(in_flight) = state.in_flight.remove(&batch) else { return false };
         let gathered_at = in_flight.gathered_at.unwrap_or(in_flight.closed_at);
@@ -93,7 +102,7 @@ impl<P: Clone, R> Replies<P, R> {
         let mut values = values.into_iter();
         let missing = || Failure::Failed("the reply has no rows for the request".into());
         for id in requests {
-            let value = values.next().ok_or_else(missing);
+            let value = values.next().ok_or_else(missing).flatten();
             let Some(request) = id.and_then(|id| state.take(id)) else { continue };
             match &value {
                 Ok(_) => self.shared.count("answered", &mut state.outcomes.answered),

@@ -132,8 +132,7 @@ impl Connection {
     /// Notes an answer that holds `charge` until the transport no longer needs its bytes. The client must receive it within
     /// `receive_timeout` plus one second per MiB.
     pub(super) fn hold(self: &Arc<Self>, charge: Charge) -> Unsent {
-        let seconds = charge.amount() >> 20;
-        let deadline = Instant::now() + self.config.receive_timeout + Duration::from_secs(seconds);
+        let deadline = Instant::now() + unsent_limit(self.config.receive_timeout, &charge);
         let mut requests = self.requests.lock();
         let number = requests.total_unsent;
         requests.total_unsent += 1;
@@ -148,6 +147,11 @@ impl Connection {
         let requests = self.requests.lock();
         (requests.running == 0 && requests.unsent.is_empty()).then_some(requests.last_ended)
     }
+}
+
+/// Time within which a client must receive a charged answer: `receive_timeout` plus one second per MiB.
+pub(crate) fn unsent_limit(receive_timeout: Duration, charge: &Charge) -> Duration {
+    receive_timeout + Duration::from_secs(charge.amount() >> 20)
 }
 
 /// A running request of a [`Connection`].

@@ -13,7 +13,7 @@ use crate::{
 };
 use arrow_array::{ArrayRef, Int64Array, LargeStringArray, RecordBatch};
 use arrow_schema::SchemaRef;
-use forebay_inference::{Answer, Lookup};
+use forebay_inference::{Answer, Lookup, LookupKeys};
 use forebay_loader::WireBatch;
 use forebay_proto::v1::{self, KeyColumn, LookupMetadata};
 
@@ -45,7 +45,8 @@ impl Context {
         let keys = mem::take(&mut wanted.keys);
         let mut lookup = self.services.online.lookup(&self.services.datasets, access, &wanted).await?;
         let keys = key_batch(keys, self.services.online.max_keys())?;
-        let (schema, answer, about) = self.answer(&mut lookup, &wanted, &keys).await?;
+        let encoded = self.encode(&mut lookup, &wanted, &keys).await?;
+        let (schema, answer, about) = self.answer(&mut lookup, &wanted, encoded).await?;
         if let Some(trace) = trace {
             trace.note("forebay.rows", number(keys.num_rows() as u64));
             trace.note("forebay.found", number(about.found));
@@ -63,14 +64,26 @@ impl Context {
         schema.map_err(|error| datasets.stream_error(&wanted.dataset, error))
     }
 
+    /// Validates and encodes the keys of a lookup of `wanted`.
+    pub(super) async fn encode(
+        &self,
+        lookup: &mut Lookup,
+        wanted: &v1::Lookup,
+        keys: &RecordBatch,
+    ) -> Result<LookupKeys, Error> {
+        let Services { datasets, drain, .. } = &self.services;
+        let keys = drain.unless_interrupted(lookup.encode(keys)).await?;
+        keys.map_err(|error| datasets.stream_error(&wanted.dataset, error))
+    }
+
     /// Looks up `keys`. Returns their rows, the schema, and the snapshots of the rows.
     pub(super) async fn answer(
         &self,
         lookup: &mut Lookup,
         wanted: &v1::Lookup,
-        keys: &RecordBatch,
+        keys: LookupKeys,
     ) -> Result<(SchemaRef, Answer, LookupMetadata), Error> {
-        let answer = self.services.drain.unless_interrupted(lookup.look_up(keys)).await?;
+        let answer = self.services.drain.unless_interrupted(lookup.gather(keys, 0)).await?;
         let answer = answer.and_then(|answer| Ok((lookup.schema(&answer.lookup_rows)?, answer)));
         let (schema, answer) =
             answer.map_err(|error| self.services.datasets.stream_error(&wanted.dataset, error))?;

@@ -89,7 +89,7 @@ pub(super) async fn infer(
     let answer = answer.map_err(|failure| Error::from(&failure))?;
     // A token may be revoked while the request waits.
     context.check_access(access, &served.features)?;
-    let scored = answer.value?;
+    let scored = answer.value;
     let rows = WireBatch::decode(&scored.schema, &scored.rows.data_header, &scored.rows.data_body)?;
     let is_raw = !request.raw_input_contents.is_empty();
     let wanted: Vec<&str> = request.outputs.iter().map(|output| output.name.as_str()).collect();
@@ -105,7 +105,8 @@ pub(super) async fn infer(
         outputs,
         raw_output_contents,
     };
-    // The message and its encoded form.
+    // The message and its encoded form. The charge of the rows would count against the share of a caller with nothing else.
+    drop(scored.charge);
     let bytes = 2 * response.encoded_len() as u64;
     let charge = context.services.callers.take(&caller, Resource::UnsentBytes, bytes)?;
     Ok(charged(response, charge))

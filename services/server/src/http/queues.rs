@@ -164,12 +164,13 @@ pub(super) async fn change(
     let body = body?;
     let Services { queues, events, .. } = &context.services;
     let served = queues.get(&name, &access)?;
-    let most = served.max_answer_bytes;
+    let check =
+        |batching: &QueueConfig| check_batching(batching, &served.request_columns, served.max_answer_bytes);
     let changed_settings = if dry_run {
         let before = served.queue.config();
-        changed(&before, &body, most).map(|after| (before, after))
+        changed(&before, &body, check).map(|after| (before, after))
     } else {
-        served.queue.update_config(|before| changed(before, &body, most))
+        served.queue.update_config(|before| changed(before, &body, check))
     };
     let (before, batching) =
         changed_settings.map_err(|why| Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, why))?;
@@ -204,7 +205,11 @@ fn shown(name: &str, served: &Served) -> QueueInfo {
 }
 
 /// Returns the settings with the fields in `body` changed.
-fn changed(config: &QueueConfig, body: &[u8], max_answer_bytes: u64) -> Result<QueueConfig, String> {
+fn changed(
+    config: &QueueConfig,
+    body: &[u8],
+    check: impl FnOnce(&QueueConfig) -> Result<(), String>,
+) -> Result<QueueConfig, String> {
     let patch: Map<String, Value> =
         serde_json::from_slice(body).map_err(|error| format!("expected a JSON object: {error}"))?;
     let mut whole = serde_json::to_value(config).map_err(|error| error.to_string())?;
@@ -214,7 +219,7 @@ fn changed(config: &QueueConfig, body: &[u8], max_answer_bytes: u64) -> Result<Q
         whole[&name] = value;
         changed = serde_json::from_value(whole.clone()).map_err(|error| format!("{name}: {error}"))?;
     }
-    check_batching(&changed, max_answer_bytes)?;
+    check(&changed)?;
     Ok(changed)
 }
 

@@ -29,6 +29,7 @@ pub(crate) struct OnlineDatasets {
     entries: Arc<BTreeMap<String, OnlineDataset>>,
     lookups: Pool,
     max_keys: usize,
+    max_answer_bytes: u64,
     events: Events,
 }
 
@@ -46,7 +47,8 @@ impl OnlineDatasets {
             (name.clone(), online)
         };
         let entries = Arc::new(settings.online.iter().map(online).collect());
-        Self { entries, lookups: pools.1.clone(), max_keys: config.max_keys, events }
+        let (max_keys, max_answer_bytes) = (config.max_keys, config.max_answer_bytes);
+        Self { entries, lookups: pools.1.clone(), max_keys, max_answer_bytes, events }
     }
 
     /// Returns the index of dataset `name`, if the dataset serves lookups.
@@ -110,6 +112,11 @@ impl OnlineDatasets {
     /// Maximum number of keys per lookup.
     pub(crate) fn max_keys(&self) -> usize {
         self.max_keys
+    }
+
+    /// Maximum size of an answer, in bytes.
+    pub(crate) fn max_answer_bytes(&self) -> u64 {
+        self.max_answer_bytes
     }
 
     /// Runs `work` of a caller on an answer of `bytes` bytes, on a lookup thread if the answer is large.
@@ -179,14 +186,24 @@ impl OnlineDatasets {
                 }
                 Err(error) => {
                     let error = error.message();
+                    online.failed(error);
                     let delay = delays.next().unwrap_or(max_backoff);
                     tracing::warn!(
                         dataset = name,
                         error,
                         "loading the lookup index failed, retrying in {delay:?}"
                     );
-                    // A new snapshot is tried at once.
-                    drop(tokio::time::timeout(delay, phase.changed()).await);
+                    tokio::select! {
+                        biased;
+                        () = online.unpinned() => pinned = None,
+                        // A new snapshot is tried at once.
+                        _ = phase.changed() => {}
+                        () = tokio::time::sleep(delay) => {}
+                    }
+                    if online.progress().pinned.is_some() {
+                        // An operator has pinned another one.
+                        pinned = None;
+                    }
                 }
             }
         }
@@ -223,9 +240,12 @@ impl OnlineDatasets {
         name: &str,
         id: &str,
     ) -> Result<(), Error> {
-        let online = self.online(name)?;
+        let online = self.online(name)?.clone();
         let reader = datasets.pinned(access, name, id).await?;
-        online.pin(reader).await.map_err(|error| datasets.stream_error(name, error))?;
+        // A caller that disconnects does not interrupt it.
+        let pinning = tokio::spawn(async move { online.pin(reader).await });
+        let pinned = pinning.await.map_err(|error| Error::internal(error.to_string()))?;
+        pinned.map_err(|error| datasets.stream_error(name, error))?;
         let message = format!("snapshot {id} answers lookups until another one is pinned, or none");
         self.events.note(Event::new(Kind::SnapshotPinned, &message).dataset(name));
         Ok(())

@@ -7,6 +7,7 @@ use arrow_schema::SchemaRef;
 use forebay_inference::{LookupKeys, RequestColumns, queue::Queue};
 use forebay_proto::v1::{self, LookupMetadata};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::{
     Error, QueueSpec, Settings,
@@ -22,10 +23,9 @@ pub(crate) struct Scored {
     pub(crate) features: Arc<LookupMetadata>,
     /// Bytes of the rows.
     pub(crate) charge: Charge,
+    /// Time of the reply.
+    pub(crate) replied: Instant,
 }
-
-/// The rows of a request, or the refusal if its caller holds too many unsent answers.
-pub(crate) type Reply = Result<Scored, Error>;
 
 /// Payload of a queued request.
 #[derive(Clone)]
@@ -40,7 +40,7 @@ pub(crate) struct QueuedKeys {
 pub(crate) struct Served {
     pub(crate) features: v1::Lookup,
     pub(crate) request_columns: Arc<RequestColumns>,
-    pub(crate) queue: Queue<QueuedKeys, Reply>,
+    pub(crate) queue: Queue<QueuedKeys, Scored>,
     /// Maximum number of unanswered requests per DoExchange stream.
     pub(crate) max_pending: usize,
     /// Maximum size of the features of a batch, in bytes.
@@ -101,7 +101,7 @@ impl Queues {
     }
 
     /// All queues.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<QueuedKeys, Reply>> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Queue<QueuedKeys, Scored>> {
         self.entries.values().map(|served| &served.queue)
     }
 

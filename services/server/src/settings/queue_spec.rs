@@ -42,7 +42,7 @@ impl QueueSpec {
                 "features: dataset '{name}' does not serve lookups; add [online.{name}]"
             );
         }
-        RequestColumns::new(&self.request_columns)
+        let columns = RequestColumns::new(&self.request_columns)
             .map_err(|reason| anyhow::anyhow!("request_columns{reason}"))?;
         for (place, RequestColumn { name, .. }) in self.request_columns.iter().enumerate() {
             for part in std::iter::once(&self.features).chain(&self.features.joins) {
@@ -54,7 +54,7 @@ impl QueueSpec {
                 );
             }
         }
-        check_batching(&self.batching, max_answer_bytes)
+        check_batching(&self.batching, &columns, max_answer_bytes)
             .map_err(|reason| anyhow::anyhow!("batching.{reason}"))
     }
 }
@@ -63,7 +63,11 @@ impl QueueSpec {
 ///
 /// # Errors
 /// The invalid setting, its value and what was expected.
-pub(crate) fn check_batching(batching: &QueueConfig, max_answer_bytes: u64) -> Result<(), String> {
+pub(crate) fn check_batching(
+    batching: &QueueConfig,
+    columns: &RequestColumns,
+    max_answer_bytes: u64,
+) -> Result<(), String> {
     batching.validate()?;
     let (found, most) = (batching.max_batch_bytes, max_answer_bytes / 2);
     if found > most {
@@ -71,5 +75,5 @@ pub(crate) fn check_batching(batching: &QueueConfig, max_answer_bytes: u64) -> R
             "max_batch_bytes is {found}, expected at most {most}, half of lookups.max_answer_bytes"
         ));
     }
-    Ok(())
+    columns.check_padding(&batching.pad_to, max_answer_bytes)
 }

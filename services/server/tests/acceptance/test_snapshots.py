@@ -143,6 +143,21 @@ def test_an_operator_rolls_back_and_the_server_stays_at_this_snapshot(
     assert state(server)["pinned"]
 
 
+def test_a_configured_snapshot_that_cannot_be_loaded_is_an_error_that_an_operator_can_override(
+    start: Callable[..., Server], tmp_path: Path
+) -> None:
+    write(tmp_path / "users", 1, usual(1))
+    # The server is ready for everything else.
+    server = start(f'snapshot = "{"0" * 32}"')
+    until(lambda: state(server)["error"] is not None)
+    assert f"has no snapshot {'0' * 32}" in state(server)["error"] and state(server)["snapshot"] is None
+    with refused("UNAVAILABLE"):
+        version(server)
+    pin(server, "")
+    until(lambda: state(server)["snapshot"] is not None)
+    assert version(server) == 1 and state(server)["error"] is None
+
+
 def test_pinning_requires_an_administrator(start: Callable[..., Server], tmp_path: Path) -> None:
     write(tmp_path / "users", 1, usual(1))
     tokens = tmp_path / "tokens.toml"

@@ -300,6 +300,7 @@ def test_the_example_of_the_docs_runs_as_written(users: Server, tmp_path: Path) 
     generate = generate.replace("python ", f"{sys.executable} ", 1).replace("--python_out=.", f"--python_out={tmp_path}")
     generate = generate.replace("--grpc_python_out=.", f"--grpc_python_out={tmp_path}")
     subprocess.run(generate, shell=True, check=True, cwd=ROOT)
-    example = blocks("python")[-1].replace("127.0.0.1:8815", users.grpc)
+    (example,) = (block for block in blocks("python") if "OnlineStub" in block)
+    example = example.replace("127.0.0.1:8815", users.grpc)
     done = subprocess.run([sys.executable, "-c", example], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("[b'user 7', b'user 42', b'user 7'] (3, 39) [1 1 1] "), done.stdout

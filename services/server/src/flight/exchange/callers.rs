@@ -28,15 +28,17 @@ use tonic::Status;
 use super::stream::{Exchange, Messages, schema_message};
 use crate::{
     Error,
+    callers::Charge,
+    connections::unsent_limit,
     drain::stopping,
     flight::batches::BatchReader,
-    registry::queues::{QueuedKeys, Reply, Scored, Served},
+    registry::queues::{QueuedKeys, Scored, Served},
     services::Services,
     traces::{Span, number},
 };
 
 /// Outcome of a request; `None` if it was cancelled.
-type Outcome = Option<Result<Answer<Reply>, Failure>>;
+type Outcome = Option<Result<Answer<Scored>, Failure>>;
 
 /// A request that ended: its id and number, its span if it is traced, and the outcome.
 type Ended = (u64, u64, Option<Span>, Outcome);
@@ -61,7 +63,8 @@ struct Caller {
     /// Schema of the answers, once known.
     schema: Option<SchemaRef>,
     sent_schema: bool,
-    ready: VecDeque<FlightData>,
+    /// Messages to be sent, each with the charge of its answer.
+    ready: VecDeque<(FlightData, Option<Charge>)>,
     /// True if the caller has sent its last message.
     is_done: bool,
     stopping: bool,
@@ -100,7 +103,10 @@ impl Caller {
     /// The next message; `None` at the end.
     async fn step(&mut self) -> Result<Option<FlightData>, Status> {
         loop {
-            if let Some(message) = self.ready.pop_front() {
+            if let Some((message, charge)) = self.ready.pop_front() {
+                if let Some(charge) = charge {
+                    self.exchange.answers.charge_next(charge);
+                }
                 return Ok(Some(message));
             }
             let has_room = self.asked.len() < self.served.max_pending;
@@ -126,7 +132,7 @@ impl Caller {
                         self.handles.remove(&id);
                     }
                     trace(span, &answer);
-                    self.answer(id, answer);
+                    self.answer(id, answer)?;
                 }
                 message = self.exchange.messages.next(), if reads => match message.transpose()? {
                     Some(message) if self.cancel(&message)? => {}
@@ -233,19 +239,33 @@ impl Caller {
         Some(span)
     }
 
-    fn answer(&mut self, id: u64, answer: Outcome) {
+    /// Prepares the messages of an answer.
+    ///
+    /// # Errors
+    /// If the client does not receive its answers in time.
+    fn answer(&mut self, id: u64, answer: Outcome) -> Result<(), Error> {
         let answer = match answer {
             Some(Ok(answer)) => answer,
-            Some(Err(failure)) => return self.fail(id, &from_failure(&failure)),
-            None => return self.fail(id, &from_error(&Error::cancelled(CANCELLED))),
+            Some(Err(failure)) => {
+                self.fail(id, &from_failure(&failure));
+                return Ok(());
+            }
+            None => {
+                self.fail(id, &from_error(&Error::cancelled(CANCELLED)));
+                return Ok(());
+            }
         };
-        let Scored { schema, rows, features, charge } = match answer.value {
-            Ok(scored) => scored,
-            Err(refused) => return self.fail(id, &from_error(&refused)),
-        };
+        let Scored { schema, rows, features, charge, replied } = answer.value;
+        let limit = unsent_limit(self.exchange.context.services.limits.receive_timeout, &charge);
+        if replied.elapsed() > limit {
+            return Err(Error::timeout(format!(
+                "an answer of the exchange was not received within {limit:?}; receive answers faster or ask less at a time"
+            )));
+        }
         if self.schema.get_or_insert_with(|| Arc::clone(&schema)).fields() != schema.fields() {
             let message = "this worker replies with other columns than previous workers; open another stream";
-            return self.fail(id, &from_error(&Error::precondition(message)));
+            self.fail(id, &from_error(&Error::precondition(message)));
+            return Ok(());
         }
         let about = InferResult {
             id,
@@ -258,16 +278,17 @@ impl Caller {
             close_reason: answer.close_reason.name().to_owned(),
         };
         if !std::mem::replace(&mut self.sent_schema, true) {
-            self.ready.push_back(schema_message(&schema));
+            self.ready.push_back((schema_message(&schema), None));
         }
-        self.exchange.answers.charge_next(charge);
-        self.ready.push_back(rows.with_app_metadata(self.exchange.encoding.encode(&about)));
+        let message = rows.with_app_metadata(self.exchange.encoding.encode(&about));
+        self.ready.push_back((message, Some(charge)));
+        Ok(())
     }
 
     fn fail(&mut self, id: u64, why: &v1::Failure) {
         let result = InferResult { id, error: Some(why.clone()), ..InferResult::default() };
         let metadata = self.exchange.encoding.encode(&result);
-        self.ready.push_back(FlightData::new().with_app_metadata(metadata));
+        self.ready.push_back((FlightData::new().with_app_metadata(metadata), None));
     }
 }
 

@@ -44,13 +44,19 @@ pub(super) async fn answers(exchange: Exchange, wanted: v1::Lookup) -> Result<Me
 impl Lookups {
     async fn next(&mut self) -> Result<Option<FlightData>, Status> {
         let Some(keys) = self.next_keys().await? else { return Ok(None) };
-        let Exchange { context, access, encoding, trace, .. } = &self.exchange;
+        let Exchange { context, access, trace, .. } = &self.exchange;
         let span = trace.as_ref().map(|trace| trace.child("lookup", Instant::now()));
         // A token may be revoked while the stream runs.
         context.check_access(access, &self.wanted)?;
-        let (schema, answer, about) = context.answer(&mut self.lookup, &self.wanted, &keys).await?;
+        let count = keys.num_rows() as u64;
+        let keys = context.encode(&mut self.lookup, &self.wanted, &keys).await?;
+        // Before the answer takes memory.
+        let bytes = keys.answer_bytes().min(context.services.online.max_answer_bytes());
+        self.exchange.charge_next(bytes).await?;
+        let Exchange { context, encoding, .. } = &self.exchange;
+        let (schema, answer, about) = context.answer(&mut self.lookup, &self.wanted, keys).await?;
         if let Some(mut span) = span {
-            span.set("forebay.rows", number(keys.num_rows() as u64));
+            span.set("forebay.rows", number(count));
             span.set("forebay.found", number(about.found));
         }
         if schema != self.schema {
@@ -61,7 +67,8 @@ impl Lookups {
             .into());
         }
         let answer = message(answer, encoding.encode(&about));
-        self.exchange.charge_next(answer.data_body.len())?;
+        let more = (answer.data_body.len() as u64).saturating_sub(bytes);
+        self.exchange.charge_next(more).await?;
         Ok(Some(answer))
     }
 

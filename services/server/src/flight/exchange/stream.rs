@@ -13,6 +13,7 @@ use crate::{
     auth::Access,
     callers::{Charge, MessageCharges, Resource},
     flight::Context,
+    services::Services,
     traces::Trace,
 };
 
@@ -34,11 +35,18 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Charges the next message, which has `bytes` bytes, until it is sent.
-    pub(super) fn charge_next(&self, bytes: usize) -> Result<(), Error> {
-        let callers = &self.context.services.callers;
-        let charge = callers.take(&self.access.caller(), Resource::UnsentBytes, bytes as u64)?;
-        self.answers.charge_next(charge);
+    /// Charges `bytes` bytes of the next message until it is sent. Waits while the caller holds too much, up to the time in which it
+    /// must receive its other answers.
+    ///
+    /// # Errors
+    /// Busy, if the caller holds too much after that time.
+    pub(super) async fn charge_next(&mut self, bytes: u64) -> Result<(), Error> {
+        let Services { callers, limits, .. } = &self.context.services;
+        if bytes > 0 {
+            let (limit, caller) = (limits.receive_timeout, self.access.caller());
+            let charge = callers.take_within(limit, &caller, Resource::UnsentBytes, bytes).await?;
+            self.answers.charge_next(charge);
+        }
         Ok(())
     }
 }

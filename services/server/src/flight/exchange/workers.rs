@@ -29,7 +29,7 @@ use crate::{
     error::clip,
     events::{Event, Kind},
     flight::{Context, batches::BatchReader},
-    registry::queues::{QueuedKeys, Reply, Scored, Served},
+    registry::queues::{QueuedKeys, Scored, Served},
     traces::{Span, number},
 };
 
@@ -65,7 +65,7 @@ struct Batches {
     encoding: Encoding,
     lookup: Lookup,
     schema: SchemaRef,
-    worker: Worker<QueuedKeys, Reply>,
+    worker: Worker<QueuedKeys, Scored>,
     /// Dropped after `worker`, so that the worker is removed before the event is emitted.
     _presence: Presence,
     /// Task that receives replies; it ends before the worker leaves only with an error.
@@ -77,7 +77,7 @@ struct Batches {
 struct Inward {
     connection: Arc<Connection>,
     messages: Messages,
-    replies: Replies<QueuedKeys, Reply>,
+    replies: Replies<QueuedKeys, Scored>,
     reader: BatchReader,
 }
 
@@ -294,15 +294,19 @@ impl Inward {
             return Ok(());
         };
         self.connection.served.replied(&rows.schema());
-        let parts = split(&rows, &shape);
-        let requests = |parts: Vec<FlightData>| {
-            let schema = rows.schema();
-            let requests = parts.into_iter().zip(callers);
-            requests.map(|(rows, caller)| self.scored(&schema, rows, &caller, &features)).collect()
-        };
-        let invalid = parts.as_ref().err().map(|why| Error::invalid(format!("reply: {why}")));
-        self.replies.reply(id, parts.map(requests).map_err(Failure::Failed));
-        invalid.map_or(Ok(()), Err)
+        match split(&rows, &shape) {
+            Ok(parts) => {
+                let schema = rows.schema();
+                let requests = parts.into_iter().zip(callers);
+                let values = requests.map(|(rows, caller)| self.scored(&schema, rows, &caller, &features));
+                self.replies.reply_each(id, values.collect());
+                Ok(())
+            }
+            Err(why) => {
+                self.replies.reply(id, Err(Failure::Failed(why.clone())));
+                Err(Error::invalid(format!("reply: {why}")))
+            }
+        }
     }
 
     /// The answer to a request, charged to its caller.
@@ -312,10 +316,12 @@ impl Inward {
         rows: FlightData,
         caller: &Caller,
         features: &Arc<LookupMetadata>,
-    ) -> Reply {
+    ) -> Result<Scored, Failure> {
         let callers = &self.connection.context.services.callers;
-        let charge = callers.take(caller, Resource::UnsentBytes, rows.data_body.len() as u64)?;
-        Ok(Scored { schema: Arc::clone(schema), rows, features: Arc::clone(features), charge })
+        let charge = callers.take(caller, Resource::UnsentBytes, rows.data_body.len() as u64);
+        let charge = charge.map_err(|error| Failure::Unsent(error.message().to_owned()))?;
+        let (schema, features) = (Arc::clone(schema), Arc::clone(features));
+        Ok(Scored { schema, rows, features, charge, replied: Instant::now() })
     }
 }
 

@@ -190,7 +190,8 @@ impl Reference {
         expired.sort();
         for (_, at) in &expired {
             self.requests[*at].is_alive = false;
-            if !self.workers.is_empty() && self.requests[*at].was_predicted {
+            let request = &self.requests[*at];
+            if !self.workers.is_empty() && request.was_predicted && request.priority == Priority::Normal {
                 self.caution = (self.caution_at(now) + 0.02).min(8.0);
                 self.cautious_since = now;
             }
