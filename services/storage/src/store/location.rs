@@ -82,6 +82,16 @@ impl Location {
         if parsed.query().is_some() {
             return Err(invalid(url, "a query (?...) is not supported"));
         }
+        // In `abfss://CONTAINER@ACCOUNT...`, the part before the `@` is no user.
+        let has_user = scheme.starts_with("http") && !parsed.username().is_empty();
+        if has_user || parsed.password().is_some() {
+            // Logs, errors and the API contain URLs, so they must not contain a password.
+            let host = format!("{scheme}://...@{}", parsed.host_str().unwrap_or_default());
+            return Err(invalid(
+                &host,
+                "a user or password in the URL is not supported; use the environment",
+            ));
+        }
         let root = Path::from_url_path(parsed.path()).map_err(|error| invalid(url, error))?;
         let (store, kind) = remote(&parsed, config).map_err(|error| invalid(url, error))?;
         Ok(Self::new(url, store, root, kind, config))
@@ -227,5 +237,21 @@ fn remote(url: &Url, config: &Config) -> Result<(Arc<dyn ObjectStore>, Kind), ob
             source: format!("unknown scheme {scheme}; expected a path, file, s3, gs, az, http or https")
                 .into(),
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_in_a_url_is_rejected_and_not_repeated() {
+        for url in ["https://user:secret@host/data", "http://secret@host/data", "s3://key:secret@bucket/data"]
+        {
+            let Err(error) = Location::parse(url, &Config::default()) else { panic!("{url} is accepted") };
+            let error = error.to_string();
+            assert!(error.contains("a user or password in the URL is not supported"), "{error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
     }
 }

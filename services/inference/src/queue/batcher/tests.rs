@@ -388,3 +388,57 @@ fn a_request_with_a_zero_timeout_expires_unsent() {
     assert_eq!(batcher.expire(now), [id]);
     assert_eq!(batcher.next(now), Decision::Wait(None));
 }
+
+#[test]
+fn a_request_whose_prediction_equals_its_timeout_is_admitted() {
+    let (mut batcher, _, now) = trained(QueueConfig::default());
+    batcher.admit(now, 64, 6400, Some(ms(1000))).expect("idle");
+    let predicted = batcher.predict_for(Tenant::SERVER.into(), now, 64, 6400).expect("trained");
+    let late = batcher.admit(now, 64, 6400, Some(predicted - Duration::from_nanos(1)));
+    assert!(matches!(late, Err(Refusal::Late { .. })), "{late:?}");
+    batcher.admit(now, 64, 6400, Some(predicted)).expect("in time");
+}
+
+#[test]
+fn a_batch_has_waiting_requests_until_the_last_one_is_cancelled() {
+    let (mut batcher, _, now) =
+        trained(QueueConfig { max_batch_delay: Duration::ZERO, ..QueueConfig::default() });
+    let requests = [1, 2].map(|rows| batcher.admit(now, rows, 100, Some(ms(1000))).expect("admitted"));
+    let formed = batch(batcher.next(now));
+    assert_eq!(formed.requests, requests);
+    for request in requests {
+        assert!(batcher.has_waiting_requests(formed.batch));
+        batcher.cancel(request);
+    }
+    assert!(!batcher.has_waiting_requests(formed.batch));
+}
+
+#[test]
+fn requests_that_return_to_a_worker_that_was_overdue_go_to_another_one_if_it_disconnects() {
+    let config = QueueConfig { max_batch_rows: 1, max_batch_delay: Duration::ZERO, ..QueueConfig::default() };
+    let (mut batcher, worker, mut now) = trained(config);
+    assert_eq!(batcher.model().observations(), 60);
+    let minute = Some(Duration::from_secs(60));
+    // Its first batches may take minutes.
+    for _ in 0..3 {
+        batcher.admit(now, 1, 100, minute).expect("admitted");
+        let formed = batch(batcher.next(now));
+        now += ms(3);
+        batcher.complete(now, worker, formed.batch).expect("the batch is in flight");
+    }
+    let first = batcher.admit(now, 1, 100, minute).expect("admitted");
+    let given = batch(batcher.next(now));
+    assert_eq!(given.requests, [first]);
+    let second = batcher.admit(now, 1, 100, minute).expect("admitted");
+    let Decision::Wait(Some(soon)) = batcher.next(now) else { panic!("the worker is busy") };
+    assert_eq!(batch(batcher.next(soon)).requests, [second]);
+    now += ms(1500);
+    assert_eq!(batcher.suspend_overdue(now), [worker]);
+    assert_eq!(batcher.load(now).queued_requests, 2);
+    assert_eq!(batcher.complete(now, worker, given.batch), Some(vec![Some(first)]));
+    assert_eq!(batcher.load(now).queued_requests, 0, "the worker has the second one");
+    assert!(batcher.remove_worker(now, worker).is_empty());
+    assert_eq!(batcher.load(now).queued_requests, 1);
+    batcher.add_worker(now, 1);
+    assert_eq!(batch(batcher.next(now)).requests, [second]);
+}
