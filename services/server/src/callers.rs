@@ -214,6 +214,22 @@ impl Charge {
         self.amount
     }
 
+    /// Changes the held amount to the actual one, without a limit: what is charged has already happened.
+    pub(crate) fn resize(&mut self, amount: u64) {
+        let at = self.resource as usize;
+        let mut held = self.callers.shared.held.lock();
+        held.total[at] = held.total[at] - self.amount + amount;
+        let own = held.by_caller.entry(self.caller.clone()).or_default();
+        own[at] = own[at] - self.amount + amount;
+        gauge!("forebay_caller_resources", "resource" => self.resource.name()).set(held.total[at] as f64);
+        let is_smaller = amount < self.amount;
+        self.amount = amount;
+        drop(held);
+        if is_smaller {
+            self.callers.shared.released.notify_waiters();
+        }
+    }
+
     /// Wraps the charge for the extensions of a response, which must implement `Clone`.
     pub(crate) fn into_extension(self) -> ChargeExtension {
         ChargeExtension(Arc::new(Mutex::new(Some(self))))
@@ -318,6 +334,20 @@ mod tests {
         drop((stream, bytes));
         let usage = callers.usage();
         assert!(usage.callers.is_empty() && usage.totals.iter().all(|(_, total, _)| *total == 0));
+    }
+
+    #[test]
+    fn a_charge_can_be_corrected_to_the_actual_amount() {
+        let callers = callers(16);
+        let held = || callers.usage().totals[Resource::UnsentBytes as usize].1;
+        let mut charge = callers.take(&Caller::Local, Resource::UnsentBytes, 100).unwrap();
+        charge.resize(1 << 40);
+        assert_eq!(held(), 1 << 40);
+        assert!(callers.take(&token("other"), Resource::UnsentBytes, 1).is_err());
+        charge.resize(7);
+        assert_eq!(held(), 7);
+        drop(charge);
+        assert_eq!((held(), callers.usage().callers.len()), (0, 0));
     }
 
     #[tokio::test(start_paused = true)]

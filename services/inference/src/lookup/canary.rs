@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{index::KeyIndex, keys::EncodedKeys};
 
-/// Rules for a new snapshot. It answers lookups only if a sample of the keys of the current snapshot has similar rows in it. The first
-/// snapshot is not compared.
+/// Rules that a new snapshot must pass before it answers lookups. The server samples keys of the current snapshot, looks them up in both
+/// snapshots, and compares the rows. The first snapshot is not compared.
 ///
 /// The rules are checked for each view that is loaded from both snapshots. Infinite values and NaN count as null.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
@@ -159,8 +159,8 @@ struct Column {
 }
 
 impl Columns {
-    /// Adds the rows with these numbers. Returns whether each of them exists. Rows that exceed the size of an answer cannot be looked
-    /// up, and are counted as rows that do not exist.
+    /// Adds the rows with these row numbers. Returns whether each of them exists. A row that is larger than `max_answer_bytes` counts as
+    /// missing.
     fn add(&mut self, rows: &LookupRows, numbers: &[Option<u64>]) -> Result<Vec<bool>, Error> {
         match rows.gather(numbers.iter().copied()) {
             Ok(batch) => {

@@ -118,7 +118,7 @@ pub struct ReadySnapshot {
 struct Next {
     indexing: Option<IndexProgress>,
     error: Option<String>,
-    previous: Option<String>,
+    previous: Option<Reader>,
     pinned: Option<String>,
 }
 
@@ -178,7 +178,7 @@ impl OnlineDataset {
             ready,
             indexing: next.indexing,
             error: next.error.clone(),
-            previous: next.previous.clone(),
+            previous: next.previous.as_ref().map(|previous| previous.snapshot().id().to_owned()),
             pinned: next.pinned.clone(),
         }
     }
@@ -189,7 +189,7 @@ impl OnlineDataset {
     /// columns is loaded. Until the new snapshot is loaded, and if that fails, lookups are answered from the previous one.
     ///
     /// A view that is not declared is skipped if its expressions fail or the snapshot has other columns; lookups that use it
-    /// return the error. If some views are declared, the others are also skipped if their files are damaged or their rows do
+    /// return the error. With a canary and without declared views, the snapshot is rejected instead. If some views are declared, the others are also skipped if their files are damaged or their rows do
     /// not fit in memory.
     ///
     /// A snapshot that breaks a rule of the canary is rejected. Nothing is loaded while another snapshot is
@@ -226,9 +226,24 @@ impl OnlineDataset {
         Ok(())
     }
 
-    /// Notes that no snapshot could be loaded, with the reason, for [`progress`](Self::progress).
+    /// As [`pin`](Self::pin), unless a snapshot is pinned, which then stays.
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin).
+    pub async fn pin_first(&self, reader: Reader) -> Result<(), Error> {
+        let _loading = self.shared.loading.lock().await;
+        if self.shared.next.lock().pinned.is_none() {
+            self.try_load_snapshot(reader, None, true).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes that no snapshot could be loaded, with the reason, for [`progress`](Self::progress). Has no effect while one is pinned.
     pub fn failed(&self, reason: &str) {
-        self.shared.next.lock().error = Some(reason.to_owned());
+        let mut next = self.shared.next.lock();
+        if next.pinned.is_none() {
+            next.error = Some(reason.to_owned());
+        }
     }
 
     /// Id of the snapshot that answered lookups last, also before a restart; `None` without a canary.
@@ -258,6 +273,18 @@ impl OnlineDataset {
         canary: Option<&Canary>,
         is_pin: bool,
     ) -> Result<Takeover, Error> {
+        let loaded = self.take_over(reader.clone(), canary, is_pin).await;
+        // A load that is tried again needs its index.
+        self.tidy(loaded.is_err().then_some(reader)).await;
+        loaded
+    }
+
+    async fn take_over(
+        &self,
+        reader: Reader,
+        canary: Option<&Canary>,
+        is_pin: bool,
+    ) -> Result<Takeover, Error> {
         let previous = self.current();
         if previous.as_ref().is_some_and(|previous| previous.id() == reader.snapshot().id()) {
             if is_pin {
@@ -276,8 +303,7 @@ impl OnlineDataset {
                     loaded.insert(key, View { rows: Arc::new(OnceCell::from(rows)), ..view });
                 }
                 Err(error) if self.prevents_takeover(&view, &error, previous.is_some()) => return Err(error),
-                // A view that can no longer be loaded, such as one with a column that the snapshot lacks, breaks the canary.
-                Err(error) if canary.is_some() && previous.is_some() => {
+                Err(error) if canary.is_some() && previous.is_some() && self.breaks_canary(&error) => {
                     let reason = format!("a view of the current snapshot cannot be loaded: {error}");
                     return Ok(Takeover::Rejected { reason });
                 }
@@ -289,7 +315,6 @@ impl OnlineDataset {
         if let (Some(canary), Some(previous)) = (canary, &previous)
             && let Some(reason) = self.compare(canary, previous, &index, &loaded).await?
         {
-            self.tidy(previous.reader.clone(), None).await;
             return Ok(Takeover::Rejected { reason });
         }
         tracing::info!(
@@ -304,29 +329,37 @@ impl OnlineDataset {
         );
         let id = reader.snapshot().id().to_owned();
         let (views, since) = (Mutex::new(loaded), self.now());
-        let next = LoadedSnapshot { reader: reader.clone(), index, _reservation: reservation, views, since };
-        {
-            let mut state = shared.next.lock();
-            let replaced = shared.current.write().replace(Arc::new(next));
-            state.previous = replaced.map(|replaced| replaced.id().to_owned());
-            if is_pin {
-                state.pinned = Some(id.clone());
-            }
+        let next = LoadedSnapshot { reader, index, _reservation: reservation, views, since };
+        let mut state = shared.next.lock();
+        shared.current.write().replace(Arc::new(next));
+        state.previous = previous.as_ref().map(|previous| previous.reader.clone());
+        if is_pin {
+            state.pinned = Some(id);
         }
-        self.tidy(reader, previous.map(|previous| previous.reader.clone())).await;
         Ok(Takeover::Done)
     }
 
+    /// True if a view that fails with this error breaks the canary, such as one with a column that the snapshot lacks. Without declared
+    /// views, the used ones are all that is known of what lookups need.
+    fn breaks_canary(&self, error: &Error) -> bool {
+        let is_of_data = matches!(error, Error::Invalid { .. } | Error::Value { .. } | Error::Row { .. });
+        is_of_data && self.shared.requirements.views.is_empty()
+    }
+
     /// Stores the id of the snapshot that answers lookups, if there is a canary, and deletes the saved indexes of other snapshots than
-    /// this one and the one before.
-    async fn tidy(&self, reader: Reader, previous: Option<Reader>) {
+    /// this one, the one before, and `failed`.
+    async fn tidy(&self, failed: Option<Reader>) {
         let Shared { folder, spec, dataset, requirements, .. } = &*self.shared;
         let (folder, spec, dataset) = (folder.clone(), spec.clone(), dataset.clone());
+        let current = self.current().map(|current| current.reader.clone());
+        let previous = self.shared.next.lock().previous.clone();
         let has_canary = requirements.canary.is_some();
         let tidy = move || {
-            let kept: Vec<&Reader> = [&reader].into_iter().chain(&previous).collect();
+            let kept: Vec<&Reader> = current.iter().chain(&previous).chain(&failed).collect();
             KeyIndex::delete_others(&folder, &kept, &spec);
-            if has_canary && let Err(error) = store_accepted(&folder, reader.snapshot().id()) {
+            if let (true, Some(current)) = (has_canary, &current)
+                && let Err(error) = store_accepted(&folder, current.snapshot().id())
+            {
                 tracing::warn!(dataset, %error, "cannot store the id of the accepted snapshot");
             }
             Ok(())

@@ -338,7 +338,8 @@ impl Batcher {
         self.predict_completions(now, worker);
         let mut answered = Vec::with_capacity(flight.requests.len());
         for id in flight.requests {
-            let tenant = self.requests.get(&id).map(|request| request.tenant);
+            let request = self.requests.get(&id).filter(|request| request.priority == Priority::Normal);
+            let tenant = request.map(|request| request.tenant);
             answered.push(self.remove(id).then_some(id));
             if let Some(tenant) = tenant {
                 self.less_caution(now, tenant);

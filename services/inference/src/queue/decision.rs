@@ -24,13 +24,13 @@ pub struct WorkerId(pub u64);
 /// Urgency of a request.
 ///
 /// Requests of low priority are sent after those of normal priority. One of them joins a batch with requests of normal priority only if
-/// every request of the batch still meets its deadline. If the queue is full, it is removed to make room for one of normal priority.
+/// every request of the batch still meets its deadline. If the queue is full, requests of low priority are removed to make room for those of normal priority.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Priority {
     /// The default.
     #[default]
     Normal,
-    /// For requests whose answers can be missing.
+    /// For requests whose caller can do without the answer.
     Low,
 }
 
@@ -154,6 +154,6 @@ pub struct FormedBatch {
     pub close_reason: CloseReason,
     /// Deadline of the most urgent request.
     pub deadline: Time,
-    /// Number of workers that received one of the requests before; the maximum over the requests.
+    /// Greatest number of earlier batches of one of the requests.
     pub previous_attempts: u32,
 }

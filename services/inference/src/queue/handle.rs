@@ -6,8 +6,8 @@ use forebay_loader::Tenant;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    Class, Failure, Forecast, PendingRequest, QueueConfig, QueueStatus, Replies, ThroughputLatencyCurve,
-    Worker, WorkerId,
+    Class, Failure, Forecast, Load, PendingRequest, QueueConfig, QueueStatus, Replies,
+    ThroughputLatencyCurve, Worker, WorkerId,
     state::{Shared, Waiting},
 };
 
@@ -163,6 +163,16 @@ impl<P: Clone, R> Queue<P, R> {
         let state = self.shared.state.lock();
         let load = state.batcher.load(self.shared.now());
         Forecast::new(config, state.batcher.model(), &load, state.outcomes.mean_request())
+    }
+
+    /// Returns the number of workers that the current arrivals would keep busy with batches of the maximum size, also without workers.
+    /// `None` before the first computed batch.
+    pub fn demand(&self) -> Option<f64> {
+        let state = self.shared.state.lock();
+        let (config, load) = (state.batcher.config(), state.batcher.load(self.shared.now()));
+        let one = Load { workers: 1, ..load };
+        let forecast = Forecast::new(config, state.batcher.model(), &one, state.outcomes.mean_request());
+        forecast.map(|forecast| forecast.utilization)
     }
 
     /// Predicts the effect of other batch sizes under the current load.

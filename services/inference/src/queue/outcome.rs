@@ -30,7 +30,7 @@ pub struct Batch<P> {
     pub close_reason: CloseReason,
     /// Deadline of the most urgent request.
     pub deadline: Instant,
-    /// Number of workers that received one of the requests before; the maximum over the requests.
+    /// Greatest number of earlier batches of one of the requests.
     pub previous_attempts: u32,
 }
 

@@ -2,6 +2,7 @@
 
 import { Admin } from './admin.ts';
 import { CacheView } from './cache.ts';
+import { CallersView } from './callers.ts';
 import { DatasetsView } from './datasets.ts';
 import { byId, text } from './dom.ts';
 import { EventsView } from './events.ts';
@@ -29,6 +30,7 @@ const cache = new CacheView();
 const stalls = new StallsView();
 const queues = new QueuesView(admin);
 const datasets = new DatasetsView();
+const callers = new CallersView();
 const events = new EventsView();
 const explain = new ExplainView();
 const sessions = new SessionsView({
@@ -71,6 +73,7 @@ function draw(state: State): void {
   drawSessions();
   queues.update(state.queues.queues);
   datasets.update(state.datasets.datasets);
+  callers.update(state.callers);
   example(state);
 }
 

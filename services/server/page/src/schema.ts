@@ -1380,6 +1380,7 @@ export interface components {
         };
         /** @description State of the server at one instant. Each part has the form of the response of its own route. */
         State: {
+            callers: components["schemas"]["CallerUsage"] | null;
             /** @description Datasets. */
             datasets: components["schemas"]["Datasets"];
             /** @description Server, bottleneck, pipeline, cache and process. */

@@ -108,13 +108,21 @@ pub(super) async fn run(context: Context, access: Access, action: Action) -> Res
         let names = ACTIONS.join(", ");
         return Err(Error::invalid(format!("unknown action '{name}', expected one of {names}")));
     }
-    let results = permitted(&context, &access, &name, &action.body).await;
-    // The others change nothing that another caller would notice.
-    if matches!(name.as_str(), "refresh" | "warm" | "pin" | "unpin" | "drop-cache" | "pin-lookups") {
-        let object = dataset_of(&name, &action.body);
-        audit::change(&access, &name, &object, results.as_ref().map(drop).map_err(Error::message));
+    let is_pin = name == PIN_LOOKUPS.0;
+    let running = async move {
+        let results = permitted(&context, &access, &name, &action.body).await;
+        // The others change nothing that another caller would notice.
+        if matches!(name.as_str(), "refresh" | "warm" | "pin" | "unpin" | "drop-cache" | "pin-lookups") {
+            let object = dataset_of(&name, &action.body);
+            audit::change(&access, &name, &object, results.as_ref().map(drop).map_err(Error::message));
+        }
+        results
+    };
+    if !is_pin {
+        return running.await;
     }
-    results
+    // A caller that disconnects must not interrupt it between the change and its events.
+    tokio::spawn(running).await.unwrap_or_else(|error| Err(Error::internal(error.to_string())))
 }
 
 /// Runs an action if the caller may call it.

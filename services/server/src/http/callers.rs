@@ -5,6 +5,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
+    Context,
     context::View,
     response::{AuthErrors, Rejection},
 };
@@ -78,9 +79,14 @@ impl CallerInfo {
 )]
 pub(super) async fn list(View { context, access }: View) -> Result<Json<CallerUsage>, Rejection> {
     access.check_all_datasets()?;
+    Ok(Json(of(&context)))
+}
+
+/// Returns what each caller holds.
+pub(super) fn of(context: &Context) -> CallerUsage {
     let Usage { callers, totals } = context.services.callers.usage();
     let resources =
         totals.map(|(resource, used, limit)| ResourceUsage { resource: resource.name(), used, limit });
     let callers = callers.into_iter().map(|(caller, amounts)| CallerInfo::new(caller, amounts));
-    Ok(Json(CallerUsage { resources: resources.into(), callers: callers.collect() }))
+    CallerUsage { resources: resources.into(), callers: callers.collect() }
 }

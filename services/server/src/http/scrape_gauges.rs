@@ -34,9 +34,8 @@ pub(super) fn update(context: &Context) {
     }
     for (name, served) in queues.list(&everything) {
         let load = served.queue.status().load;
-        if let Some(forecast) = served.queue.forecast(&served.queue.config()) {
-            let gauge = gauge!("forebay_queue_utilization", "queue" => name.to_owned());
-            gauge.set(forecast.utilization);
+        if let Some(demand) = served.queue.demand() {
+            gauge!("forebay_queue_demand_workers", "queue" => name.to_owned()).set(demand);
         }
         gauge!("forebay_queue_workers", "queue" => name.to_owned()).set(load.workers as f64);
         gauge!("forebay_queue_overdue_workers", "queue" => name.to_owned()).set(load.overdue_workers as f64);

@@ -4,6 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
+    callers::{self, CallerUsage},
     context::View,
     datasets::{self, Datasets},
     overview::{self, Overview},
@@ -27,6 +28,9 @@ pub(super) struct State {
     queues: QueueList,
     /// Datasets.
     datasets: Datasets,
+    /// Use of the resources that callers share; null if the caller may not read all datasets.
+    #[schema(required)]
+    callers: Option<CallerUsage>,
 }
 
 /// Returns the state visible to the caller.
@@ -37,5 +41,6 @@ pub(super) fn of(view: &View) -> State {
         stalls: sessions::stalls_of(view, SECONDS, None),
         queues: queues::of(view),
         datasets: datasets::of(view),
+        callers: view.access.check_all_datasets().is_ok().then(|| callers::of(&view.context)),
     }
 }

@@ -6,6 +6,7 @@ use forebay_inference::{Lookup, OnlineDataset, Requirements, Takeover};
 use forebay_loader::{Flow, Loader, Pool, Priority};
 use forebay_proto::v1;
 use tokio::sync::watch;
+use tonic::Code;
 
 use super::retry_delays::retry_delays;
 use crate::{
@@ -153,21 +154,20 @@ impl OnlineDatasets {
     ) {
         let (Some(online), Some(mut phase)) = (self.get(&name), datasets.watch(&name)) else { return };
         let mut delays = retry_delays(max_backoff);
-        if pinned.is_none() && opened(&mut phase).await.is_some() {
-            self.load_accepted(&datasets, online, &name).await;
-        }
         loop {
             let Some(reader) = opened(&mut phase).await else { return };
             let id = reader.snapshot().id().to_owned();
-            let loaded = match pinned.take() {
-                Some(id) => match self.pin(&datasets, &Access::everything(), &name, &id).await {
-                    Ok(()) => Ok(Takeover::Pinned),
-                    Err(error) => {
-                        pinned = Some(id);
-                        Err(error)
+            let loaded = match &pinned {
+                Some(pinned) => match datasets.pinned(&Access::everything(), &name, pinned).await {
+                    Ok(reader) => {
+                        online.pin_first(reader).await.map(|()| Takeover::Pinned).map_err(Error::from)
                     }
+                    Err(error) => Err(error),
                 },
-                None => online.load_snapshot(reader).await.map_err(Error::from),
+                None => match self.load_accepted(&datasets, online, &name).await {
+                    Ok(()) => online.load_snapshot(reader).await.map_err(Error::from),
+                    Err(error) => Err(error),
+                },
             };
             match loaded {
                 Ok(takeover) => {
@@ -175,7 +175,7 @@ impl OnlineDatasets {
                         let message = format!("snapshot {id} does not answer lookups: {reason}");
                         self.events.note(Event::new(Kind::SnapshotRejected, &message).dataset(&name));
                     }
-                    delays = retry_delays(max_backoff);
+                    (delays, pinned) = (retry_delays(max_backoff), None);
                     tokio::select! {
                         biased;
                         () = online.unpinned() => {}
@@ -209,23 +209,38 @@ impl OnlineDatasets {
         }
     }
 
-    /// Loads the snapshot that answered lookups before a restart, if there is a canary, which compares the current one with it.
-    async fn load_accepted(&self, datasets: &Datasets, online: &OnlineDataset, name: &str) {
-        let Some(id) = online.last_accepted() else { return };
+    /// Loads the snapshot that answered lookups before a restart, if there is a canary, which compares the current one with it. A snapshot
+    /// that can no longer be read is skipped, with a warning.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    async fn load_accepted(
+        &self,
+        datasets: &Datasets,
+        online: &OnlineDataset,
+        name: &str,
+    ) -> Result<(), Error> {
+        let Some(id) = online.last_accepted().filter(|_| !online.is_ready()) else { return Ok(()) };
         let loaded = match datasets.pinned(&Access::everything(), name, &id).await {
             Ok(reader) => {
-                online.load_snapshot(reader).await.map_err(|error| datasets.stream_error(name, error))
+                let loaded = online.load_snapshot(reader).await;
+                loaded.map(drop).map_err(|error| datasets.stream_error(name, error))
             }
             Err(error) => Err(error),
         };
-        if let Err(error) = loaded {
-            let error = error.message();
-            tracing::warn!(
-                dataset = name,
-                snapshot = id,
-                error,
-                "cannot load the snapshot that answered lookups before the restart; the current one is not compared"
-            );
+        match loaded {
+            Err(error) if error.grpc_code() == Code::Unavailable => Err(error),
+            Err(error) => {
+                let error = error.message();
+                tracing::warn!(
+                    dataset = name,
+                    snapshot = id,
+                    error,
+                    "cannot load the snapshot that answered lookups before the restart; the current one is not compared"
+                );
+                Ok(())
+            }
+            Ok(()) => Ok(()),
         }
     }
 
@@ -240,12 +255,9 @@ impl OnlineDatasets {
         name: &str,
         id: &str,
     ) -> Result<(), Error> {
-        let online = self.online(name)?.clone();
+        let online = self.online(name)?;
         let reader = datasets.pinned(access, name, id).await?;
-        // A caller that disconnects does not interrupt it.
-        let pinning = tokio::spawn(async move { online.pin(reader).await });
-        let pinned = pinning.await.map_err(|error| Error::internal(error.to_string()))?;
-        pinned.map_err(|error| datasets.stream_error(name, error))?;
+        online.pin(reader).await.map_err(|error| datasets.stream_error(name, error))?;
         let message = format!("snapshot {id} answers lookups until another one is pinned, or none");
         self.events.note(Event::new(Kind::SnapshotPinned, &message).dataset(name));
         Ok(())

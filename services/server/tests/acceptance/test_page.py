@@ -194,6 +194,13 @@ def test_pipeline_cache_and_sessions_match_the_api(page: Opened, loaded: Server)
     until(lambda: int(page.page.locator("#events-list li").first.get_attribute("data-id") or 0) >= newest)
 
 
+def test_callers_are_shown_with_what_they_hold(page: Opened, loaded: Server) -> None:
+    cells = page.page.locator('[data-testid="caller-127.0.0.1"] td')
+    # Two training streams, the caller of the queue, and its worker.
+    until(lambda: cells.all_inner_texts()[:3] == ["2", "1", "1"], failure=lambda: str(cells.all_inner_texts()))
+    assert page.page.locator("#callers").is_visible()
+
+
 def slider_rows(page: Opened) -> int:
     return int((page.page.get_by_test_id("queue-ranker-rows").get_attribute("aria-valuetext") or "").replace(",", ""))
 

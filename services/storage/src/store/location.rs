@@ -74,23 +74,20 @@ impl Location {
         let Some((scheme, _)) = url.split_once("://") else {
             return Self::local(url, std::path::Path::new(url), config);
         };
-        let parsed = Url::parse(url).map_err(|error| invalid(url, error))?;
+        // Logs, errors and the API contain URLs, so they must not contain a password.
+        let parsed = Url::parse(url).map_err(|error| invalid(&redacted(url), error))?;
+        // In `abfss://CONTAINER@ACCOUNT...`, the part before the `@` is no user.
+        let has_user = parsed.scheme().starts_with("http") && !parsed.username().is_empty();
+        if has_user || parsed.password().is_some() {
+            let detail = "a user or password in the URL is not supported; use the environment";
+            return Err(invalid(&redacted(url), detail));
+        }
         if scheme == "file" {
             let path = parsed.to_file_path().map_err(|()| invalid(url, "expected file:///path"))?;
             return Self::local(url, &path, config);
         }
         if parsed.query().is_some() {
             return Err(invalid(url, "a query (?...) is not supported"));
-        }
-        // In `abfss://CONTAINER@ACCOUNT...`, the part before the `@` is no user.
-        let has_user = scheme.starts_with("http") && !parsed.username().is_empty();
-        if has_user || parsed.password().is_some() {
-            // Logs, errors and the API contain URLs, so they must not contain a password.
-            let host = format!("{scheme}://...@{}", parsed.host_str().unwrap_or_default());
-            return Err(invalid(
-                &host,
-                "a user or password in the URL is not supported; use the environment",
-            ));
         }
         let root = Path::from_url_path(parsed.path()).map_err(|error| invalid(url, error))?;
         let (store, kind) = remote(&parsed, config).map_err(|error| invalid(url, error))?;
@@ -181,6 +178,14 @@ impl fmt::Debug for Location {
 
 fn invalid(url: &str, detail: impl fmt::Display) -> Error {
     Error::Invalid { url: url.to_owned(), detail: detail.to_string() }
+}
+
+/// The URL without what precedes the last `@`, which may be a password.
+fn redacted(url: &str) -> String {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://...@{rest}"),
+        _ => url.to_owned(),
+    }
 }
 
 /// Resolves `.` and `..` lexically. Symbolic links are not followed, so that a refresh detects a link that moved.

@@ -52,7 +52,7 @@ impl Lookups {
         let keys = context.encode(&mut self.lookup, &self.wanted, &keys).await?;
         // Before the answer takes memory.
         let bytes = keys.answer_bytes().min(context.services.online.max_answer_bytes());
-        self.exchange.charge_next(bytes).await?;
+        let mut charge = self.exchange.charge(bytes).await?;
         let Exchange { context, encoding, .. } = &self.exchange;
         let (schema, answer, about) = context.answer(&mut self.lookup, &self.wanted, keys).await?;
         if let Some(mut span) = span {
@@ -67,8 +67,9 @@ impl Lookups {
             .into());
         }
         let answer = message(answer, encoding.encode(&about));
-        let more = (answer.data_body.len() as u64).saturating_sub(bytes);
-        self.exchange.charge_next(more).await?;
+        charge.resize(answer.data_body.len() as u64);
+        // Only now, because a frame takes the charges that precede it.
+        self.exchange.answers.charge_next(charge);
         Ok(Some(answer))
     }
 

@@ -35,19 +35,15 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Charges `bytes` bytes of the next message until it is sent. Waits while the caller holds too much, up to the time in which it
-    /// must receive its other answers.
+    /// Charges `bytes` bytes. Waits while the caller holds too much, up to the time in which it must receive its other answers.
     ///
     /// # Errors
-    /// Busy, if the caller holds too much after that time.
-    pub(super) async fn charge_next(&mut self, bytes: u64) -> Result<(), Error> {
-        let Services { callers, limits, .. } = &self.context.services;
-        if bytes > 0 {
-            let (limit, caller) = (limits.receive_timeout, self.access.caller());
-            let charge = callers.take_within(limit, &caller, Resource::UnsentBytes, bytes).await?;
-            self.answers.charge_next(charge);
-        }
-        Ok(())
+    /// Busy, if the caller holds too much after that time; unavailable, if the server stops.
+    pub(super) async fn charge(&mut self, bytes: u64) -> Result<Charge, Error> {
+        let Services { callers, limits, drain, .. } = &self.context.services;
+        let caller = self.access.caller();
+        let charge = callers.take_within(limits.receive_timeout, &caller, Resource::UnsentBytes, bytes);
+        drain.unless_interrupted(charge).await?
     }
 }
 

@@ -333,7 +333,8 @@ impl Reference {
             was_alive.then_some(RequestId(*at as u64))
         });
         let answered: Vec<_> = answered.collect();
-        let count = answered.iter().filter(|id| id.is_some()).count();
+        let is_normal = |id: &&RequestId| self.requests[id.0 as usize].priority == Priority::Normal;
+        let count = answered.iter().flatten().filter(is_normal).count();
         self.caution = (self.caution_at(now) - 0.02 / 100.0 * count as f64).max(1.0);
         self.cautious_since = now;
         Some(answered)
