@@ -89,7 +89,7 @@ def test_the_example_of_request_columns_runs_as_written(start: Callable[..., Ser
     running = subprocess.Popen([sys.executable, "-c", worker])
     try:
         done = subprocess.run([sys.executable, "-c", caller.replace("timeout=0.5", "timeout=20")], capture_output=True, text=True)
-        assert (done.returncode, done.stdout.split()) == (0, "[1. 4.] [ True False]".split()), done.stdout + done.stderr
+        assert (done.returncode, done.stdout.split()) == (0, "[1. 4.] [True, False]".split()), done.stdout + done.stderr
     finally:
         running.kill()
         running.wait()
@@ -99,7 +99,7 @@ def test_a_request_may_have_low_priority(ranker: Server) -> None:
     start_worker(ranker, add)
     client = forebay.connect(ranker.location)
     assert client.infer("ranker", keys([1], [2]), timeout=10, priority="low")["sum"].to_numpy().tolist() == [3]
-    with pytest.raises(forebay.RequestError, match="priority is 'high', expected 'normal' or 'low'"):
+    with pytest.raises(forebay.errors.RequestError, match="priority is 'high', expected 'normal' or 'low'"):
         client.infer("ranker", keys([1], [2]), priority="high")  # type: ignore[arg-type]
 
 
