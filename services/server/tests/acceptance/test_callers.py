@@ -241,7 +241,7 @@ def test_the_answers_of_a_queue_are_charged_until_its_caller_reads_them(start: C
             writer.write_with_metadata(keys, b"{}")
         until(lambda: status(server)["outcomes"]["admitted"] == count)
         all_are_asked.set()
-        # Of 16 MB of answers, the client's own buffers hold a part.
+        # The answers have 16 MB. The buffers of the client receive a part of them before it reads.
         until(lambda: unsent(server) > limit * 3 // 4)
         outcomes: list[str] = []
         while len(outcomes) < count:

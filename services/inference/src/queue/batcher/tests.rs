@@ -3,6 +3,7 @@ mod reference;
 mod tenants;
 
 use super::*;
+use crate::queue::{CloseReason, FormedBatch};
 use reference::Reference;
 
 fn ms(milliseconds: u64) -> Time {

@@ -1,6 +1,7 @@
 //! A simple implementation of the queue's rules: one list, scanned for each decision.
 
 use super::super::*;
+use crate::queue::{CloseReason, FormedBatch};
 
 pub(super) struct Reference {
     config: QueueConfig,
