@@ -24,7 +24,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 ///
 /// Batches consist of whole requests. Requests of low priority are sent after those of normal priority. The requests of one tenant
 /// and priority are sent in the order of arrival; tenants share the workers by weight. A worker that is free, or is predicted to be free once a batch is
-/// gathered, receives the next batch as soon as a [`CloseReason`] holds.
+/// gathered, receives the next batch as soon as a [`CloseReason`](super::CloseReason) holds.
 #[derive(Debug, Default)]
 pub struct Batcher {
     config: QueueConfig,
