@@ -43,6 +43,8 @@ const MAX_TOKENS: usize = 2048;
 const MAX_DEPTH: usize = 50;
 /// Maximum number of nodes after expansion of BETWEEN, COALESCE and the like.
 const MAX_NODES: u64 = 20_000;
+/// Maximum [complexity](Expression::complexity) of an expression. Compiling one takes up to 2.5 s.
+pub const MAX_COMPLEXITY: u64 = 500_000;
 /// Stack size for compilation, in bytes: the passes over an expression are recursive.
 const STACK_BYTES: usize = 64 << 20;
 
@@ -50,6 +52,7 @@ const STACK_BYTES: usize = 64 << 20;
 #[derive(Clone)]
 pub struct Expression {
     field: FieldRef,
+    complexity: u64,
     inputs: Vec<usize>,
     identity: u128,
     pub(crate) logical: Expr,
@@ -87,6 +90,12 @@ impl Expression {
     /// Name, type and nullability of the result.
     pub fn field(&self) -> &FieldRef {
         &self.field
+    }
+
+    /// Sum over all parts of the expression, nested ones included, of the number of nodes of the part. The time for compilation
+    /// is proportional to it, because the type of each part is derived from all nodes below.
+    pub fn complexity(&self) -> u64 {
+        self.complexity
     }
 
     /// Indexes of the columns that the expression reads, ascending.
@@ -167,9 +176,16 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
         filter => ("filter".to_owned(), filter),
     };
     check_pure(&logical)?;
-    if expanded_nodes(&logical) > MAX_NODES {
+    let Expanded { nodes, complexity } = Expanded::of(&logical);
+    if nodes > MAX_NODES {
         return Err(Error::invalid(format!(
             "expands to more than {MAX_NODES} nodes; nest BETWEEN and COALESCE less"
+        )));
+    }
+    if complexity > MAX_COMPLEXITY {
+        return Err(Error::invalid(format!(
+            "is too complex: the sizes of its parts add up to {complexity} nodes, expected at most {MAX_COMPLEXITY}; use shorter \
+             chains of operators"
         )));
     }
     let whole = dfschema(schema)?;
@@ -190,31 +206,41 @@ fn compile(text: &str, schema: &Schema, named: bool) -> Result<Expression, Error
     let identity = identity_of(&logical, &projected, &data_type)?;
     let sizes = Sizes::of(&logical, &whole, schema)?;
     let field = Arc::new(Field::new(name, data_type, nullable));
-    Ok(Expression { field, inputs, identity, logical, physical, sizes })
+    Ok(Expression { field, complexity, inputs, identity, logical, physical, sizes })
 }
 
-/// Number of nodes after expansion, where BETWEEN, COALESCE and the like duplicate their operands.
-fn expanded_nodes(expression: &Expr) -> u64 {
-    let mut parts = 0_u64;
-    let counted = expression.apply_children(|child| {
-        parts = parts.saturating_add(expanded_nodes(child));
-        Ok(TreeNodeRecursion::Continue)
-    });
-    let doubles = match expression {
-        Expr::Between(_) | Expr::Case(_) => true,
-        Expr::ScalarFunction(call) => matches!(call.name(), "coalesce" | "nullif" | "nvl" | "nvl2"),
-        _ => false,
-    };
-    debug_assert!(counted.is_ok(), "nothing above fails");
-    // A list with a part that is not a constant becomes one comparison per item.
-    let copies = match expression {
-        Expr::InList(list) if list.list.iter().any(|item| !matches!(item, Expr::Literal(..))) => {
-            list.list.len() as u64 + 1
-        }
-        _ if doubles => 2,
-        _ => 1,
-    };
-    parts.saturating_mul(copies).saturating_add(1)
+/// Size after expansion, where BETWEEN, COALESCE and the like duplicate their operands.
+struct Expanded {
+    nodes: u64,
+    complexity: u64,
+}
+
+impl Expanded {
+    fn of(expression: &Expr) -> Self {
+        let (mut nodes, mut complexity) = (0_u64, 0_u64);
+        let counted = expression.apply_children(|child| {
+            let child = Self::of(child);
+            nodes = nodes.saturating_add(child.nodes);
+            complexity = complexity.saturating_add(child.complexity);
+            Ok(TreeNodeRecursion::Continue)
+        });
+        debug_assert!(counted.is_ok(), "nothing above fails");
+        let doubles = match expression {
+            Expr::Between(_) | Expr::Case(_) => true,
+            Expr::ScalarFunction(call) => matches!(call.name(), "coalesce" | "nullif" | "nvl" | "nvl2"),
+            _ => false,
+        };
+        // A list with a part that is not a constant becomes one comparison per item.
+        let copies = match expression {
+            Expr::InList(list) if list.list.iter().any(|item| !matches!(item, Expr::Literal(..))) => {
+                list.list.len() as u64 + 1
+            }
+            _ if doubles => 2,
+            _ => 1,
+        };
+        let nodes = nodes.saturating_mul(copies).saturating_add(1);
+        Self { nodes, complexity: complexity.saturating_mul(copies).saturating_add(nodes) }
+    }
 }
 
 /// Checks constant arithmetic and the constant arguments of functions, so that their errors are errors of compilation.

@@ -31,7 +31,7 @@ mod prune;
 use arrow_array::Array;
 use arrow_schema::{DataType, Field, Schema};
 
-pub use compile::Expression;
+pub use compile::{Expression, MAX_COMPLEXITY};
 pub use datafusion_common::ScalarValue;
 pub use error::Error;
 pub use expression_identity::SEMANTICS;

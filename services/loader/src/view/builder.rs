@@ -7,7 +7,7 @@ use std::{
 
 use arrow_schema::{DataType, Field, FieldRef, Schema};
 use forebay_proto::{DISTINCT, LAYOUT, RAGGED, v1};
-use forebay_sql::Expression;
+use forebay_sql::{Expression, MAX_COMPLEXITY};
 use forebay_storage::Snapshot;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -72,10 +72,18 @@ fn selected(snapshot: &Snapshot, select: &[String]) -> Result<Vec<Known>, Error>
         return Err(Error::invalid("select", reason));
     }
     let (mut names, mut known) = (HashSet::new(), Vec::with_capacity(select.len()));
+    let mut complexity = 0;
     for (index, text) in select.iter().enumerate() {
         let place = format!("select[{index}]");
         let expression = Expression::column(text, snapshot.schema())
             .map_err(|error| expression_error(&place, error, snapshot.schema()))?;
+        complexity += expression.complexity();
+        if complexity > MAX_COMPLEXITY {
+            let reason = format!(
+                "is too complex, together with the expressions before it: {complexity} of {MAX_COMPLEXITY}"
+            );
+            return Err(Error::invalid(place, reason));
+        }
         let field = Arc::clone(expression.field());
         if !names.insert(field.name().clone()) {
             return Err(Error::invalid(place, format!("two expressions have the name '{}'", field.name())));

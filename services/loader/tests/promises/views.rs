@@ -119,6 +119,10 @@ async fn an_invalid_request_is_refused_with_the_name_of_its_field() {
         let refused = refused(&select(&expressions), &reader);
         assert!(refused.starts_with(reason), "{refused}");
     }
+    let chain = |name: &str| format!("{} AS {name}", vec!["x"; 500].join(" - "));
+    let refused_chain = refused(&select(&[&chain("a"), &chain("b")]), &reader);
+    let reason = "select[1]: is too complex, together with the expressions before it: 500998 of 500000";
+    assert_eq!(refused_chain, reason);
     let filter = |text: &str| in_order(Train { filter: text.into(), ..Train::default() });
     assert!(refused(&filter("id +"), &reader).starts_with("filter: "));
     assert_eq!(refused(&filter("id"), &reader), "filter: is of type Int64, expected a boolean");

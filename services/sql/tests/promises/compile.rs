@@ -120,6 +120,31 @@ fn operators_and_functions_have_sql_semantics() {
         assert_eq!(values(text), expected, "{text}");
     }
     assert_eq!(Expression::column("distance", &schema()).unwrap().is_column(), Some(1));
+    assert_eq!(Expression::column("x", &schema()).unwrap().is_column(), Some(2));
+    assert_eq!(Expression::column("x + 1 AS y", &schema()).unwrap().is_column(), None);
+}
+
+#[test]
+fn a_filter_is_named_filter_even_if_it_is_a_column() {
+    let schema = Schema::new(vec![Field::new("valid", DataType::Boolean, true)]);
+    assert_eq!(Expression::filter("valid", &schema).unwrap().field().name(), "filter");
+    assert_eq!(Expression::column("valid", &schema).unwrap().field().name(), "valid");
+}
+
+#[test]
+fn sizes_of_results_and_of_the_memory_for_evaluation_are_estimated() {
+    let expression = |text| Expression::column(text, &schema()).unwrap();
+    assert_eq!(expression("distance + 1 AS y").expected_bytes(1000, |_| 0), 8000);
+    let bytes_of = |column| if column == 3 { 5000 } else { 0 };
+    assert!(expression("upper(\"Name\") AS y").expected_bytes(10, bytes_of) >= 5000);
+    let fields = vec![Field::new("Name", DataType::Utf8, true)];
+    let texts = |text: &str| {
+        let names = Arc::new(StringArray::from(vec![text, text])) as ArrayRef;
+        RecordBatch::try_new(Arc::new(Schema::new(fields.clone())), vec![names]).unwrap()
+    };
+    let upper = expression("upper(\"Name\") AS y");
+    assert!(upper.is_small(&texts("short")));
+    assert!(!upper.is_small(&texts(&"x".repeat(16 << 20))));
 }
 
 #[test]
@@ -204,7 +229,7 @@ fn deep_and_long_expressions_are_compiled_or_refused() {
     assert!(error(&deep).contains("expected at most 2048"));
     let nested = format!("{}delay{} AS y", "abs(".repeat(600), ")".repeat(600));
     assert!(error(&nested).contains("recursion limit"), "{}", error(&nested));
-    let long = format!("{} AS y", vec!["x"; 1000].join(" - "));
+    let long = format!("{} AS y", vec!["x"; 700].join(" - "));
     evaluate(&long).unwrap();
     let cases = format!("{} AS y", vec!["CASE WHEN delay > 1 THEN x END"; 200].join(" + "));
     evaluate(&cases).unwrap();
@@ -213,6 +238,18 @@ fn deep_and_long_expressions_are_compiled_or_refused() {
     let nested = format!("{}delay{} AS y", "coalesce(".repeat(40), ", 1)".repeat(40));
     assert!(error(&nested).contains("expands to more than 20000 nodes"), "{}", error(&nested));
     assert!(error(&"x ".repeat(100_000)).contains("expected at most 65536"));
+    // A list of constants is not expanded, and one with a column is: (1 + 140) * 141 + 1 nodes, and the chain with AND.
+    evaluate(&format!("distance IN ({}) AS y", vec!["1"; 1000].join(","))).unwrap();
+    let expanded = |terms: usize| {
+        let list = format!("distance IN ({}, delay)", vec!["1"; 139].join(","));
+        format!("{list} AND ({}) > 1 AS y", vec!["delay"; terms].join(" - "))
+    };
+    evaluate(&expanded(58)).unwrap();
+    assert!(error(&expanded(59)).contains("expands to more than 20000 nodes"), "{}", error(&expanded(59)));
+    // A chain of n terms has parts of 1, 3, ... 2n - 1 nodes, and n - 1 further terms.
+    let chain = |terms: usize| format!("{} AS y", vec!["x"; terms].join(" - "));
+    assert_eq!(Expression::column(&chain(10), &schema()).unwrap().complexity(), 100 + 9);
+    assert!(error(&chain(707)).contains("is too complex: the sizes of its parts add up to 500555 nodes"));
 }
 
 #[test]
