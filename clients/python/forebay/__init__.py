@@ -21,6 +21,7 @@ from forebay.client import Client, connect
 from forebay.errors import Error, RequestRejectedError
 from forebay.online import InferenceBatch, Rows
 from forebay.profiling import profile
+from forebay.splitting import split
 from forebay.training import TrainingDataset
 
 __all__ = [
@@ -35,5 +36,6 @@ __all__ = [
     "connect",
     "errors",
     "profile",
+    "split",
 ]
 __version__ = "0.1.0"

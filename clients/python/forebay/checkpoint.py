@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
+from forebay.errors import CheckpointMismatchError
+
 STATE_VERSION = 1
 
-# Request fields that may differ between a state and the dataset that loads it. The global batch has to be the same.
+# Request fields that a state does not set in the dataset that loads it. The global batch has to be the same.
 PER_RUN = ("rank", "world_size", "batch_size", "lanes", "job_name", "label_column", "content_hash")
+# Request fields that select columns. If the dataset that loads a state has one of them, those of the state are not used.
+PROJECTION = ("columns", "tensors", "select", "dedupe")
+# Request fields that determine which rows a batch has.
+ORDER = ("dataset", "filter", "seed", "shuffle", "group_by", "max_pack_rows", "mix", "remainder", "plan_version")
 # Request fields that hold a place in the job. A state has its own fields for it.
 CURSOR = ("epoch", "epochs", "start_step", "steps", "lane")
 
@@ -19,6 +25,50 @@ _RENAMED_WITHIN = {
     "shuffle": {"in_order": "keep_block_order"},
     "tensors": {"fill": "null_value", "max_len": "max_list_length"},
 }
+
+
+def merged(state: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the request of a dataset that continues at a state: its own fields, and those of the state that it lacks.
+
+    Args:
+        state: A state.
+        given: Request of the dataset that loads it.
+
+    Raises:
+        CheckpointMismatchError: Both name different snapshots.
+    """
+    saved, snapshot = with_current_names(state["request"]), state["snapshot"]
+    if given.get("snapshot", snapshot) != snapshot:
+        raise CheckpointMismatchError(f"the state was saved with snapshot {snapshot}, but snapshot is {given['snapshot']}")
+    left_out = {*PER_RUN, *(PROJECTION if any(name in given for name in PROJECTION) else ())}
+    request = {**{name: saved[name] for name in saved if name not in left_out}, **given, "snapshot": snapshot}
+    given_mix, saved_mix = ([mixed["dataset"] for mixed in request.get("mix", ())] for request in (given, saved))
+    if given_mix and given_mix == saved_mix:
+        pairs = zip(given["mix"], saved["mix"])
+        request["mix"] = [{**mixed, "snapshot": mixed.get("snapshot", then["snapshot"])} for mixed, then in pairs]
+    return request
+
+
+def check(state: Mapping[str, Any], resolved: Mapping[str, Any], plan_hash: str) -> None:
+    """Checks that a plan has the same rows in the same order as a state. Its columns may be others.
+
+    Args:
+        state: The state.
+        resolved: Request of the plan with all defaults resolved.
+        plan_hash: Hash of the plan.
+
+    Raises:
+        CheckpointMismatchError: It has not. The message names the first field that differs.
+    """
+    saved = with_current_names(state["request"])
+    if plan_hash == state["plan_hash"] and saved.get("filter") == resolved.get("filter"):
+        return
+    for name in ORDER:
+        if saved.get(name) != resolved.get(name):
+            raise CheckpointMismatchError(
+                f"the state was saved with {name} {saved.get(name)!r}, but {name} is {resolved.get(name)!r}"
+            )
+    raise CheckpointMismatchError(f"the state was saved with plan {state['plan_hash']}, but the plan is {plan_hash}")
 
 
 def with_current_names(request: Mapping[str, Any]) -> dict[str, Any]:

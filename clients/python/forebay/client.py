@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 from typing import Any, Callable, Iterator, Literal, Mapping, Sequence, Union
 
-from forebay import sending
+from forebay import ranks, sending
 from forebay.agreement import RendezvousStore
 from forebay.cluster import Cluster, to_json
 from forebay.errors import RequestError
@@ -17,8 +16,6 @@ from forebay.training import TrainingDataset
 
 Tensors = Union[Mapping[str, Union[Sequence[str], Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 Path = Union[str, "os.PathLike[str]"]
-
-LOG = logging.getLogger("forebay")
 
 # The format of W3C Trace Context.
 TRACEPARENT = re.compile("[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -111,13 +108,14 @@ class Client:
         tensors: Tensors | None = None,
         dedupe: Tensors | None = None,
         group_by: Sequence[str] | None = None,
-        mix: Mapping[str, Any] | None = None,
+        mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         seed: int = 0,
         shuffle: Mapping[str, Any] | None = None,
         epoch: int = 0,
         epochs: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: Any = None,
         lanes: int = 1,
         remainder: str | None = None,
         snapshot: str | None = None,
@@ -151,14 +149,19 @@ class Client:
                 each row among them as `query_index`. See `Batch.expand`.
             group_by: Columns whose values are equal within a group. Groups are shuffled as a whole. See `Batch.group_offsets`.
             mix: Further datasets with a fixed fraction of the rows of every batch: `{"other": 0.25}` or
-                `{"other": {"fraction": 0.25, "filter": "..."}}`. An epoch covers `dataset` once.
+                `{"other": {"fraction": 0.25, "filter": "..."}}`. An epoch covers `dataset` once. As a list, it may name a dataset
+                several times: `[{"dataset": "clicks", "fraction": 0.25, "filter": "label = 1"}]`.
             seed: Shuffle seed. 0 is a regular seed.
             shuffle: Shuffle mode: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order": True}`, `{"global": {}}` or
                 `{"none": {}}`. Default: windows of the server's default size.
             epoch: First epoch.
             epochs: Number of epochs that one stream delivers without a pause. Default: each iteration opens a stream.
-            rank: Rank of this process, from 0. Default: the environment variable RANK, otherwise 0.
-            world_size: Number of ranks. Default: the environment variable WORLD_SIZE, otherwise 1.
+            rank: Rank of this process, from 0. Default: that of torch.distributed or jax.distributed if one of them is initialized
+                when the dataset is first used; otherwise that of the launcher, from the environment variable RANK, those of an
+                MPI, or those of a task of Slurm's srun.
+            world_size: Number of ranks, together with `rank`.
+            mesh: A `DeviceMesh` of PyTorch in place of `rank` and `world_size`. Its only dimension, or its dimensions named `dp`,
+                `ddp`, `fsdp`, `data` or `dp_...`, number the ranks. Processes that differ in other dimensions get equal batches.
             lanes: Number of parallel streams, which are merged in order.
             remainder: Treatment of an incomplete last step: `"SHORT"`, `"DROP"` or `"PAD"`. Default: `"SHORT"` for one rank,
                 `"DROP"` for several.
@@ -168,7 +171,8 @@ class Client:
             output: Type of the items: `"batch"` for `Batch`, `"numpy"`, `"torch"` or `"jax"` for a dict of arrays,
                 `"arrow"` for a pyarrow record batch.
             device: `"cuda"` or `"cuda:1"` prefetches batches into the memory of that GPU, for the outputs `"batch"`,
-                `"torch"` and `"jax"`. With output `"torch"`, any other device to which tensors are copied.
+                `"torch"` and `"jax"`. Without a number: the current device of PyTorch if that is not the first one, otherwise
+                the number in LOCAL_RANK. With output `"torch"`, any other device to which tensors are copied.
             rendezvous_store: Store in which the ranks agree on snapshot, order and start position before their first step:
                 a `torch.distributed.Store`, any object with `set(key, value)` and a blocking `get(key)`, or a shared dict.
                 Use a new store for each run. Default: the store of `torch.distributed` if that is initialized.
@@ -183,26 +187,23 @@ class Client:
 
         Raises:
             TypeError: Neither `batch_size` nor `max_pack_rows` is given.
-            ValueError: `output`, `device`, `epochs`, `rank` or `world_size` is invalid.
+            ValueError: `output`, `device`, `epochs`, `rank`, `world_size` or `mesh` is invalid.
         """
-        rank, world_size = _rank_and_world_size(rank, world_size)
+        place = ranks.place(rank, world_size, mesh)
         if batch_size is None:
             if not max_pack_rows:
                 raise TypeError("train() requires batch_size, or max_pack_rows with group_by")
             batch_size = 1
-        mixed = ((name, what if isinstance(what, Mapping) else {"fraction": what}) for name, what in (mix or {}).items())
         request: dict[str, Any] = {
             "dataset": dataset,
             "batch_size": batch_size,
             "seed": seed,
             "lanes": lanes,
-            "rank": rank,
-            "world_size": world_size,
             "epoch": epoch,
             **_projection(columns, tensors, select, filter),
             **_given(
                 dedupe=_tensors(dedupe, "tensor"),
-                mix=None if mix is None else [{"dataset": name, **what} for name, what in mixed],
+                mix=_mixed(mix),
                 group_by=_listed(group_by),
                 max_pack_rows=max_pack_rows,
                 shuffle=shuffle,
@@ -215,6 +216,7 @@ class Client:
         return _dataset_class()(
             self._cluster,
             request,
+            place=place,
             epochs=epochs,
             output=output,
             device=device,
@@ -223,6 +225,27 @@ class Client:
             callbacks=tuple(callbacks),
             gpu_utilization=gpu_utilization,
         )
+
+    def eval(self, dataset: str, *, batch_size: int, **options: Any) -> TrainingDataset:
+        """Returns the rows of a dataset for an evaluation: in their stored order, each row once over all ranks.
+
+        All ranks take the same number of steps. The column `valid` (uint8) is 0 for rows that fill the last batches.
+
+        Args:
+            dataset: Name of the dataset.
+            batch_size: Rows per rank and step.
+            **options: Further arguments of `train`, except `seed`, `shuffle`, `remainder` and `mix`.
+
+        Returns:
+            A training dataset. Each iteration has the same batches.
+
+        Raises:
+            TypeError: An option would change the order or the rows.
+        """
+        fixed = {"seed": 0, "shuffle": {"none": {}}, "remainder": "PAD", "mix": None}
+        if taken := sorted(fixed.keys() & options.keys()):
+            raise TypeError(f"eval() has a fixed order and does not take {', '.join(taken)}")
+        return self.train(dataset, batch_size=batch_size, **fixed, **options)
 
     def lookup(
         self,
@@ -349,20 +372,6 @@ class Client:
         return self.action("refresh", dataset=dataset)[-1]
 
 
-def _rank_and_world_size(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Returns rank and world size. Values from the environment are logged, because they change which rows a process reads."""
-    if (rank is None) != (world_size is None):
-        missing = "rank" if rank is None else "world_size"
-        raise ValueError(f"{missing} is missing: rank and world_size go together")
-    if rank is None and "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        LOG.warning("using rank %d of %d from RANK and WORLD_SIZE: 1/%d of the rows", rank, world_size, world_size)
-    rank, world_size = rank or 0, world_size or 1
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank is {rank}, expected 0 to {world_size - 1}")
-    return rank, world_size
-
-
 def _projection(
     columns: Sequence[str] | None, tensors: Tensors | None, select: Sequence[str] | None, filter: str | None
 ) -> dict[str, Any]:
@@ -390,6 +399,14 @@ def _join(
 ) -> dict[str, Any]:
     """Returns the lookup in a further dataset."""
     return {"dataset": dataset, "key": list(key), **_projection(columns, tensors, select, filter)}
+
+
+def _mixed(mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Returns the further datasets of a mixture as the protocol has them: a list of messages."""
+    if mix is None or not isinstance(mix, Mapping):
+        return None if mix is None else [dict(mixed) for mixed in mix]
+    given = ((name, what if isinstance(what, Mapping) else {"fraction": what}) for name, what in mix.items())
+    return [{"dataset": name, **what} for name, what in given]
 
 
 def _tensors(tensors: Tensors | None, name_field: str) -> list[dict[str, Any]] | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import sys
 import threading
 import time
 from typing import Any, Callable, Iterator, Mapping
 
-from forebay import _forebay
+from forebay import _forebay, ranks
 from forebay.agreement import RendezvousStore, agree, default_store
 from forebay.batch import Batch
-from forebay.checkpoint import CURSOR, PER_RUN, STATE_VERSION, with_current_names
+from forebay.checkpoint import CURSOR, STATE_VERSION, check, merged
 from forebay.cluster import Cluster
 from forebay.errors import CheckpointMismatchError
 from forebay.gpu import number_in_use, watch
@@ -48,6 +49,7 @@ class TrainingDataset:
         cluster: Cluster,
         request: Mapping[str, Any],
         *,
+        place: ranks.Place | None = None,
         epochs: int | None = None,
         output: str = "batch",
         device: Any = None,
@@ -58,10 +60,10 @@ class TrainingDataset:
     ) -> None:
         if output not in OUTPUTS:
             raise ValueError(f"output is {output!r}, expected one of {', '.join(OUTPUTS)}")
-        cuda = _cuda(device)
-        if cuda is not None and output in ("numpy", "arrow"):
+        on_cuda = _is_cuda(device)
+        if on_cuda and output in ("numpy", "arrow"):
             raise ValueError(f"output is {output!r}, which requires host memory, but device is {str(device)!r}")
-        if device is not None and cuda is None and output != "torch" and str(device) != "cpu":
+        if device is not None and not on_cuda and output != "torch" and str(device) != "cpu":
             raise ValueError(f"device is {str(device)!r}, which requires output 'torch', but output is {output!r}")
         if epochs is not None and epochs < 1:
             raise ValueError(f"epochs is {epochs}, expected at least 1")
@@ -70,7 +72,9 @@ class TrainingDataset:
         self._gpu_utilization = gpu_utilization
         self._watched: threading.Event | None = None
         # Batches are prefetched into CUDA devices. PyTorch copies tensors to other devices.
-        self._output, self._cuda, self._device = output, cuda, None if cuda is not None else device
+        self._output, self._cuda, self._device = output, device if on_cuda else None, None if on_cuda else device
+        # The place of the arguments, and otherwise what is found at the first use, when frameworks are initialized.
+        self._given_place, self._found_place, self._placed_in = place, place, os.getpid()
         self._epoch, self._step = int(request["epoch"]), 0
         self._last = None if epochs is None else self._epoch + epochs
         self._planned: dict[str, Any] | None = None
@@ -80,21 +84,23 @@ class TrainingDataset:
         self._fresh = True
         self._loops = 0
         self._past: dict[str, float] = {}
-        # All ranks create their datasets in the same order, and agree again after a state was loaded.
-        self._number, self._agreed_times = next(_numbers), 0
+        # Agreements on datasets of the same name so far, at the first agreement of this one; and its own agreements.
+        self._number: int | None = None
+        self._agreed_times = 0
 
     def __getstate__(self) -> dict[str, Any]:
+        self._place()
         return {**self.__dict__, "_stream": None, "_store": None, "_past": {}, "_watched": None}
 
     @property
     def rank(self) -> int:
         """Rank of this process, from 0."""
-        return self._request["rank"]
+        return self._place().rank
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return self._request["world_size"]
+        return self._place().world_size
 
     @property
     def epoch(self) -> int:
@@ -121,6 +127,10 @@ class TrainingDataset:
         """Number of steps per epoch, equal on all ranks. Blocks at the first use."""
         return int(self._plan()["summary"].get("steps", 0))
 
+    def __bool__(self) -> bool:
+        # Python would call `__len__`, which blocks.
+        return True
+
     def __len__(self) -> int:
         """Number of steps per epoch, equal on all ranks. Blocks at the first use."""
         return self.steps_per_epoch
@@ -136,6 +146,44 @@ class TrainingDataset:
         """
         self._begin()
         return self._iterate()
+
+    def epochs(self, count: int) -> Iterator[Any]:
+        """Iterates over the batches of `count` epochs without a pause between them.
+
+        The iteration starts with the batch after the last one that was received, and ends with epoch `count`, counted from the
+        first epoch of the training. After `load_state_dict`, the same loop therefore continues and ends as it would have
+        without an interruption.
+
+            for batch in ds.epochs(3):
+                print(batch.epoch, batch.step)
+
+        Args:
+            count: Number of epochs of the training.
+
+        Yields:
+            The next batch, as in `for batch in ds`.
+
+        Raises:
+            ValueError: `count` is negative.
+        """
+        return self._through(count, "epochs")
+
+    def steps(self, count: int) -> Iterator[Any]:
+        """Iterates over the batches of `count` steps, over as many epochs as they need, without a pause between these.
+
+        The iteration starts with the batch after the last one that was received, and ends with step `count`, counted from the
+        first step of the training, as in `epochs`.
+
+        Args:
+            count: Number of steps of the training.
+
+        Yields:
+            The next batch, as in `for batch in ds`.
+
+        Raises:
+            ValueError: `count` is negative.
+        """
+        return self._through(count, "steps")
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint. Blocks at the first use.
@@ -163,7 +211,8 @@ class TrainingDataset:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues at the position of a state, also in another process, on another server or with other ranks.
 
-        The global batch (`batch_size * world_size`) has to be the same. Blocks until a server has confirmed the plan.
+        The rows and their order, and the global batch (`batch_size * world_size`), have to be the same. The columns may be
+        others. Blocks until a server has confirmed the plan.
 
         Args:
             state: A result of `state_dict`, of this or an earlier version of the package.
@@ -174,33 +223,17 @@ class TrainingDataset:
         """
         if state.get("version") != STATE_VERSION:
             raise CheckpointMismatchError(f"the state has version {state.get('version')}, expected {STATE_VERSION}")
-        ours, theirs = self._global_batch(self._request), int(state["global_batch"])
+        ours, theirs = self._global_batch({**self._request, "world_size": self.world_size}), int(state["global_batch"])
         if ours != theirs:
             raise CheckpointMismatchError(
                 f"the state was saved with a global batch of {theirs}, but batch_size {self._request['batch_size']} "
                 f"and world_size {self.world_size} make a global batch of {ours}"
             )
-        saved, given = with_current_names(state["request"]), self._request
-        if given.get("snapshot", state["snapshot"]) != state["snapshot"]:
-            raise CheckpointMismatchError(
-                f"the state was saved with snapshot {state['snapshot']}, but snapshot is {given['snapshot']}"
-            )
-        merged = {**{name: saved[name] for name in saved if name not in PER_RUN}, **given, "snapshot": state["snapshot"]}
-        given_mix, saved_mix = ([mixed["dataset"] for mixed in request.get("mix", ())] for request in (given, saved))
-        if given_mix and given_mix == saved_mix:
-            pairs = zip(given["mix"], saved["mix"])
-            merged["mix"] = [{**mixed, "snapshot": mixed.get("snapshot", then["snapshot"])} for mixed, then in pairs]
-        plan = self._cluster.plan(merged)
-        resolved, plan_hash = json.loads(plan.resolved)["train"], json.loads(plan.summary)["plan_hash"]
-        for name in sorted({*saved, *resolved} - {*PER_RUN, *CURSOR}):
-            if saved.get(name) != resolved.get(name):
-                raise CheckpointMismatchError(
-                    f"the state was saved with {name} {saved.get(name)!r}, but {name} is {resolved.get(name)!r}"
-                )
-        if plan_hash != state["plan_hash"]:
-            raise CheckpointMismatchError(f"the state was saved with plan {state['plan_hash']}, but the plan is {plan_hash}")
+        request = merged(state, self._request)
+        plan = self._cluster.plan({**request, **self._rank_and_world_size()})
+        check(state, json.loads(plan.resolved)["train"], json.loads(plan.summary)["plan_hash"])
         self.close()
-        self._request, self._planned, self._fresh = merged, None, True
+        self._request, self._planned, self._fresh = request, None, True
         self._epoch, self._step = int(state["epoch"]), int(state["step"])
 
     def stats(self) -> dict[str, float]:
@@ -232,9 +265,33 @@ class TrainingDataset:
     def _begin(self) -> None:
         """Called before each iteration. Subclasses can raise here."""
 
-    def _iterate(self) -> Iterator[Any]:
-        """Yields the batches of one epoch, or of the rest of it."""
+    def _through(self, count: int, unit: str) -> Iterator[Any]:
+        """Yields the batches up to a number of epochs or steps of the training."""
+        if count < 0:
+            raise ValueError(f"{unit}: the number is {count}, expected at least 0")
+        self._begin()
+        return self._iterate_through(count, unit == "epochs")
+
+    def _iterate_through(self, count: int, are_epochs: bool) -> Iterator[Any]:
+        per_epoch, first, given_last = self.steps_per_epoch, int(self._request["epoch"]), self._last
+        if per_epoch == 0:
+            return
+        end = first * per_epoch + count * (per_epoch if are_epochs else 1)
+        last = -(-end // per_epoch)
+        self._last = last if given_last is None else min(last, given_last)
+        # Continues after the last batch that was received, although the loop around it may have been left early.
+        self._fresh = True
+        try:
+            while (rest := min(end, self._last * per_epoch) - (self._epoch * per_epoch + self._step)) > 0:
+                yield from self._iterate(rest)
+        finally:
+            self._last = given_last
+        self._fresh = True
+
+    def _iterate(self, most: int | None = None) -> Iterator[Any]:
+        """Yields the batches of one epoch, or of the rest of it, and `most` batches if that is less."""
         steps = self.steps_per_epoch
+        self._check_place()
         if not self._fresh or self._step >= steps > 0:
             self._epoch, self._step = self._epoch + 1, 0
         if self._last is not None and self._epoch >= self._last:
@@ -244,9 +301,10 @@ class TrainingDataset:
         self._fresh = True
         self._loops += 1
         loop, bar, make = self._loops, self._bar(steps), OUTPUTS[self._output]
+        end = steps if most is None else min(steps, self._step + most)
         try:
             stream = self._open()
-            while self._step < steps:
+            while self._step < end:
                 received = next(stream, None)
                 if received is None:
                     raise RuntimeError("the dataset was closed or reloaded during the iteration")
@@ -287,14 +345,40 @@ class TrainingDataset:
             self.close()
         epochs = 1 if self._last is None else self._last - self._epoch
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
-        self._stream = self._cluster.plan(request).stream(self._cuda)
+        cuda = None if self._cuda is None else _cuda_number(self._cuda)
+        self._stream = self._cluster.plan(request).stream(cuda)
         if self._cluster.options.get("report", True):
-            self._watched = watch(self._stream.utilization(), number_in_use(self._cuda), self._gpu_utilization)
+            self._watched = watch(self._stream.utilization(), number_in_use(cuda), self._gpu_utilization)
         return self._stream
+
+    def _place(self) -> ranks.Place:
+        """Returns rank and number of ranks, which are found at the first use unless the arguments of `train` give them."""
+        if self._found_place is None:
+            self._found_place, self._placed_in = ranks.find(), os.getpid()
+        return self._found_place
+
+    def _check_place(self) -> None:
+        """Checks that the rank that was found is still that of this process.
+
+        Raises:
+            RuntimeError: A launcher or a framework has given it another rank since then.
+        """
+        found = self._place()
+        # A process that a rank starts, for example to load data, reads for this rank.
+        if self._given_place is None and self._placed_in == os.getpid():
+            now = ranks.find()
+            if now[:2] != found[:2]:
+                raise RuntimeError(
+                    f"the dataset was first used as rank {found.rank} of {found.world_size}, from {found.source}, but this is "
+                    f"rank {now.rank} of {now.world_size}, from {now.source}; use the dataset after the initialization only"
+                )
+
+    def _rank_and_world_size(self) -> dict[str, int]:
+        return {"rank": self.rank, "world_size": self.world_size}
 
     def _pinned(self) -> dict[str, Any]:
         """Returns the request with all defaults resolved and the snapshot pinned."""
-        return {**self._plan()["request"], "rank": self.rank}
+        return {**self._plan()["request"], **self._rank_and_world_size()}
 
     def _plan(self) -> dict[str, Any]:
         """Returns the plan, which is requested once. Several ranks agree on it first."""
@@ -307,15 +391,19 @@ class TrainingDataset:
     def _agreed(self) -> _forebay.Plan:
         def plan(snapshot: str | None) -> _forebay.Plan:
             pinned = {} if snapshot is None or "snapshot" in self._request else {"snapshot": snapshot}
-            return self._cluster.plan({**self._request, **pinned})
+            return self._cluster.plan({**self._request, **self._rank_and_world_size(), **pinned})
 
-        store = self._store if self._store is not None else default_store()
-        if store is None or self.world_size == 1:
+        place, store = self._place(), self._store if self._store is not None else default_store()
+        if store is None or place.members == 1:
             return plan(None)
+        name = self._request.get("job_name") or self._request["dataset"]
+        if self._number is None:
+            # Processes use the datasets that they share in the same order. A dataset of one process alone does not count.
+            self._number = next(_agreements.setdefault(name, itertools.count()))
         self._agreed_times += 1
-        name = f"{self._request.get('job_name') or self._request['dataset']}/{self._number}/{self._agreed_times}"
+        key = f"{name}/{self._number}/{self._agreed_times}"
         timeout = float(self._cluster.options.get("retry_deadline", 300))
-        return agree(store, name, self.rank, self.world_size, plan, (self._epoch, self._step), timeout)
+        return agree(store, key, place.member, place.members, plan, (self._epoch, self._step), timeout)
 
     def _bar(self, steps: int) -> Any:
         if not self._progress:
@@ -329,27 +417,34 @@ class TrainingDataset:
         return int(request["batch_size"]) * int(request.get("world_size") or 1)
 
 
-_numbers = itertools.count()
+_agreements: dict[str, itertools.count[int]] = {}
 
 
-def _cuda(device: Any) -> int | None:
-    """Returns the number of a CUDA device that is named as in PyTorch, or None for other devices."""
+def _is_cuda(device: Any) -> bool:
+    """True for a CUDA device that is named as in PyTorch.
+
+    Raises:
+        ValueError: The number after `cuda:` is none.
+    """
     kind, _, number = str(device).partition(":")
-    if kind != "cuda":
-        return None
-    if not number.isdecimal():
-        if number or ":" in str(device):
-            raise ValueError(f"device is {str(device)!r}, expected 'cuda' or 'cuda:NUMBER'")
-        return _current_cuda()
-    return int(number)
+    if kind == "cuda" and not number.isdecimal() and (number or ":" in str(device)):
+        raise ValueError(f"device is {str(device)!r}, expected 'cuda' or 'cuda:NUMBER'")
+    return kind == "cuda"
 
 
-def _current_cuda() -> int:
-    """Returns the current device of PyTorch if that is imported and has CUDA, otherwise 0."""
-    import sys
-
+def _cuda_number(device: Any) -> int:
+    """Returns the number of a CUDA device. Without one in its name, it is that of this process among those of its host."""
+    number = str(device).partition(":")[2]
+    if number:
+        return int(number)
     torch = sys.modules.get("torch")
-    return torch.cuda.current_device() if torch is not None and torch.cuda.is_available() else 0
+    has_cuda = torch is not None and torch.cuda.is_available()
+    if has_cuda and torch.cuda.current_device() > 0:
+        return torch.cuda.current_device()
+    local, visible = ranks.local_rank() or 0, os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = torch.cuda.device_count() if has_cuda else None if visible is None else len(visible.split(","))
+    # A launcher may show each process its own device only.
+    return local if devices is None or local < devices else 0
 
 
 def _add(total: dict[str, float], more: Mapping[str, float]) -> None:

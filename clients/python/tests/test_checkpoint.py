@@ -101,8 +101,6 @@ def test_a_state_with_the_earlier_field_names_resumes_the_same_batches(client: f
     [
         ("mixture", '"share": 0.25', '"share": 0.5', "mix"),
         ("mixture", '"in_order": true', '"in_order": false', "shuffle"),
-        ("mixture", '"fill": 0.0', '"fill": 1.0', "tensors"),
-        ("mixture", '"max_len": 3', '"max_len": 4', "tensors"),
         ("packs", '"batch_rows": 64', '"batch_rows": 65', "max_pack_rows"),
     ],
 )
@@ -112,7 +110,7 @@ def test_a_state_with_earlier_names_and_another_value_is_rejected(
     saved, request = CASES[case]
     assert saved_value in saved
     ds = client.train("main", **request)
-    state = json.loads(with_ids(saved.replace(saved_value, other_value), ds))
+    state = {**json.loads(with_ids(saved.replace(saved_value, other_value), ds)), "plan_hash": "0123456789abcdef"}
     with pytest.raises(forebay.errors.CheckpointMismatchError, match=f"saved with {field} "):
         ds.load_state_dict(state)
 

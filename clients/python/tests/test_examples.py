@@ -62,6 +62,38 @@ def test_a_killed_and_resumed_training_computes_the_same_parameters(
     assert all(line in whole for line in resumed[1:])
 
 
+def torchrun(processes: int, *arguments: object) -> subprocess.Popen:
+    module = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [*module, str(EXAMPLES / "train_ddp.py"), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # A group of its own, so that all of its processes can be killed at once.
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_ddp_killed_and_resumed_with_another_number_of_processes_reads_the_same_sequence_of_rows(
+    flights_server: Server, tmp_path: Path
+) -> None:
+    needs("torch")
+    arguments = "--url", flights_server.location, "--checkpoint"
+    whole = torchrun(4, *arguments, tmp_path / "a.pt").communicate(timeout=200)[0].splitlines()
+    assert len(whole) == 50 and len(set(whole)) == 50
+
+    killed = torchrun(4, *arguments, tmp_path / "b.pt")
+    assert killed.stdout is not None
+    lines = []
+    for line in killed.stdout:
+        lines.append(line.rstrip())
+        if line.startswith("epoch 1 step 3 "):
+            break
+    os.killpg(killed.pid, signal.SIGKILL)
+    lines += killed.stdout.read().splitlines()
+    killed.wait()
+    resumed = torchrun(2, *arguments, tmp_path / "b.pt").communicate(timeout=200)[0].splitlines()
+    # The checkpoint is saved before the step is printed, so that each step is printed at most once.
+    assert [line for line in lines if line in whole] == whole[: len(lines)]
+    assert resumed == whole[-len(resumed) :] and len(lines) + len(resumed) in (49, 50)
+
+
 def sums(lines: str) -> dict[int, str]:
     found = {}
     for line in lines.splitlines():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import json
 import logging
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 import forebay
+from forebay import ranks
 from digests import digest
 from server import Pool, until
 
@@ -104,12 +106,12 @@ def test_a_state_is_equal_on_all_ranks_and_resumes_on_any_number_of_them(client:
     states = [ds.state_dict() for ds in four]
     assert all(state == states[0] for state in states)
     for world_size in (1, 2, 3, 8):
-        ranks = []
+        parts = []
         for rank in range(world_size):
             ds = dataset(client, batch_size=120_000 // world_size, world_size=world_size, rank=rank)
             ds.load_state_dict(states[rank % 4])
-            ranks.append(iter(ds))
-        rest = [digest(step) for step in zip(*ranks)]
+            parts.append(iter(ds))
+        rest = [digest(step) for step in zip(*parts)]
         assert found + rest == expected, f"{world_size} ranks"
 
 
@@ -119,7 +121,7 @@ def test_a_state_of_another_training_is_rejected_with_both_values(client: foreba
         ({"batch_size": 1000}, "global batch of 50000, but batch_size 1000"),
         ({"seed": 4}, "seed"),
         ({"shuffle": {"none": {}}}, "shuffle"),
-        ({"tensors": {"x": {"columns": ["delay"], "dtype": "float32"}}}, "tensors"),
+        ({"filter": "delay > 0"}, "filter"),
         ({"snapshot": "0" * 32}, "snapshot"),
         ({"remainder": "DROP"}, "remainder"),
     ]:
@@ -129,15 +131,149 @@ def test_a_state_of_another_training_is_rejected_with_both_values(client: foreba
         dataset(client).load_state_dict({**state, "version": 99})
 
 
+def test_a_resumed_training_may_have_other_columns(client: forebay.Client) -> None:
+    first, other = dataset(client), dataset(client, tensors={"y": ["distance"]}, columns=["delay"])
+    expected = [batch["distance"].to_numpy().tobytes() for batch in dataset(client, tensors=None, columns=["distance"])]
+    for batch in first:
+        if batch.step == 9:
+            break
+    other.load_state_dict(first.state_dict())
+    found = [(batch.keys(), batch["y"].to_numpy().tobytes()) for batch in other]
+    assert found == [(["delay", "y"], values) for values in expected[10:]]
+
+
+def test_epochs_are_counted_over_interruptions(client: forebay.Client) -> None:
+    every = [(epoch, step) for epoch in range(3) for step in range(60)]
+    assert [(batch.epoch, batch.step) for batch in dataset(client).epochs(3)] == every
+    for stop in (1, 59, 60, 61, 120, 179, 180):
+        ds, found = dataset(client), []
+        for batch in ds.epochs(3):
+            found.append((batch.epoch, batch.step))
+            if len(found) == stop:
+                break
+        again = dataset(client)
+        again.load_state_dict(ds.state_dict())
+        for resumed in (ds, again):
+            assert found + [(batch.epoch, batch.step) for batch in resumed.epochs(3)] == every
+            assert list(resumed.epochs(3)) == []
+
+
+def test_steps_cross_epochs_and_stop_in_their_middle(client: forebay.Client) -> None:
+    ds = dataset(client, epoch=2)
+    assert [(batch.epoch, batch.step) for batch in ds.steps(70)][-1] == (3, 9)
+    assert ds._stream is None
+    assert [(batch.epoch, batch.step) for batch in ds.steps(72)] == [(3, 10), (3, 11)]
+    assert [(batch.epoch, batch.step) for batch in ds.epochs(2)] == [(3, step) for step in range(12, 60)]
+    assert places(ds, 1) == [(4, 0)]
+    with pytest.raises(ValueError, match="expected at least 0"):
+        ds.steps(-1)
+    with pytest.raises(ValueError, match="expected at least 0"):
+        ds.epochs(-1)
+
+
+def test_callbacks_are_called_after_every_step_of_a_span(client: forebay.Client) -> None:
+    called = []
+    ds = dataset(client, callbacks=[lambda ds: called.append((ds.epoch, ds.step))])
+    assert len(list(ds.steps(61))) == 61
+    assert called[-2:] == [(0, 60), (1, 1)] and len(called) == 61
+
+
+def test_a_span_is_one_session_of_one_stream(client: forebay.Client) -> None:
+    ds, streams = dataset(client), set()
+    for _ in ds.epochs(3):
+        streams.add(id(ds._stream))
+    assert len(streams) == 1
+
+
+def test_a_dataset_is_true_without_a_request() -> None:
+    assert forebay.connect("grpc://127.0.0.1:1", retry_deadline=0).train("flights", batch_size=1)
+
+
+def test_each_row_is_in_one_part_of_a_split(client: forebay.Client) -> None:
+    def rows(filter: str) -> np.ndarray:
+        batches = client.train("flights", batch_size=BATCH, columns=["distance"], filter=filter, remainder="SHORT")
+        return np.concatenate([batch["distance"].to_numpy() for batch in batches])
+
+    whole = np.concatenate([batch["distance"].to_numpy() for batch in dataset(client, tensors=None, columns=["distance"])])
+    train, test = (rows(part) for part in forebay.split(0.75, by="distance"))
+    assert not set(train) & set(test)
+    np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.sort(whole))
+    kinds = len(set(train)) / len(set(whole))
+    assert abs(kinds - 0.75) < 0.06, "of the distinct distances"
+    other, _ = (rows(part) for part in forebay.split(0.75, by="distance", seed=1))
+    assert set(other) != set(train)
+    before, after = (rows(part) for part in forebay.split(by="distance", at=500))
+    assert before.max() < 500 <= after.min() and len(before) + len(after) == len(whole)
+
+
+@pytest.mark.parametrize("border", ["2024-03-01", datetime.date(2024, 3, 1), datetime.datetime(2024, 3, 1)])
+def test_a_split_at_a_time_has_rows_without_one_in_the_first_part(pool: Pool, tmp_path: Path, border: object) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    days = [None, *(datetime.datetime(2024, month, 1) for month in range(1, 7))]
+    table = {"day": pa.array(days, pa.date32()), "time": pa.array(days, pa.timestamp("us")), "row": range(7)}
+    pq.write_table(pa.table(table), tmp_path / "days.parquet")
+    client = forebay.connect(pool.start({"days": tmp_path / "days.parquet"}).location)
+    for column in ("day", "time"):
+        parts = []
+        for condition in forebay.split(by=column, at=border):
+            (batch,) = client.train("days", batch_size=7, columns=["row"], filter=condition, shuffle={"none": {}})
+            parts.append(batch["row"].to_numpy().tolist())
+        assert parts == [[0, 1, 2], [3, 4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fraction": 0.5, "at": 1}, "either a fraction or at"),
+        ({}, "either a fraction or at"),
+        ({"fraction": 0}, "more than 0"),
+        ({"fraction": 1}, "less than 1"),
+        ({"at": True}, "expected a number, a string, a date or a time"),
+    ],
+)
+def test_a_split_without_two_parts_is_rejected(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        forebay.split(by="x", **arguments)
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 7])
+def test_an_evaluation_has_each_row_once_over_all_ranks(client: forebay.Client, world_size: int) -> None:
+    options = {"batch_size": 100_000, "columns": ["distance"], "world_size": world_size}
+    loops = [client.eval("flights", rank=rank, **options) for rank in range(world_size)]
+    assert len({len(ds) for ds in loops}) == 1
+    steps = list(zip(*loops))
+    rows = [batch["distance"].to_numpy()[batch["valid"].to_numpy() == 1] for step in steps for batch in step]
+    stored = client.train("flights", batch_size=BATCH, columns=["distance"], shuffle={"none": {}})
+    expected = np.concatenate([batch["distance"].to_numpy() for batch in stored])
+    np.testing.assert_array_equal(np.concatenate(rows), expected)
+    again = [batch["distance"].to_numpy().tobytes() for batch in loops[0]]
+    assert again == [step[0]["distance"].to_numpy().tobytes() for step in steps]
+    with pytest.raises(TypeError, match="does not take seed, shuffle"):
+        client.eval("flights", batch_size=1, shuffle={"global": {}}, seed=1)
+
+
+def test_a_mixture_may_have_one_dataset_several_times(client: forebay.Client) -> None:
+    late = {"dataset": "flights", "fraction": 0.5, "filter": "delay > 60"}
+    early = {"dataset": "flights", "fraction": 0.25, "filter": "delay < 0"}
+    ds = client.train("flights", batch_size=1000, columns=["delay"], mix=[late, early], filter="delay BETWEEN 0 AND 60")
+    for batch in ds.steps(3):
+        delays = batch["delay"].to_numpy()
+        assert ((delays > 60).sum(), (delays < 0).sum()) == (500, 250)
+
+
 def test_rank_and_world_size_from_the_environment_are_logged(
     client: forebay.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setattr(ranks, "_announced", set())
     with caplog.at_level(logging.WARNING):
         ds = dataset(client)
-    assert "rank 2 of 4" in caplog.text and "1/4 of the rows" in caplog.text
-    assert (ds.rank, ds.world_size, len(ds)) == (2, 4, 15)
+        assert (ds.rank, ds.world_size, len(ds)) == (2, 4, 15)
+        assert dataset(client).rank == 2
+    assert caplog.text.count("RANK=2 of 4, from RANK and WORLD_SIZE: this process reads 1/4 of the rows") == 1
     assert dataset(client, rank=0, world_size=1).world_size == 1
     with pytest.raises(ValueError, match="go together"):
         dataset(client, rank=1)

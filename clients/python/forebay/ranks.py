@@ -1,0 +1,196 @@
+"""The rank of this process among those that train together, as the launcher or the framework says it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Any, Iterator, Mapping, NamedTuple
+
+LOG = logging.getLogger("forebay")
+
+# Environment variables of the rank and of the number of ranks, from the innermost launcher to the outermost one.
+LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+# Variables of launchers that srun may have started once per host. Their ranks are unrelated to those of the srun step.
+INNER_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+# Rank of this process on its host, in the order of preference.
+LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+# Steps of Slurm that run a script or a shell: -5, -6 and their names.
+SLURM_SHELLS = ("4294967291", "4294967290", "batch", "interactive")
+
+_announced: set[str] = set()
+
+
+class Place(NamedTuple):
+    """A rank among a number of ranks."""
+
+    rank: int
+    world_size: int
+    # Where it was found, for messages.
+    source: str
+    # Number of this process among all processes of the training, and their number. They differ from rank and number of ranks
+    # if several processes read the same rows.
+    member: int
+    members: int
+
+
+def place(rank: int | None, world_size: int | None, mesh: Any = None) -> Place | None:
+    """Returns the place that the arguments of `train` give.
+
+    Args:
+        rank: Rank of this process, or None.
+        world_size: Number of ranks, or None.
+        mesh: A `torch.distributed.device_mesh.DeviceMesh`, or None.
+
+    Returns:
+        The place, or None if no argument is given.
+
+    Raises:
+        ValueError: The arguments do not go together, or the rank is not in the range.
+    """
+    if (rank is None) != (world_size is None):
+        missing = "rank" if rank is None else "world_size"
+        raise ValueError(f"{missing} is missing: rank and world_size go together")
+    if mesh is not None:
+        if rank is not None:
+            raise ValueError("mesh is given together with rank and world_size, expected one of them")
+        return _of_mesh(mesh)
+    if rank is None or world_size is None:
+        return None
+    return _checked(rank, world_size, "the arguments")
+
+
+def find() -> Place:
+    """Returns the place of this process as the first of these has it: torch.distributed, jax.distributed, the environment
+    variables of `torchrun`, of an MPI, or of an srun step. Without any of them, this process is the only rank.
+
+    Raises:
+        ValueError: Two of them disagree, or the number of ranks is above 1 but no rank is found.
+    """
+    found = [*_initialized(), *_launched()]
+    for other in found[1:]:
+        # A launcher that srun starts once per host has more processes than srun has tasks.
+        is_outer = other.source.startswith("SLURM") and found[0].world_size > other.world_size
+        if other[:2] != found[0][:2] and not is_outer:
+            raise ValueError(
+                f"rank and world_size are ambiguous: {_said(found[0])}, but {_said(other)}; pass rank and world_size"
+            )
+    if not found:
+        _check_alone()
+        return _checked(0, 1, "no launcher")
+    announce(found[0])
+    return found[0]
+
+
+def announce(found: Place) -> None:
+    """Logs a place once per process, because it determines which rows the process reads."""
+    text = f"RANK={found.rank} of {found.world_size}, from {found.source}"
+    if text not in _announced:
+        _announced.add(text)
+        share = "all rows" if found.world_size == 1 else f"1/{found.world_size} of the rows"
+        LOG.warning("%s: this process reads %s", text, share)
+
+
+def local_rank() -> int | None:
+    """Returns the rank of this process on its host, or None if no launcher says it."""
+    for name in LOCAL_RANKS:
+        if name in os.environ and (name != "SLURM_LOCALID" or _is_srun_step(os.environ)):
+            return _number(name, os.environ)
+    return None
+
+
+def _initialized() -> Iterator[Place]:
+    """Yields the places of the frameworks that are initialized for several processes."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        yield _checked(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
+    jax = sys.modules.get("jax")
+    if jax is not None and getattr(jax.distributed, "is_initialized", bool)():
+        yield _checked(jax.process_index(), jax.process_count(), "jax.distributed")
+
+
+def _launched() -> Iterator[Place]:
+    """Yields the places that the environment of a launcher gives."""
+    for rank, world_size in LAUNCHERS:
+        if rank not in os.environ:
+            continue
+        if rank == "SLURM_PROCID":
+            if not _is_srun_step(os.environ) or any(name in os.environ for name in INNER_LAUNCHERS):
+                continue
+            if world_size not in os.environ:
+                world_size = "SLURM_NTASKS"
+        if world_size not in os.environ:
+            raise ValueError(f"{rank} is {os.environ[rank]}, but {world_size} is not set; pass rank and world_size")
+        numbers = _number(rank, os.environ), _number(world_size, os.environ)
+        yield _checked(*numbers, f"{rank} and {world_size}")
+
+
+def _check_alone() -> None:
+    """Checks that nothing says that there are other ranks.
+
+    Raises:
+        ValueError: The number of ranks, or the rank on this host, is known and the rank is not.
+    """
+    hints = [name for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE") if _number(name, os.environ, 1) > 1]
+    hints += [name for name in ("LOCAL_RANK", "NODE_RANK") if _number(name, os.environ, 0) > 0]
+    if hints:
+        found = ", ".join(f"{name}={os.environ[name]}" for name in hints)
+        raise ValueError(
+            f"the environment has {found} but no RANK, so every process would read all rows; pass rank and world_size, or "
+            "initialize torch.distributed before the dataset is first used"
+        )
+
+
+def _of_mesh(mesh: Any) -> Place:
+    """Returns the place of this process in the data-parallel dimensions of a device mesh."""
+    names = tuple(mesh.mesh_dim_names or ())
+    if mesh.ndim == 1:
+        dimensions = [0]
+    else:
+        dimensions = [index for index, name in enumerate(names) if _is_data_parallel(name)]
+    if not dimensions:
+        said = f"the dimensions {', '.join(names)}" if names else f"{mesh.ndim} dimensions without names"
+        raise ValueError(f"mesh has {said}; pass the data-parallel one, such as mesh['dp']")
+    rank, world_size = 0, 1
+    for dimension in dimensions:
+        size = mesh.size(dimension)
+        rank, world_size = rank * size + mesh.get_local_rank(dimension), world_size * size
+    import torch.distributed
+
+    found = _checked(rank, world_size, "the mesh")
+    return found._replace(member=torch.distributed.get_rank(), members=torch.distributed.get_world_size())
+
+
+def _is_data_parallel(dimension: str) -> bool:
+    return dimension in ("data", "dp", "ddp", "fsdp") or dimension.startswith(("dp_", "data_"))
+
+
+def _checked(rank: int, world_size: int, source: str) -> Place:
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank is {rank}, expected 0 to {world_size - 1}, from {source}")
+    return Place(rank, world_size, source, rank, world_size)
+
+
+def _said(found: Place) -> str:
+    return f"{found.source} say rank {found.rank} of {found.world_size}"
+
+
+def _is_srun_step(environment: Mapping[str, str]) -> bool:
+    """True for a task that srun started. The script of sbatch and an interactive shell have the variables of all tasks."""
+    return "SLURM_STEP_ID" in environment and environment["SLURM_STEP_ID"] not in SLURM_SHELLS
+
+
+def _number(name: str, environment: Mapping[str, str], default: int | None = None) -> int:
+    text = environment.get(name)
+    if text is None and default is not None:
+        return default
+    try:
+        return int(str(text))
+    except ValueError:
+        raise ValueError(f"{name} is {text!r}, expected a number") from None
