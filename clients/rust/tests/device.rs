@@ -6,7 +6,12 @@
 
 mod common;
 
-use std::{collections::HashSet, process::Command};
+use std::{
+    collections::HashSet,
+    ffi::{c_long, c_void},
+    process::Command,
+    time::Duration,
+};
 
 use arrow_array::cast::AsArray;
 use common::{server, train};
@@ -226,8 +231,11 @@ fn a_gpu_fulfils_the_guarantees_of_a_device() {
     runtime.block_on(verify_guarantees(consumer));
 }
 
-#[test]
-fn the_guarantees_of_a_device_hold_with_a_slow_driver() {
+/// Path of the mock driver, in the processes that use it.
+const MOCK: &str = "FOREBAY_MOCK_DRIVER";
+
+/// Runs a test of this file with the mock driver.
+fn with_mock_driver(test: &str) {
     let folder = TempDir::new().unwrap();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/device/driver.c");
     let library = folder.path().join("libcuda.so");
@@ -235,13 +243,66 @@ fn the_guarantees_of_a_device_hold_with_a_slow_driver() {
     let built = Command::new("cc").args(flags).arg(&library).arg(source).status().unwrap();
     assert!(built.success());
     let again = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "a_gpu_fulfils_the_guarantees_of_a_device", "--nocapture"])
+        .args(["--exact", test, "--nocapture"])
         .env("LD_LIBRARY_PATH", folder.path())
+        .env(MOCK, library)
         .output()
         .unwrap();
     let output =
         format!("{}{}", String::from_utf8_lossy(&again.stdout), String::from_utf8_lossy(&again.stderr));
-    assert!(again.status.success() && !output.contains("skipped"), "{output}");
+    assert!(again.status.success() && output.contains("1 passed") && !output.contains("skipped"), "{output}");
+}
+
+#[test]
+fn the_guarantees_of_a_device_hold_with_a_slow_driver() {
+    with_mock_driver("a_gpu_fulfils_the_guarantees_of_a_device");
+}
+
+#[test]
+fn a_capture_of_a_graph_is_refused_by_name_and_not_disturbed() {
+    with_mock_driver("a_stream_captures_a_graph");
+}
+
+#[test]
+fn a_stream_captures_a_graph() {
+    let Some(mock) = std::env::var_os(MOCK) else {
+        return println!("skipped: only the mock driver says which calls disturb a capture");
+    };
+    // SAFETY: the mock driver is loaded already, and its functions have these types.
+    let (_library, capture, allocations) = unsafe {
+        let library = libloading::Library::new(mock).unwrap();
+        let capture = *library.get::<extern "C" fn(*mut c_void)>("driver_capture").unwrap();
+        let allocations = *library.get::<extern "C" fn() -> c_long>("driver_allocations").unwrap();
+        (library, capture, allocations)
+    };
+    tokio::runtime::Runtime::new().unwrap().block_on(async {
+        let folder = TempDir::new().unwrap();
+        let server = server(folder.path(), "cache").await;
+        let expected = expected(&server).await;
+        let mut consumer = OnCuda::new().unwrap();
+        let mut training = start(&server, &consumer.device(), &request()).await;
+        let first = training.next().await.unwrap().unwrap();
+        consumer.take(&first);
+        capture(consumer.stream as *mut c_void);
+        let second = training.next().await.unwrap().unwrap();
+        // SAFETY: the stream outlives the batch.
+        let refused = unsafe { second.ready_on(consumer.stream as *mut c_void) }.unwrap_err().to_string();
+        assert!(refused.contains("cuda:0: the stream captures a graph"), "{refused}");
+        // The memory of a batch that is dropped now may be a part of the graph. It is freed after the capture.
+        drop(first);
+        for _ in 0..5 {
+            let batch = training.next().await.unwrap().unwrap();
+            batch.ready_unordered().unwrap();
+            drop(batch);
+        }
+        drop((second, training));
+        assert!(allocations() > 0, "the memory of the first batch");
+        capture(std::ptr::null_mut());
+        while allocations() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(consumer.taken() == expected[..2]);
+    });
 }
 
 #[test]

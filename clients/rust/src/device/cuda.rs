@@ -4,7 +4,7 @@
 use std::{
     collections::VecDeque,
     ffi::c_void,
-    sync::{Arc, Once},
+    sync::{Arc, Once, mpsc::Sender},
 };
 
 use bytes::Bytes;
@@ -19,6 +19,9 @@ use crate::{
     Error,
     memory::{Pin, PinMemory},
 };
+use retire::Retired;
+
+mod retire;
 
 /// Maximum number of copies in flight. Each keeps its body in host memory.
 const MAX_COPIES: usize = 2;
@@ -68,11 +71,25 @@ impl Cuda {
 
 impl Context {
     /// Makes the context current on this thread until the returned guard is dropped. The thread may belong to a framework that
-    /// uses another context.
+    /// uses another context. Until then, calls of this thread do not end the capture of a graph on another one.
     fn enter(&self) -> Result<Entered, Error> {
         // SAFETY: the context is retained while `self` exists.
         self.check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context) }.result())?;
-        Ok(Entered)
+        let mut entered = Entered { capture_mode: sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED };
+        entered.exchange_capture_mode();
+        Ok(entered)
+    }
+
+    /// Returns true if `stream` captures a graph.
+    ///
+    /// # Safety
+    /// `stream` must be a live stream of the context, which must be current.
+    unsafe fn is_capturing(&self, stream: sys::CUstream) -> Result<bool, Error> {
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: guaranteed by the caller.
+        let done = unsafe { sys::cuStreamIsCapturing(stream, &raw mut status) };
+        self.check("cuStreamIsCapturing", done.result())?;
+        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
     }
 
     fn check<T>(&self, call: &str, result: Result<T, DriverError>) -> Result<T, Error> {
@@ -80,11 +97,23 @@ impl Context {
     }
 }
 
-/// Keeps a context current until it is dropped.
-struct Entered;
+/// Keeps a context current, and the effect of calls on captures local, until it is dropped.
+struct Entered {
+    /// The mode of this thread before.
+    capture_mode: sys::CUstreamCaptureMode,
+}
+
+impl Entered {
+    /// Exchanges the mode of this thread and `capture_mode`.
+    fn exchange_capture_mode(&mut self) {
+        // SAFETY: the driver reads and writes the mode at the address. It only fails for invalid modes.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.capture_mode) };
+    }
+}
 
 impl Drop for Entered {
     fn drop(&mut self) {
+        self.exchange_capture_mode();
         let mut left = std::ptr::null_mut();
         // SAFETY: `Context::enter` pushed a context, and pushes and pops are balanced.
         let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
@@ -113,7 +142,8 @@ impl Backend for Cuda {
         // A non-blocking stream is not ordered with the default stream, on which the consumer may compute.
         let kind = result::stream::StreamKind::NonBlocking;
         let stream = self.context.check("cuStreamCreate", result::stream::create(kind))?;
-        let buffers = Buffers { context: Arc::clone(&self.context), idle: Mutex::default() };
+        let retired = retire::start()?;
+        let buffers = Buffers { context: Arc::clone(&self.context), idle: Mutex::default(), retired };
         Ok(Box::new(Copies {
             stream: Stream(stream),
             in_flight: VecDeque::new(),
@@ -246,6 +276,8 @@ impl Drop for Buffer {
 struct Buffers {
     context: Arc<Context>,
     idle: Mutex<Vec<Buffer>>,
+    /// Takes buffers that are no longer needed, because freeing them blocks.
+    retired: Sender<Retired>,
 }
 
 impl Buffers {
@@ -267,7 +299,22 @@ impl Buffers {
         // The oldest buffer is freed, because it may be too short for current batches.
         let surplus = (idle.len() > MAX_IDLE_BUFFERS).then(|| idle.remove(0));
         drop(idle);
-        drop(surplus);
+        if let Some(buffer) = surplus {
+            self.retire(Retired { buffer, is_in_use: false, capturing: Vec::new() });
+        }
+    }
+
+    fn retire(&self, retired: Retired) {
+        // The thread ends after the last sender is dropped.
+        let _ = self.retired.send(retired);
+    }
+}
+
+impl Drop for Buffers {
+    fn drop(&mut self) {
+        for buffer in std::mem::take(self.idle.get_mut()) {
+            self.retire(Retired { buffer, is_in_use: false, capturing: Vec::new() });
+        }
     }
 }
 
@@ -353,7 +400,15 @@ impl Memory for Loaded {
     unsafe fn ready_on(&self, stream: *mut c_void) -> Result<(), Error> {
         let _entered = self.home.context.enter()?;
         // SAFETY: guaranteed by the caller.
-        unsafe { self.copied.before(stream.cast()) }?;
+        unsafe {
+            if self.home.context.is_capturing(stream.cast())? {
+                return Err(Error::Device(format!(
+                    "cuda:{}: the stream captures a graph, in which a batch can't be used; copy it to the graph's memory before",
+                    self.home.context.number
+                )));
+            }
+            self.copied.before(stream.cast())?;
+        }
         let mut consumers = self.consumers.lock();
         if !consumers.streams.contains(&(stream as usize)) {
             consumers.streams.push(stream as usize);
@@ -386,20 +441,26 @@ impl Drop for Loaded {
         let context = &self.home.context;
         let consumers = self.consumers.get_mut();
         buffer.until.push(Arc::clone(&self.copied));
+        let (mut is_in_use, mut capturing) = (consumers.unordered, Vec::new());
         let entered = context.enter();
-        let ended = entered.as_ref().map_err(|_| ()).and_then(|_| {
-            for &stream in &consumers.streams {
-                // SAFETY: the caller of `ready_on` guarantees that the stream is live until this drop.
-                let event = unsafe { Event::record(context, stream as sys::CUstream) };
-                buffer.until.push(Arc::new(event.map_err(|_| ())?));
+        for &stream in &consumers.streams {
+            // SAFETY: the caller of `ready_on` guarantees that the stream is live until this drop.
+            let event = entered.as_ref().ok().and_then(|_| unsafe {
+                // An event of a stream that captures would become a part of its graph.
+                if context.is_capturing(stream as sys::CUstream).ok()? {
+                    capturing.push(stream);
+                    return None;
+                }
+                Event::record(context, stream as sys::CUstream).ok()
+            });
+            match event {
+                Some(event) => buffer.until.push(Arc::new(event)),
+                None => is_in_use = true,
             }
-            Ok(!consumers.unordered)
-        });
-        if !matches!(ended, Ok(true)) {
-            // The remaining work on the buffer is unknown, so wait for all work of the device. The buffer is then freed.
-            let _ = result::ctx::synchronize();
-            return;
         }
-        self.home.put_back(buffer);
+        match is_in_use {
+            true => self.home.retire(Retired { buffer, is_in_use, capturing }),
+            false => self.home.put_back(buffer),
+        }
     }
 }

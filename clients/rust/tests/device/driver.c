@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, CAPTURE_UNSUPPORTED = 900 };
 enum { COPY, RECORD, WAIT, STOP };
 
 typedef struct Event {
@@ -40,6 +40,9 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static long retained, streams, events, allocations, registrations, unpinned_copies;
 static Stream *all[64], *legacy;
 static __thread int current; /* number of pushes */
+enum { GLOBAL, THREAD_LOCAL, RELAXED };
+static __thread int mode = GLOBAL;
+static void *capturing; /* the stream that captures a graph, of at most one */
 
 struct Range { char *at; size_t bytes; };
 static struct Range pinned[4096], allocated[4096];
@@ -159,6 +162,7 @@ int driver_current(void) { return current; }
 
 int cuCtxSynchronize(void) {
     if (!current) return INVALID_CONTEXT;
+    if (__atomic_load_n(&capturing, __ATOMIC_SEQ_CST)) return CAPTURE_UNSUPPORTED;
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < 64; i++)
         if (all[i]) finish(all[i]);
@@ -192,6 +196,30 @@ int cuStreamDestroy_v2(Stream *stream) {
     return SUCCESS;
 }
 
+/* Only the tests begin and end a capture, with driver_capture. */
+int cuStreamIsCapturing(void *stream, int *status) {
+    if (!current || mode != RELAXED) return INVALID_CONTEXT;
+    *status = stream == __atomic_load_n(&capturing, __ATOMIC_SEQ_CST);
+    return SUCCESS;
+}
+
+void driver_capture(void *stream) { __atomic_store_n(&capturing, stream, __ATOMIC_SEQ_CST); }
+
+int cuThreadExchangeStreamCaptureMode(int *other) {
+    int before = mode;
+    mode = *other;
+    *other = before;
+    return SUCCESS;
+}
+
+/* For the tests: returns the allocations of the device. */
+long driver_allocations(void) {
+    pthread_mutex_lock(&mutex);
+    long found = allocations;
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 int cuStreamSynchronize(void *stream) {
     pthread_mutex_lock(&mutex);
     finish(of(stream));
@@ -219,7 +247,7 @@ int cuEventCreate(Event **event, unsigned flags) {
 }
 
 int cuEventRecord(Event *event, void *stream) {
-    if (!current) return INVALID_CONTEXT;
+    if (!current || (stream && stream == __atomic_load_n(&capturing, __ATOMIC_SEQ_CST))) return INVALID_CONTEXT;
     pthread_mutex_lock(&mutex);
     give(of(stream), (Task){.kind = RECORD, .event = event, .number = ++event->recorded});
     pthread_mutex_unlock(&mutex);
@@ -243,7 +271,7 @@ int cuEventDestroy_v2(Event *event) {
 }
 
 int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
-    if (!current) return INVALID_CONTEXT;
+    if (!current || mode != RELAXED) return INVALID_CONTEXT;
     char *memory = malloc(bytes);
     if (!memory) return OUT_OF_MEMORY;
     memset(memory, 0xA5, bytes);
@@ -256,7 +284,7 @@ int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
 }
 
 int cuMemFree_v2(unsigned long long address) {
-    if (!current) return INVALID_CONTEXT;
+    if (!current || mode != RELAXED) return INVALID_CONTEXT;
     pthread_mutex_lock(&mutex);
     int i = find(allocated, (char *)(size_t)address, 1);
     if (i < 0) { pthread_mutex_unlock(&mutex); return INVALID_VALUE; }
@@ -270,7 +298,7 @@ int cuMemFree_v2(unsigned long long address) {
 
 int cuMemHostRegister_v2(char *at, size_t bytes, unsigned flags) {
     (void)flags;
-    if (!current) return INVALID_CONTEXT;
+    if (!current || mode != RELAXED) return INVALID_CONTEXT;
     pthread_mutex_lock(&mutex);
     put(pinned, at, bytes);
     registrations++;
