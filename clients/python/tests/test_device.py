@@ -42,6 +42,14 @@ def test_batches_on_a_device_equal_those_on_the_host(client: forebay.Client, fli
     assert done.returncode == 0 and "equal" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.timeout(1200)
+def test_the_acceptance_of_a_gpu_passes_or_says_that_the_machine_has_none() -> None:
+    script = Path(__file__).with_name("gpu_acceptance.py")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=1100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("skipped: no CUDA device 0") or done.stdout.endswith("no check failed\n"), done.stdout
+
+
 @pytest.mark.skipif(ctypes.util.find_library("cuda") is None, reason="no NVIDIA driver on this machine")
 def test_pytorch_computes_on_the_device(client: forebay.Client) -> None:
     torch = pytest.importorskip("torch")
