@@ -1,6 +1,6 @@
 """The native part of the package. Its classes are wrapped by those of `forebay`."""
 
-from typing import Any
+from typing import Any, Callable
 
 class Cluster:
     """The servers of a cluster. Opens connections on demand."""
@@ -9,8 +9,18 @@ class Cluster:
     def plan(self, request: str) -> Plan:
         """Requests the plan of a training job. `request` is a command in JSON."""
 
-    def lookup(self, request: str, keys: Any) -> tuple[Batch, str]:
+    def lookup(self, request: str, keys: Any, timeout: float | None = None) -> tuple[Batch, str]:
         """Returns the rows of `keys`, and their LookupMetadata in JSON. `request` is a command in JSON."""
+
+    def start_lookup(
+        self, done: Callable[[Any, Any], None], request: str, keys: Any, timeout: float | None
+    ) -> Request:
+        """Starts a lookup. Calls `done` on the native thread, with the answer and None or with None and an exception."""
+
+    def start_infer(
+        self, done: Callable[[Any, Any], None], queue: str, keys: Any, timeout: float | None, is_low: bool
+    ) -> Request:
+        """Starts a request to a queue. Calls `done` in the same way."""
 
     def infer(self, queue: str, keys: Any, timeout: float | None = None, is_low: bool = False) -> tuple[Batch, str]:
         """Returns the rows that a worker computed for `keys`, and their InferResult in JSON. `timeout` is in seconds."""
@@ -20,6 +30,12 @@ class Cluster:
 
     def action(self, kind: str, body: bytes) -> list[bytes]:
         """Runs a Flight action and returns the bodies of its results."""
+
+class Request:
+    """A request in flight."""
+
+    def cancel(self) -> None:
+        """Cancels the request: `done` is not called any more. Has no effect after the answer."""
 
 class Worker:
     """Iterator over the batches of a queue, on a thread of its own."""

@@ -30,6 +30,8 @@ def connect(
     key: Path | None = None,
     server_name: str | None = None,
     retry_deadline: float = 300,
+    attempt_timeout: float = 60,
+    failback_interval: float = 60,
     connect_timeout: float = 10,
     prefetch_bytes: int = 64 << 20,
     prefetch_batches: int = 256,
@@ -54,6 +56,10 @@ def connect(
         key: PEM file with the private key of `certificate`.
         server_name: Name expected in the server's certificate. Default: the host of its URL.
         retry_deadline: Time limit for one batch or one call in seconds, including all attempts on all servers.
+        attempt_timeout: Time without received data after which the next server is asked, in seconds. It doubles after each
+            round over all servers. Lookups that a server does not answer in this time are sent again.
+        failback_interval: Time in seconds after which a client that uses another server than the first URL tries that one
+            again.
         connect_timeout: Time limit for opening a connection, in seconds.
         prefetch_bytes: Maximum size of the prefetched batches per rank, in bytes.
         prefetch_batches: Maximum number of prefetched batches per lane.
@@ -259,6 +265,7 @@ class Client:
         max_age_seconds: float | None = None,
         key: Sequence[str] | None = None,
         joins: Mapping[str, Mapping[str, Any]] | None = None,
+        timeout: float | None = None,
     ) -> Rows:
         """Returns one row per key, in the order of the keys, with the same values as in training.
 
@@ -281,6 +288,7 @@ class Client:
             joins: Rows of further datasets by other columns of `keys`, by dataset:
                 `{"items": {"key": ["item_id"], "columns": ["price"]}}`. Their columns follow those of `dataset`, each
                 with its own `items_found`. The fields are `key`, `columns`, `tensors`, `select` and `filter`.
+            timeout: Time limit for the answer in seconds, including all attempts. Default: `retry_deadline`, which also limits it.
 
         Returns:
             The rows, with the snapshot that they are from.
@@ -289,13 +297,11 @@ class Client:
             RequestError: The request or the keys are invalid.
             NotFoundError: There is no such dataset.
             SnapshotUnavailableError: The snapshot exceeds `max_age_seconds`.
-            DeadlineError: No server answered until the retry deadline expired.
+            DeadlineError: No server answered until the timeout or the retry deadline expired.
             Error: Any other error of `forebay.errors`, according to the server's status.
         """
-        joined = None if joins is None else [_join(name, **what) for name, what in joins.items()]
-        optional = _given(max_age_seconds=max_age_seconds, key=_listed(key), joins=joined)
-        request = {"dataset": dataset, **_projection(columns, tensors, select, filter), **optional}
-        return Rows(*self._cluster.native.lookup(to_json({"lookup": request}), sending.keys(keys)))
+        command = lookup_command(dataset, columns, tensors, select, filter, max_age_seconds, key, joins)
+        return Rows(*self._cluster.native.lookup(command, sending.keys(keys), timeout))
 
     def infer(
         self, queue: str, keys: Any, *, timeout: float | None = None, priority: Literal["normal", "low"] = "normal"
@@ -319,9 +325,7 @@ class Client:
             RequestRejectedError: There is no answer: the queue is full, the timeout expired, or the worker failed.
             UnavailableError: The connection was lost after the request was sent.
         """
-        if priority not in ("normal", "low"):
-            raise RequestError(f"priority is {priority!r}, expected 'normal' or 'low'")
-        return Rows(*self._cluster.native.infer(queue, sending.keys(keys), timeout, priority == "low"))
+        return Rows(*self._cluster.native.infer(queue, sending.keys(keys), timeout, is_low_priority(priority)))
 
     def worker(self, queue: str, *, credits: int = 2) -> Iterator[InferenceBatch]:
         """Iterates over the batches of a queue, to compute and reply to them.
@@ -370,6 +374,29 @@ class Client:
             The fields of RefreshResult: `dataset`, `snapshot`, `changed`, `rows` and `files`.
         """
         return self.action("refresh", dataset=dataset)[-1]
+
+
+def lookup_command(
+    dataset: str,
+    columns: Sequence[str] | None,
+    tensors: Tensors | None,
+    select: Sequence[str] | None,
+    filter: str | None,
+    max_age_seconds: float | None,
+    key: Sequence[str] | None,
+    joins: Mapping[str, Mapping[str, Any]] | None,
+) -> str:
+    """Returns the command of a lookup as JSON. For the arguments, see `Client.lookup`."""
+    joined = None if joins is None else [_join(name, **what) for name, what in joins.items()]
+    optional = _given(max_age_seconds=max_age_seconds, key=_listed(key), joins=joined)
+    return to_json({"lookup": {"dataset": dataset, **_projection(columns, tensors, select, filter), **optional}})
+
+
+def is_low_priority(priority: str) -> bool:
+    """Returns true for `"low"` and false for `"normal"`. Another value is a RequestError."""
+    if priority not in ("normal", "low"):
+        raise RequestError(f"priority is {priority!r}, expected 'normal' or 'low'")
+    return priority == "low"
 
 
 def _projection(

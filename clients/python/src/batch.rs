@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StructArray};
 use arrow_schema::ffi::FFI_ArrowSchema;
-use forebay_client::{DeviceBatch, Place, proto::v1::BatchMetadata, values};
+use forebay_client::{DeviceBatch, Error, Place, proto::v1::BatchMetadata, values};
 use pyo3::{exceptions::PyKeyError, prelude::*, types::PyTuple};
 
 use crate::{
     arrow::capsules,
     column::Column,
     device::{DeviceColumn, words},
-    errors::{of_class, raised},
+    errors::of_class,
 };
 
 /// One batch. Host memory is aligned to 64 bytes. The memory is kept until the batch and everything created from it are
@@ -32,8 +32,9 @@ enum Held {
 }
 
 impl Batch {
-    pub(crate) fn new(py: Python<'_>, batch: &forebay_client::Batch) -> PyResult<Self> {
-        let arrow = batch.record_batch().map_err(|error| raised(py, &error))?;
+    /// Creates a batch in host memory. Validates strings, so it is called without the GIL.
+    pub(crate) fn new(batch: &forebay_client::Batch) -> Result<Self, Error> {
+        let arrow = batch.record_batch()?;
         let names = arrow.schema_ref().fields().iter().map(|field| field.name().clone()).collect();
         let (metadata, rows) = (batch.metadata.clone(), batch.rows());
         Ok(Self { metadata, rows, bytes: batch.body().len() as u64, names, held: Held::Host(arrow) })

@@ -36,6 +36,7 @@ mod _forebay {
         batch::Batch,
         column::Column,
         device::DeviceColumn,
+        online::Request,
         plan::Plan,
         serving::{InferenceBatch, Worker},
         stream::{Stream, Utilization},

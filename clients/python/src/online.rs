@@ -5,17 +5,18 @@ use std::{future::Future, sync::Arc, time::Duration};
 use arrow_array::RecordBatch;
 use arrow_schema::Fields;
 use forebay_client::{
-    Answer, Caller, Client, Error, Found, Lookups,
+    Caller, Client, Error, Lookups,
     proto::v1::{Lookup, Priority},
 };
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use tokio::{runtime::Runtime, sync::OnceCell};
+use tokio::{runtime::Runtime, task::AbortHandle};
 use tonic::Code;
 
 use crate::{
+    batch::Batch,
     errors::raised,
-    json::command,
+    json::{command, json},
     waiting::{self, Owned},
 };
 
@@ -30,14 +31,14 @@ pub(crate) struct Online {
     open: Mutex<Option<Owned<Open>>>,
 }
 
-struct Open {
+pub(crate) struct Open {
     runtime: Arc<Runtime>,
-    lookups: Recent<OnceCell<Lookups>>,
+    lookups: Recent<Lookups>,
     callers: Recent<Caller>,
 }
 
 /// Recently used exchanges by request and key columns. The latest is last.
-struct Recent<T> {
+pub(crate) struct Recent<T> {
     entries: Vec<Entry<T>>,
 }
 
@@ -68,71 +69,185 @@ impl<T> Recent<T> {
     }
 }
 
+/// The rows of an answer, and their metadata as JSON.
+pub(crate) type Answered = (Batch, String);
+
+/// A request of one kind.
+pub(crate) trait Ask: Send + Sync + 'static {
+    /// Type of the exchange of such requests.
+    type Exchange: Send + Sync + 'static;
+
+    /// Returns the exchanges of this kind.
+    fn recent(open: &mut Open) -> &mut Recent<Self::Exchange>;
+
+    /// Returns the name of the request. Requests with the same name and the same key columns share an exchange.
+    fn name(&self) -> &str;
+
+    /// Creates an exchange without opening it.
+    fn make(&self) -> Self::Exchange;
+
+    /// Sends the request for `keys`, and waits for the answer.
+    fn ask(
+        &self,
+        exchange: &Self::Exchange,
+        keys: &RecordBatch,
+    ) -> impl Future<Output = Result<Answered, Error>> + Send;
+}
+
+/// A request for rows by key.
+pub(crate) struct AskLookup {
+    client: Client,
+    request: String,
+    wanted: Lookup,
+    timeout: Duration,
+}
+
+impl AskLookup {
+    /// Creates a lookup. `request` is a command as JSON.
+    pub(crate) fn new(client: &Client, request: &str, timeout: Option<Duration>) -> Result<Self, Error> {
+        let absent = || Error::Request("the request has no field 'lookup'".into());
+        let wanted = command(request)?.lookup.ok_or_else(absent)?;
+        let timeout = timeout.unwrap_or(Duration::MAX);
+        Ok(Self { client: client.clone(), request: request.to_owned(), wanted, timeout })
+    }
+}
+
+impl Ask for AskLookup {
+    type Exchange = Lookups;
+
+    fn recent(open: &mut Open) -> &mut Recent<Lookups> {
+        &mut open.lookups
+    }
+
+    fn name(&self) -> &str {
+        &self.request
+    }
+
+    fn make(&self) -> Lookups {
+        self.client.lookups(&self.wanted)
+    }
+
+    async fn ask(&self, exchange: &Lookups, keys: &RecordBatch) -> Result<Answered, Error> {
+        let found = exchange.get_within(keys, self.timeout).await?;
+        Ok((Batch::new(&found.batch)?, json(&found.metadata)))
+    }
+}
+
+/// A request to a batch queue.
+pub(crate) struct AskQueue {
+    pub(crate) client: Client,
+    pub(crate) queue: String,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) priority: Priority,
+}
+
+impl Ask for AskQueue {
+    type Exchange = Caller;
+
+    fn recent(open: &mut Open) -> &mut Recent<Caller> {
+        &mut open.callers
+    }
+
+    fn name(&self) -> &str {
+        &self.queue
+    }
+
+    fn make(&self) -> Caller {
+        self.client.caller(&self.queue)
+    }
+
+    async fn ask(&self, exchange: &Caller, keys: &RecordBatch) -> Result<Answered, Error> {
+        let answer = exchange.ask_with_priority(keys, self.timeout, self.priority).await?;
+        Ok((Batch::new(&answer.rows)?, json(&answer.metadata)))
+    }
+}
+
+/// A request in flight whose answer is passed to a function.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub(crate) struct Request(AbortHandle);
+
+#[pymethods]
+impl Request {
+    /// Cancels the request. Has no effect after the answer.
+    fn cancel(&self) {
+        self.0.abort();
+    }
+}
+
 impl Online {
-    /// Looks up the rows of `keys`. `request` is a command as JSON.
-    pub(crate) fn lookup(
-        &self,
-        py: Python<'_>,
-        client: &Client,
-        request: &str,
-        keys: &RecordBatch,
-    ) -> PyResult<Found> {
-        let wanted = wanted(request).map_err(|error| raised(py, &error))?;
-        let wanted = &wanted;
-        let ask = |lookups: Arc<OnceCell<Lookups>>| async move {
-            lookups.get_or_try_init(|| client.lookup(wanted)).await?.get(keys).await
+    /// Sends a request and waits for the answer. Retries once with a new exchange if the columns have changed since the exchange
+    /// was opened.
+    pub(crate) fn asked<A: Ask>(&self, py: Python<'_>, ask: &A, keys: &RecordBatch) -> PyResult<Answered> {
+        let (runtime, exchange, known) = self.take(ask, keys)?;
+        let mut answer = waiting::wait(py, &runtime, ask.ask(&exchange, keys), || Ok(()))?;
+        if answer.as_ref().is_err_and(has_changed) {
+            self.forget::<A>(&exchange);
+            if known {
+                let (runtime, exchange, _) = self.take(ask, keys)?;
+                answer = waiting::wait(py, &runtime, ask.ask(&exchange, keys), || Ok(()))?;
+            }
+        }
+        answer.map_err(|error| raised(py, &error))
+    }
+
+    /// Sends a request like [`asked`](Self::asked), without waiting. `done` is called with the answer and `None`, or with `None`
+    /// and an exception, on the thread that receives the answers. It is not called after the request was cancelled.
+    pub(crate) fn start<A: Ask>(
+        self: &Arc<Self>,
+        ask: A,
+        keys: RecordBatch,
+        done: Py<PyAny>,
+    ) -> PyResult<Request> {
+        let (runtime, exchange, known) = self.take(&ask, &keys)?;
+        // The task must not be the last owner, because a runtime cannot be dropped by its own thread.
+        let online = Arc::downgrade(self);
+        let task = async move {
+            let mut answer = ask.ask(&exchange, &keys).await;
+            if answer.as_ref().is_err_and(has_changed) {
+                // The owner is dropped with the GIL, so it exists until this returns.
+                let again = Python::try_attach(|_| {
+                    let online = online.upgrade()?;
+                    online.forget::<A>(&exchange);
+                    let taken = if known { online.take(&ask, &keys).ok() } else { None };
+                    taken.map(|(_, exchange, _)| exchange)
+                });
+                if let Some(exchange) = again.flatten() {
+                    answer = ask.ask(&exchange, &keys).await;
+                }
+            }
+            // Fails if the interpreter is shutting down; nothing waits for the answer then.
+            Python::try_attach(|py| {
+                let called = match answer {
+                    Ok(answer) => done.call1(py, (answer, py.None())),
+                    Err(error) => done.call1(py, (py.None(), raised(py, &error).into_value(py))),
+                };
+                if let Err(error) = called {
+                    error.write_unraisable(py, Some(done.bind(py)));
+                }
+            });
         };
-        self.asked(py, |open| &mut open.lookups, OnceCell::new, request, keys, ask)
+        Ok(Request(runtime.spawn(task).abort_handle()))
     }
 
-    /// Requests the answer of `queue` for `keys`.
-    pub(crate) fn infer(
-        &self,
-        py: Python<'_>,
-        client: &Client,
-        queue: &str,
-        keys: &RecordBatch,
-        (timeout, priority): (Option<Duration>, Priority),
-    ) -> PyResult<Answer> {
-        let ask =
-            |caller: Arc<Caller>| async move { caller.ask_with_priority(keys, timeout, priority).await };
-        self.asked(py, |open| &mut open.callers, || client.caller(queue), queue, keys, ask)
+    /// Returns the exchange of a request, and true if it existed before. Must be called with the GIL.
+    fn take<A: Ask>(&self, ask: &A, keys: &RecordBatch) -> PyResult<(Arc<Runtime>, Arc<A::Exchange>, bool)> {
+        let mut open = self.open.lock();
+        let open = opened(&mut open)?;
+        let recent = A::recent(open);
+        let (exchange, known) = recent.take(ask.name(), keys.schema_ref().fields(), || ask.make());
+        Ok((Arc::clone(&open.runtime), exchange, known))
     }
 
-    /// Sends a request by the open exchange for `request`, or by a new one. Retries once with a new exchange if the columns have
-    /// changed since the exchange was opened.
-    fn asked<T, R: Send, F: Future<Output = Result<R, Error>> + Send>(
-        &self,
-        py: Python<'_>,
-        kind: impl Fn(&mut Open) -> &mut Recent<T>,
-        make: impl Fn() -> T,
-        request: &str,
-        keys: &RecordBatch,
-        ask: impl Fn(Arc<T>) -> F,
-    ) -> PyResult<R> {
-        let mut again = true;
-        loop {
-            let (runtime, exchange, known) = {
-                let mut open = self.open.lock();
-                let open = opened(&mut open)?;
-                let (exchange, known) = kind(open).take(request, keys.schema_ref().fields(), &make);
-                (Arc::clone(&open.runtime), exchange, known)
-            };
-            let error = match waiting::wait(py, &runtime, ask(Arc::clone(&exchange)), || Ok(()))? {
-                Ok(answer) => return Ok(answer),
-                Err(error) => error,
-            };
-            let changed =
-                matches!(error, Error::BatchMismatch(_)) || error.code() == Some(Code::FailedPrecondition);
-            if changed && let Some(open) = self.open.lock().as_mut() {
-                kind(&mut open.value).forget(&exchange);
-            }
-            if !(again && known && changed) {
-                return Err(raised(py, &error));
-            }
-            again = false;
+    fn forget<A: Ask>(&self, exchange: &Arc<A::Exchange>) {
+        if let Some(open) = self.open.lock().as_mut() {
+            A::recent(&mut open.value).forget(exchange);
         }
     }
+}
+
+/// Returns true if an exchange may have failed because the columns have changed since it was opened.
+fn has_changed(error: &Error) -> bool {
+    matches!(error, Error::BatchMismatch(_)) || error.code() == Some(Code::FailedPrecondition)
 }
 
 /// Returns the state of this process, created if needed.
@@ -155,8 +270,4 @@ impl Drop for Online {
             Python::attach(|py| open.end(py, drop));
         }
     }
-}
-
-fn wanted(request: &str) -> Result<Lookup, Error> {
-    command(request)?.lookup.ok_or_else(|| Error::Request("the request has no field 'lookup'".into()))
 }

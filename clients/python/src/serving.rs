@@ -72,9 +72,12 @@ impl Worker {
         let Some(Owned { value: Running { worker, runtime }, .. }) = running.as_mut() else {
             return Err(PyStopIteration::new_err(()));
         };
-        let next = waiting::wait(py, runtime, worker.next(), || Ok(()))?;
-        match next.map_err(|error| raised(py, &error))? {
-            Some(work) => InferenceBatch::new(py, work),
+        // Batches are decoded without the GIL.
+        let next =
+            async { worker.next().await?.map(|work| Ok((Batch::new(&work.batch)?, work))).transpose() };
+        let next = waiting::wait(py, runtime, next, || Ok(()))?;
+        match next.map_err(|error: Error| raised(py, &error))? {
+            Some((batch, work)) => InferenceBatch::new(py, batch, work),
             None => Err(PyStopIteration::new_err(())),
         }
     }
@@ -106,8 +109,8 @@ pub(crate) struct InferenceBatch {
 }
 
 impl InferenceBatch {
-    fn new(py: Python<'_>, work: forebay_client::InferenceBatch) -> PyResult<Self> {
-        let batch = Py::new(py, Batch::new(py, &work.batch)?)?;
+    fn new(py: Python<'_>, batch: Batch, work: forebay_client::InferenceBatch) -> PyResult<Self> {
+        let batch = Py::new(py, batch)?;
         Ok(Self { batch, metadata: json(&work.metadata), work: Mutex::new(Some(work)) })
     }
 

@@ -1,8 +1,11 @@
 //! The batches of one rank, received by threads that end with the stream.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
-use forebay_client::{Cursor, DeviceBatch, Error, Failures, Training};
+use forebay_client::{Counters, Cursor, DeviceBatch, Error, Failures, Training};
 use parking_lot::{Mutex, MutexGuard};
 use pyo3::{
     exceptions::{PyRuntimeError, PyStopIteration},
@@ -24,6 +27,11 @@ const MAX_THREADS: u64 = 4;
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Stream {
     running: Mutex<Option<Owned<Running>>>,
+    counters: Counters,
+    /// True as soon as the stream is to be closed.
+    is_closing: AtomicBool,
+    /// Process that opened the stream. In a forked child, a thread that does not exist can hold the lock of `running` permanently.
+    process: u32,
 }
 
 /// Receives the utilization of the GPU, also while the stream waits for a batch.
@@ -44,12 +52,6 @@ pub(crate) enum Receiving {
     OnDevice(Training<DeviceBatch>),
 }
 
-/// A batch, by the memory that contains it.
-enum Received {
-    OnHost(forebay_client::Batch),
-    OnDevice(DeviceBatch),
-}
-
 /// Calls a method of the training, which is the same for both kinds of memory.
 macro_rules! training {
     ($receiving:expr, $method:ident($($argument:expr),*)) => {
@@ -61,10 +63,11 @@ macro_rules! training {
 }
 
 impl Receiving {
-    async fn next(&mut self) -> Option<Result<Received, Error>> {
+    /// Receives and decodes the next batch.
+    async fn next(&mut self) -> Option<Result<Batch, Error>> {
         match self {
-            Self::OnHost(training) => Some(training.next().await?.map(Received::OnHost)),
-            Self::OnDevice(training) => Some(training.next().await?.map(Received::OnDevice)),
+            Self::OnHost(training) => Some(training.next().await?.and_then(|batch| Batch::new(&batch))),
+            Self::OnDevice(training) => Some(training.next().await?.map(Batch::on_device)),
         }
     }
 }
@@ -88,7 +91,9 @@ impl Stream {
         let entered = runtime.enter();
         let training = start().map_err(|error| raised(py, &error))?;
         drop(entered);
-        Ok(Self { running: Mutex::new(Some(Owned::new(Running { training, runtime, told: 0 }))) })
+        let counters = training!(&training, counters());
+        let running = Mutex::new(Some(Owned::new(Running { training, runtime, told: 0 })));
+        Ok(Self { running, counters, is_closing: AtomicBool::new(false), process: std::process::id() })
     }
 
     /// Locks the stream without waiting, because the owner of the lock may be waiting for the GIL.
@@ -113,7 +118,7 @@ impl Stream {
         stream
     }
 
-    /// Waits for the next batch. Releases the GIL while waiting.
+    /// Waits for the next batch. Releases the GIL while waiting. The iteration ends if another thread closes the stream.
     fn __next__(&self, py: Python<'_>) -> PyResult<Batch> {
         let mut running = self.lock()?;
         if running.as_ref().is_some_and(Owned::was_forked) {
@@ -125,10 +130,15 @@ impl Stream {
             return Err(PyStopIteration::new_err(()));
         };
         let failures = training!(training, failures());
-        let next = waiting::wait(py, runtime, training.next(), || tell(py, &failures, told))?;
+        let look = || {
+            if self.is_closing.load(Ordering::Relaxed) {
+                return Err(PyStopIteration::new_err(()));
+            }
+            tell(py, &failures, told)
+        };
+        let next = waiting::wait(py, runtime, training.next(), look)?;
         match next {
-            Some(Ok(Received::OnHost(batch))) => Batch::new(py, &batch),
-            Some(Ok(Received::OnDevice(batch))) => Ok(Batch::on_device(batch)),
+            Some(Ok(batch)) => Ok(batch),
             Some(Err(error)) => Err(raised(py, &error)),
             None => Err(PyStopIteration::new_err(())),
         }
@@ -141,9 +151,9 @@ impl Stream {
         Ok((epoch, step))
     }
 
-    /// Counters of the stream since its start.
+    /// Counters of the stream since its start. Any thread may read them.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let stats = self.of(|receiving| training!(receiving, stats()))?;
+        let stats = self.counters.stats();
         let dict = PyDict::new(py);
         dict.set_item("batches", stats.batches)?;
         dict.set_item("rows", stats.rows)?;
@@ -166,13 +176,18 @@ impl Stream {
         self.of(|receiving| Utilization(training!(receiving, utilization())))
     }
 
-    /// Closes the stream. Its threads and connections have ended when this returns.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let running = self.lock()?.take();
+    /// Closes the stream, also while another thread waits for a batch. The threads and connections of the stream have ended when
+    /// this returns.
+    fn close(&self, py: Python<'_>) {
+        self.is_closing.store(true, Ordering::Relaxed);
+        if self.process != std::process::id() {
+            return;
+        }
+        // The owner of the lock ends its wait when it has the GIL.
+        let running = py.detach(|| self.running.lock().take());
         if let Some(running) = running {
             running.end(py, drop);
         }
-        Ok(())
     }
 }
 

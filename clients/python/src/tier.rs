@@ -1,6 +1,6 @@
 //! The client of a cluster.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use forebay_client::{
     Client, Config, Error, Token,
@@ -13,10 +13,9 @@ use pyo3::{
 };
 
 use crate::{
-    batch::Batch,
     errors::raised,
-    json::{command, json},
-    online::Online,
+    json::command,
+    online::{Answered, AskLookup, AskQueue, Online, Request},
     plan::Plan,
     rows::rows,
     serving::Worker,
@@ -27,7 +26,7 @@ use crate::{
 #[pyclass(frozen, module = "forebay._forebay")]
 pub(crate) struct Cluster {
     client: Client,
-    online: Online,
+    online: Arc<Online>,
 }
 
 #[pymethods]
@@ -35,7 +34,7 @@ impl Cluster {
     #[new]
     fn new(py: Python<'_>, urls: Vec<String>, options: &Bound<'_, PyDict>) -> PyResult<Self> {
         let client = Client::new(urls, config(options)?).map_err(|error| raised(py, &error))?;
-        Ok(Self { client, online: Online::default() })
+        Ok(Self { client, online: Arc::default() })
     }
 
     /// Requests the plan of `request`, a command as JSON.
@@ -46,10 +45,31 @@ impl Cluster {
         plan.map(|plan| Plan::new(self.client.clone(), plan)).map_err(|error| raised(py, &error))
     }
 
-    /// Looks up the rows of `keys`. `request` is a command as JSON. Returns the rows and their metadata as JSON.
-    fn lookup(&self, py: Python<'_>, request: &str, keys: &Bound<'_, PyAny>) -> PyResult<(Batch, String)> {
-        let found = self.online.lookup(py, &self.client, request, &rows(keys, "key")?)?;
-        Ok((Batch::new(py, &found.batch)?, json(&found.metadata)))
+    /// Looks up the rows of `keys`. `request` is a command as JSON, `timeout` is in seconds. Returns the rows and their metadata
+    /// as JSON.
+    #[pyo3(signature = (request, keys, timeout=None))]
+    fn lookup(
+        &self,
+        py: Python<'_>,
+        request: &str,
+        keys: &Bound<'_, PyAny>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Answered> {
+        let ask = self.ask_lookup(py, request, timeout)?;
+        self.online.asked(py, &ask, &rows(keys, "key")?)
+    }
+
+    /// Looks up rows without waiting. Calls `done` with the answer and `None`, or with `None` and an exception.
+    fn start_lookup(
+        &self,
+        py: Python<'_>,
+        done: Py<PyAny>,
+        request: &str,
+        keys: &Bound<'_, PyAny>,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<Request> {
+        let ask = self.ask_lookup(py, request, timeout)?;
+        self.online.start(ask, rows(keys, "key")?, done)
     }
 
     /// Requests the answer of `queue` for `keys`. `timeout` is in seconds. Returns the rows and their metadata as JSON.
@@ -62,12 +82,22 @@ impl Cluster {
         keys: &Bound<'_, PyAny>,
         timeout: Option<Bound<'_, PyAny>>,
         is_low: bool,
-    ) -> PyResult<(Batch, String)> {
-        let timeout = timeout.map(|timeout| seconds("timeout", &timeout)).transpose()?;
-        let priority = if is_low { Priority::Low } else { Priority::Normal };
-        let keys = rows(keys, "key")?;
-        let answer = self.online.infer(py, &self.client, queue, &keys, (timeout, priority))?;
-        Ok((Batch::new(py, &answer.rows)?, json(&answer.metadata)))
+    ) -> PyResult<Answered> {
+        let ask = self.ask_queue(queue, timeout, is_low)?;
+        self.online.asked(py, &ask, &rows(keys, "key")?)
+    }
+
+    /// Requests the answer of a queue without waiting. Calls `done` with the answer and `None`, or with `None` and an exception.
+    fn start_infer(
+        &self,
+        done: Py<PyAny>,
+        queue: &str,
+        keys: &Bound<'_, PyAny>,
+        timeout: Option<Bound<'_, PyAny>>,
+        is_low: bool,
+    ) -> PyResult<Request> {
+        let ask = self.ask_queue(queue, timeout, is_low)?;
+        self.online.start(ask, rows(keys, "key")?, done)
     }
 
     /// Opens a worker of `queue`. `credits` is the number of batches in flight.
@@ -86,6 +116,24 @@ impl Cluster {
         let results = waiting::wait_once(py, async move { client.action(&kind, &body).await })?;
         let results = results.map_err(|error| raised(py, &error))?;
         Ok(results.iter().map(|body| PyBytes::new(py, body)).collect())
+    }
+}
+
+impl Cluster {
+    fn ask_lookup(
+        &self,
+        py: Python<'_>,
+        request: &str,
+        timeout: Option<Bound<'_, PyAny>>,
+    ) -> PyResult<AskLookup> {
+        let timeout = timeout.map(|timeout| seconds("timeout", &timeout)).transpose()?;
+        AskLookup::new(&self.client, request, timeout).map_err(|error| raised(py, &error))
+    }
+
+    fn ask_queue(&self, queue: &str, timeout: Option<Bound<'_, PyAny>>, is_low: bool) -> PyResult<AskQueue> {
+        let timeout = timeout.map(|timeout| seconds("timeout", &timeout)).transpose()?;
+        let priority = if is_low { Priority::Low } else { Priority::Normal };
+        Ok(AskQueue { client: self.client.clone(), queue: queue.to_owned(), timeout, priority })
     }
 }
 
@@ -116,6 +164,8 @@ fn config(options: &Bound<'_, PyDict>) -> PyResult<Config> {
             "traceparent" => config.traceparent = Some(value.extract()?),
             "stream_window_bytes" => config.stream_window_bytes = value.extract()?,
             "connection_window_bytes" => config.connection_window_bytes = value.extract()?,
+            "attempt_timeout" => config.attempt_timeout = seconds(&name, &value)?,
+            "failback_interval" => config.failback_interval = seconds(&name, &value)?,
             "connect_timeout" => config.connect_timeout = seconds(&name, &value)?,
             "retry_deadline" => config.retry_deadline = seconds(&name, &value)?,
             _ => return Err(PyValueError::new_err(format!("unknown option '{name}'"))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import socket
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import forebay
 from digests import digest
 from forebay import errors
-from server import Pool
+from server import Pool, until
 
 TENSOR = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
 
@@ -121,6 +122,29 @@ def test_an_unreachable_server_is_a_deadline_error_within_the_deadline(tmp_path:
             assert time.monotonic() - begun < 5
     with pytest.raises(errors.RequestError, match="absent.pem"):
         next(iter(forebay.connect("grpc+tls://127.0.0.1:1", ca=tmp_path / "absent.pem").train("x", batch_size=1)))
+
+
+def test_a_dataset_is_observed_and_closed_while_another_thread_waits_for_a_batch(pool: Pool, flights: Path) -> None:
+    server = pool.start({"flights": flights})
+    ds = dataset(forebay.connect(server.location, prefetch_batches=1), epochs=1000)
+    raised: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            while True:
+                for _ in ds:
+                    pass
+        except BaseException as error:
+            raised.append(error)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    until(lambda: ds.stats().get("batches", 0) > 5)
+    server.kill()
+    until(lambda: ds.stats().get("retries", 0) > 0)
+    ds.close()
+    reader.join(20)
+    assert [str(error) for error in raised] == ["the dataset was closed or reloaded during the iteration"]
 
 
 def test_a_file_that_changes_during_an_iteration_ends_it_with_its_name(pool: Pool, flights: Path, tmp_path: Path) -> None:

@@ -65,13 +65,14 @@ def test_rows_have_their_snapshot_and_missing_keys_are_null_or_zero(users: Serve
     assert look_up(client, [6, 7], filter="user_id < 7")["name"].to_arrow().to_pylist() == ["user 6", None]
 
 
-def test_the_block_of_the_docs_runs_as_written(users: Server, capsys: pytest.CaptureFixture) -> None:
+def test_the_blocks_of_the_docs_run_as_written(users: Server, capsys: pytest.CaptureFixture) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "how-to" / "lookups.md").read_text()
-    (block,) = re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     names: dict[str, object] = {}
-    exec(block.replace("grpc://127.0.0.1:8815", users.location), names)
+    for block in re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        exec(block.replace("grpc://127.0.0.1:8815", users.location), names)
     assert_rows(names["rows"], [7, 42])
-    assert names["rows"].snapshot in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert names["rows"].snapshot in out and "['user 7', 'user 42']" in out
 
 
 def test_keys_are_lists_arrays_or_arrow_data(pool: Pool, tmp_path: Path) -> None:
@@ -167,6 +168,21 @@ def test_a_killed_and_restarted_server_only_delays_a_lookup(pool: Pool, data: Pa
         look_up(forebay.connect(server.location, retry_deadline=0.5), [1])
     pool.start({"users": data}, **place)
     assert_rows(look_up(client, [2, 3]), [2, 3])
+
+
+def test_a_server_that_does_not_answer_is_a_deadline_error_after_the_timeout(users: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        client = forebay.connect(f"grpc://127.0.0.1:{silent.getsockname()[1]}")
+        begun = time.monotonic()
+        for _ in range(2):
+            with pytest.raises(errors.DeadlineError):
+                look_up(client, [1], timeout=0.2)
+        assert time.monotonic() - begun < 20
+        with pytest.raises(ValueError, match="timeout"):
+            look_up(client, [1], timeout=-1)
+        # Another server is asked after the attempt timeout.
+        client = forebay.connect(f"grpc://127.0.0.1:{silent.getsockname()[1]}", users.location, attempt_timeout=0.3)
+        assert_rows(look_up(client, [1, 2], timeout=20), [1, 2])
 
 
 def in_child(client: forebay.Client) -> None:

@@ -1,5 +1,7 @@
 //! A client of a cluster of servers.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use forebay_proto::v1::{Lookup, Train};
 
@@ -73,7 +75,17 @@ impl Client {
     /// [`Error::Status`] if the server rejects the request; [`Error::RetryDeadlineExceeded`] if no server answered in time.
     pub async fn plan(&self, train: &Train) -> Result<Plan, Error> {
         let train = &self.without_unused_hashes(train);
-        self.call(|transport| async move { plan(&transport, train).await }).await
+        let ask = |transport: Transport, limit: Option<Duration>| async move {
+            let planned = plan(&transport, train);
+            match limit {
+                Some(limit) => {
+                    let planned = tokio::time::timeout(limit, planned).await;
+                    planned.unwrap_or_else(|_| Err(Error::silent(transport.url(), limit)))
+                }
+                None => planned.await,
+            }
+        };
+        self.call(ask).await
     }
 
     /// Receives the batches of one rank, in the order of its steps and each exactly once. Lost connections and restarted servers
@@ -112,6 +124,11 @@ impl Client {
         Lookups::open(self.route(), lookup).await
     }
 
+    /// Creates lookups by key that connect with their first request.
+    pub fn lookups(&self, lookup: &Lookup) -> Lookups {
+        Lookups::new(self.route(), lookup)
+    }
+
     /// Opens a caller of the batch queue `queue` on any server.
     ///
     /// # Errors
@@ -140,7 +157,8 @@ impl Client {
     /// # Errors
     /// [`Error::Status`] if the server rejects the action; [`Error::RetryDeadlineExceeded`] if no server answered in time.
     pub async fn action(&self, kind: &str, body: &[u8]) -> Result<Vec<Bytes>, Error> {
-        self.call(|transport| async move { transport.action(kind, body.to_vec()).await }).await
+        // The duration of an action is not limited: it may wait for the storage.
+        self.call(|transport, _| async move { transport.action(kind, body.to_vec()).await }).await
     }
 
     /// Returns `train` without content hashes if this client does not verify them.
@@ -155,17 +173,20 @@ impl Client {
 
     async fn call<T, F: Future<Output = Result<T, Error>>>(
         &self,
-        call: impl Fn(Transport) -> F,
+        call: impl Fn(Transport, Option<Duration>) -> F,
     ) -> Result<T, Error> {
-        let attempt = || async {
-            let (transport, server) = self.servers.connect().await?;
-            let done = call(transport).await;
-            if done.as_ref().is_err_and(Error::is_transient) {
-                self.servers.skip(server);
+        let call = &call;
+        let attempt = |limit| async move {
+            let (transport, target) = self.servers.connect().await?;
+            let done = call(transport, limit).await;
+            if done.as_ref().is_err_and(|error| error.is_transient() || error.is_limit()) {
+                self.servers.skip(target);
             }
             done
         };
-        Attempts::new(self.servers.len(), self.servers.config().retry_deadline).run(attempt).await
+        let config = self.servers.config();
+        let attempts = Attempts::new(config.retry_deadline);
+        attempts.run(config.attempt_timeout, || self.servers.targets(), attempt).await
     }
 }
 

@@ -60,7 +60,7 @@ impl Connection {
     pub async fn get(&self, ticket: Bytes) -> Result<Batches, Error> {
         let config = self.transport.config();
         let slabs = Slabs::new(config.idle_slab_bytes);
-        let stream = TicketStream::open(&self.transport, ticket, 0, slabs).await?;
+        let stream = TicketStream::open(&self.transport, ticket, 0, slabs, None).await?;
         let schema = Arc::clone(&stream.schema);
         Ok(Batches::receive(stream, schema, config))
     }

@@ -91,21 +91,41 @@ impl Error {
         Self::Lost { url: url.to_owned(), source: source.into() }
     }
 
+    /// Returns the error of a server that sent nothing for `limit`.
+    pub(crate) fn silent(url: &str, limit: Duration) -> Self {
+        Self::lost(url, format!("no data was received for {limit:.1?}"))
+    }
+
     /// Returns true if the same request may succeed later or on another server.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Lost { .. } => true,
             Self::Status(status) => {
                 // Of the limits, only those that are reached at the moment have a time to retry.
-                let is_busy = || {
-                    status.code() == Code::ResourceExhausted && status.metadata().contains_key("retry-after")
-                };
+                let is_busy = || self.is_limit() && status.metadata().contains_key("retry-after");
                 status.code() == Code::Unavailable || is_busy()
             }
             Self::RequestRejected { code, retry_after, .. } => {
                 *code == Code::Unavailable || retry_after.is_some()
             }
             _ => false,
+        }
+    }
+
+    /// Returns true if a limit of the server is exceeded. Another server can have another limit.
+    pub(crate) fn is_limit(&self) -> bool {
+        matches!(self, Self::Status(status) if status.code() == Code::ResourceExhausted)
+    }
+
+    /// Returns the time after which the server recommends a retry.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Status(status) => {
+                let seconds = status.metadata().get("retry-after")?.to_str().ok()?.parse().ok()?;
+                Some(Duration::from_secs(seconds))
+            }
+            Self::RequestRejected { retry_after, .. } => *retry_after,
+            _ => None,
         }
     }
 

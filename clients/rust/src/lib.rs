@@ -73,4 +73,4 @@ pub use error::Error;
 pub use forebay_proto as proto;
 pub use online::{Answer, Caller, Found, InferenceBatch, Lookups, Worker};
 pub use tensor::{Tensor, values};
-pub use training::{Cursor, Failures, Plan, Stats, Training, Utilization};
+pub use training::{Counters, Cursor, Failures, Plan, Stats, Training, Utilization};

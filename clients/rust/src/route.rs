@@ -8,13 +8,14 @@ use tokio::sync::mpsc;
 
 use crate::{Config, Error, memory::Slabs, wire::Response};
 
+mod address;
 mod retry;
 mod servers;
 mod tls;
 mod transport;
 
 pub(crate) use retry::Attempts;
-pub(crate) use servers::Servers;
+pub(crate) use servers::{Servers, Target};
 pub(crate) use transport::Transport;
 
 /// The servers that a call may use.
@@ -31,8 +32,8 @@ pub(crate) struct OpenedExchange {
     pub(crate) outgoing: mpsc::Sender<Bytes>,
     /// Messages of the server.
     pub(crate) response: Response,
-    /// Index of the server, for [`Route::failed`].
-    pub(crate) server: usize,
+    /// Target of the connection, for [`Route::failed`]; `None` without a choice of servers.
+    pub(crate) target: Option<Target>,
 }
 
 impl Route {
@@ -44,29 +45,44 @@ impl Route {
         }
     }
 
-    /// Opens a DoExchange stream with one attempt; see [`Transport::exchange`].
+    /// Opens a DoExchange stream with one attempt; see [`Transport::exchange`]. The attempt fails if the server sends nothing for
+    /// [`Config::attempt_timeout`], and so does the response at first.
     pub(crate) async fn open(
         &self,
         command: &Command,
         capacity: usize,
         slabs: &Slabs,
     ) -> Result<OpenedExchange, Error> {
-        let (transport, server) = match self {
-            Self::One(transport) => (transport.clone(), 0),
-            Self::Any(servers) => servers.connect().await?,
+        let (transport, target) = match self {
+            Self::One(transport) => (transport.clone(), None),
+            Self::Any(servers) => {
+                let (transport, target) = servers.connect().await?;
+                (transport, Some(target))
+            }
         };
-        let opened = transport.exchange(command, capacity, slabs.clone()).await;
-        let (outgoing, response) = opened.inspect_err(|error| self.failed(server, error))?;
-        Ok(OpenedExchange { outgoing, response, server })
+        let limit = self.config().attempt_timeout;
+        let opened = tokio::time::timeout(limit, transport.exchange(command, capacity, slabs.clone())).await;
+        let opened = opened.unwrap_or_else(|_| Err(Error::silent(transport.url(), limit)));
+        let (outgoing, mut response) = opened.inspect_err(|error| self.failed(target, error))?;
+        response.limit_silence(Some(limit));
+        Ok(OpenedExchange { outgoing, response, target })
     }
 
-    /// Records that an exchange with `server` failed. After a transient error, the next attempt uses another server.
-    pub(crate) fn failed(&self, server: usize, error: &Error) {
-        if let Self::Any(servers) = self
+    /// Records that an exchange with `target` failed. After a transient error, the next attempt uses another target.
+    pub(crate) fn failed(&self, target: Option<Target>, error: &Error) {
+        if let (Self::Any(servers), Some(target)) = (self, target)
             && error.is_transient()
         {
-            servers.skip(server);
+            servers.skip(target);
         }
+    }
+
+    /// Returns true if the preferred server is in use again, and `target` belongs to another one. Probes the preferred server if
+    /// a probe is due.
+    pub(crate) fn has_returned_from(&self, target: Option<Target>) -> bool {
+        let (Self::Any(servers), Some(target)) = (self, target) else { return false };
+        servers.probe_preferred();
+        servers.has_returned_from(target)
     }
 
     /// Returns true if transient errors are retried.
@@ -74,13 +90,12 @@ impl Route {
         matches!(self, Self::Any(_))
     }
 
-    /// Starts the attempts of a call with a time limit of `timeout`.
-    pub(crate) fn attempts(&self, timeout: Duration) -> Attempts {
-        let servers = match self {
+    /// Returns the number of addresses of all servers.
+    pub(crate) fn targets(&self) -> usize {
+        match self {
             Self::One(_) => 1,
-            Self::Any(servers) => servers.len(),
-        };
-        Attempts::new(servers, timeout)
+            Self::Any(servers) => servers.targets(),
+        }
     }
 
     /// Runs `attempt` within `timeout`, repeatedly if the route retries.
@@ -89,7 +104,11 @@ impl Route {
         timeout: Duration,
         attempt: impl Fn() -> F,
     ) -> Result<T, Error> {
-        let attempts = self.attempts(timeout);
-        if self.retries() { attempts.run(attempt).await } else { attempts.run_once(attempt()).await }
+        let attempts = Attempts::new(timeout);
+        if !self.retries() {
+            return attempts.run_once(attempt()).await;
+        }
+        // Exchanges limit their attempts themselves, because many requests share them.
+        attempts.run(Duration::MAX, || self.targets(), |_| attempt()).await
     }
 }

@@ -33,7 +33,7 @@ mod uploads;
 use job::Job;
 use lanes::Lanes;
 use meter::Meter;
-pub use meter::{Failures, Stats, Utilization};
+pub use meter::{Counters, Failures, Stats, Utilization};
 pub use plan::{Cursor, Plan};
 pub(crate) use planner::plan;
 pub(crate) use ticket_stream::{TicketStream, ticket};
@@ -176,6 +176,11 @@ impl<B: Item> Training<B> {
     /// Returns the counters of the training.
     pub fn stats(&self) -> Stats {
         self.meter.stats()
+    }
+
+    /// Returns a handle to the counters. It can be read while a batch is awaited.
+    pub fn counters(&self) -> Counters {
+        self.meter.counters()
     }
 
     /// Returns a handle to the failed attempts after which streams were resumed. It can be read while a batch is awaited.

@@ -13,6 +13,7 @@ use tonic::Code;
 
 use super::{
     answer::{AnswerMetadata, RawAnswer},
+    exchange::Unanswered,
     requests::Requests,
 };
 use crate::{Batch, Error, route::Route, wire::EncodedRows};
@@ -127,7 +128,10 @@ impl Caller {
         let deadline = timeout.unwrap_or(Duration::MAX).min(route.config().retry_deadline);
         // Holds the exchange, which ends when its last reference is dropped.
         let (pending, _exchange) = route.run(deadline, send).await?;
-        pending.wait().await
+        pending.wait().await.map_err(|unanswered| match unanswered {
+            Unanswered::Failed(error) => error,
+            Unanswered::NotProcessed => Error::protocol("requests of a queue have no order"),
+        })
     }
 
     fn timed_out(&self) -> Error {

@@ -6,20 +6,23 @@ use arrow_flight::FlightData;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc, oneshot},
+    time::Instant,
+};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::answer::{AnswerMetadata, RawAnswer};
 use crate::{
     Batch, Error,
-    route::OpenedExchange,
+    route::{OpenedExchange, Target},
     wire::{EncodedRows, Message, Response, SentSchema, framed},
 };
 
 /// An open DoExchange stream. Dropping it ends the stream.
 pub(super) struct Exchange<M> {
-    /// Index of the server.
-    pub(super) server: usize,
+    /// Target of the connection; `None` without a choice of servers.
+    pub(super) target: Option<Target>,
     /// Schema of all answers; `None` if answers are not in order.
     pub(super) schema: Option<SchemaRef>,
     shared: Arc<Shared<M>>,
@@ -28,7 +31,17 @@ pub(super) struct Exchange<M> {
 
 struct Shared<M> {
     url: String,
+    limits: Limits,
     state: Mutex<State<M>>,
+}
+
+/// Limits of the time for which an exchange receives nothing.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    /// Time without a request after which the exchange ends.
+    pub(super) idle: Duration,
+    /// Time after which an answer is overdue. Without an answer to an overdue request, the exchange ends.
+    pub(super) answer: Duration,
 }
 
 struct State<M> {
@@ -45,15 +58,31 @@ struct State<M> {
 
 /// A request without an answer.
 struct Pending<M> {
-    answer: oneshot::Sender<Result<RawAnswer<M>, Error>>,
+    answer: oneshot::Sender<Result<RawAnswer<M>, Unanswered>>,
+    /// Time from which the answer is overdue. `None` if only the caller limits the time.
+    due: Option<Instant>,
     _permit: OwnedSemaphorePermit,
 }
 
+/// The end of an exchange before the answer to a request.
+pub(super) enum Unanswered {
+    /// The exchange failed, or the server rejected the request.
+    Failed(Error),
+    /// The server rejected an earlier request and has not processed this one.
+    NotProcessed,
+}
+
+impl Limits {
+    /// Returns the time from which the answer to a request that is sent or cancelled now is overdue.
+    fn answer_due(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.answer)
+    }
+}
+
 impl<M: AnswerMetadata> Exchange<M> {
-    /// Starts to receive answers. `schema` is the schema of all answers if they are in order. The exchange ends if there is no
-    /// request for `idle_timeout`.
-    pub(super) fn start(opened: OpenedExchange, schema: Option<SchemaRef>, idle_timeout: Duration) -> Self {
-        let OpenedExchange { outgoing, response, server } = opened;
+    /// Starts to receive answers. `schema` is the schema of all answers if they are in order.
+    pub(super) fn start(opened: OpenedExchange, schema: Option<SchemaRef>, limits: Limits) -> Self {
+        let OpenedExchange { outgoing, response, target } = opened;
         let state = State {
             outgoing: Some(outgoing),
             sent: SentSchema::default(),
@@ -61,11 +90,10 @@ impl<M: AnswerMetadata> Exchange<M> {
             pending: BTreeMap::new(),
             failure: None,
         };
-        let shared = Arc::new(Shared { url: response.url().to_owned(), state: Mutex::new(state) });
-        let receiver =
-            Receiver { response, schema: schema.clone(), shared: Arc::clone(&shared), idle_timeout };
+        let shared = Arc::new(Shared { url: response.url().to_owned(), limits, state: Mutex::new(state) });
+        let receiver = Receiver { response, schema: schema.clone(), shared: Arc::clone(&shared) };
         let receiver = AbortOnDropHandle::new(tokio::spawn(receiver.run()));
-        Self { server, schema, shared, _receiver: receiver }
+        Self { target, schema, shared, _receiver: receiver }
     }
 
     /// Returns true if the exchange accepts requests.
@@ -104,7 +132,9 @@ impl<M: AnswerMetadata> Exchange<M> {
         outgoing.try_send(message).map_err(|_| ended())?;
         let (sender, answer) = oneshot::channel();
         let number = *next;
-        pending.insert(number, Pending { answer: sender, _permit: permit });
+        // Answers in order cannot wait for a worker.
+        let due = if M::IN_ORDER { self.shared.limits.answer_due() } else { None };
+        pending.insert(number, Pending { answer: sender, due, _permit: permit });
         *next += 1;
         Ok(PendingAnswer { number, shared: Arc::clone(&self.shared), answer })
     }
@@ -114,27 +144,30 @@ impl<M: AnswerMetadata> Exchange<M> {
 pub(super) struct PendingAnswer<M: AnswerMetadata> {
     number: u64,
     shared: Arc<Shared<M>>,
-    answer: oneshot::Receiver<Result<RawAnswer<M>, Error>>,
+    answer: oneshot::Receiver<Result<RawAnswer<M>, Unanswered>>,
 }
 
 impl<M: AnswerMetadata> PendingAnswer<M> {
     /// Waits for the answer.
-    pub(super) async fn wait(mut self) -> Result<RawAnswer<M>, Error> {
+    pub(super) async fn wait(mut self) -> Result<RawAnswer<M>, Unanswered> {
         let answer = (&mut self.answer).await;
-        answer.unwrap_or_else(|_| Err(Error::lost(&self.shared.url, "the exchange was closed")))
+        let closed = |_| Err(Unanswered::Failed(Error::lost(&self.shared.url, "the exchange was closed")));
+        answer.unwrap_or_else(closed)
     }
 }
 
 impl<M: AnswerMetadata> Drop for PendingAnswer<M> {
     /// Cancels the request if it has no answer yet.
     fn drop(&mut self) {
-        let state = self.shared.state.lock();
-        if state.pending.contains_key(&self.number)
-            && let Some(outgoing) = &state.outgoing
+        let mut state = self.shared.state.lock();
+        let State { pending, outgoing, .. } = &mut *state;
+        if let Some(pending) = pending.get_mut(&self.number)
+            && let Some(outgoing) = outgoing
             && let Some(metadata) = M::cancellation(self.number)
             && let Ok(message) =
                 framed(&FlightData { app_metadata: metadata.into(), ..FlightData::default() })
         {
+            pending.due = pending.due.or_else(|| self.shared.limits.answer_due());
             // Fails if the exchange has ended; the request is then over, too.
             drop(outgoing.try_send(message));
         }
@@ -153,12 +186,12 @@ impl<M: AnswerMetadata> Shared<M> {
         drop(state);
         for (index, (_, pending)) in pending.into_iter().enumerate() {
             // The status belongs to the first request. The server has not processed the others, so they can be retried.
-            let error = match M::IN_ORDER && index > 0 && !failure.is_transient() {
-                true => Error::lost(&self.url, format!("an earlier request ended the exchange: {failure}")),
-                false => failure.clone(),
+            let unanswered = match M::IN_ORDER && index > 0 && !failure.is_transient() {
+                true => Unanswered::NotProcessed,
+                false => Unanswered::Failed(failure.clone()),
             };
             // Fails if the caller was dropped.
-            drop(pending.answer.send(Err(error)));
+            drop(pending.answer.send(Err(unanswered)));
         }
     }
 
@@ -170,6 +203,14 @@ impl<M: AnswerMetadata> Shared<M> {
             state.outgoing = None;
         }
         idle
+    }
+
+    /// Returns true if an answer is overdue, and nothing was received for as long.
+    fn is_stuck(&self, silence: Duration) -> bool {
+        let now = Instant::now();
+        let is_overdue = |pending: &Pending<M>| pending.due.is_some_and(|due| due <= now);
+        // While data arrives, the server is busy with earlier requests.
+        silence >= self.limits.answer && self.state.lock().pending.values().any(is_overdue)
     }
 
     /// Removes the pending request that `metadata` answers.
@@ -189,15 +230,20 @@ struct Receiver<M: AnswerMetadata> {
     /// Schema of the next answers with rows.
     schema: Option<SchemaRef>,
     shared: Arc<Shared<M>>,
-    idle_timeout: Duration,
 }
 
 impl<M: AnswerMetadata> Receiver<M> {
     async fn run(mut self) {
+        let Limits { idle, answer } = self.shared.limits;
         let failure = loop {
-            let Ok(message) = tokio::time::timeout(self.idle_timeout, self.response.next()).await else {
-                if self.shared.end_if_idle() {
+            // Requests can be sent or cancelled while this waits.
+            let Ok(message) = tokio::time::timeout(idle.min(answer), self.response.next()).await else {
+                let silence = self.response.received_at().elapsed();
+                if silence >= idle && self.shared.end_if_idle() {
                     return;
+                }
+                if self.shared.is_stuck(silence) {
+                    break Error::silent(&self.shared.url, answer);
                 }
                 continue;
             };
@@ -232,8 +278,9 @@ impl<M: AnswerMetadata> Receiver<M> {
             (false, None) => Err(Error::protocol("received an answer before its schema")),
         };
         let failure = rows.as_ref().err().cloned();
+        let answer = rows.map(|rows| RawAnswer { rows, metadata }).map_err(Unanswered::Failed);
         // Fails if the caller was dropped.
-        drop(pending.answer.send(rows.map(|rows| RawAnswer { rows, metadata })));
+        drop(pending.answer.send(answer));
         failure.map_or(Ok(()), Err)
     }
 }

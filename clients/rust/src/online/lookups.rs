@@ -1,17 +1,28 @@
 //! Rows by key.
 
+use std::{sync::OnceLock, time::Duration};
+
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use forebay_proto::v1::{Command, Lookup, LookupMetadata};
 
-use super::{answer::AnswerMetadata, requests::Requests};
+use super::{
+    answer::{AnswerMetadata, RawAnswer},
+    exchange::Unanswered,
+    requests::Requests,
+};
 use crate::{Batch, Error, route::Route, wire::EncodedRows};
+
+/// Number of times that a lookup is sent again at once because another lookup was rejected before it. After them, it counts as
+/// failed and is retried with delays.
+const MAX_RESENDS: u32 = 8;
 
 /// Lookups of the same columns of one dataset. Any number of lookups can be in flight. They share one DoExchange stream, which is
 /// closed after [`Config::idle_timeout`](crate::Config::idle_timeout) or on drop, and reopened when needed.
 pub struct Lookups {
     requests: Requests<LookupMetadata>,
-    schema: SchemaRef,
+    /// Schema of the first exchange.
+    schema: OnceLock<SchemaRef>,
 }
 
 /// The answer to a lookup.
@@ -38,37 +49,63 @@ impl AnswerMetadata for LookupMetadata {
 }
 
 impl Lookups {
-    /// Opens the exchange for `lookup`.
-    pub(crate) async fn open(route: Route, lookup: &Lookup) -> Result<Self, Error> {
+    /// Creates lookups without opening an exchange.
+    pub(crate) fn new(route: Route, lookup: &Lookup) -> Self {
         let command = Command { lookup: Some(lookup.clone()), ..Command::default() };
-        let requests = Requests::new(route, command);
-        let schema = requests.open().await?.schema.clone();
-        let schema = schema.ok_or_else(|| Error::protocol("the answers have no schema"))?;
-        Ok(Self { requests, schema })
+        Self { requests: Requests::new(route, command), schema: OnceLock::new() }
     }
 
-    /// Returns the schema of every answer.
-    pub fn schema(&self) -> &SchemaRef {
-        &self.schema
+    /// Creates lookups and opens their exchange.
+    pub(crate) async fn open(route: Route, lookup: &Lookup) -> Result<Self, Error> {
+        let lookups = Self::new(route, lookup);
+        let exchange = lookups.requests.open().await?;
+        lookups.verify_schema(exchange.schema.as_ref())?;
+        Ok(lookups)
+    }
+
+    /// Returns the schema of every answer; `None` before the first exchange was opened.
+    pub fn schema(&self) -> Option<&SchemaRef> {
+        self.schema.get()
+    }
+
+    /// Verifies that the schema of an exchange is that of the first one.
+    fn verify_schema(&self, schema: Option<&SchemaRef>) -> Result<(), Error> {
+        let schema = schema.ok_or_else(|| Error::protocol("the answers have no schema"))?;
+        if self.schema.get_or_init(|| SchemaRef::clone(schema)) != schema {
+            return Err(Error::BatchMismatch(
+                "the columns have changed since the first lookup; open new lookups".into(),
+            ));
+        }
+        Ok(())
     }
 
     /// Looks up the rows of `keys`, which needs one column for each key column, with its name. The types must be the same in all
     /// calls.
     ///
     /// Waits while [`Config::max_in_flight`](crate::Config::max_in_flight) lookups are in flight. Lookups of a
-    /// [`Client`](crate::Client) are retried, also on other servers, until the retry deadline. Cancel-safe; dropping the future
-    /// does not affect other lookups.
+    /// [`Client`](crate::Client) are retried, also on other servers, until the retry deadline. If the server sends nothing for
+    /// [`Config::attempt_timeout`](crate::Config::attempt_timeout), all lookups in flight fail or are retried. Cancel-safe;
+    /// dropping the future does not affect other lookups.
     ///
     /// # Errors
     /// - [`Error::Request`] if the keys cannot be encoded.
-    /// - [`Error::Status`] if the server rejects the keys. Other lookups in flight are retried on a new exchange.
+    /// - [`Error::Status`] if the server rejects the keys. Other lookups in flight are sent again on a new exchange.
     /// - [`Error::BatchMismatch`] if the columns have changed with a new snapshot, or differ on another server. Open new lookups.
     /// - [`Error::RetryDeadlineExceeded`] if no server answered in time.
     /// - [`Error::Lost`] if the exchange of a [`Connection`](crate::Connection) was lost.
     pub async fn get(&self, keys: &RecordBatch) -> Result<Found, Error> {
+        self.get_within(keys, Duration::MAX).await
+    }
+
+    /// As [`get`](Self::get), until `timeout` has passed or, if it is shorter, until the retry deadline.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get). [`Error::RetryDeadlineExceeded`] also for a [`Connection`](crate::Connection).
+    pub async fn get_within(&self, keys: &RecordBatch, timeout: Duration) -> Result<Found, Error> {
         let encoded = EncodedRows::new(keys)?;
         let route = self.requests.route();
-        let run = || route.run(route.config().retry_deadline, || self.attempt(&encoded, keys.num_rows()));
+        let timeout = timeout.min(route.config().retry_deadline);
+        let run = || route.run(timeout, || self.attempt(&encoded, keys.num_rows()));
         match run().await {
             // The token of the exchange has expired. A new exchange reads the token file again.
             Err(error) if route.config().can_renew_token(&error) => run().await,
@@ -77,15 +114,26 @@ impl Lookups {
     }
 
     async fn attempt(&self, encoded: &EncodedRows, keys: usize) -> Result<Found, Error> {
+        for _ in 0..=MAX_RESENDS {
+            match self.ask(encoded).await? {
+                Ok(answer) => {
+                    let (batch, metadata) = answer.into_rows(keys)?;
+                    return Ok(Found { batch, metadata });
+                }
+                Err(Unanswered::Failed(error)) => return Err(error),
+                Err(Unanswered::NotProcessed) => {}
+            }
+        }
+        Err(Error::lost("the server", format!("it rejected {MAX_RESENDS} lookups before this one")))
+    }
+
+    async fn ask(
+        &self,
+        encoded: &EncodedRows,
+    ) -> Result<Result<RawAnswer<LookupMetadata>, Unanswered>, Error> {
         let permit = self.requests.permit().await;
         let exchange = self.requests.exchange().await?;
-        if exchange.schema.as_ref() != Some(&self.schema) {
-            return Err(Error::BatchMismatch(
-                "the columns have changed since the first lookup; open new lookups".into(),
-            ));
-        }
-        let answer = exchange.send(encoded, |_| Vec::new(), permit)?.wait().await?;
-        let (batch, metadata) = answer.into_rows(keys)?;
-        Ok(Found { batch, metadata })
+        self.verify_schema(exchange.schema.as_ref())?;
+        Ok(exchange.send(encoded, |_| Vec::new(), permit)?.wait().await)
     }
 }

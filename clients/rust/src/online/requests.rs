@@ -6,7 +6,10 @@ use forebay_proto::v1::Command;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::{answer::AnswerMetadata, exchange::Exchange};
+use super::{
+    answer::AnswerMetadata,
+    exchange::{Exchange, Limits},
+};
 use crate::{Error, memory::Slabs, route::Route};
 
 /// Requests of one kind. They share one exchange, which is opened when needed.
@@ -61,14 +64,16 @@ impl<M: AnswerMetadata> Requests<M> {
     /// Returns the open exchange. If necessary, opens one with a single attempt.
     pub(super) async fn exchange(&self) -> Result<Arc<Exchange<M>>, Error> {
         let mut opening = match &mut *self.current.lock() {
-            Current::Open(exchange) if exchange.is_open() => return Ok(Arc::clone(exchange)),
+            Current::Open(exchange) if exchange.is_open() && !self.returns_from(exchange) => {
+                return Ok(Arc::clone(exchange));
+            }
             Current::Opening(opening) if opening.has_changed().is_ok() => opening.clone(),
             ended => {
                 if let Current::Open(exchange) = ended
                     && let Some(error) = exchange.failure()
                 {
                     tracing::debug!(%error, "exchange failed; opening another one");
-                    self.opener.route.failed(exchange.server, &error);
+                    self.opener.route.failed(exchange.target, &error);
                 }
                 let opening = self.begin();
                 *ended = Current::Opening(opening.clone());
@@ -81,6 +86,12 @@ impl<M: AnswerMetadata> Requests<M> {
             Ok(Some(Err(error))) => Err(error.clone()),
             Ok(None) | Err(_) => Err(Error::protocol("opening an exchange ended without a result")),
         }
+    }
+
+    /// Returns true if the next requests should use the preferred server, which is healthy again. Requests of queues stay where
+    /// their workers are.
+    fn returns_from(&self, exchange: &Exchange<M>) -> bool {
+        M::IN_ORDER && self.route().has_returned_from(exchange.target)
     }
 
     /// Spawns a task that opens an exchange. The task ends early if all requests are dropped.
@@ -110,22 +121,22 @@ impl<M: AnswerMetadata> Requests<M> {
 }
 
 impl ExchangeOpener {
-    /// Opens an exchange with one attempt, until the retry deadline.
+    /// Opens an exchange with one attempt.
     async fn open<M: AnswerMetadata>(&self) -> Result<Exchange<M>, Error> {
-        self.route.attempts(self.route.config().retry_deadline).run_once(self.attempt()).await
-    }
-
-    async fn attempt<M: AnswerMetadata>(&self) -> Result<Exchange<M>, Error> {
         // Capacity for the schema, and for each permit a request, its cancellation, and the cancellation of the request before
         // it, which may be unsent when its permit is reused.
         let mut opened = self.route.open(&self.command, 3 * self.capacity + 1, &self.slabs).await?;
         let schema = match M::IN_ORDER {
             true => {
                 let schema = opened.response.read_schema().await;
-                Some(schema.inspect_err(|error| self.route.failed(opened.server, error))?)
+                Some(schema.inspect_err(|error| self.route.failed(opened.target, error))?)
             }
             false => None,
         };
-        Ok(Exchange::start(opened, schema, self.route.config().idle_timeout))
+        // From here on, the exchange knows which answers are due.
+        opened.response.limit_silence(None);
+        let config = self.route.config();
+        let limits = Limits { idle: config.idle_timeout, answer: config.attempt_timeout };
+        Ok(Exchange::start(opened, schema, limits))
     }
 }

@@ -1,7 +1,5 @@
 //! A worker of a batch queue.
 
-use std::time::Duration;
-
 use arrow_schema::SchemaRef;
 use forebay_proto::v1::{BatchRequest, Command};
 use prost::Message as _;
@@ -12,14 +10,12 @@ use crate::{
     Batch, Batches, Config, Error,
     batches::{Item, Source},
     memory::Slabs,
-    route::{Attempts, OpenedExchange, Route},
+    route::{Attempts, OpenedExchange, Route, Target},
     wire::{Message, Response},
 };
 
 /// Default number of credits.
 const DEFAULT_CREDITS: u64 = 2;
-/// Duration of an exchange after which its failure does not count as a repeated one.
-const STABLE_AFTER: Duration = Duration::from_secs(10);
 
 /// A worker of a batch queue. It prefetches one batch per credit. A worker of a [`Client`](crate::Client) reconnects to any server
 /// after a lost connection or a restart; the server assigns its unfinished batches to another worker.
@@ -29,8 +25,8 @@ pub struct Worker {
     credits: usize,
     slabs: Slabs,
     running: Option<Running>,
-    /// Attempts since the last received batch; `None` without a failure.
-    attempts: Option<Attempts>,
+    /// Attempts since the last received batch.
+    attempts: Attempts,
     schema: SchemaRef,
     ended: bool,
 }
@@ -38,8 +34,10 @@ pub struct Worker {
 struct Running {
     features: Batches<Features>,
     replies: Replies,
-    server: usize,
+    target: Option<Target>,
     since: Instant,
+    /// Number of received batches.
+    received: u64,
 }
 
 impl Worker {
@@ -48,13 +46,14 @@ impl Worker {
         let worker = forebay_proto::v1::Worker { queue: queue.to_owned(), credits };
         let credits = if credits == 0 { DEFAULT_CREDITS } else { credits };
         let slabs = Slabs::new(route.config().idle_slab_bytes);
+        let attempts = Attempts::new(route.config().retry_deadline);
         let mut worker = Self {
             route,
             command: Command { worker: Some(worker), ..Command::default() },
             credits: usize::try_from(credits).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS / 2),
             slabs,
             running: None,
-            attempts: None,
+            attempts,
             schema: SchemaRef::new(arrow_schema::Schema::empty()),
             ended: false,
         };
@@ -83,10 +82,14 @@ impl Worker {
                 self.ended = true;
                 return Err(error);
             }
-            let Some(Running { features, replies, .. }) = self.running.as_mut() else { break };
+            let Some(Running { features, replies, since, received, .. }) = self.running.as_mut() else {
+                break;
+            };
             match features.next().await {
                 Some(Ok(Features { batch, metadata })) => {
-                    self.attempts = None;
+                    *received += 1;
+                    self.attempts.restart(self.route.config().retry_deadline);
+                    self.attempts.served(*since, *received);
                     return Ok(Some(InferenceBatch::new(batch, metadata, replies.clone())));
                 }
                 Some(Err(error)) => self.recover(error).await?,
@@ -118,14 +121,16 @@ impl Worker {
     async fn attempt(&self) -> Result<Running, Error> {
         // Capacity for one reply per credit and the schema.
         let opened = self.route.open(&self.command, self.credits + 1, &self.slabs).await?;
-        let OpenedExchange { outgoing, mut response, server } = opened;
+        let OpenedExchange { outgoing, mut response, target } = opened;
         let schema = response.read_schema().await;
-        let schema = schema.inspect_err(|error| self.route.failed(server, error))?;
+        let schema = schema.inspect_err(|error| self.route.failed(target, error))?;
+        // The next batch may be long in coming.
+        response.limit_silence(None);
         let replies = Replies::new(response.url(), outgoing);
         let prefetch = Config { prefetch_batches: self.credits as u64, ..(**self.route.config()).clone() };
         let source = FeatureStream { response, schema: SchemaRef::clone(&schema) };
         let features = Batches::receive(source, schema, &prefetch);
-        Ok(Running { features, replies, server, since: Instant::now() })
+        Ok(Running { features, replies, target, since: Instant::now(), received: 0 })
     }
 
     /// Drops a failed exchange and waits before the next attempt.
@@ -133,24 +138,22 @@ impl Worker {
     /// # Errors
     /// `error` if it is final; [`Error::RetryDeadlineExceeded`] if repeated attempts failed for too long.
     async fn recover(&mut self, error: Error) -> Result<(), Error> {
-        let Some(Running { server, since, .. }) = self.running.take() else { return Err(error) };
-        self.route.failed(server, &error);
+        let Some(Running { target, since, received, .. }) = self.running.take() else { return Err(error) };
+        self.route.failed(target, &error);
         let config = self.route.config();
         if !self.route.retries() || !(error.is_transient() || config.can_renew_token(&error)) {
             self.ended = true;
             return Err(error);
         }
         tracing::warn!(%error, "worker exchange failed; reconnecting");
-        if since.elapsed() > STABLE_AFTER {
-            self.attempts = None;
+        if self.attempts.served(since, received) {
+            self.attempts.restart(config.retry_deadline);
         }
-        let mut attempts = self.attempts.take().unwrap_or_else(|| self.route.attempts(config.retry_deadline));
-        let delay = attempts.delay_after(error);
-        if Instant::now() >= attempts.deadline {
+        let delay = self.attempts.delay_after(error, self.route.targets());
+        if Instant::now() >= self.attempts.deadline {
             self.ended = true;
-            return Err(attempts.deadline_exceeded());
+            return Err(self.attempts.deadline_exceeded());
         }
-        self.attempts = Some(attempts);
         tokio::time::sleep(delay).await;
         Ok(())
     }

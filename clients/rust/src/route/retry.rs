@@ -15,66 +15,135 @@ const DELAYS: ExponentialBuilder = ExponentialBuilder::new()
     .with_max_delay(Duration::from_millis(2500))
     .without_max_times();
 
-/// The attempts of one call, on a number of servers, until a deadline.
+/// Number of batches after which the failure of a stream does not count as a repeated one.
+const STABLE_BATCHES: u64 = 8;
+/// Duration of a stream after which its failure does not count as a repeated one.
+const STABLE_AFTER: Duration = Duration::from_secs(10);
+
+/// The attempts of one call or of successive calls, each until a deadline.
 pub(crate) struct Attempts {
-    servers: usize,
     began: Instant,
-    /// Time after which no attempt starts.
+    /// Time after which no attempt of the call starts.
     pub(crate) deadline: Instant,
+    /// Number of failed attempts of the call.
     failed: u32,
-    delays: ExponentialBackoff,
     last: Option<Error>,
+    backoff: Backoff,
+}
+
+/// The delays between attempts. They grow until a server has served for long enough, also over successive calls.
+struct Backoff {
+    delays: ExponentialBackoff,
+    /// Number of failed attempts in this round over the servers.
+    failed: usize,
+    /// Number of completed rounds over the servers.
+    rounds: u32,
+    /// Number of servers in succession that rejected the request because of a limit.
+    rejected: usize,
+}
+
+impl Backoff {
+    fn new() -> Self {
+        Self { delays: DELAYS.build(), failed: 0, rounds: 0, rejected: 0 }
+    }
 }
 
 impl Attempts {
-    /// Starts the time of `timeout` for a call that any of `servers` servers can answer.
-    pub(crate) fn new(servers: usize, timeout: Duration) -> Self {
+    /// Starts the time of `timeout` for a call.
+    pub(crate) fn new(timeout: Duration) -> Self {
         let began = Instant::now();
-        Self { servers, began, deadline: began + timeout, failed: 0, delays: DELAYS.build(), last: None }
+        Self { began, deadline: began + timeout, failed: 0, last: None, backoff: Backoff::new() }
     }
 
-    /// Runs `attempt` until it succeeds, fails with an error that is not transient, or the deadline expires.
+    /// Starts the time of `timeout` for the next call. The delays of the earlier calls continue to grow.
+    pub(crate) fn restart(&mut self, timeout: Duration) {
+        self.began = Instant::now();
+        self.deadline = self.began + timeout;
+        (self.failed, self.last) = (0, None);
+    }
+
+    /// Records that a stream that was opened at `opened` has delivered `batches` batches. If it has served for long enough, the
+    /// next delays are short again. Returns true in this case.
+    pub(crate) fn served(&mut self, opened: Instant, batches: u64) -> bool {
+        let is_stable = batches >= STABLE_BATCHES || opened.elapsed() >= STABLE_AFTER;
+        if is_stable {
+            self.backoff = Backoff::new();
+        }
+        is_stable
+    }
+
+    /// Runs `attempt` until it succeeds, fails with a final error, or the deadline expires. `targets` returns the number of
+    /// addresses of all servers. `attempt` receives the time after which it should ask another server; see
+    /// [`limit`](Self::limit), to which `attempt_timeout` is an argument.
     pub(crate) async fn run<T, F: Future<Output = Result<T, Error>>>(
         mut self,
-        attempt: impl Fn() -> F,
+        attempt_timeout: Duration,
+        targets: impl Fn() -> usize,
+        attempt: impl Fn(Option<Duration>) -> F,
     ) -> Result<T, Error> {
         loop {
-            let error = match tokio::time::timeout_at(self.deadline, attempt()).await {
-                Ok(Err(error)) if error.is_transient() => error,
+            let limit = self.limit(attempt_timeout, targets());
+            let error = match tokio::time::timeout_at(self.deadline, attempt(limit)).await {
+                Ok(Err(error)) if self.can_retry(&error, targets()) => error,
                 Ok(done) => return done,
                 Err(_) => return Err(self.deadline_exceeded()),
             };
-            tokio::time::sleep(self.delay_after(error)).await;
+            tokio::time::sleep(self.delay_after(error, targets())).await;
         }
     }
 
     /// Runs a single `attempt`, until the deadline.
     pub(crate) async fn run_once<T>(
-        self,
+        mut self,
         attempt: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let done = tokio::time::timeout_at(self.deadline, attempt).await;
         done.unwrap_or_else(|_| Err(self.deadline_exceeded()))
     }
 
+    /// Returns the time without data after which an attempt should ask another server; `None` if there is no other one.
+    ///
+    /// It doubles with each round over the servers. A server that is stuck therefore does not use up the time of the others, and
+    /// servers that all need long for their first byte are given the time.
+    pub(crate) fn limit(&self, attempt_timeout: Duration, targets: usize) -> Option<Duration> {
+        let factor = 1_u32.checked_shl(self.backoff.rounds).unwrap_or(u32::MAX);
+        (targets > 1).then(|| attempt_timeout.saturating_mul(factor))
+    }
+
+    /// Returns true if another attempt may succeed: after a transient error, and after an exceeded limit until each of `targets`
+    /// has rejected the request, because servers can have different limits.
+    pub(crate) fn can_retry(&mut self, error: &Error, targets: usize) -> bool {
+        if error.is_transient() {
+            self.backoff.rejected = 0;
+            return true;
+        }
+        self.backoff.rejected += 1;
+        error.is_limit() && self.backoff.rejected < targets
+    }
+
     /// Records a failed attempt and returns the delay before the next one.
     ///
-    /// The delay is zero until every server has been tried. It then doubles for each round over the servers, with jitter, so
-    /// that the ranks of a job do not reconnect at the same time. It never exceeds the remaining time.
-    pub(crate) fn delay_after(&mut self, error: Error) -> Duration {
+    /// The delay is zero until each of `targets` has been tried. It then doubles for each round over them, with jitter, so that
+    /// the ranks of a job do not reconnect at the same time. It includes the time that the server recommends, and never exceeds
+    /// the remaining time.
+    pub(crate) fn delay_after(&mut self, error: Error, targets: usize) -> Duration {
+        let recommended = error.retry_after().unwrap_or_default();
         self.failed += 1;
         self.last = Some(error);
-        let servers = u32::try_from(self.servers).unwrap_or(u32::MAX);
-        if !self.failed.is_multiple_of(servers) {
+        self.backoff.failed += 1;
+        if self.backoff.failed < targets {
             return Duration::ZERO;
         }
+        self.backoff.failed = 0;
+        self.backoff.rounds += 1;
         let remaining = self.deadline.saturating_duration_since(Instant::now());
-        self.delays.next().unwrap_or(remaining).min(remaining)
+        let delay = self.backoff.delays.next().unwrap_or(remaining);
+        delay.saturating_add(recommended).min(remaining)
     }
 
     /// Returns the final error after the deadline. Includes the error of the last attempt, if one failed.
-    pub(crate) fn deadline_exceeded(self) -> Error {
-        let last = self.last.unwrap_or_else(|| Error::protocol("the server did not respond"));
+    pub(crate) fn deadline_exceeded(&mut self) -> Error {
+        let last = self.last.take().unwrap_or_else(|| Error::protocol("the server did not respond"));
         Error::RetryDeadlineExceeded {
             waited: self.began.elapsed(),
             attempts: self.failed.max(1),
@@ -85,13 +154,19 @@ impl Attempts {
 
 #[cfg(test)]
 mod tests {
+    use tonic::Status;
+
     use super::*;
+
+    fn down() -> Error {
+        Error::protocol("down")
+    }
 
     #[test]
     fn delays_double_up_to_the_maximum_with_jitter_of_one_half() {
-        let mut attempts = Attempts::new(1, Duration::from_secs(3600));
+        let mut attempts = Attempts::new(Duration::from_secs(3600));
         for longest in [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000] {
-            let delay = attempts.delay_after(Error::protocol("down")).as_secs_f64() * 1e3;
+            let delay = attempts.delay_after(down(), 1).as_secs_f64() * 1e3;
             // The delays are doubled in single precision.
             let bounds = f64::from(longest) * 0.499..=f64::from(longest) * 1.001;
             assert!(bounds.contains(&delay), "{delay} ms is not in {bounds:?}");
@@ -100,14 +175,63 @@ mod tests {
 
     #[test]
     fn no_delay_exceeds_the_remaining_time() {
-        let mut attempts = Attempts::new(1, Duration::from_millis(10));
-        assert!(attempts.delay_after(Error::protocol("down")) <= Duration::from_millis(10));
+        let mut attempts = Attempts::new(Duration::from_millis(10));
+        assert!(attempts.delay_after(down(), 1) <= Duration::from_millis(10));
     }
 
     #[test]
     fn every_server_is_tried_before_the_first_delay() {
-        let mut attempts = Attempts::new(3, Duration::from_secs(60));
-        let delays: Vec<_> = (0..6).map(|_| attempts.delay_after(Error::protocol("down"))).collect();
+        let mut attempts = Attempts::new(Duration::from_secs(60));
+        let delays: Vec<_> = (0..6).map(|_| attempts.delay_after(down(), 3)).collect();
         assert!(delays.iter().enumerate().all(|(attempt, delay)| delay.is_zero() != (attempt % 3 == 2)));
+    }
+
+    #[test]
+    fn delays_grow_over_successive_calls_until_a_server_has_recovered() {
+        let mut attempts = Attempts::new(Duration::from_secs(60));
+        let mut delay = || {
+            attempts.restart(Duration::from_secs(60));
+            attempts.delay_after(down(), 2) + attempts.delay_after(down(), 2)
+        };
+        let delays: Vec<_> = (0..8).map(|_| delay()).collect();
+        assert!(delays[7] >= Duration::from_millis(2499), "{delays:?}");
+        assert!(!attempts.served(Instant::now(), 1));
+        assert!(attempts.delay_after(down(), 1) > Duration::from_secs(2));
+        assert!(attempts.served(Instant::now(), STABLE_BATCHES));
+        assert!(attempts.delay_after(down(), 1) <= Duration::from_millis(101));
+    }
+
+    #[test]
+    fn an_attempt_has_a_limit_only_if_there_are_other_servers_and_the_limit_doubles_with_each_round() {
+        let (mut attempts, minute) = (Attempts::new(Duration::from_secs(3600)), Duration::from_secs(60));
+        assert_eq!(attempts.limit(minute, 1), None);
+        for factor in [1, 1, 2, 2, 4] {
+            assert_eq!(attempts.limit(minute, 2), Some(minute * factor));
+            attempts.delay_after(down(), 2);
+        }
+        for _ in 0..100 {
+            attempts.delay_after(down(), 1);
+        }
+        assert!(attempts.limit(Duration::MAX, 2) == Some(Duration::MAX), "no overflow");
+    }
+
+    #[test]
+    fn a_limit_is_final_after_every_server_has_reached_it_and_a_busy_server_never() {
+        let mut attempts = Attempts::new(Duration::from_secs(3600));
+        let limit = Error::from(Status::resource_exhausted("a window never fits"));
+        assert!(!attempts.can_retry(&limit, 1));
+        attempts.served(Instant::now(), STABLE_BATCHES);
+        let answers = [&limit, &limit].map(|error| attempts.can_retry(error, 2));
+        assert_eq!(answers, [true, false]);
+        attempts.served(Instant::now(), STABLE_BATCHES);
+        let down = Error::connect("grpc://a", "refused");
+        let answers = [&limit, &down, &limit, &down].map(|error| attempts.can_retry(error, 2));
+        assert_eq!(answers, [true; 4], "the other server may be the one that can serve it");
+        let mut status = Status::resource_exhausted("limits.max_streams");
+        status.metadata_mut().insert("retry-after", "3".parse().unwrap());
+        let busy = Error::from(status);
+        assert!((0..10).all(|_| attempts.can_retry(&busy, 1)));
+        assert!(attempts.delay_after(busy, 1) >= Duration::from_secs(3));
+        assert!(!attempts.can_retry(&Error::from(Status::invalid_argument("batch_size")), 5));
     }
 }

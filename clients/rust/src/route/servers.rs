@@ -1,12 +1,15 @@
 //! The servers of a cluster.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use super::transport::Transport;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{address::resolve, transport::Transport};
 use crate::{Config, Error};
+
+/// Maximum of the factor by which the failback interval grows.
+const MAX_FAILBACK_FACTOR: u32 = 32;
 
 /// The servers of a cluster, and the one in use. Cheap to clone. Clones share the server in use, so that the ranks and lanes of
 /// a process read the same windows from the memory of one server.
@@ -18,7 +21,60 @@ pub(crate) struct Servers {
 struct Shared {
     urls: Vec<String>,
     config: Arc<Config>,
-    current: AtomicUsize,
+    state: Mutex<State>,
+}
+
+/// A server, and the address at which it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Target {
+    /// Index of the URL.
+    server: usize,
+    /// Address of its host; `None` for a Unix socket, or if the name of the host was not resolved.
+    address: Option<SocketAddr>,
+}
+
+struct State {
+    /// Index of the server in use.
+    server: usize,
+    /// Addresses of its host, in the order in which they are used; empty before the first connection.
+    addresses: Vec<SocketAddr>,
+    /// Index of the address in use.
+    address: usize,
+    /// Number of addresses of each server, as far as it is known.
+    counts: Vec<usize>,
+    failback: Failback,
+}
+
+/// Time of the next probe of the preferred server.
+struct Failback {
+    /// Time of the next probe; `None` while the preferred server is in use.
+    due: Option<Instant>,
+    /// Time between the failure of the preferred server and the first probe.
+    wait: Duration,
+    /// Time of the last return to the preferred server.
+    returned: Option<Instant>,
+}
+
+impl State {
+    fn target(&self) -> Target {
+        Target { server: self.server, address: self.addresses.get(self.address).copied() }
+    }
+
+    /// Selects `server`, whose addresses are resolved by the next connection.
+    fn select(&mut self, server: usize) {
+        (self.server, self.address) = (server, 0);
+        self.addresses.clear();
+    }
+}
+
+impl Failback {
+    /// Records that the preferred server failed.
+    fn left(&mut self, now: Instant, interval: Duration) {
+        let is_again = self.returned.is_some_and(|returned| now - returned < self.wait);
+        let longest = interval.saturating_mul(MAX_FAILBACK_FACTOR);
+        self.wait = if is_again { self.wait.saturating_mul(2).min(longest) } else { interval };
+        self.due = now.checked_add(self.wait);
+    }
 }
 
 impl Servers {
@@ -30,7 +86,14 @@ impl Servers {
         if urls.is_empty() {
             return Err(Error::Request("urls: is empty, expected at least one server URL".into()));
         }
-        let shared = Shared { urls, config: Arc::new(config), current: AtomicUsize::new(0) };
+        let state = State {
+            server: 0,
+            addresses: Vec::new(),
+            address: 0,
+            counts: vec![1; urls.len()],
+            failback: Failback { due: None, wait: config.failback_interval, returned: None },
+        };
+        let shared = Shared { urls, config: Arc::new(config), state: Mutex::new(state) };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -39,22 +102,201 @@ impl Servers {
         &self.shared.config
     }
 
-    /// Returns the number of servers.
-    pub(crate) fn len(&self) -> usize {
-        self.shared.urls.len()
+    /// Returns the number of addresses of all servers. The host of a server that was never used counts as one address.
+    pub(crate) fn targets(&self) -> usize {
+        self.shared.state.lock().counts.iter().sum()
     }
 
-    /// Opens a connection to the server in use. Also returns the index of the server, for [`skip`](Self::skip).
-    pub(crate) async fn connect(&self) -> Result<(Transport, usize), Error> {
-        let server = self.shared.current.load(Ordering::Relaxed);
-        let opened = Transport::open(&self.shared.urls[server], Arc::clone(&self.shared.config)).await;
-        Ok((opened.inspect_err(|_| self.skip(server))?, server))
+    /// Opens a connection to the server in use, at the first of its addresses that accepts it. Also returns the target, for
+    /// [`skip`](Self::skip).
+    pub(crate) async fn connect(&self) -> Result<(Transport, Target), Error> {
+        let (server, mut addresses) = {
+            let state = self.shared.state.lock();
+            let mut addresses = state.addresses.clone();
+            addresses.rotate_left(state.address);
+            (state.server, addresses)
+        };
+        let opened = self.open(server, &mut addresses).await;
+        let address = opened.as_ref().map_or(None, |(_, address)| *address);
+        let target = Target { server, address };
+        {
+            let mut state = self.shared.state.lock();
+            state.counts[server] = addresses.len().max(1);
+            if state.server == server {
+                if state.addresses.is_empty() {
+                    state.addresses = addresses;
+                }
+                let used = state.addresses.iter().position(|known| Some(*known) == address);
+                state.address = used.unwrap_or(state.address);
+            }
+        }
+        match opened {
+            Ok((transport, _)) => Ok((transport, target)),
+            Err(error) => {
+                self.leave(server);
+                Err(error)
+            }
+        }
+    }
+
+    /// Connects to the first of `addresses` that accepts a connection. Resolves them if they are empty.
+    async fn open(
+        &self,
+        server: usize,
+        addresses: &mut Vec<SocketAddr>,
+    ) -> Result<(Transport, Option<SocketAddr>), Error> {
+        let (url, config) = (&self.shared.urls[server], &self.shared.config);
+        if addresses.is_empty() {
+            *addresses = resolve(url, config.connect_timeout).await?;
+        }
+        let Some((last, others)) = addresses.split_last() else {
+            return Ok((Transport::open(url, Arc::clone(config)).await?, None));
+        };
+        let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+        let limit = config.connect_timeout / count;
+        for address in others {
+            if let Ok(transport) = Transport::open_at(url, *address, limit, Arc::clone(config)).await {
+                return Ok((transport, Some(*address)));
+            }
+        }
+        let transport = Transport::open_at(url, *last, limit, Arc::clone(config)).await?;
+        Ok((transport, Some(*last)))
+    }
+
+    /// Replaces `target` by the next address of its host or, after the last one, by the next server. Has no effect if it is no
+    /// longer in use.
+    pub(crate) fn skip(&self, target: Target) {
+        let mut state = self.shared.state.lock();
+        // Another lane may have replaced it before.
+        if state.target() != target {
+            return;
+        }
+        state.address += 1;
+        if state.address >= state.addresses.len() {
+            drop(state);
+            self.leave(target.server);
+        }
     }
 
     /// Replaces `server` by the next one, unless it is no longer in use.
-    pub(crate) fn skip(&self, server: usize) {
-        let next = (server + 1) % self.len();
-        // Fails if another lane has replaced the server before.
-        let _ = self.shared.current.compare_exchange(server, next, Ordering::Relaxed, Ordering::Relaxed);
+    fn leave(&self, server: usize) {
+        let mut state = self.shared.state.lock();
+        if state.server != server {
+            return;
+        }
+        let next = (server + 1) % self.shared.urls.len();
+        state.select(next);
+        if server == 0 && next != 0 {
+            state.failback.left(Instant::now(), self.shared.config.failback_interval);
+        } else if next == 0 {
+            // The other servers have failed.
+            state.failback.due = None;
+        }
+    }
+
+    /// Returns true if `target` is another server than the preferred one, and the preferred one is in use again.
+    pub(crate) fn has_returned_from(&self, target: Target) -> bool {
+        target.server != 0 && self.shared.state.lock().server == 0
+    }
+
+    /// Probes the preferred server in a task of its own, if another one is in use and a probe is due. If it is healthy, it is in
+    /// use again.
+    pub(crate) fn probe_preferred(&self) {
+        let now = Instant::now();
+        {
+            let mut state = self.shared.state.lock();
+            if state.failback.due.is_none_or(|due| now < due) {
+                return;
+            }
+            state.failback.due = now.checked_add(self.shared.config.failback_interval);
+        }
+        let servers = self.clone();
+        tokio::spawn(async move {
+            let limit = servers.shared.config.connect_timeout;
+            match tokio::time::timeout(limit, servers.is_preferred_healthy()).await {
+                Ok(Ok(())) => servers.return_to_preferred(),
+                Ok(Err(error)) => tracing::debug!(%error, "the preferred server is not healthy"),
+                Err(_) => tracing::debug!("the preferred server did not answer a probe"),
+            }
+        });
+    }
+
+    async fn is_preferred_healthy(&self) -> Result<(), Error> {
+        let (transport, _) = self.open(0, &mut Vec::new()).await?;
+        transport.check_health().await
+    }
+
+    fn return_to_preferred(&self) {
+        let mut state = self.shared.state.lock();
+        if state.server != 0 {
+            tracing::info!(url = self.shared.urls[0], "returning to the preferred server");
+            state.select(0);
+            state.failback.returned = Some(Instant::now());
+            state.failback.due = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(60);
+
+    fn servers(urls: [&str; 3]) -> Servers {
+        Servers::new(urls.map(str::to_owned).into(), Config::default()).unwrap()
+    }
+
+    fn target(servers: &Servers) -> Target {
+        servers.shared.state.lock().target()
+    }
+
+    #[test]
+    fn each_address_of_a_host_is_used_before_the_next_server() {
+        let servers = servers(["grpc://a", "grpc://b", "grpc://c"]);
+        let addresses: Vec<SocketAddr> =
+            ["10.0.0.1:1", "10.0.0.2:1"].map(|text| text.parse().unwrap()).into();
+        servers.shared.state.lock().addresses = addresses.clone();
+        let at = |server, address| Target { server, address };
+        let mut used = Vec::new();
+        for _ in 0..4 {
+            let target = target(&servers);
+            used.push(target);
+            servers.skip(target);
+            // Another lane has failed with the same target.
+            servers.skip(target);
+        }
+        let expected = [at(0, Some(addresses[0])), at(0, Some(addresses[1])), at(1, None), at(2, None)];
+        assert_eq!(used, expected);
+        assert_eq!(target(&servers), at(0, None), "the name is resolved again");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_refuses_connections_is_replaced_by_the_next_one_of_its_host() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let refusing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addresses = vec![refusing.local_addr().unwrap(), listener.local_addr().unwrap()];
+        drop(refusing);
+        let servers = servers(["grpc://a", "grpc://b", "grpc://c"]);
+        servers.shared.state.lock().addresses = addresses.clone();
+        let (_, used) = servers.connect().await.unwrap();
+        assert_eq!(used, Target { server: 0, address: Some(addresses[1]) });
+        assert_eq!(target(&servers), used, "later connections begin with this address");
+        assert_eq!(servers.targets(), 4);
+    }
+
+    #[test]
+    fn the_wait_for_a_probe_doubles_if_the_preferred_server_fails_soon_after_a_return() {
+        let now = Instant::now();
+        let mut failback = Failback { due: None, wait: INTERVAL, returned: None };
+        failback.left(now, INTERVAL);
+        assert_eq!(failback.due, Some(now + INTERVAL));
+        for factor in [2, 4, 8, 16, 32, 32] {
+            failback.returned = Some(now);
+            failback.left(now + INTERVAL / 2, INTERVAL);
+            assert_eq!(failback.wait, INTERVAL * factor);
+        }
+        failback.left(now + INTERVAL * 100, INTERVAL);
+        assert_eq!(failback.wait, INTERVAL);
     }
 }

@@ -1,23 +1,28 @@
 //! A gRPC connection to one Flight server.
 
-use std::sync::Arc;
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use arrow_flight::{
     Action, FlightData, FlightDescriptor, FlightInfo, Ticket, flight_service_client::FlightServiceClient,
 };
 use bytes::Bytes;
 use forebay_proto::{Encoding, v1::Command};
-use http_body_util::Full;
-use tokio::sync::{Semaphore, mpsc};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use prost::Message;
+use tokio::{
+    net::TcpStream,
+    sync::{Semaphore, mpsc},
+};
 use tonic::{
-    Request, Status,
+    Code, Request, Status,
     body::Body,
     metadata::MetadataMap,
     transport::{Channel, Endpoint},
 };
 use tower::{Service, ServiceExt};
 
-use super::tls::tls_config;
+use super::{address::http_url, tls::tls_config};
 use crate::{
     Config, Error,
     memory::Slabs,
@@ -26,6 +31,26 @@ use crate::{
 
 /// Header with the ID of a trainer. The server uses it to associate streams and reports.
 const TRAINER_HEADER: &str = "forebay-trainer";
+const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
+const DO_EXCHANGE: &str = "/arrow.flight.protocol.FlightService/DoExchange";
+/// Length of the prefix of a gRPC message.
+const MESSAGE_PREFIX_BYTES: usize = 5;
+/// Status of a healthy server in the health service of gRPC.
+const SERVING: i32 = 1;
+
+/// The request of the health service of gRPC. Without the name of a service, it is about the whole server.
+#[derive(Clone, PartialEq, Message)]
+struct HealthCheck {
+    #[prost(string, tag = "1")]
+    service: String,
+}
+
+/// The answer of the health service of gRPC.
+#[derive(Clone, PartialEq, Message)]
+struct HealthCheckAnswer {
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
 
 /// A gRPC connection to one Flight server. Cheap to clone; clones share the connection.
 #[derive(Clone)]
@@ -38,26 +63,53 @@ pub(crate) struct Transport {
 impl Transport {
     /// Connects to `url`; see [`Connection::open`](crate::Connection::open).
     pub(crate) async fn open(url: &str, config: Arc<Config>) -> Result<Self, Error> {
-        let invalid = |error: tonic::transport::Error| Error::Request(format!("{url}: {}", causes(&error)));
-        let address = address(url);
-        let mut endpoint = Endpoint::from_shared(address.clone())
-            .map_err(invalid)?
-            .tcp_nodelay(true)
-            .connect_timeout(config.connect_timeout)
-            .http2_keep_alive_interval(config.keepalive_interval)
-            .keep_alive_timeout(config.keepalive_timeout)
-            .keep_alive_while_idle(true)
-            .max_frame_size(config.max_frame_bytes)
-            .initial_stream_window_size(config.stream_window_bytes)
-            .initial_connection_window_size(config.connection_window_bytes);
-        if address.starts_with("https:") {
-            endpoint = endpoint.tls_config(tls_config(&config.tls)?).map_err(invalid)?;
-        }
+        let endpoint = endpoint(url, &config)?;
         // The timeout of the endpoint does not include the TLS handshake.
         let connected = tokio::time::timeout(config.connect_timeout, endpoint.connect()).await;
         let channel = connected.map_err(|late| Error::connect(url, late))?;
         let channel = channel.map_err(|error| Error::connect(url, error))?;
         Ok(Self { url: url.into(), channel, config })
+    }
+
+    /// Connects to `url` at `address`, which is one of the addresses of its host, within `limit`.
+    pub(super) async fn open_at(
+        url: &str,
+        address: SocketAddr,
+        limit: Duration,
+        config: Arc<Config>,
+    ) -> Result<Self, Error> {
+        let endpoint = endpoint(url, &config)?;
+        // The connection keeps the name of the host as its authority, and for the verification of certificates.
+        let connector = tower::service_fn(move |_: http::Uri| async move {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Ok::<_, std::io::Error>(TokioIo::new(stream))
+        });
+        let connected = tokio::time::timeout(limit, endpoint.connect_with_connector(connector)).await;
+        let channel = connected.map_err(|late| Error::connect(url, late))?;
+        let channel = channel.map_err(|error| Error::connect(url, error))?;
+        Ok(Self { url: url.into(), channel, config })
+    }
+
+    /// Verifies that the server serves. A server without the health service of gRPC counts as healthy.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the server is draining; the error of the call.
+    pub(super) async fn check_health(&self) -> Result<(), Error> {
+        let request = framed(&HealthCheck { service: String::new() })?;
+        let path = "/grpc.health.v1.Health/Check";
+        let body = match self.respond(path, self.headers()?, Body::new(Full::new(request))).await {
+            Ok(body) => body,
+            Err(error) if error.code() == Some(Code::Unimplemented) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let body = body.collect().await.map_err(|status| Error::lost(&self.url, status))?.to_bytes();
+        let answer = HealthCheckAnswer::decode(body.get(MESSAGE_PREFIX_BYTES..).unwrap_or_default());
+        let answer = answer.map_err(Error::malformed("answer of the health service"))?;
+        if answer.status != SERVING {
+            return Err(Error::lost(&self.url, "the server is not serving"));
+        }
+        Ok(())
     }
 
     /// Returns the URL of the server.
@@ -96,7 +148,7 @@ impl Transport {
         if trainer != 0 {
             headers.insert(TRAINER_HEADER, format!("{trainer:016x}").parse().expect("hexadecimal digits"));
         }
-        let response = self.respond("DoGet", headers, Body::new(Full::new(message))).await?;
+        let response = self.respond(DO_GET, headers, Body::new(Full::new(message))).await?;
         Ok(Response::new(&self.url, response, &self.config, slabs))
     }
 
@@ -113,13 +165,13 @@ impl Transport {
         let (sender, body) = RequestBody::new(capacity.saturating_add(1).min(Semaphore::MAX_PERMITS));
         // The server responds after it has received the descriptor.
         sender.try_send(framed(&first)?).expect("the capacity is at least one message");
-        let response = self.respond("DoExchange", self.headers()?, Body::new(body)).await?;
+        let response = self.respond(DO_EXCHANGE, self.headers()?, Body::new(body)).await?;
         Ok((sender, Response::new(&self.url, response, &self.config, slabs)))
     }
 
-    /// Calls `method` of the Flight service and returns the body of the response after its headers.
-    async fn respond(&self, method: &str, headers: MetadataMap, body: Body) -> Result<Body, Error> {
-        let mut request = http::Request::post(format!("/arrow.flight.protocol.FlightService/{method}"))
+    /// Calls the method at `path` and returns the body of the response after its headers.
+    async fn respond(&self, path: &str, headers: MetadataMap, body: Body) -> Result<Body, Error> {
+        let mut request = http::Request::post(path)
             .header(http::header::CONTENT_TYPE, "application/grpc")
             .header(http::header::TE, "trailers")
             .body(body)
@@ -182,44 +234,30 @@ impl Transport {
     }
 }
 
+/// Returns the settings of connections to `url`.
+fn endpoint(url: &str, config: &Config) -> Result<Endpoint, Error> {
+    let invalid = |error: tonic::transport::Error| Error::Request(format!("{url}: {}", causes(&error)));
+    let address = http_url(url);
+    let mut endpoint = Endpoint::from_shared(address.clone())
+        .map_err(invalid)?
+        .tcp_nodelay(true)
+        .connect_timeout(config.connect_timeout)
+        .http2_keep_alive_interval(config.keepalive_interval)
+        .keep_alive_timeout(config.keepalive_timeout)
+        .keep_alive_while_idle(true)
+        .max_frame_size(config.max_frame_bytes)
+        .initial_stream_window_size(config.stream_window_bytes)
+        .initial_connection_window_size(config.connection_window_bytes);
+    if address.starts_with("https:") {
+        endpoint = endpoint.tls_config(tls_config(&config.tls)?).map_err(invalid)?;
+    }
+    Ok(endpoint)
+}
+
 /// Formats an error and its sources.
 fn causes(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {}", causes(cause)),
         None => error.to_string(),
-    }
-}
-
-/// Converts the scheme of a Flight URL to the scheme that the transport expects.
-fn address(url: &str) -> String {
-    for (flight, http) in [
-        ("grpc+tls://", "https://"),
-        ("grpc+tcp://", "http://"),
-        ("grpc://", "http://"),
-        ("grpc+unix://", "unix:"),
-    ] {
-        if let Some(rest) = url.strip_prefix(flight) {
-            return format!("{http}{rest}");
-        }
-    }
-    url.to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_accepted_with_flight_and_http_schemes() {
-        for (url, expected) in [
-            ("grpc://a:1", "http://a:1"),
-            ("grpc+tcp://a:1", "http://a:1"),
-            ("grpc+tls://a:1", "https://a:1"),
-            ("grpc+unix:///run/a", "unix:/run/a"),
-            ("unix:/run/a", "unix:/run/a"),
-            ("https://a", "https://a"),
-        ] {
-            assert_eq!(address(url), expected);
-        }
     }
 }

@@ -1,12 +1,18 @@
 //! One lane of a rank, over several connections and servers.
 
+use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     job::Job,
     ticket_stream::{TicketStream, ticket},
 };
-use crate::{Batch, Error, batches::Source, memory::Slabs, route::Attempts};
+use crate::{
+    Batch, Error,
+    batches::Source,
+    memory::Slabs,
+    route::{Attempts, Target},
+};
 
 /// The batches of one lane, in order and each exactly once. After a failure, the stream resumes on any server.
 pub(super) struct Lane {
@@ -14,64 +20,117 @@ pub(super) struct Lane {
     slabs: Slabs,
     /// Number of the next batch of this lane among the batches of its rank.
     next: u64,
-    /// The open stream, and the index of its server.
-    stream: Option<(TicketStream, usize)>,
+    stream: Option<OpenStream>,
+    attempts: Attempts,
+    /// Number of the last batch that was received with other content than expected, and requested again.
+    mismatched: Option<u64>,
+}
+
+struct OpenStream {
+    stream: TicketStream,
+    target: Target,
+    opened: Instant,
+    /// Number of delivered batches.
+    delivered: u64,
 }
 
 impl Lane {
     /// Creates lane number `lane` of `job`.
     pub(super) fn new(job: Job, slabs: Slabs, lane: u64) -> Self {
-        Self { job, slabs, next: lane, stream: None }
+        let attempts = Attempts::new(job.servers.config().retry_deadline);
+        Self { job, slabs, next: lane, stream: None, attempts, mismatched: None }
+    }
+
+    fn is_over(&self) -> bool {
+        self.next >= self.job.plan.batches()
     }
 
     /// Receives the next batch with one attempt; `None` after the last one.
     async fn attempt(&mut self) -> Result<Option<Batch>, Error> {
-        let over = self.next >= self.job.plan.batches();
+        let over = self.is_over();
         if self.stream.is_none() {
             if over {
                 return Ok(None);
             }
             self.stream = Some(self.open().await?);
         }
-        let (stream, server) = self.stream.as_mut().expect("the stream was opened above");
+        let stream = self.stream.as_mut().expect("the stream was opened above");
+        let OpenStream { stream, target, opened, delivered } = stream;
         let batch = stream.next().await;
-        if batch.is_err() {
-            self.job.servers.skip(*server);
+        let received = batch.and_then(|batch| self.job.verified(self.next, batch));
+        let batch = received.inspect_err(|_| self.job.servers.skip(*target))?;
+        if batch.is_some() {
+            self.next = self.next.saturating_add(self.job.plan.lanes());
+            *delivered += 1;
+            self.attempts.served(*opened, *delivered);
         }
-        match (batch?, over) {
-            (None, true) => Ok(None),
-            (None, false) => Err(Error::BatchMismatch(format!(
-                "the stream ended before batch {} of {}",
-                self.next,
-                self.job.plan.batches()
-            ))),
-            (Some(_), true) => Err(Error::BatchMismatch(format!(
-                "received a batch after the last one of {}",
-                self.job.plan.batches()
-            ))),
-            (Some(batch), false) => {
-                let verify = self.job.servers.config().verify_hash
-                    && self.job.plan.resolved.content_hash.unwrap_or(true);
-                let hash = verify.then(|| xxh3_64(batch.body()));
-                self.job.plan.verify(self.next, &batch.metadata, batch.rows(), hash)?;
-                self.next = self.next.saturating_add(self.job.plan.lanes());
-                Ok(Some(batch))
-            }
-        }
+        Ok(batch)
     }
 
-    async fn open(&mut self) -> Result<(TicketStream, usize), Error> {
+    async fn open(&mut self) -> Result<OpenStream, Error> {
         let ticket = ticket(&self.job.plan.remaining_request(self.next));
-        let (transport, server) = self.job.servers.connect().await?;
-        let opened = TicketStream::open(&transport, ticket, self.job.trainer, self.slabs.clone()).await;
-        let stream = opened.inspect_err(|_| self.job.servers.skip(server))?;
+        let servers = &self.job.servers;
+        let (transport, target) = servers.connect().await?;
+        let limit = self.attempts.limit(servers.config().attempt_timeout, servers.targets());
+        let opened =
+            TicketStream::open(&transport, ticket, self.job.trainer, self.slabs.clone(), limit).await;
+        let stream = opened.inspect_err(|_| servers.skip(target))?;
         if stream.schema != self.job.plan.schema {
+            servers.skip(target);
             return Err(Error::BatchMismatch(format!(
                 "{} sends a schema that differs from the schema of the plan",
                 transport.url()
             )));
         }
-        Ok((stream, server))
+        Ok(OpenStream { stream, target, opened: Instant::now(), delivered: 0 })
+    }
+
+    /// Closes the stream if the preferred server is healthy again, so that the next batch is requested there.
+    fn return_to_preferred(&mut self) {
+        let Some(stream) = &self.stream else { return };
+        self.job.servers.probe_preferred();
+        if self.job.servers.has_returned_from(stream.target) && !self.is_over() {
+            self.stream = None;
+        }
+    }
+
+    /// Returns true if the batch may be received by another attempt.
+    fn can_retry(&mut self, error: &Error, was_running: bool, renewed: &mut bool) -> bool {
+        if matches!(error, Error::BatchMismatch(_) | Error::Protocol(_)) {
+            // Corrupted in transit, or by the server. A second time, it is an error.
+            return !self.is_over() && self.mismatched.replace(self.next) != Some(self.next);
+        }
+        if was_running && !*renewed && self.job.servers.config().can_renew_token(error) {
+            // The token of the stream has expired. A new stream reads the token file again.
+            *renewed = true;
+            return true;
+        }
+        self.attempts.can_retry(error, self.job.servers.targets())
+    }
+}
+
+impl Job {
+    /// Returns `batch` if it is batch number `number` and intact, or the end of the stream if there is no such batch.
+    ///
+    /// # Errors
+    /// [`Error::BatchMismatch`] with the difference.
+    fn verified(&self, number: u64, batch: Option<Batch>) -> Result<Option<Batch>, Error> {
+        let batches = self.plan.batches();
+        let Some(batch) = batch else {
+            return match number >= batches {
+                true => Ok(None),
+                false => {
+                    Err(Error::BatchMismatch(format!("the stream ended before batch {number} of {batches}")))
+                }
+            };
+        };
+        if number >= batches {
+            return Err(Error::BatchMismatch(format!("received a batch after the last one of {batches}")));
+        }
+        let verify = self.servers.config().verify_hash && self.plan.resolved.content_hash.unwrap_or(true);
+        let hash = verify.then(|| xxh3_64(batch.body()));
+        self.plan.verify(number, &batch.metadata, batch.rows(), hash)?;
+        Ok(Some(batch))
     }
 }
 
@@ -79,30 +138,25 @@ impl Source for Lane {
     type Item = Batch;
 
     async fn next(&mut self) -> Result<Option<Batch>, Error> {
-        let mut attempts = Attempts::new(self.job.servers.len(), self.job.servers.config().retry_deadline);
+        self.attempts.restart(self.job.servers.config().retry_deadline);
+        self.return_to_preferred();
         let mut renewed = false;
         loop {
             let was_running = self.stream.is_some();
-            let done = tokio::time::timeout_at(attempts.deadline, self.attempt()).await;
+            let done = tokio::time::timeout_at(self.attempts.deadline, self.attempt()).await;
             let Ok(done) = done else {
                 self.stream = None;
-                return Err(attempts.deadline_exceeded());
+                return Err(self.attempts.deadline_exceeded());
             };
             let error = match done {
-                Err(error) if error.is_transient() => error,
-                // The token of the stream has expired. A new stream reads the token file again.
-                Err(error)
-                    if was_running && !renewed && self.job.servers.config().can_renew_token(&error) =>
-                {
-                    renewed = true;
-                    error
-                }
+                Err(error) if self.can_retry(&error, was_running, &mut renewed) => error,
                 done => return done,
             };
             self.stream = None;
             tracing::warn!(%error, batch = self.next, "stream failed; reconnecting");
             self.job.meter.failed(error.to_string());
-            tokio::time::sleep(attempts.delay_after(error)).await;
+            let targets = self.job.servers.targets();
+            tokio::time::sleep(self.attempts.delay_after(error, targets)).await;
         }
     }
 }

@@ -44,6 +44,17 @@ impl Failures {
     }
 }
 
+/// Reads the counters of a training, also while a batch is awaited. Cheap to clone.
+#[derive(Clone)]
+pub struct Counters(Arc<Meter>);
+
+impl Counters {
+    /// Returns the counters of the training.
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+}
+
 /// Receives the utilization of the trainer's device, from any thread. Does not keep the training alive.
 #[derive(Clone)]
 pub struct Utilization(Weak<Meter>);
@@ -150,6 +161,11 @@ impl Meter {
     /// Returns the counters of completed activities.
     pub(super) fn stats(&self) -> Stats {
         self.state.lock().completed()
+    }
+
+    /// Returns a handle to the counters.
+    pub(super) fn counters(self: &Arc<Self>) -> Counters {
+        Counters(Arc::clone(self))
     }
 
     /// Returns a handle to the failed attempts.

@@ -1,5 +1,7 @@
 //! The batches of one ticket.
 
+use std::time::Duration;
+
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use forebay_proto::{
@@ -18,13 +20,23 @@ pub(crate) struct TicketStream {
 
 impl TicketStream {
     /// Requests `ticket` and reads the schema. Bodies are received into `slabs`. `trainer` is the ID of the trainer, 0 for none.
+    /// Fails if no data is received for `limit`, now or later.
     pub(crate) async fn open(
         transport: &Transport,
         ticket: Bytes,
         trainer: u64,
         slabs: Slabs,
+        limit: Option<Duration>,
     ) -> Result<Self, Error> {
-        let mut response = transport.get(ticket, trainer, slabs).await?;
+        let response = transport.get(ticket, trainer, slabs);
+        let mut response = match limit {
+            Some(limit) => {
+                let response = tokio::time::timeout(limit, response).await;
+                response.map_err(|_| Error::silent(transport.url(), limit))??
+            }
+            None => response.await?,
+        };
+        response.limit_silence(limit);
         let schema = response.read_schema().await?;
         Ok(Self { schema, response })
     }

@@ -1,8 +1,11 @@
 //! The messages of one gRPC response.
 
+use std::time::Duration;
+
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use http_body_util::BodyExt;
+use tokio::time::Instant;
 use tonic::{Code, Status, body::Body};
 
 use super::{message::Message, parser::Parser};
@@ -16,17 +19,32 @@ pub(crate) struct Response {
     parser: Parser,
     /// Rest of a data frame, after the end of a message.
     data: Option<Bytes>,
+    /// Time of the last received frame.
+    received_at: Instant,
+    /// Time without data after which reading fails; `None` for no limit.
+    max_silence: Option<Duration>,
 }
 
 impl Response {
     /// Creates a reader of `body`, a response from `url`. Message bodies are received into `slabs`.
     pub(crate) fn new(url: &str, body: Body, config: &Config, slabs: Slabs) -> Self {
-        Self { url: url.to_owned(), body, parser: Parser::new(config, slabs), data: None }
+        let parser = Parser::new(config, slabs);
+        Self { url: url.to_owned(), body, parser, data: None, received_at: Instant::now(), max_silence: None }
     }
 
     /// Returns the URL of the server.
     pub(crate) fn url(&self) -> &str {
         &self.url
+    }
+
+    /// Limits the time for which [`next`](Self::next) waits without data to `limit`.
+    pub(crate) fn limit_silence(&mut self, limit: Option<Duration>) {
+        self.max_silence = limit;
+    }
+
+    /// Returns the time of the last received data, at first the time of the headers.
+    pub(crate) fn received_at(&self) -> Instant {
+        self.received_at
     }
 
     /// Reads the next message. Returns `None` at the end of a response with status `OK`. Cancel-safe.
@@ -43,7 +61,15 @@ impl Response {
                 continue;
             }
             let without_status = || Error::lost(&self.url, "the stream ended without a status");
-            let frame = self.body.frame().await.ok_or_else(without_status)?;
+            let frame = match self.max_silence {
+                Some(limit) => {
+                    let frame = tokio::time::timeout(limit, self.body.frame()).await;
+                    frame.map_err(|_| Error::silent(&self.url, limit))?
+                }
+                None => self.body.frame().await,
+            };
+            self.received_at = Instant::now();
+            let frame = frame.ok_or_else(without_status)?;
             match frame.map_err(|error| Error::lost(&self.url, error))?.into_data() {
                 Ok(data) => self.data = Some(data).filter(|data| !data.is_empty()),
                 Err(frame) => {

@@ -10,6 +10,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use forebay::{Server, Settings};
@@ -51,6 +52,12 @@ pub(crate) enum Fault {
     Cut(u64),
     /// Flips a bit of the byte at this offset, counted over all connections.
     Flip(u64),
+    /// Flips a bit of the byte at this offset of each connection.
+    FlipEach(u64),
+    /// Sends nothing on a connection after this number of bytes, and keeps it open.
+    Stall(u64),
+    /// Sends nothing on a connection for this time.
+    Late(Duration),
 }
 
 /// A TCP proxy in front of a server. Dropping it stops it.
@@ -61,6 +68,8 @@ pub(crate) struct Proxy {
     pub(crate) connections: Arc<AtomicU64>,
     /// Number of closed connections.
     pub(crate) closed: Arc<AtomicU64>,
+    /// Number of bytes that the server has sent.
+    pub(crate) sent: Arc<AtomicU64>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -71,20 +80,21 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let [connections, closed, sent]: [Arc<AtomicU64>; 3] = Default::default();
-        let (counted, over) = (Arc::clone(&connections), Arc::clone(&closed));
+        let (counted, over, total) = (Arc::clone(&connections), Arc::clone(&closed), Arc::clone(&sent));
         let accepting = tokio::spawn(async move {
             loop {
                 let (near, _) = listener.accept().await.unwrap();
                 counted.fetch_add(1, Ordering::Relaxed);
-                let far = TcpStream::connect(to).await.unwrap();
-                let (passing, over) = (pass(near, far, fault, Arc::clone(&sent)), Arc::clone(&over));
+                // Without a server, the connection is closed.
+                let Ok(far) = TcpStream::connect(to).await else { continue };
+                let (passing, over) = (pass(near, far, fault, Arc::clone(&total)), Arc::clone(&over));
                 tokio::spawn(async move {
                     passing.await;
                     over.fetch_add(1, Ordering::Relaxed);
                 });
             }
         });
-        Self { url, connections, closed, _accepting: AbortOnDropHandle::new(accepting) }
+        Self { url, connections, closed, sent, _accepting: AbortOnDropHandle::new(accepting) }
     }
 }
 
@@ -95,6 +105,9 @@ async fn pass(near: TcpStream, far: TcpStream, fault: Fault, sent: Arc<AtomicU64
         drop(tokio::io::copy(&mut from_near, &mut to_far).await);
     }));
     let (mut passed, mut buffer) = (0, vec![0; 64 << 10]);
+    if let Fault::Late(time) = fault {
+        tokio::time::sleep(time).await;
+    }
     while let Ok(mut read @ 1..) = from_far.read(&mut buffer).await {
         let offset = sent.fetch_add(read as u64, Ordering::Relaxed);
         match fault {
@@ -102,7 +115,16 @@ async fn pass(near: TcpStream, far: TcpStream, fault: Fault, sent: Arc<AtomicU64
             Fault::Flip(at) if (offset..offset + read as u64).contains(&at) => {
                 buffer[(at - offset) as usize] ^= 1;
             }
-            Fault::Flip(_) => {}
+            Fault::FlipEach(at) if (passed..passed + read as u64).contains(&at) => {
+                buffer[(at - passed) as usize] ^= 1;
+            }
+            Fault::Stall(after) if passed + read as u64 > after => {
+                drop(to_near.write_all(&buffer[..(after - passed) as usize]).await);
+                // Until the client closes the connection.
+                drop(requests.await);
+                return;
+            }
+            _ => {}
         }
         passed += read as u64;
         let over = matches!(fault, Fault::Cut(after) if passed >= after);

@@ -78,7 +78,7 @@ async fn each_lookup_returns_its_own_rows_with_many_in_flight() {
     for max_in_flight in [1, 3, 256] {
         let config = Config { max_in_flight, ..config() };
         let lookups = Client::new([server.grpc().url()], config).unwrap().lookup(&wanted()).await.unwrap();
-        assert_eq!(lookups.schema().field(4).name(), "found");
+        assert_eq!(lookups.schema().unwrap().field(4).name(), "found");
         assert_all(&lookups, &expected).await;
     }
 }
@@ -178,6 +178,28 @@ async fn a_rejected_lookup_fails_alone() {
     let (rejected, others) = tokio::join!(lookups.get(&too_many), others);
     // There are too many keys, and their message is too long.
     assert!(matches!(rejected.err().unwrap().code(), Some(Code::InvalidArgument | Code::OutOfRange)));
+    for (found, expected) in others.into_iter().zip(&expected) {
+        assert_rows(&found.unwrap(), expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rejected_lookups_do_not_fail_others_on_a_connection_without_retries() {
+    let folder = TempDir::new().unwrap();
+    let server = server(&folder, "cache").await;
+    let expected = rows(&server, 40).await;
+    let connection = Connection::open(&server.grpc().url(), Arc::new(config())).await.unwrap();
+    let lookups = connection.lookup(&wanted()).await.unwrap();
+    let too_many =
+        arrow_select::concat::concat_batches(&keys(&expected[0]).schema(), vec![&keys(&expected[0]); 700]);
+    let too_many = too_many.unwrap();
+    let others = join_all(expected.iter().map(|rows| async { lookups.get(&keys(rows)).await }));
+    let rejected = join_all((0..3).map(|_| lookups.get(&too_many)));
+    let (rejected, others) = tokio::join!(rejected, others);
+    for rejected in rejected {
+        let code = rejected.err().unwrap().code();
+        assert!(matches!(code, Some(Code::InvalidArgument | Code::ResourceExhausted)), "{code:?}");
+    }
     for (found, expected) in others.into_iter().zip(&expected) {
         assert_rows(&found.unwrap(), expected);
     }

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod docs;
+mod failures;
 mod lookups;
 mod queues;
 mod server;
