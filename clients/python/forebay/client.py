@@ -11,6 +11,7 @@ from typing import Any, Callable, Iterator, Literal, Mapping, Sequence, Union
 from forebay import sending
 from forebay.agreement import RendezvousStore
 from forebay.cluster import Cluster, to_json
+from forebay.conversion import Missing, Strings
 from forebay.errors import RequestError
 from forebay.online import InferenceBatch, Rows, inference_batches
 from forebay.training import TrainingDataset
@@ -124,6 +125,8 @@ class Client:
         job_name: str | None = None,
         label_column: str | None = None,
         output: str = "batch",
+        strings: Strings = "list",
+        missing: Missing = "nan",
         device: Any = None,
         rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
@@ -167,6 +170,9 @@ class Client:
             label_column: Column whose batch means the server monitors for label skew.
             output: Type of the items: `"batch"` for `Batch`, `"numpy"`, `"torch"` or `"jax"` for a dict of arrays,
                 `"arrow"` for a pyarrow record batch.
+            strings: With `"numpy"`, `"torch"` and `"jax"`: text as a `"list"` of `str` or as an `"array"` of NumPy. See
+                `Column.to_numpy`.
+            missing: With these outputs: `"nan"`, `"mask"` or a number for the nulls of numbers and times. See `Batch.to_numpy`.
             device: `"cuda"` or `"cuda:1"` prefetches batches into the memory of that GPU, for the outputs `"batch"`,
                 `"torch"` and `"jax"`. With output `"torch"`, any other device to which tensors are copied.
             rendezvous_store: Store in which the ranks agree on snapshot, order and start position before their first step:
@@ -183,7 +189,7 @@ class Client:
 
         Raises:
             TypeError: Neither `batch_size` nor `max_pack_rows` is given.
-            ValueError: `output`, `device`, `epochs`, `rank` or `world_size` is invalid.
+            ValueError: `output`, `strings`, `missing`, `device`, `epochs`, `rank` or `world_size` is invalid.
         """
         rank, world_size = _rank_and_world_size(rank, world_size)
         if batch_size is None:
@@ -217,6 +223,8 @@ class Client:
             request,
             epochs=epochs,
             output=output,
+            strings=strings,
+            missing=missing,
             device=device,
             rendezvous_store=rendezvous_store,
             progress=progress,

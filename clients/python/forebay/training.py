@@ -14,15 +14,17 @@ from forebay.agreement import RendezvousStore, agree, default_store
 from forebay.batch import Batch
 from forebay.checkpoint import CURSOR, PER_RUN, STATE_VERSION, with_current_names
 from forebay.cluster import Cluster
+from forebay.conversion import Conversion, Missing, Strings
+from forebay.epoch_stream import epoch_stream
 from forebay.errors import CheckpointMismatchError
 from forebay.gpu import number_in_use, watch
 
-OUTPUTS: dict[str, Callable[[Batch, Any], Any]] = {
-    "batch": lambda batch, device: batch,
-    "numpy": lambda batch, device: batch.to_numpy(),
-    "torch": lambda batch, device: batch.to_torch(device),
-    "jax": lambda batch, device: batch.to_jax(),
-    "arrow": lambda batch, device: batch.to_arrow(),
+OUTPUTS: dict[str, Callable[..., Any]] = {
+    "batch": lambda batch, device, **options: batch,
+    "numpy": lambda batch, device, **options: batch.to_numpy(**options),
+    "torch": lambda batch, device, **options: batch.to_torch(device, **options),
+    "jax": lambda batch, device, **options: batch.to_jax(**options),
+    "arrow": lambda batch, device, **options: batch.to_arrow(),
 }
 
 
@@ -50,6 +52,8 @@ class TrainingDataset:
         *,
         epochs: int | None = None,
         output: str = "batch",
+        strings: Strings = "list",
+        missing: Missing = "nan",
         device: Any = None,
         rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
@@ -70,6 +74,8 @@ class TrainingDataset:
         self._gpu_utilization = gpu_utilization
         self._watched: threading.Event | None = None
         # Batches are prefetched into CUDA devices. PyTorch copies tensors to other devices.
+        Conversion(strings, missing)
+        self._conversion = {"strings": strings, "missing": missing}
         self._output, self._cuda, self._device = output, cuda, None if cuda is not None else device
         self._epoch, self._step = int(request["epoch"]), 0
         self._last = None if epochs is None else self._epoch + epochs
@@ -136,6 +142,11 @@ class TrainingDataset:
         """
         self._begin()
         return self._iterate()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Exports the next epoch as a stream of record batches by the Arrow PyCapsule interface, whatever `output` is."""
+        self._begin()
+        return epoch_stream(self._cluster.plan(self._pinned()), self._iterate("batch"))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint. Blocks at the first use.
@@ -232,7 +243,7 @@ class TrainingDataset:
     def _begin(self) -> None:
         """Called before each iteration. Subclasses can raise here."""
 
-    def _iterate(self) -> Iterator[Any]:
+    def _iterate(self, output: str | None = None) -> Iterator[Any]:
         """Yields the batches of one epoch, or of the rest of it."""
         steps = self.steps_per_epoch
         if not self._fresh or self._step >= steps > 0:
@@ -243,7 +254,7 @@ class TrainingDataset:
         # Until the first batch was received, and after an error, the next iteration starts here.
         self._fresh = True
         self._loops += 1
-        loop, bar, make = self._loops, self._bar(steps), OUTPUTS[self._output]
+        loop, bar, make = self._loops, self._bar(steps), OUTPUTS[output or self._output]
         try:
             stream = self._open()
             while self._step < steps:
@@ -255,7 +266,7 @@ class TrainingDataset:
                 if bar is not None:
                     bar.update()
                 started_at = time.perf_counter()
-                item = make(batch, self._device)
+                item = make(batch, self._device, **self._conversion)
                 if self._device is not None:
                     stream.record_copy(time.perf_counter() - started_at)
                 yield item
