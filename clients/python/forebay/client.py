@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import re
-from typing import Any, Callable, Iterator, Literal, Mapping, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal, Mapping, Sequence, Union, overload
 
 from forebay import sending
 from forebay.agreement import RendezvousStore
@@ -15,6 +15,14 @@ from forebay.conversion import Missing, Strings
 from forebay.errors import RequestError
 from forebay.online import InferenceBatch, Rows, inference_batches
 from forebay.training import TrainingDataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Unpack
+
+    from forebay.batch import Batch
+    from forebay.batch_dict import BatchDict
+    from forebay.train_options import TrainOptions
 
 Tensors = Union[Mapping[str, Union[Sequence[str], Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 Path = Union[str, "os.PathLike[str]"]
@@ -100,6 +108,20 @@ class Client:
     def __repr__(self) -> str:
         return f"<forebay.Client of {', '.join(self._cluster.urls)}>"
 
+    @overload
+    def train(
+        self, dataset: str, *, output: Literal["batch"] = "batch", **options: Unpack[TrainOptions]
+    ) -> TrainingDataset[Batch]: ...
+    @overload
+    def train(
+        self, dataset: str, *, output: Literal["numpy", "torch", "jax"], **options: Unpack[TrainOptions]
+    ) -> TrainingDataset[BatchDict]: ...
+    @overload
+    def train(
+        self, dataset: str, *, output: Literal["arrow"], **options: Unpack[TrainOptions]
+    ) -> TrainingDataset[pa.RecordBatch]: ...
+    @overload
+    def train(self, dataset: str, *, output: str, **options: Unpack[TrainOptions]) -> TrainingDataset[Any]: ...
     def train(
         self,
         dataset: str,
@@ -130,9 +152,9 @@ class Client:
         device: Any = None,
         rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
-        callbacks: Sequence[Callable[[TrainingDataset], None]] = (),
+        callbacks: Sequence[Callable[[TrainingDataset[Any]], None]] = (),
         gpu_utilization: Callable[[], float | None] | None = None,
-    ) -> TrainingDataset:
+    ) -> TrainingDataset[Any]:
         """Returns the batches of one rank as an iterable. Each iteration is one epoch.
 
         Does not block: the server is called when the dataset is first used, and errors of the request are raised then.
@@ -414,7 +436,7 @@ def _tensors(tensors: Tensors | None, name_field: str) -> list[dict[str, Any]] |
     return messages
 
 
-def _dataset_class() -> type[TrainingDataset]:
+def _dataset_class() -> type[TrainingDataset[Any]]:
     """Returns the class that is also an IterableDataset, as a DataLoader requires, if PyTorch is imported."""
     import sys
 

@@ -72,7 +72,7 @@ class Column:
             raise RequestError(f"{self._column!r} is not in host memory; use to_torch, to_jax or DLPack")
         return self._column
 
-    def to_numpy(self, *, strings: Strings = "list", missing: Missing = "nan") -> np.ndarray | list[Any]:
+    def to_numpy(self, *, strings: Strings = "list", missing: Missing = "nan") -> np.ndarray | Any:
         """Returns the column as a NumPy array, or as a list if its values have no NumPy type.
 
         Numbers, timestamps and durations without nulls are a view of the received memory, and other arrays a copy.
@@ -97,7 +97,7 @@ class Column:
 
     def to_torch(
         self, device: Any = None, non_blocking: bool = True, *, strings: Strings = "list", missing: Missing = "nan"
-    ) -> torch.Tensor | np.ndarray | list[Any]:
+    ) -> torch.Tensor | Any:
         """Returns the column as a PyTorch tensor, or as a list if its values have no PyTorch type.
 
         Numbers, timestamps and durations without nulls are a view of the received memory, and other tensors a copy.
@@ -125,7 +125,7 @@ class Column:
             found = options.to_torch(self._column)
         return found.to(device, non_blocking=non_blocking) if device is not None and torch.is_tensor(found) else found
 
-    def to_jax(self, *, strings: Strings = "list", missing: Missing = "nan") -> jax.Array | np.ndarray | list[Any]:
+    def to_jax(self, *, strings: Strings = "list", missing: Missing = "nan") -> jax.Array | Any:
         """Returns the column as a JAX array, or as a list if its values have no JAX type.
 
         Numbers without nulls are a view of the received memory, and other arrays a copy. Without `jax_enable_x64`, JAX

@@ -40,7 +40,7 @@ class Conversion:
         is_number = isinstance(self.missing, (numbers.Real, np.bool_))
         if not is_number and not (isinstance(self.missing, str) and self.missing in ("nan", "mask")):
             raise ValueError(f"missing is {self.missing!r}, expected 'nan', 'mask' or a number")
-        if is_number and math.isnan(self.missing):
+        if is_number and math.isnan(float(self.missing)):
             object.__setattr__(self, "missing", "nan")
 
     def to_numpy(self, column: _forebay.Column) -> np.ndarray | list[Any]:

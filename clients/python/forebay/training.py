@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Generic, Iterator, Mapping, TypeVar
 
 from forebay import _forebay
 from forebay.agreement import RendezvousStore, agree, default_store
@@ -19,6 +19,8 @@ from forebay.epoch_stream import epoch_stream
 from forebay.errors import CheckpointMismatchError
 from forebay.gpu import number_in_use, watch
 
+Item = TypeVar("Item")
+
 OUTPUTS: dict[str, Callable[..., Any]] = {
     "batch": lambda batch, device, **options: batch,
     "numpy": lambda batch, device, **options: batch.to_numpy(**options),
@@ -28,7 +30,7 @@ OUTPUTS: dict[str, Callable[..., Any]] = {
 }
 
 
-class TrainingDataset:
+class TrainingDataset(Generic[Item]):
     """The batches of one rank, as `Client.train` returns them.
 
     Each iteration is the next epoch. After `load_state_dict`, or after an error, it is the rest of the current epoch. An
@@ -57,7 +59,7 @@ class TrainingDataset:
         device: Any = None,
         rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
-        callbacks: tuple[Callable[[TrainingDataset], None], ...] = (),
+        callbacks: tuple[Callable[[TrainingDataset[Any]], None], ...] = (),
         gpu_utilization: Callable[[], float | None] | None = None,
     ) -> None:
         if output not in OUTPUTS:
@@ -131,7 +133,7 @@ class TrainingDataset:
         """Number of steps per epoch, equal on all ranks. Blocks at the first use."""
         return self.steps_per_epoch
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Item]:
         """Starts the next epoch, or continues the current one after `load_state_dict` or an error.
 
         Yields:

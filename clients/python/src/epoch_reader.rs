@@ -54,7 +54,7 @@ impl RecordBatchReader for EpochReader {
 
 impl Drop for EpochReader {
     fn drop(&mut self) {
-        // Dropping the iterator ends its stream, which needs the GIL. At the exit of the interpreter there is none.
+        // Dropping the iterator ends its stream, which needs the GIL. An interpreter that exits has released it.
         if let Some(batches) = self.batches.take() {
             Python::try_attach(|_| drop(batches));
         }

@@ -11,7 +11,7 @@ use pyo3::{
 const EPOCH_ORDINAL: i64 = 719_163;
 const DAY_MILLISECONDS: i64 = 86_400_000;
 
-/// What the values of a type are.
+/// Meaning of the values of a type.
 enum Kind<'py> {
     /// Values in days.
     Days,
