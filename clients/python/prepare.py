@@ -2,7 +2,7 @@
 """Builds the wheel and installs it into environments of its own, below target/python.
 
     wheels/   the wheel, with the server's binary in it
-    venv/     the wheel and requirements/test.txt: NumPy, pyarrow, JAX, polars
+    venv/     the wheel and requirements/test.txt: NumPy, pyarrow, JAX, polars, pandas, DuckDB, mypy
     torch/    the wheel and requirements/torch.txt: NumPy, pyarrow, PyTorch
 
 Requires Python 3.9 or later with pip, PyPI, and the release binaries of the workspace. PyTorch is optional: if it cannot be

@@ -16,8 +16,10 @@ requests predictions from a batch queue, and `Client.worker` iterates over the b
 from __future__ import annotations
 
 from forebay import errors
-from forebay.batch import Batch, Column
+from forebay.batch import Batch
+from forebay.batch_dict import BatchDict
 from forebay.client import Client, connect
+from forebay.column import Column
 from forebay.errors import Error, RequestRejectedError
 from forebay.online import InferenceBatch, Rows
 from forebay.profiling import profile
@@ -26,6 +28,7 @@ from forebay.training import TrainingDataset
 
 __all__ = [
     "Batch",
+    "BatchDict",
     "Client",
     "Column",
     "Error",

@@ -1,6 +1,6 @@
 """The native part of the package. Its classes are wrapped by those of `forebay`."""
 
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 class Cluster:
     """The servers of a cluster. Opens connections on demand."""
@@ -83,6 +83,9 @@ class Plan:
     def batches(self) -> int:
         """Number of batches of the rank over all requested epochs."""
 
+    def arrow_stream(self, batches: Iterator[Batch]) -> Any:
+        """Exports the batches of an iterator by `__arrow_c_stream__`. It is first used when the consumer reads."""
+
     def stream(self, cuda: int | None = None) -> Stream:
         """Starts to receive the batches, into the memory of this CUDA device or, for None, of the host."""
 
@@ -142,6 +145,7 @@ class Batch:
     def __contains__(self, name: str) -> bool: ...
     def column(self, name: str) -> Column | DeviceColumn: ...
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]: ...
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any: ...
 
 class DeviceColumn:
     """A column or tensor in the memory of a device."""
@@ -161,6 +165,26 @@ class Column:
 
     @property
     def name(self) -> str: ...
+    @property
+    def nullable(self) -> bool:
+        """True if this column of any batch of the stream may have nulls."""
+
+    @property
+    def is_text(self) -> bool:
+        """True for strings and binary values."""
+
+    def numbers(self) -> tuple[Column, str, Column | None] | None:
+        """Values without nulls, the NumPy type to view them as or "", and a byte per value that is 0 for a null.
+
+        None if the values are not numbers, booleans, times or decimals.
+        """
+
+    def lists(self) -> tuple[tuple[Column, str, Column | None], Column, Column | None] | None:
+        """Items as in `numbers`, offsets, and a byte per row that is 0 for a null list. None for other types."""
+
+    def objects(self) -> list[Any]:
+        """One Python object per row."""
+
     def ragged(self) -> tuple[Column, Column]: ...
     @property
     def type(self) -> str: ...

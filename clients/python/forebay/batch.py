@@ -1,145 +1,27 @@
-"""Batches and their columns, as arrays of the frameworks."""
+"""Batches of columns."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 
 from forebay import _forebay
-from forebay.errors import RequestError
+from forebay.batch_dict import BatchDict, register_pytree
+from forebay.column import Column
+from forebay.conversion import Missing, Strings
 
 if TYPE_CHECKING:
-    import jax
+    import pandas as pd
+    import polars as pl
     import pyarrow as pa
-    import torch
-
-
-class Column:
-    """One column `[rows]` or tensor `[rows, values]` of a batch.
-
-    All conversions without a device argument return views of the received memory, which is freed when the last view is gone.
-    Writing to a view changes this batch and no other. On a GPU, consumers of DLPack are ordered after the copy to the device.
-    """
-
-    __slots__ = ("_column",)
-
-    def __init__(self, column: _forebay.Column | _forebay.DeviceColumn) -> None:
-        self._column = column
-
-    @property
-    def name(self) -> str:
-        """Name of the column or tensor."""
-        return self._column.name
-
-    @property
-    def type(self) -> str:
-        """Arrow type of the column, such as `"Int64"` or `"List(Int64)"`. On a device: the type of the values."""
-        return self._column.type
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self._column)
-
-    def __repr__(self) -> str:
-        return repr(self._column)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        array = self.to_numpy()
-        if copy or (dtype is not None and array.dtype != dtype):
-            return array.astype(dtype if dtype is not None else array.dtype)
-        return array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._column.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._column.__dlpack_device__()
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
-        return self._on_host().__arrow_c_array__(requested_schema)
-
-    def _on_host(self) -> _forebay.Column:
-        if isinstance(self._column, _forebay.DeviceColumn):
-            raise RequestError(f"{self._column!r} is not in host memory; use to_torch, to_jax or DLPack")
-        return self._column
-
-    def to_numpy(self) -> np.ndarray:
-        """Returns the column as a NumPy array, without a copy.
-
-        Raises:
-            ValueError: The type has no NumPy equivalent (strings, lists, decimals, dates, booleans), or the column has
-                nulls. Use `to_arrow`.
-            RequestError: The batch is on a device.
-        """
-        return np.asarray(self._on_host())
-
-    def to_torch(self, device: Any = None, non_blocking: bool = True) -> torch.Tensor:
-        """Returns the column as a PyTorch tensor, without a copy.
-
-        Args:
-            device: Device to copy the tensor to. Default: no copy.
-            non_blocking: With `device`, passed to `torch.Tensor.to`.
-
-        Returns:
-            A tensor. A column of lists is a jagged nested tensor of its items, which requires PyTorch 2.4 or later.
-
-        Raises:
-            ValueError: The type has no DLPack equivalent, or the column has nulls. Use `to_arrow`.
-            RequestError: The column has lists, and this PyTorch has no jagged tensors. Use `ragged`.
-        """
-        import torch
-
-        if self.type.startswith(("List(", "LargeList(")):
-            if not hasattr(torch, "nested") or not hasattr(torch.nested, "nested_tensor_from_jagged"):
-                version = torch.__version__
-                raise RequestError(f"{self._column!r}: jagged tensors require PyTorch 2.4, found {version}; use ragged()")
-            items, offsets = (part.to_torch(device, non_blocking) for part in self.ragged())
-            return torch.nested.nested_tensor_from_jagged(items, offsets.long())
-        tensor = torch.from_dlpack(self)
-        return tensor if device is None else tensor.to(device, non_blocking=non_blocking)
-
-    def to_jax(self) -> jax.Array:
-        """Returns the column as a JAX array, without a copy.
-
-        Raises:
-            ValueError: The type has no DLPack equivalent, or the column has nulls. Use `to_arrow`.
-        """
-        import jax.numpy as jnp
-
-        return jnp.from_dlpack(self)
-
-    def ragged(self) -> tuple[Column, Column]:
-        """Returns the items and the offsets of a column of lists, as views without a copy.
-
-        The list of row i is `items[offsets[i]:offsets[i + 1]]`; `numpy.diff(offsets)` are the lengths.
-
-        Returns:
-            The items of all rows in order, and the offsets, which have one element more than there are rows.
-
-        Raises:
-            ValueError: The column has no lists, or some lists are null.
-            RequestError: The batch is on a device.
-        """
-        items, offsets = self._on_host().ragged()
-        return Column(items), Column(offsets)
-
-    def to_arrow(self) -> pa.Array:
-        """Returns the column as a pyarrow array, without a copy.
-
-        Raises:
-            RequestError: The batch is on a device.
-        """
-        import pyarrow as pa
-
-        return pa.array(self._on_host())
 
 
 class Batch:
     """One batch of rows, with columns and tensors by name: `batch["x"]` returns a `Column`.
 
     `len(batch)` is the number of rows, including padding. `name in batch` tests for a column. Batches support the Arrow
-    PyCapsule interface, so that libraries such as polars import them without a copy.
+    PyCapsule interface, so that libraries such as polars and DuckDB import them without a copy.
     """
 
     __slots__ = ("_batch",)
@@ -217,6 +99,9 @@ class Batch:
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
         return self._batch.__arrow_c_array__(requested_schema)
 
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self._batch.__arrow_c_stream__(requested_schema)
+
     def expand(self, name: str, output: str = "numpy") -> Any:
         """Returns a de-duplicated tensor with one row per row of the batch, equal to the tensor without `dedupe`.
 
@@ -242,17 +127,84 @@ class Batch:
             return jnp.take(rows.to_jax(), index.to_jax(), axis=0)
         raise ValueError(f"output is {output!r}, expected numpy, torch or jax")
 
-    def to_numpy(self) -> dict[str, np.ndarray]:
-        """Returns all columns as NumPy arrays by name. See `Column.to_numpy`."""
-        return {name: self[name].to_numpy() for name in self.keys()}
+    def to_numpy(self, *, strings: Strings = "list", missing: Missing = "nan") -> BatchDict:
+        """Returns all columns as NumPy arrays or lists by name.
 
-    def to_torch(self, device: Any = None, non_blocking: bool = True) -> dict[str, torch.Tensor]:
-        """Returns all columns as PyTorch tensors by name. See `Column.to_torch`."""
-        return {name: self[name].to_torch(device, non_blocking) for name in self.keys()}
+        Args:
+            strings: Type of text and bytes, as in `Column.to_numpy`.
+            missing: What replaces nulls, as in `Column.to_numpy`. With `"mask"`, each column that may have nulls is followed by
+                `NAME_mask`, an array of bool that is False for each null; see `Column.mask`.
 
-    def to_jax(self) -> dict[str, jax.Array]:
-        """Returns all columns as JAX arrays by name. See `Column.to_jax`."""
-        return {name: self[name].to_jax() for name in self.keys()}
+        Returns:
+            A dict that also has `epoch`, `step`, `position` and `num_rows`.
+
+        Raises:
+            ValueError: An option has another value, or there is a column with the name of a mask.
+            RequestError: The batch is on a device.
+        """
+        return self._dict(missing, lambda column: column.to_numpy(strings=strings, missing=missing), lambda mask: mask)
+
+    def to_torch(
+        self, device: Any = None, non_blocking: bool = True, *, strings: Strings = "list", missing: Missing = "nan"
+    ) -> BatchDict:
+        """Returns all columns as PyTorch tensors or lists by name.
+
+        Args:
+            device: Device to copy tensors to. Default: no copy.
+            non_blocking: With `device`, passed to `torch.Tensor.to`.
+            strings: Type of text and bytes, as in `Column.to_numpy`.
+            missing: What replaces nulls, as in `to_numpy`.
+
+        Returns:
+            A dict that also has `epoch`, `step`, `position` and `num_rows`. For the values, see `Column.to_torch`.
+
+        Raises:
+            ValueError: An option has another value, or there is a column with the name of a mask.
+            RequestError: The batch is on a CUDA device, and a column is not available there.
+        """
+        import torch
+
+        options: dict[str, Any] = {"strings": strings, "missing": missing}
+        return self._dict(
+            missing,
+            lambda column: column.to_torch(device, non_blocking, **options),
+            lambda mask: torch.from_numpy(mask).to(device, non_blocking=non_blocking),
+        )
+
+    def to_jax(self, *, strings: Strings = "list", missing: Missing = "nan") -> BatchDict:
+        """Returns all columns as JAX arrays or lists by name.
+
+        Args:
+            strings: Type of text and bytes, as in `Column.to_numpy`.
+            missing: What replaces nulls, as in `to_numpy`.
+
+        Returns:
+            A dict that also has `epoch`, `step`, `position` and `num_rows`, and is a pytree. For the values, see
+            `Column.to_jax`.
+
+        Raises:
+            ValueError: An option has another value, or there is a column with the name of a mask.
+            RequestError: The batch is on a CUDA device, and a column is not available there.
+        """
+        import jax.numpy as jnp
+
+        return self._dict(missing, lambda column: column.to_jax(strings=strings, missing=missing), jnp.asarray)
+
+    def _dict(self, missing: Missing, convert: Callable[[Column], Any], of_mask: Callable[[np.ndarray], Any]) -> BatchDict:
+        """Returns the columns by `convert`, with their masks by `of_mask` if nulls are masked."""
+        register_pytree()
+        made = BatchDict()
+        made.epoch, made.step, made.position, made.num_rows = self.epoch, self.step, self.position, self.num_rows
+        for name in self.keys():
+            column = self[name]
+            made[name] = convert(column)
+            mask = column.mask() if isinstance(missing, str) and missing == "mask" and column.nullable else None
+            if mask is None:
+                continue
+            if f"{name}_mask" in self:
+                raise ValueError(f"missing is 'mask', but '{name}_mask', the name of the mask of '{name}', is a column")
+            made[f"{name}_mask"] = of_mask(mask)
+        return made
 
     def to_arrow(self) -> pa.RecordBatch:
         """Returns the batch as a pyarrow record batch, without a copy.
@@ -263,3 +215,30 @@ class Batch:
         import pyarrow as pa
 
         return pa.record_batch(self._batch)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns the batch as a pandas data frame, converted by pyarrow. A tensor is a column of arrays.
+
+        Raises:
+            ImportError: pandas or pyarrow is not installed.
+            RequestError: The batch is on a device.
+        """
+        try:
+            import pandas  # noqa: F401
+            import pyarrow  # noqa: F401
+        except ImportError as error:
+            raise ImportError(f"to_pandas requires pandas and pyarrow, and {error.name} is not installed") from error
+        return self.to_arrow().to_pandas()
+
+    def to_polars(self) -> pl.DataFrame:
+        """Returns the batch as a polars data frame, without a copy of numbers.
+
+        Raises:
+            ImportError: polars is not installed.
+            RequestError: The batch is on a device.
+        """
+        try:
+            import polars as pl
+        except ImportError as error:
+            raise ImportError("to_polars requires polars, which is not installed") from error
+        return pl.DataFrame(self)

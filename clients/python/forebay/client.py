@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import Any, Callable, Iterator, Literal, Mapping, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Literal, Mapping, Sequence, Union, overload
 
 from forebay import ranks, sending
 from forebay.agreement import RendezvousStore
 from forebay.cluster import Cluster, to_json
+from forebay.conversion import Missing, Strings
 from forebay.errors import RequestError
 from forebay.online import InferenceBatch, Rows, inference_batches
 from forebay.training import TrainingDataset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from typing_extensions import Unpack
+
+    from forebay.batch import Batch
+    from forebay.batch_dict import BatchDict
+    from forebay.train_options import TrainOptions
 
 Tensors = Union[Mapping[str, Union[Sequence[str], Mapping[str, Any]]], Sequence[Mapping[str, Any]]]
 Path = Union[str, "os.PathLike[str]"]
@@ -102,6 +111,20 @@ class Client:
     def __repr__(self) -> str:
         return f"<forebay.Client of {', '.join(self._cluster.urls)}>"
 
+    @overload
+    def train(
+        self, dataset: str, *, output: Literal["batch"] = "batch", **options: Unpack[TrainOptions]
+    ) -> TrainingDataset[Batch]: ...
+    @overload
+    def train(
+        self, dataset: str, *, output: Literal["numpy", "torch", "jax"], **options: Unpack[TrainOptions]
+    ) -> TrainingDataset[BatchDict]: ...
+    @overload
+    def train(
+        self, dataset: str, *, output: Literal["arrow"], **options: Unpack[TrainOptions]
+    ) -> TrainingDataset[pa.RecordBatch]: ...
+    @overload
+    def train(self, dataset: str, *, output: str, **options: Unpack[TrainOptions]) -> TrainingDataset[Any]: ...
     def train(
         self,
         dataset: str,
@@ -128,12 +151,14 @@ class Client:
         job_name: str | None = None,
         label_column: str | None = None,
         output: str = "batch",
+        strings: Strings = "list",
+        missing: Missing = "nan",
         device: Any = None,
         rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
-        callbacks: Sequence[Callable[[TrainingDataset], None]] = (),
+        callbacks: Sequence[Callable[[TrainingDataset[Any]], None]] = (),
         gpu_utilization: Callable[[], float | None] | None = None,
-    ) -> TrainingDataset:
+    ) -> TrainingDataset[Any]:
         """Returns the batches of one rank as an iterable. Each iteration is one epoch.
 
         Does not block: the server is called when the dataset is first used, and errors of the request are raised then.
@@ -176,6 +201,9 @@ class Client:
             label_column: Column whose batch means the server monitors for label skew.
             output: Type of the items: `"batch"` for `Batch`, `"numpy"`, `"torch"` or `"jax"` for a dict of arrays,
                 `"arrow"` for a pyarrow record batch.
+            strings: With `"numpy"`, `"torch"` and `"jax"`: text as a `"list"` of `str` or as an `"array"` of NumPy. See
+                `Column.to_numpy`.
+            missing: With these outputs: `"nan"`, `"mask"` or a number for the nulls of numbers and times. See `Batch.to_numpy`.
             device: `"cuda"` or `"cuda:1"` prefetches batches into the memory of that GPU, for the outputs `"batch"`,
                 `"torch"` and `"jax"`. Without a number: the current device of PyTorch if that is not the first one, otherwise
                 the number in LOCAL_RANK. With output `"torch"`, any other device to which tensors are copied.
@@ -193,7 +221,7 @@ class Client:
 
         Raises:
             TypeError: Neither `batch_size` nor `max_pack_rows` is given.
-            ValueError: `output`, `device`, `epochs`, `rank`, `world_size` or `mesh` is invalid.
+            ValueError: `output`, `strings`, `missing`, `device`, `epochs`, `rank`, `world_size` or `mesh` is invalid.
         """
         place = ranks.place(rank, world_size, mesh)
         if batch_size is None:
@@ -225,6 +253,8 @@ class Client:
             place=place,
             epochs=epochs,
             output=output,
+            strings=strings,
+            missing=missing,
             device=device,
             rendezvous_store=rendezvous_store,
             progress=progress,
@@ -450,7 +480,7 @@ def _tensors(tensors: Tensors | None, name_field: str) -> list[dict[str, Any]] |
     return messages
 
 
-def _dataset_class() -> type[TrainingDataset]:
+def _dataset_class() -> type[TrainingDataset[Any]]:
     """Returns the class that is also an IterableDataset, as a DataLoader requires, if PyTorch is imported."""
     import sys
 

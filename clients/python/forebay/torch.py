@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.utils.data
 
 from forebay.training import TrainingDataset
 
 
-class TorchTrainingDataset(TrainingDataset, torch.utils.data.IterableDataset):  # type: ignore[misc]
+class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDataset):  # type: ignore[misc]
     """A training dataset for `DataLoader(ds, batch_size=None, num_workers=0)`.
 
     `Client.train` returns this class if PyTorch was imported before the call. Worker processes are rejected: batches are

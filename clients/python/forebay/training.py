@@ -8,26 +8,30 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Generic, Iterator, Mapping, TypeVar
 
 from forebay import _forebay, ranks
 from forebay.agreement import RendezvousStore, agree, default_store
 from forebay.batch import Batch
 from forebay.checkpoint import CURSOR, STATE_VERSION, check, merged
 from forebay.cluster import Cluster
+from forebay.conversion import Conversion, Missing, Strings
+from forebay.epoch_stream import epoch_stream
 from forebay.errors import CheckpointMismatchError
 from forebay.gpu import number_in_use, watch
 
-OUTPUTS: dict[str, Callable[[Batch, Any], Any]] = {
-    "batch": lambda batch, device: batch,
-    "numpy": lambda batch, device: batch.to_numpy(),
-    "torch": lambda batch, device: batch.to_torch(device),
-    "jax": lambda batch, device: batch.to_jax(),
-    "arrow": lambda batch, device: batch.to_arrow(),
+Item = TypeVar("Item")
+
+OUTPUTS: dict[str, Callable[..., Any]] = {
+    "batch": lambda batch, device, **options: batch,
+    "numpy": lambda batch, device, **options: batch.to_numpy(**options),
+    "torch": lambda batch, device, **options: batch.to_torch(device, **options),
+    "jax": lambda batch, device, **options: batch.to_jax(**options),
+    "arrow": lambda batch, device, **options: batch.to_arrow(),
 }
 
 
-class TrainingDataset:
+class TrainingDataset(Generic[Item]):
     """The batches of one rank, as `Client.train` returns them.
 
     Each iteration is the next epoch. After `load_state_dict`, or after an error, it is the rest of the current epoch. An
@@ -52,10 +56,12 @@ class TrainingDataset:
         place: ranks.Place | None = None,
         epochs: int | None = None,
         output: str = "batch",
+        strings: Strings = "list",
+        missing: Missing = "nan",
         device: Any = None,
         rendezvous_store: RendezvousStore | None = None,
         progress: bool = False,
-        callbacks: tuple[Callable[[TrainingDataset], None], ...] = (),
+        callbacks: tuple[Callable[[TrainingDataset[Any]], None], ...] = (),
         gpu_utilization: Callable[[], float | None] | None = None,
     ) -> None:
         if output not in OUTPUTS:
@@ -72,6 +78,8 @@ class TrainingDataset:
         self._gpu_utilization = gpu_utilization
         self._watched: threading.Event | None = None
         # Batches are prefetched into CUDA devices. PyTorch copies tensors to other devices.
+        Conversion(strings, missing)
+        self._conversion = {"strings": strings, "missing": missing}
         self._output, self._cuda, self._device = output, device if on_cuda else None, None if on_cuda else device
         # The place of the arguments, and otherwise what is found at the first use, when frameworks are initialized.
         self._given_place, self._found_place, self._placed_in = place, place, os.getpid()
@@ -135,7 +143,7 @@ class TrainingDataset:
         """Number of steps per epoch, equal on all ranks. Blocks at the first use."""
         return self.steps_per_epoch
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Item]:
         """Starts the next epoch, or continues the current one after `load_state_dict` or an error.
 
         Yields:
@@ -147,7 +155,7 @@ class TrainingDataset:
         self._begin()
         return self._iterate()
 
-    def epochs(self, count: int) -> Iterator[Any]:
+    def epochs(self, count: int) -> Iterator[Item]:
         """Iterates over the batches of `count` epochs without a pause between them.
 
         The iteration starts with the batch after the last one that was received, and ends with epoch `count`, counted from the
@@ -168,7 +176,7 @@ class TrainingDataset:
         """
         return self._through(count, "epochs")
 
-    def steps(self, count: int) -> Iterator[Any]:
+    def steps(self, count: int) -> Iterator[Item]:
         """Iterates over the batches of `count` steps, over as many epochs as they need, without a pause between these.
 
         The iteration starts with the batch after the last one that was received, and ends with step `count`, counted from the
@@ -184,6 +192,11 @@ class TrainingDataset:
             ValueError: `count` is negative.
         """
         return self._through(count, "steps")
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Exports the next epoch as a stream of record batches by the Arrow PyCapsule interface, whatever `output` is."""
+        self._begin()
+        return epoch_stream(self._cluster.plan(self._pinned()), self._iterate(output="batch"))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state for a checkpoint. Blocks at the first use.
@@ -288,7 +301,7 @@ class TrainingDataset:
             self._last = given_last
         self._fresh = True
 
-    def _iterate(self, most: int | None = None) -> Iterator[Any]:
+    def _iterate(self, most: int | None = None, output: str | None = None) -> Iterator[Any]:
         """Yields the batches of one epoch, or of the rest of it, and `most` batches if that is less."""
         steps = self.steps_per_epoch
         self._check_place()
@@ -300,7 +313,7 @@ class TrainingDataset:
         # Until the first batch was received, and after an error, the next iteration starts here.
         self._fresh = True
         self._loops += 1
-        loop, bar, make = self._loops, self._bar(steps), OUTPUTS[self._output]
+        loop, bar, make = self._loops, self._bar(steps), OUTPUTS[output or self._output]
         end = steps if most is None else min(steps, self._step + most)
         try:
             stream = self._open()
@@ -313,7 +326,7 @@ class TrainingDataset:
                 if bar is not None:
                     bar.update()
                 started_at = time.perf_counter()
-                item = make(batch, self._device)
+                item = make(batch, self._device, **self._conversion)
                 if self._device is not None:
                     stream.record_copy(time.perf_counter() - started_at)
                 yield item

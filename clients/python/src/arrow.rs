@@ -1,7 +1,7 @@
 //! The Arrow PyCapsule interface.
 
 use arrow_array::{
-    RecordBatch, StructArray,
+    RecordBatch, RecordBatchReader, StructArray,
     ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi, to_ffi},
     ffi_stream::{ArrowArrayStreamReader, FFI_ArrowArrayStream},
 };
@@ -26,6 +26,14 @@ pub(crate) fn capsules<'py>(
     let schema = PyCapsule::new_with_value(py, schema.unwrap_or(of_type), c"arrow_schema")?;
     let array = PyCapsule::new_with_value(py, array, c"arrow_array")?;
     PyTuple::new(py, [schema, array])
+}
+
+/// Exports `reader` as a capsule of a stream of batches.
+pub(crate) fn stream_capsule<'py>(
+    py: Python<'py>,
+    reader: impl RecordBatchReader + Send + 'static,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    PyCapsule::new_with_value(py, FFI_ArrowArrayStream::new(Box::new(reader)), c"arrow_array_stream")
 }
 
 /// Imports the array of `object` by `__arrow_c_array__`; `None` if `object` has no such method. A batch is imported as an array
@@ -55,7 +63,7 @@ pub(crate) fn table_of(object: &Bound<'_, PyAny>) -> PyResult<Option<RecordBatch
     // released, as the interface specifies.
     let reader = unsafe { ArrowArrayStreamReader::from_raw(stream.as_ptr()) };
     let batch = reader.and_then(|reader| {
-        let schema = arrow_array::RecordBatchReader::schema(&reader);
+        let schema = reader.schema();
         let batches = reader.collect::<Result<Vec<_>, ArrowError>>()?;
         concat_batches(&schema, &batches)
     });

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, StructArray};
+use arrow_array::{Array, ArrayRef, Int32Array, RecordBatch, RecordBatchIterator, StructArray};
 use arrow_schema::ffi::FFI_ArrowSchema;
 use forebay_client::{DeviceBatch, Error, Place, proto::v1::BatchMetadata, values};
-use pyo3::{exceptions::PyKeyError, prelude::*, types::PyTuple};
+use pyo3::{
+    exceptions::PyKeyError,
+    prelude::*,
+    types::{PyCapsule, PyTuple},
+};
 
 use crate::{
-    arrow::capsules,
+    arrow::{capsules, stream_capsule},
     column::Column,
     device::{DeviceColumn, words},
     errors::of_class,
@@ -45,6 +49,22 @@ impl Batch {
         let (metadata, rows, bytes) = (batch.metadata.clone(), batch.rows(), batch.len_bytes());
         Self { metadata, rows, bytes, names, held: Held::Device(batch) }
     }
+
+    /// Returns the batch in host memory.
+    ///
+    /// # Errors
+    /// `RequestError` for a batch in device memory.
+    pub(crate) fn on_host(&self, py: Python<'_>) -> PyResult<&RecordBatch> {
+        match &self.held {
+            Held::Host(arrow) => Ok(arrow),
+            Held::Device(batch) => {
+                let place = batch.place();
+                let error =
+                    format!("the batch is on {place}; access its columns with to_torch, to_jax or DLPack");
+                Err(of_class(py, "RequestError", error))
+            }
+        }
+    }
 }
 
 #[pymethods]
@@ -79,7 +99,7 @@ impl Batch {
         let offsets = &self.metadata.group_offsets;
         let offsets = offsets.iter().map(|offset| *offset as i32);
         let offsets: ArrayRef = Arc::new(Int32Array::from_iter_values(offsets));
-        (!offsets.is_empty()).then(|| Column::new("group_offsets", offsets))
+        (!offsets.is_empty()).then(|| Column::new("group_offsets", offsets, false))
     }
 
     /// Number of rows of each other dataset of a mixture before this batch.
@@ -136,8 +156,10 @@ impl Batch {
         };
         match &self.held {
             Held::Host(arrow) => {
-                let values = values(arrow.schema_ref().field(index), arrow.column(index));
-                Ok(Column::new(name, values.clone()).into_pyobject(py)?.into_any())
+                let field = arrow.schema_ref().field(index);
+                let values = values(field, arrow.column(index));
+                let column = Column::new(name, values.clone(), field.is_nullable());
+                Ok(column.into_pyobject(py)?.into_any())
             }
             Held::Device(batch) => Ok(DeviceColumn::new(py, batch, name)?.into_pyobject(py)?.into_any()),
         }
@@ -152,18 +174,21 @@ impl Batch {
     ) -> PyResult<Bound<'py, PyTuple>> {
         // The interface allows ignoring the requested schema; the consumer casts.
         drop(requested_schema);
-        let arrow = match &self.held {
-            Held::Host(arrow) => arrow,
-            Held::Device(batch) => {
-                let error = format!(
-                    "the batch is on {}; access its columns with to_torch, to_jax or DLPack",
-                    batch.place()
-                );
-                return Err(of_class(py, "RequestError", error));
-            }
-        };
+        let arrow = self.on_host(py)?;
         let whole = StructArray::from(arrow.clone());
         let schema = FFI_ArrowSchema::try_from(arrow.schema().as_ref()).ok();
         capsules(py, &whole.into_data(), schema)
+    }
+
+    /// Exports the batch as a stream of one batch by the Arrow PyCapsule interface, without a copy.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        drop(requested_schema);
+        let arrow = self.on_host(py)?;
+        stream_capsule(py, RecordBatchIterator::new([Ok(arrow.clone())], arrow.schema()))
     }
 }

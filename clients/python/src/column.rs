@@ -7,17 +7,20 @@ use arrow_array::{
     cast::AsArray,
     types::{Int32Type, Int64Type},
 };
-use arrow_schema::{DataType, TimeUnit};
+use arrow_schema::DataType;
 use forebay_client::Tensor;
 use pyo3::{
-    exceptions::PyValueError,
+    exceptions::{PyBufferError, PyValueError},
     prelude::*,
-    types::{PyCapsule, PyDict, PyTuple},
+    types::{PyCapsule, PyDict, PyList, PyTuple},
 };
 
 use crate::{
     arrow::capsules,
     dlpack::{self, Element},
+    numbers::{Lists, Numbers, lists, numbers},
+    objects::objects,
+    types::plain,
 };
 
 /// A column or tensor in host memory. NumPy, PyTorch and JAX read it by `__array_interface__` and DLPack, Arrow by the PyCapsule
@@ -26,15 +29,42 @@ use crate::{
 pub(crate) struct Column {
     name: String,
     array: ArrayRef,
+    nullable: bool,
 }
 
+/// Values, the NumPy type to view them as or an empty string, and a byte per value that is 0 for a null.
+type Plain = (Column, &'static str, Option<Column>);
+
 impl Column {
-    pub(crate) fn new(name: &str, array: ArrayRef) -> Self {
-        Self { name: name.to_owned(), array }
+    /// Creates a column. `nullable` is true if this column of any batch may have nulls.
+    pub(crate) fn new(name: &str, array: ArrayRef, nullable: bool) -> Self {
+        Self { name: name.to_owned(), array, nullable }
+    }
+
+    /// Returns a column of the same name without nulls.
+    fn with(&self, array: ArrayRef) -> Self {
+        Self::new(&self.name, array, false)
+    }
+
+    fn plain(&self, Numbers { values, dtype, valid }: Numbers) -> Plain {
+        (self.with(values), dtype, valid.map(|valid| self.with(valid)))
     }
 
     fn tensor(&self) -> PyResult<Tensor> {
         Tensor::of(&self.name, &self.array).map_err(|why| unviewable(&self.name, &why))
+    }
+
+    /// Exports booleans by DLPack: a copy, because Arrow has bits and DLPack has bytes.
+    fn booleans<'py>(&self, py: Python<'py>, copy: Option<bool>) -> PyResult<Bound<'py, PyCapsule>> {
+        if copy == Some(false) {
+            return Err(PyBufferError::new_err(format!(
+                "column '{}' has booleans, which DLPack exports with a copy only, but copy is False",
+                self.name
+            )));
+        }
+        let bytes = numbers(&self.array).ok_or_else(|| self.untyped())?.values;
+        let tensor = Tensor::of(&self.name, &bytes).map_err(|why| unviewable(&self.name, &why))?;
+        dlpack::capsule(py, Box::new(bytes), dlpack::HOST, tensor.address, &tensor.shape, Element::bool())
     }
 
     /// Returns the error for a type that neither NumPy nor DLPack can represent.
@@ -56,6 +86,42 @@ impl Column {
     #[getter]
     fn r#type(&self) -> String {
         self.array.data_type().to_string()
+    }
+
+    /// True if this column of any batch of the stream may have nulls.
+    #[getter]
+    fn nullable(&self) -> bool {
+        self.nullable
+    }
+
+    /// True for strings and binary values.
+    #[getter]
+    fn is_text(&self) -> bool {
+        let data_type = self.array.data_type();
+        data_type.is_string() || data_type.is_binary()
+    }
+
+    /// Returns the plain values of numbers, booleans, times and decimals; `None` for other types. Views where the layout allows.
+    fn numbers(&self, py: Python<'_>) -> Option<Plain> {
+        py.detach(|| numbers(&self.array)).map(|found| self.plain(found))
+    }
+
+    /// Returns the items of lists of plain values, the 64-bit start offset of each list followed by the end of the last one, and
+    /// a byte per row that is 0 for a null list. `None` for other types.
+    fn lists(&self, py: Python<'_>) -> Option<(Plain, Self, Option<Self>)> {
+        let Lists { items, offsets, valid } = py.detach(|| lists(&self.array))?;
+        Some((self.plain(items), self.with(Arc::new(offsets)), valid.map(|valid| self.with(valid))))
+    }
+
+    /// Returns one Python object per row.
+    fn objects<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let objects = objects(py, &self.array).map_err(|error| {
+            if !error.is_instance_of::<PyValueError>(py) {
+                return error;
+            }
+            unviewable(&self.name, &format!("cannot be converted: {}", error.value(py)))
+        });
+        PyList::new(py, objects?)
     }
 
     /// Number of rows.
@@ -93,6 +159,9 @@ impl Column {
         // Consumers of later versions must accept version 0.
         drop((stream, max_version));
         dlpack::as_it_lies(py, dlpack::HOST, dl_device, copy)?;
+        if *self.array.data_type() == DataType::Boolean && self.array.null_count() == 0 {
+            return self.booleans(py, copy);
+        }
         let tensor = self.tensor()?;
         let (_, element) = plain(&tensor.data_type).ok_or_else(|| self.untyped())?;
         let element =
@@ -118,7 +187,7 @@ impl Column {
             return Err(PyValueError::new_err(format!("column '{}' {why}", self.name)));
         };
         let named = |part: &str| format!("{}.{part}", self.name);
-        Ok((Self::new(&named("items"), items), Self::new(&named("offsets"), offsets)))
+        Ok((Self::new(&named("items"), items, true), Self::new(&named("offsets"), offsets, false)))
     }
 
     /// Device type and ID of the host in DLPack.
@@ -135,50 +204,6 @@ impl Column {
     ) -> PyResult<Bound<'py, PyTuple>> {
         drop(requested_schema);
         capsules(py, &self.array.to_data(), None)
-    }
-}
-
-/// NumPy type string, Arrow type and DLPack type of plain values. The DLPack type is `None` for times.
-static TYPES: [(&str, DataType, Option<Element>); 19] = [
-    ("|i1", DataType::Int8, Some(Element::int(8))),
-    ("<i2", DataType::Int16, Some(Element::int(16))),
-    ("<i4", DataType::Int32, Some(Element::int(32))),
-    ("<i8", DataType::Int64, Some(Element::int(64))),
-    ("|u1", DataType::UInt8, Some(Element::uint(8))),
-    ("<u2", DataType::UInt16, Some(Element::uint(16))),
-    ("<u4", DataType::UInt32, Some(Element::uint(32))),
-    ("<u8", DataType::UInt64, Some(Element::uint(64))),
-    ("<f2", DataType::Float16, Some(Element::float(16))),
-    ("<f4", DataType::Float32, Some(Element::float(32))),
-    ("<f8", DataType::Float64, Some(Element::float(64))),
-    ("<M8[s]", DataType::Timestamp(TimeUnit::Second, None), None),
-    ("<M8[ms]", DataType::Timestamp(TimeUnit::Millisecond, None), None),
-    ("<M8[us]", DataType::Timestamp(TimeUnit::Microsecond, None), None),
-    ("<M8[ns]", DataType::Timestamp(TimeUnit::Nanosecond, None), None),
-    ("<m8[s]", DataType::Duration(TimeUnit::Second), None),
-    ("<m8[ms]", DataType::Duration(TimeUnit::Millisecond), None),
-    ("<m8[us]", DataType::Duration(TimeUnit::Microsecond), None),
-    ("<m8[ns]", DataType::Duration(TimeUnit::Nanosecond), None),
-];
-
-/// Returns the NumPy type string and the DLPack type of a type of plain values; `None` for other types.
-pub(crate) fn plain(data_type: &DataType) -> Option<(&'static str, Option<Element>)> {
-    let without_zone = match data_type {
-        DataType::Timestamp(unit, _) => DataType::Timestamp(*unit, None),
-        DataType::Date64 => DataType::Timestamp(TimeUnit::Millisecond, None),
-        other => other.clone(),
-    };
-    let found = TYPES.iter().find(|(_, data_type, _)| *data_type == without_zone);
-    found.map(|(typestr, _, element)| (*typestr, *element))
-}
-
-/// Returns the Arrow type of the NumPy type string `kind`.
-pub(crate) fn data_type(kind: &str) -> Option<DataType> {
-    match kind {
-        "|b1" => Some(DataType::Boolean),
-        // Four bytes wide, unlike `<M8[D]` of NumPy.
-        "date32" => Some(DataType::Date32),
-        _ => TYPES.iter().find(|(typestr, ..)| *typestr == kind).map(|(_, data_type, _)| data_type.clone()),
     }
 }
 

@@ -6,9 +6,9 @@ use forebay_client::{DeviceBatch, Place, Tensor};
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyCapsule};
 
 use crate::{
-    column::plain,
     dlpack,
     errors::{of_class, raised},
+    types::plain,
 };
 
 /// A column or tensor in device memory. Work on its DLPack export is ordered after the copy of the batch. The memory is reused

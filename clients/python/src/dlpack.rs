@@ -39,6 +39,11 @@ impl Element {
     pub(crate) const fn float(bits: u8) -> Self {
         Self { code: 2, bits, lanes: 1 }
     }
+
+    /// A boolean of one byte.
+    pub(crate) const fn bool() -> Self {
+        Self { code: 6, bits: 8, lanes: 1 }
+    }
 }
 
 /// `DLManagedTensor`.

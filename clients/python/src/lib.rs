@@ -6,6 +6,7 @@
 //! Tier ---plan---> Plan ---stream---> Stream ---next---> Batch ---column---> Column
 //! (no thread)      (arithmetic)       (own threads       (Arrow PyCapsule)   (__array_interface__, DLPack: no copy)
 //!                                      while running)
+//!                                      (numbers, objects: copies of what has no view)
 //!  |---lookup, infer---> Batch          rows: converts Python values to keys and replies
 //!  |  (online: keeps exchanges open)
 //!  |---serve---> Serving ---next---> Work ---reply--->
@@ -16,14 +17,19 @@ mod batch;
 mod column;
 mod device;
 mod dlpack;
+mod epoch_reader;
 mod errors;
 mod json;
+mod numbers;
+mod objects;
 mod online;
 mod plan;
 mod rows;
 mod serving;
 mod stream;
 mod tier;
+mod times;
+mod types;
 mod waiting;
 
 use pyo3::prelude::*;

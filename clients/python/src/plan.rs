@@ -1,9 +1,11 @@
 //! The plan of a job.
 
 use forebay_client::{Client, Device, proto::v1::Command};
-use pyo3::prelude::*;
+use pyo3::{prelude::*, types::PyCapsule};
 
 use crate::{
+    arrow::stream_capsule,
+    epoch_reader::EpochReader,
     json::json,
     stream::{Receiving, Stream},
 };
@@ -57,5 +59,11 @@ impl Plan {
             Some(number) => self.client.start_on(plan, &Device::cuda(number)?).map(Receiving::OnDevice),
         };
         Stream::open(py, start, self.plan.lanes())
+    }
+
+    /// Exports the batches of an iterator over batches of this plan as a stream by the Arrow PyCapsule interface. The iterator is
+    /// first used when the consumer reads.
+    fn arrow_stream<'py>(&self, batches: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyCapsule>> {
+        stream_capsule(batches.py(), EpochReader::new(self.plan.schema.clone(), batches.unbind()))
     }
 }

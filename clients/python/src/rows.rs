@@ -16,8 +16,8 @@ use pyo3::{
 
 use crate::{
     arrow::{array_of, batch_or_array, table_of},
-    column::data_type,
     errors::of_class,
+    types::data_type,
 };
 
 /// Converts `object` to rows: an object with the Arrow PyCapsule interface, or a list of columns from `forebay/sending.py`. A

@@ -51,6 +51,7 @@ def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.Capt
         else:
             exec(code, names)
     out = capsys.readouterr()
+    assert "3000000 rows of ['origin', 'delay']" in out.out and "step 0 starts at row 0 with ['date', 'date_mask'" in out.out
     assert "184 steps per epoch" in out.out and "183 steps for each of 4 ranks" in out.out
     assert "did you mean 'flights'" in out.out and "forebay.profile: 46 steps" in out.err
 
@@ -58,7 +59,9 @@ def test_every_block_runs_as_written(flights_server: Server, capsys: pytest.Capt
 def test_the_pytorch_block_runs_as_written(flights_server: Server) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch is not in this environment; the other one has it")
     names = run_in_order(PAGE, flights_server.location, {"client": forebay.connect(flights_server.location)}, "py")
-    assert next(iter(names["loader"]))["x"].shape == torch.Size([4096, 2])
+    assert names["late"].shape == torch.Size([4096]) and names["late"].dtype == torch.float32
+    assert len(names["origin"]) == 4096 and all(isinstance(each, str) for each in names["origin"])
+    assert names["batch"].step == 0 and names["batch"]["date"].dtype == torch.int64
 
 
 def test_the_tutorial_runs_as_written(

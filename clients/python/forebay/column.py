@@ -1,0 +1,196 @@
+"""Columns of a batch, as arrays of the frameworks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from forebay import _forebay
+from forebay.conversion import Conversion, Missing, Strings, mask_of, object_array
+from forebay.errors import RequestError
+
+if TYPE_CHECKING:
+    import jax
+    import pyarrow as pa
+    import torch
+
+
+class Column:
+    """One column `[rows]` or tensor `[rows, values]` of a batch.
+
+    Every type has a representation in NumPy, PyTorch and JAX. Arrays of numbers without nulls are views of the received memory,
+    which is freed when the last view is gone. Writing to a view changes this batch and no other. On a GPU, consumers of DLPack are ordered after the copy to the device.
+    """
+
+    __slots__ = ("_column",)
+
+    def __init__(self, column: _forebay.Column | _forebay.DeviceColumn) -> None:
+        self._column = column
+
+    @property
+    def name(self) -> str:
+        """Name of the column or tensor."""
+        return self._column.name
+
+    @property
+    def type(self) -> str:
+        """Arrow type of the column, such as `"Int64"` or `"List(Int64)"`. On a device: the type of the values."""
+        return self._column.type
+
+    @property
+    def nullable(self) -> bool:
+        """True if the column may have nulls, in this batch or another one of the stream. False on a device."""
+        return isinstance(self._column, _forebay.Column) and self._column.nullable
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self._column)
+
+    def __repr__(self) -> str:
+        return repr(self._column)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.to_numpy(strings="array")
+        if isinstance(array, list):
+            array = object_array(array)
+        if copy or (dtype is not None and array.dtype != dtype):
+            return array.astype(dtype if dtype is not None else array.dtype)
+        return array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._column.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._column.__dlpack_device__()
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return self._on_host().__arrow_c_array__(requested_schema)
+
+    def _on_host(self) -> _forebay.Column:
+        if isinstance(self._column, _forebay.DeviceColumn):
+            raise RequestError(f"{self._column!r} is not in host memory; use to_torch, to_jax or DLPack")
+        return self._column
+
+    def to_numpy(self, *, strings: Strings = "list", missing: Missing = "nan") -> np.ndarray | Any:
+        """Returns the column as a NumPy array, or as a list if its values have no NumPy type.
+
+        Numbers, timestamps and durations without nulls are a view of the received memory, and other arrays a copy.
+
+        Args:
+            strings: Type of text and bytes: `"list"` for a list of `str` or `bytes`, `"array"` for an array of these objects. A
+                null is None.
+            missing: What replaces the nulls of numbers, booleans, decimals and times. `"nan"`: NaN, for which integers and
+                booleans become float64, and NaT for times. `"mask"`: 0; see `mask`. A number: this number, for which a type that
+                cannot hold it is promoted as by NumPy. A time takes an integer in its unit, otherwise NaT.
+
+        Returns:
+            An array of numbers, of bool, of `datetime64` for dates and timestamps, of `timedelta64` for times and durations, or
+            of float64 for decimals. Lists of these are a list of one array per row, None for a null. Other nested values are
+            a list of Python objects, as in `to_list`.
+
+        Raises:
+            ValueError: An option has another value.
+            RequestError: The batch is on a device.
+        """
+        return Conversion(strings, missing).to_numpy(self._on_host())
+
+    def to_torch(
+        self, device: Any = None, non_blocking: bool = True, *, strings: Strings = "list", missing: Missing = "nan"
+    ) -> torch.Tensor | Any:
+        """Returns the column as a PyTorch tensor, or as a list if its values have no PyTorch type.
+
+        Numbers, timestamps and durations without nulls are a view of the received memory, and other tensors a copy.
+
+        Args:
+            device: Device to copy a tensor to. Default: no copy.
+            non_blocking: With `device`, passed to `torch.Tensor.to`.
+            strings: Type of text and bytes, as in `to_numpy`.
+            missing: What replaces nulls, as in `to_numpy`. NaT is the smallest int64.
+
+        Returns:
+            A tensor of numbers, of bool, of int64 for dates and times in their unit, or of float64 for decimals. Lists of these
+            are a jagged nested tensor of their items, in which a null list is empty. With PyTorch before 2.4 they are a list of
+            tensors. Text and other nested values are as in `to_numpy`.
+
+        Raises:
+            ValueError: An option has another value.
+        """
+        import torch
+
+        options = Conversion(strings, missing)
+        if isinstance(self._column, _forebay.DeviceColumn):
+            found = torch.from_dlpack(self)
+        else:
+            found = options.to_torch(self._column)
+        return found.to(device, non_blocking=non_blocking) if device is not None and torch.is_tensor(found) else found
+
+    def to_jax(self, *, strings: Strings = "list", missing: Missing = "nan") -> jax.Array | Any:
+        """Returns the column as a JAX array, or as a list if its values have no JAX type.
+
+        Numbers without nulls are a view of the received memory, and other arrays a copy. Without `jax_enable_x64`, JAX
+        truncates 64-bit numbers.
+
+        Args:
+            strings: Type of text and bytes, as in `to_numpy`.
+            missing: What replaces nulls, as in `to_numpy`. NaT is the smallest int64.
+
+        Returns:
+            An array of numbers, of bool, of int64 for dates and times in their unit, or of float64 for decimals. Without
+            `jax_enable_x64`, dates and times remain a NumPy array. Lists, text and nested values are as in `to_numpy`.
+
+        Raises:
+            ValueError: An option has another value.
+        """
+        options = Conversion(strings, missing)
+        if isinstance(self._column, _forebay.DeviceColumn):
+            import jax.numpy as jnp
+
+            return jnp.from_dlpack(self)
+        return options.to_jax(self._column)
+
+    def to_list(self) -> list[Any]:
+        """Returns one Python object per row: None for a null, a dict for a struct, a list of pairs for a map.
+
+        Decimals are exact. Timestamps with a time zone are in this zone. Nanoseconds, and values outside the range of Python's
+        `datetime` classes, are `numpy.datetime64` and `numpy.timedelta64`.
+
+        Raises:
+            RequestError: The batch is on a device.
+        """
+        return self._on_host().objects()
+
+    def mask(self) -> np.ndarray | None:
+        """Returns an array of bool that is False for each null: of the shape of `to_numpy`, or one per row for lists.
+
+        None for text and nested values, whose nulls are None.
+
+        Raises:
+            RequestError: The batch is on a device.
+        """
+        return mask_of(self._on_host())
+
+    def ragged(self) -> tuple[Column, Column]:
+        """Returns the items and the offsets of a column of lists, as views without a copy.
+
+        The list of row i is `items[offsets[i]:offsets[i + 1]]`; `numpy.diff(offsets)` are the lengths.
+
+        Returns:
+            The items of all rows in order, and the offsets, which have one element more than there are rows.
+
+        Raises:
+            ValueError: The column has no lists, or some lists are null.
+            RequestError: The batch is on a device.
+        """
+        items, offsets = self._on_host().ragged()
+        return Column(items), Column(offsets)
+
+    def to_arrow(self) -> pa.Array:
+        """Returns the column as a pyarrow array, without a copy.
+
+        Raises:
+            RequestError: The batch is on a device.
+        """
+        import pyarrow as pa
+
+        return pa.array(self._on_host())

@@ -1,0 +1,41 @@
+"""The keyword arguments of `Client.train`, for type checkers."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping, Sequence, TypedDict
+
+from forebay.agreement import RendezvousStore
+from forebay.conversion import Missing, Strings
+from forebay.training import TrainingDataset
+
+
+class TrainOptions(TypedDict, total=False):
+    """All but `output`, which decides the type of the items. `Client.train` documents them."""
+
+    batch_size: int | None
+    max_pack_rows: int | None
+    columns: Sequence[str] | None
+    select: Sequence[str] | None
+    filter: str | None
+    tensors: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+    dedupe: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+    group_by: Sequence[str] | None
+    mix: Mapping[str, Any] | None
+    seed: int
+    shuffle: Mapping[str, Any] | None
+    epoch: int
+    epochs: int | None
+    rank: int | None
+    world_size: int | None
+    lanes: int
+    remainder: str | None
+    snapshot: str | None
+    job_name: str | None
+    label_column: str | None
+    strings: Strings
+    missing: Missing
+    device: Any
+    rendezvous_store: RendezvousStore | None
+    progress: bool
+    callbacks: Sequence[Callable[[TrainingDataset[Any]], None]]
+    gpu_utilization: Callable[[], float | None] | None
