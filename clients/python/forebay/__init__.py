@@ -2,13 +2,14 @@
 
     import forebay
 
-    ds = forebay.connect("grpc://127.0.0.1:8815").train("flights", batch_size=4096, tensors={"x": ["delay", "distance"]})
+    flights = forebay.open("flights.parquet")    # starts a server, shared by the processes of this host
+    ds = flights.train(batch_size=4096, tensors={"x": ["delay", "distance"]})
     for batch in ds:                 # one epoch; the next iteration is the next epoch
         x = batch["x"].to_torch()    # [rows, 2], a view of the received memory
 
     rows = forebay.connect("grpc://127.0.0.1:8815").lookup("users", {"user_id": [7, 42]})
 
-`connect` returns a `Client`. `Client.train` returns a `TrainingDataset`, an iterable of `Batch` with one `Column` per column or
+`open` returns a `Dataset`, and `connect` the `Client` of a cluster. `Client.train` returns a `TrainingDataset`, an iterable of `Batch` with one `Column` per column or
 tensor. `TrainingDataset.state_dict` returns the state for a checkpoint. `Client.lookup` returns rows by key, `Client.infer`
 requests predictions from a batch queue, and `Client.worker` iterates over the batches that a model has to compute.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 from forebay import errors
 from forebay.batch import Batch, Column
 from forebay.client import Client, connect
+from forebay.dataset import Dataset, open
 from forebay.errors import Error, RequestRejectedError
 from forebay.online import InferenceBatch, Rows
 from forebay.profiling import profile
@@ -27,6 +29,7 @@ __all__ = [
     "Batch",
     "Client",
     "Column",
+    "Dataset",
     "Error",
     "InferenceBatch",
     "RequestRejectedError",
@@ -34,6 +37,7 @@ __all__ = [
     "TrainingDataset",
     "connect",
     "errors",
+    "open",
     "profile",
 ]
 __version__ = "0.1.0"
