@@ -33,24 +33,25 @@ def open(
     """Returns a dataset, served by the Forebay server of this host and user. Starts the server if it is not running.
 
     All processes of the user on the host share one server and its cache. It stops a minute after the last of them has ended.
-    The arguments from `cache_memory` to `http` are settings of the server. If the running server has other ones, an error names
-    them; settings that are not given may be any.
+    The arguments from `cache_memory` to `http` are settings of the server. If the running server has other ones, an error
+    names them; settings that are not given may be any.
 
     Args:
-        url: Path or URL of a Parquet file or of a folder of Parquet files: a path, `file://`, `s3://`, `gs://`, `az://`, `http://`
-            or `https://`. Its files are listed by every call.
+        url: Path or URL of a Parquet file or of a folder of Parquet files: a path, `file://`, `s3://`, `gs://`, `az://`,
+            `http://` or `https://`. Its files are listed by every call.
         key: Column or columns by which `Dataset.lookup` finds rows. Their index and the rows are kept in memory.
-        cache_memory: Memory for decoded data, in bytes or such as `"8GiB"`. Default: half of the memory of the machine or container.
+        cache_memory: Memory for decoded data, in bytes or such as `"8GiB"`. Default: half of the memory of the machine or
+            container.
         cache_disk: Disk space for decoded columns, in bytes or such as `"200GiB"`. Default: half of the free space.
-        cache_dir: Folder of the disk cache. Default: a folder in `~/.cache/forebay-local`, or in the temporary directory if that
-            can't be written.
+        cache_dir: Folder of the disk cache. Default: a folder in `~/.cache/forebay-local`, or in the temporary directory if
+            that can't be written.
         lookup_memory: Part of `cache_memory` for lookups. Default: half of it, from the first dataset with a `key` on.
         state: Path or URL of the state: snapshots, row counts and job records. Jobs on several hosts share one. Default: a
             folder in the cache folder.
         refresh_interval: Interval at which the files are listed again, such as `"5m"`. Default: never.
         cpu_threads: Number of threads that decode data and assemble batches. Default: one per core.
-        http: Listen address of the dashboard, such as `"127.0.0.1:8816"`, which every user of the host can read. Default: a socket
-            in the runtime folder.
+        http: Listen address of the dashboard, such as `"127.0.0.1:8816"`, which every user of the host can read. Default: a
+            socket in the runtime folder.
         **options: Options of `connect`, such as `retry_deadline`.
 
     Returns:
@@ -95,7 +96,7 @@ class Dataset:
 
     @property
     def name(self) -> str:
-        """Name of the dataset at the server, such as for `mix` of `train`: the last part of its URL, and a hash of the URL."""
+        """Name of the dataset at the server, as for `mix` of `train`: the last part of its URL, and a hash of the URL."""
         return self._name
 
     @property

@@ -17,7 +17,7 @@ MAX_SERVERS = 16
 
 
 def runtime_folder() -> Path:
-    """Returns the folder of the socket and the lock: `$XDG_RUNTIME_DIR/forebay`, otherwise a folder in the temporary directory.
+    """Returns the folder of the socket and the lock: `$XDG_RUNTIME_DIR/forebay`, or a folder in the temporary directory.
 
     Raises:
         PermissionError: The folder in the temporary directory is not private to this user.

@@ -46,7 +46,8 @@ class LocalServer:
         self.folder = folder
         self.socket = folder / "grpc.sock"
         if len(os.fsencode(self.socket)) >= MAX_SOCKET_PATH:
-            raise ServerStartError(f"the path {self.socket} is too long for a socket; set XDG_RUNTIME_DIR to a shorter one")
+            message = f"the path {self.socket} is too long for a socket; set XDG_RUNTIME_DIR to a shorter one"
+            raise ServerStartError(message)
         # Objects of this process that use the server.
         self._users: weakref.WeakSet[Any] = weakref.WeakSet()
         self.reset()
