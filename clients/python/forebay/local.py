@@ -37,9 +37,9 @@ LOG_TAIL_LINES = 12
 class LocalServer:
     """The server of a runtime folder.
 
-    Its folder has the socket, a lock that is held while a server is started, the settings of the last start, and the log. While
-    a process has users of the server, a thread keeps a connection open, and starts the server again when it ends. A server
-    without a connection stops after a minute.
+    Its folder has the socket, a lock that is held while a server is started, the settings of the last start, and the log.
+    While a process has users of the server, a thread keeps a connection open, and starts the server again when it ends. A
+    server without a connection stops after a minute.
     """
 
     def __init__(self, folder: Path) -> None:

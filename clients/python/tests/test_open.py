@@ -292,7 +292,7 @@ for settings, expected in [
 
 def test_a_read_only_home_is_no_obstacle(host: Host, flights: Path) -> None:
     del host.environment["XDG_CACHE_HOME"], host.environment["XDG_RUNTIME_DIR"]
-    # Nobody can create a folder there, not even root.
+    # No user can create a folder there, not even root.
     program = "print(forebay.open(sys.argv[1]).head(2).num_rows)"
     assert host.run(program, flights, HOME="/proc/self") == "2"
     found = host.folder / "tmp" / f"forebay-{os.geteuid()}"

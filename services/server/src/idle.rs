@@ -1,4 +1,4 @@
-//! The end of a server that nobody uses.
+//! The end of a server without clients.
 
 use std::time::Duration;
 

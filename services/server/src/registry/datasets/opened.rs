@@ -16,7 +16,7 @@ const MAX_DOCUMENT_BYTES: u64 = 64 << 10;
 /// Maximum length of the readable part of a name.
 const MAX_READABLE: usize = 48;
 
-/// What a caller opened.
+/// A dataset as a caller opened it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Opened {
     /// Path or URL.
