@@ -2,13 +2,14 @@
 
     import forebay
 
-    ds = forebay.connect("grpc://127.0.0.1:8815").train("flights", batch_size=4096, tensors={"x": ["delay", "distance"]})
+    flights = forebay.open("flights.parquet")    # starts a server, shared by the processes of this host
+    ds = flights.train(batch_size=4096, tensors={"x": ["delay", "distance"]})
     for batch in ds:                 # one epoch; the next iteration is the next epoch
         x = batch["x"].to_torch()    # [rows, 2], a view of the received memory
 
     rows = forebay.connect("grpc://127.0.0.1:8815").lookup("users", {"user_id": [7, 42]})
 
-`connect` returns a `Client`. `Client.train` returns a `TrainingDataset`, an iterable of `Batch` with one `Column` per column or
+`open` returns a `Dataset`, and `connect` the `Client` of a cluster. `Client.train` returns a `TrainingDataset`, an iterable of `Batch` with one `Column` per column or
 tensor. `TrainingDataset.state_dict` returns the state for a checkpoint. `Client.lookup` returns rows by key, `Client.infer`
 requests predictions from a batch queue, and `Client.worker` iterates over the batches that a model has to compute.
 """
@@ -20,6 +21,7 @@ from forebay.batch import Batch
 from forebay.batch_dict import BatchDict
 from forebay.client import Client, connect
 from forebay.column import Column
+from forebay.dataset import Dataset, open
 from forebay.errors import Error, RequestRejectedError
 from forebay.online import InferenceBatch, Rows
 from forebay.profiling import profile
@@ -31,6 +33,7 @@ __all__ = [
     "BatchDict",
     "Client",
     "Column",
+    "Dataset",
     "Error",
     "InferenceBatch",
     "RequestRejectedError",
@@ -38,6 +41,7 @@ __all__ = [
     "TrainingDataset",
     "connect",
     "errors",
+    "open",
     "profile",
     "split",
 ]

@@ -15,10 +15,13 @@ from forebay.binary import binary
 
 def main() -> None:
     """Runs the command in `sys.argv`."""
+    try:
+        found = binary()
+    except FileNotFoundError as error:
+        sys.exit(f"forebay: {error}")
     if sys.argv[1:2] == ["profile"]:
         trial.main(sys.argv[2:])
         return
-    found = binary()
     os.execv(found, [found, *sys.argv[1:]])
 
 

@@ -38,6 +38,10 @@ class DataLossError(Error):
     """A file is damaged. The message names the file."""
 
 
+class ServerStartError(Error, RuntimeError):
+    """The server of this host and user does not start. The message contains that of the server."""
+
+
 class UnavailableError(Error, ConnectionError):
     """The server cannot be reached. Iteration and lookups do not raise this, because they retry until the deadline."""
 

@@ -3,7 +3,7 @@
 use std::{
     fmt, io,
     net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs},
-    os::unix::fs::FileTypeExt,
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -55,7 +55,8 @@ impl Address {
             Self::Unix(path) => {
                 remove_stale(path)?;
                 let listener = UnixListener::bind(path)?;
-                Ok(Listener::Unix(listener, Socket { path: path.clone() }))
+                let file = file_id(path)?;
+                Ok(Listener::Unix(listener, Socket { path: path.clone(), file }))
             }
         }
     }
@@ -139,6 +140,25 @@ pub(crate) fn host(address: IpAddr) -> IpAddr {
     }
 }
 
+/// The client of a connection, as the operating system reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// Address of a TCP client.
+    Address(IpAddr),
+    /// User id of the process at the other end of a Unix socket; `None` if the operating system does not report it.
+    User(Option<u32>),
+}
+
+impl Peer {
+    /// Address of the client; `None` for a Unix socket.
+    pub(crate) fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Address(address) => Some(address),
+            Self::User(_) => None,
+        }
+    }
+}
+
 /// A bound [`Address`].
 pub(crate) enum Listener {
     Tcp(TcpListener),
@@ -148,12 +168,21 @@ pub(crate) enum Listener {
 /// File of a Unix socket, which is removed when the listener is dropped.
 pub(crate) struct Socket {
     path: PathBuf,
+    file: (u64, u64),
+}
+
+/// Device and number of a file.
+fn file_id(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // If this fails, the next server that binds the path removes it.
-        drop(std::fs::remove_file(&self.path));
+        // If the socket was deleted in the meantime, another server may have bound the path.
+        if file_id(&self.path).is_ok_and(|file| file == self.file) {
+            // If this fails, the next server that binds the path removes it.
+            drop(std::fs::remove_file(&self.path));
+        }
     }
 }
 
@@ -169,16 +198,18 @@ impl Listener {
         }
     }
 
-    /// Accepts a connection. A TCP connection also has the address of the client.
-    pub(crate) async fn accept(&self) -> io::Result<(Stream, Option<IpAddr>)> {
+    /// Accepts a connection of a client.
+    pub(crate) async fn accept(&self) -> io::Result<(Stream, Peer)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Either::Left(stream), Some(peer.ip())))
+                Ok((Either::Left(stream), Peer::Address(peer.ip())))
             }
             Self::Unix(listener, _) => {
-                listener.accept().await.map(|(stream, _)| (Either::Right(stream), None))
+                let (stream, _) = listener.accept().await?;
+                let user = stream.peer_cred().ok().map(|process| process.uid());
+                Ok((Either::Right(stream), Peer::User(user)))
             }
         }
     }

@@ -9,7 +9,7 @@ use std::{path::Path, sync::Arc, time::SystemTime};
 
 use http::{HeaderMap, header};
 
-use crate::Error;
+use crate::{Error, address::Peer};
 
 pub(crate) use access::Access;
 pub(crate) use tls::{Acceptor, Tls};
@@ -22,6 +22,8 @@ pub(crate) struct Authenticator {
     tokens: Option<Arc<Watched<Tokens>>>,
     /// True if, without a token file, every caller may also change the settings of batch queues over HTTP.
     insecure: bool,
+    /// The only user whose processes may call the server over a Unix socket; `None` if file permissions decide alone.
+    owner: Option<u32>,
 }
 
 impl Authenticator {
@@ -31,12 +33,34 @@ impl Authenticator {
     /// If the file can't be read or is malformed.
     pub(crate) fn new(path: Option<&Path>, insecure: bool) -> anyhow::Result<Self> {
         let watch = |path: &Path| Watched::read(vec![path.to_owned()], |files| Tokens::parse(&files[0]));
-        Ok(Self { tokens: path.map(watch).transpose()?.map(Arc::new), insecure })
+        Ok(Self { tokens: path.map(watch).transpose()?.map(Arc::new), insecure, owner: None })
+    }
+
+    /// Rejects callers over a Unix socket that are processes of another user than `owner`, and makes the others owners.
+    pub(crate) fn for_owner(self, owner: u32) -> Self {
+        Self { owner: Some(owner), ..self }
     }
 
     /// The token file, if there is one.
     pub(crate) fn tokens(&self) -> Option<Arc<Watched<Tokens>>> {
         self.tokens.clone()
+    }
+
+    /// Returns the permissions of the caller with these headers at the other end of a connection with `peer`.
+    ///
+    /// # Errors
+    /// The errors of [`authenticate`](Self::authenticate); permission denied if the caller is a process of another user, and the
+    /// server answers its owner only.
+    pub(crate) fn authorize(&self, headers: &HeaderMap, peer: Option<Peer>) -> Result<Access, Error> {
+        let access = self.authenticate(headers)?.at(peer.and_then(Peer::address));
+        let (Some(owner), Some(Peer::User(user))) = (self.owner, peer) else { return Ok(access) };
+        if user == Some(owner) {
+            return Ok(access.of_owner());
+        }
+        let user = user.map_or_else(|| "unknown".to_owned(), |user| user.to_string());
+        Err(Error::permission_denied(format!(
+            "the server belongs to the user with id {owner} and answers only its processes; the caller has user id {user}"
+        )))
     }
 
     /// Returns the permissions of the caller with these headers.

@@ -3,15 +3,12 @@
 mod demo;
 mod explain;
 mod inspect;
+mod log;
 #[cfg(test)]
 pub(crate) mod reference;
 mod runtime;
 
-use std::{
-    net::{SocketAddr, ToSocketAddrs},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::bail;
 use bytesize::ByteSize;
@@ -85,9 +82,10 @@ struct Serve {
     /// [default: 127.0.0.1:8815].
     #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_GRPC")]
     grpc: Option<Address>,
-    /// Listen address of HTTP (dashboard, API, probes, metrics). Port 0 selects a free port [default: 127.0.0.1:8816].
-    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_HTTP", value_parser = address)]
-    http: Option<SocketAddr>,
+    /// Listen address of HTTP (dashboard, API, probes, metrics): HOST:PORT, or unix:/path. Port 0 selects a free port [default:
+    /// 127.0.0.1:8816].
+    #[arg(long, value_name = "HOST:PORT", env = "FOREBAY_HTTP")]
+    http: Option<Address>,
     /// Memory for decoded data, in bytes, or with a unit such as 8GiB; at least 1MiB [default: half of the memory of the machine or
     /// container].
     #[arg(long, value_name = "SIZE", env = "FOREBAY_CACHE_MEMORY")]
@@ -147,6 +145,17 @@ struct Serve {
     /// every caller can then also change the settings of batch queues over HTTP [default: false].
     #[arg(long, env = "FOREBAY_INSECURE")]
     insecure: bool,
+    /// Accepts the action `open`, with which a process of the same user adds a dataset, as `forebay.open` in Python does. Requires
+    /// a Unix socket as --grpc; processes of other users are rejected at Unix sockets [default: false].
+    #[arg(long, env = "FOREBAY_OPEN_DATASETS")]
+    open_datasets: bool,
+    /// Time without an open gRPC connection, such as 60s, after which the server stops [default: never].
+    #[arg(long, value_name = "TIME", env = "FOREBAY_EXIT_WHEN_IDLE", value_parser = humantime::parse_duration)]
+    exit_when_idle: Option<Duration>,
+    /// Size of the log, such as 16MiB, at which the file to which standard error is redirected is emptied. Has no effect if standard
+    /// error is no file [default: unlimited].
+    #[arg(long, value_name = "SIZE", env = "FOREBAY_MAX_LOG_SIZE")]
+    max_log_size: Option<ByteSize>,
     /// Prints the resolved configuration as TOML and exits [default: false].
     #[arg(long)]
     print_config: bool,
@@ -158,8 +167,11 @@ impl Cli {
     /// # Errors
     /// The failure that ended the command, with a message for the user.
     pub fn run(self) -> anyhow::Result<()> {
-        let level = if matches!(self.command, Command::Serve(_)) { "info" } else { "warn" };
-        init_logs(self.log_format, level);
+        let (level, max_size) = match &self.command {
+            Command::Serve(serve) => ("info", serve.max_log_size),
+            Command::Demo(_) | Command::Inspect(_) | Command::Explain(_) => ("warn", None),
+        };
+        init_logs(self.log_format, level, max_size);
         match self.command {
             Command::Serve(serve) => serve.run(),
             Command::Demo(demo) => demo.run(),
@@ -210,6 +222,8 @@ impl Serve {
         settings.tokens = self.tokens.or(settings.tokens);
         settings.gpu_hour_cost = self.gpu_hour_cost.or(settings.gpu_hour_cost);
         settings.insecure |= self.insecure;
+        settings.open_datasets |= self.open_datasets;
+        settings.exit_when_idle = self.exit_when_idle.or(settings.exit_when_idle);
         settings.traces.endpoint = self.traces_endpoint.or(settings.traces.endpoint);
         if let (Some(certificate), Some(key)) = (self.tls_certificate, self.tls_key) {
             let client_ca = settings.tls.take().and_then(|tls| tls.client_ca);
@@ -224,12 +238,6 @@ impl Serve {
     }
 }
 
-/// Parses an address, or a host name and a port.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let mut found = text.to_socket_addrs().map_err(|error| format!("expected HOST:PORT: {error}"))?;
-    found.next().ok_or_else(|| "the host name resolves to no address".to_owned())
-}
-
 fn scheduling(word: &str) -> Result<Scheduling, serde::de::value::Error> {
     Scheduling::deserialize(word.into_deserializer())
 }
@@ -241,10 +249,10 @@ fn set<T>(setting: &mut T, flag: Option<T>) {
 }
 
 /// Initializes logging. `FOREBAY_LOG` takes the directives of tracing's `EnvFilter`, such as `debug` or `forebay=trace`.
-fn init_logs(format: LogFormat, level: &str) {
+fn init_logs(format: LogFormat, level: &str, max_size: Option<ByteSize>) {
     let filter = tracing_subscriber::EnvFilter::try_from_env("FOREBAY_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log::Log::new(max_size));
     // In tests a subscriber may already be set.
     drop(match format {
         LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),

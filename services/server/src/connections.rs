@@ -11,7 +11,6 @@ mod places;
 use std::{
     future::ready,
     io,
-    net::IpAddr,
     pin::pin,
     sync::Arc,
     task::{Context, Poll},
@@ -31,7 +30,7 @@ use tonic::Status;
 
 use crate::{
     Address, Error,
-    address::{Listener, Stream},
+    address::{Listener, Peer, Stream},
     auth::Acceptor,
     settings::Limits,
 };
@@ -39,7 +38,8 @@ use crate::{
 pub(crate) use config::Config;
 use connection::{Answer, Next};
 pub(crate) use connection::{Connection, unsent_limit};
-use places::{Place, Places};
+use places::Place;
+pub(crate) use places::Places;
 
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -89,18 +89,25 @@ pub(crate) struct Connections {
     address: Address,
     tls: Option<Acceptor>,
     config: Config,
+    places: Places,
 }
 
 impl Connections {
     /// With `tls`, TCP connections use TLS.
     pub(crate) fn new(listener: Listener, config: Config, tls: Option<Acceptor>) -> io::Result<Self> {
         let address = listener.address()?;
-        Ok(Self { listener, address, tls, config })
+        let places = Places::new(config.clone());
+        Ok(Self { listener, address, tls, config, places })
     }
 
     /// Listen address.
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Open connections of the listener.
+    pub(crate) fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Serves `app` until `stop`, and then until all running requests have ended.
@@ -112,7 +119,6 @@ impl Connections {
         stop: CancellationToken,
     ) {
         let server = Arc::new(Server { builder: builder(protocol, &limits), protocol, app, stop });
-        let places = Places::new(self.config.clone());
         let mut connections = JoinSet::new();
         loop {
             let (stream, peer) = tokio::select! {
@@ -120,7 +126,7 @@ impl Connections {
                 Some(_) = connections.join_next() => continue,
                 accepted = accept(&self.listener) => accepted,
             };
-            let Some(place) = places.take(peer) else { continue };
+            let Some(place) = self.places.take(peer.address()) else { continue };
             let (tls, config) = (self.tls.clone(), self.config.clone());
             connections.spawn(Arc::clone(&server).run((stream, peer), place, tls, config));
         }
@@ -129,7 +135,7 @@ impl Connections {
     }
 }
 
-async fn accept(listener: &Listener) -> (Stream, Option<IpAddr>) {
+async fn accept(listener: &Listener) -> (Stream, Peer) {
     loop {
         match listener.accept().await {
             Ok(accepted) => return accepted,
@@ -172,7 +178,7 @@ impl Server {
     /// Serves one connection until it ends, is closed, or has finished its requests after the server stopped.
     async fn run(
         self: Arc<Self>,
-        (stream, peer): (Stream, Option<IpAddr>),
+        (stream, peer): (Stream, Peer),
         place: Place,
         tls: Option<Acceptor>,
         config: Config,

@@ -33,6 +33,7 @@ mod flight;
 #[doc(hidden)]
 pub mod fuzzing;
 mod http;
+mod idle;
 mod listeners;
 mod lookup_request;
 mod readiness;

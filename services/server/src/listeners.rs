@@ -29,6 +29,10 @@ impl Listeners {
     pub(crate) async fn bind(settings: &Settings) -> anyhow::Result<Self> {
         let authenticator =
             Authenticator::new(settings.tokens.as_deref(), settings.insecure).context("--tokens")?;
+        let authenticator = match settings.open_datasets {
+            true => authenticator.for_owner(rustix::process::geteuid().as_raw()),
+            false => authenticator,
+        };
         let tls = settings.tls.as_ref().map(Tls::open).transpose().context("TLS")?.map(Arc::new);
         let listen = async |flag: &str, address: &Address| {
             let acceptor = tls.clone().map(Acceptor::new);
@@ -37,7 +41,7 @@ impl Listeners {
             anyhow::Ok(Connections::new(bound, limits, acceptor)?)
         };
         let grpc = listen("--grpc", &settings.grpc).await?;
-        let http = listen("--http", &Address::Tcp(settings.http)).await?;
+        let http = listen("--http", &settings.http).await?;
         Ok(Self { grpc, http, authenticator, tls })
     }
 

@@ -2,7 +2,6 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use forebay_inference::OnlineDataset;
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
@@ -22,17 +21,17 @@ const GENERAL: [&str; 4] =
 /// to stop. What failed is retried and makes only its own calls fail.
 pub(crate) fn is_ready(services: &Services) -> bool {
     let Services { datasets, online, drain, .. } = services;
-    let is_tried = |name: &str| {
+    let is_tried = |name: &String| {
         online.get(name).is_none_or(|online| online.is_ready() || online.progress().error.is_some())
             || matches!(datasets.phase(name), Some(Phase::Failed(_)))
     };
-    !drain.is_leaving() && datasets.all_tried() && online.names().all(is_tried)
+    !drain.is_leaving() && datasets.all_tried() && online.names().iter().all(is_tried)
 }
 
 /// True if a dataset is open and, if it serves lookups, loaded.
 fn is_dataset_ready(services: &Services, name: &str) -> bool {
     let is_open = matches!(services.datasets.phase(name), Some(Phase::Open(_)));
-    is_open && services.online.get(name).is_none_or(OnlineDataset::is_ready)
+    is_open && services.online.get(name).is_none_or(|online| online.is_ready())
 }
 
 /// True if a queue has a worker that is not overdue, and its datasets are ready.

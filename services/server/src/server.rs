@@ -13,9 +13,10 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     Address, Settings, cache_dir,
-    connections::Protocol,
+    connections::{Places, Protocol},
     events::{Event, Kind},
     flight, http,
+    idle::idle,
     listeners::Listeners,
     readiness,
     services::Services,
@@ -30,6 +31,9 @@ pub struct Server {
     drain_delay: Duration,
     grace_period: Duration,
     services: Services,
+    /// Open gRPC connections.
+    connections: Places,
+    exit_when_idle: Option<Duration>,
     subscribers: Arc<http::Subscribers>,
     /// Ends `serving` once its connections have sent their data.
     stop: CancellationToken,
@@ -92,6 +96,7 @@ impl Server {
         let stop = CancellationToken::new();
         let router = flight::router(context, authenticator, health_service)?;
         let limits = Arc::clone(&services.limits);
+        let connections = grpc_connections.places().clone();
         let serving = grpc_connections.serve(Protocol::Grpc, router, Arc::clone(&limits), stop.clone());
         let serving = Some(AbortOnDropHandle::new(tokio::spawn(serving)));
         let http_router = http::router(Arc::new(state), host_check);
@@ -104,6 +109,8 @@ impl Server {
             drain_delay: settings.drain_delay,
             grace_period: settings.grace_period,
             services,
+            connections,
+            exit_when_idle: settings.exit_when_idle,
             subscribers,
             stop,
             serving,
@@ -130,7 +137,7 @@ impl Server {
         line.to_string()
     }
 
-    /// Serves until SIGTERM or SIGINT, then drains.
+    /// Serves until SIGTERM, SIGINT or the end of the time without a connection (`exit_when_idle`), then drains.
     ///
     /// # Errors
     /// If the signal handlers can't be installed.
@@ -141,6 +148,7 @@ impl Server {
         tokio::select! {
             _ = terminate.recv() => tracing::info!("received SIGTERM"),
             _ = interrupt.recv() => tracing::info!("received SIGINT"),
+            time = self.unused() => tracing::info!("no connection for {}", humantime::format_duration(time)),
         }
         tokio::select! {
             () = self.drain() => {}
@@ -182,6 +190,13 @@ impl Server {
         let left = self.grace_period.saturating_sub(began.elapsed());
         traces.flush(left.clamp(FLUSH_TIME, TRACES_FLUSH_TIME)).await;
         tracing::info!(finished, "stopped");
+    }
+
+    /// Waits until no connection was open for `exit_when_idle`, which is returned.
+    async fn unused(&self) -> Duration {
+        let Some(timeout) = self.exit_when_idle else { return std::future::pending().await };
+        idle(&self.connections, timeout).await;
+        timeout
     }
 
     /// Waits until no stream and no call is running.

@@ -21,7 +21,7 @@ use crate::{
         queues::Queues,
     },
     sessions::Sessions,
-    settings::Limits,
+    settings::{Limits, RunningSettings},
     traces::Traces,
 };
 
@@ -40,6 +40,8 @@ pub(crate) struct Services {
     pub(crate) traces: Traces,
     pub(crate) drain: Drain,
     pub(crate) limits: Arc<Limits>,
+    /// Settings with which the server was started.
+    pub(crate) settings: Arc<RunningSettings>,
 }
 
 impl Services {
@@ -83,13 +85,14 @@ impl Services {
             traces: Traces::start(&settings.traces)?,
             drain: Drain::default(),
             limits,
+            settings: Arc::new(RunningSettings::new(settings)?),
         })
     }
 
     /// Starts to open the datasets and lookup indexes, and to form batches of the queues.
     pub(crate) fn start(&self, settings: &Settings, tasks: &mut JoinSet<()>) {
         for name in settings.datasets.keys() {
-            tasks.spawn(self.datasets.clone().run(name.clone(), settings.refresh_interval));
+            tasks.spawn(self.datasets.clone().run(name.clone()));
         }
         for (name, spec) in &settings.online {
             let (online, datasets) = (self.online.clone(), self.datasets.clone());

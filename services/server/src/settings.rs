@@ -5,6 +5,7 @@ mod memory_limit;
 mod online_spec;
 mod queue_spec;
 mod renamed;
+mod running;
 
 use std::{
     collections::BTreeMap,
@@ -24,6 +25,7 @@ use crate::Address;
 pub use online_spec::OnlineSpec;
 pub use queue_spec::QueueSpec;
 pub(crate) use queue_spec::check_batching;
+pub(crate) use running::RunningSettings;
 
 /// Settings of a server: the fields of `forebay.toml`. Every field has a default.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, DocumentedFields)]
@@ -32,11 +34,17 @@ pub struct Settings {
     /// Listen address of gRPC (Arrow Flight): `HOST:PORT`, or `unix:/path` for trainers on the same host. Port 0 selects a free
     /// port. A non-loopback address requires `tls` and `tokens`, or `insecure`. Default: 127.0.0.1:8815.
     pub grpc: Address,
-    /// Listen address of HTTP (dashboard, API, probes, metrics). Port 0 selects a free port. A non-loopback address requires
-    /// `tls` and `tokens`, or `insecure`. Default: 127.0.0.1:8816.
-    pub http: SocketAddr,
+    /// Listen address of HTTP (dashboard, API, probes, metrics): `HOST:PORT`, or `unix:/path`. Port 0 selects a free port. A
+    /// non-loopback address requires `tls` and `tokens`, or `insecure`. Default: 127.0.0.1:8816.
+    pub http: Address,
     /// Datasets by name; each value is a path or URL of a Parquet file or of a folder of Parquet files. Default: none.
     pub datasets: BTreeMap<String, String>,
+    /// Accepts the action `open`, with which a process of the user that runs the server adds a dataset. Requires a Unix socket as
+    /// `grpc`, and no `tokens`; processes of other users are rejected at Unix sockets. Default: false.
+    pub open_datasets: bool,
+    /// Time without an open gRPC connection after which the server stops, above 0. Default: never.
+    #[serde(with = "humantime_serde")]
+    pub exit_when_idle: Option<Duration>,
     /// Cache directory, locked by one server at a time. Holds footers, the disk cache, lookup indexes and, unless `state` is set,
     /// the state. Default: `$XDG_CACHE_HOME/forebay` or `~/.cache/forebay`.
     pub cache_dir: PathBuf,
@@ -240,8 +248,10 @@ impl Default for Settings {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             grpc: Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8815))),
-            http: SocketAddr::from(([127, 0, 0, 1], 8816)),
+            http: Address::Tcp(SocketAddr::from(([127, 0, 0, 1], 8816))),
             datasets: BTreeMap::new(),
+            open_datasets: false,
+            exit_when_idle: None,
             cache_dir: default_cache_dir(),
             state: None,
             cache_memory: ByteSize(memory_limit::memory_bytes(Path::new("/")) / 2),
@@ -404,8 +414,28 @@ impl Settings {
             !self.credentials_reload_interval.is_zero(),
             "credentials_reload_interval is 0, expected at least 1ms"
         );
+        ensure!(self.exit_when_idle != Some(Duration::ZERO), "exit_when_idle is 0, expected at least 1ms");
         self.traces.check()?;
+        self.check_open_datasets()?;
         self.check_authentication()
+    }
+
+    /// Requires an address at which the operating system reports the user of a caller.
+    fn check_open_datasets(&self) -> anyhow::Result<()> {
+        if !self.open_datasets {
+            return Ok(());
+        }
+        let is_unix = matches!(self.grpc, Address::Unix(_));
+        ensure!(
+            is_unix,
+            "--open-datasets: expected a Unix socket (unix:/path) as --grpc, but it is {}",
+            self.grpc
+        );
+        ensure!(
+            self.tokens.is_none(),
+            "--open-datasets: expected no --tokens, because callers are identified by their user"
+        );
+        Ok(())
     }
 
     /// Requires TLS and tokens, or `insecure`, for non-loopback addresses.
@@ -416,8 +446,7 @@ impl Settings {
             (Some(_), None) => "--tokens",
             (None, None) => "--tls-certificate, --tls-key and --tokens",
         };
-        let http = Address::Tcp(self.http);
-        for (flag, address) in [("--grpc", &self.grpc), ("--http", &http)] {
+        for (flag, address) in [("--grpc", &self.grpc), ("--http", &self.http)] {
             ensure!(
                 address.is_local() || self.insecure,
                 "{flag} {address} is reachable from other machines: add {missing}, \

@@ -46,7 +46,7 @@ async fn health_and_reflection_answer_and_a_drain_is_seen_and_waits_for_running_
 
     let mut settings = Settings { cache_dir: folder.path().join("cache"), ..Settings::default() };
     settings.grpc = "127.0.0.1:0".parse().expect("an address");
-    settings.http.set_port(0);
+    settings.http = "127.0.0.1:0".parse().expect("an address");
     settings.drain_delay = Duration::from_secs(5);
     let features = forebay_proto::v1::Lookup { dataset: "numbers".to_owned(), ..Default::default() };
     settings.add_online(&["numbers=n".to_owned()]).unwrap();

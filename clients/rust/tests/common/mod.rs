@@ -27,7 +27,7 @@ pub(crate) fn settings(folder: &Path, cache: &str) -> Settings {
     let data = lineitem::at(&folder.join("data"), 0.01).unwrap();
     let mut settings = Settings { cache_dir: folder.join(cache), ..Settings::default() };
     settings.grpc = "127.0.0.1:0".parse().unwrap();
-    settings.http.set_port(0);
+    settings.http = "127.0.0.1:0".parse().unwrap();
     settings.grace_period = std::time::Duration::ZERO;
     settings.cache_disk = Some("0B".parse().unwrap());
     settings.state = Some(folder.join("state").display().to_string());

@@ -19,7 +19,7 @@ async fn server(folder: &Path, grpc: &str) -> Server {
     let data = lineitem::at(&folder.join("data"), 0.01).unwrap();
     let mut settings = Settings { cache_dir: folder.join("cache"), ..Settings::default() };
     settings.grpc = grpc.parse().unwrap();
-    settings.http.set_port(0);
+    settings.http = "127.0.0.1:0".parse().unwrap();
     settings.grace_period = std::time::Duration::ZERO;
     settings.cache_disk = Some("0B".parse().unwrap());
     settings.add_datasets(&[format!("lineitem={}", data.display())]).unwrap();
@@ -115,7 +115,7 @@ async fn only_a_limit_that_is_reached_at_the_moment_is_transient() {
     let data = lineitem::at(&folder.path().join("data"), 0.01).unwrap();
     let mut settings = Settings { cache_dir: folder.path().join("cache"), ..Settings::default() };
     settings.grpc = "127.0.0.1:0".parse().unwrap();
-    settings.http.set_port(0);
+    settings.http = "127.0.0.1:0".parse().unwrap();
     settings.grace_period = std::time::Duration::ZERO;
     settings.limits.max_streams = 1;
     settings.loader.max_batch_bytes = 1 << 20;

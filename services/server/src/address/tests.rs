@@ -22,6 +22,12 @@ async fn a_socket_left_behind_is_replaced_and_one_in_use_or_another_file_is_not(
     assert_eq!(address.bind().await.err().unwrap().kind(), io::ErrorKind::AddrInUse);
     drop(listener);
     assert!(!path.exists(), "the socket goes with its listener");
+    let deleted = address.bind().await.unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let next = address.bind().await.unwrap();
+    drop(deleted);
+    assert!(path.exists(), "the socket is that of the next listener");
+    drop(next);
     std::fs::write(&path, "mine").unwrap();
     assert_eq!(address.bind().await.err().unwrap().kind(), io::ErrorKind::AlreadyExists);
     assert_eq!(std::fs::read(&path).unwrap(), b"mine");

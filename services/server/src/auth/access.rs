@@ -18,6 +18,8 @@ pub(crate) struct Access {
     rights: Rights,
     /// Address of the client; `None` for a Unix socket and for the server itself.
     peer: Option<IpAddr>,
+    /// True for a process of the user that runs the server, over a Unix socket of a server with `open_datasets`.
+    is_owner: bool,
 }
 
 #[derive(Clone)]
@@ -31,12 +33,12 @@ enum Rights {
 impl Access {
     /// Permissions of the server itself.
     pub(crate) fn everything() -> Self {
-        Self { rights: Rights::Everything { admin: true }, peer: None }
+        Self { rights: Rights::Everything { admin: true }, peer: None, is_owner: false }
     }
 
     /// Permissions of every caller of a server without a token file.
     pub(super) fn without_tokens(admin: bool) -> Self {
-        Self { rights: Rights::Everything { admin }, peer: None }
+        Self { rights: Rights::Everything { admin }, peer: None, is_owner: false }
     }
 
     /// Permissions of the token with `digest`.
@@ -46,12 +48,17 @@ impl Access {
         now: SystemTime,
     ) -> Result<Self, Error> {
         tokens.current().grant(&digest, now)?;
-        Ok(Self { rights: Rights::Token(tokens, digest), peer: None })
+        Ok(Self { rights: Rights::Token(tokens, digest), peer: None, is_owner: false })
     }
 
     /// The permissions of a client with this address.
     pub(crate) fn at(self, peer: Option<IpAddr>) -> Self {
         Self { peer, ..self }
+    }
+
+    /// The permissions of a process of the user that runs the server.
+    pub(super) fn of_owner(self) -> Self {
+        Self { is_owner: true, ..self }
     }
 
     /// Address of the client; `None` for a Unix socket.
@@ -106,6 +113,20 @@ impl Access {
         let refusal =
             || format!("may not call action '{action}'; the token file lists its actions in `actions`");
         self.check_grant(|grant| grant.permits(action), refusal)
+    }
+
+    /// Checks that the caller may make the server open files.
+    ///
+    /// # Errors
+    /// Permission denied.
+    pub(crate) fn check_owner(&self) -> Result<(), Error> {
+        if self.is_owner {
+            return Ok(());
+        }
+        Err(Error::permission_denied(
+            "only a process of the user that runs the server may open datasets, over the Unix socket of a server with \
+             --open-datasets",
+        ))
     }
 
     /// Checks that the caller may read all datasets.

@@ -84,7 +84,7 @@ impl Demo {
         let cache = tempfile::tempdir().context("can't create a temporary folder")?;
         settings.cache_dir = cache.path().to_owned();
         settings.grpc = "127.0.0.1:0".parse().map_err(anyhow::Error::msg)?;
-        settings.http.set_port(0);
+        settings.http = settings.grpc.clone();
         settings.datasets = [(name.clone(), source.clone())].into();
         let server = Server::start(settings).await?;
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -17,6 +16,7 @@ use tokio::time::Instant;
 use super::{config::Config, places::Place};
 use crate::{
     Error,
+    address::Peer,
     callers::{Caller, Charge, MessageCharges},
 };
 
@@ -28,7 +28,7 @@ pub(crate) struct Connection {
     place: Place,
     config: Config,
     opened: Instant,
-    peer: Option<IpAddr>,
+    peer: Peer,
     requests: Mutex<Requests>,
     is_authenticated: Mutex<bool>,
 }
@@ -58,7 +58,7 @@ pub(super) enum Next {
 }
 
 impl Connection {
-    pub(super) fn new(place: Place, peer: Option<IpAddr>, config: Config) -> Self {
+    pub(super) fn new(place: Place, peer: Peer, config: Config) -> Self {
         let opened = Instant::now();
         let unsent = BTreeMap::new();
         let requests = Requests { running: 0, total: 0, last_ended: opened, unsent, total_unsent: 0 };
@@ -82,8 +82,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Address of the client; `None` for a Unix socket.
-    pub(crate) fn peer(&self) -> Option<IpAddr> {
+    /// Client of the connection.
+    pub(crate) fn peer(&self) -> Peer {
         self.peer
     }
 
@@ -268,7 +268,8 @@ mod tests {
     }
 
     fn connection(config: Config) -> Arc<Connection> {
-        Arc::new(Connection::new(Places::new(config.clone()).take(None).unwrap(), None, config))
+        let place = Places::new(config.clone()).take(None).unwrap();
+        Arc::new(Connection::new(place, Peer::User(None), config))
     }
 
     fn next(connection: &Connection) -> Next {
@@ -311,7 +312,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_for_probes_is_closed_after_a_few_seconds() {
         let places = Places::new(Config { max: 0, max_per_peer: 1, ..config() });
-        let connection = Arc::new(Connection::new(places.take(None).unwrap(), None, config()));
+        let connection = Arc::new(Connection::new(places.take(None).unwrap(), Peer::User(None), config()));
         let _running = connection.begin();
         assert_eq!(next(&connection), Next::Check(connection.opened + PROBE_TIMEOUT));
         advance(PROBE_TIMEOUT).await;

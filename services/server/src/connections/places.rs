@@ -23,7 +23,7 @@ const RESERVED: usize = 16;
 
 /// Places of the connections of a listener. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Places {
+pub(crate) struct Places {
     config: Config,
     taken: Arc<Mutex<Taken>>,
 }
@@ -53,7 +53,7 @@ struct Entry {
 }
 
 /// Place of one connection, which is free again after it is dropped.
-pub(super) struct Place {
+pub(crate) struct Place {
     /// True if the connection is above the limit of its listener, so that only probes are answered.
     pub(super) is_reserved: bool,
     /// Cancelled when another connection has got the place. This one must be closed then.
@@ -63,13 +63,23 @@ pub(super) struct Place {
 }
 
 impl Places {
-    pub(super) fn new(config: Config) -> Self {
+    pub(crate) fn new(config: Config) -> Self {
         Self { config, taken: Arc::default() }
+    }
+
+    /// Number of open connections.
+    pub(crate) fn open(&self) -> usize {
+        self.taken.lock().places.len()
+    }
+
+    /// Total number of connections since the start.
+    pub(crate) fn total(&self) -> u64 {
+        self.taken.lock().next
     }
 
     /// Takes a place for a connection from `address`, which is `None` for Unix sockets. Returns `None` if the peer has too many
     /// authenticated connections.
-    pub(super) fn take(&self, address: Option<IpAddr>) -> Option<Place> {
+    pub(crate) fn take(&self, address: Option<IpAddr>) -> Option<Place> {
         let mut taken = self.taken.lock();
         let host = address.map(address::host);
         let of_host = host.map_or(0, |host| taken.by_host.get(&host).copied().unwrap_or(0));

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_flight::{Action, ActionType, Result as ActionResult};
-use forebay_inference::{OnlineDataset, Progress};
+use forebay_inference::Progress;
 use forebay_loader::{CountProgress, LoadProgress};
 use forebay_proto::{
     ACTIONS, Encoding,
     v1::{
-        Command, CountResult, DropCacheRequest, DropCacheResult, PinLookupsRequest, PinLookupsResult,
-        RefreshRequest, RefreshResult, ReportRequest, WarmResult,
+        Command, CountResult, DropCacheRequest, DropCacheResult, OpenRequest, PinLookupsRequest,
+        PinLookupsResult, RefreshRequest, RefreshResult, ReportRequest, WarmResult,
     },
 };
 use forebay_storage::Reader;
@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use tonic::Status;
 
 use super::{Context, commands::RequestedJob};
-use crate::{Error, auth::Access, services::Services, telemetry::audit};
+use crate::{Error, auth::Access, registry::datasets::Opened, services::Services, telemetry::audit};
 
 /// Results of an action.
 type Results = BoxStream<'static, Result<ActionResult, Status>>;
@@ -90,8 +90,15 @@ const REPORT: (&str, &str) = (
      the same number in the header forebay-trainer, as 16 hexadecimal digits. No result.",
 );
 
+const OPEN: (&str, &str) = (
+    "open",
+    "Add a dataset and list its files. Requires a server with --open-datasets, and a caller that is a process of the same user, over a \
+     Unix socket. Body: {\"url\": an absolute path or a URL, \"key\": [COLUMN, ...] for lookups, \"settings\": settings that the \
+     server must have, as JSON}. Result: as of `refresh`, with the name of the dataset.",
+);
+
 const ALL: [(&str, &str); ACTIONS.len()] =
-    [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, PIN_LOOKUPS, REPORT];
+    [REFRESH, WARM, COUNT, PIN, UNPIN, DROP_CACHE, PIN_LOOKUPS, REPORT, OPEN];
 
 /// Returns the name and the description of every action, for `ListActions`.
 pub(super) fn types() -> impl Iterator<Item = ActionType> + Send + 'static {
@@ -108,17 +115,20 @@ pub(super) async fn run(context: Context, access: Access, action: Action) -> Res
         let names = ACTIONS.join(", ");
         return Err(Error::invalid(format!("unknown action '{name}', expected one of {names}")));
     }
-    let is_pin = name == PIN_LOOKUPS.0;
+    let is_interruptible = ![PIN_LOOKUPS.0, OPEN.0].contains(&name.as_str());
     let running = async move {
         let results = permitted(&context, &access, &name, &action.body).await;
         // The others change nothing that another caller would notice.
-        if matches!(name.as_str(), "refresh" | "warm" | "pin" | "unpin" | "drop-cache" | "pin-lookups") {
+        if matches!(
+            name.as_str(),
+            "refresh" | "warm" | "pin" | "unpin" | "drop-cache" | "pin-lookups" | "open"
+        ) {
             let object = dataset_of(&name, &action.body);
             audit::change(&access, &name, &object, results.as_ref().map(drop).map_err(Error::message));
         }
         results
     };
-    if !is_pin {
+    if is_interruptible {
         return running.await;
     }
     // A caller that disconnects must not interrupt it between the change and its events.
@@ -136,11 +146,12 @@ async fn permitted(context: &Context, access: &Access, name: &str, body: &[u8]) 
         "unpin" => unpin(context, access, body).await,
         "drop-cache" => drop_cache(context, access, body).await,
         "pin-lookups" => pin_lookups(context, access, body).await,
+        "open" => open(context, access, body).await,
         _ => report(context, access, body),
     }
 }
 
-/// Name of the dataset in the body of an action, for the audit log.
+/// Name of the dataset, or its URL for `open`, in the body of an action, for the audit log.
 fn dataset_of(action: &str, body: &[u8]) -> String {
     let encoding = Encoding::of(body);
     let dataset = match action {
@@ -153,6 +164,10 @@ fn dataset_of(action: &str, body: &[u8]) -> String {
         "pin-lookups" => {
             encoding.decode("PinLookupsRequest", body).ok().map(|request: PinLookupsRequest| request.dataset)
         }
+        "open" => encoding.decode("OpenRequest", body).ok().map(|request: OpenRequest| {
+            // A URL with a password is rejected, but must not be logged.
+            request.url.rsplit('@').next().unwrap_or_default().to_owned()
+        }),
         _ => encoding.decode("Command", body).ok().and_then(|command: Command| Some(command.train?.dataset)),
     };
     dataset.unwrap_or_default()
@@ -162,15 +177,30 @@ async fn refresh(context: &Context, access: &Access, body: &[u8]) -> Result<Resu
     let encoding = Encoding::of(body);
     let request: RefreshRequest = encoding.decode("RefreshRequest", body)?;
     let (reader, changed) = context.services.datasets.refresh(access, &request.dataset).await?;
+    Ok(stream::iter([Ok(result(encoding, &refreshed(request.dataset, &reader, changed)))]).boxed())
+}
+
+fn refreshed(dataset: String, reader: &Reader, changed: bool) -> RefreshResult {
     let snapshot = reader.snapshot();
-    let refreshed = RefreshResult {
-        dataset: request.dataset,
-        snapshot: snapshot.id().to_owned(),
-        changed,
-        rows: snapshot.rows(),
-        files: snapshot.files().len() as u64,
-    };
-    Ok(stream::iter([Ok(result(encoding, &refreshed))]).boxed())
+    let (rows, files) = (snapshot.rows(), snapshot.files().len() as u64);
+    RefreshResult { dataset, snapshot: snapshot.id().to_owned(), changed, rows, files }
+}
+
+async fn open(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
+    access.check_owner()?;
+    let encoding = Encoding::of(body);
+    let OpenRequest { url, key, settings } = encoding.decode("OpenRequest", body)?;
+    let Services { datasets, online, settings: running, .. } = &context.services;
+    if let Some(different) = running.different(&settings)? {
+        return Err(Error::invalid(format!("the running server has other settings: {different}")));
+    }
+    let opened = Opened { url, key };
+    let (name, reader, changed) = datasets.open(access, &opened).await?;
+    if !opened.key.is_empty() {
+        online.open(datasets, &name, &opened.key, reader.clone()).await?;
+    }
+    datasets.record(&name, &opened).await?;
+    Ok(stream::iter([Ok(result(encoding, &refreshed(name, &reader, changed)))]).boxed())
 }
 
 async fn unpin(context: &Context, access: &Access, body: &[u8]) -> Result<Results, Error> {
@@ -205,7 +235,7 @@ async fn pin_lookups(context: &Context, access: &Access, body: &[u8]) -> Result<
     access.check(&dataset)?;
     access.check_admin()?;
     let Services { online, datasets, .. } = &context.services;
-    let progress = || online.get(&dataset).map(OnlineDataset::progress).unwrap_or_default();
+    let progress = || online.get(&dataset).map(|online| online.progress()).unwrap_or_default();
     match snapshot.as_str() {
         "" => online.unpin(&dataset).await?,
         "previous" => {

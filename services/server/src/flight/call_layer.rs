@@ -41,8 +41,7 @@ impl CallLayer {
         headers: &http::HeaderMap,
         connection: Option<&Connection>,
     ) -> Result<Access, Status> {
-        let access = self.authenticator.authenticate(headers)?;
-        let access = access.at(connection.and_then(Connection::peer));
+        let access = self.authenticator.authorize(headers, connection.map(Connection::peer))?;
         connection.map_or(Ok(()), |connection| connection.authenticated(&access.caller()))?;
         if self.drain.is_draining() {
             return Err(stopping().into());
@@ -110,7 +109,7 @@ where
                 Err(refused) => {
                     if refused.code() == Code::Unauthenticated {
                         audit::failed_login(
-                            connection.and_then(|connection| connection.peer()),
+                            connection.and_then(|connection| connection.peer().address()),
                             refused.message(),
                         );
                     }
@@ -209,7 +208,8 @@ impl Call {
         // The semantic conventions of OpenTelemetry for gRPC servers.
         span.set("rpc.system.name", "grpc");
         span.set("rpc.method", method);
-        let peer = request.extensions().get::<Arc<Connection>>().and_then(|connection| connection.peer());
+        let connection = request.extensions().get::<Arc<Connection>>();
+        let peer = connection.and_then(|connection| connection.peer().address());
         if let Some(peer) = peer {
             span.set("client.address", peer.to_string());
         }

@@ -11,6 +11,7 @@ use axum::{
 
 use super::response::Rejection;
 use crate::{
+    address::Peer,
     auth::{Access, Authenticator},
     connections::Connection,
     telemetry::audit,
@@ -29,9 +30,8 @@ pub(super) async fn authorize(
     next: Next,
 ) -> Response {
     let connection = request.extensions().get::<Arc<Connection>>().cloned();
-    let peer = connection.as_ref().and_then(|connection| connection.peer());
-    let authorized = authenticator.authenticate(request.headers()).and_then(|access| {
-        let access = access.at(peer);
+    let peer = connection.as_ref().map(|connection| connection.peer());
+    let authorized = authenticator.authorize(request.headers(), peer).and_then(|access| {
         connection.as_ref().map_or(Ok(()), |connection| connection.authenticated(&access.caller()))?;
         if !is_read(request.method()) && !handler_authorizes(&request) {
             access.check_admin()?;
@@ -47,7 +47,7 @@ pub(super) async fn authorize(
             // Browsers ask without a token first.
             let has_token = request.headers().contains_key(header::AUTHORIZATION);
             if error.http_code() == StatusCode::UNAUTHORIZED && has_token {
-                audit::failed_login(peer, error.message());
+                audit::failed_login(peer.and_then(Peer::address), error.message());
             }
             reject(Rejection::from(error))
         }

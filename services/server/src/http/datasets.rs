@@ -132,7 +132,7 @@ pub(super) fn of(view: &View) -> Datasets {
 
 fn shown(services: &Services, listed: Listed) -> Dataset {
     let Listed { name, url, phase } = listed;
-    let online = services.online.get(&name).map(OnlineDataset::of);
+    let online = services.online.get(&name).as_ref().map(OnlineDataset::of);
     let blank = Dataset { name, url, online, ..Dataset::default() };
     match phase {
         // The files are not listed yet.

@@ -1,7 +1,9 @@
-//! Datasets by name: opened in the background, retried with backoff, refreshed on demand.
+//! Datasets by name: opened in the background, retried with backoff, refreshed on demand, and added at run time.
+
+mod opened;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, VecDeque, btree_map::Entry},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -10,6 +12,8 @@ use anyhow::Context;
 use dashmap::DashMap;
 use forebay_loader::similar_names;
 use forebay_storage::{Location, Reader, Snapshot, State, load_snapshot, refresh_snapshot};
+use futures::future::BoxFuture;
+use parking_lot::RwLock;
 use tokio::sync::{Mutex, watch};
 
 use super::retry_delays::retry_delays;
@@ -19,6 +23,9 @@ use crate::{
     events::{Event, Events, Kind, Severity},
     settings::Limits,
 };
+use opened::{MAX_DATASETS, Record};
+
+pub(crate) use opened::Opened;
 
 /// Number of snapshots per dataset whose times of last verification are kept.
 const REMEMBERED_SNAPSHOTS: usize = 4;
@@ -30,10 +37,13 @@ pub(crate) struct Datasets {
 }
 
 struct Shared {
-    entries: BTreeMap<String, Dataset>,
+    entries: RwLock<BTreeMap<String, Arc<Dataset>>>,
+    /// Datasets that callers added; `None` if they can't.
+    opened: Option<Record>,
     state: State,
     config: forebay_storage::Config,
     limits: Limits,
+    refresh_interval: Option<Duration>,
     events: Events,
     /// Readers of snapshots other than the current ones, by dataset and id.
     pinned: DashMap<(String, String), Reader>,
@@ -78,40 +88,101 @@ impl Datasets {
         for (name, url) in &settings.datasets {
             let location =
                 Location::parse(url, &settings.storage).with_context(|| format!("dataset '{name}'"))?;
-            let phase = watch::Sender::new(Phase::Opening { files_done: 0, files: 0 });
-            entries.insert(
-                name.clone(),
-                Dataset {
-                    location,
-                    phase,
-                    seen: parking_lot::Mutex::default(),
-                    taking: Mutex::default(),
-                    loading: Mutex::default(),
-                },
-            );
+            entries.insert(name.clone(), Arc::new(Dataset::new(location)));
         }
         Ok(Self {
             shared: Arc::new(Shared {
-                entries,
+                entries: RwLock::new(entries),
+                opened: settings.open_datasets.then(|| Record::new(&state)),
                 state,
                 config: settings.storage.clone(),
                 limits: settings.limits.clone(),
+                refresh_interval: settings.refresh_interval,
                 events,
                 pinned: DashMap::new(),
             }),
         })
     }
 
-    /// Opens dataset `name`, and refreshes it every `refresh_interval` if given. Retries with backoff, and emits an event when the
-    /// failure changes.
-    pub(crate) async fn run(self, name: String, refresh_interval: Option<Duration>) {
+    /// Adds the dataset `opened`, unless it was added before, and lists its files. Returns its name, the reader of its current
+    /// snapshot, and true if that differs from the previous one. A dataset that can't be opened is not added.
+    ///
+    /// # Errors
+    /// If the URL is invalid, the files can't be read, or there are too many datasets.
+    pub(crate) async fn open(
+        &self,
+        access: &Access,
+        opened: &Opened,
+    ) -> Result<(String, Reader, bool), Error> {
+        access.check_owner()?;
+        opened.check()?;
+        let name = opened.name();
+        let is_new = self.add(&name, opened)?;
+        let result = self.refresh(access, &name).await;
+        let is_open = matches!(self.phase(&name), Some(Phase::Open(_)));
+        if is_new && !is_open {
+            self.shared.entries.write().remove(&name);
+        }
+        if is_new && is_open && self.shared.refresh_interval.is_some() {
+            tokio::spawn(self.clone().run(name.clone()));
+        }
+        let (reader, changed) = result?;
+        Ok((name, reader, changed))
+    }
+
+    /// Notes in the state that a dataset is open.
+    ///
+    /// # Errors
+    /// If the state can't be written.
+    pub(crate) async fn record(&self, name: &str, opened: &Opened) -> Result<(), Error> {
+        match &self.shared.opened {
+            Some(record) => record.put(name, opened).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the dataset that was opened as `name` on any server of the state; `None` if callers can't add datasets.
+    ///
+    /// # Errors
+    /// If the state can't be read.
+    pub(crate) async fn opened(&self, name: &str) -> Result<Option<Opened>, Error> {
+        match &self.shared.opened {
+            Some(record) => record.get(name).await,
+            None => Ok(None),
+        }
+    }
+
+    /// Adds a dataset without opening it. Returns false if there is one with this name.
+    fn add(&self, name: &str, opened: &Opened) -> Result<bool, Error> {
+        let location = Location::parse(&opened.url, &self.shared.config)?;
+        let mut entries = self.shared.entries.write();
+        let is_full = entries.len() >= MAX_DATASETS;
+        match entries.entry(name.to_owned()) {
+            Entry::Occupied(_) => Ok(false),
+            Entry::Vacant(_) if is_full => Err(Error::limit(format!(
+                "{MAX_DATASETS} datasets are open, the maximum number; stop the server to close them"
+            ))),
+            Entry::Vacant(entry) => {
+                entry.insert(Arc::new(Dataset::new(location)));
+                Ok(true)
+            }
+        }
+    }
+
+    /// Opens dataset `name`, and refreshes it every `refresh_interval` if that is set. Retries with backoff, and emits an event
+    /// when the failure changes.
+    pub(crate) fn run(self, name: String) -> BoxFuture<'static, ()> {
+        Box::pin(self.run_inner(name))
+    }
+
+    async fn run_inner(self, name: String) {
         let max_backoff = self.shared.limits.max_open_backoff;
         let mut delays = retry_delays(max_backoff);
         let mut noted = None;
         loop {
             match self.refresh(&Access::everything(), &name).await {
                 Ok(_) => {
-                    let Some(interval) = refresh_interval else { return };
+                    let Some(interval) = self.shared.refresh_interval else { return };
                     tokio::time::sleep(interval).await;
                     delays = retry_delays(max_backoff);
                     noted = None;
@@ -130,7 +201,7 @@ impl Datasets {
     /// Takes a snapshot and makes it current. Returns its reader, and true if it differs from the previous snapshot. If this fails,
     /// the previous snapshot stays current.
     pub(crate) async fn refresh(&self, access: &Access, name: &str) -> Result<(Reader, bool), Error> {
-        let dataset = self.dataset(access, name)?;
+        let dataset = &*self.find(access, name).await?;
         let called = Instant::now();
         let id = || match &*dataset.phase.borrow() {
             Phase::Open(reader) => reader.snapshot().id().to_owned(),
@@ -185,7 +256,7 @@ impl Datasets {
 
     /// Returns the reader of the current snapshot. Waits for a dataset that is being opened.
     pub(crate) async fn current(&self, access: &Access, name: &str) -> Result<Reader, Error> {
-        let dataset = self.dataset(access, name)?;
+        let dataset = self.find(access, name).await?;
         let mut phase = dataset.phase.subscribe();
         let opened = phase.wait_for(|phase| !matches!(phase, Phase::Opening { .. }));
         let waited = tokio::time::timeout(self.shared.limits.open_timeout, opened).await.map(|phase| {
@@ -202,7 +273,7 @@ impl Datasets {
 
     /// The reader of snapshot `id`, current or not. An empty id means the current one.
     pub(crate) async fn pinned(&self, access: &Access, name: &str, id: &str) -> Result<Reader, Error> {
-        let dataset = self.dataset(access, name)?;
+        let dataset = &*self.find(access, name).await?;
         if id.is_empty() {
             return self.current(access, name).await;
         }
@@ -240,9 +311,9 @@ impl Datasets {
     /// Like [`stream_error`](Self::stream_error), for a stream of several datasets: the one whose URL is in the error.
     pub(crate) fn mixture_error(&self, names: &[String], error: forebay_loader::Error) -> Error {
         let text = error.to_string();
-        let url = |name: &&String| self.shared.entries.get(*name).map(|dataset| dataset.location.url());
-        let named = names.iter().filter(|name| url(name).is_some_and(|url| text.contains(url)));
-        let name = named.max_by_key(|name| url(name).map(str::len)).or(names.first());
+        let url = |name: &&String| self.entry(name).map(|dataset| dataset.location.url().to_owned());
+        let named = names.iter().filter(|name| url(name).is_some_and(|url| text.contains(&url)));
+        let name = named.max_by_key(|name| url(name).map(|url| url.len())).or(names.first());
         self.stream_error(name.map_or("", String::as_str), error)
     }
 
@@ -251,7 +322,7 @@ impl Datasets {
         let changed =
             matches!(&error, forebay_loader::Error::Storage(forebay_storage::Error::Changed { .. }));
         let error = Error::from(error).in_dataset(name);
-        let current = self.shared.entries.get(name).map(|dataset| dataset.phase.borrow().clone());
+        let current = self.entry(name).map(|dataset| dataset.phase.borrow().clone());
         match current {
             Some(Phase::Open(reader)) if changed => {
                 let id = reader.snapshot().id();
@@ -263,17 +334,18 @@ impl Datasets {
 
     /// Returns the state of dataset `name`.
     pub(crate) fn phase(&self, name: &str) -> Option<Phase> {
-        self.shared.entries.get(name).map(|dataset| dataset.phase.borrow().clone())
+        self.entry(name).map(|dataset| dataset.phase.borrow().clone())
     }
 
     /// Subscribes to the state of dataset `name`.
     pub(crate) fn watch(&self, name: &str) -> Option<watch::Receiver<Phase>> {
-        self.shared.entries.get(name).map(|dataset| dataset.phase.subscribe())
+        self.entry(name).map(|dataset| dataset.phase.subscribe())
     }
 
     /// Time since snapshot `id` of dataset `name` was last verified to be current, if known.
     pub(crate) fn age(&self, name: &str, id: &str) -> Option<Duration> {
-        let seen = self.shared.entries.get(name)?.seen.lock();
+        let dataset = self.entry(name)?;
+        let seen = dataset.seen.lock();
         seen.iter().find(|(seen, _)| seen == id).map(|(_, when)| when.elapsed())
     }
 
@@ -290,25 +362,46 @@ impl Datasets {
 
     /// Datasets that the caller may read, by name.
     pub(crate) fn list(&self, access: &Access) -> Vec<Listed> {
-        let listed = |(name, dataset): (&String, &Dataset)| Listed {
+        let listed = |(name, dataset): (&String, &Arc<Dataset>)| Listed {
             name: name.clone(),
             url: dataset.location.url().to_owned(),
             phase: dataset.phase.borrow().clone(),
         };
-        self.shared.entries.iter().filter(|(name, _)| access.may_read(name)).map(listed).collect()
+        let entries = self.shared.entries.read();
+        entries.iter().filter(|(name, _)| access.may_read(name)).map(listed).collect()
     }
 
     /// True if opening was attempted at least once for every dataset.
     pub(crate) fn all_tried(&self) -> bool {
-        self.shared.entries.values().all(|dataset| !matches!(&*dataset.phase.borrow(), Phase::Opening { .. }))
+        let is_tried = |dataset: &Arc<Dataset>| !matches!(&*dataset.phase.borrow(), Phase::Opening { .. });
+        self.shared.entries.read().values().all(is_tried)
+    }
+
+    /// Returns dataset `name`, if there is one.
+    fn entry(&self, name: &str) -> Option<Arc<Dataset>> {
+        self.shared.entries.read().get(name).cloned()
+    }
+
+    /// Looks up a dataset on behalf of a caller like [`dataset`](Self::dataset), also one that was opened before a restart or on
+    /// another server of the state.
+    async fn find(&self, access: &Access, name: &str) -> Result<Arc<Dataset>, Error> {
+        let missing = match self.dataset(access, name) {
+            Err(missing) if access.may_read(name) => missing,
+            found => return found,
+        };
+        let Some(opened) = self.opened(name).await? else { return Err(missing) };
+        if self.add(name, &opened)? {
+            tokio::spawn(self.clone().run(name.to_owned()));
+        }
+        self.dataset(access, name)
     }
 
     /// Looks up a dataset on behalf of a caller. Every access to a dataset goes through this check.
-    fn dataset(&self, access: &Access, name: &str) -> Result<&Dataset, Error> {
+    fn dataset(&self, access: &Access, name: &str) -> Result<Arc<Dataset>, Error> {
         access.check(name)?;
-        self.shared.entries.get(name).ok_or_else(|| {
-            let readable =
-                || self.shared.entries.keys().map(String::as_str).filter(|name| access.may_read(name));
+        self.entry(name).ok_or_else(|| {
+            let entries = self.shared.entries.read();
+            let readable = || entries.keys().map(String::as_str).filter(|name| access.may_read(name));
             let similar = similar_names(name, readable());
             let hint = match similar.is_empty() {
                 true => format!("this server has {} datasets", readable().count()),
@@ -338,11 +431,7 @@ impl Datasets {
     }
 
     fn note_failure(&self, name: &str, error: &Error) {
-        let is_open = self
-            .shared
-            .entries
-            .get(name)
-            .is_some_and(|dataset| matches!(&*dataset.phase.borrow(), Phase::Open(_)));
+        let is_open = matches!(self.phase(name), Some(Phase::Open(_)));
         let (failed, severity) =
             if is_open { ("refresh", Severity::Warning) } else { ("opening", Severity::Error) };
         let event =
@@ -369,6 +458,16 @@ impl Datasets {
 }
 
 impl Dataset {
+    fn new(location: Location) -> Self {
+        Self {
+            location,
+            phase: watch::Sender::new(Phase::Opening { files_done: 0, files: 0 }),
+            seen: parking_lot::Mutex::default(),
+            taking: Mutex::default(),
+            loading: Mutex::default(),
+        }
+    }
+
     fn note_seen(&self, id: &str, when: Instant) {
         let mut seen = self.seen.lock();
         seen.retain(|(other, _)| other != id);

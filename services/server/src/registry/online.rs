@@ -1,10 +1,14 @@
 //! Lookup indexes of the current snapshots of datasets, by name.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+mod index_builder;
 
+use std::{sync::Arc, time::Duration};
+
+use dashmap::DashMap;
 use forebay_inference::{Lookup, OnlineDataset, Requirements, Takeover};
 use forebay_loader::{Flow, Loader, Pool, Priority};
 use forebay_proto::v1;
+use forebay_storage::Reader;
 use tokio::sync::watch;
 use tonic::Code;
 
@@ -15,11 +19,12 @@ use crate::{
     events::{Event, Events, Kind},
     lookup_request::check_lookup,
     registry::{
-        datasets::{Datasets, Phase},
+        datasets::{Datasets, Opened, Phase},
         queues::Served,
     },
     settings::OnlineSpec,
 };
+use index_builder::IndexBuilder;
 
 /// Maximum size of an answer that is processed on the network thread, in bytes.
 const INLINE_BYTES: usize = 128 << 10;
@@ -27,7 +32,9 @@ const INLINE_BYTES: usize = 128 << 10;
 /// Lookup indexes by dataset name. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct OnlineDatasets {
-    entries: Arc<BTreeMap<String, OnlineDataset>>,
+    /// Indexes and the columns of their keys.
+    entries: Arc<DashMap<String, (OnlineDataset, Vec<String>)>>,
+    builder: IndexBuilder,
     lookups: Pool,
     max_keys: usize,
     max_answer_bytes: u64,
@@ -45,16 +52,64 @@ impl OnlineDatasets {
             let requirements = Requirements { views: declared, canary: spec.canary.clone() };
             let (config, loader, pools) = (config.clone(), loader.clone(), pools.clone());
             let online = OnlineDataset::new(name, spec.key(), config, loader, pools, folder, requirements);
-            (name.clone(), online)
+            (name.clone(), (online, spec.key.clone()))
         };
         let entries = Arc::new(settings.online.iter().map(online).collect());
         let (max_keys, max_answer_bytes) = (config.max_keys, config.max_answer_bytes);
-        Self { entries, lookups: pools.1.clone(), max_keys, max_answer_bytes, events }
+        let builder = IndexBuilder::new(settings, loader, pools);
+        Self { entries, builder, lookups: pools.1.clone(), max_keys, max_answer_bytes, events }
     }
 
     /// Returns the index of dataset `name`, if the dataset serves lookups.
-    pub(crate) fn get(&self, name: &str) -> Option<&OnlineDataset> {
-        self.entries.get(name)
+    pub(crate) fn get(&self, name: &str) -> Option<OnlineDataset> {
+        self.entries.get(name).map(|entry| entry.value().0.clone())
+    }
+
+    /// Makes dataset `name` serve lookups by `key`. Waits until the index of `reader`, its current snapshot, is loaded.
+    ///
+    /// # Errors
+    /// If the dataset serves lookups by another key, or the index can't be built; nothing has changed then.
+    pub(crate) async fn open(
+        &self,
+        datasets: &Datasets,
+        name: &str,
+        key: &[String],
+        reader: Reader,
+    ) -> Result<(), Error> {
+        let mut turn = self.builder.turn().await;
+        if let Some(entry) = self.entries.get(name) {
+            let (_, before) = entry.value();
+            if before == key {
+                return Ok(());
+            }
+            return Err(Error::invalid(format!(
+                "dataset '{name}': lookups are by {before:?}, so that they can't be by {key:?}"
+            )));
+        }
+        let online = turn.build(name, key)?;
+        online.load_snapshot(reader).await.map_err(|error| datasets.stream_error(name, error))?;
+        self.entries.insert(name.to_owned(), (online, key.to_vec()));
+        tokio::spawn(self.clone().run(datasets.clone(), name.to_owned(), None, self.builder.max_backoff));
+        Ok(())
+    }
+
+    /// Like [`get`](Self::get), also for a dataset that was opened before a restart or on another server of the state. Fails for
+    /// a dataset that does not exist.
+    async fn find(
+        &self,
+        datasets: &Datasets,
+        access: &Access,
+        name: &str,
+    ) -> Result<Option<OnlineDataset>, Error> {
+        if let Some(online) = self.get(name) {
+            return Ok(Some(online));
+        }
+        let reader = datasets.current(access, name).await?;
+        match datasets.opened(name).await? {
+            Some(Opened { key, .. }) if !key.is_empty() => self.open(datasets, name, &key, reader).await?,
+            Some(_) | None => {}
+        }
+        Ok(self.get(name))
     }
 
     /// Prepares a lookup in one or several datasets.
@@ -93,9 +148,7 @@ impl OnlineDatasets {
     async fn part(&self, datasets: &Datasets, access: &Access, wanted: &v1::Lookup) -> Result<Lookup, Error> {
         let name = &wanted.dataset;
         access.check(name)?;
-        let Some(online) = self.get(name) else {
-            // An unknown dataset is reported as not found.
-            datasets.current(access, name).await?;
+        let Some(online) = self.find(datasets, access, name).await? else {
             return Err(self
                 .online(name)
                 .err()
@@ -139,8 +192,8 @@ impl OnlineDatasets {
     }
 
     /// Names of the datasets that serve lookups.
-    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.entries.keys().map(String::as_str)
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.entries.iter().map(|entry| entry.key().clone()).collect()
     }
 
     /// Pins snapshot `pinned` if it is given, and loads the index of every snapshot of dataset `name` that becomes current; never
@@ -164,7 +217,7 @@ impl OnlineDatasets {
                     }
                     Err(error) => Err(error),
                 },
-                None => match self.load_accepted(&datasets, online, &name).await {
+                None => match self.load_accepted(&datasets, &online, &name).await {
                     Ok(()) => online.load_snapshot(reader).await.map_err(Error::from),
                     Err(error) => Err(error),
                 },
@@ -275,7 +328,7 @@ impl OnlineDatasets {
         Ok(())
     }
 
-    fn online(&self, name: &str) -> Result<&OnlineDataset, Error> {
+    fn online(&self, name: &str) -> Result<OnlineDataset, Error> {
         self.get(name).ok_or_else(|| {
             Error::precondition(format!(
                 "dataset '{name}' does not serve lookups; start the server with --online {name}=COLUMN"
@@ -300,7 +353,7 @@ fn selection(wanted: &v1::Lookup) -> v1::Train {
 }
 
 /// Waits for the current snapshot.
-async fn opened(phase: &mut watch::Receiver<Phase>) -> Option<forebay_storage::Reader> {
+async fn opened(phase: &mut watch::Receiver<Phase>) -> Option<Reader> {
     let phase = phase.wait_for(|phase| matches!(phase, Phase::Open(_))).await.ok()?;
     match &*phase {
         Phase::Open(reader) => Some(reader.clone()),

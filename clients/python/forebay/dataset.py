@@ -1,0 +1,198 @@
+"""Datasets without a server to start: `forebay.open`."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Mapping, Sequence
+from urllib.parse import unquote, urlsplit
+
+from forebay.batch import Batch
+from forebay.client import Client, connect
+from forebay.cluster import Cluster, to_json
+from forebay.errors import RequestError
+from forebay.local import LocalServer, local_server
+from forebay.online import Rows
+from forebay.training import TrainingDataset
+
+
+def open(
+    url: str | os.PathLike[str],
+    *,
+    key: str | Sequence[str] = (),
+    cache_memory: str | int | None = None,
+    cache_disk: str | int | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    lookup_memory: str | int | None = None,
+    state: str | os.PathLike[str] | None = None,
+    refresh_interval: str | None = None,
+    cpu_threads: int | None = None,
+    http: str | None = None,
+    **options: Any,
+) -> Dataset:
+    """Returns a dataset, served by the Forebay server of this host and user. Starts the server if it is not running.
+
+    All processes of the user on the host share one server and its cache. It stops a minute after the last of them has ended.
+    The arguments from `cache_memory` to `http` are settings of the server. If the running server has other ones, an error
+    names them; settings that are not given may be any.
+
+    Args:
+        url: Path or URL of a Parquet file or of a folder of Parquet files: a path, `file://`, `s3://`, `gs://`, `az://`,
+            `http://` or `https://`. Its files are listed by every call.
+        key: Column or columns by which `Dataset.lookup` finds rows. Their index and the rows are kept in memory.
+        cache_memory: Memory for decoded data, in bytes or such as `"8GiB"`. Default: half of the memory of the machine or
+            container.
+        cache_disk: Disk space for decoded columns, in bytes or such as `"200GiB"`. Default: half of the free space.
+        cache_dir: Folder of the disk cache. Default: a folder in `~/.cache/forebay-local`, or in the temporary directory if
+            that can't be written.
+        lookup_memory: Part of `cache_memory` for lookups. Default: half of it, from the first dataset with a `key` on.
+        state: Path or URL of the state: snapshots, row counts and job records. Jobs on several hosts share one. Default: a
+            folder in the cache folder.
+        refresh_interval: Interval at which the files are listed again, such as `"5m"`. Default: never.
+        cpu_threads: Number of threads that decode data and assemble batches. Default: one per core.
+        http: Listen address of the dashboard, such as `"127.0.0.1:8816"`, which every user of the host can read. Default: a
+            socket in the runtime folder.
+        **options: Options of `connect`, such as `retry_deadline`.
+
+    Returns:
+        The dataset. It can be pickled, forked and shared by threads.
+
+    Raises:
+        NotFoundError: There is no such file.
+        RequestError: The URL is invalid, or the running server has other settings.
+        ServerStartError: The server does not start.
+        PermissionError: The runtime folder is not private to this user.
+        Error: Any other error of `forebay.errors`, according to the server's status.
+    """
+    settings = {
+        "cache_memory": cache_memory,
+        "cache_disk": cache_disk,
+        "cache_dir": None if cache_dir is None else _absolute(cache_dir),
+        "lookup_memory": lookup_memory,
+        "state": None if state is None else _absolute(state),
+        "refresh_interval": refresh_interval,
+        "cpu_threads": cpu_threads,
+        "http": http,
+    }
+    settings = {name: value for name, value in settings.items() if value is not None}
+    server = local_server()
+    client = connect(server.url, **options)
+    keys = [key] if isinstance(key, str) else list(key)
+    request = {"url": _absolute(url), "key": keys, "settings": to_json(settings) if settings else ""}
+    cluster = LocalCluster(server, client._cluster.options, request)
+    client._cluster = cluster
+    server.ensure(cluster, settings)
+    return Dataset(client, cluster.open(), request["url"], keys)
+
+
+class Dataset:
+    """A dataset, as `open` returns it."""
+
+    def __init__(self, client: Client, name: str, url: str, key: Sequence[str]) -> None:
+        self._client, self._name, self._url, self._key = client, name, url, list(key)
+
+    def __repr__(self) -> str:
+        return f"<forebay.Dataset of {self._url}>"
+
+    @property
+    def name(self) -> str:
+        """Name of the dataset at the server, as for `mix` of `train`: the last part of its URL, and a hash of the URL."""
+        return self._name
+
+    @property
+    def url(self) -> str:
+        """Absolute path or URL."""
+        return self._url
+
+    @property
+    def client(self) -> Client:
+        """Client of the server."""
+        return self._client
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """Arrow types of the columns, by name."""
+        return self._train_alone(1).columns
+
+    def train(self, **request: Any) -> TrainingDataset:
+        """Returns the batches of one rank as an iterable. Each iteration is one epoch.
+
+        Args:
+            **request: Arguments of `Client.train`, without the dataset.
+
+        Returns:
+            A training dataset.
+        """
+        return self._client.train(self._name, **request)
+
+    def lookup(self, keys: Any, **request: Any) -> Rows:
+        """Returns one row per key, in the order of the keys.
+
+        Args:
+            keys: Dict of lists or arrays, such as `{"user_id": [7, 42]}`, or an Arrow batch or table of any library.
+            **request: Arguments of `Client.lookup`, such as `columns`.
+
+        Returns:
+            The rows, with the snapshot that they are from.
+
+        Raises:
+            RequestError: The dataset was opened without a `key`, or the request is invalid.
+        """
+        if not self._key:
+            raise RequestError(f"{self._url} was opened without a key, expected forebay.open(..., key=[COLUMN, ...])")
+        return self._client.lookup(self._name, keys, **request)
+
+    def head(self, n: int = 5) -> Batch:
+        """Returns the first `n` rows in the order of the files, or all rows if there are fewer."""
+        training = self._train_alone(n)
+        try:
+            return next(iter(training))
+        finally:
+            training.close()
+
+    def _train_alone(self, batch_size: int) -> TrainingDataset:
+        """Returns the rows in file order, for this process alone."""
+        return self.train(batch_size=batch_size, shuffle={"none": {}}, rank=0, world_size=1)
+
+
+class LocalCluster(Cluster):
+    """The server of this host and user, with a dataset that it has open. Every call starts the server if it has ended."""
+
+    def __init__(self, server: LocalServer, options: Mapping[str, Any], request: Mapping[str, Any]) -> None:
+        self._server, self._request = server, dict(request)
+        # A process that received the cluster from another one may have another server.
+        self._is_open = False
+        super().__init__([server.url], options)
+
+    @property
+    def native(self) -> Any:
+        """The native client."""
+        self._server.ensure(self)
+        if not self._is_open:
+            self.open()
+        return self._native
+
+    @native.setter
+    def native(self, native: Any) -> None:
+        self._native = native
+
+    def open(self) -> str:
+        """Makes the server open the dataset. Returns its name."""
+        opened = json.loads(self._native.action("open", to_json(self._request).encode())[-1])
+        self._is_open = True
+        return opened["dataset"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "request": self._request}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Settings of the server in another process are those with which it was started.
+        self.__init__(local_server(), state["options"], {**state["request"], "settings": ""})  # type: ignore[misc]
+
+
+def _absolute(url: str | os.PathLike[str]) -> str:
+    """Returns a URL unchanged, and a path or a URL of a file as an absolute path."""
+    text = os.fspath(url)
+    if text.startswith("file://"):
+        text = unquote(urlsplit(text).path)
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))

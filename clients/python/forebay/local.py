@@ -1,0 +1,226 @@
+"""The server of this host and user: the first process that needs it starts it, and all processes watch it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import subprocess
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Iterator, Mapping
+
+from forebay.binary import binary
+from forebay.errors import ServerStartError
+from forebay.folders import cache_folder, private, runtime_folder
+
+LOG = logging.getLogger("forebay")
+
+IDLE_TIMEOUT = "60s"
+MAX_LOG_SIZE = "16MiB"
+# Lists of a large disk cache take a while.
+START_TIMEOUT_S = 120
+POLL_S = 0.01
+# Time between two attempts to start a server that does not start.
+RESTART_DELAY_S = 1.0
+# Maximum size of the address of a Unix socket on Linux and macOS, with its final zero.
+MAX_SOCKET_PATH = 104
+# Lines of the log that are part of an exception.
+LOG_TAIL_LINES = 12
+
+
+class LocalServer:
+    """The server of a runtime folder.
+
+    Its folder has the socket, a lock that is held while a server is started, the settings of the last start, and the log.
+    While a process has users of the server, a thread keeps a connection open, and starts the server again when it ends. A
+    server without a connection stops after a minute.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "grpc.sock"
+        if len(os.fsencode(self.socket)) >= MAX_SOCKET_PATH:
+            message = f"the path {self.socket} is too long for a socket; set XDG_RUNTIME_DIR to a shorter one"
+            raise ServerStartError(message)
+        # Objects of this process that use the server.
+        self._users: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.reset()
+
+    @property
+    def url(self) -> str:
+        """URL for `connect`."""
+        return f"unix:{self.socket}"
+
+    def reset(self) -> None:
+        """Forgets the thread and the lock, which a forked child does not have."""
+        self._lock = threading.Lock()
+        self._watcher: threading.Thread | None = None
+
+    def ensure(self, user: Any, settings: Mapping[str, Any] | None = None) -> None:
+        """Starts the server, if it is not running, and watches it in this process as long as `user` exists.
+
+        Args:
+            user: Object that uses the server.
+            settings: Settings of the server, if it is started. Default: those of its last start.
+
+        Raises:
+            ServerStartError: The server does not start. The message contains that of the server.
+        """
+        if self._watcher is not None and settings is None and user in self._users:
+            return
+        with self._lock:
+            self._users.add(user)
+            self._start_unless_running(settings)
+            if self._watcher is None:
+                watcher = threading.Thread(target=self._watch, name="forebay-server", daemon=True)
+                watcher.start()
+                self._watcher = watcher
+
+    def _watch(self) -> None:
+        """Keeps a connection open, and starts the server again when it has ended."""
+        while True:
+            try:
+                with self._connect() as connection:
+                    # The server closes a connection without a request after a few seconds.
+                    while connection.recv(4096):
+                        pass
+            except OSError:
+                pass
+            with self._lock:
+                if not self._users:
+                    self._watcher = None
+                    return
+            try:
+                self._start_unless_running(None)
+            except Exception as error:
+                LOG.warning("the server did not start, trying again: %s", error)
+                time.sleep(RESTART_DELAY_S)
+
+    def _connect(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(str(self.socket))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _is_running(self) -> bool:
+        try:
+            self._connect().close()
+        except OSError:
+            return False
+        return True
+
+    def _start_unless_running(self, settings: Mapping[str, Any] | None) -> None:
+        if self._is_running():
+            return
+        private(self.folder)
+        with _locked(self.folder / "lock"):
+            if not self._is_running():
+                # A server that stopped has removed its socket, one that was killed has not.
+                continues = settings is None or (not settings and self.socket.exists())
+                last = self._last_start()
+                self._start(last.get("settings", {}) if continues else settings or {}, last.get("cache_dir"))
+
+    def _last_start(self) -> dict[str, Any]:
+        try:
+            return json.loads((self.folder / "last-start.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+    def _start(self, settings: Mapping[str, Any], last_cache_dir: str | None) -> None:
+        """Starts the server and waits until it accepts connections. The lock has to be held."""
+        flags = {"http": f"unix:{self.folder / 'http.sock'}", **settings}
+        cache_dir = None
+        if "cache_dir" not in flags and "FOREBAY_CACHE_DIR" not in os.environ:
+            # The state in it has the snapshots of running trainings.
+            cache_dir = str(cache_folder(None if last_cache_dir is None else Path(last_cache_dir)))
+            flags["cache_dir"] = cache_dir
+        if "FOREBAY_EXIT_WHEN_IDLE" not in os.environ:
+            flags["exit_when_idle"] = IDLE_TIMEOUT
+        command = [binary(), "serve", "--open-datasets", "--grpc", self.url, "--max-log-size", MAX_LOG_SIZE]
+        for name, value in flags.items():
+            command += [f"--{name.replace('_', '-')}", str(value)]
+        for process in _started:
+            process.poll()
+        with open(self.folder / "server.log", "ab", opener=_owner_only) as log:
+            begin = log.tell()
+            try:
+                # It has its own session: Ctrl-C and the end of this process do not end it.
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                    cwd="/",
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ServerStartError(f"the server does not start: {error}") from error
+        _started.append(process)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._is_running():
+            if process.poll() is not None:
+                raise ServerStartError(f"the server does not start: {self._log_since(begin)}")
+            if time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                raise ServerStartError(f"the server was not ready within {START_TIMEOUT_S} s: {self._log_since(begin)}")
+            time.sleep(POLL_S)
+        scratch = self.folder / "last-start.new"
+        scratch.write_text(json.dumps({"settings": dict(settings), "cache_dir": cache_dir}))
+        scratch.replace(self.folder / "last-start.json")
+
+    def _log_since(self, begin: int) -> str:
+        """Returns the last lines of the log after position `begin`."""
+        with open(self.folder / "server.log", "rb") as log:
+            log.seek(begin)
+            lines = log.read().decode(errors="replace").splitlines()
+        # The message of a failed start is last.
+        starts = [number for number, line in enumerate(lines) if line.startswith(("forebay: ", "error: "))]
+        return "\n".join(lines[starts[-1] :] if starts else lines[-LOG_TAIL_LINES:]).strip()
+
+
+def local_server() -> LocalServer:
+    """Returns the server of this host and user, which may not be running."""
+    folder = runtime_folder()
+    with _servers_lock:
+        return _servers.setdefault(folder, LocalServer(folder))
+
+
+def _owner_only(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds the lock of a file, for which other processes wait."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        # A child that was forked in the meantime has a copy of the descriptor.
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        os.close(lock)
+
+
+def _after_fork() -> None:
+    global _servers_lock
+    _servers_lock = threading.Lock()
+    for server in _servers.values():
+        server.reset()
+
+
+_servers: dict[Path, LocalServer] = {}
+_servers_lock = threading.Lock()
+# Servers that this process has started. They are kept, because they are waited for when they end.
+_started: list[subprocess.Popen[bytes]] = []
+os.register_at_fork(after_in_child=_after_fork)

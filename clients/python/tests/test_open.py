@@ -1,0 +1,503 @@
+"""`forebay.open` needs no server: it starts one, which the processes of a host and user share."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+
+import forebay
+import server as servers
+from server import Pool, until
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tests find the server with SO_PEERCRED")
+
+TIMEOUT_S = 240
+PAGE = servers.ROOT / "docs" / "how-to" / "open.md"
+# At the beginning of each program. `epoch` is the digest of one epoch; `at` runs after some of its steps.
+PRELUDE = """
+import os, signal, socket, struct, sys, time
+import forebay
+from digests import digest
+from pathlib import Path
+
+def server_pid():
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(os.environ["XDG_RUNTIME_DIR"] + "/forebay/grpc.sock")
+        return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+
+def kill_server():
+    # Returns when the next server accepts connections.
+    pid = server_pid()
+    os.kill(pid, signal.SIGKILL)
+    while True:
+        try:
+            if server_pid() != pid:
+                return
+        except OSError:
+            pass
+        time.sleep(0.01)
+
+def training(ds):
+    return ds.train(batch_size=50_000, tensors={"x": {"columns": ["delay", "distance"], "dtype": "float32"}}, seed=3)
+
+def epoch(ds, at=lambda step: None):
+    found = []
+    for batch in training(ds):
+        found.append(digest([batch]))
+        at(batch.step)
+    return found
+"""
+
+
+@dataclass
+class Host:
+    """A host on which no server runs: folders and environment of its processes."""
+
+    folder: Path
+    environment: dict[str, str]
+
+    @property
+    def runtime(self) -> Path:
+        return self.folder / "run" / "forebay"
+
+    @property
+    def socket(self) -> Path:
+        return self.runtime / "grpc.sock"
+
+    def start(self, program: str, *arguments: object, **environment: str) -> subprocess.Popen:
+        """Starts a Python program in a session of its own."""
+        return subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + program, *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**self.environment, **environment},
+            start_new_session=True,
+        )
+
+    def run(self, program: str, *arguments: object, **environment: str) -> str:
+        """Runs a Python program to its end and returns what it prints."""
+        return ended(self.start(program, *arguments, **environment))
+
+    def log(self) -> str:
+        return (self.runtime / "server.log").read_text()
+
+    def is_running(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as connection:
+            return connection.connect_ex(str(self.socket)) == 0
+
+    def pid(self) -> int:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(self.socket))
+            return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+
+
+def ended(process: subprocess.Popen) -> str:
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, err
+    return out.strip()
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    # The path of a socket is short.
+    folder = Path(tempfile.mkdtemp(prefix="fb-", dir="/tmp"))
+    for name in ("run", "cache", "tmp"):
+        (folder / name).mkdir(mode=0o700)
+    paths = [str(Path(forebay.__file__).parents[1]), str(Path(__file__).parent)]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "FOREBAY_BIN": str(servers.binary()),
+        "FOREBAY_EXIT_WHEN_IDLE": "1s",
+        "FOREBAY_CACHE_DISK": "1GiB",
+        "XDG_RUNTIME_DIR": str(folder / "run"),
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "TMPDIR": str(folder / "tmp"),
+    }
+    made = Host(folder, environment)
+    yield made
+    if made.is_running():
+        os.kill(made.pid(), signal.SIGKILL)
+    # A server that is about to end removes its own files.
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_eight_processes_at_once_start_one_server(host: Host, flights: Path) -> None:
+    program = "ds = forebay.open(sys.argv[1]); print(server_pid(), ds.name, ds.head(3).num_rows, flush=True); input()"
+    processes = []
+    for _ in range(8):
+        process = host.start(program, flights)
+        processes.append(process)
+    lines = {process.stdout.readline().strip() for process in processes}
+    for process in processes:
+        process.kill()
+        process.communicate()
+    assert len(lines) == 1 and lines.pop().endswith(" 3")
+    assert host.log().count("listening") == 1
+
+
+def test_a_server_killed_in_mid_epoch_costs_only_time(host: Host, flights: Path) -> None:
+    program = """
+ds = forebay.open(sys.argv[1], prefetch_batches=2)
+expected, pids = epoch(ds), [server_pid()]
+
+def kill(step):
+    if step in (10, 30):
+        kill_server()
+        pids.append(server_pid())
+
+assert epoch(ds, kill) == expected and len(expected) == 60
+assert len(set(pids)) == 3
+print("same digest")
+"""
+    assert host.run(program, flights) == "same digest"
+
+
+def test_a_killed_server_continues_the_trainings_of_all_processes(host: Host, flights: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.parquet"
+    shutil.copy(flights, other)
+    program = """
+ds, ready, go = forebay.open(sys.argv[1], prefetch_batches=2), Path(sys.argv[2]), Path(sys.argv[3])
+expected = epoch(ds)
+
+def wait(step):
+    if step == 10:
+        ready.touch()
+        while not go.exists():
+            time.sleep(0.01)
+
+assert epoch(ds, wait) == expected
+print("same digest")
+"""
+    go, ready = tmp_path / "go", [tmp_path / "ready-0", tmp_path / "ready-1"]
+    processes = [host.start(program, path, mark, go) for path, mark in zip((flights, other), ready)]
+    until(lambda: all(mark.exists() for mark in ready) or any(process.poll() for process in processes), TIMEOUT_S)
+    os.kill(host.pid(), signal.SIGKILL)
+    go.touch()
+    assert [ended(process) for process in processes] == ["same digest", "same digest"]
+    assert host.log().count("listening") == 2
+
+
+def test_no_server_is_left_after_the_last_user(host: Host, flights: Path) -> None:
+    program = """
+forebay.open(sys.argv[1])
+time.sleep(3)
+print(server_pid())
+"""
+    pid = int(host.run(program, flights))
+    until(lambda: not host.socket.exists(), 60)
+    until(lambda: not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text(), 60)
+    assert "no connection for 1s" in host.log()
+
+
+def test_a_process_without_datasets_does_not_keep_the_server(host: Host, flights: Path) -> None:
+    program = """
+ds = forebay.open(sys.argv[1])
+del ds
+while Path(os.environ["XDG_RUNTIME_DIR"], "forebay", "grpc.sock").exists():
+    time.sleep(0.01)
+print(forebay.open(sys.argv[1]).head(2).num_rows)
+"""
+    assert host.run(program, flights) == "2"
+
+
+def test_the_server_survives_the_process_that_started_it_and_its_ctrl_c(host: Host, flights: Path) -> None:
+    program = "ds = forebay.open(sys.argv[1]); print(server_pid(), flush=True); input()"
+    first = host.start(program, flights)
+    assert first.stdout is not None
+    pid = int(first.stdout.readline())
+    second = host.start(program, flights)
+    assert second.stdout is not None and int(second.stdout.readline()) == pid
+    for process, signal_number in ((first, signal.SIGINT), (second, 0)):
+        os.killpg(process.pid, signal_number)
+    first.communicate(timeout=TIMEOUT_S)
+    assert host.pid() == pid and os.getsid(pid) == pid
+    second.kill()
+    second.communicate()
+
+
+def test_settings_that_differ_from_those_of_the_running_server_are_an_error(host: Host, flights: Path) -> None:
+    program = """
+first = forebay.open(sys.argv[1], cache_memory="64MiB", cpu_threads=1)
+forebay.open(sys.argv[1])
+forebay.open(sys.argv[1], cache_memory=64 << 20)
+try:
+    forebay.open(sys.argv[1], cache_memory="128MiB", cpu_threads=1)
+except forebay.errors.RequestError as error:
+    print(error)
+"""
+    expected = "the running server has other settings: cache_memory is 67108864, expected 128MiB"
+    assert host.run(program, flights) == expected
+
+
+def test_a_killed_server_starts_with_the_same_settings(host: Host, flights: Path) -> None:
+    program = """
+ds = forebay.open(sys.argv[1], cache_memory="64MiB", cache_disk=0)
+kill_server()
+assert forebay.open(sys.argv[1]).head(1).num_rows == 1
+forebay.open(sys.argv[1], cache_memory="64MiB", cache_disk=0)
+"""
+    host.run(program, flights)
+
+
+def test_errors_of_the_server_are_exceptions_with_its_message(host: Host, flights: Path, tmp_path: Path) -> None:
+    program = """
+def failed(url, **settings):
+    try:
+        forebay.open(url, **settings)
+    except Exception as error:
+        return type(error).__name__, str(error)
+
+absent = sys.argv[2] + "/absent.parquet"
+kind, message = failed(absent)
+assert kind == "NotFoundError" and absent in message, message
+import shutil
+shutil.copy(sys.argv[1], absent)
+assert forebay.open(absent).head(1).num_rows == 1
+kind, message = failed("s3a://x/y?z=1")
+assert kind == "RequestError" and "query" in message, message
+print("no server ran before")
+"""
+    assert host.run(program, flights, tmp_path) == "no server ran before"
+    until(lambda: not host.socket.exists(), 60)
+    program = """
+for settings, expected in [
+    ({"cpu_threads": 0}, "cpu_threads is 0, expected at least 1"),
+    ({"cache_memory": "much"}, "--cache-memory"),
+    ({"cache_dir": "/proc/absent"}, "/proc/absent"),
+]:
+    try:
+        forebay.open(sys.argv[1], **settings)
+        print("no error for", settings)
+    except forebay.errors.ServerStartError as error:
+        assert expected in str(error), error
+"""
+    assert host.run(program, flights) == ""
+
+
+def test_a_read_only_home_is_no_obstacle(host: Host, flights: Path) -> None:
+    del host.environment["XDG_CACHE_HOME"], host.environment["XDG_RUNTIME_DIR"]
+    # No user can create a folder there, not even root.
+    program = "print(forebay.open(sys.argv[1]).head(2).num_rows)"
+    assert host.run(program, flights, HOME="/proc/self") == "2"
+    found = host.folder / "tmp" / f"forebay-{os.geteuid()}"
+    assert found.stat().st_mode & 0o777 == 0o700
+    until(lambda: not (found / "grpc.sock").exists(), 60)
+
+
+def test_a_runtime_folder_that_others_can_use_is_refused(host: Host, flights: Path) -> None:
+    host.runtime.mkdir(mode=0o777)
+    host.runtime.chmod(0o777)
+    folder = host.folder / "tmp" / f"forebay-{os.geteuid()}"
+    folder.mkdir()
+    folder.chmod(0o770)
+    program = """
+try:
+    forebay.open(sys.argv[1])
+except PermissionError as error:
+    print(error)
+"""
+    message = host.run(program, flights)
+    assert str(folder) in message and "mode 0770, expected 0700" in message
+
+
+def test_processes_of_other_users_are_refused(host: Host, flights: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can start a process of another user")
+    keeper = host.start("ds = forebay.open(sys.argv[1]); print(ds.name, flush=True); input()", flights)
+    assert keeper.stdout is not None
+    name = keeper.stdout.readline().strip()
+    for folder in (host.folder, host.folder / "run", host.runtime):
+        folder.chmod(0o755)
+    host.socket.chmod(0o777)
+    (host.runtime / "http.sock").chmod(0o777)
+    program = """
+client = forebay.connect("unix:" + sys.argv[1], retry_deadline=20)
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+for call in (
+    lambda: client.action("open", url=sys.argv[3]),
+    lambda: next(iter(client.train(sys.argv[2], batch_size=1))),
+):
+    try:
+        call()
+    except forebay.errors.PermissionDeniedError as error:
+        print(error)
+with socket.socket(socket.AF_UNIX) as http:
+    http.settimeout(60)
+    http.connect(sys.argv[4])
+    http.sendall(b"GET /api/v1/datasets HTTP/1.1\\r\\nhost: localhost\\r\\nconnection: close\\r\\n\\r\\n")
+    print(http.makefile().readline().split()[1])
+"""
+    lines = host.run(program, host.socket, name, flights, host.runtime / "http.sock").splitlines()
+    refused = "answers only its processes; the caller has user id 65534"
+    assert len(lines) == 3 and refused in lines[0] and refused in lines[1] and lines[2] == "403"
+    keeper.kill()
+    keeper.communicate()
+
+
+def test_datasets_cannot_be_opened_over_tcp(pool: Pool, flights: Path) -> None:
+    client = forebay.connect(pool.start({"flights": flights}).location)
+    with pytest.raises(forebay.errors.PermissionDeniedError, match="only a process of the user"):
+        client.action("open", url=str(flights))
+    for flags in (["--grpc", "127.0.0.1:0"], ["--grpc", "unix:/tmp/a", "--tokens", "/dev/null"]):
+        done = servers.forebay("serve", "--open-datasets", *flags)
+        assert done.returncode == 1 and "--open-datasets: expected" in done.stderr
+
+
+def test_a_unix_socket_without_the_mode_opens_no_datasets(pool: Pool, flights: Path, host: Host) -> None:
+    pool.start({"flights": flights}, grpc=f"unix:{host.folder}/grpc.sock")
+    client = forebay.connect(f"unix:{host.folder}/grpc.sock")
+    with pytest.raises(forebay.errors.PermissionDeniedError, match="--open-datasets"):
+        client.action("open", url=str(flights))
+
+
+def test_threads_forks_and_spawned_processes_share_the_server(host: Host, flights: Path) -> None:
+    program = """
+import multiprocessing, pickle, subprocess, threading
+
+found = []
+threads = [threading.Thread(target=lambda: found.append(epoch(forebay.open(sys.argv[1])))) for _ in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(found) == 2 and found[0] == found[1]
+ds, pid = forebay.open(sys.argv[1]), server_pid()
+
+def child(queue):
+    queue.put((epoch(ds) == found[0], server_pid()))
+
+fork = multiprocessing.get_context("fork")
+queue = fork.Queue()
+process = fork.Process(target=child, args=(queue,))
+process.start()
+assert queue.get(timeout=200) == (True, pid)
+process.join()
+
+code = "import pickle, sys; ds = pickle.load(sys.stdin.buffer); print(sum(batch.num_rows for batch in ds))"
+done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(training(ds)), capture_output=True, timeout=200)
+assert int(done.stdout) == 3_000_000, done.stderr
+assert server_pid() == pid
+"""
+    host.run(program, flights)
+
+
+def test_a_forked_child_restarts_a_killed_server(host: Host, flights: Path) -> None:
+    program = """
+ds = forebay.open(sys.argv[1], prefetch_batches=2)
+expected = epoch(ds)
+child = os.fork()
+if child == 0:
+    def kill(step):
+        if step == 10:
+            os.kill(server_pid(), signal.SIGKILL)
+    os._exit(0 if epoch(ds, kill) == expected else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+"""
+    host.run(program, flights)
+
+
+def test_a_dataset_shows_its_first_rows_and_its_schema(host: Host, flights: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "two files"
+    folder.mkdir()
+    for name in ("a.parquet", "b.parquet"):
+        (folder / name).symlink_to(flights)
+    program = """
+os.environ.update(RANK="1", WORLD_SIZE="2")
+path = Path(sys.argv[1]).resolve()
+ds = forebay.open(path)
+assert ds.head(3)["delay"].to_numpy().shape == (3,) and "delay" in ds.schema
+os.chdir(path.parent)
+names = {forebay.open(url).name for url in (path, path.name, path.as_uri(), f"./{path.name}")}
+assert names == {ds.name} and ds.name.startswith(path.stem), names
+folder = forebay.open(sys.argv[2])
+assert folder.name.startswith("two-files-")
+rows = sum(batch.num_rows for batch in folder.train(batch_size=100_000, columns=["delay"], rank=0, world_size=1))
+assert rows == 6_000_000
+"""
+    host.run(program, flights, folder)
+
+
+def test_lookups_by_key_survive_a_killed_server(host: Host, flights: Path, tmp_path: Path) -> None:
+    pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    pq.write_table(pa.table({"user_id": [1, 2, 3], "age": [30, 40, 50]}), tmp_path / "users.parquet")
+    program = """
+users = forebay.open(sys.argv[1], key="user_id")
+def ages(users):
+    return users.lookup({"user_id": [3, 9, 1]}, columns=["age"]).to_arrow().to_pydict()
+expected = {"age": [50, None, 30], "found": [1, 0, 1]}
+assert ages(users) == expected, ages(users)
+kill_server()
+assert ages(users) == expected
+for call, message in [
+    (lambda: forebay.open(sys.argv[1], key=["age"]), "lookups are by"),
+    (lambda: forebay.open(sys.argv[1]).lookup({"user_id": [3]}), "without a key"),
+    (lambda: forebay.open(sys.argv[2], key="absent"), "absent"),
+]:
+    try:
+        call()
+        print("no error with", message)
+    except forebay.errors.Error as error:
+        assert message in str(error), error
+"""
+    assert host.run(program, tmp_path / "users.parquet", flights) == ""
+
+
+def test_servers_of_one_state_know_the_datasets_of_each_other(host: Host, flights: Path) -> None:
+    program = """
+ds = forebay.open(sys.argv[1], state=sys.argv[2])
+import json
+print(json.dumps([ds.name, training(ds).state_dict()]))
+"""
+    name, state = json.loads(host.run(program, flights, host.folder / "state"))
+    (host.folder / "run-2").mkdir(mode=0o700)
+    program = """
+import json
+# Another dataset starts the server.
+other = forebay.open(sys.argv[1], state=sys.argv[2])
+tensors = {"x": {"columns": ["delay", "distance"], "dtype": "float32"}}
+by_name = other.client.train(sys.argv[3], batch_size=50_000, tensors=tensors, seed=3)
+by_name.load_state_dict(json.loads(sys.argv[4]))
+assert next(iter(by_name)).num_rows == 50_000
+"""
+    small = host.folder / "small.parquet"
+    small.symlink_to(flights)
+    second = {"XDG_RUNTIME_DIR": str(host.folder / "run-2"), "XDG_CACHE_HOME": str(host.folder / "cache-2")}
+    host.run(program, small, host.folder / "state", name, json.dumps(state), **second)
+    until(lambda: not (host.folder / "run-2" / "forebay" / "grpc.sock").exists(), 60)
+
+
+def test_the_log_has_a_maximum_size(host: Host, flights: Path) -> None:
+    log, ready = host.folder / "log", host.folder / "ready"
+    command = [str(servers.binary()), "serve", "--grpc", f"unix:{host.folder}/s", "--http", "127.0.0.1:0"]
+    command += ["--cache-dir", str(host.folder / "c"), "--max-log-size", "8KiB", "--dataset", f"flights={flights}"]
+    with log.open("ab") as err, ready.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, "FOREBAY_LOG": "debug"})
+    try:
+        until(lambda: ready.stat().st_size > 0, 60)
+        client, sizes = forebay.connect(f"unix:{host.folder}/s"), [0]
+        until(lambda: bool(client.refresh("flights")) and (sizes.append(log.stat().st_size) or sizes[-1] < sizes[-2]), 60)
+        assert max(sizes) <= 8 << 10
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_page_runs_as_written(host: Host, flights: Path, tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "flights.parquet").symlink_to(flights)
+    out = host.run(f"os.chdir({str(tmp_path)!r})\n{block}\nassert x.shape[1] == 2")
+    assert out.startswith("{") and "'delay': '" in out
