@@ -9,8 +9,8 @@
 
     rows = forebay.connect("grpc://127.0.0.1:8815").lookup("users", {"user_id": [7, 42]})
 
-`open` returns a `Dataset`, and `connect` the `Client` of a cluster. `Client.train` returns a `TrainingDataset`, an iterable of `Batch` with one `Column` per column or
-tensor. `TrainingDataset.state_dict` returns the state for a checkpoint. `Client.lookup` returns rows by key, `Client.infer`
+`open` returns a `Dataset`, and `connect` the `Client` of a cluster. `Client.train` returns a `TrainingDataset`, an iterable
+of `Batch` with one `Column` per column or tensor. `TrainingDataset.state_dict` returns the state for a checkpoint. `Client.lookup` returns rows by key, `Client.infer`
 requests predictions from a batch queue, and `Client.worker` iterates over the batches that a model has to compute.
 """
 

@@ -141,6 +141,9 @@ class Batch:
     def device(self) -> tuple[int, int]:
         """DLPack's device type and device id."""
 
+    def record_stream(self, stream: int) -> None:
+        """Orders the work of a CUDA stream after the copy of the batch, and the reuse of its memory after that work."""
+
     def __len__(self) -> int: ...
     def __contains__(self, name: str) -> bool: ...
     def column(self, name: str) -> Column | DeviceColumn: ...

@@ -24,10 +24,21 @@ class Batch:
     PyCapsule interface, so that libraries such as polars and DuckDB import them without a copy.
     """
 
-    __slots__ = ("_batch",)
+    __slots__ = ("_batch", "_state_after")
 
-    def __init__(self, batch: _forebay.Batch) -> None:
-        self._batch = batch
+    def __init__(self, batch: _forebay.Batch, state_after: Callable[[Batch], dict[str, Any]] | None = None) -> None:
+        self._batch, self._state_after = batch, state_after
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """State of the training dataset after this batch, as `state_dict` returns it. It is exact if a loader reads ahead.
+
+        Raises:
+            AttributeError: The batch is not of a training dataset.
+        """
+        if self._state_after is None:
+            raise AttributeError("the batch is not of a training dataset, and has no state")
+        return self._state_after(self)
 
     @property
     def epoch(self) -> int:
@@ -101,6 +112,22 @@ class Batch:
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         return self._batch.__arrow_c_stream__(requested_schema)
+
+    def record_stream(self, stream: Any) -> None:
+        """Allows work of another CUDA stream on arrays of this batch. Call it before that work starts.
+
+        The stream waits for the copy of the batch. The memory of the batch is reused only after the work that the stream has
+        received when the batch is released. Without effect on the host.
+
+        Args:
+            stream: A `torch.cuda.Stream`, a `cupy.cuda.Stream`, or the handle of a CUDA stream.
+
+        Raises:
+            DeviceError: The stream captures a graph, or the driver fails.
+        """
+        handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", stream))
+        # The handle of the default stream is 0, for which DLPack has 1.
+        self._batch.record_stream(int(handle) or 1)
 
     def expand(self, name: str, output: str = "numpy") -> Any:
         """Returns a de-duplicated tensor with one row per row of the batch, equal to the tensor without `dedupe`.

@@ -9,6 +9,7 @@ import numpy as np
 from forebay import _forebay
 from forebay.conversion import Conversion, Missing, Strings, mask_of, object_array
 from forebay.errors import RequestError
+from forebay.jax_copies import copied_by_jax
 
 if TYPE_CHECKING:
     import jax
@@ -128,8 +129,8 @@ class Column:
     def to_jax(self, *, strings: Strings = "list", missing: Missing = "nan") -> jax.Array | Any:
         """Returns the column as a JAX array, or as a list if its values have no JAX type.
 
-        Numbers without nulls are a view of the received memory, and other arrays a copy. Without `jax_enable_x64`, JAX
-        truncates 64-bit numbers.
+        On the host, numbers without nulls are a view of the received memory, and other arrays a copy. If the default backend of
+        JAX is a GPU, arrays are copied to it. Without `jax_enable_x64`, JAX truncates 64-bit numbers.
 
         Args:
             strings: Type of text and bytes, as in `to_numpy`.
@@ -144,9 +145,7 @@ class Column:
         """
         options = Conversion(strings, missing)
         if isinstance(self._column, _forebay.DeviceColumn):
-            import jax.numpy as jnp
-
-            return jnp.from_dlpack(self)
+            return copied_by_jax(self)
         return options.to_jax(self._column)
 
     def to_list(self) -> list[Any]:

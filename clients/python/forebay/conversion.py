@@ -75,7 +75,8 @@ class Conversion:
         if plain is None:
             return self.to_numpy(column)
         array = self._array(*plain)
-        if _is_exported(array, *plain):
+        # An array that JAX imports is bound to the memory of the host: on a machine with a GPU, JAX would compute there.
+        if _is_exported(array, *plain) and jax.default_backend() == "cpu":
             return jnp.from_dlpack(plain[0])
         if array.dtype.kind not in "mM":
             return jnp.asarray(array)

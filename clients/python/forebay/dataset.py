@@ -13,6 +13,7 @@ from forebay.cluster import Cluster, to_json
 from forebay.errors import RequestError
 from forebay.local import LocalServer, local_server
 from forebay.online import Rows
+from forebay.splitting import Border, split
 from forebay.training import TrainingDataset
 
 
@@ -86,13 +87,14 @@ def open(
 
 
 class Dataset:
-    """A dataset, as `open` returns it."""
+    """A dataset, as `open` returns it, or a part of one, as `split` returns it."""
 
-    def __init__(self, client: Client, name: str, url: str, key: Sequence[str]) -> None:
-        self._client, self._name, self._url, self._key = client, name, url, list(key)
+    def __init__(self, client: Client, name: str, url: str, key: Sequence[str], filter: str | None = None) -> None:
+        self._client, self._name, self._url, self._key, self._filter = client, name, url, list(key), filter
 
     def __repr__(self) -> str:
-        return f"<forebay.Dataset of {self._url}>"
+        part = "" if self._filter is None else f" where {self._filter}"
+        return f"<forebay.Dataset of {self._url}{part}>"
 
     @property
     def name(self) -> str:
@@ -123,7 +125,41 @@ class Dataset:
         Returns:
             A training dataset.
         """
-        return self._client.train(self._name, **request)
+        return self._client.train(self._name, **self._in_part(request))
+
+    def eval(self, *, batch_size: int, **request: Any) -> TrainingDataset:
+        """Returns the rows in their stored order, each once over all ranks, for an evaluation.
+
+        Args:
+            batch_size: Rows per rank and step.
+            **request: Further arguments of `Client.eval`.
+
+        Returns:
+            A training dataset. Each iteration has the same batches.
+        """
+        return self._client.eval(self._name, batch_size=batch_size, **self._in_part(request))
+
+    def split(
+        self, fraction: float | None = None, *, by: str, at: Border | None = None, seed: int = 0
+    ) -> tuple[Dataset, Dataset]:
+        """Returns two parts of the dataset. Each row is in exactly one of them.
+
+        Args:
+            fraction: Fraction of the values of `by` whose rows are in the first part. See `forebay.split`.
+            by: Column that divides the rows.
+            at: Instead of a fraction: the first part has the rows whose value of `by` is smaller.
+            seed: With a fraction: number of the division.
+
+        Returns:
+            The parts.
+
+        Raises:
+            ValueError: Neither or both of `fraction` and `at` are given, or the fraction is not between 0 and 1.
+        """
+        conditions = split(fraction, by=by, at=at, seed=seed)
+        first, second = (self._in_part({"filter": condition})["filter"] for condition in conditions)
+        parts = (Dataset(self._client, self._name, self._url, self._key, filter) for filter in (first, second))
+        return next(parts), next(parts)
 
     def lookup(self, keys: Any, **request: Any) -> Rows:
         """Returns one row per key, in the order of the keys.
@@ -140,7 +176,7 @@ class Dataset:
         """
         if not self._key:
             raise RequestError(f"{self._url} was opened without a key, expected forebay.open(..., key=[COLUMN, ...])")
-        return self._client.lookup(self._name, keys, **request)
+        return self._client.lookup(self._name, keys, **self._in_part(request))
 
     def head(self, n: int = 5) -> Batch:
         """Returns the first `n` rows in the order of the files, or all rows if there are fewer."""
@@ -149,6 +185,13 @@ class Dataset:
             return next(iter(training))
         finally:
             training.close()
+
+    def _in_part(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Returns a request that is limited to the rows of this part."""
+        if self._filter is None:
+            return request
+        given = request.get("filter")
+        return {**request, "filter": self._filter if given is None else f"({self._filter}) AND ({given})"}
 
     def _train_alone(self, batch_size: int) -> TrainingDataset:
         """Returns the rows in file order, for this process alone."""

@@ -206,6 +206,12 @@ class TrainingDataset(Generic[Item]):
         Returns:
             A dict that can be written as JSON. It is the same on every rank.
         """
+        return self._state_at(self._epoch, self._step)
+
+    def _state_after(self, batch: Batch) -> dict[str, Any]:
+        return self._state_at(batch.epoch, batch.step + 1)
+
+    def _state_at(self, epoch: int, step: int) -> dict[str, Any]:
         plan = self._plan()
         summary, request = plan["summary"], dict(plan["request"])
         for name in (*CURSOR, "rank"):
@@ -217,8 +223,8 @@ class TrainingDataset(Generic[Item]):
             "plan_hash": summary["plan_hash"],
             "global_batch": self._global_batch(request),
             "request": request,
-            "epoch": self._epoch,
-            "step": self._step,
+            "epoch": epoch,
+            "step": step,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -321,7 +327,7 @@ class TrainingDataset(Generic[Item]):
                 received = next(stream, None)
                 if received is None:
                     raise RuntimeError("the dataset was closed or reloaded during the iteration")
-                batch, self._fresh = Batch(received), False
+                batch, self._fresh = Batch(received, self._state_after), False
                 self._step = batch.step + 1
                 if bar is not None:
                     bar.update()

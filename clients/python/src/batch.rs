@@ -14,7 +14,7 @@ use pyo3::{
 use crate::{
     arrow::{capsules, stream_capsule},
     column::Column,
-    device::{DeviceColumn, words},
+    device::{DeviceColumn, use_on, words},
     errors::of_class,
 };
 
@@ -127,6 +127,13 @@ impl Batch {
             Held::Host(_) => words(Place::Host),
             Held::Device(batch) => words(batch.place()),
         }
+    }
+
+    /// Makes a CUDA stream wait for the copy of the batch, and the reuse of the memory for the work of the stream. `stream` is
+    /// a handle, or 1 for the legacy default stream. On the host, it is ignored.
+    fn record_stream(&self, py: Python<'_>, stream: u64) -> PyResult<()> {
+        let Held::Device(batch) = &self.held else { return Ok(()) };
+        use_on(py, batch, i64::try_from(stream).unwrap_or(i64::MAX))
     }
 
     /// Number of rows.

@@ -158,7 +158,7 @@ impl Column {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         // Consumers of later versions must accept version 0.
         drop((stream, max_version));
-        dlpack::as_it_lies(py, dlpack::HOST, dl_device, copy)?;
+        dlpack::as_it_lies(dlpack::HOST, dl_device, copy)?;
         if *self.array.data_type() == DataType::Boolean && self.array.null_count() == 0 {
             return self.booleans(py, copy);
         }

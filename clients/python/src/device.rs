@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use forebay_client::{DeviceBatch, Place, Tensor};
-use pyo3::{exceptions::PyValueError, prelude::*, types::PyCapsule};
+use pyo3::{exceptions::PyBufferError, prelude::*, types::PyCapsule};
 
 use crate::{
     dlpack,
@@ -33,6 +33,20 @@ pub(crate) fn words(place: Place) -> (i32, i32) {
         Place::Host => dlpack::HOST,
         Place::Cuda(number) => (dlpack::CUDA, i32::try_from(number).unwrap_or(i32::MAX)),
     }
+}
+
+/// Orders the work of `stream`, a number as in DLPack, after the copy of `batch`, and the reuse of its memory after this work.
+pub(crate) fn use_on(py: Python<'_>, batch: &DeviceBatch, stream: i64) -> PyResult<()> {
+    let ordered = match stream {
+        AMBIGUOUS => {
+            let error = "stream is 0, which is ambiguous; use 1 for the legacy default stream or 2 for the per-thread one";
+            return Err(of_class(py, "RequestError", error.into()));
+        }
+        NOT_ORDERED | PER_THREAD => py.detach(|| batch.ready_unordered()),
+        // SAFETY: the consumer passes a stream of the device, as DLPack requires, and keeps it as long as the batch.
+        stream => unsafe { batch.ready_on(stream as *mut c_void) },
+    };
+    ordered.map_err(|error| raised(py, &error))
 }
 
 impl DeviceColumn {
@@ -77,22 +91,13 @@ impl DeviceColumn {
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
         drop(max_version);
-        dlpack::as_it_lies(py, words(self.batch.place()), dl_device, copy)?;
+        dlpack::as_it_lies(words(self.batch.place()), dl_device, copy)?;
         let Some((_, Some(element))) = plain(&self.tensor.data_type) else {
             let Tensor { name, data_type, .. } = &self.tensor;
             let error = format!("column '{name}' has type {data_type}, which DLPack does not support");
-            return Err(PyValueError::new_err(error));
+            return Err(PyBufferError::new_err(error));
         };
-        let ordered = match stream.unwrap_or(LEGACY_DEFAULT) {
-            AMBIGUOUS => {
-                let error = "stream is 0, which is ambiguous; use 1 for the legacy default stream or 2 for the per-thread one";
-                return Err(of_class(py, "RequestError", error.into()));
-            }
-            NOT_ORDERED | PER_THREAD => py.detach(|| self.batch.ready_unordered()),
-            // SAFETY: DLPack requires that the consumer passes a stream of the device and keeps it as long as the tensor.
-            stream => unsafe { self.batch.ready_on(stream as *mut c_void) },
-        };
-        ordered.map_err(|error| raised(py, &error))?;
+        use_on(py, &self.batch, stream.unwrap_or(LEGACY_DEFAULT))?;
         let place = words(self.batch.place());
         dlpack::capsule(
             py,

@@ -6,9 +6,7 @@ use std::{
     ffi::{CStr, c_void},
 };
 
-use pyo3::{ffi, prelude::*, types::PyCapsule};
-
-use crate::errors::of_class;
+use pyo3::{exceptions::PyBufferError, ffi, prelude::*, types::PyCapsule};
 
 /// Device type and ID of host memory.
 pub(crate) const HOST: (i32, i32) = (1, 0);
@@ -68,9 +66,8 @@ struct Owned {
     _keeper: Box<dyn Any + Send>,
 }
 
-/// Returns an error if the consumer requests a copy or another device.
+/// Returns BufferError, as the protocol requires, if the consumer requests a copy or another device.
 pub(crate) fn as_it_lies(
-    py: Python<'_>,
     lies: (i32, i32),
     asked: Option<(i32, i32)>,
     copy: Option<bool>,
@@ -84,7 +81,7 @@ pub(crate) fn as_it_lies(
         }
         _ => return Ok(()),
     };
-    Err(of_class(py, "RequestError", words))
+    Err(PyBufferError::new_err(words))
 }
 
 /// Creates a capsule of a tensor with `shape` at `address` of a device. The memory must be valid while `keeper` exists.

@@ -431,6 +431,23 @@ assert rows == 6_000_000
     host.run(program, flights, folder)
 
 
+def test_the_parts_of_a_dataset_keep_their_rows_in_trainings_and_evaluations(host: Host, flights: Path) -> None:
+    program = """
+ds = forebay.open(sys.argv[1])
+count = lambda batches: sum(int(batch["valid"].to_numpy().sum()) for batch in batches)
+evaluated = [count(part.eval(batch_size=100_000, columns=["delay"])) for part in (ds, *ds.split(0.9, by="origin"))]
+train, test = ds.split(0.9, by="origin")
+trained = [sum(map(len, part.train(batch_size=100_000, columns=["delay"]))) for part in (ds, train, test)]
+assert evaluated == trained and evaluated[0] == evaluated[1] + evaluated[2] == 3_000_000, (evaluated, trained)
+short, long = train.split(by="distance", at=500)
+near = sum(map(len, train.train(batch_size=100_000, columns=["delay"], filter="distance < 500")))
+assert near == sum(map(len, short.train(batch_size=100_000, columns=["delay"])))
+assert near + count(long.eval(batch_size=100_000, columns=["delay"])) == trained[1]
+assert "hash_bucket" in repr(test)
+"""
+    host.run(program, flights)
+
+
 def test_lookups_by_key_survive_a_killed_server(host: Host, flights: Path, tmp_path: Path) -> None:
     pq, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
     pq.write_table(pa.table({"user_id": [1, 2, 3], "age": [30, 40, 50]}), tmp_path / "users.parquet")

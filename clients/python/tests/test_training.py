@@ -171,6 +171,16 @@ def test_steps_cross_epochs_and_stop_in_their_middle(client: forebay.Client) -> 
         ds.epochs(-1)
 
 
+def test_the_state_of_a_batch_is_exact_for_a_loop_that_reads_ahead(client: forebay.Client) -> None:
+    ds = dataset(client)
+    ahead = [batch for batch, _ in zip(ds, range(10))]
+    found = [digest([batch]) for batch in ahead[:3]]
+    again = dataset(client)
+    again.load_state_dict(ahead[2].state)
+    assert found + [digest([batch]) for batch in again] == [digest([batch]) for batch in dataset(client)]
+    assert ahead[-1].state == ds.state_dict()
+
+
 def test_callbacks_are_called_after_every_step_of_a_span(client: forebay.Client) -> None:
     called = []
     ds = dataset(client, callbacks=[lambda ds: called.append((ds.epoch, ds.step))])
