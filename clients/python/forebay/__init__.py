@@ -19,6 +19,7 @@ from forebay import errors
 from forebay.batch import Batch, Column
 from forebay.client import Client, connect
 from forebay.errors import Error, RequestRejectedError
+from forebay.mapped import MappedDataset
 from forebay.online import InferenceBatch, Rows
 from forebay.profiling import profile
 from forebay.training import TrainingDataset
@@ -29,6 +30,7 @@ __all__ = [
     "Column",
     "Error",
     "InferenceBatch",
+    "MappedDataset",
     "RequestRejectedError",
     "Rows",
     "TrainingDataset",

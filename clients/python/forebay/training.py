@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ from forebay.checkpoint import CURSOR, PER_RUN, STATE_VERSION, with_current_name
 from forebay.cluster import Cluster
 from forebay.errors import CheckpointMismatchError
 from forebay.gpu import number_in_use, watch
+from forebay.mapped import MappedDataset
 
 OUTPUTS: dict[str, Callable[[Batch, Any], Any]] = {
     "batch": lambda batch, device: batch,
@@ -42,6 +44,8 @@ class TrainingDataset:
     Iteration raises `DeadlineError` when the retry deadline expires, `SnapshotUnavailableError` when a file has changed,
     `RankMismatchError` when the ranks disagree, and any other error of `forebay.errors` according to the server's status.
     """
+
+    _mapped_class: type[MappedDataset] = MappedDataset
 
     def __init__(
         self,
@@ -217,6 +221,36 @@ class TrainingDataset:
         total["stall"] = wait / (wait + compute + copy) if wait > 0 else 0.0
         return total
 
+    def map(self, f: Callable[[Any], Any], *, workers: int = 0, prefetch: int = 2) -> MappedDataset:
+        """Returns the results `f(batch)` of all batches, computed in worker processes, in the order of the batches.
+
+        Each worker process reads its part of the batches itself and calls `f`. Results return through shared memory. The
+        processes are started by the "spawn" method: `f` is a function at the top level of a module, or another object that
+        can be pickled, and a main module has its code below `if __name__ == "__main__":`.
+
+        Results depend on the batch alone: `f` may be called more than once for a batch, and in any process. For random numbers,
+        use a seed from `batch.epoch` and `batch.step`.
+
+        Args:
+            f: Function of an item, in the form that `output` of `Client.train` selects. It returns NumPy arrays, PyTorch
+                tensors, dicts and lists of these, or anything else that can be pickled.
+            workers: Number of processes, 0 to 256. 0 calls `f` in this process. With processes, `lanes` of `Client.train` is
+                not used.
+            prefetch: Maximum number of finished results per worker that the loop has not received, at least 1. Each occupies
+                memory of the size of the largest result.
+
+        Returns:
+            An iterable with the position of this dataset: both share epoch, step and `state_dict`.
+
+        Raises:
+            TypeError: `f` cannot be pickled, and `workers` is not 0.
+            ValueError: `workers` or `prefetch` is invalid, or `device` of `Client.train` requires this process.
+        """
+        if self._cuda is not None or (workers > 0 and self._device is not None and str(self._device) != "cpu"):
+            raise ValueError("map runs on the host, but the dataset has a device; copy the results to it instead")
+        item = functools.partial(_item, self._output, self._device)
+        return self._mapped_class(self, item, f, workers, prefetch)
+
     def close(self) -> None:
         """Closes the connections and stops the threads of the current iteration, if there is one.
 
@@ -235,10 +269,7 @@ class TrainingDataset:
     def _iterate(self) -> Iterator[Any]:
         """Yields the batches of one epoch, or of the rest of it."""
         steps = self.steps_per_epoch
-        if not self._fresh or self._step >= steps > 0:
-            self._epoch, self._step = self._epoch + 1, 0
-        if self._last is not None and self._epoch >= self._last:
-            self._epoch, self._step = self._last - 1, steps
+        if not self._advance(steps):
             return
         # Until the first batch was received, and after an error, the next iteration starts here.
         self._fresh = True
@@ -275,6 +306,15 @@ class TrainingDataset:
             is_continued = self._step == steps and self._last is not None and self._epoch + 1 < self._last
             if loop == self._loops and not is_continued:
                 self.close()
+
+    def _advance(self, steps: int) -> bool:
+        """Moves to the start of the next iteration. Returns false if all epochs were delivered."""
+        if not self._fresh or self._step >= steps > 0:
+            self._epoch, self._step = self._epoch + 1, 0
+        if self._last is not None and self._epoch >= self._last:
+            self._epoch, self._step = self._last - 1, steps
+            return False
+        return True
 
     def _open(self) -> _forebay.Stream:
         """Returns the stream that delivers the next batch."""
@@ -330,6 +370,11 @@ class TrainingDataset:
 
 
 _numbers = itertools.count()
+
+
+def _item(output: str, device: Any, batch: Batch) -> Any:
+    """Returns a batch in the form that `output` selects."""
+    return OUTPUTS[output](batch, device)
 
 
 def _cuda(device: Any) -> int | None:

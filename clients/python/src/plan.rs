@@ -56,6 +56,6 @@ impl Plan {
             None => self.client.start(plan).map(Receiving::OnHost),
             Some(number) => self.client.start_on(plan, &Device::cuda(number)?).map(Receiving::OnDevice),
         };
-        Stream::open(py, start, self.plan.lanes())
+        Stream::open(py, start, self.plan.streams())
     }
 }
