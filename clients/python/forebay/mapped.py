@@ -151,9 +151,9 @@ class MappedDataset:
 
     def _next(self, position: tuple[int, int], steps: int) -> Any:
         """Returns the result of the batch at a position."""
-        return self._here(position) if self._count == 0 else self._elsewhere(position, steps)
+        return self._in_this_process(position) if self._count == 0 else self._in_worker(position, steps)
 
-    def _here(self, position: tuple[int, int]) -> Any:
+    def _in_this_process(self, position: tuple[int, int]) -> Any:
         received = next(self._dataset._open(), None)
         if received is None:
             raise RuntimeError("the dataset was closed or reloaded during the iteration")
@@ -168,7 +168,7 @@ class MappedDataset:
         self._count_batch(len(batch), batch.nbytes, 0)
         return result
 
-    def _elsewhere(self, position: tuple[int, int], steps: int) -> Any:
+    def _in_worker(self, position: tuple[int, int], steps: int) -> Any:
         if self._workers is None or not self._workers.is_of_this_process:
             self._workers = Workers(self._count, self._prefetch, self._pickled, self._dataset._cluster)
         # The plan is another one after `load_state_dict`.

@@ -67,7 +67,7 @@ class Failed(NamedTuple):
 
 
 class Worker:
-    """The process: commands arrive and messages leave on `channel`, in which results take turns in `files`."""
+    """The process: commands arrive and messages leave on `channel`, and results are in `files`, which alternate."""
 
     def __init__(
         self, channel: Connection, files: Sequence[SharedFile], function: Callable[[Batch], Any], cluster: Cluster
@@ -140,15 +140,16 @@ def run(channel: Connection, files: Sequence[SharedFile], function: bytes, clust
     # Ctrl-C reaches all processes of the terminal. The parent ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), name="forebay-parent", daemon=True).start()
+    # As in the workers of a DataLoader, because the workers share the cores. The function may import PyTorch later.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     try:
         try:
             loaded = pickle.loads(function)
         except Exception:
             channel.send(Unusable(traceback.format_exc()))
             return
-        if "torch" in sys.modules:
-            # As in the workers of a DataLoader, because the workers share the cores.
-            sys.modules["torch"].set_num_threads(1)
         Worker(channel, files, loaded, cluster).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         pass
