@@ -4,8 +4,8 @@
     loadtests/map_cost.py grpc://127.0.0.1:8815 flights --workers 4 --epochs 2
 
 Each way runs in a process of its own, once for one epoch and once for more. The difference has no start of processes in it. The
-time includes all worker processes and receiving the batches, but not the server. The function is pure Python over a part of the
-rows of each batch.
+time includes all worker processes and receiving the batches, but not the server. The function is pure Python over every second row of
+each batch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,12 @@ from typing import Any
 
 import forebay
 
-ROWS_PER_CALL = 20_000
-
 
 def function(batch: forebay.Batch) -> dict[str, Any]:
     """Computes in pure Python, and returns the batch and the result."""
     x = batch["x"].to_numpy()
     total = 0.0
-    for delay, distance in x[:ROWS_PER_CALL].tolist():
+    for delay, distance in x[::2].tolist():
         total += delay * 0.5 if distance > 500 else delay
     return {"x": x, "total": total}
 

@@ -75,8 +75,8 @@ class TorchTrainingDataset(TrainingDataset, torch.utils.data.IterableDataset):  
         """
         if torch.utils.data.get_worker_info() is None:
             with self._loader_loops.entry(os.getpid()) as entry:
-                is_elsewhere = entry.get("loop") is not None
-            if is_elsewhere:
+                is_in_workers = entry.get("loop") is not None
+            if is_in_workers:
                 raise RuntimeError(
                     "the position is in the workers of a DataLoader: use torchdata's StatefulDataLoader and its state_dict, "
                     "or a state from before the loop with the epoch and step that the loop has reached"

@@ -32,7 +32,7 @@ def loader(ds: Any, workers: int, **options: Any) -> Iterable[Any]:
 
 
 def stateful(ds: Any, workers: int, **options: Any) -> Any:
-    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not in this environment")
+    torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not in this environment; the other one has it")
     return torchdata.StatefulDataLoader(ds, batch_size=None, num_workers=workers, **options)
 
 
@@ -88,8 +88,8 @@ def test_the_given_number_of_epochs_is_the_limit_with_workers(client: forebay.Cl
 
 
 def test_fewer_batches_than_workers_are_each_yielded_once(client: forebay.Client) -> None:
-    ds = dataset(client, batch_size=1_500_000)
-    assert digests(loader(ds, 4)) == digests(dataset(client, batch_size=1_500_000))
+    ds = dataset(client, batch_size=1_000_000)
+    assert digests(loader(ds, 4)) == digests(dataset(client, batch_size=1_000_000))
 
 
 def test_a_loaded_state_starts_the_next_loop(client: forebay.Client, epochs: list[list[str]]) -> None:
@@ -130,7 +130,7 @@ def test_an_output_that_cannot_leave_a_worker_is_an_error(client: forebay.Client
     with pytest.raises(RuntimeError, match="output 'batch' cannot leave a worker process; use 'torch', 'numpy' or 'arrow'"):
         next(iter(loader(dataset(client, output="batch"), 1)))
     wrapped = Wrapped(dataset(client, output="batch"))
-    assert list(loader(wrapped, 2)) == [(0, step) for step in range(30)]
+    assert list(loader(wrapped, 2)) == [[0, step] for step in range(30)]
 
 
 class Wrapped(torch.utils.data.IterableDataset):
@@ -179,6 +179,7 @@ def test_ranks_have_to_agree_before_their_workers_start(client: forebay.Client) 
     ds = dataset(client, rank=1, world_size=2)
     with pytest.raises(RuntimeError, match=r"call len\(\) of the dataset before the loop"):
         next(iter(loader(ds, 2)))
+    ds = dataset(client, rank=1, world_size=2)
     assert len(ds) == 15
     assert digests(loader(ds, 2)) == digests(dataset(client, rank=1, world_size=2))
 
