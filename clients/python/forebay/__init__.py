@@ -23,6 +23,7 @@ from forebay.client import Client, connect
 from forebay.column import Column
 from forebay.dataset import Dataset, open
 from forebay.errors import Error, RequestRejectedError
+from forebay.mapped import MappedDataset
 from forebay.online import InferenceBatch, Rows
 from forebay.profiling import profile
 from forebay.splitting import split
@@ -36,6 +37,7 @@ __all__ = [
     "Dataset",
     "Error",
     "InferenceBatch",
+    "MappedDataset",
     "RequestRejectedError",
     "Rows",
     "TrainingDataset",

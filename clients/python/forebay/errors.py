@@ -89,3 +89,28 @@ class CheckpointMismatchError(Error, ValueError):
 
 class RankMismatchError(Error):
     """The ranks of a job would read different data or a different order, or not all of them started."""
+
+
+class WorkerError(Error, RuntimeError):
+    """The function of `TrainingDataset.map` failed, or a worker process of it could not start or ended repeatedly.
+
+    It is the cause (`__cause__`) of an exception of the function. If that cannot be pickled, this is raised instead of it.
+    """
+
+    worker: int | None
+    """Number of the worker process, from 0. None without worker processes."""
+
+    epoch: int | None
+    """Epoch of the batch. None if no batch was being processed."""
+
+    step: int | None
+    """Step of the batch."""
+
+    def __init__(
+        self, message: str, worker: int | None = None, epoch: int | None = None, step: int | None = None
+    ) -> None:
+        super().__init__(message, worker, epoch, step)
+        self.worker, self.epoch, self.step = worker, epoch, step
+
+    def __str__(self) -> str:
+        return str(self.args[0])

@@ -2,24 +2,158 @@
 
 from __future__ import annotations
 
-from typing import Any
+import multiprocessing
+import os
+from typing import Any, Iterator, Mapping
 
 import torch.utils.data
 
-from forebay.training import TrainingDataset
+from forebay import _forebay
+from forebay.batch import Batch
+from forebay.loops import LoaderLoops
+from forebay.mapped import MappedDataset
+from forebay.training import OUTPUTS, TrainingDataset
+
+
+class TorchMappedDataset(MappedDataset, torch.utils.data.IterableDataset):  # type: ignore[misc]
+    """The results of `TrainingDataset.map`, for `DataLoader(results, batch_size=None, num_workers=0)`.
+
+    Raises:
+        RuntimeError: On iteration in a worker process of a DataLoader, because the results have workers of their own.
+    """
+
+    def __iter__(self) -> Iterator[Any]:
+        if torch.utils.data.get_worker_info() is not None:
+            raise RuntimeError("num_workers must be 0: use the argument workers of map instead")
+        return super().__iter__()
 
 
 class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDataset):  # type: ignore[misc]
-    """A training dataset for `DataLoader(ds, batch_size=None, num_workers=0)`.
+    """A training dataset for `DataLoader(ds, batch_size=None)`, with any number of workers.
 
-    `Client.train` returns this class if PyTorch was imported before the call. Worker processes are rejected: batches are
-    assembled by the server and prefetched by threads, so workers would only add a copy, and `state_dict` would not include
-    their position.
+    `Client.train` returns this class if PyTorch was imported before the call. Worker w of n reads the batches w, w + n, w + 2n
+    and so on of the loop. The DataLoader restores the order. Each loop over a DataLoader is the next epoch.
 
-    Raises:
-        RuntimeError: On iteration in a worker process of a DataLoader.
+    With workers, the position is in their processes, and a DataLoader receives batches ahead of the loop. Therefore
+    `state_dict` raises RuntimeError in this process after such a loop. With the StatefulDataLoader of torchdata, the state of
+    the loader is exact.
     """
 
-    def _begin(self) -> None:
+    _mapped_class = TorchMappedDataset
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._loader_loops = LoaderLoops()
+        # In a worker: number of iterations, and true from a call of `load_state_dict` to the next iteration.
+        self._iterations, self._has_own_state = 0, False
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = torch.utils.data.get_worker_info()
+        if worker is None:
+            return super().__iter__()
+        if worker.dataset is self and self._output in ("batch", "jax"):
+            raise RuntimeError(f"output {self._output!r} cannot leave a worker process; use 'torch', 'numpy' or 'arrow'")
+        if self._cuda is not None:
+            raise RuntimeError("num_workers must be 0 with a CUDA device, into which the dataset prefetches batches itself")
+        lane, lanes = worker.id, worker.num_workers
+        steps = self.steps_per_epoch
+        with self._loader_loops.entry(_main_process()) as entry:
+            start = self._start(entry, lane, steps)
+        if start is None:
+            start, lane = self._step, 0
+        self._step = start + lane
+        if self._step >= steps:
+            return iter(())
+        place = {"epoch": self._epoch, "start_step": start, "epochs": 1, "lanes": lanes, "lane": lane}
+        return self._iterate_lane({**self._pinned(), **place}, lanes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the state for a checkpoint. In a worker of a DataLoader: the state of its part of the batches.
+
+        Raises:
+            RuntimeError: Workers of a DataLoader have read the batches, so that this process does not have their position.
+        """
+        if torch.utils.data.get_worker_info() is None:
+            with self._loader_loops.entry(os.getpid()) as entry:
+                is_in_workers = entry.get("loop") is not None
+            if is_in_workers:
+                raise RuntimeError(
+                    "the position is in the workers of a DataLoader: use torchdata's StatefulDataLoader and its state_dict, "
+                    "or a state from before the loop with the epoch and step that the loop has reached"
+                )
+        return super().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues at the position of a state. See `TrainingDataset.load_state_dict`.
+
+        In a worker of a DataLoader, the state is that of a worker with the same number, of the same number of workers.
+        """
+        super().load_state_dict(state)
         if torch.utils.data.get_worker_info() is not None:
-            raise RuntimeError("num_workers must be 0: the dataset prefetches batches itself, and its state is in this process")
+            self._has_own_state = True
+            return
+        planned = super()._plan()
+        with self._loader_loops.entry(os.getpid()) as entry:
+            entry.update(planned=planned, loop=None, epoch=self._epoch, step=self._step)
+
+    def _begin(self) -> None:
+        with self._loader_loops.entry(os.getpid()) as entry:
+            if entry.get("loop") is not None:
+                # Loops over DataLoaders are iterations, too.
+                self._epoch, self._fresh = entry["epoch"], False
+            for name in ("loop", "epoch", "step"):
+                entry.pop(name, None)
+
+    def _start(self, entry: dict[str, Any], worker: int, steps: int) -> int | None:
+        """Moves to the epoch of this loop. Returns its first step, or None if this worker has a state of its own."""
+        # The workers of a DataLoader have consecutive numbers. One that keeps its workers starts several loops with them.
+        first = multiprocessing.current_process()._identity[-1] - worker  # type: ignore[attr-defined]
+        loop, self._iterations = [first, self._iterations], self._iterations + 1
+        last = entry.get("loop")
+        if self._has_own_state:
+            self._has_own_state = False
+            entry.update(loop=loop, epoch=self._epoch, step=self._step)
+            return None
+        if last == loop:
+            self._epoch = entry["epoch"]
+            return entry["step"]
+        if last is not None and loop[1] == 0 and first < last[0]:
+            raise RuntimeError("a later loop over this dataset has started and ended this one")
+        if "epoch" in entry:
+            self._planned = entry.get("planned", self._planned)
+            self._epoch, self._step, self._fresh = entry["epoch"], entry["step"], last is None
+        self._advance(steps)
+        self._fresh = False
+        entry.update(loop=loop, epoch=self._epoch, step=self._step)
+        return self._step
+
+    def _iterate_lane(self, request: Mapping[str, Any], lanes: int) -> Iterator[Any]:
+        stream, make = self._cluster.plan(request).stream(None), OUTPUTS[self._output]
+        try:
+            for received in stream:
+                batch = Batch(received, self._state_after)
+                self._step = batch.step + lanes
+                yield make(batch, self._device, **self._conversion)
+        finally:
+            stream.close()
+
+    def _plan(self) -> dict[str, Any]:
+        # A request of a loaded state has a snapshot, so that all processes have the same plan.
+        if self._planned is None and "snapshot" not in self._request:
+            is_worker = torch.utils.data.get_worker_info() is not None
+            with self._loader_loops.entry(_main_process() if is_worker else os.getpid()) as entry:
+                self._planned = entry.setdefault("planned", None) or super()._plan()
+                entry["planned"] = self._planned
+        return super()._plan()
+
+    def _agreed(self) -> _forebay.Plan:
+        if torch.utils.data.get_worker_info() is None:
+            return super()._agreed()
+        if self.world_size > 1 and "snapshot" not in self._request:
+            raise RuntimeError("call len() of the dataset before the loop: the ranks agree on a plan in their main processes")
+        return self._cluster.plan({**self._request, **self._rank_and_world_size()})
+
+
+def _main_process() -> int:
+    """Returns the id of the process that iterates over the DataLoader of this worker."""
+    return multiprocessing.parent_process().pid  # type: ignore[union-attr]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
-import sys
 import threading
 import time
 from typing import Any, Callable, Generic, Iterator, Mapping, TypeVar
@@ -15,10 +15,12 @@ from forebay.agreement import RendezvousStore, agree, default_store
 from forebay.batch import Batch
 from forebay.checkpoint import CURSOR, STATE_VERSION, check, merged
 from forebay.cluster import Cluster
+from forebay.cuda import cuda_number, is_cuda
 from forebay.conversion import Conversion, Missing, Strings
 from forebay.epoch_stream import epoch_stream
 from forebay.errors import CheckpointMismatchError
 from forebay.gpu import number_in_use, watch
+from forebay.mapped import MappedDataset
 
 Item = TypeVar("Item")
 
@@ -48,6 +50,8 @@ class TrainingDataset(Generic[Item]):
     `RankMismatchError` when the ranks disagree, and any other error of `forebay.errors` according to the server's status.
     """
 
+    _mapped_class: type[MappedDataset] = MappedDataset
+
     def __init__(
         self,
         cluster: Cluster,
@@ -66,7 +70,7 @@ class TrainingDataset(Generic[Item]):
     ) -> None:
         if output not in OUTPUTS:
             raise ValueError(f"output is {output!r}, expected one of {', '.join(OUTPUTS)}")
-        on_cuda = _is_cuda(device)
+        on_cuda = is_cuda(device)
         if on_cuda and output in ("numpy", "arrow"):
             raise ValueError(f"output is {output!r}, which requires host memory, but device is {str(device)!r}")
         if device is not None and not on_cuda and output != "torch" and str(device) != "cpu":
@@ -269,6 +273,36 @@ class TrainingDataset(Generic[Item]):
         total["stall"] = wait / (wait + compute + copy) if wait > 0 else 0.0
         return total
 
+    def map(self, f: Callable[[Any], Any], *, workers: int = 0, prefetch: int = 2) -> MappedDataset:
+        """Returns the results `f(batch)` of all batches, computed in worker processes, in the order of the batches.
+
+        Each worker process reads its part of the batches itself and calls `f`. Results return through shared memory. The
+        processes are started by the "spawn" method: `f` is a function at the top level of a module, or another object that
+        can be pickled, and a main module has its code below `if __name__ == "__main__":`.
+
+        Results depend on the batch alone: `f` may be called more than once for a batch, and in any process. For random numbers,
+        use a seed from `batch.epoch` and `batch.step`.
+
+        Args:
+            f: Function of an item, in the form that `output` of `Client.train` selects. It returns NumPy arrays, PyTorch
+                tensors, dicts and lists of these, or anything else that can be pickled.
+            workers: Number of processes, 0 to 256. 0 calls `f` in this process. With processes, `lanes` of `Client.train` is
+                not used.
+            prefetch: Maximum number of finished results per worker that the loop has not received, at least 1. Each occupies
+                memory of the size of the largest result.
+
+        Returns:
+            An iterable with the position of this dataset: both share epoch, step and `state_dict`.
+
+        Raises:
+            TypeError: `f` cannot be pickled, and `workers` is not 0.
+            ValueError: `workers` or `prefetch` is invalid, or `device` of `Client.train` requires this process.
+        """
+        if self._cuda is not None or (workers > 0 and self._device is not None and str(self._device) != "cpu"):
+            raise ValueError("map runs on the host, but the dataset has a device; copy the results to it instead")
+        item = functools.partial(_item, self._output, self._device, self._conversion)
+        return self._mapped_class(self, item, f, workers, prefetch)
+
     def close(self) -> None:
         """Closes the connections and stops the threads of the current iteration, if there is one.
 
@@ -311,10 +345,7 @@ class TrainingDataset(Generic[Item]):
         """Yields the batches of one epoch, or of the rest of it, and `most` batches if that is less."""
         steps = self.steps_per_epoch
         self._check_place()
-        if not self._fresh or self._step >= steps > 0:
-            self._epoch, self._step = self._epoch + 1, 0
-        if self._last is not None and self._epoch >= self._last:
-            self._epoch, self._step = self._last - 1, steps
+        if not self._advance(steps):
             return
         # Until the first batch was received, and after an error, the next iteration starts here.
         self._fresh = True
@@ -353,6 +384,15 @@ class TrainingDataset(Generic[Item]):
             if loop == self._loops and not is_continued:
                 self.close()
 
+    def _advance(self, steps: int) -> bool:
+        """Moves to the start of the next iteration. Returns false if all epochs were delivered."""
+        if not self._fresh or self._step >= steps > 0:
+            self._epoch, self._step = self._epoch + 1, 0
+        if self._last is not None and self._epoch >= self._last:
+            self._epoch, self._step = self._last - 1, steps
+            return False
+        return True
+
     def _open(self) -> _forebay.Stream:
         """Returns the stream that delivers the next batch."""
         if self._process != os.getpid():
@@ -364,7 +404,7 @@ class TrainingDataset(Generic[Item]):
             self.close()
         epochs = 1 if self._last is None else self._last - self._epoch
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
-        cuda = None if self._cuda is None else _cuda_number(self._cuda)
+        cuda = None if self._cuda is None else cuda_number(self._cuda)
         self._stream = self._cluster.plan(request).stream(cuda)
         if self._cluster.options.get("report", True):
             self._watched = watch(self._stream.utilization(), number_in_use(cuda), self._gpu_utilization)
@@ -439,31 +479,9 @@ class TrainingDataset(Generic[Item]):
 _agreements: dict[str, itertools.count[int]] = {}
 
 
-def _is_cuda(device: Any) -> bool:
-    """True for a CUDA device that is named as in PyTorch.
-
-    Raises:
-        ValueError: The number after `cuda:` is none.
-    """
-    kind, _, number = str(device).partition(":")
-    if kind == "cuda" and not number.isdecimal() and (number or ":" in str(device)):
-        raise ValueError(f"device is {str(device)!r}, expected 'cuda' or 'cuda:NUMBER'")
-    return kind == "cuda"
-
-
-def _cuda_number(device: Any) -> int:
-    """Returns the number of a CUDA device. Without one in its name, it is that of this process among those of its host."""
-    number = str(device).partition(":")[2]
-    if number:
-        return int(number)
-    torch = sys.modules.get("torch")
-    has_cuda = torch is not None and torch.cuda.is_available()
-    if has_cuda and torch.cuda.current_device() > 0:
-        return torch.cuda.current_device()
-    local, visible = ranks.local_rank() or 0, os.environ.get("CUDA_VISIBLE_DEVICES")
-    devices = torch.cuda.device_count() if has_cuda else None if visible is None else len(visible.split(","))
-    # A launcher may show each process its own device only.
-    return local if devices is None or local < devices else 0
+def _item(output: str, device: Any, conversion: Mapping[str, Any], batch: Batch) -> Any:
+    """Returns a batch in the form that `output` selects."""
+    return OUTPUTS[output](batch, device, **conversion)
 
 
 def _add(total: dict[str, float], more: Mapping[str, float]) -> None:

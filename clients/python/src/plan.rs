@@ -58,7 +58,7 @@ impl Plan {
             None => self.client.start(plan).map(Receiving::OnHost),
             Some(number) => self.client.start_on(plan, &Device::cuda(number)?).map(Receiving::OnDevice),
         };
-        Stream::open(py, start, self.plan.lanes())
+        Stream::open(py, start, self.plan.streams())
     }
 
     /// Exports the batches of an iterator over batches of this plan as a stream by the Arrow PyCapsule interface. The iterator is

@@ -64,6 +64,18 @@ def test_the_pytorch_block_runs_as_written(flights_server: Server) -> None:
     assert names["batch"].step == 0 and names["batch"]["date"].dtype == torch.int64
 
 
+@pytest.mark.parametrize(("module", "printed"), [("torchdata", "35 more batches"), ("numpy", "46 results, the next step is 46")])
+def test_a_program_of_the_page_runs_as_written(flights_server: Server, tmp_path: Path, module: str, printed: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not in this environment; the other one has it")
+    (program,) = (block for block in blocks(PAGE, "python3") if module in block)
+    (tmp_path / "program.py").write_text(program.replace("grpc://127.0.0.1:8815", flights_server.location))
+    command = [sys.executable, str(tmp_path / "program.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == printed
+
+
 def test_the_tutorial_runs_as_written(
     pool: Pool, flights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

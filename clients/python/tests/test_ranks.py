@@ -14,7 +14,7 @@ import pytest
 
 import forebay
 from forebay import ranks
-from forebay.training import _cuda_number
+from forebay.cuda import cuda_number
 
 LAUNCHER_VARIABLES = {
     *(name for pair in ranks.LAUNCHERS for name in pair),
@@ -128,7 +128,7 @@ def test_a_gpu_without_a_number_is_that_of_the_local_rank(
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     set_all(monkeypatch, variables)
-    assert _cuda_number(device) == expected
+    assert cuda_number(device) == expected
 
 
 PROCESS = """

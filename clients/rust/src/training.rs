@@ -41,6 +41,9 @@ use uploads::Uploads;
 
 /// The batches of one rank in the order of its steps, with its lanes merged. Dropping it ends its streams.
 ///
+/// A request with a `lane` delivers only the batches of that lane: with `lanes` k and `lane` l, numbers l, l + k, l + 2k and so
+/// on, counted from the start of the request.
+///
 /// Each batch is delivered exactly once, also if connections are lost or servers restart. Each batch is verified against the
 /// [`Plan`].
 ///
@@ -107,7 +110,7 @@ impl Training<DeviceBatch> {
         // One prefetched batch and the one in use alternate between two buffers.
         let config = Config { prefetch_batches: 1, ..(**servers.config()).clone() };
         let uploads = Uploads::new(received, device)?;
-        let lanes = Lanes::single(uploads, SchemaRef::clone(&job.plan.schema), &config);
+        let lanes = Lanes::single(uploads, &job.plan, &config);
         Ok(Self::new(lanes, job))
     }
 }
@@ -134,7 +137,7 @@ impl<B: Item> Training<B> {
     /// Returns the position of the batch that [`next`](Self::next) delivers next. A training that starts there continues
     /// without a gap.
     pub fn cursor(&self) -> Cursor {
-        self.plan.cursor(self.lanes.delivered())
+        self.plan.cursor(self.lanes.next_number())
     }
 
     /// Returns the next batch; `None` after the last one and after an error. Cancel-safe.
@@ -155,10 +158,10 @@ impl<B: Item> Training<B> {
         let mut next = self.lanes.next().await;
         let now = Instant::now();
         self.requested = None;
-        let delivered = self.lanes.delivered();
-        if next.is_none() && delivered < self.plan.batches() {
+        let number = self.lanes.next_number();
+        if next.is_none() && number < self.plan.batches() {
             // The task of the lane ended without an error, so it panicked.
-            next = Some(Err(Error::protocol(format!("receiving ended before batch {delivered}"))));
+            next = Some(Err(Error::protocol(format!("receiving ended before batch {number}"))));
         }
         match &next {
             Some(Ok(batch)) => {

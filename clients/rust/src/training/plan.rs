@@ -105,6 +105,16 @@ impl Plan {
         self.resolved.lanes.unwrap_or(1).max(1)
     }
 
+    /// Returns the number of streams that a client receives: one if the request names a lane, otherwise one per lane.
+    pub fn streams(&self) -> u64 {
+        if self.resolved.lane.is_some() { 1 } else { self.lanes() }
+    }
+
+    /// Returns the first lane that a client receives, which has the first batch.
+    pub(crate) fn first_lane(&self) -> u64 {
+        self.resolved.lane.unwrap_or(0)
+    }
+
     /// Returns the expected metadata of batch number `batch`, without its hash. `rows` is the number of items: of packs if the
     /// job has packs, of groups if it has groups, otherwise of rows.
     pub(crate) fn expected(&self, batch: u64) -> BatchMetadata {

@@ -51,6 +51,26 @@ async fn lanes_are_merged_into_the_order_of_steps() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_request_for_one_lane_delivers_its_batches_over_all_epochs() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path(), "cache").await;
+    let client = client(&[server.grpc().url()], config());
+    let whole = Train { epochs: Some(2), start_step: 1, ..train(2) };
+    let expected = undisturbed(&server, &whole).await;
+    for lanes in [1, 2, 5] {
+        for lane in 0..lanes {
+            let train = Train { lanes: Some(lanes), lane: Some(lane), ..whole.clone() };
+            let training = client.train(&train).await.unwrap();
+            assert_eq!(training.cursor(), training.plan().cursor(lane));
+            let found = all(training).await.unwrap();
+            let of_lane: Vec<_> =
+                expected.iter().skip(lane as usize).step_by(lanes as usize).cloned().collect();
+            assert_eq!(found, of_lane, "lane {lane} of {lanes}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_rank_receives_the_planned_batches_for_any_world_size() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path(), "cache").await;
