@@ -20,13 +20,14 @@ class TrainOptions(TypedDict, total=False):
     tensors: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     dedupe: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     group_by: Sequence[str] | None
-    mix: Mapping[str, Any] | None
+    mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     seed: int
     shuffle: Mapping[str, Any] | None
     epoch: int
     epochs: int | None
     rank: int | None
     world_size: int | None
+    mesh: Any
     lanes: int
     remainder: str | None
     snapshot: str | None
