@@ -3,7 +3,7 @@
 use std::{future::Future, time::Duration};
 
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 /// Interval of the checks for signals such as Ctrl-C.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -14,7 +14,7 @@ pub(crate) struct Owned<T> {
     process: u32,
 }
 
-impl<T: Send> Owned<T> {
+impl<T: Send + 'static> Owned<T> {
     pub(crate) fn new(value: T) -> Self {
         Self { value, process: std::process::id() }
     }
@@ -25,9 +25,16 @@ impl<T: Send> Owned<T> {
     }
 
     /// Ends the value by `end`, with the GIL released. In a forked child, waiting for the threads would never end.
-    pub(crate) fn end(self, py: Python<'_>, end: impl FnOnce(T) + Send) {
+    ///
+    /// Python can collect garbage on the thread that completes a request of asyncio, which cannot wait for itself. There, `end`
+    /// runs on another thread, and this does not wait for it.
+    pub(crate) fn end(self, py: Python<'_>, end: impl FnOnce(T) + Send + 'static) {
         if self.was_forked() {
             std::mem::forget(self);
+            return;
+        }
+        if Handle::try_current().is_ok() {
+            std::thread::spawn(|| end(self.value));
             return;
         }
         py.detach(|| end(self.value));

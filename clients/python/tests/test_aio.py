@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import socket
+import sys
 import threading
 from pathlib import Path
 from typing import Any, Callable, Coroutine
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 import forebay
-from forebay import aio, errors
+from forebay import _forebay, aio, errors, sending
+from forebay.cluster import to_json
 from server import Pool, Server, until
 
 pa = pytest.importorskip("pyarrow")
@@ -171,6 +173,23 @@ def test_a_loop_that_is_closed_before_the_answer_does_not_disturb_others(users: 
 
     asyncio.run(abandon())
     assert run(names(client, [5])) == ["user 5"]
+
+
+@pytest.mark.alone
+def test_a_client_can_be_collected_on_the_native_thread(users: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", raised.append)
+    before, native, called = threads(), [_forebay.Cluster([users.location], {})], threading.Event()
+
+    def done(answer: Any, error: Exception | None) -> None:
+        assert error is None and len(answer[0]) == 1
+        native.clear()
+        called.set()
+
+    native[0].start_lookup(done, to_json({"lookup": {"dataset": "users"}}), sending.keys({"user_id": [1]}), None)
+    assert called.wait(20)
+    until(lambda: threads() == before)
+    assert not raised
 
 
 @pytest.mark.alone
