@@ -53,6 +53,10 @@ class Launched:
         output = "\n".join(self.output)
         assert f"RANK=0 of {number}, from" in output, output[-6000:]
 
+    def is_running(self) -> bool:
+        """True until the first process has ended."""
+        return self.processes[0].poll() is None
+
     def kill(self) -> None:
         """Kills the processes, and all that they have started."""
         while found := self._running():
