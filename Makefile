@@ -75,7 +75,7 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: wheel test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, instruction counts, every comparison, 10,000 simulated runs, benchmarks
+nightly: wheel test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs, benchmarks
 	mkdir -p $(RESULTS)
 	$(PYTHON) $(ACCEPTANCE)/prepare.py
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
@@ -84,6 +84,7 @@ nightly: wheel test-checked ## long tests: soak, attacks, an overloaded store, h
 		--compute 30ms --changes 30s --faults 0.02 --json $(RESULTS)/soak.json
 	target/release/forebay-load hostile --json $(RESULTS)/hostile.json
 	target/acceptance/venv/bin/python loadtests/instructions.py --check
+	$(PYTHON) $(PACKAGE)/prepare.py --frameworks && target/python/frameworks/bin/python -m pytest $(PACKAGE)/tests/frameworks
 	$(PEERS) --scenario tensor --json $(RESULTS)/peers-tensor.json
 	$(PEERS) --scenario clicks --json $(RESULTS)/peers-clicks.json
 	target/release/forebay-load cold --scenario clicks --json $(RESULTS)/cold.json

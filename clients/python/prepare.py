@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Builds the wheel and installs it into environments of its own, below target/python.
 
-    wheels/   the wheel, with the server's binary in it
-    venv/     the wheel and requirements/test.txt: NumPy, pyarrow, JAX, polars, pandas, DuckDB, mypy
-    torch/    the wheel and requirements/torch.txt: NumPy, pyarrow, PyTorch
+    wheels/      the wheel, with the server's binary in it
+    venv/        the wheel and requirements/test.txt: NumPy, pyarrow, JAX, polars, pandas, DuckDB, mypy
+    torch/       the wheel and requirements/torch.txt: NumPy, pyarrow, PyTorch
+    frameworks/  the wheel and requirements/bridges.txt: Lightning, Accelerate, transformers, Ray, XGBoost, Keras
+
+With `--frameworks`, it only installs the wheel that was built last into the last environment, which requires Python 3.10.
 
 Requires Python 3.9 or later with pip, PyPI, and the release binaries of the workspace. PyTorch is optional: if it cannot be
 installed, the file `torch.missing` holds the reason, and the tests that need PyTorch are skipped with it.
@@ -11,6 +14,7 @@ installed, the file `torch.missing` holds the reason, and the tests that need Py
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -70,8 +74,14 @@ def install_torch(wheel: Path) -> None:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--frameworks", action="store_true", help="prepare the environment with the frameworks only")
+    options = parser.parse_args()
     HOME.mkdir(parents=True, exist_ok=True)
     try:
+        if options.frameworks:
+            install_wheel(environment("frameworks", LOCKS / "bridges.txt"), next((HOME / "wheels").glob("*.whl")))
+            return 0
         wheel = build_wheel()
         install_wheel(environment("venv", LOCKS / "test.txt"), wheel)
     except (Unavailable, OSError) as reason:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from typing import Any, Iterator, Mapping
 
 import torch.utils.data
@@ -36,7 +37,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
 
     With workers, the position is in their processes, and a DataLoader receives batches ahead of the loop. Therefore
     `state_dict` raises RuntimeError in this process after such a loop. With the StatefulDataLoader of torchdata, the state of
-    the loader is exact.
+    the loader is exact. A DataLoader that `Accelerator.prepare` returned is rejected: its first process would read for all.
     """
 
     _mapped_class = TorchMappedDataset
@@ -53,6 +54,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             return super().__iter__()
         if worker.dataset is self and self._output in ("batch", "jax"):
             raise RuntimeError(f"output {self._output!r} cannot leave a worker process; use 'torch', 'numpy' or 'arrow'")
+        self._check_not_prepared()
         if self._cuda is not None:
             raise RuntimeError("num_workers must be 0 with a CUDA device, into which the dataset prefetches batches itself")
         lane, lanes = worker.id, worker.num_workers
@@ -97,12 +99,34 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             entry.update(planned=planned, loop=None, epoch=self._epoch, step=self._step)
 
     def _begin(self) -> None:
+        self._check_not_prepared()
         with self._loader_loops.entry(os.getpid()) as entry:
             if entry.get("loop") is not None:
                 # Loops over DataLoaders are iterations, too.
                 self._epoch, self._fresh = entry["epoch"], False
             for name in ("loop", "epoch", "step"):
                 entry.pop(name, None)
+
+    def _check_not_prepared(self) -> None:
+        """Checks that this iteration is not that of a DataLoader which Accelerate has prepared.
+
+        Raises:
+            RuntimeError: It is.
+        """
+        accelerate = sys.modules.get("accelerate.data_loader")
+        if accelerate is None:
+            return
+        active = accelerate.GradientState().active_dataloader
+        dataset = getattr(active, "dataset", None)
+        if isinstance(dataset, accelerate.IterableDatasetShard):
+            dataset = dataset.dataset
+        if dataset is self:
+            active.end()
+            raise RuntimeError(
+                "Accelerate has prepared the DataLoader of this dataset, so the first process would read for all processes, and "
+                "the rows of the others would be lost; iterate over the dataset itself, or over a DataLoader with "
+                "batch_size=None that is not passed to prepare()"
+            )
 
     def _start(self, entry: dict[str, Any], worker: int, steps: int) -> int | None:
         """Moves to the epoch of this loop. Returns its first step, or None if this worker has a state of its own."""

@@ -200,6 +200,17 @@ def test_the_block_on_traces_runs_as_written(flights_server: Server) -> None:
     assert names["reader"].read_all().num_rows == 4096
 
 
+def test_every_block_on_frameworks_is_a_part_of_an_example() -> None:
+    """The examples run in `make nightly`, in an environment with these frameworks."""
+    examples = [path.read_text() for path in (ROOT / "clients" / "python" / "examples").glob("train_*.py")]
+    stripped = ["\n".join(line.strip() for line in text.splitlines()) for text in examples]
+    found = blocks(DOCS / "how-to" / "frameworks.md", "py")
+    assert len(found) >= 7
+    for block in found:
+        lines = "\n".join(line.strip() for line in block.strip().splitlines())
+        assert any(lines in text for text in stripped), block
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
 def test_every_json_block_is_json(page: Path) -> None:
     for block in blocks(page, "json"):

@@ -1,0 +1,111 @@
+"""Trainings with the libraries that train with PyTorch: killed, and resumed from the checkpoints of these libraries."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Callable
+
+import pytest
+
+import forebay
+from launching import Launched, check_resumed
+from server import Server
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PYTHON = sys.executable
+TORCHRUN = [PYTHON, "-m", "torch.distributed.run", "--standalone"]
+
+Launch = Callable[[int, Server, Path], Launched]
+
+
+def lightning(processes: int, server: Server, folder: Path) -> Launched:
+    arguments = ["--url", server.location, "--devices", str(processes), "--folder", str(folder)]
+    return Launched([PYTHON, str(EXAMPLES / "train_lightning.py"), *arguments])
+
+
+def lightning_torchrun(processes: int, server: Server, folder: Path) -> Launched:
+    arguments = ["--url", server.location, "--devices", str(processes), "--folder", str(folder)]
+    return Launched([*TORCHRUN, f"--nproc-per-node={processes}", str(EXAMPLES / "train_lightning.py"), *arguments])
+
+
+def accelerate(processes: int, server: Server, folder: Path) -> Launched:
+    # With `--cpu`, the launcher starts a single process unless there is an MPI. Port 0 selects a free one.
+    command = [PYTHON, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes)]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    arguments = ["--url", server.location, "--folder", str(folder)]
+    return Launched([*command, str(EXAMPLES / "train_accelerate.py"), *arguments])
+
+
+def transformers(processes: int, server: Server, folder: Path) -> Launched:
+    arguments = ["--url", server.location, "--folder", str(folder)]
+    return Launched([*TORCHRUN, f"--nproc-per-node={processes}", str(EXAMPLES / "train_transformers.py"), *arguments])
+
+
+@pytest.fixture(scope="module")
+def whole(flights_server: Server, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Lines of the steps of an uninterrupted training. They are the same for all libraries and numbers of processes."""
+    lines = lightning(2, flights_server, tmp_path_factory.mktemp("whole")).all_lines()
+    assert len(lines) == 50
+    return lines
+
+
+@pytest.mark.parametrize(
+    ("launch", "before", "after", "at"),
+    [
+        (lightning, 3, 2, 28),
+        (lightning, 2, 4, 24),
+        (lightning_torchrun, 2, 4, 11),
+        (accelerate, 4, 2, 28),
+        (transformers, 4, 2, 28),
+        (transformers, 2, 3, 24),
+    ],
+    ids=[
+        "lightning-within-an-epoch",
+        "lightning-at-the-end-of-an-epoch",
+        "lightning-torchrun",
+        "accelerate",
+        "transformers-within-an-epoch",
+        "transformers-at-the-end-of-an-epoch",
+    ],
+)
+def test_a_killed_training_resumes_from_the_checkpoint_of_its_library_with_another_number_of_processes(
+    flights_server: Server, tmp_path: Path, whole: list[str], launch: Launch, before: int, after: int, at: int
+) -> None:
+    killed = launch(before, flights_server, tmp_path)
+    first = killed.lines_until(whole[at].partition("rows")[0])
+    killed.check_ranks(before)
+    resuming = launch(after, flights_server, tmp_path)
+    resumed = resuming.all_lines()
+    resuming.check_ranks(after)
+    check_resumed(whole, first, resumed, 2)
+
+
+@pytest.mark.parametrize("batch_size", [None, 1])
+@pytest.mark.parametrize("dispatch_batches", [None, True])
+def test_a_loader_that_accelerate_has_prepared_is_refused(
+    client: forebay.Client, batch_size: int | None, dispatch_batches: bool | None
+) -> None:
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+    from torch.utils.data import DataLoader
+
+    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=dispatch_batches))
+    ds = client.train("flights", batch_size=4096, tensors={"x": ["delay"]}, output="torch")
+    loader = accelerator.prepare(DataLoader(ds, batch_size=batch_size))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Accelerate has prepared the DataLoader"):
+            next(iter(loader))
+    # The dataset itself and a loader of it are usable, also if they are passed to `prepare`.
+    assert len(next(iter(accelerator.prepare(ds)))["x"]) == 4096
+    assert len(next(iter(DataLoader(ds, batch_size=None)))["x"]) == 4096
+
+
+def test_the_default_loader_of_the_trainer_is_refused(client: forebay.Client, tmp_path: Path) -> None:
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    ds = client.train("flights", batch_size=4096, tensors={"x": ["delay"]}, output="torch")
+    arguments = TrainingArguments(str(tmp_path), max_steps=1, use_cpu=True, report_to="none")
+    with pytest.raises(RuntimeError, match="Accelerate has prepared the DataLoader"):
+        Trainer(torch.nn.Linear(1, 1), arguments, train_dataset=ds).train()
