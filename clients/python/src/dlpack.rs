@@ -67,11 +67,7 @@ struct Owned {
 }
 
 /// Returns BufferError, as the protocol requires, if the consumer requests a copy or another device.
-pub(crate) fn as_it_lies(
-    lies: (i32, i32),
-    asked: Option<(i32, i32)>,
-    copy: Option<bool>,
-) -> PyResult<()> {
+pub(crate) fn as_it_lies(lies: (i32, i32), asked: Option<(i32, i32)>, copy: Option<bool>) -> PyResult<()> {
     let words = match asked {
         Some(asked) if asked != lies => {
             format!("the batch is on device {lies:?} (type, number) and cannot be exported to {asked:?}")

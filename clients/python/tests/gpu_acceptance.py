@@ -199,7 +199,7 @@ def memory(machine: Machine) -> str:
 
 
 def copy_rate(machine: Machine) -> str:
-    """The rate of batches on the device, beside copies from pinned memory. A measurement."""
+    """The rate of batches on the device, compared to copies from pinned memory. A measurement."""
     torch = needs("torch")
     pinned = torch.empty(256 << 20, dtype=torch.uint8).pin_memory()
     target = torch.empty_like(pinned, device="cuda")
