@@ -89,12 +89,13 @@ impl Client {
     }
 
     /// Receives the batches of one rank, in the order of its steps and each exactly once. Lost connections and restarted servers
-    /// only delay them. `train` must select the rank if there are several. Its lanes are merged.
+    /// only delay them. `train` must select the rank if there are several. Its lanes are merged,
+    /// unless it selects one.
     ///
     /// # Errors
     /// The errors of [`plan`](Self::plan); [`Error::Request`] if the rank is missing.
     pub async fn train(&self, train: &Train) -> Result<Training, Error> {
-        let plan = self.plan(&Train { lane: None, ..train.clone() }).await?;
+        let plan = self.plan(train).await?;
         self.start(plan)
     }
 
