@@ -84,7 +84,7 @@ nightly: wheel test-checked ## long tests: soak, attacks, an overloaded store, h
 		--compute 30ms --changes 30s --faults 0.02 --json $(RESULTS)/soak.json
 	target/release/forebay-load hostile --json $(RESULTS)/hostile.json
 	target/acceptance/venv/bin/python loadtests/instructions.py --check
-	$(PYTHON) $(PACKAGE)/prepare.py --frameworks && target/python/frameworks/bin/python -m pytest $(PACKAGE)/tests/frameworks
+	$(PYTHON) $(PACKAGE)/prepare.py --frameworks && target/python/frameworks/bin/python -m pytest -o timeout=900 $(PACKAGE)/tests/frameworks
 	$(PEERS) --scenario tensor --json $(RESULTS)/peers-tensor.json
 	$(PEERS) --scenario clicks --json $(RESULTS)/peers-clicks.json
 	target/release/forebay-load cold --scenario clicks --json $(RESULTS)/cold.json

@@ -20,10 +20,12 @@ class TorchMappedDataset(MappedDataset, torch.utils.data.IterableDataset):  # ty
     """The results of `TrainingDataset.map`, for `DataLoader(results, batch_size=None, num_workers=0)`.
 
     Raises:
-        RuntimeError: On iteration in a worker process of a DataLoader, because the results have workers of their own.
+        RuntimeError: On iteration in a worker process of a DataLoader, because the results have workers of their own, or by a
+            DataLoader that Accelerate has prepared.
     """
 
     def __iter__(self) -> Iterator[Any]:
+        _check_not_prepared(self)
         if torch.utils.data.get_worker_info() is not None:
             raise RuntimeError("num_workers must be 0: use the argument workers of map instead")
         return super().__iter__()
@@ -54,7 +56,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             return super().__iter__()
         if worker.dataset is self and self._output in ("batch", "jax"):
             raise RuntimeError(f"output {self._output!r} cannot leave a worker process; use 'torch', 'numpy' or 'arrow'")
-        self._check_not_prepared()
+        _check_not_prepared(self)
         if self._cuda is not None:
             raise RuntimeError("num_workers must be 0 with a CUDA device, into which the dataset prefetches batches itself")
         lane, lanes = worker.id, worker.num_workers
@@ -99,34 +101,13 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             entry.update(planned=planned, loop=None, epoch=self._epoch, step=self._step)
 
     def _begin(self) -> None:
-        self._check_not_prepared()
+        _check_not_prepared(self)
         with self._loader_loops.entry(os.getpid()) as entry:
             if entry.get("loop") is not None:
                 # Loops over DataLoaders are iterations, too.
                 self._epoch, self._fresh = entry["epoch"], False
             for name in ("loop", "epoch", "step"):
                 entry.pop(name, None)
-
-    def _check_not_prepared(self) -> None:
-        """Checks that this iteration is not that of a DataLoader which Accelerate has prepared.
-
-        Raises:
-            RuntimeError: It is.
-        """
-        accelerate = sys.modules.get("accelerate.data_loader")
-        if accelerate is None:
-            return
-        active = accelerate.GradientState().active_dataloader
-        dataset = getattr(active, "dataset", None)
-        if isinstance(dataset, accelerate.IterableDatasetShard):
-            dataset = dataset.dataset
-        if dataset is self:
-            active.end()
-            raise RuntimeError(
-                "Accelerate has prepared the DataLoader of this dataset, so the first process would read for all processes, and "
-                "the rows of the others would be lost; iterate over the dataset itself, or over a DataLoader with "
-                "batch_size=None that is not passed to prepare()"
-            )
 
     def _start(self, entry: dict[str, Any], worker: int, steps: int) -> int | None:
         """Moves to the epoch of this loop. Returns its first step, or None if this worker has a state of its own."""
@@ -181,3 +162,25 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
 def _main_process() -> int:
     """Returns the id of the process that iterates over the DataLoader of this worker."""
     return multiprocessing.parent_process().pid  # type: ignore[union-attr]
+
+
+def _check_not_prepared(dataset: torch.utils.data.IterableDataset[Any]) -> None:
+    """Checks that an iteration over a dataset is not that of a DataLoader which Accelerate has prepared.
+
+    Raises:
+        RuntimeError: It is.
+    """
+    accelerate: Any = sys.modules.get("accelerate.data_loader")
+    if accelerate is None:
+        return
+    active = accelerate.GradientState().active_dataloader
+    wrapped = getattr(active, "dataset", None)
+    if isinstance(wrapped, accelerate.IterableDatasetShard):
+        wrapped = wrapped.dataset
+    if wrapped is dataset:
+        active.end()
+        raise RuntimeError(
+            "Accelerate has prepared the DataLoader of this dataset, so the first process would read for all processes, and "
+            "the rows of the others would be lost; iterate over the dataset itself, or over a DataLoader with "
+            "batch_size=None that is not passed to prepare()"
+        )

@@ -101,6 +101,16 @@ def test_a_loader_that_accelerate_has_prepared_is_refused(
     assert len(next(iter(DataLoader(ds, batch_size=None)))["x"]) == 4096
 
 
+def test_a_prepared_loader_of_results_or_with_workers_is_refused(client: forebay.Client) -> None:
+    from accelerate import Accelerator
+    from torch.utils.data import DataLoader
+
+    ds = client.train("flights", batch_size=4096, tensors={"x": ["delay"]}, output="torch")
+    for loader in (DataLoader(ds.map(lambda batch: batch), batch_size=None), DataLoader(ds, batch_size=None, num_workers=1)):
+        with pytest.raises(RuntimeError, match="Accelerate has prepared the DataLoader"):
+            next(iter(Accelerator(cpu=True).prepare(loader)))
+
+
 def test_the_default_loader_of_the_trainer_is_refused(client: forebay.Client, tmp_path: Path) -> None:
     import torch
     from transformers import Trainer, TrainingArguments
