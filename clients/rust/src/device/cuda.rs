@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use cudarc::driver::{DriverError, result, sys};
+use cudarc::driver::{result, sys};
 use parking_lot::Mutex;
 
 use super::{
@@ -19,8 +19,12 @@ use crate::{
     Error,
     memory::{Pin, PinMemory},
 };
+use context::{Context, message};
+use memory::{Buffer, Event};
 use retire::Retired;
 
+mod context;
+mod memory;
 mod retire;
 
 /// Maximum number of copies in flight. Each keeps its body in host memory.
@@ -34,18 +38,6 @@ const GRAIN_BYTES: usize = 2 << 20;
 pub(super) struct Cuda {
     context: Arc<Context>,
 }
-
-/// The primary context of a device, which all libraries of a process share.
-struct Context {
-    number: u32,
-    device: sys::CUdevice,
-    context: sys::CUcontext,
-}
-
-// SAFETY: every thread may use a context after making it current.
-unsafe impl Send for Context {}
-// SAFETY: the driver synchronizes concurrent calls.
-unsafe impl Sync for Context {}
 
 impl Cuda {
     pub(super) fn open(number: u32) -> Result<Self, Error> {
@@ -67,69 +59,6 @@ impl Cuda {
             unsafe { result::primary_ctx::retain(device) }.map_err(|error| missing(&message(error)))?;
         Ok(Self { context: Arc::new(Context { number, device, context }) })
     }
-}
-
-impl Context {
-    /// Makes the context current on this thread until the returned guard is dropped. The thread may belong to a framework that
-    /// uses another context. Until then, calls of this thread do not end the capture of a graph on another one.
-    fn enter(&self) -> Result<Entered, Error> {
-        // SAFETY: the context is retained while `self` exists.
-        self.check("cuCtxPushCurrent", unsafe { sys::cuCtxPushCurrent_v2(self.context) }.result())?;
-        let mut entered = Entered { capture_mode: sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED };
-        entered.exchange_capture_mode();
-        Ok(entered)
-    }
-
-    /// Returns true if `stream` captures a graph.
-    ///
-    /// # Safety
-    /// `stream` must be a live stream of the context, which must be current.
-    unsafe fn is_capturing(&self, stream: sys::CUstream) -> Result<bool, Error> {
-        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-        // SAFETY: guaranteed by the caller.
-        let done = unsafe { sys::cuStreamIsCapturing(stream, &raw mut status) };
-        self.check("cuStreamIsCapturing", done.result())?;
-        Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
-    }
-
-    fn check<T>(&self, call: &str, result: Result<T, DriverError>) -> Result<T, Error> {
-        result.map_err(|error| Error::Device(format!("cuda:{}: {call}: {}", self.number, message(error))))
-    }
-}
-
-/// Keeps a context current, and the effect of calls on captures local, until it is dropped.
-struct Entered {
-    /// The mode of this thread before.
-    capture_mode: sys::CUstreamCaptureMode,
-}
-
-impl Entered {
-    /// Exchanges the mode of this thread and `capture_mode`.
-    fn exchange_capture_mode(&mut self) {
-        // SAFETY: the driver reads and writes the mode at the address. It only fails for invalid modes.
-        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&raw mut self.capture_mode) };
-    }
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        self.exchange_capture_mode();
-        let mut left = std::ptr::null_mut();
-        // SAFETY: `Context::enter` pushed a context, and pushes and pops are balanced.
-        let _ = unsafe { sys::cuCtxPopCurrent_v2(&raw mut left) };
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: the context was retained once. Everything created in it holds a reference to `self`.
-        let _ = unsafe { result::primary_ctx::release(self.device) };
-    }
-}
-
-fn message(error: DriverError) -> String {
-    let text = error.error_string().map(|text| text.to_string_lossy().into_owned());
-    text.unwrap_or_else(|_| format!("{:?}", error.0))
 }
 
 impl Backend for Cuda {
@@ -190,84 +119,6 @@ impl Drop for Pinned {
         });
         if let Err(error) = unpinned {
             tracing::warn!(%error, "can't unregister host memory, it stays page-locked");
-        }
-    }
-}
-
-/// A point in the work of a stream.
-struct Event {
-    event: sys::CUevent,
-    context: Arc<Context>,
-}
-
-// SAFETY: as for `Context`.
-unsafe impl Send for Event {}
-// SAFETY: as for `Context`.
-unsafe impl Sync for Event {}
-
-impl Event {
-    /// Records the work that `stream` has received so far.
-    ///
-    /// # Safety
-    /// `stream` must be a live stream of the context, which must be current.
-    unsafe fn record(context: &Arc<Context>, stream: sys::CUstream) -> Result<Self, Error> {
-        // A waiting thread sleeps instead of polling.
-        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32
-            | sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32;
-        let mut event = std::ptr::null_mut();
-        // SAFETY: the driver writes an event to the address.
-        context.check("cuEventCreate", unsafe { sys::cuEventCreate(&raw mut event, flags) }.result())?;
-        let event = Self { event, context: Arc::clone(context) };
-        // SAFETY: guaranteed by the caller.
-        context.check("cuEventRecord", unsafe { result::event::record(event.event, stream) })?;
-        Ok(event)
-    }
-
-    /// Makes `stream` wait for the event.
-    ///
-    /// # Safety
-    /// The contract of [`record`](Self::record).
-    unsafe fn before(&self, stream: sys::CUstream) -> Result<(), Error> {
-        let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
-        // SAFETY: guaranteed by the caller.
-        let done = unsafe { result::stream::wait_event(stream, self.event, flags) };
-        self.context.check("cuStreamWaitEvent", done)
-    }
-
-    /// Blocks until the event has occurred.
-    fn wait(&self) -> Result<(), Error> {
-        // SAFETY: the event is destroyed only in the drop.
-        self.context.check("cuEventSynchronize", unsafe { result::event::synchronize(self.event) })
-    }
-}
-
-impl Drop for Event {
-    fn drop(&mut self) {
-        if let Ok(_entered) = self.context.enter() {
-            // SAFETY: the event is not used after the drop. The driver keeps it while streams wait for it.
-            let _ = unsafe { result::event::destroy(self.event) };
-        }
-    }
-}
-
-/// Device memory.
-struct Buffer {
-    address: sys::CUdeviceptr,
-    len: usize,
-    /// Events that precede the next write or the release.
-    until: Vec<Arc<Event>>,
-    context: Arc<Context>,
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        if let Ok(_entered) = self.context.enter() {
-            for event in &self.until {
-                // After an error the device is unusable, so that no work on the buffer remains.
-                drop(event.wait());
-            }
-            // SAFETY: the buffer was allocated by the driver, and all work on it has completed.
-            let _ = unsafe { result::free_sync(self.address) };
         }
     }
 }

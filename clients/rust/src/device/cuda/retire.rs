@@ -11,7 +11,7 @@ use std::{
 
 use cudarc::driver::{DriverError, result, sys};
 
-use super::Buffer;
+use super::memory::Buffer;
 use crate::Error;
 
 /// Pause between two looks at a stream that captures a graph.
