@@ -110,7 +110,7 @@ def graph_capture(machine: Machine) -> str:
     def read() -> None:
         while not done.is_set():
             # Held batches need new memory, and dropping them frees it.
-            held = [batch for batch, _ in zip(machine.on_device(), range(6))]
+            held = [batch for _, batch in zip(range(6), machine.on_device())]
             del held
 
     reader = threading.Thread(target=read)
@@ -141,7 +141,7 @@ def graph_capture(machine: Machine) -> str:
 def held_batches(machine: Machine) -> str:
     """Batches that the loop keeps stay unchanged, and dropping them does not wait for the device."""
     torch = needs("torch")
-    held = [batch for batch, _ in zip(machine.on_device(), range(10))]
+    held = [batch for _, batch in zip(range(10), machine.on_device())]
     found = [batch["x"].to_torch().cpu().numpy() for batch in held]
     torch.cuda._sleep(20 * DELAY)
     started_at = time.perf_counter()

@@ -173,7 +173,7 @@ def test_steps_cross_epochs_and_stop_in_their_middle(client: forebay.Client) -> 
 
 def test_the_state_of_a_batch_is_exact_for_a_loop_that_reads_ahead(client: forebay.Client) -> None:
     ds = dataset(client)
-    ahead = [batch for batch, _ in zip(ds, range(10))]
+    ahead = [batch for _, batch in zip(range(10), ds)]
     found = [digest([batch]) for batch in ahead[:3]]
     again = dataset(client)
     again.load_state_dict(ahead[2].state)
