@@ -84,7 +84,7 @@ def test_the_block_on_ray_data_runs_as_written(
     local_ray: None, flights_server: Server, capsys: pytest.CaptureFixture
 ) -> None:
     run_in_order(DOCS / "how-to" / "frameworks.md", flights_server.location, {"forebay": forebay, "ray": ray})
-    late = forebay.connect(flights_server.location).train("flights", batch_size=1, columns=["delay"], filter="delay > 0")
+    late = forebay.connect(flights_server.location).train("flights", batch_size=1, columns=["delay"], filter="delay > 15")
     assert f"{late.summary['rows']} late flights" in capsys.readouterr().out
 
 
