@@ -35,6 +35,11 @@ def default_store() -> RendezvousStore | None:
     return distributed.distributed_c10d._get_default_store()
 
 
+def process_count() -> int:
+    """Returns the number of processes that share the default store."""
+    return sys.modules["torch.distributed"].get_world_size()
+
+
 def agree(
     store: RendezvousStore,
     name: str,

@@ -182,7 +182,10 @@ class Dataset:
         """Returns the first `n` rows in the order of the files, or all rows if there are fewer."""
         training = self._train_alone(n)
         try:
-            return next(iter(training))
+            first: Batch | None = next(iter(training), None)
+            if first is None:
+                raise RequestError(f"{self!r} has no rows")
+            return first
         finally:
             training.close()
 

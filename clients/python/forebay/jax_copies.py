@@ -2,28 +2,48 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import jax
 
-# Copies that the device has perhaps not made yet, and the memory that they read.
-_pending: deque[tuple[jax.Array, jax.Array]] = deque()
+
+class _Pending:
+    """Copies of one device that are perhaps not made yet, in their order, with the memory that they read."""
+
+    def __init__(self) -> None:
+        self.copies: deque[tuple[jax.Array, jax.Array]] = deque()
+
+    def release(self) -> None:
+        """Releases the sources of all copies up to the last one that is known to be made."""
+        for made in range(len(self.copies), 0, -1):
+            copy = self.copies[made - 1][0]
+            # A copy that a computation has taken over does not say whether it is made.
+            if not copy.is_deleted() and copy.is_ready():
+                for _ in range(made):
+                    self.copies.popleft()
+                return
+
+
+_lock = threading.Lock()
+_pending: dict[Any, _Pending] = {}
 
 
 def copied_by_jax(column: Any) -> jax.Array:
     """Returns a copy of a column in the memory of JAX.
 
     JAX computes on streams of its own, and may release a foreign array while kernels that read it are still queued. The source
-    of the copy is therefore kept until the copy is made. This does not block: sources of earlier copies are released by the
-    next call.
+    of the copy is therefore kept until the copy is made. This does not block: sources of earlier copies are released by later
+    calls.
     """
     import jax.numpy as jnp
 
-    while _pending and _pending[0][0].is_ready():
-        _pending.popleft()
     source = jnp.from_dlpack(column)
-    copy = jnp.array(source, copy=True)
-    _pending.append((copy, source))
+    with _lock:
+        pending = _pending.setdefault(source.device, _Pending())
+        pending.release()
+        copy = jnp.array(source, copy=True)
+        pending.copies.append((copy, source))
     return copy

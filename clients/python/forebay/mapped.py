@@ -155,7 +155,7 @@ class MappedDataset:
         return self._in_this_process(position) if self._count == 0 else self._in_worker(position, steps)
 
     def _in_this_process(self, position: tuple[int, int]) -> Any:
-        received = next(self._dataset._open(), None)
+        received = next(self._dataset._open(self._dataset._last), None)
         if received is None:
             raise RuntimeError("the dataset was closed or reloaded during the iteration")
         batch = Batch(received)
@@ -170,7 +170,7 @@ class MappedDataset:
         return result
 
     def _in_worker(self, position: tuple[int, int], steps: int) -> Any:
-        if self._workers is None or not self._workers.is_of_this_process:
+        if self._workers is None or self._workers.is_closed or not self._workers.is_of_this_process:
             self._workers = Workers(self._count, self._prefetch, self._pickled, self._dataset._cluster)
         # The plan is another one after `load_state_dict`.
         if self._workers.cursor != position or self._plan is not self._dataset._plan():

@@ -12,6 +12,7 @@ LOG = logging.getLogger("forebay")
 # Environment variables of the rank and of the number of ranks, from the innermost launcher to the outermost one.
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
@@ -19,8 +20,17 @@ LAUNCHERS = (
 )
 # Variables of launchers that srun may have started once per host. Their ranks are unrelated to those of the srun step.
 INNER_LAUNCHERS = ("TORCHELASTIC_RUN_ID", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+# Variables that say that there are several processes, with the largest value of a process that is alone.
+HINTS = {"WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "JAX_NUM_PROCESSES": 1, "LOCAL_RANK": 0, "NODE_RANK": 0, "PMIX_RANK": 0}
+# Dimensions of a device mesh whose processes read different rows, and those whose processes read equal ones.
+DATA_DIMENSIONS = ("data", "dp", "ddp", "fsdp", "hsdp", "replicate", "shard")
+MODEL_DIMENSIONS = ("tp", "pp", "cp", "sp", "mp", "model", "tensor", "pipe", "pipeline", "context", "sequence")
+# The source of the place of a process that is alone.
+ALONE = "no launcher"
+# The source of a place that the arguments give.
+ARGUMENTS = "the arguments"
 # Rank of this process on its host, in the order of preference.
-LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+LOCAL_RANKS = ("LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 # Steps of Slurm that run a script or a shell: -5, -6 and their names.
 SLURM_SHELLS = ("4294967291", "4294967290", "batch", "interactive")
 
@@ -38,6 +48,8 @@ class Place(NamedTuple):
     # if several processes read the same rows.
     member: int
     members: int
+    # Prefix of the names of agreements among these processes, if they are a part of all processes.
+    group: str = ""
 
 
 def place(rank: int | None, world_size: int | None, mesh: Any = None) -> Place | None:
@@ -63,7 +75,7 @@ def place(rank: int | None, world_size: int | None, mesh: Any = None) -> Place |
         return _of_mesh(mesh)
     if rank is None or world_size is None:
         return None
-    return _checked(rank, world_size, "the arguments")
+    return _checked(rank, world_size, ARGUMENTS)
 
 
 def find() -> Place:
@@ -83,7 +95,7 @@ def find() -> Place:
             )
     if not found:
         _check_alone()
-        return _checked(0, 1, "no launcher")
+        return _checked(0, 1, ALONE)
     announce(found[0])
     return found[0]
 
@@ -111,8 +123,15 @@ def _initialized() -> Iterator[Place]:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         yield _checked(distributed.get_rank(), distributed.get_world_size(), "torch.distributed")
     jax = sys.modules.get("jax")
-    if jax is not None and getattr(jax.distributed, "is_initialized", bool)():
+    if jax is not None and _is_initialized(jax):
         yield _checked(jax.process_index(), jax.process_count(), "jax.distributed")
+
+
+def _is_initialized(jax: Any) -> bool:
+    if hasattr(jax.distributed, "is_initialized"):
+        return jax.distributed.is_initialized()
+    # Versions before 0.5 have no public function for it.
+    return sys.modules["jax._src.distributed"].global_state.client is not None
 
 
 def _launched() -> Iterator[Place]:
@@ -137,8 +156,7 @@ def _check_alone() -> None:
     Raises:
         ValueError: The number of ranks, or the rank on this host, is known and the rank is not.
     """
-    hints = [name for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE") if _number(name, os.environ, 1) > 1]
-    hints += [name for name in ("LOCAL_RANK", "NODE_RANK") if _number(name, os.environ, 0) > 0]
+    hints = [name for name, most in HINTS.items() if _number(name, os.environ, most) > most]
     if hints:
         found = ", ".join(f"{name}={os.environ[name]}" for name in hints)
         raise ValueError(
@@ -150,25 +168,35 @@ def _check_alone() -> None:
 def _of_mesh(mesh: Any) -> Place:
     """Returns the place of this process in the data-parallel dimensions of a device mesh."""
     names = tuple(mesh.mesh_dim_names or ())
-    if mesh.ndim == 1:
-        dimensions = [0]
-    else:
-        dimensions = [index for index, name in enumerate(names) if _is_data_parallel(name)]
+    if not names and mesh.ndim > 1:
+        raise ValueError(f"mesh has {mesh.ndim} dimensions without names, expected names, or the data-parallel one alone")
+    unknown = [name for name in names if not _is_data_parallel(name) and name not in MODEL_DIMENSIONS]
+    if unknown and mesh.ndim > 1:
+        raise ValueError(
+            f"mesh has the unknown dimension {unknown[0]!r} among {', '.join(names)}; pass the data-parallel dimensions alone, "
+            "such as mesh['dp']"
+        )
+    dimensions = [index for index in range(mesh.ndim) if not names or names[index] not in MODEL_DIMENSIONS]
     if not dimensions:
-        said = f"the dimensions {', '.join(names)}" if names else f"{mesh.ndim} dimensions without names"
-        raise ValueError(f"mesh has {said}; pass the data-parallel one, such as mesh['dp']")
+        raise ValueError(f"mesh has the dimensions {', '.join(names)}; pass the data-parallel one, such as mesh['dp']")
     rank, world_size = 0, 1
     for dimension in dimensions:
         size = mesh.size(dimension)
         rank, world_size = rank * size + mesh.get_local_rank(dimension), world_size * size
     import torch.distributed
 
+    # Processes of other ranks and of equal ones agree on the data. A part of a mesh does not say which these are.
+    whole = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+    processes = whole.mesh.flatten().tolist()
     found = _checked(rank, world_size, "the mesh")
-    return found._replace(member=torch.distributed.get_rank(), members=torch.distributed.get_world_size())
+    announce(found)
+    is_part = len(processes) < torch.distributed.get_world_size()
+    group = f"{min(processes)}-{max(processes)}/" if is_part else ""
+    return found._replace(member=processes.index(torch.distributed.get_rank()), members=len(processes), group=group)
 
 
 def _is_data_parallel(dimension: str) -> bool:
-    return dimension in ("data", "dp", "ddp", "fsdp") or dimension.startswith(("dp_", "data_"))
+    return dimension in DATA_DIMENSIONS or dimension.startswith(("dp_", "data_"))
 
 
 def _checked(rank: int, world_size: int, source: str) -> Place:

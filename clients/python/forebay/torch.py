@@ -16,6 +16,10 @@ from forebay.mapped import MappedDataset
 from forebay.training import OUTPUTS, TrainingDataset
 
 
+class Overtaken(Exception):
+    """A worker of a DataLoader begins a loop that has ended."""
+
+
 class TorchMappedDataset(MappedDataset, torch.utils.data.IterableDataset):  # type: ignore[misc]
     """The results of `TrainingDataset.map`, for `DataLoader(results, batch_size=None, num_workers=0)`.
 
@@ -57,12 +61,16 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         if worker.dataset is self and self._output in ("batch", "jax"):
             raise RuntimeError(f"output {self._output!r} cannot leave a worker process; use 'torch', 'numpy' or 'arrow'")
         _check_not_prepared(self)
+        self._check_place()
         if self._cuda is not None:
             raise RuntimeError("num_workers must be 0 with a CUDA device, into which the dataset prefetches batches itself")
         lane, lanes = worker.id, worker.num_workers
         steps = self.steps_per_epoch
-        with self._loader_loops.entry(_main_process()) as entry:
-            start = self._start(entry, lane, steps)
+        try:
+            with self._loader_loops.entry(_main_process()) as entry:
+                start = self._start(entry, lane, steps)
+        except Overtaken:
+            return iter(())
         if start is None:
             start, lane = self._step, 0
         self._step = start + lane
@@ -101,11 +109,15 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             entry.update(planned=planned, loop=None, epoch=self._epoch, step=self._step)
 
     def _begin(self) -> None:
+        if torch.utils.data.get_worker_info() is not None:
+            raise RuntimeError(
+                "epochs(), steps() and Arrow streams are not divided among the workers of a DataLoader, expected a loop over ds"
+            )
         _check_not_prepared(self)
         with self._loader_loops.entry(os.getpid()) as entry:
             if entry.get("loop") is not None:
                 # Loops over DataLoaders are iterations, too.
-                self._epoch, self._fresh = entry["epoch"], False
+                self._epoch, self._step, self._fresh = entry["epoch"] + 1, 0, True
             for name in ("loop", "epoch", "step"):
                 entry.pop(name, None)
 
@@ -122,6 +134,9 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         if last == loop:
             self._epoch = entry["epoch"]
             return entry["step"]
+        if last is not None and first == last[0] and loop[1] < last[1]:
+            # The other workers have begun the next loop already, which this one has not been told of yet.
+            raise Overtaken
         if last is not None and loop[1] == 0 and first < last[0]:
             raise RuntimeError("a later loop over this dataset has started and ended this one")
         if "epoch" in entry:
@@ -154,7 +169,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
     def _agreed(self) -> _forebay.Plan:
         if torch.utils.data.get_worker_info() is None:
             return super()._agreed()
-        if self.world_size > 1 and "snapshot" not in self._request:
+        if self._place().members > 1 and "snapshot" not in self._request:
             raise RuntimeError("call len() of the dataset before the loop: the ranks agree on a plan in their main processes")
         return self._cluster.plan({**self._request, **self._rank_and_world_size()})
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import logging
 import os
 import threading
 import time
 from typing import Any, Callable, Generic, Iterator, Mapping, TypeVar
 
 from forebay import _forebay, ranks
-from forebay.agreement import RendezvousStore, agree, default_store
+from forebay.agreement import RendezvousStore, agree, default_store, process_count
 from forebay.batch import Batch
 from forebay.checkpoint import CURSOR, STATE_VERSION, check, merged
 from forebay.cluster import Cluster
@@ -23,6 +24,8 @@ from forebay.gpu import number_in_use, watch
 from forebay.mapped import MappedDataset
 
 Item = TypeVar("Item")
+
+LOG = logging.getLogger("forebay")
 
 OUTPUTS: dict[str, Callable[..., Any]] = {
     "batch": lambda batch, device, **options: batch,
@@ -90,7 +93,9 @@ class TrainingDataset(Generic[Item]):
         self._epoch, self._step = int(request["epoch"]), 0
         self._last = None if epochs is None else self._epoch + epochs
         self._planned: dict[str, Any] | None = None
+        # The stream, and the end of its epochs as an argument of `_open`.
         self._stream: _forebay.Stream | None = None
+        self._stream_last: int | None = None
         self._process = os.getpid()
         # True if the next iteration continues at the current position instead of the next epoch.
         self._fresh = True
@@ -101,8 +106,11 @@ class TrainingDataset(Generic[Item]):
         self._agreed_times = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        self._place()
-        return {**self.__dict__, "_stream": None, "_store": None, "_past": {}, "_watched": None}
+        self._check_place()
+        # Another process may be one of several ranks, although this one is alone.
+        is_alone = self._planned is None and self._given_place is None and self._place().source == ranks.ALONE
+        found = None if is_alone else self._found_place
+        return {**self.__dict__, "_stream": None, "_store": None, "_past": {}, "_watched": None, "_found_place": found}
 
     @property
     def rank(self) -> int:
@@ -326,34 +334,39 @@ class TrainingDataset(Generic[Item]):
         return self._iterate_through(count, unit == "epochs")
 
     def _iterate_through(self, count: int, are_epochs: bool) -> Iterator[Any]:
-        per_epoch, first, given_last = self.steps_per_epoch, int(self._request["epoch"]), self._last
+        per_epoch, first = self.steps_per_epoch, int(self._request["epoch"])
         if per_epoch == 0:
             return
         end = first * per_epoch + count * (per_epoch if are_epochs else 1)
         last = -(-end // per_epoch)
-        self._last = last if given_last is None else min(last, given_last)
+        if self._last is not None:
+            last, end = min(last, self._last), min(end, self._last * per_epoch)
         # Continues after the last batch that was received, although the loop around it may have been left early.
         self._fresh = True
-        try:
-            while (rest := min(end, self._last * per_epoch) - (self._epoch * per_epoch + self._step)) > 0:
-                yield from self._iterate(rest)
-        finally:
-            self._last = given_last
+        while (rest := end - (self._epoch * per_epoch + self._step)) > 0:
+            yield from self._iterate(rest, last)
         self._fresh = True
 
-    def _iterate(self, most: int | None = None, output: str | None = None) -> Iterator[Any]:
-        """Yields the batches of one epoch, or of the rest of it, and `most` batches if that is less."""
-        steps = self.steps_per_epoch
+    def _iterate(self, most: int | None = None, last: int | None = None, output: str | None = None) -> Iterator[Any]:
+        """Yields the batches of one epoch, or of the rest of it, and `most` batches if that is less.
+
+        Args:
+            most: Maximum number of batches.
+            last: End of the epochs that follow without a pause. Default: that of `epochs` of `Client.train`.
+            output: Type of the items. Default: that of the dataset.
+        """
+        steps, last = self.steps_per_epoch, self._last if last is None else last
         self._check_place()
         if not self._advance(steps):
             return
         # Until the first batch was received, and after an error, the next iteration starts here.
         self._fresh = True
         self._loops += 1
+        was_left = False
         loop, bar, make = self._loops, self._bar(steps), OUTPUTS[output or self._output]
         end = steps if most is None else min(steps, self._step + most)
         try:
-            stream = self._open()
+            stream = self._open(last)
             while self._step < end:
                 received = next(stream, None)
                 if received is None:
@@ -372,6 +385,7 @@ class TrainingDataset(Generic[Item]):
                 for callback in self._callbacks:
                     callback(self)
         except GeneratorExit:
+            was_left = True
             raise
         except BaseException:
             # A later iteration has its own position.
@@ -380,7 +394,7 @@ class TrainingDataset(Generic[Item]):
         finally:
             if bar is not None:
                 bar.close()
-            is_continued = self._step == steps and self._last is not None and self._epoch + 1 < self._last
+            is_continued = not was_left and self._step == steps and last is not None and self._epoch + 1 < last
             if loop == self._loops and not is_continued:
                 self.close()
 
@@ -393,16 +407,16 @@ class TrainingDataset(Generic[Item]):
             return False
         return True
 
-    def _open(self) -> _forebay.Stream:
-        """Returns the stream that delivers the next batch."""
+    def _open(self, last: int | None) -> _forebay.Stream:
+        """Returns the stream that delivers the next batch, and those up to epoch `last`, or up to the end of the epoch."""
         if self._process != os.getpid():
             # The stream belongs to the parent of this forked process.
             self._stream, self._process = None, os.getpid()
         if self._stream is not None:
-            if self._stream.cursor == (self._epoch, self._step):
+            if self._stream.cursor == (self._epoch, self._step) and self._stream_last == last:
                 return self._stream
             self.close()
-        epochs = 1 if self._last is None else self._last - self._epoch
+        epochs, self._stream_last = 1 if last is None else last - self._epoch, last
         request = {**self._pinned(), "epoch": self._epoch, "start_step": self._step, "epochs": epochs}
         cuda = None if self._cuda is None else cuda_number(self._cuda)
         self._stream = self._cluster.plan(request).stream(cuda)
@@ -424,7 +438,8 @@ class TrainingDataset(Generic[Item]):
         """
         found = self._place()
         # A process that a rank starts, for example to load data, reads for this rank.
-        if self._given_place is None and self._placed_in == os.getpid():
+        is_same = self._placed_in == os.getpid() or found.source == ranks.ALONE
+        if self._given_place is None and is_same:
             now = ranks.find()
             if now[:2] != found[:2]:
                 raise RuntimeError(
@@ -452,7 +467,13 @@ class TrainingDataset(Generic[Item]):
             pinned = {} if snapshot is None or "snapshot" in self._request else {"snapshot": snapshot}
             return self._cluster.plan({**self._request, **self._rank_and_world_size(), **pinned})
 
-        place, store = self._place(), self._store if self._store is not None else default_store()
+        place = self._place()
+        store = self._store if self._store is not None else default_store()
+        is_ambiguous = self._given_place is not None and place.source == ranks.ARGUMENTS
+        if self._store is None and store is not None and is_ambiguous and place.members not in (1, process_count()):
+            # Several processes have one rank that the arguments give, and cannot be told apart in the store.
+            LOG.warning("the ranks are not compared, because rank and world_size are arguments; pass mesh or rendezvous_store")
+            store = None
         if store is None or place.members == 1:
             return plan(None)
         name = self._request.get("job_name") or self._request["dataset"]
@@ -460,7 +481,7 @@ class TrainingDataset(Generic[Item]):
             # Processes use the datasets that they share in the same order. A dataset of one process alone does not count.
             self._number = next(_agreements.setdefault(name, itertools.count()))
         self._agreed_times += 1
-        key = f"{name}/{self._number}/{self._agreed_times}"
+        key = f"{name}/{place.group}{self._number}/{self._agreed_times}"
         timeout = float(self._cluster.options.get("retry_deadline", 300))
         return agree(store, key, place.member, place.members, plan, (self._epoch, self._step), timeout)
 

@@ -49,6 +49,11 @@ class Workers:
         return self._parent == os.getpid()
 
     @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return not self._finalizer.alive
+
+    @property
     def cursor(self) -> tuple[int, int] | None:
         """Epoch and step of the next result; None before `start` and after `stop`."""
         return None if self._run is None else self._run.cursor(self._number)

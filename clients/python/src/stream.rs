@@ -2,6 +2,7 @@
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
+    thread::{self, ThreadId},
     time::Duration,
 };
 
@@ -30,6 +31,8 @@ pub(crate) struct Stream {
     counters: Counters,
     /// True as soon as the stream is to be closed.
     is_closing: AtomicBool,
+    /// The thread that waits for a batch. It owns the lock of `running`, and can call `close` from a signal handler.
+    waiting: Mutex<Option<ThreadId>>,
     /// Process that opened the stream. In a forked child, a thread that does not exist can hold the lock of `running` permanently.
     process: u32,
 }
@@ -93,7 +96,8 @@ impl Stream {
         drop(entered);
         let counters = training!(&training, counters());
         let running = Mutex::new(Some(Owned::new(Running { training, runtime, told: 0 })));
-        Ok(Self { running, counters, is_closing: AtomicBool::new(false), process: std::process::id() })
+        let (is_closing, waiting) = (AtomicBool::new(false), Mutex::new(None));
+        Ok(Self { running, counters, is_closing, waiting, process: std::process::id() })
     }
 
     /// Locks the stream without waiting, because the owner of the lock may be waiting for the GIL.
@@ -136,8 +140,13 @@ impl Stream {
             }
             tell(py, &failures, told)
         };
-        let next = waiting::wait(py, runtime, training.next(), look)?;
-        match next {
+        *self.waiting.lock() = Some(thread::current().id());
+        let next = waiting::wait(py, runtime, training.next(), look);
+        let was_closed_here = self.waiting.lock().take().is_none();
+        if was_closed_here && let Some(running) = running.take() {
+            running.end(py, drop);
+        }
+        match next? {
             Some(Ok(batch)) => Ok(batch),
             Some(Err(error)) => Err(raised(py, &error)),
             None => Err(PyStopIteration::new_err(())),
@@ -181,6 +190,10 @@ impl Stream {
     fn close(&self, py: Python<'_>) {
         self.is_closing.store(true, Ordering::Relaxed);
         if self.process != std::process::id() {
+            return;
+        }
+        if self.waiting.lock().take_if(|thread| *thread == thread::current().id()).is_some() {
+            // A signal handler, or a handler of log messages, runs within `__next__`, which closes the stream when it continues.
             return;
         }
         // The owner of the lock ends its wait when it has the GIL.

@@ -53,7 +53,7 @@ pub(crate) fn runtime(threads: usize) -> PyResult<Runtime> {
 }
 
 /// Waits for `future` with the GIL released. Handles signals; an exception of a signal handler ends the wait. Calls `look`
-/// periodically and at the end.
+/// at the start and periodically. An exception never discards a result.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     runtime: &Runtime,
@@ -61,14 +61,14 @@ pub(crate) fn wait<T: Send>(
     mut look: impl FnMut() -> PyResult<()>,
 ) -> PyResult<T> {
     let mut future = std::pin::pin!(future);
+    look()?;
     loop {
         let some_time = async { tokio::time::timeout(LOOK_INTERVAL, future.as_mut()).await };
-        let done = py.detach(|| runtime.block_on(some_time));
-        look()?;
-        match done {
-            Ok(done) => return Ok(done),
-            Err(_) => py.check_signals()?,
+        if let Ok(done) = py.detach(|| runtime.block_on(some_time)) {
+            return Ok(done);
         }
+        look()?;
+        py.check_signals()?;
     }
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import socket
 import subprocess
 import sys
@@ -20,8 +21,7 @@ LAUNCHER_VARIABLES = {
     *(name for pair in ranks.LAUNCHERS for name in pair),
     *ranks.INNER_LAUNCHERS,
     *ranks.LOCAL_RANKS,
-    "LOCAL_WORLD_SIZE",
-    "NODE_RANK",
+    *ranks.HINTS,
     "SLURM_NTASKS",
     "SLURM_STEP_ID",
 }
@@ -30,6 +30,10 @@ SRUN = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "
 MPIRUN = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
 # What Lightning sets for the processes that it starts itself.
 LIGHTNING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "NODE_RANK": "0", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
+
+
+def needs_torch() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not in this environment; the other one has it")
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +57,7 @@ def set_all(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
         (MPIRUN, (2, 4)),
         ({"PMI_RANK": "5", "PMI_SIZE": "6"}, (5, 6)),
         ({"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"}, (0, 2)),
+        ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1"}, (1, 2)),
         # torchrun and mpirun that srun has started once per host.
         ({**SRUN, **TORCHRUN}, (3, 8)),
         ({**SRUN, **TORCHRUN, "WORLD_SIZE": "4"}, (3, 4)),
@@ -80,6 +85,8 @@ def test_the_rank_is_that_of_the_launcher(
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 but no RANK"),
         ({"LOCAL_RANK": "3"}, "LOCAL_RANK=3 but no RANK"),
         ({"LOCAL_WORLD_SIZE": "4", "LOCAL_RANK": "0"}, "LOCAL_WORLD_SIZE=4 but no RANK"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK=1 but no RANK"),
+        ({"JAX_NUM_PROCESSES": "2"}, "JAX_NUM_PROCESSES=2 but no RANK"),
         ({"RANK": "1"}, "RANK is 1, but WORLD_SIZE is not set"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "RANK is 'x', expected a number"),
         ({"WORLD_SIZE": "two"}, "WORLD_SIZE is 'two', expected a number"),
@@ -109,6 +116,21 @@ def test_a_rank_that_changes_after_the_first_use_is_an_error(
     set_all(monkeypatch, {"RANK": "1", "WORLD_SIZE": "2"})
     with pytest.raises(RuntimeError, match="first used as rank 0 of 1, from no launcher, but this is rank 1 of 2"):
         next(iter(ds))
+
+
+def test_a_dataset_of_a_process_alone_finds_its_rank_again_in_another_process(
+    client: forebay.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unused = client.train("flights", batch_size=1000, columns=["delay"])
+    used = client.train("flights", batch_size=1000, columns=["delay"])
+    assert used.rank == 0 and len(used) == 3000
+    sent = [pickle.dumps(ds) for ds in (unused, used)]
+    set_all(monkeypatch, {"RANK": "1", "WORLD_SIZE": "2"})
+    assert pickle.loads(sent[0]).rank == 1
+    for received in (pickle.loads(sent[1]), used):
+        received._placed_in = -1  # As in the process of another rank, to which it was sent or forked.
+        with pytest.raises(RuntimeError, match="first used as rank 0 of 1"):
+            next(iter(received))
 
 
 @pytest.mark.parametrize(
@@ -177,14 +199,14 @@ def run_processes(location: str, count: int, shape: list[int], names: list[str],
 
 @pytest.mark.parametrize("launcher", ["torchrun", "lightning"])
 def test_the_rank_is_that_of_torch_distributed(flights_server: Any, launcher: str) -> None:
-    pytest.importorskip("torch")
+    needs_torch()
     found = run_processes(flights_server.location, 2, [], [], launcher)
     assert [each["place"] for each in found] == [[0, 2], [1, 2]]
     assert [each["position"] for each in found] == [0, 1000]
 
 
 def test_processes_of_one_data_parallel_rank_get_equal_batches(flights_server: Any) -> None:
-    pytest.importorskip("torch")
+    needs_torch()
     found = run_processes(flights_server.location, 4, [2, 2], ["dp", "tp"], "torchrun")
     assert [each["place"] for each in found] == [[0, 2], [0, 2], [1, 2], [1, 2]]
     assert [each["position"] for each in found] == [0, 0, 1000, 1000]
@@ -207,6 +229,10 @@ def test_a_mesh_without_a_data_parallel_dimension_is_an_error() -> None:
     client = forebay.connect("grpc://127.0.0.1:1")
     with pytest.raises(ValueError, match=r"mesh has the dimensions tp, pp; pass the data-parallel one, such as mesh\['dp'\]"):
         client.train("flights", batch_size=1, mesh=Mesh(tp=2, pp=2))
+    with pytest.raises(ValueError, match="unknown dimension 'ep' among dp, ep"):
+        client.train("flights", batch_size=1, mesh=Mesh(dp=2, ep=2))
+    with pytest.raises(ValueError, match="has the dimensions tp; pass the data-parallel one"):
+        client.train("flights", batch_size=1, mesh=Mesh(tp=2))
     with pytest.raises(ValueError, match="mesh is given together with rank"):
         client.train("flights", batch_size=1, mesh=Mesh(dp=2), rank=0, world_size=2)
 

@@ -181,6 +181,25 @@ def test_the_state_of_a_batch_is_exact_for_a_loop_that_reads_ahead(client: foreb
     assert ahead[-1].state == ds.state_dict()
 
 
+def test_a_loop_that_is_suspended_does_not_change_a_later_one(client: forebay.Client) -> None:
+    ds = dataset(client)
+    suspended = ds.epochs(1)
+    next(suspended)
+    later = ds.epochs(2)
+    found = [next(later)]
+    suspended.close()
+    found += later
+    assert [(batch.epoch, batch.step) for batch in found] == [(epoch, step) for epoch in (0, 1) for step in range(60)][1:]
+
+
+def test_a_loop_that_is_left_at_the_end_of_an_epoch_closes_its_stream(client: forebay.Client) -> None:
+    ds = dataset(client, epochs=3)
+    for batch in ds:
+        if batch.step == 59:
+            break
+    assert ds._stream is None
+
+
 def test_callbacks_are_called_after_every_step_of_a_span(client: forebay.Client) -> None:
     called = []
     ds = dataset(client, callbacks=[lambda ds: called.append((ds.epoch, ds.step))])

@@ -68,10 +68,11 @@ impl Route {
         Ok(OpenedExchange { outgoing, response, target })
     }
 
-    /// Records that an exchange with `target` failed. After a transient error, the next attempt uses another target.
+    /// Records that an exchange with `target` failed. After an error that another one may not have, the next attempt uses another
+    /// target.
     pub(crate) fn failed(&self, target: Option<Target>, error: &Error) {
         if let (Self::Any(servers), Some(target)) = (self, target)
-            && error.is_transient()
+            && (error.is_transient() || error.is_limit())
         {
             servers.skip(target);
         }

@@ -175,8 +175,8 @@ impl<M: AnswerMetadata> Drop for PendingAnswer<M> {
 }
 
 impl<M: AnswerMetadata> Shared<M> {
-    /// Ends the exchange and fails all pending requests with `failure`.
-    fn end(&self, failure: &Error) {
+    /// Ends the exchange and fails all pending requests with `failure`. `is_of_first` is true if the first one can be its cause.
+    fn end(&self, failure: &Error, is_of_first: bool) {
         let mut state = self.state.lock();
         if state.outgoing.take().is_none() {
             return;
@@ -186,7 +186,8 @@ impl<M: AnswerMetadata> Shared<M> {
         drop(state);
         for (index, (_, pending)) in pending.into_iter().enumerate() {
             // The status belongs to the first request. The server has not processed the others, so they can be retried.
-            let unanswered = match M::IN_ORDER && index > 0 && !failure.is_transient() {
+            let is_cause = index == 0 && is_of_first;
+            let unanswered = match M::IN_ORDER && !is_cause && !failure.is_transient() {
                 true => Unanswered::NotProcessed,
                 false => Unanswered::Failed(failure.clone()),
             };
@@ -235,7 +236,7 @@ struct Receiver<M: AnswerMetadata> {
 impl<M: AnswerMetadata> Receiver<M> {
     async fn run(mut self) {
         let Limits { idle, answer } = self.shared.limits;
-        let failure = loop {
+        let (failure, is_of_first) = loop {
             // Requests can be sent or cancelled while this waits.
             let Ok(message) = tokio::time::timeout(idle.min(answer), self.response.next()).await else {
                 let silence = self.response.received_at().elapsed();
@@ -243,20 +244,22 @@ impl<M: AnswerMetadata> Receiver<M> {
                     return;
                 }
                 if self.shared.is_stuck(silence) {
-                    break Error::silent(&self.shared.url, answer);
+                    break (Error::silent(&self.shared.url, answer), true);
                 }
                 continue;
             };
-            let delivered = match message {
-                Ok(Some(message)) => self.deliver(message),
-                Ok(None) => Err(Error::lost(&self.shared.url, "the server has ended the exchange")),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = delivered {
-                break error;
+            match message {
+                // The request of an answer that cannot be decoded has this error already.
+                Ok(Some(message)) => {
+                    if let Err(error) = self.deliver(message) {
+                        break (error, false);
+                    }
+                }
+                Ok(None) => break (Error::lost(&self.shared.url, "the server has ended the exchange"), true),
+                Err(error) => break (error, true),
             }
         };
-        self.shared.end(&failure);
+        self.shared.end(&failure, is_of_first);
     }
 
     fn deliver(&mut self, message: Message) -> Result<(), Error> {
@@ -288,6 +291,6 @@ impl<M: AnswerMetadata> Receiver<M> {
 impl<M: AnswerMetadata> Drop for Receiver<M> {
     /// Fails the pending requests, also if the task was aborted or panicked.
     fn drop(&mut self) {
-        self.shared.end(&Error::lost(&self.shared.url, "receiving has ended"));
+        self.shared.end(&Error::lost(&self.shared.url, "receiving has ended"), true);
     }
 }

@@ -134,6 +134,11 @@ impl Lookups {
         let permit = self.requests.permit().await;
         let exchange = self.requests.exchange().await?;
         self.verify_schema(exchange.schema.as_ref())?;
-        Ok(exchange.send(encoded, |_| Vec::new(), permit)?.wait().await)
+        match exchange.send(encoded, |_| Vec::new(), permit) {
+            Ok(pending) => Ok(pending.wait().await),
+            // The exchange has ended in the meantime, for example because the server has rejected another lookup.
+            Err(Error::Lost { .. }) => Ok(Err(Unanswered::NotProcessed)),
+            Err(error) => Err(error),
+        }
     }
 }

@@ -101,13 +101,22 @@ impl Attempts {
         done.unwrap_or_else(|_| Err(self.deadline_exceeded()))
     }
 
-    /// Returns the time without data after which an attempt should ask another server; `None` if there is no other one.
+    /// Returns the time without data after which an attempt should ask another server; `None` for the time until the deadline.
     ///
-    /// It doubles with each round over the servers. A server that is stuck therefore does not use up the time of the others, and
-    /// servers that all need long for their first byte are given the time.
+    /// It doubles with each round over the servers, and is at least the time that the call has taken so far. After the first round
+    /// it is not limited if the time would not suffice for a second attempt. A server that is stuck therefore does not use up the
+    /// time of the others, and servers that all need long for their first byte are given the time.
     pub(crate) fn limit(&self, attempt_timeout: Duration, targets: usize) -> Option<Duration> {
+        if targets < 2 {
+            return None;
+        }
         let factor = 1_u32.checked_shl(self.backoff.rounds).unwrap_or(u32::MAX);
-        (targets > 1).then(|| attempt_timeout.saturating_mul(factor))
+        let limit = attempt_timeout.saturating_mul(factor).max(self.began.elapsed());
+        let half = self.deadline.saturating_duration_since(Instant::now()) / 2;
+        match limit <= half {
+            true => Some(limit),
+            false => (self.backoff.rounds == 0).then_some(half),
+        }
     }
 
     /// Returns true if another attempt may succeed: after a transient error, and after an exceeded limit until each of `targets`
@@ -212,7 +221,23 @@ mod tests {
         for _ in 0..100 {
             attempts.delay_after(down(), 1);
         }
-        assert!(attempts.limit(Duration::MAX, 2) == Some(Duration::MAX), "no overflow");
+        assert_eq!(attempts.limit(Duration::MAX, 2), None, "no overflow");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_attempt_of_slow_servers_has_the_remaining_time() {
+        let second = Duration::from_secs(1);
+        for (targets, expected) in [(2, vec![60, 60, 180]), (8, vec![60, 60, 90, 45, 22, 11, 5, 2])] {
+            let (mut attempts, mut given) = (Attempts::new(300 * second), Vec::new());
+            while Instant::now() < attempts.deadline && given.len() < 8 {
+                let rest = attempts.deadline - Instant::now();
+                let limit = attempts.limit(60 * second, targets).unwrap_or(rest);
+                given.push(limit.as_secs());
+                tokio::time::advance(limit).await;
+                attempts.delay_after(down(), targets);
+            }
+            assert_eq!(given, expected, "{targets} targets");
+        }
     }
 
     #[test]

@@ -43,6 +43,8 @@ struct State {
     /// Number of addresses of each server, as far as it is known.
     counts: Vec<usize>,
     failback: Failback,
+    /// True if the preferred server is in use because a probe found it healthy.
+    is_returned: bool,
 }
 
 /// Time of the next probe of the preferred server.
@@ -92,6 +94,7 @@ impl Servers {
             address: 0,
             counts: vec![1; urls.len()],
             failback: Failback { due: None, wait: config.failback_interval, returned: None },
+            is_returned: false,
         };
         let shared = Shared { urls, config: Arc::new(config), state: Mutex::new(state) };
         Ok(Self { shared: Arc::new(shared) })
@@ -133,7 +136,7 @@ impl Servers {
         match opened {
             Ok((transport, _)) => Ok((transport, target)),
             Err(error) => {
-                self.leave(server);
+                self.leave(&mut self.shared.state.lock(), server);
                 Err(error)
             }
         }
@@ -171,19 +174,18 @@ impl Servers {
         if state.target() != target {
             return;
         }
-        state.address += 1;
-        if state.address >= state.addresses.len() {
-            drop(state);
-            self.leave(target.server);
+        match state.address + 1 < state.addresses.len() {
+            true => state.address += 1,
+            false => self.leave(&mut state, target.server),
         }
     }
 
     /// Replaces `server` by the next one, unless it is no longer in use.
-    fn leave(&self, server: usize) {
-        let mut state = self.shared.state.lock();
+    fn leave(&self, state: &mut State, server: usize) {
         if state.server != server {
             return;
         }
+        state.is_returned = false;
         let next = (server + 1) % self.shared.urls.len();
         state.select(next);
         if server == 0 && next != 0 {
@@ -194,9 +196,9 @@ impl Servers {
         }
     }
 
-    /// Returns true if `target` is another server than the preferred one, and the preferred one is in use again.
+    /// Returns true if `target` is another server than the preferred one, and a probe has found the preferred one healthy again.
     pub(crate) fn has_returned_from(&self, target: Target) -> bool {
-        target.server != 0 && self.shared.state.lock().server == 0
+        target.server != 0 && self.shared.state.lock().is_returned
     }
 
     /// Probes the preferred server in a task of its own, if another one is in use and a probe is due. If it is healthy, it is in
@@ -231,6 +233,7 @@ impl Servers {
         if state.server != 0 {
             tracing::info!(url = self.shared.urls[0], "returning to the preferred server");
             state.select(0);
+            state.is_returned = true;
             state.failback.returned = Some(Instant::now());
             state.failback.due = None;
         }
