@@ -104,9 +104,8 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
         if torch.utils.data.get_worker_info() is not None:
             self._has_own_state = True
             return
-        planned = super()._plan()
         with self._loader_loops.entry(os.getpid()) as entry:
-            entry.update(planned=planned, loop=None, epoch=self._epoch, step=self._step)
+            entry.update(planned=self._loaded, loop=None, epoch=self._epoch, step=self._step)
 
     def _begin(self) -> None:
         if torch.utils.data.get_worker_info() is not None:

@@ -92,7 +92,9 @@ class TrainingDataset(Generic[Item]):
         self._given_place, self._found_place, self._placed_in = place, place, os.getpid()
         self._epoch, self._step = int(request["epoch"]), 0
         self._last = None if epochs is None else self._epoch + epochs
+        # The plan that the ranks have agreed on, and the last one that a state was compared with.
         self._planned: dict[str, Any] | None = None
+        self._loaded: dict[str, Any] | None = None
         # The stream, and the end of its epochs as an argument of `_open`.
         self._stream: _forebay.Stream | None = None
         self._stream_last: int | None = None
@@ -262,7 +264,8 @@ class TrainingDataset(Generic[Item]):
             )
         request = merged(state, self._request)
         plan = self._cluster.plan({**request, **self._rank_and_world_size()})
-        check(state, json.loads(plan.resolved)["train"], json.loads(plan.summary)["plan_hash"])
+        self._loaded = _description(plan)
+        check(state, self._loaded["request"], self._loaded["summary"]["plan_hash"])
         self.close()
         self._request, self._planned, self._fresh = request, None, True
         self._epoch, self._step = int(state["epoch"]), int(state["step"])
@@ -457,9 +460,7 @@ class TrainingDataset(Generic[Item]):
     def _plan(self) -> dict[str, Any]:
         """Returns the plan, which is requested once. Several ranks agree on it first."""
         if self._planned is None:
-            plan = self._agreed()
-            summary, request = json.loads(plan.summary), json.loads(plan.resolved)["train"]
-            self._planned = {"summary": summary, "request": request, "columns": plan.columns}
+            self._planned = _description(self._agreed())
         return self._planned
 
     def _agreed(self) -> _forebay.Plan:
@@ -498,6 +499,11 @@ class TrainingDataset(Generic[Item]):
 
 
 _agreements: dict[str, itertools.count[int]] = {}
+
+
+def _description(plan: _forebay.Plan) -> dict[str, Any]:
+    """Returns summary, resolved request and columns of a plan."""
+    return {"summary": json.loads(plan.summary), "request": json.loads(plan.resolved)["train"], "columns": plan.columns}
 
 
 def _item(output: str, device: Any, conversion: Mapping[str, Any], batch: Batch) -> Any:

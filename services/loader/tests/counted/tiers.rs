@@ -307,8 +307,12 @@ async fn half_the_columns_on_disk_serve_nearly_half_of_the_bytes_in_every_later_
             decoded.iter().map(|decoded| 1.0 - *decoded as f64 / f64::from(2 * BLOCKS)).collect();
         println!("epochs a stream {epochs_a_stream}: served without decoding {served:.3?}");
         assert_eq!(served.len(), 8);
+        let mean = served[1..].iter().sum::<f64>() / 7.0;
+        assert!(mean >= 0.48, "epochs a stream {epochs_a_stream}: {served:.3?}");
+        // The first window of an epoch, two columns of 6 blocks, can be decoded before the last batch of the epoch before it.
+        let early = if epochs_a_stream == 1 { 0.0 } else { 12.0 / f64::from(2 * BLOCKS) };
         let least = served[1..].iter().copied().fold(1.0, f64::min);
-        assert!(least >= 0.48, "epochs a stream {epochs_a_stream}: {served:.3?}");
+        assert!(least >= 0.48 - early, "epochs a stream {epochs_a_stream}: {served:.3?}");
         // Half from disk, and from memory at most the two windows of 6 blocks that it holds.
         let most = served.iter().copied().fold(0.0, f64::max);
         assert!(most <= 0.5 + 12.0 / f64::from(BLOCKS), "epochs a stream {epochs_a_stream}: {served:.3?}");
