@@ -191,8 +191,9 @@ class Client:
                 when the dataset is first used; otherwise that of the launcher, from the environment variable RANK, those of an
                 MPI, or those of a task of Slurm's srun.
             world_size: Number of ranks, together with `rank`.
-            mesh: A `DeviceMesh` of PyTorch in place of `rank` and `world_size`. Its only dimension, or its dimensions named `dp`,
-                `ddp`, `fsdp`, `data` or `dp_...`, number the ranks. Processes that differ in other dimensions get equal batches.
+            mesh: A `DeviceMesh` of PyTorch in place of `rank` and `world_size`. Its data-parallel dimensions number the
+                ranks: `data`, `dp`, `ddp`, `fsdp`, `hsdp`, `replicate`, `shard`, and names that begin with `dp_` or `data_`.
+                Processes that differ only in dimensions such as `tp` and `pp` get equal batches.
             lanes: Number of parallel streams, which are merged in order.
             remainder: Treatment of an incomplete last step: `"SHORT"`, `"DROP"` or `"PAD"`. Default: `"SHORT"` for one rank,
                 `"DROP"` for several.
