@@ -67,10 +67,12 @@ mod tests {
             let count = numbers.len() as f64;
             let mean = offset + numbers.iter().map(|number| number - offset).sum::<f64>() / count;
             let variance = numbers.iter().map(|number| (number - mean).powi(2)).sum::<f64>() / count;
+            // Each of up to 200 merges rounds the mean.
+            let rounding = 200.0 * f64::EPSILON * (1.0 + offset.abs());
             for moments in [merged, added, of(&numbers)] {
                 prop_assert_eq!(moments.count, numbers.len() as u64);
-                prop_assert!((moments.mean - mean).abs() < 1e-6, "{moments:?} {mean}");
-                prop_assert!((moments.variance() - variance).abs() < 1e-6, "{moments:?} {variance}");
+                prop_assert!((moments.mean - mean).abs() < rounding, "{moments:?} {mean}");
+                prop_assert!((moments.variance() - variance).abs() < 2.0 * rounding, "{moments:?} {variance}");
             }
         }
     }
