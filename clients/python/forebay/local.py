@@ -153,7 +153,7 @@ class LocalServer:
         with open(self.folder / "server.log", "ab", opener=_owner_only) as log:
             begin = log.tell()
             try:
-                # It has its own session: Ctrl-C and the end of this process do not end it.
+                # The server has its own session, so that Ctrl-C and the end of this process do not stop it.
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.DEVNULL,

@@ -134,7 +134,7 @@ class TorchTrainingDataset(TrainingDataset[Any], torch.utils.data.IterableDatase
             self._epoch = entry["epoch"]
             return entry["step"]
         if last is not None and first == last[0] and loop[1] < last[1]:
-            # The other workers have begun the next loop already, which this one has not been told of yet.
+            # The other workers are in a later loop. PyTorch will start this worker for that loop, too.
             raise Overtaken
         if last is not None and loop[1] == 0 and first < last[0]:
             raise RuntimeError("a later loop over this dataset has started and ended this one")

@@ -472,7 +472,7 @@ class TrainingDataset(Generic[Item]):
         store = self._store if self._store is not None else default_store()
         is_ambiguous = self._given_place is not None and place.source == ranks.ARGUMENTS
         if self._store is None and store is not None and is_ambiguous and place.members not in (1, process_count()):
-            # Several processes have one rank that the arguments give, and cannot be told apart in the store.
+            # Several processes may have the same rank, because the arguments give it. The store has one key per rank.
             LOG.warning("the ranks are not compared, because rank and world_size are arguments; pass mesh or rendezvous_store")
             store = None
         if store is None or place.members == 1:

@@ -80,7 +80,7 @@ struct Running {
     training: Receiving,
     runtime: Runtime,
     /// Number of logged failures.
-    told: u64,
+    logged: u64,
 }
 
 impl Stream {
@@ -95,7 +95,7 @@ impl Stream {
         let training = start().map_err(|error| raised(py, &error))?;
         drop(entered);
         let counters = training!(&training, counters());
-        let running = Mutex::new(Some(Owned::new(Running { training, runtime, told: 0 })));
+        let running = Mutex::new(Some(Owned::new(Running { training, runtime, logged: 0 })));
         let (is_closing, waiting) = (AtomicBool::new(false), Mutex::new(None));
         Ok(Self { running, counters, is_closing, waiting, process: std::process::id() })
     }
@@ -130,7 +130,7 @@ impl Stream {
                 "this iterator was created before a fork; start a new iteration in each process",
             ));
         }
-        let Some(Owned { value: Running { training, runtime, told }, .. }) = running.as_mut() else {
+        let Some(Owned { value: Running { training, runtime, logged }, .. }) = running.as_mut() else {
             return Err(PyStopIteration::new_err(()));
         };
         let failures = training!(training, failures());
@@ -138,7 +138,7 @@ impl Stream {
             if self.is_closing.load(Ordering::Relaxed) {
                 return Err(PyStopIteration::new_err(()));
             }
-            tell(py, &failures, told)
+            log_failures(py, &failures, logged)
         };
         *self.waiting.lock() = Some(thread::current().id());
         let next = waiting::wait(py, runtime, training.next(), look);
@@ -204,14 +204,14 @@ impl Stream {
     }
 }
 
-/// Logs the failures that were not logged yet; `told` is the number of logged ones. The stream continues after each.
-fn tell(py: Python<'_>, failures: &Failures, told: &mut u64) -> PyResult<()> {
+/// Logs the failures that were not logged yet; `logged` is the number of earlier ones. The stream continues after each.
+fn log_failures(py: Python<'_>, failures: &Failures, logged: &mut u64) -> PyResult<()> {
     let count = failures.count();
-    if count > *told {
+    if count > *logged {
         let words = "%d attempts to receive the next batch failed, the last one with: %s";
         let logger = py.import("logging")?.call_method1("getLogger", ("forebay",))?;
-        logger.call_method1("warning", (words, count - *told, failures.last()))?;
-        *told = count;
+        logger.call_method1("warning", (words, count - *logged, failures.last()))?;
+        *logged = count;
     }
     Ok(())
 }

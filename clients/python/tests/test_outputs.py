@@ -23,7 +23,7 @@ ROWS = 7
 FRAMEWORKS = ["numpy", "torch", "jax"]
 DAYS = [datetime.date(1970, 1, 1 + row) for row in range(ROWS)]
 MOMENTS = [datetime.datetime(2026, 3, 29, row, 30, 59, 123456) for row in range(ROWS)]
-# Those that Python's `datetime` cannot hold.
+# Times outside the range of Python's `datetime`.
 BEYOND = [253_402_300_800, -62_135_596_801]
 
 

@@ -80,14 +80,14 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     pub retry_deadline: Duration,
     /// Time without received data after which an attempt to receive a plan or a batch fails, if there is another server to ask.
-    /// It doubles after each round over all servers, so that a server that reads for a long time before its first batch can
-    /// answer. Also the time without received data after which an exchange of lookups or of a queue with an overdue answer ends,
+    /// Servers can need long for their first batch. The limit therefore doubles after each round over all servers, is at least the
+    /// time of the earlier attempts, and does not apply to an attempt after which no time would remain. Also the time without received data after which an exchange of lookups or of a queue with an overdue answer ends,
     /// and the time limit for opening one. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub attempt_timeout: Duration,
     /// Time after which a client that uses another server than the preferred one, the first URL, probes the preferred one.
-    /// Trainings and lookups move there if it is healthy; callers and workers of queues stay together where they are. The time doubles, up to 32 times, if the client has to leave the
-    /// preferred server again soon. Default: 60 s.
+    /// Trainings and lookups move there if it is healthy; callers and workers of queues stay together where they are. The time
+    /// doubles, up to 32 times, if the client has to leave the preferred server again soon. Default: 60 s.
     #[serde(with = "humantime_serde")]
     pub failback_interval: Duration,
     /// Time without received data after which an HTTP/2 keepalive ping is sent. Default: 20 s.

@@ -1,0 +1,79 @@
+"""Each row is in one part of a split, and once in an evaluation."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import forebay
+from server import Pool
+
+BATCH = 50_000
+
+
+def test_each_row_is_in_one_part_of_a_split(client: forebay.Client) -> None:
+    def rows(filter: str) -> np.ndarray:
+        batches = client.train("flights", batch_size=BATCH, columns=["distance"], filter=filter, remainder="SHORT")
+        return np.concatenate([batch["distance"].to_numpy() for batch in batches])
+
+    whole = np.concatenate([batch["distance"].to_numpy() for batch in client.train("flights", batch_size=BATCH, columns=["distance"], seed=3)])
+    train, test = (rows(part) for part in forebay.split(0.75, by="distance"))
+    assert not set(train) & set(test)
+    np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.sort(whole))
+    kinds = len(set(train)) / len(set(whole))
+    assert abs(kinds - 0.75) < 0.06, "of the distinct distances"
+    other, _ = (rows(part) for part in forebay.split(0.75, by="distance", seed=1))
+    assert set(other) != set(train)
+    before, after = (rows(part) for part in forebay.split(by="distance", at=500))
+    assert before.max() < 500 <= after.min() and len(before) + len(after) == len(whole)
+
+
+@pytest.mark.parametrize("border", ["2024-03-01", datetime.date(2024, 3, 1), datetime.datetime(2024, 3, 1)])
+def test_a_split_at_a_time_has_rows_without_one_in_the_first_part(pool: Pool, tmp_path: Path, border: object) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    days = [None, *(datetime.datetime(2024, month, 1) for month in range(1, 7))]
+    table = {"day": pa.array(days, pa.date32()), "time": pa.array(days, pa.timestamp("us")), "row": range(7)}
+    pq.write_table(pa.table(table), tmp_path / "days.parquet")
+    client = forebay.connect(pool.start({"days": tmp_path / "days.parquet"}).location)
+    for column in ("day", "time"):
+        parts = []
+        for condition in forebay.split(by=column, at=border):
+            (batch,) = client.train("days", batch_size=7, columns=["row"], filter=condition, shuffle={"none": {}})
+            parts.append(batch["row"].to_numpy().tolist())
+        assert parts == [[0, 1, 2], [3, 4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fraction": 0.5, "at": 1}, "either a fraction or at"),
+        ({}, "either a fraction or at"),
+        ({"fraction": 0}, "more than 0"),
+        ({"fraction": 1}, "less than 1"),
+        ({"at": True}, "expected a number, a string, a date or a time"),
+    ],
+)
+def test_a_split_without_two_parts_is_rejected(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        forebay.split(by="x", **arguments)
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 7])
+def test_an_evaluation_has_each_row_once_over_all_ranks(client: forebay.Client, world_size: int) -> None:
+    options = {"batch_size": 100_000, "columns": ["distance"], "world_size": world_size}
+    loops = [client.eval("flights", rank=rank, **options) for rank in range(world_size)]
+    assert len({len(ds) for ds in loops}) == 1
+    steps = list(zip(*loops))
+    rows = [batch["distance"].to_numpy()[batch["valid"].to_numpy() == 1] for step in steps for batch in step]
+    stored = client.train("flights", batch_size=BATCH, columns=["distance"], shuffle={"none": {}})
+    expected = np.concatenate([batch["distance"].to_numpy() for batch in stored])
+    np.testing.assert_array_equal(np.concatenate(rows), expected)
+    again = [batch["distance"].to_numpy().tobytes() for batch in loops[0]]
+    assert again == [step[0]["distance"].to_numpy().tobytes() for step in steps]
+    with pytest.raises(TypeError, match="does not take seed, shuffle"):
+        client.eval("flights", batch_size=1, shuffle={"global": {}}, seed=1)
