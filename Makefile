@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 3600
 FUZZ_TARGETS := $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 FUZZ_OPTIONS = -max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=2048
 
-.PHONY: help demo test test-rust test-checked test-acceptance test-python wheel lint docs prose deploy-check load nightly bench fuzz mutants clean
+.PHONY: help demo test binaries test-data test-rust test-checked test-acceptance test-python wheel lint docs prose deploy-check load nightly bench fuzz mutants clean
 
 help:
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -23,7 +23,10 @@ help:
 demo: ## stream generated Parquet to a small trainer and print rates
 	$(CARGO) run --release -- demo
 
-test: test-rust test-acceptance test-python ## test-rust, test-acceptance and test-python; creates their Python environments
+# The Python tests wait for other processes most of the time. Therefore the two suites run at once. Their output is grouped where
+# make can do that.
+test: test-rust ## test-rust, test-acceptance and test-python; creates their Python environments
+	$(MAKE) -j2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) test-acceptance test-python
 
 test-rust: ## tests and documentation examples of the crates
 	$(LIMITED) $(CARGO) test --release --workspace --tests
@@ -37,19 +40,23 @@ CHECKS := $(foreach crate,$(CHECKED),--config profile.release.package.$(crate).o
 test-checked: ## tests of forebay-plan, -proto, -storage and -cache with overflow checks and debug assertions
 	$(LIMITED) $(CARGO) test --release $(CHECKS) $(CHECKED:%=--package %) --tests
 
-test-acceptance: ## tests of the release binary with stock pyarrow
+binaries:
 	$(CARGO) build --release --workspace
+
+# The environment of the acceptance tests, and the data of both Python suites.
+test-data:
 	$(PYTHON) $(ACCEPTANCE)/prepare.py
+
+test-acceptance: binaries test-data ## tests of the release binary with stock pyarrow
 	target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)
 
-test-python: wheel ## tests of the installed Python wheel
+test-python: wheel test-data ## tests of the installed Python wheel
 	target/python/venv/bin/python -m pytest $(PACKAGE)/tests
 	@if [ -e target/python/torch.missing ]; then \
 		echo "skipped: tests with PyTorch: $$(cat target/python/torch.missing)"; [ "$$FOREBAY_STRICT_SKIPS" != 1 ]; \
 	else target/python/torch/bin/python -m pytest $(PACKAGE)/tests; fi
 
-wheel: ## the Python package with the server, under target/python/wheels
-	$(CARGO) build --release --workspace
+wheel: binaries ## the Python package with the server, under target/python/wheels
 	$(PYTHON) $(PACKAGE)/prepare.py
 
 lint: ## formatting, language, import cycles, clippy, documentation, dependencies
@@ -75,9 +82,8 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: wheel test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs, benchmarks
+nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs, benchmarks
 	mkdir -p $(RESULTS)
-	$(PYTHON) $(ACCEPTANCE)/prepare.py
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
 	target/release/forebay-load soak --scenario soak --jobs 8 --stalled 1 --minutes 60 --cache-memory 1GiB \
