@@ -77,10 +77,12 @@ pub(crate) fn request(random: &mut fastrand::Rng) -> Train {
         },
     };
     let world_size = random.u64(1..=3);
+    // A third of the requests has partitions. Each view has six blocks with rows or more, and the mixture five.
+    let partitions = if shuffle.none.is_none() && random.u32(..3) == 0 { random.u64(2..=3) } else { 1 };
     let order = Train {
         dataset: "d".into(),
         seed: random.u64(..3),
-        batch_size: [10, 50, 200, 700][random.usize(..4)] / world_size,
+        batch_size: ([10, 50, 200, 700][random.usize(..4)] / world_size).next_multiple_of(partitions),
         world_size: Some(world_size),
         lanes: Some(random.u64(1..=2)),
         epochs: Some(random.u64(1..=2)),
@@ -88,11 +90,21 @@ pub(crate) fn request(random: &mut fastrand::Rng) -> Train {
         ..Train::default()
     };
     if random.u32(..4) == 0 {
-        return mixture(Train { batch_size: order.batch_size / 2 * 4, ..order });
+        let mixture = mixture(Train { batch_size: order.batch_size / 2 * 4, ..order });
+        // A quarter of each batch is a multiple of two.
+        let batch_size = mixture.batch_size.next_multiple_of(8);
+        return if partitions > 1 { partitioned(2, Train { batch_size, ..mixture }) } else { mixture };
     }
     let views = views();
     let (_, view, _) = &views[random.usize(..views.len())];
-    of(view, Train { remainder: v1::Remainder::Short.into(), ..order })
+    let request = of(view, Train { remainder: v1::Remainder::Short.into(), ..order });
+    // Packs cannot be combined with partitions.
+    if partitions > 1 && request.max_pack_rows == 0 { partitioned(partitions, request) } else { request }
+}
+
+fn partitioned(partitions: u64, request: Train) -> Train {
+    let shuffle = request.shuffle.map(|shuffle| Shuffle { partitions: Some(partitions), ..shuffle });
+    Train { shuffle, ..request }
 }
 
 /// A request that takes a quarter of each batch from the rows from 2,000 on, and the others from the rows before.
