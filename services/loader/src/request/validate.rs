@@ -133,6 +133,11 @@ pub(crate) fn resolve_partitions(
     Ok(partitions as u32)
 }
 
+/// Minimum number of rows of a default window: as many as [`DEFAULT_WINDOW_BLOCKS`] blocks of mean size for each partition.
+fn min_default_window_rows(partitions: u32, rows: u64, blocks: u64) -> u64 {
+    (u64::from(partitions) * DEFAULT_WINDOW_BLOCKS).saturating_mul(rows.div_ceil(blocks.max(1)))
+}
+
 fn blocks_with_items(items_per_block: &[u32]) -> u64 {
     items_per_block.iter().filter(|items| **items > 0).count() as u64
 }
@@ -158,9 +163,8 @@ pub(crate) fn resolve_shuffle(
             let bytes = bytes / u128::from(snapshot.rows().max(1));
             let mut window_rows = default_window_rows(global_batch, kept, bytes as u64);
             if partitions > 1 {
-                let block_rows = kept.div_ceil(blocks_with_items(&rows.items).max(1));
-                let blocks = u64::from(partitions) * DEFAULT_WINDOW_BLOCKS;
-                window_rows = window_rows.max(blocks.saturating_mul(block_rows));
+                let blocks = blocks_with_items(&rows.items);
+                window_rows = window_rows.max(min_default_window_rows(partitions, kept, blocks));
             }
             Ok(Shuffle::Window { rows: window_rows, keep_block_order: shuffle.keep_block_order })
         }
@@ -221,5 +225,17 @@ pub(crate) fn plan_error(error: forebay_plan::Error) -> Error {
             );
             Error::invalid("start_step", reason)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_window_of_a_partition_has_eight_blocks_of_mean_size() {
+        assert_eq!(min_default_window_rows(64, 10_000_000, 1000), 64 * 8 * 10_000);
+        assert_eq!(min_default_window_rows(2, 201, 100), 2 * 8 * 3);
+        assert_eq!(min_default_window_rows(4096, u64::MAX, 0), u64::MAX);
     }
 }

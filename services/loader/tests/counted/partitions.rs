@@ -14,9 +14,9 @@ const DECODED: &str = "forebay_decode_rows_total";
 const FRAMES: &str = "forebay_decode_duration_seconds";
 
 async fn dataset() -> Reader {
-    let ends: Vec<i64> = (0..ROWS).step_by(523).chain([ROWS]).collect();
+    let ends: Vec<i64> = (0..ROWS).step_by(97).chain([ROWS]).collect();
     let files: Vec<RecordBatch> = ends.windows(2).map(|ends| ranked(ends[0]..ends[1])).collect();
-    reader(store(&files, 200).await).await
+    reader(store(&files, 1000).await).await
 }
 
 fn train(world_size: u64) -> Train {
@@ -67,8 +67,8 @@ async fn a_server_of_one_rank_decodes_the_blocks_of_its_partitions_once_for_all_
             all += decoded;
         }
         // At most one block for each partition is cut. Ranks of a world size that does not divide the partitions share two.
-        let shared = if world_size == 3 { 2 * (ROWS as u64 / 8 + 200) } else { 0 };
-        assert!(all <= ROWS as u64 + 8 * 200 + shared, "{all} rows for {world_size} ranks");
+        let shared = if world_size == 3 { 2 * (ROWS as u64 / 8 + 97) } else { 0 };
+        assert!(all <= ROWS as u64 + 8 * 97 + shared, "{all} rows for {world_size} ranks");
     }
 }
 
@@ -85,7 +85,7 @@ async fn windows_of_the_other_partitions_stay_loaded_when_one_partition_advances
             let before = counters.get(FRAMES);
             received(&loader, &job, rank).await;
             let made = counters.get(FRAMES) - before;
-            let needed = job.decoded_rows([rank]) / 160;
+            let needed = job.decoded_rows([rank]).div_ceil(97);
             // A block that is cut belongs to windows at different times. If windows were released for each other, each
             // of about 100 batches would load some.
             assert!(made <= needed + 16, "{made} frames, about {needed} blocks, rank {rank} of {world_size}");

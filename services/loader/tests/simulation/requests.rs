@@ -77,8 +77,8 @@ pub(crate) fn request(random: &mut fastrand::Rng) -> Train {
         },
     };
     let world_size = random.u64(1..=3);
-    // A third of the requests has partitions. Each view has six blocks with rows or more, and the mixture five.
-    let partitions = if shuffle.none.is_none() && random.u32(..3) == 0 { random.u64(2..=3) } else { 1 };
+    // A third of the requests has two partitions. Each view, and each part of the mixture, has rows of four blocks or more.
+    let partitions = if shuffle.none.is_none() && random.u32(..3) == 0 { 2 } else { 1 };
     let order = Train {
         dataset: "d".into(),
         seed: random.u64(..3),
@@ -93,7 +93,11 @@ pub(crate) fn request(random: &mut fastrand::Rng) -> Train {
         let mixture = mixture(Train { batch_size: order.batch_size / 2 * 4, ..order });
         // A quarter of each batch is a multiple of two.
         let batch_size = mixture.batch_size.next_multiple_of(8);
-        return if partitions > 1 { partitioned(2, Train { batch_size, ..mixture }) } else { mixture };
+        return if partitions > 1 {
+            partitioned(partitions, Train { batch_size, ..mixture })
+        } else {
+            mixture
+        };
     }
     let views = views();
     let (_, view, _) = &views[random.usize(..views.len())];
@@ -107,15 +111,15 @@ fn partitioned(partitions: u64, request: Train) -> Train {
     Train { shuffle, ..request }
 }
 
-/// A request that takes a quarter of each batch from the rows from 2,000 on, and the others from the rows before.
+/// A request that takes a quarter of each batch from the rows from 1,500 on, and the others from the rows before.
 fn mixture(order: Train) -> Train {
     Train {
-        filter: "id < 2000".into(),
+        filter: "id < 1500".into(),
         columns: ["id", "x", "name"].map(str::to_owned).to_vec(),
         mix: vec![Mixed {
             dataset: "d".into(),
             fraction: 0.25,
-            filter: "id >= 2000".into(),
+            filter: "id >= 1500".into(),
             ..Mixed::default()
         }],
         ..order
