@@ -140,6 +140,7 @@ class Client:
         mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         seed: int = 0,
         shuffle: Mapping[str, Any] | None = None,
+        partitions: int | None = None,
         epoch: int = 0,
         epochs: int | None = None,
         rank: int | None = None,
@@ -185,6 +186,9 @@ class Client:
             seed: Shuffle seed. 0 is a regular seed.
             shuffle: Shuffle mode: `{"window_rows": N}`, `{"window_rows": N, "keep_block_order": True}`, `{"global": {}}` or
                 `{"none": {}}`. Default: windows of the server's default size.
+            partitions: Number of parts of the dataset with an order of their own, each with an equal part of every global
+                batch. A rank reads the blocks of its own partitions only, the same in every epoch. Must divide the global
+                batch. The same as `"partitions"` in `shuffle`. Default: 1.
             epoch: First epoch.
             epochs: Number of epochs that one stream delivers without a pause. Default: each iteration opens a stream.
             rank: Rank of this process, from 0. Default: that of torch.distributed or jax.distributed if one of them is initialized
@@ -221,7 +225,7 @@ class Client:
             A training dataset. If PyTorch was imported before, it also is a `torch.utils.data.IterableDataset`.
 
         Raises:
-            TypeError: Neither `batch_size` nor `max_pack_rows` is given.
+            TypeError: Neither `batch_size` nor `max_pack_rows` is given, or `partitions` is also in `shuffle`.
             ValueError: `output`, `strings`, `missing`, `device`, `epochs`, `rank`, `world_size` or `mesh` is invalid.
         """
         place = ranks.place(rank, world_size, mesh)
@@ -229,6 +233,10 @@ class Client:
             if not max_pack_rows:
                 raise TypeError("train() requires batch_size, or max_pack_rows with group_by")
             batch_size = 1
+        if partitions is not None:
+            if "partitions" in (shuffle or {}):
+                raise TypeError("train() takes partitions as an argument or in shuffle, not both")
+            shuffle = {**(shuffle or {}), "partitions": partitions}
         request: dict[str, Any] = {
             "dataset": dataset,
             "batch_size": batch_size,
@@ -271,7 +279,7 @@ class Client:
         Args:
             dataset: Name of the dataset.
             batch_size: Rows per rank and step.
-            **options: Further arguments of `train`, except `seed`, `shuffle`, `remainder` and `mix`.
+            **options: Further arguments of `train`, except `seed`, `shuffle`, `partitions`, `remainder` and `mix`.
 
         Returns:
             A training dataset. Each iteration has the same batches.
@@ -279,7 +287,7 @@ class Client:
         Raises:
             TypeError: An option would change the order or the rows.
         """
-        fixed = {"seed": 0, "shuffle": {"none": {}}, "remainder": "PAD", "mix": None}
+        fixed = {"seed": 0, "shuffle": {"none": {}}, "partitions": None, "remainder": "PAD", "mix": None}
         if taken := sorted(fixed.keys() & options.keys()):
             raise TypeError(f"eval() has a fixed order and does not take {', '.join(taken)}")
         return self.train(dataset, batch_size=batch_size, **fixed, **options)

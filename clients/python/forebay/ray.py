@@ -15,7 +15,19 @@ if TYPE_CHECKING:
     from ray.data import DataContext
 
 # Arguments of `Client.train` that the datasource sets.
-FIXED = ("shuffle", "remainder", "rank", "world_size", "mesh", "output", "epoch", "epochs", "device", "rendezvous_store")
+FIXED = (
+    "shuffle",
+    "partitions",
+    "remainder",
+    "rank",
+    "world_size",
+    "mesh",
+    "output",
+    "epoch",
+    "epochs",
+    "device",
+    "rendezvous_store",
+)
 
 
 class Source(Datasource):

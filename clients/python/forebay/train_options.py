@@ -23,6 +23,7 @@ class TrainOptions(TypedDict, total=False):
     mix: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
     seed: int
     shuffle: Mapping[str, Any] | None
+    partitions: int | None
     epoch: int
     epochs: int | None
     rank: int | None

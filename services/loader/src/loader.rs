@@ -3,7 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use forebay_cache::{Disk, DiskConfig, Weigh};
-use forebay_plan::Cursor;
+use forebay_plan::{Cursor, EpochOrder};
 use forebay_proto::v1;
 use forebay_stall::{Known, Lane, Stage};
 use forebay_storage::Reader;
@@ -331,11 +331,20 @@ impl Loader {
     /// Returns the error of the first block that cannot be read.
     pub async fn warm(&self, job: &Job, progress: impl Fn(LoadProgress)) -> Result<LoadProgress, Error> {
         let blocks = job.snapshot().blocks().len();
-        let order = job.order.epoch(job.train().epoch);
+        let orders: Vec<_> = job.order.partitions_of(job.train().epoch).collect();
         let mut room = self.free_bytes();
-        let needed = (0..order.windows()).flat_map(|window| order.window(window).blocks).copied();
-        let mut fits = Vec::new();
+        // The first windows of all partitions are needed first.
+        let windows = 0..orders.iter().map(EpochOrder::windows).max().unwrap_or(0);
+        let windows = windows.flat_map(|at| {
+            orders.iter().filter(move |order| at < order.windows()).map(move |order| order.window(at))
+        });
+        let needed = windows.flat_map(|window| window.blocks).copied();
+        let (mut fits, mut seen) = (Vec::new(), vec![false; blocks]);
         for block in needed.filter(|block| job.is_needed(*block)) {
+            // A block can be in several partitions.
+            if std::mem::replace(&mut seen[block as usize], true) {
+                continue;
+            }
             let bytes = job.bytes_of(&[block]);
             if bytes > room {
                 break;

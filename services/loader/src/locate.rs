@@ -130,8 +130,10 @@ pub(crate) async fn locate(
 /// Finds the rows of a batch that come from the dataset of `job`.
 fn find(job: &Job, cursor: Cursor, rank: u32) -> Result<Found, Error> {
     let mut items: Vec<Location> = Vec::new();
-    for (epoch, positions) in job.ranges(cursor, rank) {
-        job.order.epoch(epoch).locate_range(positions, &mut items);
+    for partition in job.partitions_of(rank) {
+        for (epoch, positions) in job.ranges(partition, cursor, rank) {
+            job.order.epoch(partition, epoch).locate_range(positions, &mut items);
+        }
     }
     let mut found = Found::default();
     for (at, Location { block, item }) in items.into_iter().enumerate() {

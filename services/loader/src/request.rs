@@ -10,4 +10,5 @@ pub(crate) mod positions;
 pub(crate) mod quoted;
 pub(crate) mod rows;
 pub(crate) mod shared;
+pub(crate) mod summary;
 pub(crate) mod validate;

@@ -6,7 +6,7 @@ const DOMAIN: &[u8; 16] = b"forebay/plan/key";
 /// Object of a permutation. Each level has its own keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// Blocks of an epoch. The window is 0.
+    /// Blocks of a partition in an epoch. The window is 0.
     Blocks = 0,
     /// Items of one window.
     Rows = 1,
@@ -23,6 +23,8 @@ impl Key {
     /// Derives the key for a place in a plan: xxh3 over its fields, each of fixed width and little-endian, so that
     /// different places have different bytes. A hash is used rather than a sum, because with `seed + epoch` the epoch 1
     /// of seed 0 would equal the epoch 0 of seed 1. Seed 0 has no special meaning.
+    ///
+    /// `window` is the number of the window, plus 2^32 times the number of its partition.
     #[must_use]
     pub fn derive(plan_version: u32, seed: u64, epoch: u64, level: Level, window: u64) -> Self {
         let mut place = [0; 48];

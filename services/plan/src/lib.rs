@@ -14,7 +14,10 @@
 //!            | (step, rank) -> positions         of items, or of packs of groups with a bound on their rows:
 //!            | packs -> positions                Packs
 //!            v
-//! (items per block, Shuffle, seed, epoch)     EpochOrder
+//! (items per block, partitions)               Partitions  the positions of each partition in a step
+//!            | positions -> partition, positions
+//!            v
+//! (fragments, Shuffle, seed, epoch)           EpochOrder
 //!            | position -> window             cut from the permuted blocks
 //!            | offset   -> offset             Permutation, keyed by Key
 //!            | offset   -> (block, item)      Location
@@ -23,7 +26,8 @@
 //! ```
 //!
 //! An *item* is a row, a row that matches the filter, or a group (with group shuffle). A *block* is an ordered run of
-//! items. A *position* is an index in the global order of one epoch.
+//! items. A *position* is an index in the global order of one epoch. A *partition* is a fixed part of the items with an
+//! order of its own; without partitions there is one, which has all items.
 //!
 //! Rows of the second batch of rank 1 of 2, with batches of two rows over two blocks of 6 and 4 rows:
 //!
@@ -53,6 +57,7 @@ mod error;
 mod key;
 mod order;
 mod packs;
+mod partitions;
 mod permutation;
 mod run;
 mod shuffle;
@@ -65,6 +70,7 @@ pub use error::Error;
 pub use key::{Key, Level};
 pub use order::{EpochOrder, Location, Window};
 pub use packs::Packs;
+pub use partitions::{Fragment, Partitions};
 pub use permutation::Permutation;
 pub use run::{Cursor, Run};
 pub use shuffle::{Shuffle, default_window_rows};

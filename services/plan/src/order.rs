@@ -1,7 +1,7 @@
 use std::ops::Range;
 
 use crate::spans::Spans;
-use crate::{Key, Level, PLAN_VERSION, Permutation, Shuffle};
+use crate::{Fragment, Key, Level, PLAN_VERSION, Permutation, Shuffle};
 
 /// Number of offsets that the batch form permutes at a time. Large enough to amortise the setup, and small enough to
 /// stay in the L1 cache.
@@ -16,7 +16,7 @@ pub struct Location {
     pub item: u32,
 }
 
-/// Window: a run of positions and the whole blocks that its items come from.
+/// Window: a run of positions and the blocks that its items come from, in whole or as far as they are in the partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window<'a> {
     /// Positions of the epoch that the window covers; never empty.
@@ -25,17 +25,20 @@ pub struct Window<'a> {
     pub blocks: &'a [u32],
 }
 
-/// Order of one epoch: the item at each position.
+/// Order of one epoch, or of a partition of it: the item at each position.
 ///
-/// Each item of the snapshot has exactly one position. The order occupies at most 24 bytes per block, regardless of the
-/// number of items. Locating a position takes well under a microsecond.
+/// Each item of the snapshot, or of the partition, has exactly one position. The order occupies at most 28 bytes per
+/// block, regardless of the number of items. Locating a position takes well under a microsecond.
 #[derive(Debug, Clone)]
 pub struct EpochOrder {
     shuffle: Shuffle,
     seed: u64,
     epoch: u64,
+    partition: u32,
     /// Block indices in permuted order.
     blocks: Vec<u32>,
+    /// First item of each of `blocks` that is in the partition.
+    firsts: Vec<u32>,
     /// Positions of each of `blocks`, before the items are permuted.
     spans: Spans,
     /// Start of each window in `blocks`, followed by the end of the last one.
@@ -49,7 +52,23 @@ impl EpochOrder {
     /// If there are more than 2^32 - 1 blocks, or more than 2^62 items.
     #[must_use]
     pub fn new(items_per_block: &[u32], shuffle: Shuffle, seed: u64, epoch: u64) -> Self {
-        let count = u32::try_from(items_per_block.len()).expect("a snapshot has fewer than 2^32 blocks");
+        let whole = |(block, &items): (usize, &u32)| {
+            let block = u32::try_from(block).expect("a snapshot has fewer than 2^32 blocks");
+            Fragment { block, first: 0, items }
+        };
+        let fragments: Vec<Fragment> = items_per_block.iter().enumerate().map(whole).collect();
+        Self::of_partition((0, &fragments), shuffle, seed, epoch)
+    }
+
+    /// Computes the order of one epoch of a partition, given its number and its fragments. The order of the only
+    /// partition is that of [`new`](Self::new).
+    pub(crate) fn of_partition(
+        (partition, fragments): (u32, &[Fragment]),
+        shuffle: Shuffle,
+        seed: u64,
+        epoch: u64,
+    ) -> Self {
+        let count = u32::try_from(fragments.len()).expect("a snapshot has fewer than 2^32 blocks");
         let (window_rows, keep_block_order) = match shuffle {
             Shuffle::Window { rows, keep_block_order } => (rows.max(1), keep_block_order),
             Shuffle::Global => (u64::MAX, false),
@@ -57,14 +76,21 @@ impl EpochOrder {
             Shuffle::None => (1, true),
         };
 
-        let blocks =
-            if keep_block_order { (0..count).collect() } else { permuted_blocks(count, seed, epoch) };
-        let spans = Spans::new(blocks.iter().map(|&block| items_per_block[block as usize]));
+        let order: Vec<u32> = if keep_block_order {
+            (0..count).collect()
+        } else {
+            let key = key(Level::Blocks, (seed, epoch), partition, 0);
+            permuted(count, key)
+        };
+        let fragment = |&index: &u32| fragments[index as usize];
+        let blocks = order.iter().map(|index| fragment(index).block).collect();
+        let firsts = order.iter().map(|index| fragment(index).first).collect();
+        let spans = Spans::new(order.iter().map(|index| fragment(index).items));
         let cuts = cut_windows(&spans, count, window_rows);
-        Self { shuffle, seed, epoch, blocks, spans, cuts }
+        Self { shuffle, seed, epoch, partition, blocks, firsts, spans, cuts }
     }
 
-    /// Number of items in the epoch: the sum over the blocks.
+    /// Number of items: the sum over the blocks.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.spans.end()
@@ -148,7 +174,7 @@ impl EpochOrder {
             return None;
         }
         let Range { start, end } = self.window(window).positions;
-        let key = Key::derive(PLAN_VERSION, self.seed, self.epoch, Level::Rows, window as u64);
+        let key = key(Level::Rows, (self.seed, self.epoch), self.partition, window);
         Some(Permutation::new(end - start, key))
     }
 
@@ -156,15 +182,20 @@ impl EpochOrder {
     #[inline]
     fn location(&self, position: u64) -> Location {
         let (index, item) = self.spans.find(position);
-        Location { block: self.blocks[index], item }
+        Location { block: self.blocks[index], item: self.firsts[index] + item }
     }
 }
 
-fn permuted_blocks(count: u32, seed: u64, epoch: u64) -> Vec<u32> {
-    let key = Key::derive(PLAN_VERSION, seed, epoch, Level::Blocks, 0);
-    let mut blocks = Vec::new();
-    Permutation::new(u64::from(count), key).fill(0..u64::from(count), &mut blocks);
-    blocks.into_iter().map(|block| block as u32).collect()
+/// Key of a permutation in a partition. Windows of different partitions have different keys, because a partition has
+/// fewer than 2^32 windows.
+fn key(level: Level, (seed, epoch): (u64, u64), partition: u32, window: usize) -> Key {
+    Key::derive(PLAN_VERSION, seed, epoch, level, u64::from(partition) << 32 | window as u64)
+}
+
+fn permuted(count: u32, key: Key) -> Vec<u32> {
+    let mut indices = Vec::new();
+    Permutation::new(u64::from(count), key).fill(0..u64::from(count), &mut indices);
+    indices.into_iter().map(|index| index as u32).collect()
 }
 
 /// Ends a window after each block with which it reaches `window_rows` items. Remaining blocks at the end join the last

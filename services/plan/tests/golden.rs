@@ -3,7 +3,7 @@
 //! A failure means that existing tickets now select different batches. Do not update the vectors: a different order
 //! requires a new plan version with its own golden vectors, in addition to these.
 
-use forebay_plan::{EpochOrder, Key, Level, Packs, Permutation, Shuffle};
+use forebay_plan::{EpochOrder, Key, Level, Packs, Partitions, Permutation, Remainder, Shuffle, Steps};
 use xxhash_rust::xxh3::xxh3_64;
 
 const VERSION: u32 = 1;
@@ -152,4 +152,66 @@ fn plan_version_1_is_frozen_for_packs() {
         xxh3_64(&all.flat_map(|groups| groups.start.to_le_bytes()).collect::<Vec<u8>>()),
         0x4763_2684_bbe5_a6ba
     );
+}
+
+/// xxh3 over all (block, item) pairs of an epoch with `count` partitions, little-endian, in the order of its positions.
+fn partitioned_digest(count: u32, shuffle: Shuffle) -> u64 {
+    let partitions = Partitions::new(&uneven_blocks(), count);
+    let orders: Vec<EpochOrder> = (0..count).map(|k| partitions.epoch(k, shuffle, 42, 5)).collect();
+    let steps = Steps::new(partitions.items(), 64, 1, Remainder::Short).expect("sizes are at least 1");
+    let mut locations = Vec::new();
+    for step in 0..steps.count() {
+        for (k, order) in (0..count).zip(&orders) {
+            order.locate_range(partitions.positions(&steps, step, 0, k), &mut locations);
+        }
+    }
+    assert_eq!(locations.len() as u64, partitions.items());
+    let words = locations.iter().flat_map(|location| [location.block, location.item]);
+    let bytes: Vec<u8> = words.flat_map(u32::to_le_bytes).collect();
+    xxh3_64(&bytes)
+}
+
+#[test]
+fn plan_version_1_is_frozen_for_partitions() {
+    let partitions = Partitions::new(&[7, 0, 3, 9, 2, 4], 2);
+    let fragments = |k| -> Vec<(u32, u32, u32)> {
+        partitions.fragments(k).iter().map(|own| (own.block, own.first, own.items)).collect()
+    };
+    assert_eq!(fragments(0), [(0, 0, 7), (4, 0, 2), (5, 0, 3)]);
+    assert_eq!(fragments(1), [(1, 0, 0), (2, 0, 3), (3, 0, 9), (5, 3, 1)]);
+    let shuffle = Shuffle::Window { rows: 10, keep_block_order: false };
+    let items = |k| pairs(&partitions.epoch(k, shuffle, 1, 2), 0..partitions.items_of(k));
+    assert_eq!(
+        items(0),
+        [(4, 0), (0, 0), (0, 4), (0, 1), (4, 1), (0, 2), (0, 5), (5, 2), (5, 0), (0, 3), (5, 1), (0, 6)]
+    );
+    assert_eq!(
+        items(1),
+        [
+            (3, 2),
+            (3, 4),
+            (3, 0),
+            (3, 8),
+            (3, 7),
+            (5, 3),
+            (2, 1),
+            (3, 3),
+            (3, 6),
+            (3, 5),
+            (2, 2),
+            (3, 1),
+            (2, 0)
+        ]
+    );
+
+    let shuffles = [
+        Shuffle::Window { rows: 4096, keep_block_order: false },
+        Shuffle::Window { rows: 4096, keep_block_order: true },
+        Shuffle::Global,
+    ];
+    let digests = |count| shuffles.map(|shuffle| partitioned_digest(count, shuffle));
+    // The digests of the epoch order.
+    assert_eq!(digests(1), [0x569d_24b9_20c7_e572, 0x3aa6_e034_784e_0340, 0x0a1b_bf1a_615d_800e]);
+    assert_eq!(digests(2), [0xcab0_30aa_dd69_7ce5, 0x549b_d5ef_1662_f0ec, 0x788b_d4f2_5757_15d6]);
+    assert_eq!(digests(8), [0x7bbd_61f9_416d_da59, 0x67e0_4e97_d860_6759, 0x4143_b0f1_be8d_942e]);
 }

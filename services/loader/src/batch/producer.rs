@@ -26,7 +26,7 @@ use crate::{
     activity::Activity,
     cpu::fair_queue::Urgency,
     stream::Stream,
-    window::{orders::Piece, stream_windows::StreamWindows, windows::Windows},
+    window::{orders::Piece, stream_windows::StreamWindows, window_set::SourcePiece, windows::Windows},
 };
 
 /// Approximate overhead of a batch in bytes, besides its message.
@@ -131,7 +131,8 @@ impl Producer {
         let view = Arc::clone(self.stream.job.view());
         let row_limit = self.stream.job.has_groups().then(|| RowLimit::of(view.min_row_bytes(), max_bytes));
         let pattern = if self.stream.job.mixed.is_empty() { Vec::new() } else { self.stream.job.pattern() };
-        let mut rows = BatchRows { view, row_limit, pattern, segments: Vec::new() };
+        let partitions = self.stream.job.partitions_of(self.stream.rank).len();
+        let mut rows = BatchRows { view, row_limit, pattern, partitions, segments: Vec::new() };
         for set in self.windows.window_sets(cursor).await? {
             // Updates the forecast first, because the eviction that makes room for the windows uses it.
             self.windows.note(&set).await?;
@@ -141,9 +142,10 @@ impl Producer {
                 self.windows.load(&set, index).await?;
             }
             let held = self.windows.held(&set).unwrap_or_default();
-            rows.segments.extend(set.taken().map(|(at, Piece { positions, order, .. })| {
-                let (order, held, positions) = (Arc::clone(order), Arc::clone(&held[at]), positions.clone());
-                (at, Segment::Held(WindowRows { order, held, positions, row_limit }))
+            rows.segments.extend(set.taken().map(|(at, SourcePiece { source, piece, .. })| {
+                let Piece { positions, order, .. } = piece.clone();
+                let held = Arc::clone(&held[at]);
+                (*source, Segment::Held(WindowRows { order, held, positions, row_limit }))
             }));
         }
         self.windows.prefetch(index).await?;

@@ -17,13 +17,15 @@ use crate::{
 /// Maximum memory for rows retained from earlier windows, as a multiple of the largest batch body.
 const MAX_RETAINED: u64 = 16;
 
-/// Rows of a batch in order. Each segment is paired with the index of its dataset in the mixture.
+/// Rows of a batch in order. Each segment is paired with the index of its source: a partition of a dataset of the mixture.
 pub(super) struct BatchRows {
     /// View of the job's own dataset. Rows of the other datasets have the same layout.
     pub(super) view: Arc<View>,
     pub(super) row_limit: Option<RowLimit>,
     /// Number of consecutive rows from each dataset in the repeating pattern of a mixture.
     pub(super) pattern: Vec<usize>,
+    /// Number of partitions of each dataset. The rows of a dataset are those of its partitions, one after the other.
+    pub(super) partitions: usize,
     pub(super) segments: Vec<(usize, Segment)>,
 }
 
@@ -70,8 +72,8 @@ impl BatchRows {
         options: AssembleOptions,
         slabs: &Slabs,
     ) -> Result<(WireBatch, Option<Moments>), Error> {
-        let mut groups = Vec::new();
-        let mut rows = vec![Vec::new(); self.pattern.len().max(1)];
+        let sources = self.pattern.len().max(1) * self.partitions;
+        let (mut groups, mut rows) = (vec![Vec::new(); sources], vec![Vec::new(); sources]);
         let mut frames = Vec::new();
         // Most batches come from one window, whose frames are used without building a list.
         let only = match self.segments.as_slice() {
@@ -83,18 +85,23 @@ impl BatchRows {
             match segment {
                 Segment::Retained(RetainedRows { frame, rows: range, groups: lengths, .. }) => {
                     rows[*at].extend(range.clone().map(|row| RowRef { frame: first_frame, row }));
-                    groups.extend(lengths);
+                    groups[*at].extend(lengths);
                     frames.push(Arc::clone(frame));
                 }
                 Segment::Held(own) => {
-                    own.rows(first_frame, &mut rows[*at], &mut groups)?;
+                    own.rows(first_frame, &mut rows[*at], &mut groups[*at])?;
                     if only.is_none() {
                         frames.extend(own.held.window().frames.iter().cloned());
                     }
                 }
             }
         }
-        let rows = interleaved(rows, &self.pattern);
+        let of_datasets = if self.partitions > 1 {
+            rows.chunks(self.partitions).map(<[_]>::concat).collect()
+        } else {
+            rows
+        };
+        let rows = interleaved(of_datasets, &self.pattern);
         if let Some(limit) = self.row_limit.filter(|limit| rows.len() as u64 > limit.rows) {
             let bytes = (rows.len() as u64).saturating_mul(limit.row_bytes);
             return Err(Error::batch_too_large(rows.len() as u64, bytes, limit.max_bytes));
@@ -105,7 +112,7 @@ impl BatchRows {
         if self.row_limit.is_none() {
             return Ok((batch, label));
         }
-        let ends = groups.iter().scan(0, |end, rows| {
+        let ends = groups.iter().flatten().scan(0, |end, rows| {
             *end += rows;
             Some(*end)
         });

@@ -41,13 +41,16 @@ struct ViewSchedule {
     order: u64,
     view: u128,
     job: Arc<Job>,
-    /// Position at which the window of each block begins, by epoch.
-    starts: Mutex<HashMap<u64, Arc<[u64]>>>,
+    /// Starts of the windows of a partition, by partition and epoch.
+    starts: Mutex<HashMap<(u32, u64), Arc<Starts>>>,
     streams: RwLock<Vec<Arc<Stream>>>,
 }
 
-/// Position and pace of one stream.
+/// Position and pace of one stream in one partition. Positions are those in the order of the partition.
 struct Stream {
+    partition: u32,
+    /// Number of rows or groups of the partition in an epoch.
+    items: u64,
     rank: u32,
     lane: u32,
     running: AtomicBool,
@@ -62,10 +65,10 @@ struct Stream {
     made_at: AtomicU64,
     /// Mean time per batch, in nanoseconds.
     interval: AtomicU64,
-    /// Number of rows of the epoch consumed by all streams while this one makes one batch.
+    /// Number of rows of the partition consumed by all streams while this one makes one batch.
     rows_per_batch: u64,
     /// Window starts of the current epoch and of the next.
-    window_starts: RwLock<[Option<Arc<[u64]>>; 2]>,
+    window_starts: RwLock<[Option<Arc<Starts>>; 2]>,
 }
 
 /// Registration of a stream. When it is dropped, the stream counts as ended.
@@ -80,11 +83,13 @@ impl NextUse {
         Self { shared: Arc::new(Shared { started: Instant::now(), schedules: RwLock::default() }) }
     }
 
-    /// Registers the stream of a rank and lane. It replaces an ended stream of the same rank and lane.
-    pub(crate) fn enter(&self, job: &Arc<Job>, rank: u32, lane: u32) -> StreamProgress {
+    /// Registers the stream of a rank and lane in a partition. It replaces an ended one of the same partition, rank and lane.
+    pub(crate) fn enter(&self, job: &Arc<Job>, partition: u32, rank: u32, lane: u32) -> StreamProgress {
         let (order, view) = (job.order_key(), job.view().key());
         let rows_per_batch = job.positions_per_step() * u64::from(job.lanes());
         let stream = Arc::new(Stream {
+            partition,
+            items: job.order.partitions.items_of(partition),
             rank,
             lane,
             running: AtomicBool::new(true),
@@ -115,7 +120,8 @@ impl NextUse {
         });
         // The lock on the schedules is still held; otherwise a schedule without streams could be removed.
         let mut streams = schedule.streams.write();
-        streams.retain(|other| other.is_running() || (other.rank, other.lane) != (rank, lane));
+        let place = |stream: &Stream| (stream.partition, stream.rank, stream.lane);
+        streams.retain(|other| other.is_running() || place(other) != (partition, rank, lane));
         streams.push(Arc::clone(&stream));
         drop((streams, schedules));
         StreamProgress { forecast: self.clone(), schedule, stream }
@@ -222,9 +228,10 @@ impl StreamProgress {
         stream.window_start.store(window_start, Ordering::Relaxed);
         let is_new = stream.window_starts.read()[0].is_none();
         if stream.epoch.swap(epoch, Ordering::Relaxed) != epoch || is_new {
+            let partition = stream.partition;
             let window_starts = [
-                Some(self.schedule.starts_of(epoch, || starts(&self.schedule.job, order))),
-                self.schedule.next_starts(epoch),
+                Some(self.schedule.starts_of((partition, epoch), || Starts::of(&self.schedule.job, order))),
+                self.schedule.next_starts(partition, epoch),
             ];
             *stream.window_starts.write() = window_starts;
         }
@@ -245,8 +252,7 @@ impl Drop for StreamProgress {
 impl ViewSchedule {
     fn next_use(&self, block: u128, tier: Tier, now: u64) -> Option<u64> {
         let block = self.job.reader().block_ids().block(block)?;
-        let rows = self.job.rows.epoch_items;
-        self.streams().iter().filter_map(|stream| stream.next_use(block, rows, tier, now)).min()
+        self.streams().iter().filter_map(|stream| stream.next_use(block, tier, now)).min()
     }
 
     fn streams(&self) -> RwLockReadGuard<'_, Vec<Arc<Stream>>> {
@@ -255,20 +261,21 @@ impl ViewSchedule {
 
     /// Window starts of the epoch after `epoch`. The next epoch counts even if it was not requested yet, because
     /// trainers often request one epoch at a time.
-    fn next_starts(&self, epoch: u64) -> Option<Arc<[u64]>> {
+    fn next_starts(&self, partition: u32, epoch: u64) -> Option<Arc<Starts>> {
         let next = epoch.checked_add(1)?;
-        Some(self.starts_of(next, || starts(&self.job, &self.job.order.epoch(next))))
+        let starts = || Starts::of(&self.job, &self.job.order.epoch(partition, next));
+        Some(self.starts_of((partition, next), starts))
     }
 
-    fn starts_of(&self, epoch: u64, make: impl FnOnce() -> Arc<[u64]>) -> Arc<[u64]> {
-        if let Some(known) = self.starts.lock().get(&epoch) {
+    fn starts_of(&self, of: (u32, u64), make: impl FnOnce() -> Starts) -> Arc<Starts> {
+        if let Some(known) = self.starts.lock().get(&of) {
             return Arc::clone(known);
         }
-        let made = make();
+        let made = Arc::new(make());
         let mut starts = self.starts.lock();
         // Only the starts that a stream uses are kept, and the newest.
         starts.retain(|_, starts| Arc::strong_count(starts) > 1);
-        Arc::clone(starts.entry(epoch).or_insert(made))
+        Arc::clone(starts.entry(of).or_insert(made))
     }
 }
 
@@ -278,10 +285,11 @@ impl Stream {
     }
 
     /// Nanoseconds until this stream needs the block, or `None` if it has not begun or no use is expected.
-    fn next_use(&self, block: u32, rows: u64, tier: Tier, now: u64) -> Option<u64> {
+    fn next_use(&self, block: u32, tier: Tier, now: u64) -> Option<u64> {
         let window_starts = self.window_starts.read();
         let [Some(this), next] = &*window_starts else { return None };
-        let start = |starts: &[u64]| starts.get(block as usize).copied().unwrap_or(rows);
+        // The blocks of a partition are the same in every epoch.
+        let (this_start, rows) = (this.of_block(block)?, self.items);
         let epoch = self.epoch.load(Ordering::Relaxed);
         // Earlier uses are in the past for this tier.
         let (from_epoch, from) = match tier {
@@ -291,11 +299,10 @@ impl Stream {
             }
         };
         let is_ahead = |epoch: u64, start: u64| (epoch, start) >= (from_epoch, from);
-        let this_start = start(this);
         let use_at = if is_ahead(epoch, this_start) {
             this_start
         } else {
-            match next.as_ref().map(|next| start(next)) {
+            match next.as_ref().and_then(|next| next.of_block(block)) {
                 Some(next_start) if is_ahead(epoch + 1, next_start) => rows + next_start,
                 Some(_) => 2 * rows,
                 None => return None,
@@ -310,21 +317,32 @@ impl Stream {
     }
 }
 
-/// Returns for each block the position at which the first window that reads it begins. Blocks without rows are given
-/// the end of the epoch.
-fn starts(job: &Job, order: &EpochOrder) -> Arc<[u64]> {
-    let windows = (0..order.windows()).map(|window| order.window(window));
-    let mut starts: Vec<u64> = Vec::new();
-    for window in windows {
-        for rows in window.blocks.iter().flat_map(|block| job.rows.of_frame(*block)) {
-            let block = rows.block as usize;
-            if starts.len() <= block {
-                starts.resize(block + 1, order.items());
-            }
-            starts[block] = starts[block].min(window.positions.start);
-        }
+/// Position at which the first window of a partition that reads a block begins, for each of its blocks.
+struct Starts(Box<[(u32, u64)]>);
+
+impl Starts {
+    fn of(job: &Job, order: &EpochOrder) -> Self {
+        let windows = (0..order.windows()).map(|window| order.window(window));
+        let starts = windows.flat_map(|window| {
+            let start = window.positions.start;
+            let rows = window.blocks.iter().flat_map(|block| job.rows.of_frame(*block));
+            rows.map(move |rows| (rows.block, start))
+        });
+        let mut starts: Vec<_> = starts.collect();
+        starts.sort_unstable();
+        starts.dedup_by_key(|(block, _)| *block);
+        Self(starts.into())
     }
-    starts.into()
+
+    /// Start of the window that reads `block`; `None` if the partition does not read it.
+    fn of_block(&self, block: u32) -> Option<u64> {
+        // Without partitions, blocks are at the index of their number.
+        let at = match self.0.get(block as usize) {
+            Some((found, _)) if *found == block => block as usize,
+            _ => self.0.binary_search_by_key(&block, |(block, _)| *block).ok()?,
+        };
+        Some(self.0[at].1)
+    }
 }
 
 #[cfg(test)]

@@ -25,8 +25,7 @@ impl Job {
     /// [`Error::TooLarge`], with the largest window that fits, if any.
     pub(crate) fn check_fits(&self, memory_bytes: u64, max_batch_bytes: u64) -> Result<(), Error> {
         self.check_batch(max_batch_bytes)?;
-        // A mixture holds one window of each dataset at a time.
-        let needed = self.parts().map(Self::largest_window).fold(0, u64::saturating_add);
+        let needed = self.held_bytes(Self::largest_window);
         if needed <= memory_bytes {
             return Ok(());
         }
@@ -70,13 +69,13 @@ impl Job {
         (groups * u128::from(rows.epoch_rows) / u128::from(rows.epoch_items.max(1))) as u64
     }
 
-    /// Size of the largest window of the first epochs, in bytes.
-    fn largest_window(&self) -> u64 {
+    /// Size of the largest window of a partition in the first epochs, in bytes.
+    fn largest_window(&self, partition: u32) -> u64 {
         let differ = matches!(self.order.shuffle, Shuffle::Window { keep_block_order: false, .. });
         let most = if differ { CHECKED_EPOCHS } else { 1 };
         let epochs = (CHECKED_BLOCKS / (self.rows.items.len() as u64 + 1)).clamp(1, most);
         let (first, count) = (self.train().epoch, self.train().epochs.unwrap_or(1).min(epochs));
-        let largest = |epoch| self.footprint.window_bytes(&self.order.epoch(epoch));
+        let largest = |epoch| self.footprint.window_bytes(&self.order.epoch(partition, epoch));
         (first..=first.saturating_add(count - 1)).map(largest).max().unwrap_or(0)
     }
 
@@ -85,11 +84,11 @@ impl Job {
         let keep_block_order = matches!(self.order.shuffle, Shuffle::Window { keep_block_order: true, .. });
         let fits = |rows: u64| {
             let shuffle = Shuffle::Window { rows, keep_block_order };
-            let largest = |job: &Self| {
-                let order = job.order.shuffled(shuffle, self.train().epoch);
+            let largest = |job: &Self, partition| {
+                let order = job.order.shuffled(shuffle, partition, self.train().epoch);
                 job.footprint.window_bytes(&order)
             };
-            self.parts().map(largest).fold(0, u64::saturating_add) <= memory_bytes
+            self.held_bytes(largest) <= memory_bytes
         };
         // The size of a window does not grow strictly with its rows, so the result is a value that was tested.
         let (mut low, mut high) = (1, self.epoch_rows());

@@ -36,7 +36,7 @@ impl Footprint {
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Size of the largest window of an epoch, in bytes.
+    /// Size of the largest window of an order, in bytes.
     pub(crate) fn window_bytes(&self, order: &EpochOrder) -> u64 {
         let windows = (0..order.windows()).map(|window| self.bytes_of(order.window(window).blocks));
         windows.max().unwrap_or(0)

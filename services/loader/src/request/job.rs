@@ -13,8 +13,8 @@ use super::{
     packing::Packing,
     rows::JobRows,
     validate::{
-        Dimensions, label_column, plan_error, remainder_message, resolve_remainder, resolve_shuffle,
-        shuffle_message,
+        Dimensions, label_column, plan_error, remainder_message, resolve_partitions, resolve_remainder,
+        resolve_shuffle, shuffle_message,
     },
 };
 use crate::{
@@ -85,7 +85,8 @@ impl Job {
             Some(packing) => global_batch * packing.max_rows,
             None => scaled(global_batch, rows.epoch_rows, rows.epoch_items),
         };
-        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_rows, rows.epoch_rows, &snapshot)?;
+        let partitions = resolve_partitions(train, global_batch, &rows.items)?;
+        let shuffle = resolve_shuffle(train.shuffle.as_ref(), global_rows, partitions, &rows, &snapshot)?;
         let remainder = resolve_remainder(train, world_size, used == ViewUse::Mixture)?;
         let units = packing.as_ref().map_or(rows.epoch_items, |packing| packing.packs);
         let steps = Steps::new(units, own_rows as u32, world_size as u32, remainder).map_err(plan_error)?;
@@ -94,11 +95,12 @@ impl Job {
 
         let selected = rows.identity(&view, &train.filter);
         let prefix = format!("{}/{plan_version}", snapshot.id());
-        let order = JobOrder::new(&rows, (shuffle, train.seed), (steps, run), packing, (&prefix, &selected));
+        let ordered = (shuffle, partitions, train.seed);
+        let order = JobOrder::new(&rows, ordered, (steps, run), packing, (&prefix, &selected));
         let footprint = Footprint::new(&snapshot, &view, &rows);
         let train = v1::Train {
             snapshot: snapshot.id().to_owned(),
-            shuffle: Some(shuffle_message(shuffle)),
+            shuffle: Some(shuffle_message(shuffle, partitions)),
             epochs: Some(epochs),
             world_size: Some(world_size),
             lanes: Some(lanes),
@@ -148,7 +150,7 @@ impl Job {
         self.mixture_steps = Some(main.steps());
         if let Some(last) = run.len().checked_sub(1) {
             // Epochs of this dataset that the job reads. Their windows are checked against the memory.
-            let epoch = |batch| self.ranges(run.cursor(batch), 0).last().map_or(0, |(epoch, _)| *epoch);
+            let epoch = |batch| self.ranges(0, run.cursor(batch), 0).last().map_or(0, |(epoch, _)| *epoch);
             let (first, last) = (epoch(0), epoch(last));
             (self.train.epoch, self.train.epochs) = (first, Some((last - first.min(last)).saturating_add(1)));
         }
@@ -193,37 +195,6 @@ impl Job {
     /// Number of batches of `lane` of a rank.
     pub fn batches(&self, lane: u32) -> u64 {
         self.order.run.lane_len(lane, self.lanes())
-    }
-
-    /// Summary of the plan for the caller.
-    pub fn summary(&self) -> v1::PlanSummary {
-        let order = self.order.epoch(self.train.epoch);
-        let blocks = (0..order.windows()).map(|window| order.window(window).blocks.len()).min();
-        v1::PlanSummary {
-            snapshot: self.train.snapshot.clone(),
-            plan_version: self.train.plan_version,
-            plan_hash: format!("{:016x}", self.plan_hash()),
-            rows: self.epoch_rows(),
-            steps: self.steps(),
-            window_rows: match self.order.shuffle {
-                Shuffle::Window { rows, .. } => Some(rows),
-                Shuffle::Global => Some(self.epoch_rows()),
-                Shuffle::None => None,
-            },
-            windows: order.windows() as u64,
-            blocks_per_window: blocks.unwrap_or(0) as u64,
-            window_bytes: self
-                .parts()
-                .map(|job| job.footprint.window_bytes(&job.order.epoch(job.train.epoch)))
-                .fold(0, u64::saturating_add),
-            batch_size: self.train.batch_size,
-            world_size: u64::from(self.world_size()),
-            remainder: self.train.remainder,
-            groups: self.rows.groups.as_ref().map(|_| self.rows.epoch_items),
-            mixed_rows: self.mixed.iter().map(|mixed| mixed.own_batch_size()).sum(),
-            packs: self.order.packing.as_ref().map(|packing| packing.packs),
-            max_pack_rows: self.train.max_pack_rows,
-        }
     }
 
     /// Number of steps per epoch, equal for all ranks.
@@ -320,7 +291,7 @@ impl Job {
     }
 
     /// Hash of the order of the rows in the global batches; the same on every server.
-    fn plan_hash(&self) -> u64 {
+    pub(crate) fn plan_hash(&self) -> u64 {
         let remainder = self.train.remainder().as_str_name();
         let mut identity = format!("{}/{}/{remainder}", self.order.identity, self.global_batch());
         if let Some(packing) = self.order.packing.as_ref() {

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use forebay_plan::{Cursor, EpochOrder, Packs, Remainder, Run, Shuffle, Steps};
+use forebay_plan::{Cursor, EpochOrder, Packs, Partitions, Remainder, Run, Shuffle, Steps};
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -17,6 +17,8 @@ use super::{packing::Packing, rows::JobRows};
 pub(crate) struct JobOrder {
     pub(crate) shuffle: Shuffle,
     seed: u64,
+    /// Items of each partition; one partition has them all.
+    pub(crate) partitions: Partitions,
     /// Number of items of each block.
     items: Arc<[u32]>,
     rows: u64,
@@ -26,8 +28,8 @@ pub(crate) struct JobOrder {
     pub(crate) packing: Option<Packing>,
     /// Text of everything that determines the order of an epoch.
     pub(crate) identity: String,
-    /// Orders of epochs that streams hold.
-    shared: Mutex<HashMap<u64, Weak<EpochOrder>>>,
+    /// Orders that streams hold, by partition and epoch.
+    shared: Mutex<HashMap<(u32, u64), Weak<EpochOrder>>>,
 }
 
 impl JobOrder {
@@ -35,21 +37,24 @@ impl JobOrder {
     /// rows.
     pub(crate) fn new(
         rows: &JobRows,
-        (shuffle, seed): (Shuffle, u64),
+        (shuffle, partitions, seed): (Shuffle, u32, u64),
         (steps, run): (Steps, Run),
         packing: Option<Packing>,
         (prefix, selection): (&str, &str),
     ) -> Self {
-        let shuffled = match shuffle {
+        let mut shuffled = match shuffle {
             Shuffle::Window { rows, keep_block_order: false } => format!("window {rows}"),
             Shuffle::Window { rows, keep_block_order: true } => format!("in_order {rows}"),
             Shuffle::Global => "global".to_owned(),
             Shuffle::None => "none".to_owned(),
         };
+        if partitions > 1 {
+            shuffled += &format!(" in {partitions} partitions");
+        }
         let identity = format!("{prefix}/{seed}/{shuffled}{selection}");
         let (items, epoch_items, rows) = (Arc::clone(&rows.items), rows.epoch_items, rows.epoch_rows);
-        let shared = Mutex::default();
-        Self { shuffle, seed, items, rows, epoch_items, steps, run, packing, identity, shared }
+        let (partitions, shared) = (Partitions::new(&items, partitions), Mutex::default());
+        Self { shuffle, seed, partitions, items, rows, epoch_items, steps, run, packing, identity, shared }
     }
 
     /// Hash of the windows of an epoch of `dataset`.
@@ -57,58 +62,72 @@ impl JobOrder {
         xxh3_64(format!("{dataset}/{}", self.identity).as_bytes())
     }
 
-    /// Returns the order of `epoch`; O(blocks).
-    pub(crate) fn epoch(&self, epoch: u64) -> EpochOrder {
-        self.shuffled(self.shuffle, epoch)
+    /// Returns the order of a partition in `epoch`; O(blocks of the partition).
+    pub(crate) fn epoch(&self, partition: u32, epoch: u64) -> EpochOrder {
+        self.shuffled(self.shuffle, partition, epoch)
     }
 
-    /// Returns the order of `epoch`, which all streams of the job share. O(blocks) unless a stream holds it.
-    pub(crate) fn shared_epoch(&self, epoch: u64) -> Arc<EpochOrder> {
-        let known = || self.shared.lock().get(&epoch).and_then(Weak::upgrade);
+    /// Returns the orders of all partitions in `epoch`; O(blocks).
+    pub(crate) fn partitions_of(&self, epoch: u64) -> impl Iterator<Item = EpochOrder> {
+        (0..self.partitions.count()).map(move |partition| self.epoch(partition, epoch))
+    }
+
+    /// Returns the order of a partition in `epoch`, which all streams of the job share. O(blocks of the partition) unless
+    /// a stream holds it.
+    pub(crate) fn shared_epoch(&self, partition: u32, epoch: u64) -> Arc<EpochOrder> {
+        let key = (partition, epoch);
+        let known = || self.shared.lock().get(&key).and_then(Weak::upgrade);
         if let Some(order) = known() {
             return order;
         }
-        let order = Arc::new(self.epoch(epoch));
+        let order = Arc::new(self.epoch(partition, epoch));
         let mut shared = self.shared.lock();
-        if let Some(order) = shared.get(&epoch).and_then(Weak::upgrade) {
+        if let Some(order) = shared.get(&key).and_then(Weak::upgrade) {
             return order;
         }
         shared.retain(|_, order| order.strong_count() > 0);
-        shared.insert(epoch, Arc::downgrade(&order));
+        shared.insert(key, Arc::downgrade(&order));
         order
     }
 
-    /// Returns the order of `epoch` for the given shuffle. Windows are given in rows, even if the order counts groups.
-    pub(crate) fn shuffled(&self, shuffle: Shuffle, epoch: u64) -> EpochOrder {
+    /// Returns the order of a partition in `epoch` for the given shuffle. Windows are given in rows, even if the order counts
+    /// groups.
+    pub(crate) fn shuffled(&self, shuffle: Shuffle, partition: u32, epoch: u64) -> EpochOrder {
         let shuffle = match shuffle {
             Shuffle::Window { rows, keep_block_order } => {
                 Shuffle::Window { rows: scaled(rows, self.epoch_items, self.rows), keep_block_order }
             }
             other => other,
         };
-        EpochOrder::new(&self.items, shuffle, self.seed, epoch)
+        self.partitions.epoch(partition, shuffle, self.seed, epoch)
     }
 
-    /// Positions of the items of a batch of `rank` in its epoch. With packs, the first call of an epoch takes
-    /// O(groups).
-    pub(crate) fn positions(&self, at: Cursor, rank: u32, key: impl FnOnce() -> u64) -> Range<u64> {
-        let range = self.steps.rank(at.step, rank);
+    /// Positions, in the order of `partition`, of its items in a batch of `rank`. With packs, the first call of an epoch
+    /// takes O(groups).
+    pub(crate) fn positions(
+        &self,
+        partition: u32,
+        at: Cursor,
+        rank: u32,
+        key: impl FnOnce() -> u64,
+    ) -> Range<u64> {
+        // Groups are packed only without partitions.
         match self.packs(at.epoch, key) {
-            Some(packs) => packs.groups(range),
-            None => range,
+            Some(packs) => packs.groups(self.steps.rank(at.step, rank)),
+            None => self.partitions.positions(&self.steps, at.step, rank, partition),
         }
     }
 
     /// Returns the packs of an epoch, or `None` without packs. The first call for an epoch takes O(groups).
     pub(crate) fn packs(&self, epoch: u64, key: impl FnOnce() -> u64) -> Option<Arc<Packs>> {
-        self.packing.as_ref()?.of_epoch(epoch, key, &self.items, || self.epoch(epoch))
+        self.packing.as_ref()?.of_epoch(epoch, key, &self.items, || self.epoch(0, epoch))
     }
 
-    /// Approximate number of positions per step of all ranks in the order of an epoch.
+    /// Approximate number of positions per step of all ranks in the order of a partition in an epoch.
     pub(crate) fn positions_per_step(&self) -> u64 {
         match &self.packing {
             Some(packing) => scaled(self.steps.global_batch(), self.epoch_items, packing.packs),
-            None => self.steps.global_batch(),
+            None => self.steps.global_batch() / u64::from(self.partitions.count()),
         }
     }
 

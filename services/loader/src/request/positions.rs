@@ -7,15 +7,26 @@ use forebay_plan::{Cursor, Packs};
 use super::job::Job;
 
 impl Job {
-    /// Returns the epochs and positions of this dataset from which the rows of a batch of `rank` are taken, in order.
-    /// There is one range, possibly empty, unless a dataset of a mixture reaches the end of an epoch. With packs, the
-    /// first call of an epoch takes O(groups).
-    pub(crate) fn ranges(&self, at: Cursor, rank: u32) -> Vec<(u64, Range<u64>)> {
+    /// Partitions that a rank reads of each dataset of the job, in every epoch. In the last, short step of an epoch it may
+    /// take no rows from some of them.
+    pub(crate) fn partitions_of(&self, rank: u32) -> Range<u32> {
+        self.order.partitions.of_rank(rank, self.world_size())
+    }
+
+    /// Returns the epochs and positions of a partition of this dataset from which the rows of a batch of `rank` are taken, in
+    /// order. There is one range, possibly empty, unless a partition of another dataset of a mixture reaches the end of
+    /// an epoch: each of its partitions repeats on its own. With packs, the first call of an epoch takes O(groups).
+    pub(crate) fn ranges(&self, partition: u32, at: Cursor, rank: u32) -> Vec<(u64, Range<u64>)> {
         let Some(steps) = self.mixture_steps else {
-            return vec![(at.epoch, self.order.positions(at, rank, || self.order_key()))];
+            return vec![(at.epoch, self.order.positions(partition, at, rank, || self.order_key()))];
         };
-        let (mut start, items) = (self.mixture_position(steps, at, rank), u128::from(self.rows.epoch_items));
-        let mut left = u128::from(self.own_batch_size());
+        let (partitions, global_batch) = (&self.order.partitions, self.global_batch());
+        let offset = u64::from(rank) * self.own_batch_size();
+        let part = partitions.part(global_batch, offset..offset + self.own_batch_size(), partition);
+        let items = u128::from(partitions.items_of(partition));
+        let per_step = u128::from(global_batch / u64::from(partitions.count()));
+        let mut start = mixture_step(steps, at).wrapping_mul(per_step).wrapping_add(part.start.into());
+        let mut left = u128::from(part.end - part.start);
         let mut ranges = Vec::new();
         while left > 0 {
             let (epoch, first) = (start / items, start % items);
@@ -28,9 +39,8 @@ impl Job {
 
     /// Number of rows of a dataset of a mixture before those of a batch, over all of its epochs.
     fn mixture_position(&self, steps: u64, at: Cursor, rank: u32) -> u128 {
-        let step = u128::from(at.epoch) * u128::from(steps) + u128::from(at.step);
-        // The product wraps only beyond 2^64 epochs of both datasets; the order then starts over.
-        step.wrapping_mul(u128::from(self.global_batch()))
+        mixture_step(steps, at)
+            .wrapping_mul(u128::from(self.global_batch()))
             .wrapping_add(u128::from(rank) * u128::from(self.own_batch_size()))
     }
 
@@ -62,7 +72,7 @@ impl Job {
         self.order.steps.global_batch()
     }
 
-    /// Approximate number of positions per step of all ranks in the order of an epoch.
+    /// Approximate number of positions per step of all ranks in the order of a partition in an epoch.
     pub(crate) fn positions_per_step(&self) -> u64 {
         self.order.positions_per_step()
     }
@@ -89,13 +99,8 @@ impl Job {
 
     /// Size of the batch at `at`, which may be the last of its epoch, in the unit of [`Self::full_batch_size`].
     pub(crate) fn size(&self, at: Cursor, rank: u32) -> u64 {
-        let own = match self.order.packing.as_ref() {
-            Some(packing) => {
-                let packs = self.order.steps.rank(at.step, rank);
-                (packs.end - packs.start) * packing.max_rows
-            }
-            None => self.ranges(at, rank).into_iter().map(|(_, range)| range.end - range.start).sum(),
-        };
+        let own = self.order.steps.rank(at.step, rank);
+        let own = (own.end - own.start) * self.order.packing.as_ref().map_or(1, |packing| packing.max_rows);
         let others = self.mixed.iter().map(|mixed| mixed.own_batch_size()).sum::<u64>();
         (own + others).max(self.min_rows() as u64)
     }
@@ -105,6 +110,12 @@ impl Job {
         let items = if self.is_packed() { self.epoch_rows() } else { self.rows.epoch_items };
         self.view().min_row_bytes().max(self.footprint.snapshot_bytes / items.max(1))
     }
+}
+
+/// Number of steps of a mixture before the one at `at`, over all epochs. Products with it wrap only beyond 2^64 epochs of both
+/// datasets; the order then starts over.
+fn mixture_step(steps: u64, at: Cursor) -> u128 {
+    u128::from(at.epoch) * u128::from(steps) + u128::from(at.step)
 }
 
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {

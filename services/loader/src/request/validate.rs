@@ -4,6 +4,7 @@ use forebay_plan::{PLAN_VERSION, Remainder, Shuffle, default_window_rows};
 use forebay_proto::v1;
 use forebay_storage::Snapshot;
 
+use super::rows::JobRows;
 use crate::{Error, find_column};
 
 /// Maximum `batch_size`, in rows.
@@ -12,6 +13,12 @@ pub(crate) const MAX_BATCH_SIZE: u64 = 1 << 20;
 const MAX_WORLD_SIZE: u64 = 1 << 16;
 /// Maximum number of `lanes` per rank.
 const MAX_LANES: u64 = 256;
+/// Maximum number of partitions of the order.
+const MAX_PARTITIONS: u64 = 4096;
+/// Minimum number of blocks with rows per partition.
+const BLOCKS_PER_PARTITION: u64 = 2;
+/// Mean number of blocks in a window of a partition, at least, if the request has no `window_rows`.
+const DEFAULT_WINDOW_BLOCKS: u64 = 8;
 /// Maximum length of a job name, in bytes. Every ticket carries the name.
 const MAX_JOB_NAME_BYTES: usize = 256;
 
@@ -83,14 +90,68 @@ pub(crate) fn label_column(snapshot: &Snapshot, label: &str) -> Result<Option<us
     Err(Error::invalid("label_column", reason))
 }
 
-/// Resolves the shuffle of a request over `kept` rows of `snapshot`. The default window depends on `global_batch`, the
-/// number of rows per step of all ranks.
+/// Resolves the number of partitions of a request over blocks with these numbers of rows or groups. A global batch takes
+/// `global_batch` of them from the dataset.
+///
+/// # Errors
+/// [`Error::Invalid`] with the field, its value and what was expected.
+pub(crate) fn resolve_partitions(
+    train: &v1::Train,
+    global_batch: u64,
+    items_per_block: &[u32],
+) -> Result<u32, Error> {
+    const FIELD: &str = "shuffle.partitions";
+    let shuffle = train.shuffle.unwrap_or_default();
+    let partitions = within(FIELD, shuffle.partitions.unwrap_or(1), 1, MAX_PARTITIONS)?;
+    if partitions == 1 {
+        return Ok(1);
+    }
+    if shuffle.none.is_some() {
+        return Err(Error::invalid(FIELD, "cannot be combined with shuffle.none"));
+    }
+    if train.max_pack_rows > 0 {
+        return Err(Error::invalid(FIELD, "cannot be combined with max_pack_rows"));
+    }
+    let unit = if train.group_by.is_empty() { "rows" } else { "groups" };
+    if !global_batch.is_multiple_of(partitions) {
+        let reason = format!(
+            "is {partitions}, which does not divide the {global_batch} {unit} that a global batch takes from '{}'",
+            train.dataset
+        );
+        return Err(Error::invalid(FIELD, reason));
+    }
+    let blocks = blocks_with_items(items_per_block);
+    if blocks < partitions * BLOCKS_PER_PARTITION {
+        let most = (blocks / BLOCKS_PER_PARTITION).max(1);
+        let reason = format!(
+            "is {partitions}, and '{}' has {blocks} blocks with {unit}; expected at most {most}, so that each partition \
+             has at least {BLOCKS_PER_PARTITION} blocks",
+            train.dataset
+        );
+        return Err(Error::invalid(FIELD, reason));
+    }
+    Ok(partitions as u32)
+}
+
+/// Minimum number of rows of a default window: as many as [`DEFAULT_WINDOW_BLOCKS`] blocks of mean size for each partition.
+fn min_default_window_rows(partitions: u32, rows: u64, blocks: u64) -> u64 {
+    (u64::from(partitions) * DEFAULT_WINDOW_BLOCKS).saturating_mul(rows.div_ceil(blocks.max(1)))
+}
+
+fn blocks_with_items(items_per_block: &[u32]) -> u64 {
+    items_per_block.iter().filter(|items| **items > 0).count() as u64
+}
+
+/// Resolves the shuffle of a request over `rows` of `snapshot`. The default window depends on `global_batch`, the
+/// number of rows per step of all ranks, and with several partitions on the blocks.
 pub(crate) fn resolve_shuffle(
     shuffle: Option<&v1::Shuffle>,
     global_batch: u64,
-    kept: u64,
+    partitions: u32,
+    rows: &JobRows,
     snapshot: &Snapshot,
 ) -> Result<Shuffle, Error> {
+    let kept = rows.epoch_rows;
     let shuffle = shuffle.copied().unwrap_or_default();
     match (shuffle.window_rows, shuffle.global, shuffle.none) {
         (Some(0), None, None) => Err(Error::invalid("shuffle.window_rows", "is 0, expected at least 1")),
@@ -100,8 +161,12 @@ pub(crate) fn resolve_shuffle(
         (None, None, None) => {
             let bytes = u128::from(snapshot.uncompressed_bytes()) * u128::from(kept);
             let bytes = bytes / u128::from(snapshot.rows().max(1));
-            let rows = default_window_rows(global_batch, kept, bytes as u64);
-            Ok(Shuffle::Window { rows, keep_block_order: shuffle.keep_block_order })
+            let mut window_rows = default_window_rows(global_batch, kept, bytes as u64);
+            if partitions > 1 {
+                let blocks = blocks_with_items(&rows.items);
+                window_rows = window_rows.max(min_default_window_rows(partitions, kept, blocks));
+            }
+            Ok(Shuffle::Window { rows: window_rows, keep_block_order: shuffle.keep_block_order })
         }
         _ => Err(Error::invalid(
             "shuffle",
@@ -110,14 +175,17 @@ pub(crate) fn resolve_shuffle(
     }
 }
 
-/// Converts a resolved shuffle to a message.
-pub(crate) fn shuffle_message(shuffle: Shuffle) -> v1::Shuffle {
+/// Converts a resolved shuffle to a message. A single partition is absent, so that its tickets do not depend on whether the
+/// request named it.
+pub(crate) fn shuffle_message(shuffle: Shuffle, partitions: u32) -> v1::Shuffle {
+    let message =
+        v1::Shuffle { partitions: (partitions > 1).then_some(partitions.into()), ..v1::Shuffle::default() };
     match shuffle {
         Shuffle::Window { rows, keep_block_order } => {
-            v1::Shuffle { window_rows: Some(rows), keep_block_order, ..v1::Shuffle::default() }
+            v1::Shuffle { window_rows: Some(rows), keep_block_order, ..message }
         }
-        Shuffle::Global => v1::Shuffle { global: Some(v1::shuffle::Global {}), ..v1::Shuffle::default() },
-        Shuffle::None => v1::Shuffle { none: Some(v1::shuffle::None {}), ..v1::Shuffle::default() },
+        Shuffle::Global => v1::Shuffle { global: Some(v1::shuffle::Global {}), ..message },
+        Shuffle::None => v1::Shuffle { none: Some(v1::shuffle::None {}), ..message },
     }
 }
 
@@ -157,5 +225,17 @@ pub(crate) fn plan_error(error: forebay_plan::Error) -> Error {
             );
             Error::invalid("start_step", reason)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_default_window_of_a_partition_has_eight_blocks_of_mean_size() {
+        assert_eq!(min_default_window_rows(64, 10_000_000, 1000), 64 * 8 * 10_000);
+        assert_eq!(min_default_window_rows(2, 201, 100), 2 * 8 * 3);
+        assert_eq!(min_default_window_rows(4096, u64::MAX, 0), u64::MAX);
     }
 }

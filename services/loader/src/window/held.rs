@@ -13,7 +13,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{Error, Frame, RowRef};
 
-/// Identifies a window: its order and view, its epoch, and its number in the epoch.
+/// Identifies a window: its order and view, its partition and epoch, and its number in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct WindowKey {
     pub(super) order: u64,
@@ -21,9 +21,10 @@ pub(super) struct WindowKey {
     pub(super) id: WindowId,
 }
 
-/// Window of an epoch. Ids are in the order of use.
+/// Window of a partition in an epoch. Ids of one partition are in the order of use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WindowId {
+    pub(crate) partition: u32,
     pub(crate) epoch: u64,
     pub(crate) window: usize,
 }

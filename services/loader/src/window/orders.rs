@@ -1,4 +1,4 @@
-//! Row orders of one dataset, for the epochs that one rank and lane uses.
+//! Row orders of one partition of a dataset, for the epochs that one rank and lane uses.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -18,9 +18,10 @@ pub(crate) struct Piece {
     pub(crate) order: Arc<EpochOrder>,
 }
 
-/// Orders of one dataset for one rank and lane.
+/// Orders of one partition of a dataset for one rank and lane.
 pub(crate) struct Orders {
     job: Arc<Job>,
+    partition: u32,
     rank: u32,
     lane: u32,
     /// Known orders, oldest first.
@@ -29,8 +30,8 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    pub(crate) fn new(job: Arc<Job>, (rank, lane): (u32, u32), pool: Pool) -> Self {
-        Self { job, rank, lane, known: VecDeque::new(), pool }
+    pub(crate) fn new(job: Arc<Job>, partition: u32, (rank, lane): (u32, u32), pool: Pool) -> Self {
+        Self { job, partition, rank, lane, known: VecDeque::new(), pool }
     }
 
     pub(crate) fn job(&self) -> &Arc<Job> {
@@ -42,10 +43,10 @@ impl Orders {
         if let Some((_, order)) = self.known.iter().find(|(known, _)| *known == epoch) {
             return Ok(Arc::clone(order));
         }
-        let job = Arc::clone(&self.job);
+        let (job, partition) = (Arc::clone(&self.job), self.partition);
         let compute = move || {
             job.packs(epoch);
-            Ok(job.order.shared_epoch(epoch))
+            Ok(job.order.shared_epoch(partition, epoch))
         };
         let order = self.pool.run(Priority::Interactive, compute).await?;
         if self.known.len() >= MAX_ORDERS {
@@ -55,8 +56,8 @@ impl Orders {
         Ok(order)
     }
 
-    /// Returns the rows of the batch at `cursor`, divided at the ends of windows. Only the last batch of an epoch can have
-    /// none.
+    /// Returns the rows of the batch at `cursor` in this partition, divided at the ends of windows. Only the last batch of an
+    /// epoch can have none.
     pub(crate) async fn pieces(&mut self, cursor: Cursor) -> Result<Vec<Piece>, Error> {
         let mut pieces = Vec::new();
         for (epoch, positions) in self.ranges(cursor).await? {
@@ -65,7 +66,7 @@ impl Orders {
             while start < positions.end {
                 let window = order.window_at(start);
                 let end = order.window(window).positions.end.min(positions.end);
-                let window = WindowId { epoch, window };
+                let window = WindowId { partition: self.partition, epoch, window };
                 pieces.push(Piece { window, positions: start..end, order: Arc::clone(&order) });
                 start = end;
             }
@@ -86,7 +87,7 @@ impl Orders {
                 // The packs of the epochs in between are not computed for this comparison.
                 cursor.epoch > window.epoch
             } else {
-                let ranges = self.job.ranges(cursor, self.rank);
+                let ranges = self.job.ranges(self.partition, cursor, self.rank);
                 ranges.last().is_some_and(|(epoch, range)| (*epoch, range.end) > (window.epoch, end))
             };
             if reaches_past { high = middle } else { low = middle + 1 }
@@ -109,6 +110,6 @@ impl Orders {
         if self.job.is_packed() {
             self.order(cursor.epoch).await?;
         }
-        Ok(self.job.ranges(cursor, self.rank))
+        Ok(self.job.ranges(self.partition, cursor, self.rank))
     }
 }

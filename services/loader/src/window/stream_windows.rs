@@ -5,23 +5,23 @@ use std::{collections::VecDeque, pin::pin, sync::Arc};
 use forebay_plan::Cursor;
 
 use super::{
-    held::{HeldWindow, WindowId},
+    held::HeldWindow,
     orders::Orders,
     wanted::WantedWindow,
-    window_set::{HeldSet, WindowSet},
+    window_set::{HeldSet, SourcePiece, SourceWindow, WindowSet},
     windows::Windows,
 };
 use crate::{
     Config, Error, Job, Pool, Priority, activity::Watching, cache::forecast::StreamProgress, stream::Stream,
 };
 
-/// Maximum number of prefetched sets.
+/// Maximum number of prefetched sets per partition that the rank reads.
 const MAX_PREFETCHED: usize = 8;
 
 /// Windows of one rank and lane, in the order of use.
 pub(crate) struct StreamWindows {
     stream: Stream,
-    /// The job's own dataset, then the other datasets of its mixture.
+    /// The partitions that the rank reads of the job's own dataset, then those of each other dataset of its mixture.
     sources: Vec<Source>,
     held: Option<HeldSet>,
     /// Window sets after the held one, without a gap. All of them have memory.
@@ -33,7 +33,7 @@ pub(crate) struct StreamWindows {
     config: Config,
 }
 
-/// Dataset that a stream reads.
+/// Partition of a dataset that a stream reads.
 struct Source {
     orders: Orders,
     progress: Arc<StreamProgress>,
@@ -42,11 +42,13 @@ struct Source {
 impl StreamWindows {
     pub(crate) fn new(stream: Stream, windows: Arc<Windows>, pool: Pool, config: Config) -> Self {
         let jobs = std::iter::once(&stream.job).chain(&stream.job.mixed);
-        let source = |job: &Arc<Job>| Source {
-            orders: Orders::new(Arc::clone(job), (stream.rank, stream.lane), pool.clone()),
-            progress: Arc::new(windows.forecast().enter(job, stream.rank, stream.lane)),
+        let partitions = stream.job.partitions_of(stream.rank);
+        let source = |job: &Arc<Job>, partition| Source {
+            orders: Orders::new(Arc::clone(job), partition, (stream.rank, stream.lane), pool.clone()),
+            progress: Arc::new(windows.forecast().enter(job, partition, stream.rank, stream.lane)),
         };
-        let sources = jobs.map(source).collect();
+        let sources =
+            jobs.flat_map(|job| partitions.clone().map(move |partition| source(job, partition))).collect();
         Self { stream, sources, held: None, prefetched: VecDeque::new(), next: None, windows, pool, config }
     }
 
@@ -60,8 +62,8 @@ impl StreamWindows {
     }
 
     /// Returns the windows of `set` if they are held.
-    pub(crate) fn held(&self, set: &WindowSet) -> Option<&[Arc<HeldWindow>]> {
-        self.held.as_ref().filter(|held| set.has_ids(&held.ids)).map(|held| &held.windows[..])
+    pub(crate) fn held(&self, set: &WindowSet) -> Option<Vec<Arc<HeldWindow>>> {
+        self.held.as_ref()?.windows_of(set)
     }
 
     /// Loads the windows of `set` in place of the held ones, for batch `index` of the lane. Concurrently prefetches the next
@@ -96,7 +98,7 @@ impl StreamWindows {
     /// Returns the prefetched windows of `set`, and drops those before them.
     fn take_prefetched(&mut self, set: &WindowSet) -> Option<HeldSet> {
         while let Some(prefetched) = self.prefetched.pop_front() {
-            if set.has_ids(&prefetched.ids) {
+            if prefetched.windows_of(set).is_some() {
                 return Some(prefetched);
             }
         }
@@ -117,9 +119,8 @@ impl StreamWindows {
         self.note_loading(set);
         let mut kept = None;
         if let Some(before) = &mut before
-            && before.has_any_of(set)
+            && before.keep_those_of(set)
         {
-            before.keep_those_of(set);
             kept = self.windows.try_acquire(wanted);
         }
         let windows = match kept {
@@ -170,7 +171,7 @@ impl StreamWindows {
         while let Some(last) = self.prefetched.back().or(self.held.as_ref()) {
             let bytes = self.prefetched.iter().map(|set| set.new_bytes).fold(0, u64::saturating_add);
             let enough = !self.prefetched.is_empty() && bytes >= self.config.window_prefetch_bytes;
-            if enough || self.prefetched.len() >= MAX_PREFETCHED || !last.all_started() {
+            if enough || self.prefetched.len() >= self.max_prefetched() || !last.all_started() {
                 return Ok(());
             }
             let ids = last.ids.clone();
@@ -200,6 +201,11 @@ impl StreamWindows {
         false
     }
 
+    /// Maximum number of prefetched sets. The next set usually has one new window, of one of the partitions.
+    fn max_prefetched(&self) -> usize {
+        MAX_PREFETCHED * self.stream.job.partitions_of(self.stream.rank).len()
+    }
+
     /// Releases all windows. They are loaded again when they are needed.
     pub(crate) fn release(&mut self) {
         self.held = None;
@@ -210,8 +216,8 @@ impl StreamWindows {
     /// Updates the position of this stream in the forecast, for the datasets from which `set` takes rows. The first
     /// update of an epoch is slow and runs on the pool.
     pub(crate) async fn note(&mut self, set: &WindowSet) -> Result<(), Error> {
-        for (source, piece) in set.taken() {
-            let progress = &self.sources[source].progress;
+        for (_, SourcePiece { source, piece, .. }) in set.taken() {
+            let progress = &self.sources[*source].progress;
             let (epoch, position) = (piece.window.epoch, piece.positions.start);
             let window_start = piece.order.window(piece.window.window).positions.start;
             if !progress.is_new(epoch) {
@@ -229,10 +235,10 @@ impl StreamWindows {
     }
 
     /// Returns the windows of the first set after the windows `ids`, in batch `index` or a later one.
-    async fn after(&mut self, ids: &[WindowId], index: u64) -> Result<Option<Vec<WantedWindow>>, Error> {
+    async fn after(&mut self, ids: &[SourceWindow], index: u64) -> Result<Option<Vec<WantedWindow>>, Error> {
         let mut first: Option<u64> = None;
-        for (source, id) in self.sources.iter_mut().zip(ids) {
-            let batch = source.orders.batch_after(*id, index).await?;
+        for (source, id) in ids {
+            let batch = self.sources[*source].orders.batch_after(*id, index).await?;
             first = first.into_iter().chain(batch).min();
         }
         let Some(batch) = first else { return Ok(None) };
@@ -243,17 +249,17 @@ impl StreamWindows {
     }
 
     fn wanted(&self, set: &WindowSet) -> Vec<WantedWindow> {
-        let pieces = self.sources.iter().zip(set.pieces());
-        pieces
-            .map(|(source, piece)| WantedWindow::new(source.orders.job(), piece.window, &piece.order))
-            .collect()
+        let wanted = |of: &SourcePiece| {
+            WantedWindow::new(self.sources[of.source].orders.job(), of.id(), &of.piece.order)
+        };
+        set.pieces().iter().map(wanted).collect()
     }
 
     /// Updates the forecast with windows that are being loaded.
     fn note_loading(&self, set: &WindowSet) {
-        for (source, piece) in self.sources.iter().zip(set.pieces()) {
+        for SourcePiece { source, piece, .. } in set.pieces() {
             let end = piece.order.window(piece.window.window).positions.end;
-            source.progress.loading(piece.window.epoch, end);
+            self.sources[*source].progress.loading(piece.window.epoch, end);
         }
     }
 

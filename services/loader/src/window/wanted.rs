@@ -4,13 +4,18 @@ use std::sync::Arc;
 
 use forebay_plan::EpochOrder;
 
-use super::held::{WindowId, WindowKey};
+use super::{
+    held::{WindowId, WindowKey},
+    window_set::SourceWindow,
+};
 use crate::Job;
 
 /// One window that a stream needs.
 #[derive(Clone)]
 pub(crate) struct WantedWindow {
     pub(super) job: Arc<Job>,
+    /// Index of the source in its stream.
+    source: usize,
     id: WindowId,
     /// Blocks with rows, in the order of the window.
     pub(super) blocks: Vec<u32>,
@@ -19,18 +24,18 @@ pub(crate) struct WantedWindow {
 }
 
 impl WantedWindow {
-    /// Describes window `id` of `job`, whose epoch has the given order.
-    pub(crate) fn new(job: &Arc<Job>, id: WindowId, order: &EpochOrder) -> Self {
+    /// Describes a window of `job`, whose partition and epoch have the given order.
+    pub(crate) fn new(job: &Arc<Job>, (source, id): SourceWindow, order: &EpochOrder) -> Self {
         let blocks = order.window(id.window).blocks.iter().copied();
         // Blocks without a needed row have no frame.
         let blocks: Vec<u32> = blocks.filter(|block| job.is_needed(*block)).collect();
         let estimated_bytes = job.bytes_of(&blocks);
-        Self { job: Arc::clone(job), id, blocks, estimated_bytes }
+        Self { job: Arc::clone(job), source, id, blocks, estimated_bytes }
     }
 
-    /// Id of the window in its order.
-    pub(crate) fn id(&self) -> WindowId {
-        self.id
+    /// Source of the window, and its id there.
+    pub(crate) fn id(&self) -> SourceWindow {
+        (self.source, self.id)
     }
 
     /// Ids of the blocks.

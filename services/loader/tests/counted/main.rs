@@ -8,5 +8,6 @@ mod damaged_pages;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod mixtures;
+mod partitions;
 mod pins;
 mod tiers;

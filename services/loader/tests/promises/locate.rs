@@ -73,7 +73,7 @@ proptest! {
         row_group_rows in 50..4000usize,
         (batch_size, world_size, lanes) in (1..400u64, 1..4u64, 1..3u64),
         (seed, start_step) in (any::<u64>(), 0..2u64),
-        shuffle in shuffles(),
+        (shuffle, partitions) in (shuffles(), 1..4u64),
     ) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(async {
@@ -90,7 +90,20 @@ proptest! {
                 epochs: Some(2),
                 ..Train::default()
             };
-            let (name, wanted, _) = &views()[view];
+            let (name, wanted, is_kept) = &views()[view];
+            // Each kept block has rows of a group that begins in it, because groups are shorter than blocks.
+            let starts: Vec<i64> = reader.snapshot().blocks().iter().scan(0, |end, block| { *end += i64::from(block.rows); Some(*end - i64::from(block.rows)) }).collect();
+            let has_rows = |(block, start): (usize, &i64)| (*start..*start + i64::from(reader.snapshot().blocks()[block].rows)).any(is_kept);
+            let blocks = starts.iter().enumerate().filter(|at| has_rows(*at)).count() as u64;
+            let is_possible = wanted.max_pack_rows == 0 && shuffle.none.is_none() && wanted.group_by.is_empty() && blocks >= 2 * partitions;
+            let order = match is_possible {
+                false => order,
+                true => Train {
+                    batch_size: batch_size * partitions,
+                    shuffle: Some(Shuffle { partitions: Some(partitions), ..shuffle }),
+                    ..order
+                },
+            };
             let whole = job(&of(wanted, order.clone()), &reader);
             let steps = whole.steps();
             let job = if steps == 0 { whole } else { job(&of(wanted, Train { start_step: start_step.min(steps), ..order }), &reader) };

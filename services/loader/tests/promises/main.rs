@@ -6,6 +6,7 @@ mod assembly;
 #[path = "../fixture/mod.rs"]
 mod fixture;
 mod locate;
+mod partitions;
 mod same_bytes;
 mod streams;
 mod tenants;

@@ -77,10 +77,12 @@ pub(crate) fn request(random: &mut fastrand::Rng) -> Train {
         },
     };
     let world_size = random.u64(1..=3);
+    // A third of the requests has two partitions. Each view, and each part of the mixture, has rows of four blocks or more.
+    let partitions = if shuffle.none.is_none() && random.u32(..3) == 0 { 2 } else { 1 };
     let order = Train {
         dataset: "d".into(),
         seed: random.u64(..3),
-        batch_size: [10, 50, 200, 700][random.usize(..4)] / world_size,
+        batch_size: ([10, 50, 200, 700][random.usize(..4)] / world_size).next_multiple_of(partitions),
         world_size: Some(world_size),
         lanes: Some(random.u64(1..=2)),
         epochs: Some(random.u64(1..=2)),
@@ -88,22 +90,36 @@ pub(crate) fn request(random: &mut fastrand::Rng) -> Train {
         ..Train::default()
     };
     if random.u32(..4) == 0 {
-        return mixture(Train { batch_size: order.batch_size / 2 * 4, ..order });
+        let mixture = mixture(Train { batch_size: order.batch_size / 2 * 4, ..order });
+        // A quarter of each batch is a multiple of two.
+        let batch_size = mixture.batch_size.next_multiple_of(8);
+        return if partitions > 1 {
+            partitioned(partitions, Train { batch_size, ..mixture })
+        } else {
+            mixture
+        };
     }
     let views = views();
     let (_, view, _) = &views[random.usize(..views.len())];
-    of(view, Train { remainder: v1::Remainder::Short.into(), ..order })
+    let request = of(view, Train { remainder: v1::Remainder::Short.into(), ..order });
+    // Packs cannot be combined with partitions.
+    if partitions > 1 && request.max_pack_rows == 0 { partitioned(partitions, request) } else { request }
 }
 
-/// A request that takes a quarter of each batch from the rows from 2,000 on, and the others from the rows before.
+fn partitioned(partitions: u64, request: Train) -> Train {
+    let shuffle = request.shuffle.map(|shuffle| Shuffle { partitions: Some(partitions), ..shuffle });
+    Train { shuffle, ..request }
+}
+
+/// A request that takes a quarter of each batch from the rows from 1,500 on, and the others from the rows before.
 fn mixture(order: Train) -> Train {
     Train {
-        filter: "id < 2000".into(),
+        filter: "id < 1500".into(),
         columns: ["id", "x", "name"].map(str::to_owned).to_vec(),
         mix: vec![Mixed {
             dataset: "d".into(),
             fraction: 0.25,
-            filter: "id >= 2000".into(),
+            filter: "id >= 1500".into(),
             ..Mixed::default()
         }],
         ..order

@@ -30,6 +30,9 @@ pub(super) struct Inspect {
     /// all ranks if that is more, but at most the rows that take 1GiB uncompressed].
     #[arg(long)]
     window_rows: Option<u64>,
+    /// Number of partitions of the order in the printed plan. A rank reads the blocks of its own partitions only.
+    #[arg(long, default_value_t = 1)]
+    partitions: u64,
     /// SQL condition that selects rows, such as "price > 10"; prints the number of selected rows and of the blocks that an epoch
     /// reads [default: none].
     #[arg(long, value_name = "SQL", default_value = "", hide_default_value = true)]
@@ -80,13 +83,16 @@ impl Inspect {
     }
 
     fn train(&self) -> v1::Train {
-        let shuffle =
-            self.window_rows.map(|rows| v1::Shuffle { window_rows: Some(rows), ..v1::Shuffle::default() });
+        let shuffle = v1::Shuffle {
+            window_rows: self.window_rows,
+            partitions: Some(self.partitions),
+            ..v1::Shuffle::default()
+        };
         v1::Train {
             dataset: "inspected".to_owned(),
             batch_size: self.batch_size,
             world_size: Some(self.world_size),
-            shuffle,
+            shuffle: Some(shuffle),
             filter: self.filter.clone(),
             ..v1::Train::default()
         }
@@ -155,7 +161,13 @@ fn plan(text: &mut String, plan: &v1::PlanSummary, snapshot: &Snapshot, filter: 
         snapshot.blocks().len(),
         ByteSize(plan.window_bytes)
     )?;
-    if plan.windows > 1 {
+    if let (Some(partitions), Some(blocks)) = (plan.partitions, plan.rank_blocks) {
+        writeln!(
+            text,
+            "partitions   {partitions}, each with windows of its own; a batch of a rank mixes rows of {blocks:.1} blocks on \
+             average, and\n             a rank reads the same blocks in every epoch"
+        )?;
+    } else if plan.windows > 1 {
         writeln!(
             text,
             "             {} windows: data that is sorted by its label varies from window to window like\n             \
@@ -169,6 +181,9 @@ fn plan(text: &mut String, plan: &v1::PlanSummary, snapshot: &Snapshot, filter: 
         "dataset": "NAME", "columns": names, "batch_size": plan.batch_size, "world_size": plan.world_size, "seed": 0,
         "shuffle": {"window_rows": plan.window_rows()},
     }});
+    if let Some(partitions) = plan.partitions {
+        request["train"]["shuffle"]["partitions"] = partitions.into();
+    }
     if !filter.is_empty() {
         request["train"]["filter"] = filter.into();
     }

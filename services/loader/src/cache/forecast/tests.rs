@@ -1,6 +1,7 @@
 use std::sync::Barrier;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use forebay_plan::Window;
 use forebay_proto::v1::{Shuffle, Train};
 use forebay_storage::{Config, Location, Reader, State, take_snapshot};
 use object_store::{ObjectStoreExt, memory::InMemory, path::Path};
@@ -51,7 +52,7 @@ fn job(reader: &Reader, seed: u64, columns: &[&str]) -> Arc<Job> {
 
 /// Advances the stream to the window after 100 batches, one every `pace`. The next `loaded` windows are also loaded.
 async fn begin(progress: &StreamProgress, epoch: u64, window: usize, loaded: usize, pace: Duration) {
-    let order = progress.schedule.job.order.epoch(epoch);
+    let order = progress.schedule.job.order.epoch(0, epoch);
     progress.loading(epoch, order.window(window + loaded).positions.end);
     let start = order.window(window).positions.start;
     for _ in 0..100 {
@@ -65,7 +66,7 @@ async fn begin(progress: &StreamProgress, epoch: u64, window: usize, loaded: usi
 fn expected(job: &Job, position: u64, first_window: usize) -> Vec<u64> {
     let mut starts = vec![None; BLOCKS as usize];
     for (epoch, first) in [(0, first_window), (1, 0)] {
-        let order = job.order.epoch(epoch);
+        let order = job.order.epoch(0, epoch);
         for window in (first..order.windows()).map(|window| order.window(window)) {
             let start = epoch * ROWS + window.positions.start;
             window.blocks.iter().for_each(|block| {
@@ -100,11 +101,11 @@ fn nearest(one: &[u64], other: &[u64]) -> Vec<u64> {
 async fn later_blocks_of_this_epoch_precede_those_of_the_next() {
     let job = job(&reader().await, 7, &["a"]);
     let forecast = NextUse::new();
-    let progress = forecast.enter(&job, 0, 0);
+    let progress = forecast.enter(&job, 0, 0, 0);
     assert_eq!(in_memory(&forecast, &job), [u64::MAX; BLOCKS as usize], "nothing is known of it yet");
     for window in 0..5 {
         begin(&progress, 0, window, 0, PACE).await;
-        let position = job.order.epoch(0).window(window).positions.start;
+        let position = job.order.epoch(0, 0).window(window).positions.start;
         assert_eq!(in_memory(&forecast, &job), expected(&job, position, window));
         // The window was read from disk when it was loaded, so the next use of its blocks on disk is in the next epoch.
         assert_eq!(on_disk(&forecast, &job), expected(&job, position, window + 1));
@@ -115,9 +116,9 @@ async fn later_blocks_of_this_epoch_precede_those_of_the_next() {
 async fn a_loaded_window_is_needed_now_in_memory_and_in_the_next_epoch_on_disk() {
     let job = job(&reader().await, 7, &["a"]);
     let forecast = NextUse::new();
-    let progress = forecast.enter(&job, 0, 0);
+    let progress = forecast.enter(&job, 0, 0, 0);
     begin(&progress, 0, 2, 1, PACE).await;
-    let order = job.order.epoch(0);
+    let order = job.order.epoch(0, 0);
     let (memory, disk) = (in_memory(&forecast, &job), on_disk(&forecast, &job));
     let left_of_epoch = (ROWS - order.window(2).positions.start) / BATCH_ROWS * pace_nanos(PACE);
     for block in order.window(2).blocks {
@@ -136,15 +137,15 @@ async fn a_loaded_window_is_needed_now_in_memory_and_in_the_next_epoch_on_disk()
 async fn the_last_window_uses_the_next_epoch_and_a_prefetched_window_the_one_after() {
     let job = job(&reader().await, 7, &["a"]);
     let forecast = NextUse::new();
-    let progress = forecast.enter(&job, 0, 0);
-    let last = job.order.epoch(0).windows() - 1;
+    let progress = forecast.enter(&job, 0, 0, 0);
+    let last = job.order.epoch(0, 0).windows() - 1;
     begin(&progress, 0, last, 0, PACE).await;
     assert_eq!(
         on_disk(&forecast, &job),
-        expected(&job, job.order.epoch(0).window(last).positions.start, last + 1)
+        expected(&job, job.order.epoch(0, 0).window(last).positions.start, last + 1)
     );
     // The next epoch's first window is prefetched, so its blocks' next use on disk is an epoch later.
-    let next = job.order.epoch(1);
+    let next = job.order.epoch(0, 1);
     progress.loading(1, next.window(0).positions.end);
     let disk = on_disk(&forecast, &job);
     let first = next.window(0).blocks.iter().map(|block| disk[*block as usize]).min();
@@ -153,12 +154,72 @@ async fn the_last_window_uses_the_next_epoch_and_a_prefetched_window_the_one_aft
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_block_is_needed_when_a_stream_of_its_partition_reaches_it() {
+    let reader = reader().await;
+    let halves = Train {
+        dataset: "d".into(),
+        batch_size: BATCH_ROWS / 2,
+        world_size: Some(2),
+        columns: vec!["a".into()],
+        shuffle: Some(Shuffle {
+            window_rows: Some(6 * BLOCK_ROWS),
+            partitions: Some(2),
+            ..Shuffle::default()
+        }),
+        ..Train::default()
+    };
+    let job = Arc::new(Job::resolve(&halves, reader, None).unwrap());
+    let forecast = NextUse::new();
+    let of_partition = |partition: u32, window: usize| {
+        let (orders, items) = ([0, 1].map(|epoch| job.order.epoch(partition, epoch)), ROWS / 2);
+        let position = orders[0].window(window).positions.start;
+        let mut starts = vec![None; BLOCKS as usize];
+        for (epoch, order) in (0..).zip(&orders) {
+            for at in (if epoch == 0 { window } else { 0 })..order.windows() {
+                let of_window = order.window(at);
+                for block in of_window.blocks {
+                    starts[*block as usize].get_or_insert(epoch * items + of_window.positions.start);
+                }
+            }
+        }
+        let until = |start: u64| (start - position) / (BATCH_ROWS / 2) * pace_nanos(PACE);
+        starts.into_iter().map(|start| start.map_or(u64::MAX, until)).collect::<Vec<_>>()
+    };
+    // Window `window` of each partition.
+    let streams = [0, 1].map(|partition| forecast.enter(&job, partition, partition, 0));
+    let windows = [1, 2];
+    let mut sooner = vec![u64::MAX; BLOCKS as usize];
+    for (partition, (progress, window)) in (0..).zip(streams.iter().zip(windows)) {
+        let order = job.order.epoch(partition, 0);
+        assert_eq!(order.items(), ROWS / 2);
+        assert_eq!(order.windows(), 4);
+        let Window { positions, .. } = order.window(window);
+        progress.loading(0, positions.end);
+        for _ in 0..100 {
+            tokio::time::advance(PACE).await;
+            // Streams that wait are not what this test is about.
+            for (other, stream) in (0..).zip(&streams).filter(|(other, _)| *other < partition) {
+                let order = job.order.epoch(other, 0);
+                let start = order.window(windows[other as usize]).positions.start;
+                stream.reached(0, start, start, &order);
+            }
+            progress.reached(0, positions.start, positions.start, &order);
+        }
+        let own = of_partition(partition, window);
+        assert_eq!(own.iter().filter(|until| **until == u64::MAX).count(), BLOCKS as usize / 2);
+        sooner = nearest(&sooner, &own);
+        assert_eq!(in_memory(&forecast, &job), sooner, "streams up to that of partition {partition}");
+    }
+    assert!(sooner.iter().all(|until| *until < u64::MAX));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_earlier_use_of_two_jobs_decides() {
     let reader = reader().await;
     let (slow, fast) = (job(&reader, 1, &["a"]), job(&reader, 2, &["a"]));
     let forecast = NextUse::new();
-    let (of_slow, of_fast) = (forecast.enter(&slow, 0, 0), forecast.enter(&fast, 0, 0));
-    let (order_of_slow, order_of_fast) = (slow.order.epoch(0), fast.order.epoch(0));
+    let (of_slow, of_fast) = (forecast.enter(&slow, 0, 0, 0), forecast.enter(&fast, 0, 0, 0));
+    let (order_of_slow, order_of_fast) = (slow.order.epoch(0, 0), fast.order.epoch(0, 0));
     of_slow.loading(0, order_of_slow.window(0).positions.end);
     of_fast.loading(0, order_of_fast.window(0).positions.end);
     for _ in 0..100 {
@@ -182,12 +243,12 @@ async fn the_next_use_of_a_stalled_job_is_distant() {
     let reader = reader().await;
     let (stalled, running) = (job(&reader, 1, &["a"]), job(&reader, 2, &["a"]));
     let forecast = NextUse::new();
-    let of_stalled = forecast.enter(&stalled, 0, 0);
+    let of_stalled = forecast.enter(&stalled, 0, 0, 0);
     begin(&of_stalled, 0, 0, 0, PACE).await;
     let before = on_disk(&forecast, &stalled);
     assert_eq!(before, expected(&stalled, 0, 1));
     tokio::time::advance(Duration::from_secs(60)).await;
-    let of_running = forecast.enter(&running, 0, 0);
+    let of_running = forecast.enter(&running, 0, 0, 0);
     begin(&of_running, 0, 0, 0, PACE).await;
     assert_eq!(on_disk(&forecast, &stalled), expected(&running, 0, 1), "the running stream decides");
 }
@@ -196,20 +257,20 @@ async fn the_next_use_of_a_stalled_job_is_distant() {
 async fn an_ended_stream_is_expected_to_continue_until_the_same_rank_returns() {
     let job = job(&reader().await, 7, &["a"]);
     let forecast = NextUse::new();
-    let first = forecast.enter(&job, 0, 0);
-    let last = job.order.epoch(0).windows() - 1;
+    let first = forecast.enter(&job, 0, 0, 0);
+    let last = job.order.epoch(0, 0).windows() - 1;
     begin(&first, 0, last, 0, PACE).await;
     let expected_then = on_disk(&forecast, &job);
     drop(first);
     assert_eq!(on_disk(&forecast, &job), expected_then);
     assert!(expected_then.iter().all(|next_use| *next_use < u64::MAX));
 
-    let _other_rank = forecast.enter(&job, 1, 0);
+    let _other_rank = forecast.enter(&job, 0, 1, 0);
     assert_eq!(forecast.schedules()[0].streams().len(), 2);
-    let next = forecast.enter(&job, 0, 0);
+    let next = forecast.enter(&job, 0, 0, 0);
     assert_eq!(forecast.schedules()[0].streams().len(), 2, "the rank's old stream is replaced");
     begin(&next, 1, 0, 0, PACE).await;
-    let order = job.order.epoch(1);
+    let order = job.order.epoch(0, 1);
     let second = order.window(1);
     let found = on_disk(&forecast, &job);
     for block in second.blocks {
@@ -222,19 +283,19 @@ async fn uses_by_other_views_count_for_columns_and_not_for_frames() {
     let reader = reader().await;
     let (a, b) = (job(&reader, 1, &["a"]), job(&reader, 2, &["b"]));
     let forecast = NextUse::new();
-    let of_a = forecast.enter(&a, 0, 0);
+    let of_a = forecast.enter(&a, 0, 0, 0);
     begin(&of_a, 0, 0, 0, PACE).await;
     assert_eq!(in_memory(&forecast, &b), [u64::MAX; BLOCKS as usize]);
     assert_eq!(on_disk(&forecast, &b), expected(&a, 0, 1));
     let id = a.reader().block_ids().id(0);
     assert!(!forecast.is_shared(id));
 
-    let of_b = forecast.enter(&b, 0, 0);
+    let of_b = forecast.enter(&b, 0, 0, 0);
     begin(&of_b, 0, 0, 0, PACE).await;
-    of_a.reached(0, 0, 0, &a.order.epoch(0));
+    of_a.reached(0, 0, 0, &a.order.epoch(0, 0));
     // The last batch of the first stream took 1 s, with a weight of one fifth.
     begin(&of_a, 0, 0, 0, PACE).await;
-    of_b.reached(0, 0, 0, &b.order.epoch(0));
+    of_b.reached(0, 0, 0, &b.order.epoch(0, 0));
     assert_eq!(in_memory(&forecast, &a), expected(&a, 0, 0));
     assert!(forecast.is_shared(id));
     let both = nearest(&expected(&a, 0, 1), &on_disk(&forecast, &b));
@@ -246,7 +307,7 @@ async fn uses_by_other_views_count_for_columns_and_not_for_frames() {
 async fn a_block_of_another_snapshot_is_never_needed() {
     let job = job(&reader().await, 7, &["a"]);
     let forecast = NextUse::new();
-    let progress = forecast.enter(&job, 0, 0);
+    let progress = forecast.enter(&job, 0, 0, 0);
     begin(&progress, 0, 0, 0, PACE).await;
     assert_eq!(Forecast::<u128>::next_use(&forecast, &1), u64::MAX);
 }
@@ -255,10 +316,10 @@ async fn a_block_of_another_snapshot_is_never_needed() {
 async fn ended_streams_are_limited_in_number_and_time() {
     let reader = reader().await;
     let forecast = NextUse::new();
-    let running = forecast.enter(&job(&reader, 1 << 32, &["a"]), 0, 0);
+    let running = forecast.enter(&job(&reader, 1 << 32, &["a"]), 0, 0, 0);
     for seed in 0..3 * MAX_LINGERING as u64 {
         let job = job(&reader, seed, &["a"]);
-        begin(&forecast.enter(&job, 0, 0), 0, 0, 0, Duration::from_micros(1)).await;
+        begin(&forecast.enter(&job, 0, 0, 0), 0, 0, 0, Duration::from_micros(1)).await;
     }
     assert!(forecast.schedules().len() <= MAX_LINGERING + 2);
     let newest = job(&reader, 3 * MAX_LINGERING as u64 - 1, &["a"]);
@@ -268,7 +329,7 @@ async fn ended_streams_are_limited_in_number_and_time() {
     );
 
     tokio::time::advance(LINGER + Duration::from_secs(1)).await;
-    let _next = forecast.enter(&job(&reader, 1 << 33, &["a"]), 0, 0);
+    let _next = forecast.enter(&job(&reader, 1 << 33, &["a"]), 0, 0, 0);
     assert_eq!(forecast.schedules().len(), 2, "the one that runs, and the new one");
     drop(running);
 }
@@ -277,13 +338,13 @@ async fn ended_streams_are_limited_in_number_and_time() {
 async fn ranks_that_ended_long_ago_are_removed_while_others_run() {
     let job = job(&reader().await, 7, &["a"]);
     let forecast = NextUse::new();
-    let _running = forecast.enter(&job, 0, 0);
+    let _running = forecast.enter(&job, 0, 0, 0);
     for rank in 1..9 {
-        drop(forecast.enter(&job, rank, 0));
+        drop(forecast.enter(&job, 0, rank, 0));
     }
     assert_eq!(forecast.schedules()[0].streams().len(), 9);
     tokio::time::advance(LINGER + Duration::from_secs(1)).await;
-    let _next = forecast.enter(&job, 0, 1);
+    let _next = forecast.enter(&job, 0, 0, 1);
     assert_eq!(forecast.schedules()[0].streams().len(), 2);
 }
 
@@ -294,7 +355,7 @@ async fn streams_that_start_concurrently_are_all_in_the_forecast() {
         let (forecast, start) = (NextUse::new(), Barrier::new(4));
         let enter = |rank| {
             start.wait();
-            forecast.enter(&job, rank, 0)
+            forecast.enter(&job, 0, rank, 0)
         };
         let entered = std::thread::scope(|scope| {
             let enter = &enter;
