@@ -38,8 +38,8 @@ const MAX_ERROR_CHARS: usize = 500;
 /// - A server becomes a member when its address is listed and it answers. Its name is its identity: its address may change.
 /// - A list that is empty or lacks more than half of the addresses is adopted after `shrink_delay`. Its additions count at once.
 /// - A member is removed when it has not been listed for `removal_delay` and does not answer. It is also removed when it has not
-///   been listed for `unlisted_timeout`. A listed member stays, even if it does not answer: its streams use their next
-///   candidates until it returns.
+///   been listed for `unlisted_timeout`. A listed member that does not answer is removed after `silent_timeout`. Until then, its
+///   streams use their next candidates, and it gets them back when it returns.
 /// - A removed server becomes a member again after `removal_delay` at the earliest. Therefore a list or server that comes and
 ///   goes moves a stream at most once per `removal_delay`.
 /// - A server with another `state`, or with the name of another running server, is refused.
@@ -425,9 +425,7 @@ impl Members {
         let is_listed = entry.addresses.iter().any(|address| self.list.contains(address));
         if is_listed {
             entry.unlisted_since = None;
-            return;
-        }
-        if entry.unlisted_since.is_none() {
+        } else if entry.unlisted_since.is_none() {
             entry.unlisted_since = Some(now);
             // Whether it still answers decides when it is removed.
             for address in &entry.addresses {
@@ -437,7 +435,11 @@ impl Members {
         }
         let entry = &self.members[name];
         if self.removal_at(entry).is_some_and(|at| at <= now) {
-            let reason = if self.answers(entry) { LeaveReason::Unlisted } else { LeaveReason::Gone };
+            let reason = match (self.answers(entry), entry.unlisted_since) {
+                (true, _) => LeaveReason::Unlisted,
+                (false, Some(_)) => LeaveReason::Gone,
+                (false, None) => LeaveReason::Silent,
+            };
             self.remove(now, name, reason, changes);
         }
     }
@@ -475,11 +477,18 @@ impl Members {
         }
     }
 
-    /// Returns the time at which an unlisted member is removed unless something changes.
+    /// Returns the time at which a member is removed unless something changes.
     fn removal_at(&self, entry: &Entry) -> Option<Duration> {
-        let delay =
-            if self.answers(entry) { self.config.unlisted_timeout } else { self.config.removal_delay };
-        Some(entry.unlisted_since?.saturating_add(delay))
+        let (since, delay) = match (self.answers(entry), entry.unlisted_since) {
+            (true, None) => return None,
+            (true, Some(since)) => (since, self.config.unlisted_timeout),
+            (false, None) => (entry.last_heard, self.config.silent_timeout),
+            (false, Some(since)) => {
+                let silent = entry.last_heard.saturating_add(self.config.silent_timeout);
+                return Some(since.saturating_add(self.config.removal_delay).min(silent.max(since)));
+            }
+        };
+        Some(since.saturating_add(delay))
     }
 
     /// Whether an address of the member answered the last hello.

@@ -91,6 +91,9 @@ pub enum LeaveReason {
     /// It answers, but has not been listed for the `unlisted_timeout`.
     #[error("it has not been listed for too long")]
     Unlisted,
+    /// It is listed, but has not answered for the `silent_timeout`.
+    #[error("it has not answered for too long")]
+    Silent,
     /// It uses another `state` now.
     #[error("it uses another state")]
     OtherState,

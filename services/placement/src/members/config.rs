@@ -22,6 +22,10 @@ pub struct Config {
     /// Time for which a server stays a member that is no longer listed, but answers. Default: 5 min.
     #[serde(with = "humantime_serde")]
     pub unlisted_timeout: Duration,
+    /// Time for which a server stays a member that is listed, but does not answer. Until then, its streams return to it when it
+    /// answers again. Default: 10 min.
+    #[serde(with = "humantime_serde")]
+    pub silent_timeout: Duration,
     /// Interval at which each member is greeted. In a cluster of more than 250 servers it is longer: 20 ms per server. Default: 5 s.
     #[serde(with = "humantime_serde")]
     pub hello_interval: Duration,
@@ -37,6 +41,7 @@ impl Default for Config {
             shrink_delay: Duration::from_secs(60),
             removal_delay: Duration::from_secs(60),
             unlisted_timeout: Duration::from_secs(300),
+            silent_timeout: Duration::from_secs(600),
             hello_interval: Duration::from_secs(5),
             max_hello_backoff: Duration::from_secs(30),
         }

@@ -146,15 +146,20 @@ fn a_cluster_above_the_limit_refuses_servers() {
 }
 
 #[test]
-fn a_listed_server_stays_a_member_while_it_does_not_answer() {
+fn a_listed_server_that_does_not_answer_stays_a_member_until_its_timeout() {
     let mut members = started(1..=4);
-    for second in 1..1_000 {
+    for second in 1..600 {
         assert!(members.on_hello(at(second), &address(1), Err("refused".into())).is_empty());
         assert!(members.on_tick(at(second)).is_empty());
     }
     let view = members.view();
     assert_eq!((view.members[1].answers, view.members[1].is_listed), (false, true));
     assert_eq!(view.members[1].last_heard, Some(at(0)));
+    assert_eq!(members.on_tick(at(600)), [left(1, LeaveReason::Silent)]);
+    assert_eq!(members.view().others[0].error.as_deref(), Some("refused"), "it is still greeted");
+    assert!(members.on_hello(at(601), &address(1), Ok(hello(1))).is_empty());
+    assert!(members.next_wake().unwrap() <= at(660));
+    assert_eq!(members.on_hello(at(660), &address(1), Ok(hello(1))).len(), 1);
 }
 
 #[test]
