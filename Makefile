@@ -33,11 +33,11 @@ test-rust: ## tests and documentation examples of the crates
 	$(LIMITED) $(CARGO) test --release --workspace --doc
 
 # The crates that compute with lengths and positions from requests and files.
-CHECKED := forebay-plan forebay-proto forebay-storage forebay-cache
+CHECKED := forebay-plan forebay-placement forebay-proto forebay-storage forebay-cache
 CHECKS := $(foreach crate,$(CHECKED),--config profile.release.package.$(crate).overflow-checks=true \
 	--config profile.release.package.$(crate).debug-assertions=true)
 
-test-checked: ## tests of forebay-plan, -proto, -storage and -cache with overflow checks and debug assertions
+test-checked: ## tests of forebay-plan, -placement, -proto, -storage and -cache with overflow checks and debug assertions
 	$(LIMITED) $(CARGO) test --release $(CHECKS) $(CHECKED:%=--package %) --tests
 
 binaries:
@@ -82,7 +82,7 @@ load: wheel ## load tests: comparison with other systems, and cold epochs
 	$(PEERS) --scenario clicks
 	target/release/forebay-load cold --scenario clicks
 
-nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs, benchmarks
+nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloaded store, hanging disks, instruction counts, the frameworks of trainers, every comparison, 10,000 simulated runs each of the training path and of a cluster, benchmarks
 	mkdir -p $(RESULTS)
 	FOREBAY_OVERLOAD_SECONDS=300 target/acceptance/venv/bin/python -m pytest $(ACCEPTANCE)/test_overload.py
 	target/acceptance/venv/bin/python $(ACCEPTANCE)/hang_rates.py files memory cache --least 0.9
@@ -95,6 +95,7 @@ nightly: wheel test-data test-checked ## long tests: soak, attacks, an overloade
 	$(PEERS) --scenario clicks --json $(RESULTS)/peers-clicks.json
 	target/release/forebay-load cold --scenario clicks --json $(RESULTS)/cold.json
 	FOREBAY_SIMULATION_SEEDS=10000 $(CARGO) test --release -p forebay-loader --test simulation -- --nocapture
+	FOREBAY_SIMULATION_SEEDS=10000 FOREBAY_SIMULATION_LARGE=20 $(CARGO) test --release -p forebay-placement --test cluster -- --nocapture
 	$(CARGO) bench --workspace
 	@echo "results: $(RESULTS)"
 

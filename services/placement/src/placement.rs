@@ -1,6 +1,8 @@
 //! Distribution of the streams of a job over servers: rendezvous hashing with capacities.
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
 
 use std::cmp::Reverse;
@@ -19,7 +21,7 @@ pub struct Server {
     pub name: String,
     /// Zone, if the server has one.
     pub zone: Option<String>,
-    /// Whether the server is shutting down. It is given no streams while another server can take them.
+    /// True if the server is shutting down. It is given no streams while another server can take them.
     pub is_draining: bool,
 }
 
@@ -87,7 +89,7 @@ impl Placement {
 
     /// Returns the servers for the stream of `rank`, the preferred one first: its matched server, then the others by their scores for the stream.
     ///
-    /// The list contains every server that takes part in the placement. It is empty if there is none, or if `rank` is not a rank of the job.
+    /// The list contains every server that takes part in the placement. It is empty for a cluster without servers, and for a `rank` that is not a rank of the job.
     pub fn candidates(&self, rank: u64) -> Vec<&Server> {
         let Some(first) = self.first_index(rank) else { return Vec::new() };
         let key = self.key(rank);
@@ -103,7 +105,7 @@ impl Placement {
         self.servers.iter().map(|(server, _)| server)
     }
 
-    /// Whether all streams have the same key.
+    /// Returns whether all streams have the same key.
     fn is_shared(&self) -> bool {
         self.partitions <= 1
     }

@@ -35,7 +35,7 @@ struct Hold {
 }
 
 impl AddressList {
-    /// Whether `address` is listed. During a hold, addresses that were listed before or since count.
+    /// Returns whether `address` is listed. During a hold, addresses that were listed before or since count.
     pub(super) fn contains(&self, address: &str) -> bool {
         self.adopted.contains(address) || self.hold.as_ref().is_some_and(|hold| hold.added.contains(address))
     }

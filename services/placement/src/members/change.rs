@@ -26,7 +26,7 @@ pub enum Change {
     Draining {
         /// Name of the server.
         name: String,
-        /// Whether it is draining now.
+        /// True if the server is draining now.
         is_draining: bool,
     },
     /// A member has another zone or version than before.
@@ -34,9 +34,9 @@ pub enum Change {
     Updated {
         /// Name of the server.
         name: String,
-        /// Its version.
+        /// New version.
         version: String,
-        /// Its zone.
+        /// New zone.
         zone: Option<String>,
     },
     /// The server at an address is not accepted as a member.
@@ -85,16 +85,16 @@ pub enum Change {
 /// Reason for which a server is no longer a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LeaveReason {
-    /// It is not listed, and does not answer.
+    /// The server is not listed, and does not answer.
     #[error("it is not listed and does not answer")]
     Gone,
-    /// It answers, but has not been listed for the `unlisted_timeout`.
+    /// The server answers, but has not been listed for the `unlisted_timeout`.
     #[error("it has not been listed for too long")]
     Unlisted,
-    /// It is listed, but has not answered for the `silent_timeout`.
+    /// The server is listed, but has not answered for the `silent_timeout`.
     #[error("it has not answered for too long")]
     Silent,
-    /// It uses another `state` now.
+    /// The server uses another `state` now.
     #[error("it uses another state")]
     OtherState,
 }
@@ -114,7 +114,7 @@ pub struct Refusal {
 /// Reason for which a server is not accepted as a member.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RefusalReason {
-    /// Its tickets would be unknown here.
+    /// The server has another `state`, so that its tickets are unknown here.
     #[error(
         "it has the state {theirs:?}, and this server has {ours:?}; servers of a cluster need the same `state`"
     )]

@@ -42,7 +42,7 @@ impl Contact {
         }
     }
 
-    /// Whether the last hello was answered.
+    /// Returns whether the last hello was answered.
     pub(super) fn answers(&self) -> bool {
         self.failures == 0 && self.last_heard.is_some()
     }

@@ -9,10 +9,10 @@ pub struct Hello {
     pub instance: u64,
     /// Version of the server.
     pub version: String,
-    /// Identity of its `state`.
+    /// Identity of the `state` of the server.
     pub state: String,
-    /// Its zone.
+    /// Zone, if the server has one.
     pub zone: Option<String>,
-    /// Whether it is shutting down.
+    /// True if the server is shutting down.
     pub is_draining: bool,
 }

@@ -1,3 +1,4 @@
+use super::admission::MAX_FIELD_BYTES;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);

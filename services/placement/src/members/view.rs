@@ -33,17 +33,17 @@ pub struct Member {
     pub version: String,
     /// Zone, if it has one.
     pub zone: Option<String>,
-    /// Whether it is shutting down.
+    /// True if the server is shutting down.
     pub is_draining: bool,
-    /// Whether it is this server.
+    /// True for the server whose view this is.
     pub is_own: bool,
     /// Addresses at which it answered. Empty for this server, and for a member whose address is now another server's.
     pub addresses: Vec<String>,
     /// Time of its last answer. `None` for this server.
     pub last_heard: Option<Duration>,
-    /// Whether it answered the last hello.
+    /// True if the server answered the last hello.
     pub answers: bool,
-    /// Whether one of its addresses is listed.
+    /// True if an address of the server is listed.
     pub is_listed: bool,
 }
 

@@ -1,11 +1,11 @@
-//! What holds in every history.
+//! Properties of every history.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use forebay_placement::{Placement, Streams, View};
 
 use crate::history::Kind;
-use crate::world::World;
+use crate::world::{World, batch, digest};
 
 pub(crate) fn view_contains_its_server_and_no_stranger(view: &View, own: &str) {
     assert!(view.members.iter().any(|member| member.is_own && member.name == own));
@@ -49,6 +49,17 @@ pub(crate) fn views_are_equal_and_right(world: &mut World) {
         assert!(servers.iter().all(|server| !server.is_draining));
         let seen: Vec<_> = servers.into_iter().map(|server| (server.name, server.zone)).collect();
         assert_eq!(seen, running, "view of {}", node.name);
+    }
+}
+
+pub(crate) fn batches_are_complete_and_in_order(world: &World) {
+    for rank in &world.ranks {
+        let job = &world.scenario.jobs[rank.job];
+        let bytes = (0..rank.batches).map(|number| {
+            let (epoch, step) = (number / job.blocks_per_rank, number % job.blocks_per_rank);
+            batch(job, rank.rank, epoch, step)
+        });
+        assert!(rank.batches > 0 && bytes.fold(0, digest) == rank.digest, "rank {} of {job:?}", rank.rank);
     }
 }
 

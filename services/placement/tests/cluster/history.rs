@@ -1,4 +1,4 @@
-//! What a seed chooses: the cluster, the jobs, and what happens to them.
+//! Choices of a seed: the cluster, the jobs, and what happens to them.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ pub(crate) struct Scenario {
     /// Number of servers that keep a view and answer requests for plans.
     pub(crate) planners: usize,
     pub(crate) zones: usize,
-    /// Whether the list contains servers whether they run or not.
+    /// True if the list contains servers that do not run.
     pub(crate) is_static: bool,
     pub(crate) max_list_delay: u64,
     pub(crate) poll: u64,
     pub(crate) wake: u64,
     pub(crate) jobs: Vec<Job>,
-    /// Whether each rank asks the same server for all plans while it runs.
+    /// True if each rank asks the same server for all plans while it runs.
     pub(crate) is_sticky: bool,
     pub(crate) replan: u64,
     pub(crate) jobs_start: u64,
@@ -75,7 +75,7 @@ pub(crate) enum Event {
         seed: u64,
     },
     Heal,
-    /// What the sources of some servers show until the next such event.
+    /// Change of the lists that the sources of some servers show until the next such event.
     Lists {
         seed: u64,
         mode: Lists,

@@ -17,7 +17,7 @@
 //!
 //! Each seed runs twice and must produce the same events.
 //!
-//! `FOREBAY_SIMULATION_SEEDS` is the number of seeds (default 1,000), `FOREBAY_SIMULATION_FIRST` the first one (default 0), and
+//! `FOREBAY_SIMULATION_SEEDS` is the number of seeds (default 500), `FOREBAY_SIMULATION_FIRST` the first one (default 0), and
 //! `FOREBAY_SIMULATION_LARGE` the number of seeds with 1,000 servers and 16,384 ranks (default 0). With
 //! `FOREBAY_SIMULATION_TRACE` every event is printed.
 
@@ -60,7 +60,7 @@ fn run(first: u64, seeds: u64, is_large: bool) {
 
 #[test]
 fn streams_are_complete_and_settle_whatever_servers_and_lists_do() {
-    run(number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_SEEDS", 1_000), false);
+    run(number("FOREBAY_SIMULATION_FIRST", 0), number("FOREBAY_SIMULATION_SEEDS", 500), false);
 }
 
 #[test]

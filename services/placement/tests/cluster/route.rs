@@ -21,7 +21,7 @@ impl Route {
         Self { urls, replan_ms, ..Self::default() }
     }
 
-    /// Whether to ask for a plan: at first, at an epoch, after a failure, and after the interval.
+    /// Returns whether to ask for a plan: at first, at an epoch, after a failure, and after the interval.
     pub(crate) fn is_plan_due(&self, now: u64, epoch: u64) -> bool {
         let Some(at) = self.planned_at else { return true };
         !self.failed.is_empty() || epoch != self.planned_epoch || now >= at + self.replan_ms

@@ -82,12 +82,21 @@ pub(crate) struct Rank {
     step: u64,
     attempt: u64,
     pub(crate) moves: u64,
+    /// Server of the last batch.
+    last_server: Option<usize>,
     /// Number of events and the view of the last plan at the last move.
     moved_by: Option<(usize, Option<PlanSource>)>,
     plan: Option<PlanSource>,
+    /// Number of events when the first failed attempt since the last batch began.
+    failing_since: Option<usize>,
+    /// Number of events when the attempt began.
+    attempted_after: usize,
     /// Caches that decoded for this rank.
     pub(crate) caches: BTreeSet<(usize, u64)>,
     pub(crate) last_delivery: u64,
+    /// Number of batches, and the hash of their bytes in order.
+    pub(crate) batches: u64,
+    pub(crate) digest: u64,
 }
 
 /// Server and revision of a plan.
@@ -103,7 +112,7 @@ enum Task {
     Poll { node: usize, start: u64 },
     HelloDone { node: usize, start: u64, address: String, answer: Option<Hello> },
     Step { rank: usize, attempt: u64 },
-    Read { rank: usize, attempt: u64, server: usize, start: u64 },
+    Read { rank: usize, attempt: u64, server: usize, start: u64, bytes: u64 },
     Failed { rank: usize, attempt: u64, server: usize },
     History { index: usize },
     ViewsSettled,
@@ -225,10 +234,15 @@ impl World {
                     step: 0,
                     attempt: 0,
                     moves: 0,
+                    last_server: None,
                     moved_by: None,
                     plan: None,
+                    failing_since: None,
+                    attempted_after: 0,
                     caches: BTreeSet::new(),
                     last_delivery: 0,
+                    batches: 0,
+                    digest: 0,
                 });
                 let start = world.scenario.jobs_start + world.rng.u64(0..world.scenario.jobs[job].compute);
                 world.schedule(start, Task::Step { rank: index, attempt: 0 });
@@ -269,8 +283,8 @@ impl World {
             }
             Task::Wake { .. } | Task::Poll { .. } | Task::HelloDone { .. } => {}
             Task::Step { rank, attempt } if self.ranks[rank].attempt == attempt => self.step(rank),
-            Task::Read { rank, attempt, server, start } if self.ranks[rank].attempt == attempt => {
-                self.read(rank, server, start);
+            Task::Read { rank, attempt, server, start, bytes } if self.ranks[rank].attempt == attempt => {
+                self.read(rank, server, start, bytes);
             }
             Task::Failed { rank, attempt, server } if self.ranks[rank].attempt == attempt => {
                 self.fail(rank, server);
@@ -344,7 +358,7 @@ impl World {
         self.lists.push((self.now, Rc::new(list)));
     }
 
-    /// What the source of a server shows now.
+    /// Returns the list that the source of a server shows now.
     fn source(&self, node: usize) -> Result<Vec<String>, String> {
         let seen = self.now.saturating_sub(self.nodes[node].list_delay);
         let (_, list) =
@@ -454,7 +468,7 @@ impl World {
         self.publish_list();
     }
 
-    /// Whether a rank can connect to a server, and the server accepts streams.
+    /// Returns whether a rank can connect to a server, and the server accepts streams.
     fn serves(&self, rank: usize, server: usize) -> bool {
         let node = &self.nodes[server];
         node.is_running && !node.is_draining && node.side == self.ranks[rank].side
@@ -525,6 +539,7 @@ impl World {
         if self.ranks[rank].route.is_plan_due(self.now, self.ranks[rank].epoch) {
             self.plan(rank);
         }
+        self.ranks[rank].attempted_after = self.happened;
         let answers: Vec<bool> = (0..self.nodes.len()).map(|server| self.serves(rank, server)).collect();
         let attempt = self.ranks[rank].attempt;
         let Some(server) = self.ranks[rank].route.next(|server| answers[server]) else {
@@ -538,11 +553,11 @@ impl World {
             return;
         }
         self.decode(rank, server);
-        let start = self.nodes[server].starts;
-        self.schedule(
-            self.now + self.nodes[server].latency + 10,
-            Task::Read { rank, attempt, server, start },
-        );
+        let node = &self.nodes[server];
+        let Rank { job, rank: number, epoch, step, .. } = self.ranks[rank];
+        let bytes = batch(&self.scenario.jobs[job], number, epoch, step);
+        let (start, arrival) = (node.starts, self.now + node.latency + 10);
+        self.schedule(arrival, Task::Read { rank, attempt, server, start, bytes });
     }
 
     /// Decodes the block of the next batch, unless the server has it.
@@ -559,7 +574,7 @@ impl World {
     }
 
     /// A batch arrives, unless the connection broke.
-    fn read(&mut self, rank: usize, server: usize, start: u64) {
+    fn read(&mut self, rank: usize, server: usize, start: u64, bytes: u64) {
         if !self.is_alive(server, start) || !self.serves(rank, server) {
             self.fail(rank, server);
             return;
@@ -568,23 +583,26 @@ impl World {
         let (blocks, compute) = (job.blocks_per_rank, job.compute);
         self.trace("batch", rank as u64, server as u64);
         self.totals.batches += 1;
-        let (now, happened) = (self.now, self.happened);
+        let now = self.now;
         let state = &mut self.ranks[rank];
-        if state.route.current.is_some_and(|current| current != server)
-            || (state.moves == 0 && state.moved_by.is_none())
-        {
-            let is_first = state.moved_by.is_none();
+        // A stream that fails over moves because of what happened before it failed.
+        let happened = state.failing_since.take().unwrap_or(self.happened);
+        if state.last_server != Some(server) {
             let cause = (happened, state.plan);
             assert!(
                 !self.scenario.is_sticky || state.moved_by != Some(cause),
                 "rank {rank} moved twice without an event or a change of the view: {cause:?}"
             );
+            if state.last_server.replace(server).is_some() {
+                state.moves += 1;
+                self.totals.moves += 1;
+            }
             state.moved_by = Some(cause);
-            state.moves += u64::from(!is_first);
-            self.totals.moves += u64::from(!is_first);
         }
         state.route.delivered(server);
         state.last_delivery = now;
+        state.digest = digest(state.digest, bytes);
+        state.batches += 1;
         state.attempt += 1;
         state.step += 1;
         if state.step == blocks {
@@ -598,6 +616,7 @@ impl World {
         self.trace("failed", rank as u64, server as u64);
         self.totals.retries += 1;
         let state = &mut self.ranks[rank];
+        state.failing_since.get_or_insert(state.attempted_after);
         state.route.failed(server);
         state.attempt += 1;
         let attempt = state.attempt;
@@ -616,8 +635,23 @@ impl World {
                 rank.rank
             );
         }
+        checks::batches_are_complete_and_in_order(self);
         checks::blocks_are_decoded_once_per_cache(self);
     }
+}
+
+/// Bytes of a batch: a function of its ticket and its position.
+pub(crate) fn batch(job: &Job, rank: u64, epoch: u64, step: u64) -> u64 {
+    let numbers = [xxh3_64(job.dataset.as_bytes()), job.partitions, job.ranks, rank, epoch, step];
+    numbers.into_iter().fold(0, digest)
+}
+
+/// Hash of a sequence and one more element.
+pub(crate) fn digest(before: u64, next: u64) -> u64 {
+    let mut bytes = [0; 16];
+    bytes[..8].copy_from_slice(&before.to_le_bytes());
+    bytes[8..].copy_from_slice(&next.to_le_bytes());
+    xxh3_64(&bytes)
 }
 
 fn name(server: usize) -> String {
